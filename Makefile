@@ -1,0 +1,54 @@
+# Every target prepares what it needs: Python >= 3.11 and make are enough to start.
+# A stamp per extra records its installation, which is repeated only when
+# pyproject.toml changes.
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint bench doc clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-7s %s\n", $$1, $$2}' Makefile
+	@echo "A certain Python: make test PYTHON=/path/to/python"
+
+demo: $(VENV)/.installed-plot  ## run the quick start
+	MPLBACKEND=Agg $(BIN)/python examples/plot_quickstart.py
+
+test: $(VENV)/.installed-test  ## run the tests and doctests
+	MPLBACKEND=Agg SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.installed-test  ## check style, format and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+# The two variables choose and tune OpenBLAS kernels: timings are taken without them.
+bench: $(VENV)/.installed-bench  ## run the shallow ReLU benchmark
+	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python -m benchmarks sggn
+
+doc: $(VENV)/.installed-docs  ## build the documentation into doc/_build/html
+	MPLBACKEND=Agg $(BIN)/python -m sphinx -W --keep-going -b html doc doc/_build/html
+
+clean:  ## remove what was built, but keep the environment
+	rm -rf build dist doc/_build doc/auto_examples doc/generated
+	rm -rf doc/sg_execution_times.rst .import_linter_cache .pytest_cache .ruff_cache
+	find sklearn_gn tests benchmarks examples doc -name __pycache__ -prune \
+		-exec rm -rf {} +
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/pip
+	$(BIN)/python -m pip install --editable ".[$*]"
+	@touch $@
+
+# PYTHON given: that one. Otherwise the first of these that is new enough.
+CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
+
+$(BIN)/pip:
+	@for python in $(CANDIDATES); do \
+		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+		then echo "$$python -m venv $(VENV)"; exec $$python -m venv $(VENV); fi; \
+	done; \
+	echo "error: sklearn_gn needs Python >= 3.11; tried: $(CANDIDATES)." >&2; \
+	echo "Name another: make PYTHON=/path/to/python" >&2; \
+	exit 1

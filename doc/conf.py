@@ -1,0 +1,54 @@
+"""Configuration of the documentation; `make doc` builds it, without a network."""
+
+from sklearn_gn import __version__
+
+project = "sklearn_gn"
+author = "The sklearn_gn developers"
+project_copyright = author
+version = release = __version__
+
+extensions = [
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx_gallery.gen_gallery",
+]
+templates_path = ["_templates"]
+exclude_patterns = ["_build"]
+default_role = "literal"
+
+autosummary_generate = True
+# The class template lists the members; numpydoc need not do it again.
+numpydoc_show_class_members = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "filename_pattern": "plot_",
+    "backreferences_dir": "generated/backreferences",
+    "doc_module": ("sklearn_gn",),
+    "reference_url": {"sklearn_gn": None},
+    "show_memory": False,
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"sklearn_gn {__version__}"
+html_show_sourcelink = False
+html_theme_options = {
+    "navbar_end": ["theme-switcher"],
+    "footer_start": ["copyright"],
+    "footer_end": ["sphinx-version"],
+}
+
+
+def skip_members_of_sklearn(app, what, name, obj, skip, options):
+    """Leave what scikit-learn's base classes bring to scikit-learn's documentation."""
+    if (getattr(obj, "__module__", None) or "").startswith("sklearn."):
+        return True
+    return None  # as autodoc decides
+
+
+def setup(app):
+    """Connect the hook above."""
+    app.connect("autodoc-skip-member", skip_members_of_sklearn)

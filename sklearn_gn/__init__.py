@@ -1,0 +1,7 @@
+"""Scikit-learn estimators trained by Gauss-Newton methods on a JAX core."""
+
+__version__ = "0.1.0.dev0"
+
+from sklearn_gn.estimators.shallow_relu import ShallowReLURegressor
+
+__all__ = ["ShallowReLURegressor", "__version__"]

@@ -1,0 +1,72 @@
+"""The boundary between numpy and JAX: precision, device, padding, conversion.
+
+Nothing here changes a global flag of JAX. Precision and device hold only inside
+:func:`scope`, which the estimators open around calls of compiled functions, in the
+thread that makes the call.
+"""
+
+from contextlib import contextmanager
+
+import jax
+import numpy as np
+
+_SMALLEST_BUCKET = 32
+
+
+@contextmanager
+def scope(dtype, device=None):
+    """Compute in ``dtype`` on ``device`` while the context is open.
+
+    Parameters
+    ----------
+    dtype : {"float64", "float32"}
+        Precision of the compiled functions called inside.
+    device : str or None, default=None
+        Platform name, such as "cpu" or "gpu"; None takes JAX's default.
+    """
+    with jax.enable_x64(np.dtype(dtype) == np.float64):
+        if device is None:
+            yield
+        else:
+            with jax.default_device(_first_device(device)):
+                yield
+
+
+def _first_device(platform):
+    try:
+        return jax.devices(platform)[0]
+    except RuntimeError as error:
+        available = sorted({d.platform for d in jax.devices()})
+        raise ValueError(
+            f"device={platform!r} is not available; JAX found {available}."
+        ) from error
+
+
+def to_numpy(tree):
+    """Copy the arrays of a tree to numpy, keeping their precision.
+
+    The copies are writable and own their data, so that they pickle without JAX.
+    """
+    return jax.tree.map(
+        lambda leaf: np.array(leaf) if isinstance(leaf, jax.Array) else leaf, tree
+    )
+
+
+def row_bucket(n_rows):
+    """Number of rows to pad to: powers of two up to 1024, four sizes an octave above.
+
+    Folds of a cross-validation and points of a learning curve then share compiled
+    functions. At most half of the rows are padding while padding costs nothing
+    noticeable, and at most a fifth beyond.
+    """
+    size = max(_SMALLEST_BUCKET, 1 << max(n_rows - 1, 0).bit_length())
+    if size <= 1024:
+        return size
+    quarter = size // 8
+    return -(-n_rows // quarter) * quarter
+
+
+def pad_rows(array, n_rows):
+    """Append zero rows up to ``n_rows``."""
+    padding = [(0, n_rows - array.shape[0])] + [(0, 0)] * (array.ndim - 1)
+    return np.pad(array, padding)

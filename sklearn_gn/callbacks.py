@@ -1,0 +1,268 @@
+"""Callbacks for the fit loop, set by ``estimator.set_callbacks(...)``.
+
+They follow scikit-learn's callback protocol. What they read beyond it is the run of the
+fit (log, state, best iterate), which every estimator of this package offers while it is
+being fitted; :class:`ValidationMonitor` and :class:`TimeBudget` need none of that and
+work with any estimator that supports callbacks.
+"""
+
+import os
+import pickle
+import tempfile
+import time
+from pathlib import Path
+
+__all__ = ["Checkpoint", "EarlyStopping", "TimeBudget", "ValidationMonitor"]
+
+
+class _Callback:
+    """Does nothing at every hook; one instance may serve several fits at a time.
+
+    What belongs to one fit is kept under the identifier of its task tree.
+    """
+
+    def setup(self, estimator, context):
+        pass
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        pass
+
+    def on_fit_task_end(self, estimator, context):
+        return False
+
+    def __repr__(self):
+        arguments = ", ".join(
+            f"{name}={value!r}"
+            for name, value in vars(self).items()
+            if not name.startswith("_") and not name.endswith("_")
+        )
+        return f"{type(self).__name__}({arguments})"
+
+
+def _run_of(callback, estimator):
+    run = getattr(estimator, "_fit_run", None)
+    if run is None:
+        raise TypeError(
+            f"{type(callback).__name__} works with the estimators of sklearn_gn, "
+            f"got {type(estimator).__name__}."
+        )
+    return run
+
+
+def _is_root(context):
+    """Whether the task is a whole fit, not one iteration of it."""
+    return context.task_name != "iteration"
+
+
+class TimeBudget(_Callback):
+    """Stop a fit after a number of seconds.
+
+    Parameters
+    ----------
+    seconds : float
+        Wall-clock seconds from the begin of the fit, compilation included. The
+        iteration in progress is finished first.
+
+    Examples
+    --------
+    >>> from sklearn_gn import ShallowReLURegressor
+    >>> from sklearn_gn.callbacks import TimeBudget
+    >>> model = ShallowReLURegressor().set_callbacks(TimeBudget(seconds=60))
+    """
+
+    def __init__(self, seconds):
+        if not seconds > 0:
+            raise ValueError(f"seconds must be positive, got {seconds!r}.")
+        self.seconds = seconds
+        self._started = {}
+
+    def setup(self, estimator, context):
+        self._started[context.root_uuid] = time.perf_counter()
+
+    def teardown(self, estimator, context):
+        self._started.pop(context.root_uuid, None)
+
+    def on_fit_task_end(self, estimator, context):
+        if _is_root(context):
+            return False
+        used = time.perf_counter() - self._started[context.root_uuid]
+        if used < self.seconds:
+            return False
+        if hasattr(estimator, "_fit_run"):
+            estimator._fit_run.request_stop("max_time")
+        return True
+
+
+class EarlyStopping(_Callback):
+    """Stop when a column of the convergence log no longer improves.
+
+    Parameters
+    ----------
+    monitor : {"val_loss", "loss"}, default="val_loss"
+        Column of ``convergence_log_`` that has to fall.
+    n_iter_no_change : int, default=10
+        Iterations without improvement before the fit stops.
+    min_delta : float, default=0.0
+        Least relative decrease that counts as an improvement.
+    restore_best : bool, default=True
+        Return the iterate with the lowest monitored value in place of the one with the
+        lowest loss.
+
+    Raises
+    ------
+    ValueError
+        At ``fit``, if ``monitor="val_loss"`` and there are no validation data.
+    """
+
+    def __init__(
+        self,
+        monitor="val_loss",
+        *,
+        n_iter_no_change=10,
+        min_delta=0.0,
+        restore_best=True,
+    ):
+        if monitor not in ("val_loss", "loss"):
+            raise ValueError(f"monitor must be 'val_loss' or 'loss', got {monitor!r}.")
+        self.monitor = monitor
+        self.n_iter_no_change = n_iter_no_change
+        self.min_delta = min_delta
+        self.restore_best = restore_best
+
+    def setup(self, estimator, context):
+        run = _run_of(self, estimator)
+        if self.monitor == "val_loss" and not run.has_validation_data:
+            raise ValueError(
+                "EarlyStopping(monitor='val_loss') needs validation data: give X_val "
+                "and y_val to fit, or set early_stopping=True."
+            )
+        if self.restore_best:
+            run.monitor = self.monitor
+
+    def on_fit_task_end(self, estimator, context):
+        if _is_root(context):
+            return False
+        run = _run_of(self, estimator)
+        if self._iterations_without_improvement(run) < self.n_iter_no_change:
+            return False
+        run.request_stop("early_stopping")
+        return True
+
+    def _iterations_without_improvement(self, run):
+        best, since = float("inf"), 0
+        for row in run.log:
+            if row[self.monitor] < best * (1 - self.min_delta):
+                best, since = row[self.monitor], 0
+            else:
+                since += 1
+        return since
+
+
+class ValidationMonitor(_Callback):
+    """Score the model on validation data after every iteration.
+
+    Parameters
+    ----------
+    X_val : array-like of shape (n_samples, n_features)
+        Validation samples.
+    y_val : array-like of shape (n_samples,) or (n_samples, n_targets)
+        Their targets.
+    scoring : str, callable or None, default=None
+        As in :func:`sklearn.metrics.check_scoring`; None is the estimator's ``score``.
+
+    Attributes
+    ----------
+    history_ : dict of lists
+        ``iteration`` (from 1) and ``score`` of the latest fit.
+    """
+
+    def __init__(self, X_val, y_val, *, scoring=None):
+        self.X_val = X_val
+        self.y_val = y_val
+        self.scoring = scoring
+        self.history_ = {"iteration": [], "score": []}
+
+    def __repr__(self):
+        return f"ValidationMonitor(scoring={self.scoring!r})"
+
+    def setup(self, estimator, context):
+        from sklearn.metrics import check_scoring
+
+        self._scorer = check_scoring(estimator, self.scoring)
+        self.history_ = {"iteration": [], "score": []}
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        if fitted_estimator is None or context.max_subtasks != 0:
+            return False
+        self.history_["iteration"].append(context.task_id + 1)
+        self.history_["score"].append(
+            float(self._scorer(fitted_estimator, self.X_val, self.y_val))
+        )
+        return False
+
+
+class Checkpoint(_Callback):
+    """Save a fit while it runs, and take it up again after it was killed.
+
+    Parameters
+    ----------
+    path : str or path-like
+        File of the checkpoint. It is replaced in one move, so a crash while writing
+        leaves the previous one whole.
+    resume : bool, default=True
+        Continue from ``path`` where it exists. The resumed fit gives the same result,
+        bit for bit, as one that was never interrupted.
+    every : float, default=30.0
+        Seconds between two savings. The end of a fit is saved too, also after Ctrl-C.
+
+    Raises
+    ------
+    ValueError
+        At ``fit``, if ``path`` holds the checkpoint of another data set or of other
+        parameters. ``max_iter``, ``max_time`` and ``verbose`` may differ.
+
+    Notes
+    -----
+    The file is a pickle: open only checkpoints that you wrote.
+    """
+
+    def __init__(self, path, *, resume=True, every=30.0):
+        self.path = path
+        self.resume = resume
+        self.every = every
+        self._saved_at = {}
+
+    def on_fit_task_begin(self, estimator, context):
+        if not _is_root(context):
+            return
+        run = _run_of(self, estimator)
+        self._saved_at[context.root_uuid] = time.perf_counter()
+        if self.resume and Path(self.path).exists():
+            with open(self.path, "rb") as file:
+                snapshot = pickle.load(file)
+            run.restore(snapshot, source=self.path)
+
+    def on_fit_task_end(self, estimator, context):
+        now = time.perf_counter()
+        due = now - self._saved_at[context.root_uuid] >= self.every
+        if due or _is_root(context):
+            self._save(_run_of(self, estimator).snapshot())
+            self._saved_at[context.root_uuid] = now
+        return False
+
+    def teardown(self, estimator, context):
+        self._saved_at.pop(context.root_uuid, None)
+
+    def _save(self, snapshot):
+        path = Path(self.path)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                pickle.dump(snapshot, file)
+            os.replace(partial, path)
+        except BaseException:
+            os.unlink(partial)
+            raise

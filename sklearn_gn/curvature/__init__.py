@@ -1,0 +1,1 @@
+"""JAX linear algebra that the solvers share: solves, line searches, damping."""

@@ -1,0 +1,357 @@
+"""The fit loop and the words that all estimators share."""
+
+import hashlib
+import pickle
+import time
+import warnings
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from sklearn_gn import _jax
+from sklearn_gn.callbacks import EarlyStopping, TimeBudget
+from sklearn_gn.estimators._callback_support import CallbackSupportMixin, FitTasks
+
+LOG_COLUMNS = (
+    "iteration",
+    "time",
+    "loss",
+    "val_loss",
+    "grad_norm",
+    "step_size",
+    "damping",
+    "gain_ratio",
+    "inner_iterations",
+)
+
+# Reasons that count as convergence, or as a stop that was asked for.
+_CONVERGED = {"tol", "rounding"}
+_REQUESTED = {"early_stopping", "callback"}
+
+_ADVICE = {
+    "max_iter": "The loss was still falling. Raise max_iter, or tol if the model is "
+    "good enough.",
+    "max_time": "The time budget was used up. Raise max_time.",
+    "interrupted": "It was interrupted; the best model so far is kept.",
+    "line_search": "No step along the search direction lowers the loss. Rescale the "
+    "features, or try solver='sggn'.",
+    "non_finite": "The loss is not a finite number. Check the scale of X and y, or "
+    "raise damping.",
+    "singular": "The Gauss-Newton system is singular. Raise damping or lower rank.",
+}
+
+
+class FitRun:
+    """One run of a solver: its log, its best iterate and why it stopped.
+
+    Parameters
+    ----------
+    estimator : estimator
+        The estimator being fitted, for its parameters and callbacks.
+    solver : Solver
+        Pair of ``init`` and ``step``.
+    problem : tuple
+        What the solver is given beside its state: ``(rows, options)``.
+    starts : list
+        Initial networks, run one after the other; the best iterate of all is kept.
+    loss_scale : float
+        Factor from the solver's loss to that of the user's units.
+    val_loss : callable or None
+        Maps a network to its loss on the validation data.
+    """
+
+    def __init__(self, estimator, solver, problem, starts, *, loss_scale, val_loss):
+        self.estimator = estimator
+        self.solver = solver
+        self.rows, self.options = problem
+        self.starts = starts
+        self.loss_scale = loss_scale
+        self.val_loss = val_loss
+        self.has_validation_data = val_loss is not None
+        self.monitor = "loss"
+        self.log = []
+        self.stop_reason = None
+        self.best_net = None
+        self._best_value = np.inf
+        self._start = 0
+        self._state = None
+        self._elapsed = 0.0
+
+    # -- the loop ---------------------------------------------------------------------
+
+    def run(self, tasks, attributes):
+        """Step until something says stop, then end the tasks."""
+        tasks.begin()
+        self._clock = time.perf_counter() - self._elapsed
+        try:
+            if self._state is None:
+                self._state = self._init()
+            while self.stop_reason is None:
+                self._iterate(tasks, attributes)
+        except KeyboardInterrupt:
+            if self.best_net is None:
+                raise
+            self.stop_reason = "interrupted"
+        tasks.end(attributes)
+
+    def _iterate(self, tasks, attributes):
+        task = tasks.begin_iteration()
+        with self._scope():
+            self._state, report = self.solver.step(self.rows, self._state, self.options)
+        if report.accepted:
+            self._record(report)
+        self._elapsed = time.perf_counter() - self._clock
+        if report.stop is not None:
+            self._finish_start(report.stop)
+        elif len(self.log) >= self.estimator.max_iter:
+            self.stop_reason = "max_iter"
+        if tasks.end_iteration(task, attributes) and self.stop_reason is None:
+            self.request_stop("callback")
+        self._print_progress()
+
+    def _init(self):
+        with self._scope():
+            state = self.solver.init(self.rows, self.starts[self._start], self.options)
+        if self.best_net is None:
+            net = self._numpy(state.net)
+            self.best_net = net
+            self._best_value = (
+                float(state.loss) * self.loss_scale
+                if self.monitor == "loss"
+                else self.val_loss(net)
+            )
+        return state
+
+    def _finish_start(self, reason):
+        self._start += 1
+        if self._start < len(self.starts) and len(self.log) < self.estimator.max_iter:
+            self._state = self._init()
+        else:
+            self.stop_reason = reason
+
+    def _record(self, report):
+        net = None
+        val_loss = np.nan
+        if self.has_validation_data:
+            net = self._numpy(self._state.net)
+            val_loss = self.val_loss(net)
+        row = {
+            "iteration": len(self.log) + 1,
+            "time": time.perf_counter() - self._clock,
+            "loss": report.loss * self.loss_scale,
+            "val_loss": val_loss,
+            "grad_norm": report.grad_norm * self.loss_scale,
+            "step_size": report.step_size,
+            "damping": report.damping,
+            "gain_ratio": report.gain_ratio,
+            "inner_iterations": report.inner_iterations,
+        }
+        self.log.append(row)
+        if row[self.monitor] < self._best_value:
+            self._best_value = row[self.monitor]
+            self.best_net = self._numpy(self._state.net) if net is None else net
+
+    def _scope(self):
+        return _jax.scope(self.estimator.dtype, self.estimator.device)
+
+    def _numpy(self, tree):
+        with self._scope():
+            return _jax.to_numpy(tree)
+
+    # -- what callbacks use -----------------------------------------------------------
+
+    def request_stop(self, reason):
+        """Stop after this iteration; the first reason given stays."""
+        if self.stop_reason is None:
+            self.stop_reason = reason
+
+    def snapshot(self):
+        """Everything that :meth:`restore` needs, as numpy and plain Python."""
+        return {
+            "fingerprint": self._fingerprint(),
+            "state": self._numpy(self._state),
+            "start": self._start,
+            "log": list(self.log),
+            "best_net": self.best_net,
+            "best_value": self._best_value,
+            "elapsed": self._elapsed,
+            # A stop by a budget is lifted by a larger budget, an end is an end.
+            "stop_reason": self.stop_reason if self.stop_reason in _CONVERGED else None,
+        }
+
+    def restore(self, snapshot, source):
+        """Continue from a snapshot of the same problem."""
+        if snapshot["fingerprint"] != self._fingerprint():
+            raise ValueError(
+                f"The checkpoint {str(source)!r} belongs to other data or other "
+                "parameters. Give another path, or resume=False to replace it."
+            )
+        self._state = snapshot["state"]
+        self._start = snapshot["start"]
+        self.log = list(snapshot["log"])
+        self.best_net = snapshot["best_net"]
+        self._best_value = snapshot["best_value"]
+        self._elapsed = snapshot["elapsed"]
+        self.stop_reason = snapshot["stop_reason"]
+        if self.stop_reason is None and len(self.log) >= self.estimator.max_iter:
+            self.stop_reason = "max_iter"
+
+    def _fingerprint(self):
+        parameters = self.estimator.get_params(deep=False)
+        for name in ("max_iter", "max_time", "verbose"):
+            parameters.pop(name, None)
+        arrays = self._numpy((self.rows, self.starts))
+        content = pickle.dumps((repr(sorted(parameters.items())), arrays))
+        return hashlib.sha256(content).hexdigest()
+
+    # -- results ----------------------------------------------------------------------
+
+    @property
+    def converged(self):
+        """Whether the solver ended by its own criterion."""
+        return self.stop_reason in _CONVERGED
+
+    def convergence_log(self):
+        """The log as a dict of equal-length arrays."""
+        return {name: np.array([row[name] for row in self.log]) for name in LOG_COLUMNS}
+
+    def warn_if_not_converged(self):
+        """Warn with the cause, and with advice that fits it."""
+        if self.converged or self.stop_reason in _REQUESTED:
+            return
+        loss = self.log[-1]["loss"] if self.log else np.nan
+        warnings.warn(
+            f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
+            f"({self.stop_reason}) after {len(self.log)} iterations and "
+            f"{self._elapsed:.3g} s at loss {loss:.6g}. {_ADVICE[self.stop_reason]}",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+    def _print_progress(self):
+        verbose = self.estimator.verbose
+        last = self.stop_reason is not None
+        if not verbose or not self.log:
+            return
+        if last or verbose > 1 or self._elapsed - getattr(self, "_printed", -1) > 1:
+            self._printed = self._elapsed
+            row = self.log[-1]
+            val = (
+                f"  val_loss {row['val_loss']:.4e}" if self.has_validation_data else ""
+            )
+            end = f"  ({self.stop_reason})" if last else ""
+            print(
+                f"[{type(self.estimator).__name__}] iteration {row['iteration']:4d}  "
+                f"loss {row['loss']:.6e}{val}  {self._elapsed:7.1f} s{end}",
+                flush=True,
+            )
+
+
+class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
+    """What the estimators share: common words, validation, and the run of a solver."""
+
+    _parameter_constraints = {
+        "solver": [str],
+        "damping": [Interval(Real, 0, None, closed="left")],
+        "rank": [Interval(Integral, 1, None, closed="left"), None],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "max_time": [Interval(Real, 0, None, closed="neither"), None],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        "dtype": [StrOptions({"float32", "float64"})],
+        "device": [str, None],
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
+    }
+
+    def _check_validation_data(self, X_val, y_val):
+        """Validate ``X_val`` and ``y_val``; None where they are not given."""
+        if (X_val is None) != (y_val is None):
+            missing = "y_val" if y_val is None else "X_val"
+            raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
+        if X_val is None:
+            return None
+        X_val, y_val = validate_data(
+            self, X_val, y_val, reset=False, multi_output=True, dtype=np.float64
+        )
+        return X_val, y_val.astype(np.float64).reshape(X_val.shape[0], -1)
+
+    def _fit_callbacks(self):
+        """The callbacks that parameters stand for."""
+        callbacks = []
+        if self.max_time is not None:
+            callbacks.append(TimeBudget(self.max_time))
+        if self.early_stopping:
+            callbacks.append(EarlyStopping(n_iter_no_change=self.n_iter_no_change))
+        return callbacks
+
+    def _run(self, run, *, max_steps, data, attributes):
+        """Run a solver under the callbacks and set the common fitted attributes.
+
+        Parameters
+        ----------
+        run : FitRun
+        max_steps : int
+            Most steps, accepted or not.
+        data : dict
+            ``X``, ``y`` and ``metadata`` for callbacks.
+        attributes : callable
+            Maps a network to the fitted attributes that predictions need.
+        """
+        self._fit_run = run
+        try:
+            tasks = FitTasks(self, self._fit_callbacks(), max_iter=max_steps, data=data)
+            run.run(tasks, lambda: attributes(run.best_net))
+        finally:
+            del self._fit_run
+        self.convergence_log_ = run.convergence_log()
+        self.n_iter_ = len(run.log)
+        self.converged_ = run.converged
+        self.stop_reason_ = run.stop_reason
+        run.warn_if_not_converged()
+
+
+def canonical_rows(X, y, sample_weight):
+    """Rows of a weighted data set in an order that only their content decides.
+
+    Rows of weight zero are dropped and equal rows merged, so that a fit, with all its
+    random draws, depends on neither the order nor the multiplicity of rows.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+    y : ndarray of shape (n_samples, n_targets)
+    sample_weight : ndarray of shape (n_samples,)
+
+    Returns
+    -------
+    X, y : ndarrays
+        Distinct rows in lexicographic order.
+    weight : ndarray
+        Their weights, divided by the sum.
+    """
+    kept = sample_weight > 0
+    table = np.concatenate([X, y], axis=1)[kept]
+    weight = sample_weight[kept]
+    order = np.lexsort(table.T[::-1])
+    table, weight = table[order], weight[order]
+    new = np.ones(len(table), dtype=bool)
+    new[1:] = np.any(table[1:] != table[:-1], axis=1)
+    first = np.flatnonzero(new)
+    # By the largest weight first: the sum of weights near the largest float overflows.
+    weight = np.add.reduceat(weight / weight.max(), first)
+    return table[first, : X.shape[1]], table[first, X.shape[1] :], weight / weight.sum()
+
+
+def check_sample_weight(sample_weight, X):
+    """Non-negative float64 weights, not all of them zero."""
+    return _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )

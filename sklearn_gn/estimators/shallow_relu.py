@@ -1,0 +1,610 @@
+"""ShallowReLURegressor: piecewise-linear fits with free breaking hyperplanes."""
+
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.base import (
+    ClassNamePrefixFeaturesOutMixin,
+    MultiOutputMixin,
+    RegressorMixin,
+    TransformerMixin,
+    _fit_context,
+)
+from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sklearn_gn import _jax
+from sklearn_gn.estimators._base import (
+    FitRun,
+    GaussNewtonEstimator,
+    canonical_rows,
+    check_sample_weight,
+)
+from sklearn_gn.networks.shallow_relu import ShallowReLU
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
+from sklearn_gn.solvers.sggn import Options, Rows, spectra
+
+_BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
+_NO_RANK_LIMIT = np.iinfo(np.int32).max
+
+
+class _Scaling(NamedTuple):
+    """Map of the features to [-1, 1] and of the targets to mean 0 and size 1.
+
+    One factor serves all targets, so that the loss is the user's up to that factor.
+    """
+
+    x_center: np.ndarray
+    x_scale: np.ndarray
+    y_center: np.ndarray
+    y_scale: float
+
+    @classmethod
+    def of(cls, X, y, weight):
+        low, high = X.min(axis=0), X.max(axis=0)
+        half = high / 2 - low / 2
+        y_center = weight @ y
+        y_scale = np.max(np.abs(y - y_center))
+        return cls(
+            x_center=low / 2 + high / 2,
+            x_scale=np.where(half > 0, half, 1.0),
+            y_center=y_center,
+            y_scale=y_scale if y_scale > 0 else 1.0,
+        )
+
+    def x(self, X):
+        return (X - self.x_center) / self.x_scale
+
+    def y(self, y):
+        return (y - self.y_center) / self.y_scale
+
+    def hyperplanes_to_scaled(self, hyperplanes):
+        """Hyperplanes of the user's units in those of the solver, |w| = 1."""
+        normal = hyperplanes[:, 1:] * self.x_scale
+        bias = hyperplanes[:, :1] + hyperplanes[:, 1:] @ self.x_center[:, None]
+        norm = np.linalg.norm(normal, axis=1, keepdims=True)
+        return np.concatenate([bias, normal], axis=1) / norm
+
+    def hyperplanes_to_user(self, hyperplanes):
+        """The way back; also the factors that the rescaling to |w| = 1 takes out."""
+        # Relative to the smallest scale, so that no ratio of scales can overflow.
+        unit = self.x_scale.min()
+        normal = hyperplanes[:, 1:] * (unit / self.x_scale)
+        bias = hyperplanes[:, 0] * unit - normal @ self.x_center
+        norm = np.linalg.norm(normal, axis=1)
+        rows = np.concatenate([bias[:, None], normal], axis=1) / norm[:, None]
+        return rows, norm / unit
+
+
+class ShallowReLURegressor(
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    MultiOutputMixin,
+    RegressorMixin,
+    GaussNewtonEstimator,
+):
+    r"""Continuous piecewise-linear regression with free breaking hyperplanes.
+
+    The model is a shallow ReLU network,
+
+    .. math:: u(x) = c_0 + \sum_{i=1}^n c_i \max(0, w_i \cdot x + b_i), \quad |w_i| = 1,
+
+    fitted by weighted least squares in all its parameters. The default solver is the
+    structure-guided Gauss-Newton method (SgGN) of [1]_: the output layer is a linear
+    least-squares problem, the hidden layer takes Gauss-Newton steps from which inactive
+    neurons are left out, and the breaking hyperplanes :math:`w_i \cdot x + b_i = 0`
+    move to the kinks and jumps of the data. Rounds of relocation carry it out of the
+    local minima in which the bare iteration ends.
+
+    Parameters
+    ----------
+    n_neurons : int, default=20
+        Number of neurons n, each with one breaking hyperplane (one breakpoint where
+        there is one feature).
+
+    solver : {"sggn", "lm", "lm_hidden", "bfgs", "kfra", "adam"}, default="sggn"
+        All minimise the same objective from the same starting network.
+
+        - "sggn": structure-guided Gauss-Newton with relocation.
+        - "lm": Levenberg-Marquardt in all parameters.
+        - "lm_hidden": Levenberg-Marquardt in the hidden parameters, the output layer
+          solved after each step.
+        - "bfgs": BFGS with a line search for the strong Wolfe conditions.
+        - "kfra": Gauss-Newton with Kronecker-factored diagonal blocks.
+        - "adam": Adam on all rows, its rate halved ten times over ``max_iter``.
+
+    init : {"uniform", "horizontal", "vertical", "random"} or array-like of shape \
+            (n_neurons, 1 + n_features), default="uniform"
+        Initial breaking hyperplanes.
+
+        - "uniform": spread evenly over the range of the features in turn.
+        - "horizontal", "vertical": spread evenly over the range of the last or of the
+          first feature.
+        - "random": random directions through random rows.
+        - array: rows (b, w) in the units of X.
+
+    relocations : int, default=20
+        Rounds of the global search of "sggn": neurons are added where the error is,
+        all move, those that matter least are deleted, and the result is kept if it is
+        better. 0 gives the iteration of [1]_ alone.
+
+    n_starts : int, default=1
+        Number of initial networks: ``init`` first, then random ones. The best result
+        is kept.
+
+    damping : float, default=0.0
+        Shift added to the Gauss-Newton matrices of both layers, in scaled units
+        (features in [-1, 1], targets of size 1, loss divided by the sum of weights).
+        For the output layer this is a ridge penalty ``damping / 2 * |c|^2``, which the
+        loss includes.
+
+    rank : int or None, default=None
+        Most directions kept in each linear solve. None, or a number larger than there
+        are, keeps all.
+
+    rank_tol : float, default=1e-12
+        Singular values below ``rank_tol`` times the largest are dropped in each solve.
+
+    active_tol : float, default=1e-10
+        Neurons whose coefficient is below ``active_tol`` times the largest are inactive:
+        they do not move, and are left out of the fitted attributes.
+
+    max_iter : int, default=200
+        Most iterations of one fit, over all starts and rounds. An accepted round of
+        relocation counts as one, whatever its number of Gauss-Newton steps.
+
+    tol : float, default=1e-10
+        A descent ends when an iteration lowers the loss by no more than ``tol`` times
+        the loss.
+
+    max_time : float or None, default=None
+        Seconds after which the fit stops, compilation included.
+
+    learning_rate : float, default=0.01
+        Initial rate of "adam".
+
+    early_stopping : bool, default=False
+        Stop when the loss on validation data no longer falls, and return the iterate
+        with the lowest. The data are ``X_val`` and ``y_val`` of ``fit``, or else a
+        random part of the training data.
+
+    validation_fraction : float, default=0.1
+        Share of the rows set aside where ``early_stopping`` has no ``X_val``.
+
+    n_iter_no_change : int, default=10
+        Iterations without improvement that ``early_stopping`` waits for.
+
+    warm_start : bool, default=False
+        Start from the hyperplanes of the previous fit.
+
+    dtype : {"float64", "float32"}, default="float64"
+        Precision of the fit.
+
+    device : str or None, default=None
+        Where to compute: "cpu", "gpu", or None for JAX's default.
+
+    verbose : int, default=0
+        1 prints a line a second, 2 one an iteration.
+
+    random_state : int, RandomState instance or None, default=None
+        Seed of initialisation, relocation and validation split. The draws depend on
+        the weighted data set, not on the order or the multiplicity of its rows.
+
+    Attributes
+    ----------
+    hyperplanes_ : ndarray of shape (n_active, 1 + n_features)
+        Breaking hyperplanes of the active neurons in the units of X: rows (b, w) with
+        ``|w| = 1``.
+
+    breakpoints_ : ndarray of shape (n_active,)
+        Positions of the breakpoints, ascending. Only with one feature.
+
+    coef_ : ndarray of shape (n_active,) or (n_targets, n_active)
+        Output coefficients, in the order of ``hyperplanes_``.
+
+    intercept_ : float or ndarray of shape (n_targets,)
+        The constant :math:`c_0`.
+
+    active_ : ndarray of shape (n_neurons,), dtype bool
+        Which neurons are active.
+
+    gram_spectrum_ : ndarray of shape (n_active * (1 + n_features),)
+        Eigenvalues of the layer Gauss-Newton matrix in scaled units, descending.
+
+    mass_spectrum_ : ndarray of shape (1 + n_active,)
+        Eigenvalues of the mass matrix in scaled units, descending.
+
+    convergence_log_ : dict of ndarrays of shape (n_iter_,)
+        ``iteration``, ``time`` (seconds), ``loss``, ``val_loss``, ``grad_norm``,
+        ``step_size``, ``damping``, ``gain_ratio`` and ``inner_iterations``
+        (Gauss-Newton steps), one row an iteration. A column that means nothing to the
+        solver is NaN.
+
+    loss_ : float
+        Half the weighted mean squared error of the returned network, plus the penalty
+        of ``damping``.
+
+    n_iter_ : int
+        Iterations of this fit.
+
+    converged_ : bool
+        Whether the fit ended by ``tol``, or with residuals at rounding level.
+
+    stop_reason_ : str
+        "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
+        "interrupted", "line_search", "singular" or "non_finite".
+
+    n_features_in_ : int
+        Number of features.
+
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, where all are strings.
+
+    See Also
+    --------
+    sklearn.neural_network.MLPRegressor : Deep networks by first-order methods.
+
+    Notes
+    -----
+    Unlike in the papers, the loss is divided by the sum of weights. Outside the range
+    of the training data the model goes on linearly.
+
+    References
+    ----------
+    .. [1] Z. Cai, T. Ding, M. Liu, X. Liu and J. Xia, "A structure-guided Gauss-Newton
+       method for shallow ReLU neural network", Algorithm 1.
+
+    Examples
+    --------
+    A function with kinks at 0.3 and 0.7 is recovered exactly:
+
+    >>> import numpy as np
+    >>> from sklearn_gn import ShallowReLURegressor
+    >>> X = np.linspace(0, 1, 200)[:, None]
+    >>> y = np.abs(X[:, 0] - 0.3) + np.abs(X[:, 0] - 0.7)
+    >>> model = ShallowReLURegressor(n_neurons=3, random_state=0).fit(X, y)
+    >>> inside = (model.breakpoints_ > 0.01) & (model.breakpoints_ < 0.99)
+    >>> model.breakpoints_[inside].round(6)
+    array([0.3, 0.7])
+    >>> bool(model.loss_ < 1e-20)
+    True
+    """
+
+    _parameter_constraints = {
+        **GaussNewtonEstimator._parameter_constraints,
+        "n_neurons": [Interval(Integral, 1, None, closed="left")],
+        "init": [
+            StrOptions({"uniform", "horizontal", "vertical", "random"}),
+            "array-like",
+        ],
+        "relocations": [Interval(Integral, 0, None, closed="left")],
+        "n_starts": [Interval(Integral, 1, None, closed="left")],
+        "rank_tol": [Interval(Real, 0, 1, closed="left")],
+        "active_tol": [Interval(Real, 0, 1, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(
+        self,
+        n_neurons=20,
+        *,
+        solver="sggn",
+        init="uniform",
+        relocations=20,
+        n_starts=1,
+        damping=0.0,
+        rank=None,
+        rank_tol=1e-12,
+        active_tol=1e-10,
+        max_iter=200,
+        tol=1e-10,
+        max_time=None,
+        learning_rate=0.01,
+        early_stopping=False,
+        validation_fraction=0.1,
+        n_iter_no_change=10,
+        warm_start=False,
+        dtype="float64",
+        device=None,
+        verbose=0,
+        random_state=None,
+    ):
+        self.n_neurons = n_neurons
+        self.solver = solver
+        self.init = init
+        self.relocations = relocations
+        self.n_starts = n_starts
+        self.damping = damping
+        self.rank = rank
+        self.rank_tol = rank_tol
+        self.active_tol = active_tol
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_time = max_time
+        self.learning_rate = learning_rate
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.dtype = dtype
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+        """Fit the network to the data.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples.
+
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Target values.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative weights; all equal where not given.
+
+        X_val : array-like of shape (n_val_samples, n_features), default=None
+            Validation samples. Their loss goes to ``convergence_log_["val_loss"]``,
+            and decides where ``early_stopping`` is set.
+
+        y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
+                default=None
+            Validation targets.
+
+        Returns
+        -------
+        self : ShallowReLURegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of its range, if the data hold NaN or infinity or do
+            not fit together, or if all weights are zero.
+        """
+        solver = SHALLOW_RELU_SOLVERS.find(self.solver)
+        X, y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
+        )
+        weight = check_sample_weight(sample_weight, X)
+        validation = self._check_validation_data(X_val, y_val)
+        metadata = None if sample_weight is None else {"sample_weight": weight}
+        data = {"X": X, "y": y, "metadata": metadata}
+
+        self._single_target = y.ndim == 1
+        rng = check_random_state(self.random_state)
+        X, y, weight = canonical_rows(
+            X, y.reshape(len(y), -1).astype(np.float64), weight
+        )
+        if self.early_stopping and validation is None:
+            X, y, weight, validation = self._split(X, y, weight, rng)
+
+        scaling = _Scaling.of(X, y, weight)
+        z, t = scaling.x(X), scaling.y(y)
+        starts = self._initial_networks(z, t, weight, scaling, solver.n_spare, rng)
+        n_padded = _jax.row_bucket(len(z))
+        rows = Rows(*(self._cast(_jax.pad_rows(a, n_padded)) for a in (z, t, weight)))
+        run = FitRun(
+            self,
+            solver,
+            (rows, self._options(rng)),
+            starts,
+            loss_scale=scaling.y_scale**2,
+            val_loss=self._validation_loss(validation, scaling),
+        )
+        self._run(
+            run,
+            max_steps=self.n_starts * (self.max_iter + self.relocations),
+            data=data,
+            attributes=lambda net: {
+                "_network": (net, scaling),
+                "_single_target": self._single_target,
+            },
+        )
+        self._set_fitted(run.best_net, rows, scaling)
+        return self
+
+    def predict(self, X):
+        """Predict the targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Predicted values.
+        """
+        check_is_fitted(self, "_network")
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        net, scaling = self._network
+        y = _predict(net, scaling, X)
+        return y[:, 0] if self._single_target else y
+
+    def transform(self, X):
+        """Return the hidden features ``max(0, w_i . x + b_i)`` of the active neurons.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        features : ndarray of shape (n_samples, n_active)
+            In the order of ``hyperplanes_``; ``features @ coef_ + intercept_`` is the
+            prediction.
+        """
+        check_is_fitted(self, "_network")
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        net, scaling = self._network
+        _, factor = scaling.hyperplanes_to_user(net.hyperplanes[self._active_slots])
+        features = _hidden(net.hyperplanes[self._active_slots], scaling.x(X))
+        return features / factor
+
+    # -- before the run ---------------------------------------------------------------
+
+    def _options(self, rng):
+        return Options(
+            damping=self._cast(self.damping),
+            rank=np.int32(
+                _NO_RANK_LIMIT if self.rank is None else min(self.rank, _NO_RANK_LIMIT)
+            ),
+            rank_tol=self._cast(max(self.rank_tol, np.finfo(self.dtype).eps)),
+            active_tol=self._cast(self.active_tol),
+            tol=self._cast(self.tol),
+            relocations=np.int32(self.relocations),
+            max_iter=np.int32(self.max_iter),
+            learning_rate=self._cast(self.learning_rate),
+            seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
+        )
+
+    def _cast(self, value):
+        return np.asarray(value, dtype=self.dtype)
+
+    def _split(self, X, y, weight, rng):
+        """Set a random part of the distinct rows aside for validation."""
+        n_val = max(1, round(self.validation_fraction * len(X)))
+        if n_val >= len(X):
+            raise ValueError(
+                f"validation_fraction={self.validation_fraction} of {len(X)} distinct "
+                "rows leaves none for training."
+            )
+        shuffled = rng.permutation(len(X))
+        val, train = np.sort(shuffled[:n_val]), np.sort(shuffled[n_val:])
+        weight_val = weight[val] / weight[val].sum()
+        weight_train = weight[train] / weight[train].sum()
+        return X[train], y[train], weight_train, (X[val], y[val], weight_val)
+
+    def _validation_loss(self, validation, scaling):
+        if validation is None:
+            return None
+        X, y, *weight = validation
+        weight = weight[0] if weight else np.full(len(X), 1 / len(X))
+
+        def loss(net):
+            error = _predict(net, scaling, X) - y
+            return 0.5 * float(weight @ np.sum(error**2, axis=1))
+
+        return loss
+
+    def _initial_networks(self, z, t, weight, scaling, n_spare, rng):
+        """Initial networks in scaled units, with room for spare neurons."""
+        n, d = self.n_neurons, z.shape[1]
+        first = self._initial_hyperplanes(z, weight, scaling, rng)
+        others = (
+            _random_hyperplanes(z, weight, n, rng) for _ in range(1, self.n_starts)
+        )
+        alive = np.arange(n + n_spare) < n
+        spare = np.zeros((n_spare, 1 + d))
+        spare[:, 1] = 1.0
+        return [
+            ShallowReLU(
+                hyperplanes=self._cast(np.concatenate([hyperplanes, spare])),
+                coef=self._cast(np.zeros((n + n_spare, t.shape[1]))),
+                intercept=self._cast(np.zeros(t.shape[1])),
+                alive=alive,
+            )
+            for hyperplanes in (first, *others)
+        ]
+
+    def _initial_hyperplanes(self, z, weight, scaling, rng):
+        n, d = self.n_neurons, z.shape[1]
+        if self.warm_start and hasattr(self, "_network"):
+            old = scaling.hyperplanes_to_scaled(self.hyperplanes_)[:n]
+            fill = _random_hyperplanes(z, weight, n - len(old), rng)
+            return np.concatenate([old, fill])
+        if isinstance(self.init, str):
+            if self.init == "random":
+                return _random_hyperplanes(z, weight, n, rng)
+            axes = {"uniform": range(d), "horizontal": [d - 1], "vertical": [0]}
+            return _axis_hyperplanes(n, d, list(axes[self.init]))
+        hyperplanes = np.asarray(self.init, dtype=np.float64)
+        if hyperplanes.shape != (n, 1 + d):
+            raise ValueError(
+                f"init has shape {hyperplanes.shape}, expected (n_neurons, 1 + "
+                f"n_features) = {(n, 1 + d)}."
+            )
+        normal_is_zero = ~np.any(hyperplanes[:, 1:] != 0, axis=1)
+        if not np.isfinite(hyperplanes).all() or normal_is_zero.any():
+            raise ValueError(
+                "init must hold finite rows (b, w) with w different from zero; row "
+                f"{int(np.argmax(normal_is_zero | ~np.isfinite(hyperplanes).all(1)))} "
+                "is not."
+            )
+        return scaling.hyperplanes_to_scaled(hyperplanes)
+
+    # -- after the run ----------------------------------------------------------------
+
+    def _set_fitted(self, net, rows, scaling):
+        with _jax.scope(self.dtype, self.device):
+            gram, mass = _jax.to_numpy(spectra(net, rows, self._cast(self.active_tol)))
+        size = np.linalg.norm(net.coef, axis=1)
+        active = net.alive & (size > 0) & (size >= self.active_tol * size.max())
+        self._network = (net, scaling)
+        self._active_slots = np.flatnonzero(active)
+        self.active_ = active[net.alive]
+        n_active = len(self._active_slots)
+        self._n_features_out = n_active
+
+        slots = self._active_slots
+        scaled = net.hyperplanes[slots].astype(np.float64)
+        self.hyperplanes_, factor = scaling.hyperplanes_to_user(scaled)
+        coef = (net.coef[slots].T * scaling.y_scale) * factor
+        intercept = net.intercept * scaling.y_scale + scaling.y_center
+        self.coef_ = coef[0] if self._single_target else coef
+        self.intercept_ = float(intercept[0]) if self._single_target else intercept
+        if self.n_features_in_ == 1:
+            position = -scaled[:, 0] / scaled[:, 1]
+            self.breakpoints_ = np.sort(
+                position * scaling.x_scale[0] + scaling.x_center[0]
+            )
+        elif hasattr(self, "breakpoints_"):
+            del self.breakpoints_
+        self.gram_spectrum_ = gram[: n_active * (1 + self.n_features_in_)]
+        self.mass_spectrum_ = mass[: 1 + n_active]
+        error = _predict(net, scaling, rows.x, scaled=True) - rows.y
+        penalty = self.damping * np.sum(net.coef.astype(np.float64) ** 2)
+        mean_square = rows.weight.astype(np.float64) @ np.sum(error**2, axis=1)
+        self.loss_ = float(0.5 * (mean_square + penalty) * scaling.y_scale**2)
+
+
+def _hidden(hyperplanes, z):
+    return np.maximum(hyperplanes[:, 0] + z @ hyperplanes[:, 1:].T, 0)
+
+
+def _predict(net, scaling, X, *, scaled=False):
+    """Predictions in float64; ``scaled`` means scaled units on both sides."""
+    y = np.empty((len(X), net.coef.shape[1]))
+    for batch in gen_batches(len(X), _BATCH_ROWS):
+        z = X[batch] if scaled else scaling.x(X[batch])
+        y[batch] = _hidden(net.hyperplanes, z) @ net.coef + net.intercept
+    return y if scaled else y * scaling.y_scale + scaling.y_center
+
+
+def _axis_hyperplanes(n, d, axes):
+    """Hyperplanes evenly spaced over [-1, 1] along the given axes in turn.
+
+    The first on every axis lies at the lower end and carries the linear term.
+    """
+    hyperplanes = np.zeros((n, 1 + d))
+    for k, axis in enumerate(axes):
+        mine = np.arange(k, n, len(axes))
+        hyperplanes[mine, 1 + axis] = 1.0
+        hyperplanes[mine, 0] = 1 - 2 * np.arange(len(mine)) / max(len(mine), 1)
+    return hyperplanes
+
+
+def _random_hyperplanes(z, weight, n, rng):
+    """Hyperplanes of random orientation through random rows."""
+    normal = rng.standard_normal((n, z.shape[1]))
+    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
+    point = z[rng.choice(len(z), size=n, p=weight)]
+    return np.concatenate([-np.sum(normal * point, axis=1)[:, None], normal], axis=1)

@@ -1,0 +1,1 @@
+"""Networks as pure functions of a NamedTuple of parameters."""

@@ -1,0 +1,70 @@
+"""The contract of the solvers.
+
+A solver is a pair of functions
+
+    state = init(rows, net, options)
+    state, report = step(rows, state, options)
+
+``state`` is a NamedTuple of arrays and plain numbers with at least the field ``net``,
+the current parameters; it is all that a checkpoint has to store. ``report`` is a
+:class:`Report` of plain Python values. The loop around ``step`` belongs to the
+estimators, so that the log, callbacks, time budgets and Ctrl-C work alike for every
+solver.
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Report(NamedTuple):
+    """One iteration as the log shows it."""
+
+    loss: float
+    grad_norm: float
+    step_size: float = float("nan")
+    damping: float = float("nan")
+    gain_ratio: float = float("nan")
+    inner_iterations: int = 1
+    accepted: bool = True  # False: nothing changed, a trial was turned down
+    stop: str | None = None  # "tol", "rounding", "line_search", "singular", ...
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A named pair of ``init`` and ``step``.
+
+    ``n_spare`` neurons beyond those of the network are kept in the arrays for solvers
+    that add neurons on the way.
+    """
+
+    name: str
+    init: Callable
+    step: Callable
+    n_spare: int = 0
+
+
+class Registry(dict):
+    """Solvers of one estimator by name."""
+
+    def add(self, solver):
+        """Register a solver and return it."""
+        self[solver.name] = solver
+        return solver
+
+    def find(self, name):
+        """Return the solver called ``name``.
+
+        Raises
+        ------
+        ValueError
+            If there is none; the message lists the names and the nearest one.
+        """
+        if name in self:
+            return self[name]
+        near = difflib.get_close_matches(str(name), list(self), n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"solver={name!r} is unknown; the solvers are {sorted(self)}.{hint}"
+        )

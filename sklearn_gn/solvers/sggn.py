@@ -1,0 +1,460 @@
+"""Structure-guided Gauss-Newton (SgGN) for shallow ReLU networks.
+
+Cai, Ding, Liu, Liu and Xia, "A structure-guided Gauss-Newton method for shallow ReLU
+neural network", Algorithm 1, and a global search around it (relocation).
+
+The objective, for rows x_k with targets t_k and weights mu_k that sum to one, is
+
+    F(c, r) = 1/2 sum_k mu_k |u(x_k) - t_k|^2 + damping/2 |c|^2 .
+
+The output layer c is a linear least-squares problem with the mass matrix A(r). In the
+hidden layer r the Gauss-Newton matrix is (D(c) kron I) H(r) (D(c) kron I): it is
+singular only through zeros of c, which the active set removes, and through cells of the
+partition that hold too few rows, which the truncated solve removes.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sklearn_gn.curvature.line_search import grid_search
+from sklearn_gn.curvature.solve import gram_spectrum, least_squares
+from sklearn_gn.networks.shallow_relu import (
+    ShallowReLU,
+    heaviside,
+    hidden_features,
+    predict,
+    preactivations,
+    unit_normals,
+)
+from sklearn_gn.solvers._base import Report, Solver
+
+# Constants of the relocation, measured on the paper's step and peak problems (20 rounds,
+# 5 seeds): 8 neurons beat 4 and 6; many and few candidates in turn beat either alone.
+N_SPARE = 8  # neurons that a round adds, and deletes again
+N_CANDIDATES = (256, 8)  # random hyperplanes tried for every neuron added, in turn
+ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletions
+ROUND_TOL = 1e-4  # relative decrease at which a round stops its steps
+
+
+class Rows(NamedTuple):
+    """Training rows, padded with rows of weight zero; the weights sum to one."""
+
+    x: jnp.ndarray  # (m, d)
+    y: jnp.ndarray  # (m, q)
+    weight: jnp.ndarray  # (m,)
+
+
+class Options(NamedTuple):
+    """Settings, all traced but the two that only Python reads."""
+
+    damping: float  # shift of the Gauss-Newton matrices
+    rank: int  # most directions kept in a solve
+    rank_tol: float  # least relative singular value kept in a solve
+    active_tol: float  # least relative |c_i| of an active neuron
+    tol: float  # relative decrease of the loss that ends the descent
+    relocations: int  # rounds of the global search
+    max_iter: int  # iterations the run may take at most
+    learning_rate: float  # of first-order solvers
+    seed: int  # of the relocation's random draws
+
+
+class Iterate(NamedTuple):
+    """Result of one iteration."""
+
+    net: ShallowReLU
+    loss: float
+    decrease: float
+    rounding: bool  # the loss is at rounding level
+    grad_norm: float
+    step_size: float
+    gain_ratio: float
+
+
+class State(NamedTuple):
+    """What a run of SgGN remembers."""
+
+    net: ShallowReLU
+    loss: float
+    round: int = 0  # relocation rounds done
+    descending: bool = True  # False: the next step is a relocation round
+
+
+# --- the matrices of the paper -------------------------------------------------------
+
+
+def mass_design(net, rows):
+    """Square root of the mass matrix A(r): rows ``sqrt(mu_k) (1, relu(r_i . y_k))``."""
+    features = jnp.where(
+        net.alive[None, :], hidden_features(net.hyperplanes, rows.x), 0
+    )
+    ones = jnp.ones_like(features[:, :1])
+    return jnp.sqrt(rows.weight)[:, None] * jnp.concatenate([ones, features], axis=1)
+
+
+def layer_design(net, rows, active):
+    """Square root of the layer Gauss-Newton matrix H(r) on the active set.
+
+    With one output its rows are ``sqrt(mu_k) (h_k kron y_k)`` up to the sign of c_i;
+    with several, neuron i contributes the direction of row i of the coefficients.
+
+    Returns
+    -------
+    array of shape (m * q, n * (1 + d))
+    """
+    m, d = rows.x.shape
+    n, q = net.coef.shape
+    z = preactivations(net.hyperplanes, rows.x)
+    h = jnp.where(active[None, :], heaviside(z), 0)
+    direction = net.coef / jnp.where(active, activity(net), 1)[:, None]
+    y = jnp.concatenate([jnp.ones((m, 1), rows.x.dtype), rows.x], axis=1)
+    y = y * jnp.sqrt(rows.weight)[:, None]
+    return jnp.einsum("ki,il,kj->klij", h, direction, y).reshape(m * q, n * (1 + d))
+
+
+def activity(net):
+    """``|c_i|``, the factor that makes the Gauss-Newton matrix singular at zero."""
+    return jnp.linalg.norm(net.coef, axis=1)
+
+
+def active_set(net, active_tol):
+    """Neurons whose ``|c_i|`` is at least ``active_tol`` times the largest."""
+    size = activity(net)
+    return net.alive & (size > 0) & (size >= active_tol * jnp.max(size))
+
+
+def residual(net, rows):
+    """Weighted residual ``sqrt(mu_k) (u(x_k) - t_k)``, of shape (m, q)."""
+    return jnp.sqrt(rows.weight)[:, None] * (predict(net, rows.x) - rows.y)
+
+
+def objective(net, rows, damping):
+    """The objective F."""
+    return 0.5 * (jnp.sum(residual(net, rows) ** 2) + damping * jnp.sum(net.coef**2))
+
+
+# --- one iteration (Algorithm 1) -----------------------------------------------------
+
+
+def fit_output_layer(net, rows, options):
+    """Solve ``A(r) c = f(r)`` as the least-squares problem that it comes from."""
+    features = jnp.where(
+        net.alive[None, :], hidden_features(net.hyperplanes, rows.x), 0
+    )
+    # The intercept is eliminated by centring, so that neither the damping nor the
+    # truncation touches it.
+    mean_feature = rows.weight @ features
+    mean_target = rows.weight @ rows.y
+    root = jnp.sqrt(rows.weight)[:, None]
+    coef = least_squares(
+        root * (features - mean_feature[None, :]),
+        root * (rows.y - mean_target[None, :]),
+        damping=options.damping,
+        rank=options.rank,
+        rank_tol=options.rank_tol,
+    )
+    coef = jnp.where(net.alive[:, None], coef, 0)
+    return net._replace(coef=coef, intercept=mean_target - mean_feature @ coef)
+
+
+def direction(net, rows, options):
+    """Gauss-Newton direction of the hidden layer: ``H s = G``, ``p_i = s_i / c_i``.
+
+    Returns
+    -------
+    p : array of shape (n, 1 + d)
+        Zero for inactive neurons; the step is ``r - gamma p``.
+    gradient : array of shape (n, 1 + d)
+        Of the objective in r.
+    decrease : scalar
+        Decrease that the quadratic model promises for ``gamma = 1``.
+    """
+    active = active_set(net, options.active_tol)
+    size = jnp.where(active, activity(net), 1)[:, None]
+    design = layer_design(net, rows, active)
+    error = residual(net, rows).reshape(-1, 1)
+    s = least_squares(
+        design,
+        error,
+        damping=options.damping,
+        rank=options.rank,
+        rank_tol=options.rank_tol,
+    )
+    change = design @ s
+    decrease = 0.5 * jnp.sum(change * (2 * error - change))
+    gradient = (design.T @ error).reshape(net.hyperplanes.shape) * size
+    p = jnp.where(active[:, None], s.reshape(net.hyperplanes.shape) / size, 0)
+    return p, gradient, decrease
+
+
+def line_search(net, rows, p):
+    """``argmin over gamma >= 0 of F(c, r - gamma p)``, the coefficients held."""
+    z = preactivations(net.hyperplanes, rows.x)
+    dz = preactivations(p, rows.x)
+    target = rows.y - net.intercept[None, :]
+
+    def loss(gamma):
+        error = jnp.maximum(z - gamma * dz, 0) @ net.coef - target
+        return rows.weight @ jnp.sum(error**2, axis=1)
+
+    return grid_search(loss, z.dtype)
+
+
+def at_rounding_level(net, rows, loss):
+    """Whether the residuals are no larger than the rounding errors of a prediction.
+
+    A few neurons that nearly coincide can have coefficients so large that no residual
+    is above their rounding errors; hence the second bound, relative to the targets.
+    """
+    eps = jnp.finfo(loss.dtype).eps
+    terms = hidden_features(net.hyperplanes, rows.x) @ jnp.abs(net.coef)
+    size = terms + jnp.abs(net.intercept)[None, :] + jnp.abs(rows.y)
+    rounding = 0.5 * (30 * eps) ** 2 * (rows.weight @ jnp.sum(size**2, axis=1))
+    target = 0.5 * (rows.weight @ jnp.sum(rows.y**2, axis=1))
+    return loss <= jnp.minimum(rounding, eps * target)
+
+
+@jax.jit
+def initialise(net, rows, options):
+    """Fit the output layer of an initial network; also return the loss."""
+    net = fit_output_layer(net, rows, options)
+    return net, objective(net, rows, options.damping)
+
+
+@jax.jit
+def iterate(net, rows, options):
+    """One iteration: hidden layer by Gauss-Newton, output layer by least squares."""
+    p, gradient, predicted = direction(net, rows, options)
+    gamma = line_search(net, rows, p)
+    moved = unit_normals(net.hyperplanes - gamma * p, fallback=net.hyperplanes)
+    trial = fit_output_layer(net._replace(hyperplanes=moved), rows, options)
+    decrease = loss_decrease(net, trial, rows, options.damping)
+    accept = decrease > 0  # False for a loss that is not a number
+    kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), trial, net)
+    loss = objective(kept, rows, options.damping)
+    return Iterate(
+        net=kept,
+        loss=loss,
+        decrease=jnp.where(accept, decrease, 0),
+        rounding=at_rounding_level(kept, rows, loss),
+        grad_norm=jnp.linalg.norm(gradient),
+        step_size=jnp.where(accept, gamma, 0),
+        gain_ratio=jnp.where(accept & (predicted > 0), decrease / predicted, 0),
+    )
+
+
+def loss_decrease(old, new, rows, damping):
+    """``F(old) - F(new)`` without cancellation.
+
+    The difference of two sums of squares loses the small decreases near an optimum;
+    the sum of (r0 - r1)(r0 + r1) keeps them.
+    """
+    r0, r1 = residual(old, rows), residual(new, rows)
+    ridge = jnp.sum((old.coef - new.coef) * (old.coef + new.coef))
+    return 0.5 * (jnp.sum((r0 - r1) * (r0 + r1)) + damping * ridge)
+
+
+# --- relocation ----------------------------------------------------------------------
+#
+# The iteration above ends in a local minimum within some ten steps: neurons that left
+# the data, or crowd together, never come back. A round of relocation adds neurons where
+# the error is, lets everything move, deletes as many where they matter least, and is
+# kept if the loss fell.
+
+
+def draw_hyperplanes(key, rows, error, n):
+    """Random hyperplanes through rows drawn in proportion to their squared residual.
+
+    In one dimension a breakpoint at a row; otherwise a hyperplane of random orientation
+    through two rows, which finds a jump along a line as soon as both lie beside it.
+    """
+    d = rows.x.shape[1]
+    dtype = rows.x.dtype
+    key_row, key_normal = jax.random.split(key)
+    mass = jnp.cumsum(jnp.sum(error**2, axis=1))
+    drawn = jax.random.uniform(key_row, (2, n), dtype) * mass[-1]
+    index = jnp.searchsorted(mass, drawn, side="right")
+    first, second = rows.x[jnp.minimum(index, mass.shape[0] - 1)]
+    normal = jax.random.normal(key_normal, (n, d), dtype)
+    if d > 1:
+        along = second - first
+        length2 = jnp.sum(along**2, axis=1, keepdims=True)
+        shift = jnp.sum(normal * along, axis=1, keepdims=True)
+        normal = normal - along * (shift / jnp.where(length2 > 0, length2, 1))
+    bias = -jnp.sum(normal * first, axis=1, keepdims=True)
+    hyperplanes = jnp.concatenate([bias, normal], axis=1)
+    return unit_normals(hyperplanes, jnp.zeros_like(hyperplanes).at[:, 1].set(1))
+
+
+@jax.jit
+def insert(net, rows, options, draw, n_tried):
+    """Add the neuron whose column lowers the least-squares loss most.
+
+    Parameters
+    ----------
+    net, rows, options
+        With room for one more neuron in ``net``.
+    draw : int
+        Number of the random draw.
+    n_tried : int
+        Random hyperplanes among which the best is taken.
+    """
+    n = max(N_CANDIDATES)
+    key = jax.random.fold_in(jax.random.key(options.seed), draw)
+    error = residual(net, rows)
+    candidates = draw_hyperplanes(key, rows, error, n)
+    root = jnp.sqrt(rows.weight)[:, None]
+    q, _ = jnp.linalg.qr(mass_design(net, rows))
+
+    def gains(block):
+        columns = root * hidden_features(block, rows.x)
+        # The residual is orthogonal to the columns of the network already, so only the
+        # norm of a candidate has to be projected.
+        norm2 = jnp.sum(columns**2, axis=0)
+        outside2 = norm2 - jnp.sum((q.T @ columns) ** 2, axis=0)
+        new = outside2 > 1e-10 * norm2
+        drop = jnp.sum((columns.T @ error) ** 2, axis=1)
+        return jnp.where(new, drop / jnp.where(new, outside2, 1), -1)
+
+    # In blocks, for the memory of many rows.
+    gain = lax.map(gains, candidates.reshape(-1, 32, candidates.shape[1])).ravel()
+    best = jnp.argmax(jnp.where(jnp.arange(n, dtype=jnp.int32) < n_tried, gain, -1))
+    slot = jnp.argmin(net.alive)
+    grown = net._replace(
+        hyperplanes=net.hyperplanes.at[slot].set(candidates[best]),
+        alive=net.alive.at[slot].set(True),
+    )
+    return fit_output_layer(grown, rows, options)
+
+
+@jax.jit
+def delete(net, rows, options):
+    """Remove the neuron whose absence costs least: ``|c_i|^2 / (A^-1)_ii``."""
+    _, s, vt = jnp.linalg.svd(
+        jnp.linalg.qr(mass_design(net, rows), mode="r"), full_matrices=False
+    )
+    # Columns that depend on others get a large inverse, hence a small cost.
+    floor = jnp.maximum(options.rank_tol * s[0], jnp.finfo(s.dtype).tiny)
+    inverse = jnp.sum((vt / jnp.maximum(s, floor)[:, None]) ** 2, axis=0)[1:]
+    inverse = jnp.maximum(inverse, jnp.finfo(s.dtype).tiny)
+    cost = jnp.where(net.alive, activity(net) ** 2 / inverse, jnp.inf)
+    pruned = net._replace(alive=net.alive.at[jnp.argmin(cost)].set(False))
+    return fit_output_layer(pruned, rows, options)
+
+
+def descend(net, rows, options, n_steps):
+    """At most ``n_steps`` iterations, to a relative decrease of ``ROUND_TOL``."""
+    for done in range(1, n_steps + 1):
+        result = iterate(net, rows, options)
+        net = result.net
+        if not result.decrease > ROUND_TOL * result.loss or result.rounding:
+            break
+    return result, done
+
+
+def relocate(net, rows, options, round_):
+    """One round: add, descend, delete, descend.
+
+    Returns
+    -------
+    result : Iterate
+        Of the last iteration.
+    n_steps : int
+        Gauss-Newton steps taken.
+    """
+    n_tried = N_CANDIDATES[round_ % len(N_CANDIDATES)]
+    n_added = int((~np.asarray(net.alive)).sum())
+    for j in range(n_added):
+        net = insert(
+            net, rows, options, np.int32(round_ * N_SPARE + j), np.int32(n_tried)
+        )
+    grown, n_first = descend(net, rows, options, ROUND_STEPS[0])
+    net = grown.net
+    for _ in range(n_added):
+        net = delete(net, rows, options)
+    result, n_second = descend(net, rows, options, ROUND_STEPS[1])
+    return result, n_first + n_second
+
+
+# --- the solver ----------------------------------------------------------------------
+
+
+def init(rows, net, options):
+    """Start from the hyperplanes of ``net`` with the optimal output layer."""
+    net, loss = initialise(net, rows, options)
+    return State(net=net, loss=float(loss))
+
+
+def step(rows, state, options):
+    """A Gauss-Newton iteration, or a relocation round once the descent has ended."""
+    if state.descending:
+        return _descent_step(rows, state, options)
+    return _relocation_step(rows, state, options)
+
+
+def _descent_step(rows, state, options):
+    result = iterate(state.net, rows, options)
+    loss = float(result.loss)
+    last = state.round >= options.relocations
+    # Before and between the rounds, the rounds' own tolerance saves time.
+    tol = options.tol if last else max(options.tol, ROUND_TOL)
+    settled = not float(result.decrease) > tol * loss
+    stop = None
+    if not math.isfinite(loss):
+        stop = "non_finite"
+    elif result.rounding:
+        stop = "rounding"
+    elif settled and last:
+        stop = "tol"
+    state = State(result.net, loss, state.round, descending=not settled)
+    return state, _report(result, stop=stop)
+
+
+def _relocation_step(rows, state, options):
+    result, n_steps = relocate(state.net, rows, options, state.round)
+    accepted = float(result.loss) < state.loss  # False for NaN
+    done = state.round + 1
+    net, loss = (
+        (result.net, float(result.loss)) if accepted else (state.net, state.loss)
+    )
+    # After the last round the descent goes on to its own tolerance.
+    state = State(net, loss, done, descending=done >= options.relocations)
+    stop = "rounding" if accepted and result.rounding else None
+    return state, _report(
+        result, inner_iterations=n_steps, accepted=accepted, stop=stop
+    )
+
+
+def _report(result, **fields):
+    return Report(
+        loss=float(result.loss),
+        grad_norm=float(result.grad_norm),
+        step_size=float(result.step_size),
+        gain_ratio=float(result.gain_ratio),
+        **fields,
+    )
+
+
+@jax.jit
+def spectra(net, rows, active_tol):
+    """Eigenvalues of the layer Gauss-Newton matrix and of the mass matrix.
+
+    Returns
+    -------
+    gram : array of shape (n * (1 + d),)
+        Descending; zeros at the end for neurons that are not active.
+    mass : array of shape (1 + n,)
+        Descending.
+    """
+    active = active_set(net, active_tol)
+    return (
+        gram_spectrum(layer_design(net, rows, active)),
+        gram_spectrum(mass_design(net, rows)),
+    )
+
+
+SGGN = Solver(name="sggn", init=init, step=step, n_spare=N_SPARE)
