@@ -18,19 +18,21 @@ __all__ = ["Checkpoint", "EarlyStopping", "TimeBudget", "ValidationMonitor"]
 class _Callback:
     """Does nothing at every hook; one instance may serve several fits at a time.
 
-    What belongs to one fit is kept under the identifier of its task tree.
+    What belongs to one fit is kept under the identity of the estimator being fitted:
+    inside a search, fits share the root of their task tree.
     """
 
     def setup(self, estimator, context):
-        pass
+        """Prepare for one fit."""
 
     def teardown(self, estimator, context):
-        pass
+        """Forget that fit."""
 
     def on_fit_task_begin(self, estimator, context):
-        pass
+        """Called when the fit, or an iteration of it, begins."""
 
     def on_fit_task_end(self, estimator, context):
+        """Called when the fit, or an iteration of it, ends; True asks to stop."""
         return False
 
     def __repr__(self):
@@ -80,15 +82,16 @@ class TimeBudget(_Callback):
         self._started = {}
 
     def setup(self, estimator, context):
-        self._started[context.root_uuid] = time.perf_counter()
+        """Prepare for one fit."""
+        self._started[id(estimator)] = time.perf_counter()
 
     def teardown(self, estimator, context):
-        self._started.pop(context.root_uuid, None)
+        """Forget that fit."""
+        self._started.pop(id(estimator), None)
 
     def on_fit_task_end(self, estimator, context):
-        if _is_root(context):
-            return False
-        used = time.perf_counter() - self._started[context.root_uuid]
+        """Called when the fit, or an iteration of it, ends; True asks to stop."""
+        used = time.perf_counter() - self._started[id(estimator)]
         if used < self.seconds:
             return False
         if hasattr(estimator, "_fit_run"):
@@ -133,6 +136,7 @@ class EarlyStopping(_Callback):
         self.restore_best = restore_best
 
     def setup(self, estimator, context):
+        """Prepare for one fit."""
         run = _run_of(self, estimator)
         if self.monitor == "val_loss" and not run.has_validation_data:
             raise ValueError(
@@ -143,6 +147,7 @@ class EarlyStopping(_Callback):
             run.monitor = self.monitor
 
     def on_fit_task_end(self, estimator, context):
+        """Called when the fit, or an iteration of it, ends; True asks to stop."""
         if _is_root(context):
             return False
         run = _run_of(self, estimator)
@@ -176,28 +181,30 @@ class ValidationMonitor(_Callback):
     Attributes
     ----------
     history_ : dict of lists
-        ``iteration`` (from 1) and ``score`` of the latest fit.
+        ``step`` (from 1) and ``score`` of the latest fit.
     """
 
     def __init__(self, X_val, y_val, *, scoring=None):
         self.X_val = X_val
         self.y_val = y_val
         self.scoring = scoring
-        self.history_ = {"iteration": [], "score": []}
+        self.history_ = {"step": [], "score": []}
 
     def __repr__(self):
         return f"ValidationMonitor(scoring={self.scoring!r})"
 
     def setup(self, estimator, context):
+        """Prepare for one fit."""
         from sklearn.metrics import check_scoring
 
         self._scorer = check_scoring(estimator, self.scoring)
-        self.history_ = {"iteration": [], "score": []}
+        self.history_ = {"step": [], "score": []}
 
     def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        """Called when the fit, or an iteration of it, ends; True asks to stop."""
         if fitted_estimator is None or context.max_subtasks != 0:
             return False
-        self.history_["iteration"].append(context.task_id + 1)
+        self.history_["step"].append(context.task_id + 1)
         self.history_["score"].append(
             float(self._scorer(fitted_estimator, self.X_val, self.y_val))
         )
@@ -236,25 +243,28 @@ class Checkpoint(_Callback):
         self._saved_at = {}
 
     def on_fit_task_begin(self, estimator, context):
+        """Called when the fit, or an iteration of it, begins."""
         if not _is_root(context):
             return
         run = _run_of(self, estimator)
-        self._saved_at[context.root_uuid] = time.perf_counter()
+        self._saved_at[id(estimator)] = time.perf_counter()
         if self.resume and Path(self.path).exists():
             with open(self.path, "rb") as file:
                 snapshot = pickle.load(file)
             run.restore(snapshot, source=self.path)
 
     def on_fit_task_end(self, estimator, context):
+        """Called when the fit, or an iteration of it, ends; True asks to stop."""
         now = time.perf_counter()
-        due = now - self._saved_at[context.root_uuid] >= self.every
+        due = now - self._saved_at[id(estimator)] >= self.every
         if due or _is_root(context):
             self._save(_run_of(self, estimator).snapshot())
-            self._saved_at[context.root_uuid] = now
+            self._saved_at[id(estimator)] = now
         return False
 
     def teardown(self, estimator, context):
-        self._saved_at.pop(context.root_uuid, None)
+        """Forget that fit."""
+        self._saved_at.pop(id(estimator), None)
 
     def _save(self, snapshot):
         path = Path(self.path)

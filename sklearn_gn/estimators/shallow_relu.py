@@ -148,8 +148,8 @@ class ShallowReLURegressor(
         Singular values below ``rank_tol`` times the largest are dropped in each solve.
 
     active_tol : float, default=1e-10
-        Neurons whose coefficient is below ``active_tol`` times the largest are inactive:
-        they do not move, and are left out of the fitted attributes.
+        Neurons whose coefficient is below ``active_tol`` times the largest are
+        inactive: they do not move, and are left out of the fitted attributes.
 
     max_iter : int, default=200
         Most iterations of one fit, over all starts and rounds. An accepted round of

@@ -69,6 +69,8 @@ def _stop(loss, decrease, tol):
 
 
 class LMState(NamedTuple):
+    """Network, loss and shift of a Levenberg-Marquardt run."""
+
     net: sggn.ShallowReLU
     loss: float
     shift: Nielsen
@@ -164,11 +166,13 @@ def lm_iterate(state, rows, options, hidden_only):
 
 
 def lm_init(rows, net, options, *, hidden_only):
+    """Start from the optimal output layer."""
     net, loss = sggn.initialise(net, rows, options)
     return LMState(net, float(loss), lm_start(net, rows, hidden_only))
 
 
 def lm_step(rows, state, options, *, hidden_only):
+    """One accepted step; the shifts tried count as inner iterations."""
     state, decrease, gradient, used, gain, count = lm_iterate(
         state, rows, options, hidden_only
     )
@@ -192,11 +196,14 @@ _rescaled = jax.jit(rescale)
 
 
 class NetState(NamedTuple):
+    """Network and loss."""
+
     net: sggn.ShallowReLU
     loss: float
 
 
 def kfra_init(rows, net, options):
+    """Start from the optimal output layer."""
     net, loss = sggn.initialise(net, rows, options)
     return NetState(net, float(loss))
 
@@ -254,6 +261,7 @@ def _kronecker_solve(left, right, gradient, damping):
 
 
 def kfra_step(rows, state, options):
+    """One step along the Kronecker-factored direction."""
     net, loss, decrease, gradient, gamma, damping = kfra_iterate(
         state.net, rows, options
     )
@@ -276,12 +284,15 @@ _ZOOM = optax.scale_by_zoom_linesearch(
 
 
 class BFGSState(NamedTuple):
+    """Network, loss and inverse of the approximate Hessian."""
+
     net: sggn.ShallowReLU
     loss: float
     inverse_hessian: jnp.ndarray
 
 
 def bfgs_init(rows, net, options):
+    """Start from the optimal output layer and the identity."""
     net, loss = sggn.initialise(net, rows, options)
     n = sum(p.size for p in trainable(net))
     return BFGSState(net, float(loss), np.eye(n, dtype=net.coef.dtype))
@@ -323,6 +334,7 @@ def bfgs_iterate(net, inverse_hessian, rows, options):
 
 
 def bfgs_step(rows, state, options):
+    """One step of BFGS."""
     net, loss, inverse_hessian, decrease, expected, gradient, rate = bfgs_iterate(
         state.net, state.inverse_hessian, rows, options
     )
@@ -346,6 +358,8 @@ _ADAM = optax.scale_by_adam()
 
 
 class AdamState(NamedTuple):
+    """Network, loss, optax's moments and the number of steps."""
+
     net: sggn.ShallowReLU
     loss: float
     moments: optax.OptState
@@ -354,17 +368,20 @@ class AdamState(NamedTuple):
 
 @jax.jit
 def adam_start(net):
+    """Zero moments."""
     with jax.numpy_dtype_promotion("standard"):
         return _ADAM.init(trainable(net))
 
 
 def adam_init(rows, net, options):
+    """Start from the optimal output layer."""
     net, loss = sggn.initialise(net, rows, options)
     return AdamState(net, float(loss), adam_start(net))
 
 
 @jax.jit
 def adam_iterate(net, moments, rows, options, rate):
+    """One update on all rows."""
     _, gradient = value_and_gradient(net, rows, options)
     with jax.numpy_dtype_promotion("standard"):
         update, moments = _ADAM.update(gradient, moments)

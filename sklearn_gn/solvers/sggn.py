@@ -27,14 +27,15 @@ from sklearn_gn.networks.shallow_relu import (
     ShallowReLU,
     heaviside,
     hidden_features,
-    predict,
     preactivations,
+    predict,
     unit_normals,
 )
 from sklearn_gn.solvers._base import Report, Solver
 
-# Constants of the relocation, measured on the paper's step and peak problems (20 rounds,
-# 5 seeds): 8 neurons beat 4 and 6; many and few candidates in turn beat either alone.
+# Constants of the relocation, measured on the paper's step and peak problems (20
+# rounds, 5 seeds): 8 neurons beat 4 and 6; many and few candidates in turn beat either
+# alone.
 N_SPARE = 8  # neurons that a round adds, and deletes again
 N_CANDIDATES = (256, 8)  # random hyperplanes tried for every neuron added, in turn
 ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletions
@@ -348,9 +349,11 @@ def delete(net, rows, options):
 
 def descend(net, rows, options, n_steps):
     """At most ``n_steps`` iterations, to a relative decrease of ``ROUND_TOL``."""
-    for done in range(1, n_steps + 1):
+    done = 0
+    while done < n_steps:
         result = iterate(net, rows, options)
         net = result.net
+        done += 1
         if not result.decrease > ROUND_TOL * result.loss or result.rounding:
             break
     return result, done
