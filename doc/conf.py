@@ -17,6 +17,7 @@ extensions = [
 templates_path = ["_templates"]
 exclude_patterns = ["_build"]
 default_role = "literal"
+smartquotes = False  # parameter values are copied from the pages
 
 autosummary_generate = True
 # The class template lists the members; numpydoc need not do it again.
@@ -35,6 +36,8 @@ sphinx_gallery_conf = {
 html_theme = "pydata_sphinx_theme"
 html_title = f"sklearn_gn {__version__}"
 html_show_sourcelink = False
+# Pages without a section of their own need no navigation beside them.
+html_sidebars = {"getting_started": [], "changelog": []}
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "footer_start": ["copyright"],

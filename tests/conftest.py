@@ -2,6 +2,8 @@ import os
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy: else checks are skipped
 os.environ.setdefault("MPLBACKEND", "Agg")
+# One BLAS thread a worker: two workers with two each on two cores take turns waiting.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import pytest

@@ -421,7 +421,5 @@ def test_states_are_arrays_and_numbers_only(name):
 def test_registry_names_the_nearest_solver():
     with pytest.raises(ValueError, match=r"solver='sgn'.*Did you mean 'sggn'\?"):
         SHALLOW_RELU_SOLVERS.find("sgn")
-    with pytest.raises(
-        ValueError, match=r"'x' is unknown; the solvers are \[\]"
-    ):
+    with pytest.raises(ValueError, match=r"'x' is unknown; the solvers are \[\]"):
         Registry().find("x")

@@ -229,7 +229,7 @@ class FitRun:
             f"({self.stop_reason}) after {len(self.log)} iterations and "
             f"{self._elapsed:.3g} s at loss {loss:.6g}. {_ADVICE[self.stop_reason]}",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
     def _print_progress(self):
@@ -271,7 +271,7 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
 
-    def _check_validation_data(self, X_val, y_val):
+    def _check_validation_data(self, X_val, y_val, n_targets):
         """Validate ``X_val`` and ``y_val``; None where they are not given."""
         if (X_val is None) != (y_val is None):
             missing = "y_val" if y_val is None else "X_val"
@@ -281,7 +281,10 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         X_val, y_val = validate_data(
             self, X_val, y_val, reset=False, multi_output=True, dtype=np.float64
         )
-        return X_val, y_val.astype(np.float64).reshape(X_val.shape[0], -1)
+        y_val = y_val.astype(np.float64).reshape(X_val.shape[0], -1)
+        if y_val.shape[1] != n_targets:
+            raise ValueError(f"y_val has {y_val.shape[1]} targets, y has {n_targets}.")
+        return X_val, y_val
 
     def _fit_callbacks(self):
         """The callbacks that parameters stand for."""
@@ -345,8 +348,10 @@ def canonical_rows(X, y, sample_weight):
     new = np.ones(len(table), dtype=bool)
     new[1:] = np.any(table[1:] != table[:-1], axis=1)
     first = np.flatnonzero(new)
-    # By the largest weight first: the sum of weights near the largest float overflows.
-    weight = np.add.reduceat(weight / weight.max(), first)
+    # Weights near the largest float would overflow in the sum. A power of two as scale
+    # keeps sums of whole-numbered weights exact, hence equal to those of repeated rows.
+    _, exponent = np.frexp(weight.max())
+    weight = np.add.reduceat(np.ldexp(weight, -exponent), first)
     return table[first, : X.shape[1]], table[first, X.shape[1] :], weight / weight.sum()
 
 

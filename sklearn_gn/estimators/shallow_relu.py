@@ -115,20 +115,20 @@ class ShallowReLURegressor(
         - "kfra": Gauss-Newton with Kronecker-factored diagonal blocks.
         - "adam": Adam on all rows, its rate halved ten times over ``max_iter``.
 
-    init : {"uniform", "horizontal", "vertical", "random"} or array-like of shape \
-            (n_neurons, 1 + n_features), default="uniform"
+    init : {"uniform", "horizontal", "vertical", "random"} or array, default="uniform"
         Initial breaking hyperplanes.
 
         - "uniform": spread evenly over the range of the features in turn.
         - "horizontal", "vertical": spread evenly over the range of the last or of the
           first feature.
         - "random": random directions through random rows.
-        - array: rows (b, w) in the units of X.
+        - array of shape (n_neurons, 1 + n_features): rows (b, w) in the units of X.
 
     relocations : int, default=20
         Rounds of the global search of "sggn": neurons are added where the error is,
         all move, those that matter least are deleted, and the result is kept if it is
-        better. 0 gives the iteration of [1]_ alone.
+        better. 0 gives the iteration of [1]_ alone, in which the intercept does not
+        move in the hidden-layer step.
 
     n_starts : int, default=1
         Number of initial networks: ``init`` first, then random ones. The best result
@@ -216,7 +216,7 @@ class ShallowReLURegressor(
     mass_spectrum_ : ndarray of shape (1 + n_active,)
         Eigenvalues of the mass matrix in scaled units, descending.
 
-    convergence_log_ : dict of ndarrays of shape (n_iter_,)
+    convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         ``iteration``, ``time`` (seconds), ``loss``, ``val_loss``, ``grad_norm``,
         ``step_size``, ``damping``, ``gain_ratio`` and ``inner_iterations``
         (Gauss-Newton steps), one row an iteration. A column that means nothing to the
@@ -239,7 +239,7 @@ class ShallowReLURegressor(
     n_features_in_ : int
         Number of features.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, where all are strings.
 
     See Also
@@ -372,7 +372,8 @@ class ShallowReLURegressor(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
         )
         weight = check_sample_weight(sample_weight, X)
-        validation = self._check_validation_data(X_val, y_val)
+        n_targets = 1 if y.ndim == 1 else y.shape[1]
+        validation = self._check_validation_data(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
 

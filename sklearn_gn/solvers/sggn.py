@@ -33,11 +33,13 @@ from sklearn_gn.networks.shallow_relu import (
 )
 from sklearn_gn.solvers._base import Report, Solver
 
-# Constants of the relocation, measured on the paper's step and peak problems (20
-# rounds, 5 seeds): 8 neurons beat 4 and 6; many and few candidates in turn beat either
-# alone.
-N_SPARE = 8  # neurons that a round adds, and deletes again
-N_CANDIDATES = (256, 8)  # random hyperplanes tried for every neuron added, in turn
+# Constants of the relocation, measured on the paper's step and peak problems and on
+# random networks (20 rounds): 8 neurons beat 4 and 6; many and few candidates in turn
+# beat either alone; exchanges in every other pair of rounds raise the share of random
+# 5-neuron networks recovered exactly from 56 % to 69 %.
+N_SPARE = 8  # neurons that a growing round adds, and deletes again
+N_CANDIDATES = 256  # random hyperplanes tried for every neuron added
+N_FEW = 8  # ... in the rounds that leave more to chance
 ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletions
 ROUND_TOL = 1e-4  # relative decrease at which a round stops its steps
 
@@ -165,6 +167,11 @@ def fit_output_layer(net, rows, options):
 def direction(net, rows, options):
     """Gauss-Newton direction of the hidden layer: ``H s = G``, ``p_i = s_i / c_i``.
 
+    Algorithm 1 holds the intercept c_0 in this step, which makes the alternation of
+    the two layers converge linearly. Here c_0 moves along, eliminated by centring H,
+    and convergence is quadratic where the residual vanishes; without relocation the
+    step is the paper's.
+
     Returns
     -------
     p : array of shape (n, 1 + d)
@@ -178,6 +185,8 @@ def direction(net, rows, options):
     size = jnp.where(active, activity(net), 1)[:, None]
     design = layer_design(net, rows, active)
     error = residual(net, rows).reshape(-1, 1)
+    gradient = (design.T @ error).reshape(net.hyperplanes.shape) * size
+    design = jnp.where(intercept_moves(options), centred(design, rows.weight), design)
     s = least_squares(
         design,
         error,
@@ -187,12 +196,23 @@ def direction(net, rows, options):
     )
     change = design @ s
     decrease = 0.5 * jnp.sum(change * (2 * error - change))
-    gradient = (design.T @ error).reshape(net.hyperplanes.shape) * size
     p = jnp.where(active[:, None], s.reshape(net.hyperplanes.shape) / size, 0)
     return p, gradient, decrease
 
 
-def line_search(net, rows, p):
+def intercept_moves(options):
+    """Whether the hidden-layer step lets the intercept move along."""
+    return options.relocations > 0
+
+
+def centred(design, weight):
+    """Project the constants, one a target, out of a design scaled by sqrt(mu)."""
+    root = jnp.sqrt(weight)[:, None, None]
+    blocks = design.reshape(weight.shape[0], -1, design.shape[1])
+    return (blocks - root * jnp.sum(root * blocks, axis=0)[None]).reshape(design.shape)
+
+
+def line_search(net, rows, p, options):
     """``argmin over gamma >= 0 of F(c, r - gamma p)``, the coefficients held."""
     z = preactivations(net.hyperplanes, rows.x)
     dz = preactivations(p, rows.x)
@@ -200,6 +220,8 @@ def line_search(net, rows, p):
 
     def loss(gamma):
         error = jnp.maximum(z - gamma * dz, 0) @ net.coef - target
+        mean = jnp.where(intercept_moves(options), rows.weight @ error, 0)
+        error = error - mean[None, :]
         return rows.weight @ jnp.sum(error**2, axis=1)
 
     return grid_search(loss, z.dtype)
@@ -230,7 +252,7 @@ def initialise(net, rows, options):
 def iterate(net, rows, options):
     """One iteration: hidden layer by Gauss-Newton, output layer by least squares."""
     p, gradient, predicted = direction(net, rows, options)
-    gamma = line_search(net, rows, p)
+    gamma = line_search(net, rows, p, options)
     moved = unit_normals(net.hyperplanes - gamma * p, fallback=net.hyperplanes)
     trial = fit_output_layer(net._replace(hyperplanes=moved), rows, options)
     decrease = loss_decrease(net, trial, rows, options.damping)
@@ -262,9 +284,10 @@ def loss_decrease(old, new, rows, damping):
 # --- relocation ----------------------------------------------------------------------
 #
 # The iteration above ends in a local minimum within some ten steps: neurons that left
-# the data, or crowd together, never come back. A round of relocation adds neurons where
-# the error is, lets everything move, deletes as many where they matter least, and is
-# kept if the loss fell.
+# the data, or crowd together, never come back. A growing round of relocation adds
+# neurons where the error is, lets everything move and deletes as many where they matter
+# least; an exchanging round first deletes one or two neurons at random. Either result
+# is kept if the loss fell.
 
 
 def draw_hyperplanes(key, rows, error, n):
@@ -304,7 +327,7 @@ def insert(net, rows, options, draw, n_tried):
     n_tried : int
         Random hyperplanes among which the best is taken.
     """
-    n = max(N_CANDIDATES)
+    n = N_CANDIDATES
     key = jax.random.fold_in(jax.random.key(options.seed), draw)
     error = residual(net, rows)
     candidates = draw_hyperplanes(key, rows, error, n)
@@ -343,12 +366,33 @@ def delete(net, rows, options):
     inverse = jnp.sum((vt / jnp.maximum(s, floor)[:, None]) ** 2, axis=0)[1:]
     inverse = jnp.maximum(inverse, jnp.finfo(s.dtype).tiny)
     cost = jnp.where(net.alive, activity(net) ** 2 / inverse, jnp.inf)
-    pruned = net._replace(alive=net.alive.at[jnp.argmin(cost)].set(False))
+    return _without(net, jnp.argmin(cost), rows, options)
+
+
+@jax.jit
+def delete_random(net, rows, options, draw):
+    """Remove a neuron at random."""
+    key = jax.random.fold_in(jax.random.key(options.seed), draw)
+    value = jax.random.uniform(key, net.alive.shape, net.coef.dtype)
+    slot = jnp.argmin(jnp.where(net.alive, value, jnp.inf))
+    return _without(net, slot, rows, options)
+
+
+def _without(net, slot, rows, options):
+    pruned = net._replace(alive=net.alive.at[slot].set(False))
     return fit_output_layer(pruned, rows, options)
 
 
 def descend(net, rows, options, n_steps):
-    """At most ``n_steps`` iterations, to a relative decrease of ``ROUND_TOL``."""
+    """At most ``n_steps`` iterations, to a relative decrease of ``ROUND_TOL``.
+
+    Returns
+    -------
+    result : Iterate
+        Of the last iteration.
+    done : int
+        Number of iterations.
+    """
     done = 0
     while done < n_steps:
         result = iterate(net, rows, options)
@@ -359,28 +403,38 @@ def descend(net, rows, options, n_steps):
     return result, done
 
 
-def relocate(net, rows, options, round_):
-    """One round: add, descend, delete, descend.
-
-    Returns
-    -------
-    result : Iterate
-        Of the last iteration.
-    n_steps : int
-        Gauss-Newton steps taken.
-    """
-    n_tried = N_CANDIDATES[round_ % len(N_CANDIDATES)]
-    n_added = int((~np.asarray(net.alive)).sum())
-    for j in range(n_added):
-        net = insert(
-            net, rows, options, np.int32(round_ * N_SPARE + j), np.int32(n_tried)
-        )
+def grow_and_prune(net, rows, options, draws, n_tried):
+    """Add neurons, descend, delete the cheapest as many, descend."""
+    for draw in draws:
+        net = insert(net, rows, options, draw, n_tried)
     grown, n_first = descend(net, rows, options, ROUND_STEPS[0])
     net = grown.net
-    for _ in range(n_added):
+    for _ in draws:
         net = delete(net, rows, options)
     result, n_second = descend(net, rows, options, ROUND_STEPS[1])
     return result, n_first + n_second
+
+
+def exchange(net, rows, options, draws, n_tried):
+    """Delete neurons at random, add as many, descend."""
+    for draw in draws:
+        net = delete_random(net, rows, options, draw)
+    for draw in draws:
+        net = insert(net, rows, options, draw, n_tried)
+    return descend(net, rows, options, sum(ROUND_STEPS))
+
+
+def relocate(net, rows, options, round_):
+    """One round: two kinds of growing and two of exchanging rounds in turn."""
+    kind = round_ % 4
+    draws = np.arange(round_ * N_SPARE, (round_ + 1) * N_SPARE, dtype=np.int32)
+    few = np.int32(N_FEW)
+    if kind == 0:
+        return grow_and_prune(net, rows, options, draws, np.int32(N_CANDIDATES))
+    if kind == 1:
+        return grow_and_prune(net, rows, options, draws, few)
+    n_neurons = int(np.asarray(net.alive).sum())
+    return exchange(net, rows, options, draws[: min(kind - 1, n_neurons)], few)
 
 
 # --- the solver ----------------------------------------------------------------------

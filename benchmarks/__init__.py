@@ -1,0 +1,1 @@
+"""Benchmarks: one runner and one file per experiment; see benchmarks/README.md."""

@@ -1,0 +1,83 @@
+"""Runner: ``python -m benchmarks`` lists the experiments, with a name it runs one.
+
+Every module of this folder whose name has no leading underscore is an experiment. It
+has a docstring, whose first line is listed, and a function ``run(args) -> dict``, whose
+answer the runner writes as JSON and prints as tables.
+"""
+
+import argparse
+import ast
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+# OpenBLAS reads these when it is loaded: they choose and tune its kernels, and figures
+# taken under them would be those of another machine.
+KERNEL_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+
+
+def experiments():
+    """Names of the experiments with the first lines of their docstrings."""
+    paths = sorted(p for p in HERE.glob("*.py") if not p.stem.startswith("_"))
+    docstrings = {p.stem: ast.get_docstring(ast.parse(p.read_text())) for p in paths}
+    return {name: text.splitlines()[0] for name, text in docstrings.items()}
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", nargs="?", choices=sorted(experiments()))
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, to see that it runs"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="default 5, quick 1")
+    parser.add_argument(
+        "--out", type=Path, help="default results/NAME.json, nowhere if quick"
+    )
+    args = parser.parse_args(argv)
+    args.seeds = list(range(args.seeds or (1 if args.quick else 5)))
+    if args.out is None and not args.quick:
+        args.out = HERE / "results" / f"{args.name}.json"
+    return args
+
+
+def main(argv=None):
+    args = parse(argv)
+    if args.name is None:
+        for name, line in experiments().items():
+            print(f"{name:18s} {line}")
+        return
+    # Here, so that the list needs no import of JAX.
+    from benchmarks._report import environment, plain, tables
+
+    start = environment()  # before the run, whose own load it would show
+    answer = importlib.import_module(f"benchmarks.{args.name}").run(args)
+    result = plain(
+        {
+            "experiment": args.name,
+            "quick": args.quick,
+            **start,
+            "seeds": args.seeds,
+            **answer,
+        }
+    )
+    print(tables(result))
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+        print(f"written: {args.out}")
+
+
+def restart_without_kernel_variables():
+    """Replace this process by one that does not see them."""
+    kept = {k: v for k, v in os.environ.items() if k not in KERNEL_VARIABLES}
+    if len(kept) < len(os.environ):
+        os.execve(sys.executable, sys.orig_argv, kept)
+
+
+if __name__ == "__main__":
+    restart_without_kernel_variables()
+    main()

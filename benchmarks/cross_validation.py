@@ -1,0 +1,81 @@
+"""Compilations and seconds of a 5-fold GridSearchCV over 4 dampings on 403 x 5 data.
+
+The folds differ in their numbers of rows, and the final fit has more: padding should
+let all of them share one compilation of every function.
+"""
+
+import time
+import warnings
+
+import jax
+from sklearn.datasets import make_friedman1
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+
+from benchmarks._report import summary, target
+from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.solvers import sggn
+
+N_ROWS = 403  # not a multiple of 5
+DAMPINGS = [0.0, 1e-6, 1e-4, 1e-2]
+
+NOTES = (
+    "One process, n_jobs=1, default settings but for the damping: 21 fits.",
+    "most_compilations is the largest number of compilations of one function; "
+    "compilations lists all functions. seconds are those of a second search, which "
+    "compiles nothing.",
+)
+
+
+def compilations():
+    """How often every function of the solver was compiled."""
+    return {
+        name: function._cache_size()
+        for name, function in vars(sggn).items()
+        if hasattr(function, "_cache_size")
+    }
+
+
+def search(parameters):
+    """One search; the fitted GridSearchCV and its seconds."""
+    X, y = make_friedman1(N_ROWS, n_features=5, noise=1.0, random_state=0)
+    grid = GridSearchCV(ShallowReLURegressor(**parameters), {"damping": DAMPINGS}, cv=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        start = time.perf_counter()
+        grid.fit(X, y)
+    return grid, time.perf_counter() - start
+
+
+def run(args):
+    parameters = {"random_state": 0}
+    if args.quick:
+        parameters |= {"n_neurons": 3, "relocations": 1, "max_iter": 5}
+    jax.clear_caches()
+    _, first = search(parameters)
+    counts = compilations()
+    grid, seconds = search(parameters)
+    runs = [
+        {
+            "seconds": seconds,
+            "most_compilations": max(counts.values()),
+            "best_damping": grid.best_params_["damping"],
+            "best_R2": grid.best_score_,
+        }
+    ]
+    methods = {
+        "sggn": {
+            "settings": parameters,
+            "compilations": counts,
+            "compile_seconds": max(first - seconds, 0.0),
+            "runs": runs,
+            "summary": summary(runs),
+        }
+    }
+    problem = {
+        "description": f"{N_ROWS} x 5, 5 folds, dampings {DAMPINGS}",
+        "rows": N_ROWS,
+        "methods": methods,
+        "target": target(methods, "sggn", "most_compilations", "max", 1),
+    }
+    return {"problems": {"friedman1": problem}, "notes": NOTES}

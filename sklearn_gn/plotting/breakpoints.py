@@ -1,0 +1,309 @@
+"""BreakpointDisplay: a piecewise-linear fit and where it breaks."""
+
+import numpy as np
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+from sklearn.utils.validation import check_consistent_length, validate_data
+
+from sklearn_gn.plotting._common import axes_or_new, fitted_attribute
+
+
+class BreakpointDisplay:
+    """Predictions over one or two features with the breakpoints or breaking lines.
+
+    Use :meth:`from_estimator` to create it.
+
+    Parameters
+    ----------
+    grid : tuple of one or two ndarrays
+        Ascending coordinates of the grid, an array for every feature.
+
+    response : ndarray of shape (n_grid,) or (n_grid_2, n_grid_1)
+        Predictions on the grid; in two dimensions the second feature runs along the
+        rows, as in :func:`numpy.meshgrid`.
+
+    breaks : ndarray of shape (n_breaks,) or (n_breaks, 2, 2)
+        Breakpoints, or the two end points of every breaking line.
+
+    X : ndarray of shape (n_samples, n_features), default=None
+        Samples to draw; None draws none.
+
+    y : ndarray of shape (n_samples,), default=None
+        Their targets.
+
+    feature_names : sequence of str, default=None
+        Labels of the axes of the features.
+
+    target_name : str, default=None
+        Label of the axis or the colour bar of the target.
+
+    Attributes
+    ----------
+    curve_ : matplotlib Line2D
+        The predictions; only with one feature.
+
+    surface_ : matplotlib QuadMesh
+        The predictions; only with two features.
+
+    breaks_ : matplotlib LineCollection
+        The breakpoints as vertical lines, or the breaking lines.
+
+    points_ : matplotlib PathCollection or None
+        The samples.
+
+    ax_ : matplotlib Axes
+        Axes with the picture.
+
+    figure_ : matplotlib Figure
+        Figure that holds the axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_gn import ShallowReLURegressor
+    >>> from sklearn_gn.plotting import BreakpointDisplay
+    >>> X = np.linspace(0, 1, 101)[:, None]
+    >>> y = np.abs(X[:, 0] - 0.25)
+    >>> model = ShallowReLURegressor(n_neurons=2, random_state=0).fit(X, y)
+    >>> display = BreakpointDisplay.from_estimator(model, X, y)
+    >>> bool(np.any(np.isclose(display.breaks, 0.25)))
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        grid,
+        response,
+        breaks,
+        X=None,
+        y=None,
+        feature_names=None,
+        target_name=None,
+    ):
+        self.grid = grid
+        self.response = response
+        self.breaks = breaks
+        self.X = X
+        self.y = y
+        self.feature_names = feature_names
+        self.target_name = target_name
+
+    def plot(self, ax=None, **kwargs):
+        """Draw the predictions, the breaks and the samples.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the curve over one feature, or to
+            ``ax.pcolormesh`` for the surface over two.
+
+        Returns
+        -------
+        display : BreakpointDisplay
+            The object itself.
+        """
+        check_matplotlib_support(f"{type(self).__name__}.plot")
+        ax = axes_or_new(ax)
+        draw = self._plot_curve if len(self.grid) == 1 else self._plot_surface
+        draw(ax, kwargs)
+        self.ax_ = ax
+        self.figure_ = ax.figure
+        return self
+
+    def _plot_curve(self, ax, kwargs):
+        self.points_ = None
+        if self.y is not None:
+            self.points_ = ax.scatter(
+                self.X[:, 0], self.y, s=12, color="0.55", linewidths=0, label="Samples"
+            )
+        (self.curve_,) = ax.plot(
+            self.grid[0], self.response, **{"label": "Prediction", **kwargs}
+        )
+        self.breaks_ = ax.vlines(
+            self.breaks,
+            0,
+            1,
+            transform=ax.get_xaxis_transform(),
+            colors="tab:orange",
+            linewidths=0.8,
+            zorder=1,
+            label="Breakpoints",
+        )
+        ax.set(xlabel=self._feature_name(0), ylabel=self.target_name)
+        ax.legend()
+
+    def _plot_surface(self, ax, kwargs):
+        from matplotlib.collections import LineCollection
+
+        self.surface_ = ax.pcolormesh(
+            *self.grid, self.response, **{"shading": "nearest", **kwargs}
+        )
+        self.breaks_ = ax.add_collection(
+            LineCollection(self.breaks, colors="white", linewidths=0.8)
+        )
+        self.points_ = None
+        if self.y is not None:
+            self.points_ = ax.scatter(
+                *self.X.T,
+                c=self.y,
+                s=12,
+                cmap=self.surface_.cmap,
+                norm=self.surface_.norm,
+                edgecolors="black",
+                linewidths=0.4,
+            )
+        ax.set(xlabel=self._feature_name(0), ylabel=self._feature_name(1))
+        width, height = (np.ptp(values) for values in self.grid)
+        if height / 2 <= width <= 2 * height:
+            ax.set_aspect("equal")
+            ax.locator_params(nbins=5)  # the labels must not touch in a narrow box
+        ax.figure.colorbar(self.surface_, ax=ax, label=self.target_name)
+
+    def _feature_name(self, index):
+        return None if self.feature_names is None else self.feature_names[index]
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        y=None,
+        *,
+        target=0,
+        grid_resolution=200,
+        ax=None,
+        **kwargs,
+    ):
+        """Draw a fitted estimator over the range of some samples.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted estimator with the attribute ``hyperplanes_``, of one or two
+            features.
+
+        X : array-like of shape (n_samples, n_features)
+            Samples whose range is drawn.
+
+        y : array-like of shape (n_samples,) or (n_samples, n_targets), default=None
+            Their targets; the samples are drawn only where these are given.
+
+        target : int, default=0
+            Which target to draw where there are several.
+
+        grid_resolution : int, default=200
+            Grid points for every feature. With one feature the breakpoints are added
+            to them, so that kinks are sharp.
+
+        ax : matplotlib Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the curve over one feature, or to
+            ``ax.pcolormesh`` for the surface over two.
+
+        Returns
+        -------
+        display : BreakpointDisplay
+            Display that holds the predictions and the drawn objects.
+
+        Raises
+        ------
+        ValueError
+            If there are more than two features, or if X, y or target do not fit the
+            estimator.
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        hyperplanes = fitted_attribute(estimator, "hyperplanes_")
+        samples = _check_samples(estimator, X)
+        low, high = samples.min(axis=0), samples.max(axis=0)
+        if len(low) == 1:
+            breaks = _breakpoints(hyperplanes, low[0], high[0])
+            even = np.linspace(low[0], high[0], grid_resolution)
+            grid = (np.union1d(even, breaks),)
+        else:
+            breaks = _breaking_lines(hyperplanes, low, high)
+            # Centres of cells that fill the box.
+            share = (np.arange(grid_resolution) + 0.5) / grid_resolution
+            grid = tuple(low[:, None] + share * (high - low)[:, None])
+        response = _select_target(_predict(estimator, grid, X), target)
+        if y is not None:
+            check_consistent_length(samples, y)
+        return cls(
+            grid=grid,
+            response=response.reshape([len(values) for values in grid[::-1]]),
+            breaks=breaks,
+            X=samples,
+            y=None if y is None else _select_target(np.asarray(y), target),
+            feature_names=_feature_names(estimator),
+            target_name=_target_name(y, target),
+        ).plot(ax, **kwargs)
+
+
+def _check_samples(estimator, X):
+    """Samples as an array, of so few features that they can be drawn."""
+    if estimator.n_features_in_ > 2:
+        raise ValueError(
+            "BreakpointDisplay draws estimators of one or two features, this one has "
+            f"{estimator.n_features_in_}."
+        )
+    return validate_data(estimator, X, reset=False, dtype=np.float64)
+
+
+def _predict(estimator, grid, X):
+    """Predictions at the points of a grid, which is put into a container like X."""
+    points = [values.ravel() for values in np.meshgrid(*grid)]
+    if hasattr(X, "columns"):
+        return estimator.predict(type(X)(dict(zip(X.columns, points, strict=True))))
+    return estimator.predict(np.column_stack(points))
+
+
+def _select_target(y, target):
+    """Column ``target`` of one or several targets."""
+    y = y.reshape(len(y), -1)
+    if not 0 <= target < y.shape[1]:
+        raise ValueError(f"target={target} is not among the {y.shape[1]} targets.")
+    return y[:, target]
+
+
+def _feature_names(estimator):
+    unnamed = [f"x{i}" for i in range(estimator.n_features_in_)]
+    return list(getattr(estimator, "feature_names_in_", unnamed))
+
+
+def _target_name(y, target):
+    """The name that a Series or data frame gives to the target, else "y"."""
+    columns = getattr(y, "columns", None)
+    name = getattr(y, "name", None) if columns is None else columns[target]
+    return "y" if name is None else str(name)
+
+
+def _breakpoints(hyperplanes, low, high):
+    """Zeros of ``b + w x`` inside the range, ascending."""
+    position = np.sort(-hyperplanes[:, 0] / hyperplanes[:, 1])
+    return position[(low < position) & (position < high)]
+
+
+def _breaking_lines(hyperplanes, low, high):
+    """Ends of the lines ``b + w . x = 0`` where they cross the box.
+
+    Returns
+    -------
+    ndarray of shape (n_inside, 2, 2)
+        Lines that miss the box are left out.
+    """
+    bias, normal = hyperplanes[:, :1], hyperplanes[:, 1:]
+    foot = -bias * normal / np.sum(normal**2, axis=1, keepdims=True)
+    along = np.stack([-normal[:, 1], normal[:, 0]], axis=1)
+    # The box is the intersection of two strips: a line is inside between the last entry
+    # and the first exit. Lines along a strip enter and leave it at infinity.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bounds = np.stack([(low - foot) / along, (high - foot) / along])
+    enter = bounds.min(axis=0).max(axis=1)
+    leave = bounds.max(axis=0).min(axis=1)
+    crosses = enter < leave
+    ends = np.stack([enter, leave], axis=1)[crosses]
+    return foot[crosses, None, :] + ends[:, :, None] * along[crosses, None, :]

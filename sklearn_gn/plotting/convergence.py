@@ -1,0 +1,170 @@
+"""ConvergenceDisplay: the loss over the iterations of a fit."""
+
+import numpy as np
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+
+from sklearn_gn.plotting._common import axes_or_new, fitted_attribute
+
+_X_LABELS = {
+    "iteration": "Iteration",
+    "time": "Time (s)",
+    "inner_iterations": "Inner iterations (cumulative)",
+}
+_LOWEST = "Lowest"
+
+
+class ConvergenceDisplay:
+    """Loss over the iterations, the time or the inner iterations of a fit.
+
+    Use :meth:`from_estimator` to create it. Repeated calls with the same ``ax`` lay the
+    curves of several fits over each other.
+
+    Parameters
+    ----------
+    convergence_log : dict of ndarrays of shape (n_iter,)
+        With the keys ``iteration``, ``time``, ``inner_iterations``, ``loss`` and
+        ``val_loss``.
+
+    name : str, default=None
+        Name of the fit in the legend.
+
+    Attributes
+    ----------
+    lines_ : list of matplotlib Line2D
+        The curve of the loss and, where there are validation data, that of the
+        validation loss.
+
+    lowest_ : matplotlib Line2D
+        The mark at the lowest validation loss or, without validation data, at the
+        lowest loss.
+
+    ax_ : matplotlib Axes
+        Axes with the curves.
+
+    figure_ : matplotlib Figure
+        Figure that holds the axes.
+
+    See Also
+    --------
+    GramSpectrumDisplay : How well the data determine what was fitted.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_gn import ShallowReLURegressor
+    >>> from sklearn_gn.plotting import ConvergenceDisplay
+    >>> X = np.linspace(0, 1, 50)[:, None]
+    >>> model = ShallowReLURegressor(n_neurons=3, random_state=0)
+    >>> display = ConvergenceDisplay.from_estimator(model.fit(X, np.exp(X[:, 0])))
+    >>> display.ax_.get_yscale()
+    'log'
+    """
+
+    def __init__(self, *, convergence_log, name=None):
+        self.convergence_log = convergence_log
+        self.name = name
+
+    def plot(self, ax=None, *, x="iteration", name=None, **kwargs):
+        """Draw the curves.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        x : {"iteration", "time", "inner_iterations"}, default="iteration"
+            Horizontal axis. Time is in seconds since the begin of the fit, compilation
+            included; inner iterations are summed up.
+
+        name : str, default=None
+            Name of the fit in the legend, in place of the stored one.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the curves.
+
+        Returns
+        -------
+        display : ConvergenceDisplay
+            The object itself.
+        """
+        check_matplotlib_support(f"{type(self).__name__}.plot")
+        position = self._position(x)
+        ax = axes_or_new(ax)
+        name = self.name if name is None else name
+        curves = self._curves()
+        self.lines_ = []
+        for suffix, style, values in curves:
+            label = " ".join(filter(None, [name, suffix])) or "Loss"
+            line_kwargs = {"linestyle": style, "label": label, **kwargs}
+            if self.lines_:  # one colour for one fit
+                line_kwargs.setdefault("color", self.lines_[0].get_color())
+            self.lines_ += ax.plot(position, values, **line_kwargs)
+        self.lowest_ = _mark_lowest(ax, position, curves[-1][-1])
+        if any(np.any(values > 0) for *_, values in curves):
+            ax.set_yscale("log", nonpositive="mask")
+        ax.set(xlabel=_X_LABELS[x], ylabel="Loss")
+        handles, _ = ax.get_legend_handles_labels()
+        ax.legend(handles=sorted(handles, key=lambda h: h.get_label() == _LOWEST))
+        self.ax_ = ax
+        self.figure_ = ax.figure
+        return self
+
+    def _position(self, x):
+        if x not in _X_LABELS:
+            raise ValueError(f"x must be one of {sorted(_X_LABELS)}, got {x!r}.")
+        values = self.convergence_log[x]
+        return np.cumsum(values) if x == "inner_iterations" else values
+
+    def _curves(self):
+        """Suffix of the label, line style and values; the one to be marked last."""
+        loss, val_loss = (self.convergence_log[k] for k in ("loss", "val_loss"))
+        if np.isnan(val_loss).all():
+            return [("", "-", loss)]
+        return [("(training)", "-", loss), ("(validation)", "--", val_loss)]
+
+    @classmethod
+    def from_estimator(cls, estimator, *, x="iteration", ax=None, name=None, **kwargs):
+        """Draw the convergence log of a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted estimator with the attribute ``convergence_log_``.
+
+        x : {"iteration", "time", "inner_iterations"}, default="iteration"
+            Horizontal axis, see :meth:`plot`.
+
+        ax : matplotlib Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        name : str, default=None
+            Name of the fit in the legend; the name of the class where not given.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the curves.
+
+        Returns
+        -------
+        display : ConvergenceDisplay
+            Display that holds the log and the drawn lines.
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        log = fitted_attribute(estimator, "convergence_log_")
+        name = type(estimator).__name__ if name is None else name
+        return cls(convergence_log=log, name=name).plot(ax, x=x, **kwargs)
+
+
+def _mark_lowest(ax, position, values):
+    """Ring around the lowest value; one legend entry for all fits on the axes."""
+    known = any(line.get_label() == _LOWEST for line in ax.lines)
+    best = [np.nanargmin(values)] if len(values) else []
+    (mark,) = ax.plot(
+        position[best],
+        values[best],
+        linestyle="none",
+        marker="o",
+        fillstyle="none",
+        color="black",
+        label=None if known else _LOWEST,
+    )
+    return mark

@@ -1,0 +1,64 @@
+"""Docstrings of the public interface say what the code has."""
+
+import inspect
+
+import numpy as np
+import pytest
+from numpydoc.docscrape import ClassDoc, FunctionDoc
+
+import sklearn_gn.callbacks
+from sklearn_gn import plotting
+from sklearn_gn.utils.discovery import all_estimators
+
+CLASSES = [
+    *(estimator for _, estimator in all_estimators()),
+    *(getattr(plotting, name) for name in plotting.__all__),
+    *(getattr(sklearn_gn.callbacks, name) for name in sklearn_gn.callbacks.__all__),
+]
+
+
+def documented(entries):
+    return [name.strip() for entry in entries for name in entry.name.split(",")]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_constructor_parameters_are_documented_in_order(cls):
+    parameters = [p for p in inspect.signature(cls).parameters if p != "self"]
+    assert documented(ClassDoc(cls)["Parameters"]) == parameters
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_public_methods_document_their_parameters(cls):
+    for name, method in inspect.getmembers(cls, inspect.isfunction):
+        module = inspect.getmodule(method).__name__
+        if name.startswith("_") or not module.startswith("sklearn_gn"):
+            continue
+        if name in ("setup", "teardown", "on_fit_task_begin", "on_fit_task_end"):
+            continue  # the protocol documents them
+        signature = inspect.signature(method).parameters
+        parameters = [
+            ("**" if p.kind is p.VAR_KEYWORD else "") + p.name
+            for p in signature.values()
+            if p.name not in ("self", "cls")
+        ]
+        assert documented(FunctionDoc(method)["Parameters"]) == parameters, name
+
+
+@pytest.mark.parametrize(("name", "cls"), all_estimators())
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_fitted_attributes_are_documented_and_exist(name, cls):
+    X = np.linspace(0, 1, 20)[:, None]
+    model = cls(max_iter=2).fit(X, X[:, 0] ** 2)
+    fitted = {a for a in vars(model) if a.endswith("_") and not a.startswith("_")}
+    described = set(documented(ClassDoc(cls)["Attributes"]))
+    assert fitted <= described
+    assert described - fitted <= {"feature_names_in_"}
+
+
+@pytest.mark.parametrize(("name", "cls"), all_estimators())
+def test_defaults_are_stated(name, cls):
+    described = {e.name: e.type for e in ClassDoc(cls)["Parameters"]}
+    for parameter in inspect.signature(cls).parameters.values():
+        default = parameter.default
+        shown = f'"{default}"' if isinstance(default, str) else repr(default)
+        assert described[parameter.name].endswith(f"default={shown}"), parameter.name
