@@ -5,17 +5,54 @@ Nothing here changes a global flag of JAX. Precision and device hold only inside
 thread that makes the call.
 """
 
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, nullcontext
 
 import jax
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 _SMALLEST_BUCKET = 32
+
+
+class _OneBlasThread:
+    """Limit BLAS to one thread while any fit is inside.
+
+    LAPACK's factors of small matrices gain nothing from a second thread, and when
+    another process is busy its threads wait for each other: a fit took 75 times as long
+    on two shared cores. XLA's own matrix products are not affected. The limit holds for
+    the process, so the threads of several fits share one.
+    """
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._controller = None
+
+    def __enter__(self):
+        with self._lock:
+            if self._controller is None:  # looks through the loaded libraries, once
+                self._controller = ThreadpoolController()
+            if self._inside == 0:
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+                self._limit.__enter__()
+            self._inside += 1
+
+    def __exit__(self, *error):
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limit.__exit__(*error)
+
+
+_one_blas_thread = _OneBlasThread()
 
 
 @contextmanager
 def scope(dtype, device=None):
     """Compute in ``dtype`` on ``device`` while the context is open.
+
+    BLAS is held to one thread meanwhile.
 
     Parameters
     ----------
@@ -24,12 +61,11 @@ def scope(dtype, device=None):
     device : str or None, default=None
         Platform name, such as "cpu" or "gpu"; None takes JAX's default.
     """
-    with jax.enable_x64(np.dtype(dtype) == np.float64):
-        if device is None:
-            yield
-        else:
-            with jax.default_device(_first_device(device)):
-                yield
+    place = (
+        nullcontext() if device is None else jax.default_device(_first_device(device))
+    )
+    with jax.enable_x64(np.dtype(dtype) == np.float64), place, _one_blas_thread:
+        yield
 
 
 def _first_device(platform):

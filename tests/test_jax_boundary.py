@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from sklearn_gn import ShallowReLURegressor, _jax
 
@@ -42,6 +43,22 @@ def test_scope_is_local_to_the_thread():
         thread.join()
         assert jnp.zeros(1).dtype == np.float64
     assert seen == [False]
+
+
+def test_blas_is_held_to_one_thread_and_let_go_by_the_last_thread():
+    def threads():
+        info = threadpool_info()
+        return {lib["num_threads"] for lib in info if lib["user_api"] == "blas"}
+
+    first, second = _jax._one_blas_thread, _jax._one_blas_thread
+    with threadpool_limits(limits=2, user_api="blas"):
+        first.__enter__()
+        second.__enter__()
+        assert threads() == {1}
+        first.__exit__(None, None, None)
+        assert threads() == {1}
+        second.__exit__(None, None, None)
+        assert threads() == {2}
 
 
 def test_unknown_device_is_named():
