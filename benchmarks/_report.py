@@ -47,7 +47,7 @@ def environment():
             **{name: version(name) for name in PACKAGES},
         },
         "blas": [
-            {k: pool.get(k) for k in ("internal_api", "architecture", "num_threads")}
+            {k: pool.get(k) for k in ("internal_api", "version", "architecture")}
             for pool in threadpool_info()
         ],
     }

@@ -107,7 +107,8 @@ class EarlyStopping(_Callback):
     monitor : {"val_loss", "loss"}, default="val_loss"
         Column of ``convergence_log_`` that has to fall.
     n_iter_no_change : int, default=10
-        Iterations without improvement before the fit stops.
+        Iterations without improvement before the fit stops, or goes on to its next
+        start where there are several.
     min_delta : float, default=0.0
         Least relative decrease that counts as an improvement.
     restore_best : bool, default=True
@@ -153,12 +154,11 @@ class EarlyStopping(_Callback):
         run = _run_of(self, estimator)
         if self._iterations_without_improvement(run) < self.n_iter_no_change:
             return False
-        run.request_stop("early_stopping")
-        return True
+        return run.end_start("early_stopping")
 
     def _iterations_without_improvement(self, run):
         best, since = float("inf"), 0
-        for row in run.log:
+        for row in run.current_log():
             if row[self.monitor] < best * (1 - self.min_delta):
                 best, since = row[self.monitor], 0
             else:
@@ -229,7 +229,8 @@ class Checkpoint(_Callback):
     ------
     ValueError
         At ``fit``, if ``path`` holds the checkpoint of another data set or of other
-        parameters. ``max_iter``, ``max_time`` and ``verbose`` may differ.
+        parameters. ``max_iter``, ``max_time`` and ``verbose`` may differ. A fit that
+        sets validation rows aside at random needs a number as ``random_state``.
 
     Notes
     -----

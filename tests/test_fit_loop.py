@@ -272,7 +272,7 @@ def test_validation_monitor_scores_the_model_of_every_step():
     monitor = ValidationMonitor(X[:10], y[:10])
     model = make(relocations=0, max_iter=4).set_callbacks(monitor).fit(X, y)
     assert monitor.history_["step"] == [1, 2, 3, 4]
-    assert monitor.history_["score"][-1] == model.score(X[:10], y[:10])
+    assert monitor.history_["score"][-1] == pytest.approx(model.score(X[:10], y[:10]))
 
 
 def test_validation_monitor_works_with_scikit_learn_s_estimators():
@@ -301,6 +301,29 @@ def test_resumed_fit_equals_the_uninterrupted_one_bit_for_bit(tmp_path, solver):
     np.testing.assert_array_equal(
         resumed.convergence_log_["loss"], whole.convergence_log_["loss"]
     )
+
+
+@pytest.mark.parametrize("seed", [None, np.random.RandomState(0)])
+@quiet
+def test_resumed_fit_goes_on_with_its_own_draws_without_a_seed(tmp_path, seed):
+    X, y = data()
+    model = make(init="random", n_starts=2, random_state=seed, max_iter=2)
+    model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
+    first = model.fit(X, y).convergence_log_["loss"]
+    second = model.set_params(max_iter=6).fit(X, y).convergence_log_["loss"]
+    np.testing.assert_array_equal(second[:2], first)
+
+
+@quiet
+def test_early_stopping_ends_a_start_and_not_the_fit():
+    X, y = data(80)
+    model = make(early_stopping=True, n_iter_no_change=2, max_iter=500, n_starts=3)
+    model.fit(X, y)
+    assert model.stop_reason_ == "early_stopping"
+    one = clone(model).set_params(n_starts=1).fit(X, y)
+    assert model.n_iter_ > one.n_iter_ + 4
+    best = model.convergence_log_["val_loss"].min()
+    assert best <= one.convergence_log_["val_loss"].min()
 
 
 @quiet

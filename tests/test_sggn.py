@@ -8,7 +8,12 @@ from scipy.optimize import least_squares, minimize
 from sklearn.linear_model import LinearRegression, Ridge
 
 from sklearn_gn import _jax
-from sklearn_gn.networks.shallow_relu import ShallowReLU, hidden_features, predict
+from sklearn_gn.networks.shallow_relu import (
+    ShallowReLU,
+    hidden_features,
+    predict,
+    rescale,
+)
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, baselines, sggn
 from sklearn_gn.solvers._base import Registry
 
@@ -140,7 +145,9 @@ def test_spectra_equal_dense_eigenvalues():
     np.testing.assert_allclose(
         gram, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-13
     )
-    design = np.asarray(sggn.mass_design(net, rows))
+    active = sggn.active_set(net, 1e-10)
+    design = np.asarray(sggn.mass_design(net._replace(alive=active), rows))
+    assert np.all(design[:, 2] == 0)  # the inactive neuron
     np.testing.assert_allclose(
         mass, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-13
     )
@@ -244,17 +251,40 @@ def test_insertion_takes_the_candidate_of_largest_least_squares_gain(q):
     )
 
 
+@pytest.mark.parametrize("place", [0, 1, 4])
 @pytest.mark.parametrize("q", [1, 2])
-def test_deletion_removes_the_neuron_that_costs_least(q):
+def test_deletion_goes_by_the_least_squares_cost_over_all_turns(q, place):
     net, rows = make(m=80, d=2, n=6, q=q)
     net = sggn.fit_output_layer(net, rows, options())
-    pruned = sggn.delete(net, rows, options())
+    pruned = sggn.delete(net, rows, options(), np.int32(place))
     r = np.asarray(net.hyperplanes)
-    losses = [projected_loss(np.delete(r, i, axis=0), rows) for i in range(6)]
-    assert list(np.flatnonzero(~np.asarray(pruned.alive))) == [np.argmin(losses)]
+    losses = np.empty((7, 6))
+    for turn in range(-1, 6):
+        signs = np.where(np.arange(6) == turn, -1, 1)[:, None]
+        for i in range(6):
+            left = np.delete(signs * r, i, axis=0)
+            losses[turn + 1, i] = projected_loss(left, rows)
+    order = np.argsort(losses.min(axis=0))
+    assert list(np.flatnonzero(~np.asarray(pruned.alive))) == [order[place]]
     assert float(sggn.objective(pruned, rows, 0.0)) == pytest.approx(
-        min(losses), rel=1e-10
+        losses.min(axis=0)[order[place]], rel=1e-10
     )
+
+
+def test_deletion_turns_a_neuron_that_another_had_to_make_up_for():
+    _, rows = make(m=200, d=2, seed=5)
+    planes = np.array([[0.1, 0.6, 0.8], [-0.2, -0.8, 0.6], [0.0, 0.0, 1.0]])
+    rows = rows._replace(y=hidden_features(jnp.array(planes), rows.x) @ np.ones((3, 1)))
+    # The first neuron turned round, and one outside the data that is linear there.
+    wrong = np.r_[planes * [[-1], [1], [1]], [[5.0, 0.6, 0.8]]]
+    net = ShallowReLU(
+        jnp.array(wrong), jnp.zeros((4, 1)), jnp.zeros(1), jnp.ones(4, bool)
+    )
+    net = sggn.fit_output_layer(net, rows, options())
+    assert float(sggn.objective(net, rows, 0.0)) < 1e-28
+    pruned = sggn.delete(net, rows, options(), np.int32(0))
+    assert float(sggn.objective(pruned, rows, 0.0)) < 1e-28
+    assert int(np.asarray(pruned.alive).sum()) == 3
 
 
 def test_drawn_hyperplanes_pass_through_rows_with_residual():
@@ -406,6 +436,25 @@ def test_every_solver_lowers_the_loss_from_the_same_start(name):
     _, start = sggn.initialise(net, rows, opt)
     _, report = run(name, net, rows, opt, 20)
     assert report.loss < float(start)
+
+
+@pytest.mark.parametrize("name", sorted(SHALLOW_RELU_SOLVERS))
+def test_penalty_does_not_depend_on_the_length_of_the_normals(name):
+    net, rows = make(m=100, n=6, n_spare=sggn.N_SPARE)
+    opt = options(damping=np.float64(0.05), learning_rate=np.float64(1e-2))
+    found, report = run(name, net, rows, opt, 15)
+    unit = rescale(found)
+    assert float(sggn.objective(unit, rows, 0.05)) == pytest.approx(report.loss)
+    np.testing.assert_allclose(predict(unit, rows.x), predict(found, rows.x))
+
+
+def test_column_space_leaves_dependent_columns_out():
+    rng = np.random.RandomState(0)
+    design = rng.randn(30, 4)
+    design = np.c_[design, np.zeros(30), design[:, 0] + design[:, 1]]
+    q = np.asarray(sggn.column_space(jnp.array(design)))
+    projector = design @ np.linalg.pinv(design)
+    np.testing.assert_allclose(q @ q.T, projector, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", sorted(SHALLOW_RELU_SOLVERS))

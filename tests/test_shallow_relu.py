@@ -440,6 +440,35 @@ def test_hard_data_give_finite_predictions(solver, case):
         assert model.transform(X).shape == (len(X), model.active_.sum())
 
 
+@pytest.mark.parametrize("scale", [1e-170, 1e170])
+def test_targets_whose_squares_leave_the_range_of_floats(scale):
+    X, y = kinked()
+    model = ShallowReLURegressor(3, random_state=0).fit(X, scale * y)
+    np.testing.assert_allclose(model.predict(X) / scale, y, atol=1e-10)
+
+
+def test_predictions_far_outside_the_training_data_are_numbers():
+    X, y = noisy()
+    model = ShallowReLURegressor(4, relocations=1, random_state=0).fit(X * 1e-200, y)
+    assert not np.isnan(model.predict(X * 1e200)).any()
+
+
+def test_warm_start_with_tiny_features_and_with_others():
+    X, y = noisy()
+    model = ShallowReLURegressor(4, warm_start=True, relocations=1, random_state=0)
+    loss = model.fit(X * 1e-170, y).loss_
+    assert model.fit(X * 1e-170, y).loss_ <= loss
+    message = r"warm_start=True continues from 3 features, X has 2"
+    with pytest.raises(ValueError, match=message):
+        model.fit(X[:, :2], y)
+
+
+def test_numbers_beyond_int32_are_no_limit():
+    X, y = kinked()
+    model = ShallowReLURegressor(3, max_iter=10**12, rank=10**12, random_state=0)
+    assert model.fit(X, y).converged_
+
+
 def test_scale_of_the_features_is_immaterial():
     X, y = noisy()
     model = ShallowReLURegressor(4, relocations=2, random_state=0)

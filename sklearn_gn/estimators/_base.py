@@ -31,6 +31,8 @@ LOG_COLUMNS = (
 # Reasons that count as convergence, or as a stop that was asked for.
 _CONVERGED = {"tol", "rounding"}
 _REQUESTED = {"early_stopping", "callback"}
+# Reasons that a resumed fit lifts.
+_BUDGETS = {"max_iter", "max_time", "interrupted", "callback"}
 
 _ADVICE = {
     "max_iter": "The loss was still falling. Raise max_iter, or tol if the model is "
@@ -61,7 +63,7 @@ class FitRun:
     loss_scale : float
         Factor from the solver's loss to that of the user's units.
     val_loss : callable or None
-        Maps a network to its loss on the validation data.
+        Maps a network to its loss on the validation data, in the solver's units.
     """
 
     def __init__(self, estimator, solver, problem, starts, *, loss_scale, val_loss):
@@ -77,7 +79,9 @@ class FitRun:
         self.stop_reason = None
         self.best_net = None
         self._best_value = np.inf
+        self._best_start = 0
         self._start = 0
+        self._reasons = []
         self._state = None
         self._elapsed = 0.0
 
@@ -89,7 +93,7 @@ class FitRun:
         self._clock = time.perf_counter() - self._elapsed
         try:
             if self._state is None:
-                self._state = self._init()
+                self._state = self._init(0)
             while self.stop_reason is None:
                 self._iterate(tasks, attributes)
         except KeyboardInterrupt:
@@ -101,59 +105,53 @@ class FitRun:
     def _iterate(self, tasks, attributes):
         task = tasks.begin_iteration()
         with self._scope():
-            self._state, report = self.solver.step(self.rows, self._state, self.options)
+            state, report = self.solver.step(self.rows, self._state, self.options)
+        self._state = state
         if report.accepted:
             self._record(report)
         self._elapsed = time.perf_counter() - self._clock
         if report.stop is not None:
-            self._finish_start(report.stop)
-        elif len(self.log) >= self.estimator.max_iter:
+            self.end_start(report.stop)
+        if self.stop_reason is None and len(self.log) >= self.estimator.max_iter:
             self.stop_reason = "max_iter"
         if tasks.end_iteration(task, attributes) and self.stop_reason is None:
             self.request_stop("callback")
         self._print_progress()
 
-    def _init(self):
+    def _init(self, start):
         with self._scope():
-            state = self.solver.init(self.rows, self.starts[self._start], self.options)
-        if self.best_net is None:
-            net = self._numpy(state.net)
-            self.best_net = net
-            self._best_value = (
-                float(state.loss) * self.loss_scale
-                if self.monitor == "loss"
-                else self.val_loss(net)
-            )
+            state = self.solver.init(self.rows, self.starts[start], self.options)
+        self._consider(state.net, float(state.loss), start)
         return state
 
-    def _finish_start(self, reason):
-        self._start += 1
-        if self._start < len(self.starts) and len(self.log) < self.estimator.max_iter:
-            self._state = self._init()
-        else:
-            self.stop_reason = reason
+    def _consider(self, net, loss, start):
+        """Keep a network if it is the best so far; return its validation loss."""
+        net = self._numpy(net) if self.has_validation_data else net
+        val_loss = self.val_loss(net) if self.has_validation_data else np.nan
+        # In the solver's units: those of the user may under- or overflow.
+        value = loss if self.monitor == "loss" else val_loss
+        if self.best_net is None or value < self._best_value:
+            self.best_net = self._numpy(net)
+            self._best_value = value if np.isfinite(value) else np.inf
+            self._best_start = start
+        return val_loss
 
     def _record(self, report):
-        net = None
-        val_loss = np.nan
-        if self.has_validation_data:
-            net = self._numpy(self._state.net)
-            val_loss = self.val_loss(net)
-        row = {
-            "iteration": len(self.log) + 1,
-            "time": time.perf_counter() - self._clock,
-            "loss": report.loss * self.loss_scale,
-            "val_loss": val_loss,
-            "grad_norm": report.grad_norm * self.loss_scale,
-            "step_size": report.step_size,
-            "damping": report.damping,
-            "gain_ratio": report.gain_ratio,
-            "inner_iterations": report.inner_iterations,
-        }
-        self.log.append(row)
-        if row[self.monitor] < self._best_value:
-            self._best_value = row[self.monitor]
-            self.best_net = self._numpy(self._state.net) if net is None else net
+        val_loss = self._consider(self._state.net, report.loss, self._start)
+        self.log.append(
+            {
+                "start": self._start,
+                "iteration": len(self.log) + 1,
+                "time": time.perf_counter() - self._clock,
+                "loss": report.loss * self.loss_scale,
+                "val_loss": val_loss * self.loss_scale,
+                "grad_norm": report.grad_norm * self.loss_scale,
+                "step_size": report.step_size,
+                "damping": report.damping,
+                "gain_ratio": report.gain_ratio,
+                "inner_iterations": report.inner_iterations,
+            }
+        )
 
     def _scope(self):
         return _jax.scope(self.estimator.dtype, self.estimator.device)
@@ -164,10 +162,28 @@ class FitRun:
 
     # -- what callbacks use -----------------------------------------------------------
 
+    def current_log(self):
+        """Rows of the log that belong to the current start."""
+        return [row for row in self.log if row["start"] == self._start]
+
     def request_stop(self, reason):
         """Stop after this iteration; the first reason given stays."""
         if self.stop_reason is None:
             self.stop_reason = reason
+
+    def end_start(self, reason):
+        """End the current start; True if it was the last.
+
+        The run then stops for the reason of the start whose network is returned.
+        """
+        self._reasons.append(reason)
+        if len(self._reasons) == len(self.starts):
+            self.request_stop(self._reasons[self._best_start])
+            return True
+        if len(self.log) < self.estimator.max_iter:
+            self._state = self._init(self._start + 1)
+            self._start += 1
+        return False
 
     def snapshot(self):
         """Everything that :meth:`restore` needs, as numpy and plain Python."""
@@ -175,12 +191,16 @@ class FitRun:
             "fingerprint": self._fingerprint(),
             "state": self._numpy(self._state),
             "start": self._start,
+            "starts": self.starts,
+            "seed": self.options.seed,
+            "reasons": list(self._reasons),
             "log": list(self.log),
             "best_net": self.best_net,
             "best_value": self._best_value,
+            "best_start": self._best_start,
             "elapsed": self._elapsed,
             # A stop by a budget is lifted by a larger budget, an end is an end.
-            "stop_reason": self.stop_reason if self.stop_reason in _CONVERGED else None,
+            "stop_reason": None if self.stop_reason in _BUDGETS else self.stop_reason,
         }
 
     def restore(self, snapshot, source):
@@ -192,9 +212,13 @@ class FitRun:
             )
         self._state = snapshot["state"]
         self._start = snapshot["start"]
+        self.starts = snapshot["starts"]
+        self.options = self.options._replace(seed=snapshot["seed"])
+        self._reasons = list(snapshot["reasons"])
         self.log = list(snapshot["log"])
         self.best_net = snapshot["best_net"]
         self._best_value = snapshot["best_value"]
+        self._best_start = snapshot["best_start"]
         self._elapsed = snapshot["elapsed"]
         self.stop_reason = snapshot["stop_reason"]
         if self.stop_reason is None and len(self.log) >= self.estimator.max_iter:
@@ -204,8 +228,10 @@ class FitRun:
         parameters = self.estimator.get_params(deep=False)
         for name in ("max_iter", "max_time", "verbose"):
             parameters.pop(name, None)
-        arrays = self._numpy((self.rows, self.starts))
-        content = pickle.dumps((repr(sorted(parameters.items())), arrays))
+        # Only a number names the same draws again; the others are in the snapshot.
+        if not isinstance(parameters["random_state"], Integral):
+            parameters["random_state"] = None
+        content = pickle.dumps((sorted(parameters.items()), tuple(self.rows)))
         return hashlib.sha256(content).hexdigest()
 
     # -- results ----------------------------------------------------------------------

@@ -24,10 +24,11 @@ from sklearn_gn.estimators._base import (
 )
 from sklearn_gn.networks.shallow_relu import ShallowReLU
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
-from sklearn_gn.solvers.sggn import Options, Rows, spectra
+from sklearn_gn.solvers.sggn import Options, Rows, finish, spectra
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
-_NO_RANK_LIMIT = np.iinfo(np.int32).max
+_FAR = 1e100  # in units of the range of the training data
+_LARGEST_INT = np.iinfo(np.int32).max
 
 
 class _Scaling(NamedTuple):
@@ -55,17 +56,25 @@ class _Scaling(NamedTuple):
         )
 
     def x(self, X):
-        return (X - self.x_center) / self.x_scale
+        # Bounded, so that rows far outside the training data give no infinities, whose
+        # differences are not numbers.
+        with np.errstate(over="ignore"):
+            return np.clip((X - self.x_center) / self.x_scale, -_FAR, _FAR)
 
     def y(self, y):
         return (y - self.y_center) / self.y_scale
+
+    @property
+    def loss_scale(self):
+        """Factor from losses in scaled units to the user's; it may be 0 or infinite."""
+        with np.errstate(over="ignore"):
+            return float(np.square(np.float64(self.y_scale)))
 
     def hyperplanes_to_scaled(self, hyperplanes):
         """Hyperplanes of the user's units in those of the solver, |w| = 1."""
         normal = hyperplanes[:, 1:] * self.x_scale
         bias = hyperplanes[:, :1] + hyperplanes[:, 1:] @ self.x_center[:, None]
-        norm = np.linalg.norm(normal, axis=1, keepdims=True)
-        return np.concatenate([bias, normal], axis=1) / norm
+        return np.concatenate([bias, normal], axis=1) / _norms(normal)
 
     def hyperplanes_to_user(self, hyperplanes):
         """The way back; also the factors that the rescaling to |w| = 1 takes out."""
@@ -73,9 +82,16 @@ class _Scaling(NamedTuple):
         unit = self.x_scale.min()
         normal = hyperplanes[:, 1:] * (unit / self.x_scale)
         bias = hyperplanes[:, 0] * unit - normal @ self.x_center
-        norm = np.linalg.norm(normal, axis=1)
-        rows = np.concatenate([bias[:, None], normal], axis=1) / norm[:, None]
-        return rows, norm / unit
+        norm = _norms(normal)
+        rows = np.concatenate([bias[:, None], normal], axis=1) / norm
+        return rows, norm[:, 0] / unit
+
+
+def _norms(normal):
+    """Euclidean norms of rows, of shape (n, 1), without under- or overflow."""
+    largest = np.max(np.abs(normal), axis=1, keepdims=True)
+    largest = np.where(largest > 0, largest, 1.0)
+    return largest * np.linalg.norm(normal / largest, axis=1, keepdims=True)
 
 
 class ShallowReLURegressor(
@@ -132,17 +148,18 @@ class ShallowReLURegressor(
 
     n_starts : int, default=1
         Number of initial networks: ``init`` first, then random ones. The best result
-        is kept.
+        is kept. "adam" does not end before ``max_iter`` and gets to the first only.
 
     damping : float, default=0.0
-        Shift added to the Gauss-Newton matrices of both layers, in scaled units
-        (features in [-1, 1], targets of size 1, loss divided by the sum of weights).
-        For the output layer this is a ridge penalty ``damping / 2 * |c|^2``, which the
-        loss includes.
+        Shift added to the layer Gauss-Newton matrix and to the mass matrix, in scaled
+        units (features in [-1, 1], targets of size 1, loss divided by the sum of
+        weights). For the output layer this is a ridge penalty
+        ``damping / 2 * |c|^2``, which the loss of every solver includes.
 
     rank : int or None, default=None
-        Most directions kept in each linear solve. None, or a number larger than there
-        are, keeps all.
+        Most directions kept in each linear solve of "sggn", "lm" and "lm_hidden", and
+        in the solve for the output layer from which all start. None, or a number
+        larger than there are, keeps all.
 
     rank_tol : float, default=1e-12
         Singular values below ``rank_tol`` times the largest are dropped in each solve.
@@ -157,7 +174,7 @@ class ShallowReLURegressor(
 
     tol : float, default=1e-10
         A descent ends when an iteration lowers the loss by no more than ``tol`` times
-        the loss.
+        the loss. "adam" takes no notice.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included.
@@ -234,7 +251,8 @@ class ShallowReLURegressor(
 
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
-        "interrupted", "line_search", "singular" or "non_finite".
+        "interrupted", "line_search", "singular" or "non_finite"; with several starts,
+        that of the one whose network is returned.
 
     n_features_in_ : int
         Number of features.
@@ -395,7 +413,7 @@ class ShallowReLURegressor(
             solver,
             (rows, self._options(rng)),
             starts,
-            loss_scale=scaling.y_scale**2,
+            loss_scale=scaling.loss_scale,
             val_loss=self._validation_loss(validation, scaling),
         )
         self._run(
@@ -456,13 +474,13 @@ class ShallowReLURegressor(
         return Options(
             damping=self._cast(self.damping),
             rank=np.int32(
-                _NO_RANK_LIMIT if self.rank is None else min(self.rank, _NO_RANK_LIMIT)
+                _LARGEST_INT if self.rank is None else min(self.rank, _LARGEST_INT)
             ),
             rank_tol=self._cast(max(self.rank_tol, np.finfo(self.dtype).eps)),
             active_tol=self._cast(self.active_tol),
             tol=self._cast(self.tol),
-            relocations=np.int32(self.relocations),
-            max_iter=np.int32(self.max_iter),
+            relocations=np.int32(min(self.relocations, _LARGEST_INT)),
+            max_iter=np.int32(min(self.max_iter, _LARGEST_INT)),
             learning_rate=self._cast(self.learning_rate),
             seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
         )
@@ -490,8 +508,10 @@ class ShallowReLURegressor(
         X, y, *weight = validation
         weight = weight[0] if weight else np.full(len(X), 1 / len(X))
 
+        z, t = scaling.x(X), scaling.y(y)
+
         def loss(net):
-            error = _predict(net, scaling, X) - y
+            error = _predict(net, scaling, z, scaled=True) - t
             return 0.5 * float(weight @ np.sum(error**2, axis=1))
 
         return loss
@@ -519,6 +539,11 @@ class ShallowReLURegressor(
     def _initial_hyperplanes(self, z, weight, scaling, rng):
         n, d = self.n_neurons, z.shape[1]
         if self.warm_start and hasattr(self, "_network"):
+            if self.hyperplanes_.shape[1] != 1 + d:
+                raise ValueError(
+                    f"warm_start=True continues from {self.hyperplanes_.shape[1] - 1} "
+                    f"features, X has {d}."
+                )
             old = scaling.hyperplanes_to_scaled(self.hyperplanes_)[:n]
             fill = _random_hyperplanes(z, weight, n - len(old), rng)
             return np.concatenate([old, fill])
@@ -546,6 +571,7 @@ class ShallowReLURegressor(
 
     def _set_fitted(self, net, rows, scaling):
         with _jax.scope(self.dtype, self.device):
+            net = _jax.to_numpy(finish(net))
             gram, mass = _jax.to_numpy(spectra(net, rows, self._cast(self.active_tol)))
         size = np.linalg.norm(net.coef, axis=1)
         active = net.alive & (size > 0) & (size >= self.active_tol * size.max())
@@ -574,7 +600,7 @@ class ShallowReLURegressor(
         error = _predict(net, scaling, rows.x, scaled=True) - rows.y
         penalty = self.damping * np.sum(net.coef.astype(np.float64) ** 2)
         mean_square = rows.weight.astype(np.float64) @ np.sum(error**2, axis=1)
-        self.loss_ = float(0.5 * (mean_square + penalty) * scaling.y_scale**2)
+        self.loss_ = float(0.5 * (mean_square + penalty)) * scaling.loss_scale
 
 
 def _hidden(hyperplanes, z):

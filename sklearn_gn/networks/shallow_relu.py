@@ -49,3 +49,18 @@ def unit_normals(hyperplanes, fallback):
         axis=1, keepdims=True
     )
     return jnp.where(usable, hyperplanes / jnp.where(usable, norm, 1), fallback)
+
+
+def rescale(net):
+    """The same function with ``|w_i| = 1``, the factors moved to the coefficients."""
+    norm = jnp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)
+    unit = unit_normals(net.hyperplanes, fallback=net.hyperplanes)
+    usable = norm > jnp.finfo(norm.dtype).tiny
+    return net._replace(
+        hyperplanes=unit, coef=jnp.where(usable, net.coef * norm, net.coef)
+    )
+
+
+def output_weights(net):
+    """``c_i |w_i|``, which a rescaling of (w_i, b_i) against c_i leaves as it is."""
+    return net.coef * jnp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)

@@ -22,23 +22,15 @@ from sklearn_gn.curvature.solve import filter_factors
 from sklearn_gn.networks.shallow_relu import (
     heaviside,
     hidden_features,
+    output_weights,
     preactivations,
+    rescale,
     unit_normals,
 )
 from sklearn_gn.solvers import sggn
 from sklearn_gn.solvers._base import Report, Solver
 
 _MAX_TRIALS = 30  # shifts tried in one iteration of Levenberg-Marquardt
-
-
-def rescale(net):
-    """The same function with ``|w_i| = 1``, the factors moved to the coefficients."""
-    norm = jnp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)
-    unit = unit_normals(net.hyperplanes, fallback=net.hyperplanes)
-    moved = jnp.all(unit != net.hyperplanes, axis=1, keepdims=True) | (norm > 0)
-    return net._replace(
-        hyperplanes=unit, coef=jnp.where(moved, net.coef * norm, net.coef)
-    )
 
 
 def trainable(net):
@@ -117,12 +109,13 @@ def lm_iterate(state, rows, options, hidden_only):
     jacobian = (hidden_jacobian if hidden_only else full_jacobian)(net, rows)
     error = sggn.residual(net, rows).reshape(-1)
     if not hidden_only:  # the ridge penalty is a residual of the coefficients
-        root = jnp.sqrt(options.damping)
-        penalised = jnp.zeros_like(parameters)
-        start = net.hyperplanes.size
-        penalised = penalised.at[start : start + net.coef.size].set(root)
-        jacobian = jnp.concatenate([jacobian, jnp.diag(penalised)])
-        error = jnp.concatenate([error, penalised * parameters])
+
+        def penalty(p):
+            weights = output_weights(with_parameters(net, unravel(p)))
+            return jnp.sqrt(options.damping) * weights.ravel()
+
+        jacobian = jnp.concatenate([jacobian, jax.jacfwd(penalty)(parameters)])
+        error = jnp.concatenate([error, penalty(parameters)])
     r = jnp.linalg.qr(jnp.concatenate([jacobian, error[:, None]], axis=1), mode="r")
     u, s, vt = jnp.linalg.svd(r[:, :n_moving], full_matrices=False)
     coordinates = u.T @ r[:, n_moving]
@@ -133,7 +126,8 @@ def lm_iterate(state, rows, options, hidden_only):
         moved = parameters.at[:n_moving].add(-(vt.T @ along))
         new = with_parameters(net, unravel(moved))
         if hidden_only:
-            new = sggn.fit_output_layer(new, rows, options)
+            unit = unit_normals(new.hyperplanes, fallback=net.hyperplanes)
+            new = sggn.fit_output_layer(new._replace(hyperplanes=unit), rows, options)
         # |e|^2 - |e - J d|^2, in the coordinates of the SVD.
         predicted = 0.5 * jnp.sum(s * along * (2 * coordinates - s * along))
         decrease = sggn.loss_decrease(net, new, rows, options.damping)
