@@ -64,11 +64,10 @@ def main(argv=None):
             **answer,
         }
     )
-    print(tables(result))
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-        print(f"written: {args.out}")
+    print(tables(result))
 
 
 def restart_without_kernel_variables():

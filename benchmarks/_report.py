@@ -7,7 +7,8 @@ The answer of an experiment is a dict with ``problems``, by name:
                   ``summary`` (median, min and max of every figure); optional:
                   ``compile_seconds``, apart from the seconds of the runs
     paper         optional: by method, the figures that the paper prints
-    target        optional: what was aimed at, the value reached, and ``passed``
+    target        optional: what was aimed at, the value reached, and ``passed``;
+                  further targets under names that begin alike
 
 and ``notes``, a list of sentences without which the figures could be misread.
 """
@@ -161,8 +162,7 @@ def _below(problem):
     for method, figures in problem.get("paper", {}).items():
         rows = (", ".join(f"{k} {_number(v)}" for k, v in f.items()) for f in figures)
         yield f"paper, {method}: {'; '.join(rows)}"
-    if "target" in problem:
-        aim = problem["target"]
+    for aim in (problem[key] for key in problem if key.startswith("target")):
         yield (
             f"target: {aim['statistic']} {aim['figure']} of {aim['method']} <= "
             f"{aim['at_most']:.3g}: {'met' if aim['passed'] else 'MISSED'} "

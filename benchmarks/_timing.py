@@ -7,6 +7,42 @@ import jax
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+# What JAX calls the three stages of a compilation: following the Python functions,
+# writing them down for XLA, and compiling them.
+STAGES = {
+    "trace_seconds": "/jax/core/compile/jaxpr_trace_duration",
+    "lower_seconds": "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    "xla_seconds": "/jax/core/compile/backend_compile_duration",
+}
+
+_intervals = {event: [] for event in STAGES.values()}
+
+
+def _listen(event, duration, **_):
+    if event in _intervals:
+        end = time.perf_counter()
+        _intervals[event].append((end - duration, end))
+
+
+jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
+def stages():
+    """Seconds of the compilations since the last call, by stage."""
+    seconds = {name: covered(_intervals[event]) for name, event in STAGES.items()}
+    for intervals in _intervals.values():
+        intervals.clear()
+    return seconds
+
+
+def covered(intervals):
+    """Length of the union: a trace contains those of the functions it calls."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
 
 def timed_fit(estimator, X, y):
     """Fit a clone; return it with the seconds that took."""
@@ -20,12 +56,12 @@ def timed_fit(estimator, X, y):
 
 
 def compile_seconds(estimator, X, y):
-    """Seconds by which a first fit of these shapes exceeds a second one.
+    """Seconds that a first fit spends on compilation, which later fits find done.
 
-    Afterwards the functions of this estimator are compiled. The estimator should stop
-    after a few steps: the difference of two long times is mostly noise.
+    A difference of two fits would be mostly noise where a fit takes longer than the
+    compilation; hence JAX's own account.
     """
     jax.clear_caches()
-    first = timed_fit(estimator, X, y)[1]
-    second = timed_fit(estimator, X, y)[1]
-    return max(first - second, 0.0)
+    stages()
+    timed_fit(estimator, X, y)
+    return sum(stages().values())

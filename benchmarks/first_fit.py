@@ -23,40 +23,6 @@ NOTES = (
     "later_fit_seconds is the median over the later fits of the process.",
 )
 
-# What JAX calls the three stages of a compilation.
-STAGES = {
-    "trace_seconds": "/jax/core/compile/jaxpr_trace_duration",
-    "lower_seconds": "/jax/core/compile/jaxpr_to_mlir_module_duration",
-    "xla_seconds": "/jax/core/compile/backend_compile_duration",
-}
-
-
-class Stopwatch:
-    """Adds up the stages of compilation as JAX reports them."""
-
-    def __init__(self):
-        import jax
-
-        self.intervals = {event: [] for event in STAGES.values()}
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-
-    def _listen(self, event, duration, **_):
-        if event in self.intervals:
-            end = time.perf_counter()
-            self.intervals[event].append((end - duration, end))
-
-    def seconds(self):
-        return {name: _covered(self.intervals[event]) for name, event in STAGES.items()}
-
-
-def _covered(intervals):
-    """Length of the union: a trace contains those of the functions it calls."""
-    total, reached = 0.0, float("-inf")
-    for start, end in sorted(intervals):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total
-
 
 def data(n_rows=300):
     from sklearn.datasets import make_friedman1
@@ -70,21 +36,20 @@ def fresh_process(parameters):
     from sklearn_gn import ShallowReLURegressor
 
     import_seconds = time.perf_counter() - start
-    from benchmarks._timing import timed_fit
+    from benchmarks._timing import stages, timed_fit
 
     def fit(seed):
         return timed_fit(ShallowReLURegressor(random_state=seed, **parameters), X, y)
 
     X, y = data()
-    stopwatch = Stopwatch()
     _, first = fit(0)
-    stages = stopwatch.seconds()
+    compilation = stages()
     models, later = zip(*map(fit, range(1, 1 + N_LATER)), strict=True)
     return {
         "import_seconds": import_seconds,
         "first_fit_seconds": first,
-        **stages,
-        "run_seconds": first - sum(stages.values()),
+        **compilation,
+        "run_seconds": first - sum(compilation.values()),
         "later_fit_seconds": median(later),
         "iterations": median(m.n_iter_ for m in models),
         "steps": median(sum(m.convergence_log_["inner_iterations"]) for m in models),
