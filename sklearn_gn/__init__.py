@@ -3,5 +3,6 @@
 __version__ = "0.1.0.dev0"
 
 from sklearn_gn.estimators.shallow_relu import ShallowReLURegressor
+from sklearn_gn.estimators.softmax_head import FGNSoftmaxHead
 
-__all__ = ["ShallowReLURegressor", "__version__"]
+__all__ = ["FGNSoftmaxHead", "ShallowReLURegressor", "__version__"]

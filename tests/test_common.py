@@ -6,7 +6,7 @@ import os
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, SOFTMAX_HEAD_SOLVERS
 from sklearn_gn.utils.discovery import all_estimators
 
 # Small settings: the checks fit hundreds of times.
@@ -26,7 +26,26 @@ SETTINGS = {
             if solver != "sggn"
         ),
     ],
+    "FGNSoftmaxHead": [
+        {"solver": solver, "max_iter": 60, "batch_size": 32, "learning_rate": rate}
+        for solver, rate in [
+            ("fgn_newton", None),
+            ("fgn", 0.5),
+            ("sgn", 0.5),
+            ("adam", 0.05),
+        ]
+    ],
 }
+
+
+def test_every_solver_is_checked():
+    for name, solvers in [
+        ("ShallowReLURegressor", SHALLOW_RELU_SOLVERS),
+        ("FGNSoftmaxHead", SOFTMAX_HEAD_SOLVERS),
+    ]:
+        default = dict(all_estimators())[name]().solver
+        checked = {settings.get("solver", default) for settings in SETTINGS[name]}
+        assert checked == set(solvers)
 
 
 def instances():
@@ -46,4 +65,4 @@ def test_no_check_is_skipped_for_want_of_a_package():
     assert importlib.util.find_spec("pandas")
     assert importlib.util.find_spec("array_api_strict")
     assert os.environ["SCIPY_ARRAY_API"] == "1"
-    assert "ShallowReLURegressor" in dict(all_estimators())
+    assert {"FGNSoftmaxHead", "ShallowReLURegressor"} <= set(dict(all_estimators()))

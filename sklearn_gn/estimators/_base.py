@@ -28,6 +28,8 @@ LOG_COLUMNS = (
     "inner_iterations",
 )
 
+_LEXICOGRAPHIC_COLUMNS = 16
+
 # Reasons that count as convergence, or as a stop that was asked for.
 _CONVERGED = {"tol", "rounding"}
 _REQUESTED = {"early_stopping", "callback"}
@@ -40,9 +42,11 @@ _ADVICE = {
     "max_time": "The time budget was used up. Raise max_time.",
     "interrupted": "It was interrupted; the best model so far is kept.",
     "line_search": "No step along the search direction lowers the loss. Rescale the "
-    "features, or try solver='sggn'.",
+    "features, or try another solver.",
     "non_finite": "The loss is not a finite number. Check the scale of X and y, or "
     "raise damping.",
+    "separable": "A head separates the classes and alpha is 0: the loss has no "
+    "minimum, it falls to zero as the coefficients grow. Set alpha > 0.",
     "singular": "The Gauss-Newton system is singular. Raise damping or lower rank.",
 }
 
@@ -83,6 +87,7 @@ class FitRun:
         self._start = 0
         self._reasons = []
         self._state = None
+        self._data = None
         self._elapsed = 0.0
 
     # -- the loop ---------------------------------------------------------------------
@@ -92,6 +97,8 @@ class FitRun:
         tasks.begin()
         self._clock = time.perf_counter() - self._elapsed
         try:
+            with self._scope():
+                self._data = self.solver.prepare(self.rows, self.options)
             if self._state is None:
                 self._state = self._init(0)
             while self.stop_reason is None:
@@ -105,7 +112,7 @@ class FitRun:
     def _iterate(self, tasks, attributes):
         task = tasks.begin_iteration()
         with self._scope():
-            state, report = self.solver.step(self.rows, self._state, self.options)
+            state, report = self.solver.step(self._data, self._state, self.options)
         self._state = state
         if report.accepted:
             self._record(report)
@@ -120,7 +127,7 @@ class FitRun:
 
     def _init(self, start):
         with self._scope():
-            state = self.solver.init(self.rows, self.starts[start], self.options)
+            state = self.solver.init(self._data, self.starts[start], self.options)
         self._consider(state.net, float(state.loss), start)
         return state
 
@@ -150,6 +157,7 @@ class FitRun:
                 "damping": report.damping,
                 "gain_ratio": report.gain_ratio,
                 "inner_iterations": report.inner_iterations,
+                **(report.extra or {}),
             }
         )
 
@@ -243,7 +251,12 @@ class FitRun:
 
     def convergence_log(self):
         """The log as a dict of equal-length arrays."""
-        return {name: np.array([row[name] for row in self.log]) for name in LOG_COLUMNS}
+        extra = [name for name in (self.log or [{}])[0] if name not in LOG_COLUMNS]
+        return {
+            name: np.array([row[name] for row in self.log])
+            for name in (*LOG_COLUMNS, *extra)
+            if name != "start"
+        }
 
     def warn_if_not_converged(self):
         """Warn with the cause, and with advice that fits it."""
@@ -362,14 +375,14 @@ def canonical_rows(X, y, sample_weight):
     Returns
     -------
     X, y : ndarrays
-        Distinct rows in lexicographic order.
+        Distinct rows; those of narrow tables in lexicographic order.
     weight : ndarray
         Their weights, divided by the sum.
     """
     kept = sample_weight > 0
     table = np.concatenate([X, y], axis=1)[kept]
     weight = sample_weight[kept]
-    order = np.lexsort(table.T[::-1])
+    order = _content_order(table)
     table, weight = table[order], weight[order]
     new = np.ones(len(table), dtype=bool)
     new[1:] = np.any(table[1:] != table[:-1], axis=1)
@@ -379,6 +392,23 @@ def canonical_rows(X, y, sample_weight):
     _, exponent = np.frexp(weight.max())
     weight = np.add.reduceat(np.ldexp(weight, -exponent), first)
     return table[first, : X.shape[1]], table[first, X.shape[1] :], weight / weight.sum()
+
+
+def _content_order(table):
+    """Order of the rows that depends on their content alone and puts equal rows together.
+
+    A lexicographic order takes one sort a column; wide tables are ordered by a hash of
+    the rows instead.
+    """
+    if table.shape[1] <= _LEXICOGRAPHIC_COLUMNS:
+        return np.lexsort(table.T[::-1])
+    bits = np.ascontiguousarray(table + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+    factors = np.random.RandomState(0).randint(
+        2**62, size=(table.shape[1], 2), dtype=np.int64
+    )
+    # Wrap-around is meant. The high bits of the words take part through the shift.
+    bits = bits ^ (bits >> np.uint64(29))
+    return np.lexsort((bits @ (2 * factors.astype(np.uint64) + np.uint64(1))).T)
 
 
 def check_sample_weight(sample_weight, X):

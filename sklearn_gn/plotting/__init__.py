@@ -3,5 +3,21 @@
 from sklearn_gn.plotting.breakpoints import BreakpointDisplay
 from sklearn_gn.plotting.convergence import ConvergenceDisplay
 from sklearn_gn.plotting.gram_spectrum import GramSpectrumDisplay
+from sklearn_gn.plotting.softmax import (
+    AccuracyTimeDisplay,
+    CurvatureTraceDisplay,
+    DispersionDisplay,
+    RetainedDecreaseDisplay,
+    StepTimeDisplay,
+)
 
-__all__ = ["BreakpointDisplay", "ConvergenceDisplay", "GramSpectrumDisplay"]
+__all__ = [
+    "AccuracyTimeDisplay",
+    "BreakpointDisplay",
+    "ConvergenceDisplay",
+    "CurvatureTraceDisplay",
+    "DispersionDisplay",
+    "GramSpectrumDisplay",
+    "RetainedDecreaseDisplay",
+    "StepTimeDisplay",
+]

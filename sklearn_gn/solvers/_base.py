@@ -29,13 +29,16 @@ class Report(NamedTuple):
     inner_iterations: int = 1
     accepted: bool = True  # False: nothing changed, a trial was turned down
     stop: str | None = None  # "tol", "rounding", "line_search", "singular", ...
+    extra: dict | None = None  # further columns of the log
 
 
 @dataclass(frozen=True)
 class Solver:
     """A named pair of ``init`` and ``step``.
 
-    ``n_spare`` neurons beyond those of the network are kept in the arrays for solvers
+    ``prepare`` makes from the rows, once and with the same options, what ``init`` and
+    ``step`` get in their place: copies on the device, Gram matrices, coordinates. It is
+    made again when a checkpoint is resumed. ``n_spare`` neurons beyond those of the network are kept in the arrays for solvers
     that add neurons on the way.
     """
 
@@ -43,6 +46,7 @@ class Solver:
     init: Callable
     step: Callable
     n_spare: int = 0
+    prepare: Callable = lambda rows, options: rows
 
 
 class Registry(dict):

@@ -1,0 +1,504 @@
+r"""Newton's method for the affine softmax head, to the optimum.
+
+Mini-batch FGN comes near the optimum quickly and then hovers. Here the full softmax
+Gauss-Newton matrix, which for an affine head is the exact Hessian, takes over:
+
+1.  the features are whitened, which costs one eigendecomposition and makes single
+    precision enough for all that is only approximate;
+2.  a few epochs of FGN with rising damping replace the Newton steps that a line search
+    would cut short;
+3.  Newton steps by conjugate gradients in single precision, preconditioned by one block
+    a class, with gradient, loss and line search in the precision of the fit.
+
+The blocks are those of the Hessian, ``sum_i w_i p_ic (1 - p_ic) h_i h_i^T`` for class c.
+A probability near 0 or 1 has no curvature, so each block is a sum over few rows: the
+examples of the class and those that compete with it.
+"""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sklearn_gn.curvature.krylov import conjugate_gradient
+from sklearn_gn.curvature.softmax import (
+    covariance_product,
+    is_true_class,
+    margins,
+)
+from sklearn_gn.networks.affine import AffineHead, all_classes, columns, to_columns
+from sklearn_gn.solvers._base import Solver
+from sklearn_gn.solvers.fgn import (
+    Batch,
+    Data,
+    Rows,
+    block_rows,
+    curvature_rows,
+    evaluate,
+    gradient_norms,
+    head_report,
+    over_blocks,
+    solve_rows,
+    sweep,
+    symmetric_gram,
+)
+
+_ROTATED = 4096  # features at most that are rotated to principal axes, not just scaled
+_START_DAMPINGS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the FGN epochs, whitened features
+_START_BATCH = 512
+_FORCING = 0.1  # relative residual of the Newton system
+_CG_ITERATIONS = 100
+_FLAT = 0.3  # part of the slope that may be left where the line search ends
+_LINE_ITERATIONS = 8
+_LARGEST_SLOTS = 4096  # rows of a class block
+_BLOCK_FLOATS = 2**26  # of all blocks together
+_BLOCK_COST = 8  # products with the Hessian that building the blocks may cost
+_ARMIJO = 1e-4
+_HALVINGS = 30
+
+
+class Whitened(NamedTuple):
+    """Rows in coordinates in which the mean of ``h h^T`` is near the identity.
+
+    ``W = basis W'`` and ``b = b' - center W`` lead back to the features given.
+    """
+
+    rows: Rows
+    x32: jnp.ndarray  # the features again, in single precision
+    penalty: jnp.ndarray  # (d, 1)  alpha |basis e_j|^2
+    variance: jnp.ndarray  # (d, 1)  of the whitened features, 1 or less
+    center: jnp.ndarray  # (d,)
+    basis: jnp.ndarray  # (d, d) or (d,)
+    dual: jnp.ndarray  # its inverse transposed
+    memo: dict  # preconditioner by the head at which it was built
+
+
+class State(NamedTuple):
+    """Head in both coordinates, gradient, and the phase of the method."""
+
+    net: AffineHead
+    loss: float
+    head: AffineHead
+    gradient: AffineHead
+    epoch: int  # of the FGN start; past the last one: Newton
+    anchor: AffineHead | None = None  # where the preconditioner was built
+    usual: int = 0  # CG iterations then
+    last: int = 0
+
+
+# --- coordinates ---------------------------------------------------------------------
+
+
+def prepare(rows, options):
+    """Whiten the features."""
+    rows = jax.device_put(rows)
+    n_classes = max(int(np.max(rows.label)) + 1, 2)
+    rotate = rows.x.shape[1] <= _ROTATED
+    x, *rest = whiten(rows, options.alpha * n_classes, options.intercept, rotate)
+    penalty, *rest = rest
+    penalty = options.alpha * penalty
+    return Whitened(rows._replace(x=x), x.astype(jnp.float32), penalty, *rest, memo={})
+
+
+@partial(jax.jit, static_argnames="rotate")
+def whiten(rows, ridge, intercept, rotate):
+    """Principal axes of the features, each scaled to unit variance.
+
+    ``ridge`` keeps directions without variance from being blown up. With very many
+    features each is only scaled.
+    """
+    weight = counted(rows)
+    center = intercept * (weight @ rows.x)
+    x = jnp.where(weight[:, None] > 0, rows.x - center[None, :], 0)
+    if rotate:
+        scaled = jnp.sqrt(weight)[:, None] * x
+        variance, axes = jnp.linalg.eigh(scaled.T @ scaled)
+    else:
+        variance, axes = weight @ x**2, None
+    variance = jnp.maximum(variance, 0)
+    rounding = variance.shape[0] * jnp.finfo(x.dtype).eps * jnp.max(variance)
+    floor = jnp.maximum(ridge, rounding)
+    scale = jnp.sqrt(variance + jnp.where(floor > 0, floor, 1))
+    if rotate:
+        basis, dual = axes / scale[None, :], axes * scale[None, :]
+        x = x @ basis
+    else:
+        basis, dual = 1 / scale, scale
+        x = x * basis[None, :]
+    return x, scale[:, None] ** -2, (variance / scale**2)[:, None], center, basis, dual
+
+
+def counted(rows):
+    """Weights of the rows that count, each once, with sum one."""
+    mask = jnp.arange(rows.weight.shape[0], dtype=jnp.int32) < rows.n_rows
+    weight = jnp.where(mask, rows.weight, 0)
+    return weight / jnp.sum(weight)
+
+
+def change(basis, matrix):
+    """``basis matrix`` for a full or a diagonal basis."""
+    return basis @ matrix if basis.ndim == 2 else basis[:, None] * matrix
+
+
+@jax.jit
+def to_whitened(net, data):
+    """A head of the features given, in whitened coordinates."""
+    dual = data["dual"]
+    weight = change(dual.T if dual.ndim == 2 else dual, net.weight)
+    return AffineHead(weight, net.bias + data["center"] @ net.weight)
+
+
+@jax.jit
+def to_user(head, gradient, data):
+    """Head and gradient in the coordinates of the features given."""
+    weight = change(data["basis"], head.weight)
+    net = AffineHead(weight, head.bias - data["center"] @ weight)
+    by_weight = change(data["dual"], gradient.weight)
+    by_weight = by_weight + data["center"][:, None] * gradient.bias[None, :]
+    return net, AffineHead(by_weight, gradient.bias)
+
+
+def _coordinates(data):
+    return {"center": data.center, "basis": data.basis, "dual": data.dual}
+
+
+# --- the FGN start -------------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnames="batch_size")
+def start_epoch(head, rows, penalty, damping, intercept, batch_size):
+    """One epoch of full FGN steps in single precision, on whitened features."""
+
+    def update(head, batch):
+        x, label, weight, _ = batch
+        split = margins(all_classes(columns(head, x)), label)
+        root, slope, by_class = curvature_rows(split, weight, 0)
+        direction = to_columns(by_class)
+        features = (symmetric_gram(x) + intercept) / damping
+        gram = features * (direction @ direction.T)
+        pull = jnp.sum(direction * (x @ (penalty * head.weight)), axis=1) / damping
+        slope = slope - root * root * pull
+        back = solve_rows(gram, root, slope, jnp.sum(weight), 0)[:, None] * direction
+        return AffineHead(
+            head.weight - (penalty * head.weight + x.T @ back) / damping,
+            head.bias - intercept / damping * jnp.sum(back, axis=0),
+        )
+
+    whole = rows._replace(n_batches=rows.n_rows // batch_size)
+    return sweep(update, head, Data(whole, None), batch_size)
+
+
+def _start(data, state, options):
+    """An epoch of FGN; its head is kept if the loss falls."""
+    single = partial(jax.tree.map, lambda a: jnp.asarray(a).astype(jnp.float32))
+    rows = data.rows
+    n = int(rows.n_rows)
+    # A power of two, which divides the padded rows.
+    batch_size = min(_START_BATCH, 1 << (n.bit_length() - 1))
+    rows = rows._replace(x=data.x32, weight=single(rows.weight))
+    damping = _START_DAMPINGS[state.epoch]
+    head = start_epoch(
+        single(state.head),
+        rows,
+        single(data.penalty),
+        np.float32(damping),
+        np.float32(options.intercept),
+        batch_size,
+    )
+    head = jax.tree.map(lambda a: a.astype(data.rows.x.dtype), head)
+    found = _evaluate(head, data, options)
+    if not float(found.loss) < state.loss:
+        return None
+    return head, found, damping
+
+
+# --- Newton's method -----------------------------------------------------------------
+
+
+def _probabilities(head, x):
+    return jax.nn.softmax(all_classes(columns(head, x)), axis=1)
+
+
+def _single(tree):
+    return jax.tree.map(lambda a: a.astype(jnp.float32), tree)
+
+
+@partial(jax.jit, static_argnames="slots")
+def class_blocks(head, x, weight, penalty, variance, intercept, slots):
+    """Inverses of the class blocks of the Hessian, of shape (m, d + 1, d + 1).
+
+    The ``slots`` rows of largest curvature ``p_c (1 - p_c)`` enter the block of a class
+    with their features; the rest of its curvature counts as if it were spread over all
+    rows.
+    """
+    head, weight, penalty, variance = _single((head, weight, penalty, variance))
+    d = x.shape[1]
+    p = _probabilities(head, x)
+    curvature = to_columns(p * (1 - p) * weight[:, None])
+    total = jnp.sum(curvature, axis=0)
+    kept, rows_of = lax.top_k(curvature.T, slots)
+    rest = jnp.maximum(total - jnp.sum(kept, axis=1), 1e-3 * total)
+
+    def inverse(block):
+        index, curvature, rest = block
+        h = jnp.concatenate([x[index], jnp.ones((slots, 1), x.dtype)], axis=1)
+        spread = jnp.append((penalty + rest * variance)[:, 0], rest)
+        matrix = (h * curvature[:, None]).T @ h + jnp.diag(spread)
+        scale = lax.rsqrt(jnp.maximum(jnp.diagonal(matrix), jnp.finfo(x.dtype).tiny))
+        matrix = matrix * scale[:, None] * scale[None, :]
+        factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
+        root = lax.linalg.triangular_solve(
+            factor, jnp.eye(d + 1, dtype=x.dtype), left_side=True, lower=True
+        )
+        root = root * scale[None, :]
+        return root.T @ root
+
+    inverses = lax.map(inverse, (rows_of, kept, rest))
+    # Without an intercept its row and column drop out.
+    keep = jnp.append(jnp.ones(d, x.dtype), intercept.astype(x.dtype))
+    return inverses * keep[None, :, None] * keep[None, None, :]
+
+
+@jax.jit
+def newton_direction(head, gradient, data, inverses, intercept, max_iter):
+    """Inexact Newton step in single precision, and where to try it first.
+
+    Returns
+    -------
+    direction : AffineHead
+    trial : scalar
+        Step length near the least loss along the direction.
+    slope : scalar
+    iterations : scalar
+    """
+    rows, x, penalty, variance = data
+    dtype = head.weight.dtype
+    weight = counted(rows)
+    single, weight, penalty, intercept = _single((head, weight, penalty, intercept))
+    n, n_classes = x.shape[0], max(head.bias.shape[0], 2)
+    p = _probabilities(single, x)
+    curvature = jnp.sum(weight[:, None] * p * (1 - p), axis=0)
+    curvature = to_columns(jnp.maximum(curvature, 1e-6 * jnp.max(curvature)))
+
+    def product(v):
+        def body(carry, x, p, weight):
+            change = covariance_product(p, all_classes(columns(v, x)))
+            change = to_columns(change * weight[:, None])
+            return AffineHead(
+                carry.weight + x.T @ change, carry.bias + jnp.sum(change, axis=0)
+            )
+
+        start = jax.tree.map(jnp.zeros_like, v)
+        image = over_blocks(body, start, (x, p, weight), n_classes)
+        return AffineHead(image.weight + penalty * v.weight, intercept * image.bias)
+
+    def by_kronecker(r):
+        # Whitened features times the mean curvature of each class.
+        scale = _single(variance) * curvature[None, :] + penalty
+        return AffineHead(r.weight / scale, intercept * r.bias / curvature)
+
+    def by_blocks(r):
+        stacked = jnp.concatenate([r.weight, r.bias[None, :]]).T
+        solved = jnp.einsum("cij,cj->ci", inverses, stacked).T
+        return AffineHead(solved[:-1], solved[-1])
+
+    size, _ = gradient_norms(gradient)
+    unit = jax.tree.map(lambda g: -(g / size).astype(x.dtype), gradient)
+    direction, iterations, _ = conjugate_gradient(
+        product,
+        unit,
+        precondition=by_kronecker if inverses is None else by_blocks,
+        tol=jnp.asarray(_FORCING, x.dtype),
+        max_iter=max_iter,
+    )
+    direction = jax.tree.map(lambda d: d.astype(dtype) * size, direction)
+    slope = sum(jnp.sum(d * g) for d, g in zip(direction, gradient, strict=True))
+    trial = _line_minimum(
+        all_classes(columns(single, x)),
+        all_classes(columns(_single(direction), x)),
+        rows.label,
+        weight,
+        (slope.astype(x.dtype), jnp.sum(penalty * _single(direction).weight ** 2)),
+    )
+    return direction, trial.astype(dtype), slope, iterations
+
+
+def _line_minimum(here, move, label, weight, slope_and_bend):
+    """Rough zero of the derivative along a direction, by Newton's method in a bracket.
+
+    The logits ``here + t move`` need no product with the features. The loss is convex,
+    so the zero is unique. ``slope_and_bend`` are the derivative at zero and the second
+    derivative of the penalty.
+    """
+    slope, bend = slope_and_bend
+    true = is_true_class(label, here.shape[1])
+
+    def mean_move(t):
+        p = jax.nn.softmax(here + t * move, axis=1)
+        first = jnp.sum(p * move, axis=1)
+        second = jnp.sum(p * move**2, axis=1) - first**2
+        at_true = jnp.sum(jnp.where(true, move, 0), axis=1)
+        return weight @ (first - at_true), weight @ second
+
+    # What the penalty adds at zero, from the exact slope.
+    at_zero, _ = mean_move(jnp.zeros_like(slope))
+    correction = slope - at_zero
+
+    def improve(carry):
+        t, lower, upper, _, count = carry
+        first, second = mean_move(t)
+        first = first + correction + t * bend
+        lower = jnp.where(first < 0, t, lower)
+        upper = jnp.where(first < 0, upper, t)
+        newton = t - first / jnp.maximum(second + bend, jnp.finfo(t.dtype).tiny)
+        inside = (newton > lower) & (newton < jnp.minimum(upper, 8 * t))
+        middle = jnp.where(jnp.isinf(upper), 4 * t, (lower + upper) / 2)
+        good = jnp.abs(first) <= _FLAT * jnp.abs(slope)
+        new = jnp.where(good, t, jnp.where(inside, newton, middle))
+        return new, lower, upper, good, count + 1
+
+    start = jnp.ones_like(slope)
+    t, *_ = lax.while_loop(
+        lambda c: ~c[3] & (c[4] < _LINE_ITERATIONS),
+        improve,
+        (start, 0 * start, jnp.inf * start, jnp.bool_(False), jnp.int32(0)),
+    )
+    return t
+
+
+def _evaluate(head, data, options):
+    return evaluate(head, data.rows, data.penalty, options.intercept)
+
+
+def _slots(data, n_columns):
+    """Rows that enter a class block; 0 where blocks are too large to be worth it."""
+    n, d = data.x32.shape
+    # In products with the Hessian, of 4 n d multiply-adds a class: d^2 for each row of
+    # a block, and about d^3 for its inverse.
+    most = (_BLOCK_COST - d * d / (4 * n)) * 2 * n / d
+    if most < 1 or n_columns * (d + 1) ** 2 > _BLOCK_FLOATS:
+        return 0
+    return min(1 << (int(most).bit_length() - 1), n, _LARGEST_SLOTS)
+
+
+def _preconditioner(data, state, options):
+    """Inverses of the class blocks, built again when CG has become slow."""
+    slots = _slots(data, state.head.bias.shape[0])
+    if not slots:
+        return None, state
+    if state.anchor is None or state.last > 2 * state.usual + 5:
+        state = state._replace(anchor=state.head, usual=0)
+    if data.memo.get("anchor") is not state.anchor:
+        data.memo["anchor"] = state.anchor
+        data.memo["inverses"] = class_blocks(
+            state.anchor,
+            data.x32,
+            counted(data.rows),
+            data.penalty,
+            data.variance,
+            options.intercept,
+            slots,
+        )
+    return data.memo["inverses"], state
+
+
+def init(data, net, options):
+    """Start at a given head; FGN epochs follow only where it is zero."""
+    head = to_whitened(jax.device_put(net), _coordinates(data))
+    found = _evaluate(head, data, options)
+    fresh = not np.any(net.weight)
+    epoch = 0 if fresh else len(_START_DAMPINGS)
+    return State(net, float(found.loss), head, found.gradient, epoch)
+
+
+def step(data, state, options):
+    """An epoch of FGN while it lowers the loss, then a Newton step."""
+    if state.epoch < len(_START_DAMPINGS):
+        taken = _start(data, state, options)
+        if taken is not None:
+            head, found, damping = taken
+            state = state._replace(epoch=state.epoch + 1)
+            columns = {"step_size": 1.0, "damping": damping}
+            return _finish(data, state, head, found, options, **columns)
+        state = state._replace(epoch=len(_START_DAMPINGS))
+    return _newton_step(data, state, options)
+
+
+def _newton_step(data, state, options):
+    inverses, state = _preconditioner(data, state, options)
+    direction, length, slope, iterations = newton_direction(
+        state.head,
+        state.gradient,
+        (data.rows, data.x32, data.penalty, data.variance),
+        inverses,
+        options.intercept,
+        np.int32(_CG_ITERATIONS),
+    )
+    length, slope, iterations = float(length), float(slope), int(iterations)
+    state = state._replace(last=iterations, usual=state.usual or iterations)
+    head, found, length = _line_search(data, state, direction, length, slope, options)
+    stop = None
+    if found is None:
+        head, found = state.head, _evaluate(state.head, data, options)
+        eps = float(np.finfo(data.rows.x.dtype).eps)
+        flat = abs(slope) <= math.sqrt(eps) * max(abs(state.loss), eps)
+        stop = "rounding" if flat else "line_search"
+    return _finish(
+        data,
+        state,
+        head,
+        found,
+        options,
+        stop=stop,
+        step_size=length,
+        inner_iterations=iterations,
+    )
+
+
+def _line_search(data, state, direction, length, slope, options):
+    """Halve the step until the loss falls enough.
+
+    Where the loss no longer resolves the step, a smaller gradient decides.
+    """
+    if not slope < 0:
+        return None, None, 0.0
+    rounding = 8 * float(np.finfo(data.rows.x.dtype).eps) * abs(state.loss)
+    size = float(gradient_norms(state.gradient)[0])
+    for _ in range(_HALVINGS):
+        head = moved(state.head, direction, np.asarray(length, data.rows.x.dtype))
+        found = _evaluate(head, data, options)
+        loss = float(found.loss)
+        if loss <= state.loss + _ARMIJO * length * slope:
+            return head, found, length
+        close = abs(loss - state.loss) <= rounding
+        if close and float(gradient_norms(found.gradient)[0]) < size:
+            return head, found, length
+        length /= 2
+    return None, None, 0.0
+
+
+@jax.jit
+def moved(head, direction, length):
+    """The head a step further."""
+    return jax.tree.map(lambda p, d: p + length * d, head, direction)
+
+
+def _finish(data, state, head, found, options, *, stop=None, **columns):
+    """State and report in the coordinates of the features given."""
+    net, gradient = to_user(head, found.gradient, _coordinates(data))
+    _, largest = gradient_norms(gradient)
+    loss = float(found.loss)
+    if not math.isfinite(loss):
+        stop = "non_finite"
+    elif float(largest) <= float(options.tol):
+        stop = "tol"
+    state = state._replace(net=net, loss=loss, head=head, gradient=found.gradient)
+    report = head_report(found._replace(gradient=gradient), stop, options, **columns)
+    return state, report
+
+
+FGN_NEWTON = Solver("fgn_newton", init, step, prepare=prepare)
