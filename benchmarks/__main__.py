@@ -37,6 +37,20 @@ def parse(argv):
     parser.add_argument(
         "--out", type=Path, help="default results/NAME.json, nowhere if quick"
     )
+    heads = parser.add_argument_group("fgn_heads")
+    heads.add_argument(
+        "--data",
+        type=Path,
+        default=HERE / "data",
+        metavar="DIR",
+        help="where its data sets are kept, default benchmarks/data",
+    )
+    heads.add_argument(
+        "--features",
+        type=Path,
+        metavar="FILE",
+        help="an .npz file with X_train, y_train, X_test and y_test, instead of them",
+    )
     args = parser.parse_args(argv)
     args.seeds = list(range(args.seeds or (1 if args.quick else 5)))
     if args.out is None and not args.quick:

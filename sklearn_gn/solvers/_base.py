@@ -38,8 +38,8 @@ class Solver:
 
     ``prepare`` makes from the rows, once and with the same options, what ``init`` and
     ``step`` get in their place: copies on the device, Gram matrices, coordinates. It is
-    made again when a checkpoint is resumed. ``n_spare`` neurons beyond those of the network are kept in the arrays for solvers
-    that add neurons on the way.
+    made again when a checkpoint is resumed. ``n_spare`` neurons beyond those of the
+    network are kept in the arrays for solvers that add neurons on the way.
     """
 
     name: str

@@ -206,7 +206,7 @@ def curvature_rows(split, weight, rank):
 def solve_rows(gram, root, slope, total, cg_iterations):
     r"""The multipliers ``y = S u`` with ``(S G S + omega I) u = S^-1 slope``.
 
-    ``G = J D^-1 J^T`` with the damping in D, so that ``-D^-1 J^T y`` is the damped step.
+    ``G = J D^-1 J^T`` with the damping in D; ``-D^-1 J^T y`` is the damped step.
     Multiplied out,
 
         omega y = slope - S (S G S + omega I)^-1 S G slope,
@@ -406,7 +406,7 @@ def prepare(rows, options, *, grams=True):
     rows = jax.device_put(rows)
     b, d = int(options.batch_size), rows.x.shape[1]
     n_classes = int(np.max(rows.label)) + 1
-    keep = grams and not options.shuffle and b <= d and n_classes < b
+    keep = grams and not options.shuffle and b <= d and n_classes <= b
     return Data(rows, feature_grams(rows.x, b) if keep else None)
 
 
@@ -472,7 +472,9 @@ def step_with(epoch):
         elif waited >= _PATIENCE:
             stop = "tol"
         report = head_report(found, stop, options)
-        new = State(net, loss, min(loss, state.best), waited, state.epoch + 1, memory)
+        # Slow but steady falls add up.
+        best = loss if fell else state.best
+        new = State(net, loss, best, waited, state.epoch + 1, memory)
         return new, report
 
     return step

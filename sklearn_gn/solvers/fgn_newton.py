@@ -7,12 +7,12 @@ Gauss-Newton matrix, which for an affine head is the exact Hessian, takes over:
     precision enough for all that is only approximate;
 2.  a few epochs of FGN with rising damping replace the Newton steps that a line search
     would cut short;
-3.  Newton steps by conjugate gradients in single precision, preconditioned by one block
-    a class, with gradient, loss and line search in the precision of the fit.
+3.  Newton steps follow by conjugate gradients in single precision, preconditioned by
+    one block a class, with gradient and loss in the precision of the fit.
 
-The blocks are those of the Hessian, ``sum_i w_i p_ic (1 - p_ic) h_i h_i^T`` for class c.
-A probability near 0 or 1 has no curvature, so each block is a sum over few rows: the
-examples of the class and those that compete with it.
+The blocks are those of the Hessian, ``sum_i w_i p_ic (1 - p_ic) h_i h_i^T`` for
+class c. A probability near 0 or 1 has no curvature, so each block is a sum over few
+rows: the examples of the class and those that compete with it.
 """
 
 import math
@@ -33,7 +33,6 @@ from sklearn_gn.curvature.softmax import (
 from sklearn_gn.networks.affine import AffineHead, all_classes, columns, to_columns
 from sklearn_gn.solvers._base import Solver
 from sklearn_gn.solvers.fgn import (
-    Batch,
     Data,
     Rows,
     block_rows,
@@ -45,11 +44,13 @@ from sklearn_gn.solvers.fgn import (
     solve_rows,
     sweep,
     symmetric_gram,
+    uniform,
 )
 
 _ROTATED = 4096  # features at most that are rotated to principal axes, not just scaled
 _START_DAMPINGS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the FGN epochs, whitened features
 _START_BATCH = 512
+_START_PARAMETERS = 2**15  # fewer are cheaper to bring near the optimum by Newton steps
 _FORCING = 0.1  # relative residual of the Newton system
 _CG_ITERATIONS = 100
 _FLAT = 0.3  # part of the slope that may be left where the line search ends
@@ -62,31 +63,31 @@ _HALVINGS = 30
 
 
 class Whitened(NamedTuple):
-    """Rows in coordinates in which the mean of ``h h^T`` is near the identity.
+    """The rows, and their features once more in whitened coordinates.
 
-    ``W = basis W'`` and ``b = b' - center W`` lead back to the features given.
+    Gradient and loss come from the features as given. Where single precision will do,
+    ``x' = (x - center) basis`` stands for them, with ``W = basis W'``.
     """
 
     rows: Rows
-    x32: jnp.ndarray  # the features again, in single precision
+    x: jnp.ndarray  # (L, d)  whitened, in single precision
     penalty: jnp.ndarray  # (d, 1)  alpha |basis e_j|^2
     variance: jnp.ndarray  # (d, 1)  of the whitened features, 1 or less
     center: jnp.ndarray  # (d,)
     basis: jnp.ndarray  # (d, d) or (d,)
     dual: jnp.ndarray  # its inverse transposed
-    memo: dict  # preconditioner by the head at which it was built
+    memo: dict  # the preconditioner by the head at which it was built
 
 
 class State(NamedTuple):
-    """Head in both coordinates, gradient, and the phase of the method."""
+    """Head, gradient, and the phase of the method."""
 
     net: AffineHead
     loss: float
-    head: AffineHead
     gradient: AffineHead
     epoch: int  # of the FGN start; past the last one: Newton
     anchor: AffineHead | None = None  # where the preconditioner was built
-    usual: int = 0  # CG iterations then
+    usual: int = 0  # CG iterations there
     last: int = 0
 
 
@@ -98,10 +99,9 @@ def prepare(rows, options):
     rows = jax.device_put(rows)
     n_classes = max(int(np.max(rows.label)) + 1, 2)
     rotate = rows.x.shape[1] <= _ROTATED
-    x, *rest = whiten(rows, options.alpha * n_classes, options.intercept, rotate)
-    penalty, *rest = rest
-    penalty = options.alpha * penalty
-    return Whitened(rows._replace(x=x), x.astype(jnp.float32), penalty, *rest, memo={})
+    ridge = np.asarray(options.alpha * n_classes, options.alpha.dtype)
+    x, scale, *rest = whiten(rows, ridge, options.intercept, rotate)
+    return Whitened(rows, x, options.alpha * scale, *rest, memo={})
 
 
 @partial(jax.jit, static_argnames="rotate")
@@ -113,23 +113,40 @@ def whiten(rows, ridge, intercept, rotate):
     """
     weight = counted(rows)
     center = intercept * (weight @ rows.x)
-    x = jnp.where(weight[:, None] > 0, rows.x - center[None, :], 0)
-    if rotate:
-        scaled = jnp.sqrt(weight)[:, None] * x
-        variance, axes = jnp.linalg.eigh(scaled.T @ scaled)
-    else:
-        variance, axes = weight @ x**2, None
+    d = center.shape[0]
+
+    def second_moments(total, x, weight):
+        x = (x - center[None, :]) * jnp.sqrt(weight)[:, None]
+        return total + (x.T @ x if rotate else jnp.sum(x**2, axis=0))
+
+    start = jnp.zeros((d, d) if rotate else d, center.dtype)
+    moments = over_blocks(second_moments, start, (rows.x, weight), d)
+    variance, axes = jnp.linalg.eigh(moments) if rotate else (moments, None)
     variance = jnp.maximum(variance, 0)
-    rounding = variance.shape[0] * jnp.finfo(x.dtype).eps * jnp.max(variance)
+    rounding = d * jnp.finfo(center.dtype).eps * jnp.max(variance)
     floor = jnp.maximum(ridge, rounding)
     scale = jnp.sqrt(variance + jnp.where(floor > 0, floor, 1))
-    if rotate:
-        basis, dual = axes / scale[None, :], axes * scale[None, :]
-        x = x @ basis
-    else:
-        basis, dual = 1 / scale, scale
-        x = x * basis[None, :]
-    return x, scale[:, None] ** -2, (variance / scale**2)[:, None], center, basis, dual
+    basis = axes / scale[None, :] if rotate else 1 / scale
+    dual = axes * scale[None, :] if rotate else scale
+    # Before single precision: features of any size come down to size one.
+    size = jnp.max(scale)
+    small = (basis * size).astype(jnp.float32)
+
+    def write(k, out):
+        x, weight = (
+            lax.dynamic_slice_in_dim(a, k * block, block) for a in (rows.x, counts)
+        )
+        x = jnp.where(weight[:, None] > 0, (x - center[None, :]) / size, 0)
+        x = x.astype(jnp.float32)
+        x = x @ small if rotate else x * small[None, :]
+        return lax.dynamic_update_slice_in_dim(out, x, k * block, axis=0)
+
+    counts, block = weight, block_rows(len(weight), d)
+    empty = jnp.zeros(rows.x.shape, jnp.float32)
+    n_blocks = jnp.int32(len(weight) // block)
+    single = lax.fori_loop(jnp.int32(0), n_blocks, write, empty)
+    relative = (variance / scale**2)[:, None]
+    return single, scale[:, None] ** -2, relative, center, basis, dual
 
 
 def counted(rows):
@@ -144,34 +161,37 @@ def change(basis, matrix):
     return basis @ matrix if basis.ndim == 2 else basis[:, None] * matrix
 
 
-@jax.jit
-def to_whitened(net, data):
-    """A head of the features given, in whitened coordinates."""
-    dual = data["dual"]
-    weight = change(dual.T if dual.ndim == 2 else dual, net.weight)
-    return AffineHead(weight, net.bias + data["center"] @ net.weight)
+def transposed(basis):
+    """The basis transposed, full or diagonal."""
+    return basis.T if basis.ndim == 2 else basis
 
 
 @jax.jit
-def to_user(head, gradient, data):
-    """Head and gradient in the coordinates of the features given."""
-    weight = change(data["basis"], head.weight)
-    net = AffineHead(weight, head.bias - data["center"] @ weight)
-    by_weight = change(data["dual"], gradient.weight)
-    by_weight = by_weight + data["center"][:, None] * gradient.bias[None, :]
-    return net, AffineHead(by_weight, gradient.bias)
+def from_whitened(head, center, basis):
+    """A head, or a direction, for the features as given."""
+    weight = change(basis, head.weight.astype(basis.dtype))
+    return AffineHead(weight, head.bias.astype(basis.dtype) - center @ weight)
 
 
-def _coordinates(data):
-    return {"center": data.center, "basis": data.basis, "dual": data.dual}
+def to_whitened(head, center, dual):
+    """The way back."""
+    weight = change(transposed(dual), head.weight)
+    return AffineHead(weight, head.bias + center @ head.weight)
+
+
+def gradient_to_whitened(gradient, center, basis):
+    """Gradient in the whitened coordinates."""
+    centered = gradient.weight - center[:, None] * gradient.bias[None, :]
+    return AffineHead(change(transposed(basis), centered), gradient.bias)
 
 
 # --- the FGN start -------------------------------------------------------------------
 
 
 @partial(jax.jit, static_argnames="batch_size")
-def start_epoch(head, rows, penalty, damping, intercept, batch_size):
+def start_epoch(net, data, damping, intercept, batch_size):
     """One epoch of full FGN steps in single precision, on whitened features."""
+    penalty, weight = _single((data.penalty, data.rows.weight))
 
     def update(head, batch):
         x, label, weight, _ = batch
@@ -188,32 +208,31 @@ def start_epoch(head, rows, penalty, damping, intercept, batch_size):
             head.bias - intercept / damping * jnp.sum(back, axis=0),
         )
 
-    whole = rows._replace(n_batches=rows.n_rows // batch_size)
-    return sweep(update, head, Data(whole, None), batch_size)
+    rows = data.rows._replace(
+        x=data.x, weight=weight, n_batches=data.rows.n_rows // batch_size
+    )
+    head = _single(to_whitened(net, data.center, data.dual))
+    head = sweep(update, head, Data(rows, None), batch_size)
+    return from_whitened(head, data.center, data.basis)
 
 
 def _start(data, state, options):
     """An epoch of FGN; its head is kept if the loss falls."""
-    single = partial(jax.tree.map, lambda a: jnp.asarray(a).astype(jnp.float32))
-    rows = data.rows
-    n = int(rows.n_rows)
+    n = int(data.rows.n_rows)
     # A power of two, which divides the padded rows.
     batch_size = min(_START_BATCH, 1 << (n.bit_length() - 1))
-    rows = rows._replace(x=data.x32, weight=single(rows.weight))
     damping = _START_DAMPINGS[state.epoch]
-    head = start_epoch(
-        single(state.head),
-        rows,
-        single(data.penalty),
+    net = start_epoch(
+        state.net,
+        data._replace(memo=None),
         np.float32(damping),
         np.float32(options.intercept),
         batch_size,
     )
-    head = jax.tree.map(lambda a: a.astype(data.rows.x.dtype), head)
-    found = _evaluate(head, data, options)
+    found = evaluate(net, data.rows, uniform(options.alpha), options.intercept)
     if not float(found.loss) < state.loss:
         return None
-    return head, found, damping
+    return net, found, damping
 
 
 # --- Newton's method -----------------------------------------------------------------
@@ -228,15 +247,22 @@ def _single(tree):
 
 
 @partial(jax.jit, static_argnames="slots")
-def class_blocks(head, x, weight, penalty, variance, intercept, slots):
+def class_blocks(net, data, intercept, slots):
     """Inverses of the class blocks of the Hessian, of shape (m, d + 1, d + 1).
 
     The ``slots`` rows of largest curvature ``p_c (1 - p_c)`` enter the block of a class
     with their features; the rest of its curvature counts as if it were spread over all
     rows.
     """
-    head, weight, penalty, variance = _single((head, weight, penalty, variance))
-    d = x.shape[1]
+    head, weight, penalty, variance = _single(
+        (
+            to_whitened(net, data.center, data.dual),
+            counted(data.rows),
+            data.penalty,
+            data.variance,
+        )
+    )
+    x, d = data.x, data.x.shape[1]
     p = _probabilities(head, x)
     curvature = to_columns(p * (1 - p) * weight[:, None])
     total = jnp.sum(curvature, axis=0)
@@ -264,7 +290,7 @@ def class_blocks(head, x, weight, penalty, variance, intercept, slots):
 
 
 @jax.jit
-def newton_direction(head, gradient, data, inverses, intercept, max_iter):
+def newton_direction(net, gradient, data, inverses, intercept):
     """Inexact Newton step in single precision, and where to try it first.
 
     Returns
@@ -275,11 +301,17 @@ def newton_direction(head, gradient, data, inverses, intercept, max_iter):
     slope : scalar
     iterations : scalar
     """
-    rows, x, penalty, variance = data
-    dtype = head.weight.dtype
-    weight = counted(rows)
-    single, weight, penalty, intercept = _single((head, weight, penalty, intercept))
-    n, n_classes = x.shape[0], max(head.bias.shape[0], 2)
+    rows, x = data.rows, data.x
+    single, weight, penalty, variance, intercept = _single(
+        (
+            to_whitened(net, data.center, data.dual),
+            counted(rows),
+            data.penalty,
+            data.variance,
+            intercept,
+        )
+    )
+    n_classes = max(net.bias.shape[0], 2)
     p = _probabilities(single, x)
     curvature = jnp.sum(weight[:, None] * p * (1 - p), axis=0)
     curvature = to_columns(jnp.maximum(curvature, 1e-6 * jnp.max(curvature)))
@@ -298,7 +330,7 @@ def newton_direction(head, gradient, data, inverses, intercept, max_iter):
 
     def by_kronecker(r):
         # Whitened features times the mean curvature of each class.
-        scale = _single(variance) * curvature[None, :] + penalty
+        scale = variance * curvature[None, :] + penalty
         return AffineHead(r.weight / scale, intercept * r.bias / curvature)
 
     def by_blocks(r):
@@ -306,25 +338,28 @@ def newton_direction(head, gradient, data, inverses, intercept, max_iter):
         solved = jnp.einsum("cij,cj->ci", inverses, stacked).T
         return AffineHead(solved[:-1], solved[-1])
 
-    size, _ = gradient_norms(gradient)
-    unit = jax.tree.map(lambda g: -(g / size).astype(x.dtype), gradient)
-    direction, iterations, _ = conjugate_gradient(
+    whitened = gradient_to_whitened(gradient, data.center, data.basis)
+    size, _ = gradient_norms(whitened)
+    right = jax.tree.map(lambda g: -(g / size).astype(x.dtype), whitened)
+    step, iterations, _ = conjugate_gradient(
         product,
-        unit,
+        right,
         precondition=by_kronecker if inverses is None else by_blocks,
         tol=jnp.asarray(_FORCING, x.dtype),
-        max_iter=max_iter,
+        max_iter=_CG_ITERATIONS,
     )
-    direction = jax.tree.map(lambda d: d.astype(dtype) * size, direction)
-    slope = sum(jnp.sum(d * g) for d, g in zip(direction, gradient, strict=True))
+    direction = jax.tree.map(lambda d: d.astype(size.dtype) * size, step)
+    slope = sum(jnp.sum(d * g) for d, g in zip(direction, whitened, strict=True))
+    along = _single(direction)
     trial = _line_minimum(
         all_classes(columns(single, x)),
-        all_classes(columns(_single(direction), x)),
+        all_classes(columns(along, x)),
         rows.label,
         weight,
-        (slope.astype(x.dtype), jnp.sum(penalty * _single(direction).weight ** 2)),
+        (slope.astype(x.dtype), jnp.sum(penalty * along.weight**2)),
     )
-    return direction, trial.astype(dtype), slope, iterations
+    direction = from_whitened(direction, data.center, data.basis)
+    return direction, trial.astype(size.dtype), slope, iterations
 
 
 def _line_minimum(here, move, label, weight, slope_and_bend):
@@ -370,13 +405,9 @@ def _line_minimum(here, move, label, weight, slope_and_bend):
     return t
 
 
-def _evaluate(head, data, options):
-    return evaluate(head, data.rows, data.penalty, options.intercept)
-
-
 def _slots(data, n_columns):
     """Rows that enter a class block; 0 where blocks are too large to be worth it."""
-    n, d = data.x32.shape
+    n, d = data.x.shape
     # In products with the Hessian, of 4 n d multiply-adds a class: d^2 for each row of
     # a block, and about d^3 for its inverse.
     most = (_BLOCK_COST - d * d / (4 * n)) * 2 * n / d
@@ -387,32 +418,26 @@ def _slots(data, n_columns):
 
 def _preconditioner(data, state, options):
     """Inverses of the class blocks, built again when CG has become slow."""
-    slots = _slots(data, state.head.bias.shape[0])
+    slots = _slots(data, state.net.bias.shape[0])
     if not slots:
         return None, state
     if state.anchor is None or state.last > 2 * state.usual + 5:
-        state = state._replace(anchor=state.head, usual=0)
+        state = state._replace(anchor=state.net, usual=0)
     if data.memo.get("anchor") is not state.anchor:
         data.memo["anchor"] = state.anchor
         data.memo["inverses"] = class_blocks(
-            state.anchor,
-            data.x32,
-            counted(data.rows),
-            data.penalty,
-            data.variance,
-            options.intercept,
-            slots,
+            state.anchor, data._replace(memo=None), options.intercept, slots
         )
     return data.memo["inverses"], state
 
 
 def init(data, net, options):
     """Start at a given head; FGN epochs follow only where it is zero."""
-    head = to_whitened(jax.device_put(net), _coordinates(data))
-    found = _evaluate(head, data, options)
-    fresh = not np.any(net.weight)
+    net = jax.device_put(net)
+    found = evaluate(net, data.rows, uniform(options.alpha), options.intercept)
+    fresh = not np.any(net.weight) and net.weight.size >= _START_PARAMETERS
     epoch = 0 if fresh else len(_START_DAMPINGS)
-    return State(net, float(found.loss), head, found.gradient, epoch)
+    return State(net, float(found.loss), found.gradient, epoch)
 
 
 def step(data, state, options):
@@ -420,10 +445,10 @@ def step(data, state, options):
     if state.epoch < len(_START_DAMPINGS):
         taken = _start(data, state, options)
         if taken is not None:
-            head, found, damping = taken
+            net, found, damping = taken
             state = state._replace(epoch=state.epoch + 1)
             columns = {"step_size": 1.0, "damping": damping}
-            return _finish(data, state, head, found, options, **columns)
+            return _finish(state, net, found, options, **columns)
         state = state._replace(epoch=len(_START_DAMPINGS))
     return _newton_step(data, state, options)
 
@@ -431,74 +456,66 @@ def step(data, state, options):
 def _newton_step(data, state, options):
     inverses, state = _preconditioner(data, state, options)
     direction, length, slope, iterations = newton_direction(
-        state.head,
+        state.net,
         state.gradient,
-        (data.rows, data.x32, data.penalty, data.variance),
+        data._replace(memo=None),
         inverses,
         options.intercept,
-        np.int32(_CG_ITERATIONS),
     )
     length, slope, iterations = float(length), float(slope), int(iterations)
     state = state._replace(last=iterations, usual=state.usual or iterations)
-    head, found, length = _line_search(data, state, direction, length, slope, options)
+    net, found, length = _line_search(data, state, direction, length, slope, options)
     stop = None
     if found is None:
-        head, found = state.head, _evaluate(state.head, data, options)
+        net = state.net
+        found = evaluate(net, data.rows, uniform(options.alpha), options.intercept)
         eps = float(np.finfo(data.rows.x.dtype).eps)
         flat = abs(slope) <= math.sqrt(eps) * max(abs(state.loss), eps)
         stop = "rounding" if flat else "line_search"
-    return _finish(
-        data,
-        state,
-        head,
-        found,
-        options,
-        stop=stop,
-        step_size=length,
-        inner_iterations=iterations,
-    )
+    columns = {"step_size": length, "inner_iterations": iterations}
+    return _finish(state, net, found, options, stop=stop, **columns)
 
 
 def _line_search(data, state, direction, length, slope, options):
     """Halve the step until the loss falls enough.
 
-    Where the loss no longer resolves the step, a smaller gradient decides.
+    Where the loss no longer resolves the step, a gradient of half the size decides.
     """
     if not slope < 0:
         return None, None, 0.0
     rounding = 8 * float(np.finfo(data.rows.x.dtype).eps) * abs(state.loss)
+    resolved = -slope > rounding
     size = float(gradient_norms(state.gradient)[0])
-    for _ in range(_HALVINGS):
-        head = moved(state.head, direction, np.asarray(length, data.rows.x.dtype))
-        found = _evaluate(head, data, options)
+    for _ in range(_HALVINGS if resolved else 1):
+        net = moved(state.net, direction, np.asarray(length, data.rows.x.dtype))
+        found = evaluate(net, data.rows, uniform(options.alpha), options.intercept)
         loss = float(found.loss)
-        if loss <= state.loss + _ARMIJO * length * slope:
-            return head, found, length
-        close = abs(loss - state.loss) <= rounding
-        if close and float(gradient_norms(found.gradient)[0]) < size:
-            return head, found, length
+        if resolved:
+            good = loss <= state.loss + _ARMIJO * length * slope
+        else:
+            halved = float(gradient_norms(found.gradient)[0]) <= size / 2
+            good = halved and loss <= state.loss + rounding
+        if good:
+            return net, found, length
         length /= 2
     return None, None, 0.0
 
 
 @jax.jit
-def moved(head, direction, length):
+def moved(net, direction, length):
     """The head a step further."""
-    return jax.tree.map(lambda p, d: p + length * d, head, direction)
+    return jax.tree.map(lambda p, d: p + length * d, net, direction)
 
 
-def _finish(data, state, head, found, options, *, stop=None, **columns):
-    """State and report in the coordinates of the features given."""
-    net, gradient = to_user(head, found.gradient, _coordinates(data))
-    _, largest = gradient_norms(gradient)
+def _finish(state, net, found, options, *, stop=None, **columns):
+    """State and report of an evaluated head."""
     loss = float(found.loss)
     if not math.isfinite(loss):
         stop = "non_finite"
-    elif float(largest) <= float(options.tol):
+    elif float(gradient_norms(found.gradient)[1]) <= float(options.tol):
         stop = "tol"
-    state = state._replace(net=net, loss=loss, head=head, gradient=found.gradient)
-    report = head_report(found._replace(gradient=gradient), stop, options, **columns)
-    return state, report
+    state = state._replace(net=net, loss=loss, gradient=found.gradient)
+    return state, head_report(found, stop, options, **columns)
 
 
 FGN_NEWTON = Solver("fgn_newton", init, step, prepare=prepare)
