@@ -51,6 +51,12 @@ def parse(argv):
         metavar="FILE",
         help="an .npz file with X_train, y_train, X_test and y_test, instead of them",
     )
+    heads.add_argument(
+        "--only",
+        nargs="+",
+        metavar="PROBLEM",
+        help="run these problems; in the file, the others stay as they are",
+    )
     args = parser.parse_args(argv)
     args.seeds = list(range(args.seeds or (1 if args.quick else 5)))
     if args.out is None and not args.quick:
@@ -78,6 +84,9 @@ def main(argv=None):
             **answer,
         }
     )
+    if args.only and args.out is not None and args.out.exists():
+        kept = json.loads(args.out.read_text())["problems"]
+        result["problems"] = {**kept, **result["problems"]}
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
