@@ -315,7 +315,7 @@ def test_early_stopping_returns_the_best_head_on_validation_data():
     X, y = small(3, n=90, seed=3)
     noisy = np.random.RandomState(0).permutation(y)
     model = FGNSoftmaxHead(
-        alpha=1e-6, early_stopping=True, n_iter_no_change=3, random_state=0
+        alpha=1e-6, early_stopping=True, n_iter_no_change=2, random_state=0
     )
     model.fit(X[:60], noisy[:60], X_val=X[60:], y_val=noisy[60:])
     log = model.convergence_log_["val_loss"]
@@ -455,6 +455,40 @@ def test_separable_classes_without_penalty_are_named():
     assert np.isfinite(model.coef_).all()
 
 
+@pytest.mark.parametrize(
+    "extend",
+    [
+        lambda X: np.concatenate([X, X], axis=1),
+        lambda X: np.concatenate([X, 0 * X + 7], axis=1),
+        lambda X: np.concatenate([X, 0 * X], axis=1),
+    ],
+    ids=["twice", "constant", "zero"],
+)
+@pytest.mark.parametrize("n_rotated", [4096, 0])
+@pytest.mark.parametrize("n_block_floats", [2**26, 0])
+def test_dependent_features_without_penalty_change_no_optimum(
+    extend, n_rotated, n_block_floats, monkeypatch
+):
+    monkeypatch.setattr(fgn_newton, "_ROTATED", n_rotated)
+    monkeypatch.setattr(fgn_newton, "_BLOCK_FLOATS", n_block_floats)
+    X, y = small(3, n=60)
+    plain = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(X, y)
+    more = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(extend(X), y)
+    assert plain.converged_
+    assert more.converged_
+    assert more.loss_ == pytest.approx(plain.loss_, rel=1e-8)
+    p = more.predict_proba(extend(X))
+    np.testing.assert_allclose(p, plain.predict_proba(X), atol=1e-5)
+
+
+def test_fewer_rows_than_features_are_separable():
+    X, y = np.random.RandomState(0).randn(30, 50), np.arange(30) % 3
+    with pytest.warns(ConvergenceWarning, match="separates the classes"):
+        model = FGNSoftmaxHead(alpha=0.0, random_state=0).fit(X, y)
+    assert model.stop_reason_ == "separable"
+    assert model.score(X, y) == 1
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(
     "spoil",
@@ -518,6 +552,17 @@ def test_bad_parameters_are_named(words, message):
     X, y = small()
     with pytest.raises(ValueError, match=message):
         FGNSoftmaxHead(**words).fit(X, y)
+
+
+def test_steps_that_are_too_long_are_no_convergence():
+    X, y = small()
+    model = FGNSoftmaxHead(
+        "fgn", damping=1e-6, learning_rate=1.0, batch_size=8, random_state=0
+    )
+    with pytest.warns(ConvergenceWarning, match=r"diverged(.|\n)*raise damping"):
+        model.fit(X, y)
+    assert not model.converged_
+    assert model.loss_ <= np.log(3) * (1 + 1e-12)
 
 
 def test_divergence_keeps_the_best_head_and_says_so():

@@ -47,6 +47,8 @@ _ADVICE = {
     "features, or try another solver.",
     "non_finite": "The loss is not a finite number. Check the scale of X and y, or "
     "raise damping.",
+    "diverged": "The loss rose and stayed above its best. Lower learning_rate or raise "
+    "damping.",
     "separable": "A head separates the classes and alpha is 0: the loss has no "
     "minimum, it falls to zero as the coefficients grow. Set alpha > 0.",
     "singular": "The Gauss-Newton system is singular. Raise damping or lower rank.",

@@ -25,8 +25,9 @@ from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS
 from sklearn_gn.solvers.fgn import Options, Rows, evaluate, row_spectrum, uniform
 
 _LEARNING_RATES = {"fgn": 0.1, "sgn": 0.1, "adam": 1e-3, "fgn_newton": 1.0}
-_CHOLESKY_ROWS = 256  # rows of the Gram up to which it is factored rather than iterated
-_CG_ITERATIONS = 5
+_CHOLESKY_ROWS = 1024  # of the Gram: what is larger is left to conjugate gradients
+_CG_ITERATIONS = 100
+_SGN_CG_ITERATIONS = 5
 _SPECTRUM_ROWS = 1024
 _DENSE_BYTES = 2**32  # a sparse X larger than this is refused
 _LARGEST_INT = np.iinfo(np.int32).max
@@ -59,8 +60,8 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
     Parameters
     ----------
     solver : {"fgn_newton", "fgn", "sgn", "adam"}, default="fgn_newton"
-        - "fgn_newton": some epochs of FGN, then Newton-CG with the exact Hessian on
-          all rows. Converges to the optimum.
+        - "fgn_newton": Newton-CG with the exact Hessian on all rows, for large heads
+          after some epochs of FGN. Converges to the optimum.
         - "fgn": mini-batch FGN, Algorithm 1 of [1]_.
         - "sgn": mini-batch Gauss-Newton with the full softmax curvature, five steps of
           conjugate gradients each.
@@ -95,8 +96,8 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
         alike.
 
     max_iter : int, default=100
-        Most iterations: epochs of a mini-batch solver; of "fgn_newton" epochs at the
-        start, then Newton steps.
+        Most iterations: epochs of a mini-batch solver; Newton steps of "fgn_newton",
+        with the epochs that a head of 32,768 or more coefficients starts with.
 
     tol : float, default=1e-06
         "fgn_newton" ends when no component of the gradient is larger. A mini-batch
@@ -183,7 +184,7 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
 
     stop_reason_ : str
         "tol", "rounding", "separable", "max_iter", "max_time", "early_stopping",
-        "callback", "interrupted", "line_search" or "non_finite".
+        "callback", "interrupted", "line_search", "diverged" or "non_finite".
 
     n_features_in_ : int
         Number of features.
@@ -609,7 +610,11 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
         rate = self.learning_rate or _LEARNING_RATES[self.solver]
         rank = min(self.rank, max(len(self.classes_) - 2, 0))
         batch_size = self._batch_rows(n)
-        direct = batch_size * (1 + rank) <= _CHOLESKY_ROWS
+        if self.solver == "sgn":
+            cg_iterations = _SGN_CG_ITERATIONS
+        else:
+            direct = batch_size * (1 + rank) <= _CHOLESKY_ROWS
+            cg_iterations = 0 if direct else _CG_ITERATIONS
         return Options(
             alpha=self._cast(self.alpha),
             damping=self._cast(self.damping),
@@ -618,7 +623,7 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
             tol=self._cast(self.tol),
             rank=np.int32(rank),
             batch_size=np.int32(batch_size),
-            cg_iterations=np.int32(0 if direct else _CG_ITERATIONS),
+            cg_iterations=np.int32(cg_iterations),
             shuffle=np.bool_(self.shuffle),
             seed=np.int32(rng.randint(_LARGEST_INT)),
         )

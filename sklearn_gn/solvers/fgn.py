@@ -34,6 +34,7 @@ from sklearn_gn.solvers._base import Report, Solver
 
 _CG_TOL = 1e-5
 _PATIENCE = 5  # epochs without progress after which a mini-batch method ends
+_HOVER = 0.1  # distance of the last loss from the best one that is no divergence
 _BLOCK_ELEMENTS = 2**21  # logits of a row block: what fits into the processor's cache
 
 
@@ -470,7 +471,7 @@ def step_with(epoch):
         if not math.isfinite(loss):
             stop = "non_finite"
         elif waited >= _PATIENCE:
-            stop = "tol"
+            stop = "tol" if loss <= (1 + _HOVER) * state.best else "diverged"
         report = head_report(found, stop, options)
         # Slow but steady falls add up.
         best = loss if fell else state.best
@@ -486,7 +487,8 @@ def head_report(found, stop, options, **columns):
     Without penalty a separating head is the end of no convergence: the loss has no
     minimum.
     """
-    if stop in ("tol", "rounding") and float(options.alpha) == 0 and found.separated:
+    ended = stop in ("tol", "rounding", "line_search")
+    if ended and float(options.alpha) == 0 and found.separated:
         stop = "separable"
     size, _ = gradient_norms(found.gradient)
     return Report(

@@ -48,6 +48,8 @@ from sklearn_gn.solvers.fgn import (
 )
 
 _ROTATED = 4096  # features at most that are rotated to principal axes, not just scaled
+_CONSTANT = 16  # deviation of a constant from its mean, in units of rounding
+_NULL = 8  # variance without meaning, in units of the rounding of the largest
 _START_DAMPINGS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the FGN epochs, whitened features
 _START_BATCH = 512
 _START_PARAMETERS = 2**15  # fewer are cheaper to bring near the optimum by Newton steps
@@ -57,6 +59,8 @@ _FLAT = 0.3  # part of the slope that may be left where the line search ends
 _LINE_ITERATIONS = 8
 _LARGEST_SLOTS = 4096  # rows of a class block
 _BLOCK_FLOATS = 2**26  # of all blocks together
+_LEAST_CURVATURE = 1e-6  # of a class, relative to the largest
+_LEAST_VARIANCE = 1e-3  # of a whitened feature, for the preconditioner
 _BLOCK_COST = 8  # products with the Hessian that building the blocks may cost
 _ARMIJO = 1e-4
 _HALVINGS = 30
@@ -99,35 +103,67 @@ def prepare(rows, options):
     rows = jax.device_put(rows)
     n_classes = max(int(np.max(rows.label)) + 1, 2)
     rotate = rows.x.shape[1] <= _ROTATED
+    center, moments = second_moments(rows, options.intercept, rotate)
+    if rotate and not _comparable(np.diagonal(moments), center):
+        moments = jnp.diagonal(moments)
     ridge = np.asarray(options.alpha * n_classes, options.alpha.dtype)
-    x, scale, *rest = whiten(rows, ridge, options.intercept, rotate)
+    x, scale, *rest = whiten(rows, center, moments, ridge)
     return Whitened(rows, x, options.alpha * scale, *rest, memo={})
 
 
 @partial(jax.jit, static_argnames="rotate")
-def whiten(rows, ridge, intercept, rotate):
-    """Principal axes of the features, each scaled to unit variance.
-
-    ``ridge`` keeps directions without variance from being blown up. With very many
-    features each is only scaled.
-    """
+def second_moments(rows, intercept, rotate):
+    """Means of the features, and their covariance matrix or only its diagonal."""
     weight = counted(rows)
     center = intercept * (weight @ rows.x)
     d = center.shape[0]
 
-    def second_moments(total, x, weight):
+    def add(total, x, weight):
         x = (x - center[None, :]) * jnp.sqrt(weight)[:, None]
         return total + (x.T @ x if rotate else jnp.sum(x**2, axis=0))
 
     start = jnp.zeros((d, d) if rotate else d, center.dtype)
-    moments = over_blocks(second_moments, start, (rows.x, weight), d)
+    return center, over_blocks(add, start, (rows.x, weight), d)
+
+
+def _comparable(variance, center):
+    """Whether the features are near enough in size for common principal axes."""
+    variance, center = np.asarray(variance), np.asarray(center)
+    eps = np.finfo(variance.dtype).eps
+    varying = variance[np.sqrt(variance) > _CONSTANT * eps * np.abs(center)]
+    return varying.size == 0 or varying.min() > 8 * _NULL * eps * varying.max()
+
+
+@jax.jit
+def whiten(rows, center, moments, ridge):
+    """Principal axes of the features, each scaled to unit variance.
+
+    ``ridge`` keeps directions without variance from being blown up. Where it is too
+    small for that, those that rounding alone makes differ from zero are left out: the
+    head does not grow along them. With very many features, or such of different size,
+    each is only scaled.
+    """
+    rotate = moments.ndim == 2
+    weight, eps = counted(rows), jnp.finfo(center.dtype).eps
+    d = center.shape[0]
     variance, axes = jnp.linalg.eigh(moments) if rotate else (moments, None)
     variance = jnp.maximum(variance, 0)
-    rounding = d * jnp.finfo(center.dtype).eps * jnp.max(variance)
-    floor = jnp.maximum(ridge, rounding)
+    largest = jnp.max(variance)
+    # Single precision leaves noise of this size in every direction.
+    noise = (32 * float(np.finfo(np.float32).eps)) ** 2 * jnp.sum(variance)
+    if rotate:
+        null = _NULL * eps * largest
+        floor = jnp.maximum(d * eps * largest, noise)
+    else:
+        null = (_CONSTANT * eps * center) ** 2
+        floor = null
+    keep = (variance > null) | (ridge > null)
+    floor = jnp.maximum(ridge, floor)
     scale = jnp.sqrt(variance + jnp.where(floor > 0, floor, 1))
-    basis = axes / scale[None, :] if rotate else 1 / scale
-    dual = axes * scale[None, :] if rotate else scale
+    inverse = jnp.where(keep, 1 / scale, 0)
+    basis = axes * inverse[None, :] if rotate else inverse
+    kept_scale = jnp.where(keep, scale, 0)
+    dual = axes * kept_scale[None, :] if rotate else kept_scale
     # Before single precision: features of any size come down to size one.
     size = jnp.max(scale)
     small = (basis * size).astype(jnp.float32)
@@ -145,8 +181,9 @@ def whiten(rows, ridge, intercept, rotate):
     empty = jnp.zeros(rows.x.shape, jnp.float32)
     n_blocks = jnp.int32(len(weight) // block)
     single = lax.fori_loop(jnp.int32(0), n_blocks, write, empty)
-    relative = (variance / scale**2)[:, None]
-    return single, scale[:, None] ** -2, relative, center, basis, dual
+    # Even along a constant feature the preconditioner needs some curvature.
+    relative = jnp.maximum(variance / scale**2, _LEAST_VARIANCE)[:, None]
+    return single, inverse[:, None] ** 2, relative, center, basis, dual
 
 
 def counted(rows):
@@ -266,6 +303,7 @@ def class_blocks(net, data, intercept, slots):
     p = _probabilities(head, x)
     curvature = to_columns(p * (1 - p) * weight[:, None])
     total = jnp.sum(curvature, axis=0)
+    total = jnp.maximum(total, _LEAST_CURVATURE * jnp.max(total))
     kept, rows_of = lax.top_k(curvature.T, slots)
     rest = jnp.maximum(total - jnp.sum(kept, axis=1), 1e-3 * total)
 
@@ -314,7 +352,8 @@ def newton_direction(net, gradient, data, inverses, intercept):
     n_classes = max(net.bias.shape[0], 2)
     p = _probabilities(single, x)
     curvature = jnp.sum(weight[:, None] * p * (1 - p), axis=0)
-    curvature = to_columns(jnp.maximum(curvature, 1e-6 * jnp.max(curvature)))
+    least = _LEAST_CURVATURE * jnp.max(curvature)
+    curvature = to_columns(jnp.maximum(curvature, least))
 
     def product(v):
         def body(carry, x, p, weight):
@@ -470,7 +509,8 @@ def _newton_step(data, state, options):
         net = state.net
         found = evaluate(net, data.rows, uniform(options.alpha), options.intercept)
         eps = float(np.finfo(data.rows.x.dtype).eps)
-        flat = abs(slope) <= math.sqrt(eps) * max(abs(state.loss), eps)
+        # A system that CG cannot even begin with says nothing about the loss.
+        flat = iterations and abs(slope) <= math.sqrt(eps) * max(abs(state.loss), eps)
         stop = "rounding" if flat else "line_search"
     columns = {"step_size": length, "inner_iterations": iterations}
     return _finish(state, net, found, options, stop=stop, **columns)

@@ -13,7 +13,6 @@ from sklearn_gn.solvers._base import Solver
 from sklearn_gn.solvers.fgn import init_with, prepare, shifts, step_with, sweep
 
 _CG_TOL = 1e-5
-_CG_ITERATIONS = 5
 _ADAM = optax.scale_by_adam()
 
 
@@ -69,9 +68,7 @@ def sgn_epoch(head, memory, data, options, batch_size, rank, cg_iterations):
 
     def update(carry, batch):
         head, last = carry
-        step = sgn_direction(
-            head, batch, options, last, cg_iterations or _CG_ITERATIONS
-        )
+        step = sgn_direction(head, batch, options, last, cg_iterations)
         rate = options.learning_rate
         return jax.tree.map(lambda p, d: p + rate * d, head, step), step
 
