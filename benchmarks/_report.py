@@ -17,6 +17,7 @@ and ``notes``, a list of sentences without which the figures could be misread.
 import math
 import os
 import platform
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from numbers import Integral, Number, Real
@@ -29,6 +30,7 @@ from threadpoolctl import threadpool_info
 
 import sklearn_gn  # noqa: F401  loads the BLAS libraries that are reported
 
+PLAIN = (dict, list, tuple, str, Number, type(None))  # what a result may hold
 PACKAGES = ("sklearn-gn", "scikit-learn", "numpy", "scipy", "jax", "jaxlib", "optax")
 
 
@@ -73,6 +75,21 @@ def _memory_gib():
 def _load():
     """Processes that wanted to run in the minute before: 0 on an idle machine."""
     return round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
+
+
+def progress(*words):
+    """A line for whoever waits."""
+    print(*words, file=sys.stderr, flush=True)
+
+
+def settings(estimator):
+    """Parameters that differ from the defaults; objects as text."""
+    defaults = type(estimator)().get_params(deep=False)
+    return {
+        name: value if isinstance(value, PLAIN) else repr(value)
+        for name, value in estimator.get_params(deep=False).items()
+        if value != defaults[name]
+    }
 
 
 def summary(runs):

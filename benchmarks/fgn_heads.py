@@ -5,7 +5,6 @@ All methods minimise one objective, the mean cross-entropy of the training rows 
 distance of its minimum.
 """
 
-import sys
 import time
 import warnings
 from functools import partial
@@ -20,7 +19,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression, _logistic
 
 from benchmarks import _data
-from benchmarks._report import summary, target
+from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compile_seconds, stages, timed_fit
 from sklearn_gn import FGNSoftmaxHead, _jax
 from sklearn_gn.networks.affine import AffineHead
@@ -104,13 +103,6 @@ def methods(alpha, n):
         "newton-cholesky": Method([peer("newton-cholesky")], ours=False),
         "saga": Method([peer("saga")], ours=False, limit=SHORT_LIMIT),
     }
-
-
-def settings(estimator):
-    """Parameters that differ from the defaults."""
-    defaults = type(estimator)().get_params()
-    parameters = estimator.get_params()
-    return {k: v for k, v in parameters.items() if v != defaults[k]}
 
 
 # --- the problem ---------------------------------------------------------------------
@@ -398,10 +390,6 @@ class Search:
         return (
             f"more than {self.limit} s; {last.n_iter} iterations {last.seconds:.3g} s"
         )
-
-
-def progress(*words):
-    print(*words, file=sys.stderr, flush=True)
 
 
 def chosen(name, method, problem, limit):

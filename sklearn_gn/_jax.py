@@ -88,6 +88,16 @@ def to_numpy(tree):
     )
 
 
+def map_leaves(function, tree):
+    """Apply a function to the arrays of a tree."""
+    return jax.tree.map(function, tree)
+
+
+def leaves(tree):
+    """The arrays of a tree."""
+    return jax.tree.leaves(tree)
+
+
 def row_bucket(n_rows):
     """Number of rows to pad to: powers of two up to 1024, four sizes an octave above.
 

@@ -1,15 +1,36 @@
+import itertools
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy: else checks are skipped
 os.environ.setdefault("MPLBACKEND", "Agg")
 # One BLAS thread a worker: two workers with two each on two cores take turns waiting.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# What one worker has compiled, the other reads, and so do the processes of parallel
+# fits. The first to come here is the process that starts the workers.
+_OWN_CACHE = "JAX_COMPILATION_CACHE_DIR" not in os.environ
+if _OWN_CACHE:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="sklearn_gn_")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
-import jax
-import pytest
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+_MAPS = Path("/proc/self/maps")
+_MOST_MAPS = 30_000
+_tests_run = itertools.count()
+
+
+def pytest_unconfigure(config):
+    del config
+    if _OWN_CACHE:
+        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
@@ -17,3 +38,13 @@ def _x64_flag_untouched():
     before = jax.config.jax_enable_x64
     yield
     assert jax.config.jax_enable_x64 == before
+
+
+@pytest.fixture(autouse=True)
+def _few_executables():
+    # Every compiled function maps memory, and Linux ends a process that has more than
+    # 65,530 maps: so many are compiled by a worker that runs all tests.
+    yield
+    if next(_tests_run) % 20 == 0 and _MAPS.exists():
+        if _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
+            jax.clear_caches()

@@ -7,16 +7,37 @@ import platform
 import subprocess
 import sys
 import tarfile
+import zipfile
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.neural_network import MLPRegressor
+from sklearn.utils import Bunch
 
 from benchmarks import __main__ as runner
-from benchmarks import _data, _report, _timing, fgn_heads, fgn_mechanism, sggn
-from sklearn_gn import _jax
+from benchmarks import (
+    _data,
+    _report,
+    _surrogates,
+    _timing,
+    _varpro,
+    fgn_heads,
+    fgn_mechanism,
+    sggn,
+    varpro_images,
+    varpro_tabular,
+)
+from sklearn_gn import VarProNetRegressor, _jax
+from sklearn_gn.networks import MLP
 from sklearn_gn.solvers.fgn import FGN
 
 ROOT = Path(__file__).parents[1]
@@ -161,6 +182,13 @@ def test_target_may_be_a_lower_bound(bound, passed):
 def test_a_figure_that_is_not_a_number_misses_its_target(bound):
     methods = {"m": {"summary": _report.summary([{"J": math.nan}])}}
     assert _report.target(methods, "m", "J", "median", **bound)["passed"] is False
+
+
+def test_settings_are_changes_and_objects_are_text():
+    assert _report.settings(Ridge(alpha=2.0, solver="auto")) == {"alpha": 2.0}
+    model = GaussianProcessRegressor(2.0 * RBF(3.0), n_restarts_optimizer=1)
+    expected = {"kernel": "1.41**2 * RBF(length_scale=3)", "n_restarts_optimizer": 1}
+    assert _report.settings(model) == expected
 
 
 def test_nested_intervals_count_once():
@@ -654,3 +682,318 @@ def test_timed_steps_become_fewer_with_many_classes():
     assert steps[2] == steps[128] == 640
     assert (steps[256], steps[1024], steps[4096]) == (320, 80, 40)
     assert all(n % fgn_mechanism.ROUNDS == 0 for n in steps.values())
+
+
+# --- variable projection: the data ---------------------------------------------------
+
+
+def test_fashion_mnist_is_made_from_the_package(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    images = {
+        part: rng.integers(0, 256, (n, 2, 3), dtype=np.uint8)
+        for part, n in (("train", 4), ("t10k", 2))
+    }
+    labels = {part: np.arange(len(a), dtype=np.uint8) for part, a in images.items()}
+    folder = tmp_path / "unpacked" / "usr" / "share" / "datasets"
+    folder.mkdir(parents=True)
+    for part in images:
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            content = gzip.compress(idx_file(array[part]))
+            (folder / f"{part}-{kind}-ubyte.gz").write_bytes(content)
+    monkeypatch.setattr(
+        _data, "unpacked", lambda package: nullcontext(tmp_path / "unpacked")
+    )
+    (tmp_path / "dataset-fashion-mnist_1_all.deb").touch()
+    split = _data.fashion_mnist(tmp_path)
+    np.testing.assert_array_equal(split.X_train, images["train"].reshape(4, 6) / 255)
+    np.testing.assert_array_equal(split.X_test, images["t10k"].reshape(2, 6) / 255)
+    np.testing.assert_array_equal(split.y_train, np.arange(4))
+
+
+def test_a_package_that_is_none_is_refused(tmp_path):
+    package = tmp_path / "p_1_all.deb"
+    package.write_bytes(b"no package")
+    with pytest.raises(RuntimeError, match="dpkg-deb"), _data.unpacked(package):
+        pass
+
+
+def test_satellite_has_the_usual_split(tmp_path, monkeypatch):
+    rows = np.arange(12.0).reshape(6, 2)
+    frame = pd.DataFrame(rows, columns=["x.1", "x.2"])
+    frame["classes"] = pd.Categorical(list("abcabc"))
+    monkeypatch.setattr(_data, "mlbench", lambda name, data_dir: frame)
+    monkeypatch.setattr(_data, "SATELLITE_TRAIN", 4)
+    split = _data.satellite(tmp_path)
+    scale = rows[:4].std(axis=0)
+    np.testing.assert_allclose(
+        split.X_train, (rows[:4] - rows[:4].mean(axis=0)) / scale
+    )
+    np.testing.assert_allclose(split.X_test, (rows[4:] - rows[:4].mean(axis=0)) / scale)
+    assert split.y_train.tolist() == list("abca")
+    assert split.y_test.tolist() == list("bc")
+
+
+def test_diamonds_have_grades_from_the_least(tmp_path):
+    table = (
+        "carat,cut,color,clarity,depth,table,price,x,y,z\n"
+        "0.5,Fair,J,I1,61.5,55,100,4,5,3\n0.7,Ideal,D,IF,60,54,1000,4.5,5.5,3.5\n"
+    )
+    with zipfile.ZipFile(tmp_path / "plotnine-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("plotnine/data/diamonds.csv", table)
+    X, y = _data.diamonds(tmp_path)
+    expected = [
+        [0.5, 0, 0, 0, 61.5, 55, 4, 5, 3],
+        [0.7, 4, 6, 7, 60, 54, 4.5, 5.5, 3.5],
+    ]
+    np.testing.assert_array_equal(X, expected)
+    np.testing.assert_allclose(y, np.log([100, 1000]))
+
+
+def test_image_parts_are_disjoint_and_standardised():
+    X = np.arange(60.0).reshape(30, 2)
+    y = np.arange(30) % 3
+    size = varpro_images.Size(train=12, validation=6, test=4, batch=6)
+    parts = varpro_images.subset(_data.Split(X, y, X[:9] + 0.5, y[:9]), size)
+    assert {name: len(rows) for name, (rows, _) in parts.items()} == {
+        "train": 12,
+        "validation": 6,
+        "test": 4,
+    }
+    train, validation, test = (rows for rows, _ in parts.values())
+    np.testing.assert_allclose([train.mean(), train.std()], [0, 1], atol=1e-14)
+    assert not set(train.flat) & set(validation.flat)
+    np.testing.assert_array_equal(np.bincount(parts["train"][1]), 4)
+    # One shift and one factor for all pixels.
+    np.testing.assert_allclose(np.diff(test[:, 0]) / (test[0, 1] - test[0, 0]), 2)
+
+
+def test_a_users_copies_join_the_problems(tmp_path):
+    args = runner.parse(["varpro_tabular", "--data", str(tmp_path)])
+    assert "indian_pines" not in varpro_tabular.problems(args)
+    assert "cifar10" not in varpro_images.data_sets(args)
+    (tmp_path / "Indian_pines_gt.mat").touch()
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    assert "indian_pines" in varpro_tabular.problems(args)
+    assert "cifar10" in varpro_images.data_sets(args)
+
+
+# --- variable projection: the measurement --------------------------------------------
+
+
+def test_a_surrogate_may_be_centred_by_its_training_rows():
+    rng = np.random.default_rng(0)
+    bunch = Bunch(data=rng.random((6, 2)), target=rng.random((6, 25)) + 1)
+    bunch.update(train=[4, 0, 1], validation=[2], test=[3, 5])
+    plain = _surrogates.surrogate("s", bunch).parts
+    np.testing.assert_array_equal(plain["test"][0], bunch.data[[3, 5]])
+    np.testing.assert_array_equal(plain["test"][1], bunch.target[[3, 5]])
+    parts = _surrogates.surrogate("s", bunch, center=True, quick=True).parts
+    assert parts["train"][1].shape == (3, 2)
+    mean = bunch.target[[4, 0, 1]].mean(axis=0)
+    expected = (bunch.target[[2]] - mean)[:, [0, 20]]
+    np.testing.assert_array_equal(parts["validation"][1], expected)
+
+
+def test_relative_error_is_the_mean_over_the_samples():
+    target = np.array([[3.0, 4.0], [0.0, 2.0]])
+    prediction = target + np.array([[0.0, 1.0], [1.0, 0.0]])
+    assert math.isclose(_varpro.relative_error(target, prediction), (1 / 5 + 1 / 2) / 2)
+
+
+@pytest.mark.parametrize(("higher", "best"), [(True, 3.0), (False, 1.0)])
+def test_the_best_candidate_is_never_not_a_number(higher, best):
+    problem = _varpro.Problem("p", {}, None, higher)
+    assert problem.best([math.nan, 2.0, 1.0, 3.0], lambda figure: figure) == best
+
+
+def points_of(*units, **columns):
+    """Points of a fit with these work units."""
+    return [
+        {"iteration": k + 1, "work_units": float(work), "seconds": k + 1.0, "level": 0}
+        | {name: values[k] for name, values in columns.items()}
+        for k, work in enumerate(units)
+    ]
+
+
+def test_points_within_a_budget():
+    points = points_of(45, 90, 140)
+    assert _varpro.within(points, 139) == points[:2]
+    assert _varpro.within(points, 140) == points
+    assert _varpro.within(points, 1) == points[:1]
+
+
+def test_a_budget_is_spent_when_another_iteration_would_exceed_it():
+    (first, last) = points_of(50, 100)
+    assert not _varpro.spent(last, 150)
+    assert _varpro.spent(last, 149)
+    assert not _varpro.spent(first, 100)
+
+
+@pytest.mark.parametrize(
+    ("max_iter", "expected"),
+    [
+        (2, 4),  # the budget allows twice as many
+        (3, 3),  # it stopped by itself after two
+    ],
+)
+def test_the_next_number_of_iterations(max_iter, expected):
+    assert _varpro.following(max_iter, points_of(50, 100)[-1], 200) == expected
+
+
+def test_the_next_number_of_iterations_after_a_spent_budget():
+    assert _varpro.following(9, points_of(50, 100)[-1], 149) == 2
+
+
+def test_iterations_that_a_budget_allows():
+    assert _varpro.krylov_cost(20) == 2 + 2 * 20 + 1
+    adam = _varpro.Method(None, 1200, _varpro.EPOCH_COST)
+    assert _varpro.most_iterations(adam) == 599  # and the start
+    assert _varpro.most_iterations(adam._replace(units=1)) == 1
+
+
+def test_the_middle_run_has_the_median_figure():
+    recorded = [points_of(1, 2, test=[0.0, last]) for last in (0.3, 0.1, 0.4, 0.2)]
+    assert _varpro.middle(recorded) == 3
+    assert _varpro.curve(recorded[3]) == {
+        "work_units": [1.0, 2.0],
+        "seconds": [1.0, 2.0],
+        "level": [0, 0],
+        "test": [0.0, 0.2],
+    }
+
+
+def test_standing_is_that_on_the_same_seed():
+    def answer(*tests):
+        return {"runs": [{"seed": s, "test": test} for s, test in enumerate(tests)]}
+
+    answers = {"ours": answer(0.1, 0.2, 0.4), "theirs": answer(0.2, 0.2, 0.2)}
+    answers["fixed"] = {"runs": [{"seed": None, "test": 0.6}]}
+    _varpro.add_standing(answers, "ours", "over", np.divide)
+    over = [run["over"] for run in answers["theirs"]["runs"]]
+    np.testing.assert_allclose(over, [2, 1, 0.5])
+    assert math.isclose(answers["fixed"]["summary"]["over"]["median"], 3)
+    assert "over" not in answers["ours"]["runs"][0]
+
+
+def test_ahead_compares_with_what_the_other_had_by_then():
+    ours = points_of(10, 20, 30, test=[0.5, 0.6, 0.7])
+    theirs = points_of(15, 20, 29, 31, test=[0.4, 0.6, 0.65, 0.9])
+    # Nothing yet, a tie, less.
+    assert varpro_images.ahead(ours, theirs, "work_units") == 2 / 3
+    assert varpro_images.ahead(ours, theirs, "seconds") == 2 / 3
+    last = ours[-1]
+    assert not varpro_images.beyond(last)({"work_units": 31.0, "seconds": 2.0})
+    assert varpro_images.beyond(last)({"work_units": 31.0, "seconds": 3.0})
+
+
+def test_seconds_of_a_recorder_leave_out_the_scoring():
+    log = []
+    run = SimpleNamespace(log=log, rows=None, options=None, final_state=None)
+    run.final_state = SimpleNamespace(net=None)
+    estimator = SimpleNamespace(_fit_run=run)
+    iteration, fit = (SimpleNamespace(max_subtasks=n) for n in (0, 9))
+    recorder = _varpro.Recorder(
+        lambda model: {"test": len(log)}, until=lambda p: p["work_units"] > 6, every=2
+    )
+    answers = []
+    for k in range(3):
+        log.append({"iteration": k + 1, "work_units": 3 * k, "time": k + 1, "level": 0})
+        recorder._spent = 0.5 * k
+        answers.append(
+            recorder.on_fit_task_end(estimator, iteration, fitted_estimator=None)
+        )
+    recorder._spent = 1.0
+    recorder.on_fit_task_end(estimator, fit, fitted_estimator=None)
+    recorder.on_fit_task_end(estimator, fit, fitted_estimator=None)
+    assert answers == [False, False, False]
+    kept = [(p["iteration"], p["seconds"], p["test"]) for p in recorder.points]
+    assert kept == [(2, 1.5, 2), (3, 2.0, 3)]  # the end is recorded, once
+
+
+def test_a_recorded_fit_ends_with_the_figures_of_its_model():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 2))
+    Y = np.column_stack([np.sin(X[:, 0]), X[:, 0] * X[:, 1]])
+    parts = {name: (X[:32], Y[:32]) for name in ("train", "validation", "test")}
+    problem = _varpro.Problem("p", parts, _varpro.relative_error, higher=False)
+    estimator = VarProNetRegressor(
+        network=MLP((3,)),
+        curvature_solver="krylov",
+        alpha=1e-6,
+        alpha_output=1e-6,
+        tol=0.0,
+        random_state=0,
+    )
+    until = partial(_varpro.spent, units=100)
+    model, recorder = _varpro.recorded_fit(estimator, problem, until=until)
+    assert model.stop_reason_ == "callback"
+    last = recorder.points[-1]
+    assert last["work_units"] == model.n_work_units_ <= 100
+    assert last["test"] == _varpro.relative_error(Y[:32], model.predict(X[:32]))
+    assert recorder.trials_per_step >= 1
+    # The inner problems that are timed are those of the fit.
+    with _jax.scope("float64"):
+        for net in recorder.nets:
+            start = np.zeros_like(net.output)
+            output, seconds = _varpro._timed_solution(
+                recorder.options, recorder.rows, net.theta, start
+            )
+            np.testing.assert_allclose(output, net.output, rtol=1e-6, atol=1e-8)
+            assert seconds > 0
+    assert 0 < _varpro.inner_seconds(recorder, "float64")
+
+
+def test_calls_are_counted_while_the_context_is_open():
+    module = SimpleNamespace(double=lambda x: 2 * x)
+    with _varpro.counted(module, "double") as calls:
+        assert module.double(3) == 6
+        assert module.double(4) == 8
+    assert module.double(5) == 10
+    assert len(calls) == 2
+
+
+# --- variable projection: the peers --------------------------------------------------
+
+
+def test_a_standardised_regressor_predicts_in_the_users_units():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(5, 9, (20, 3))
+    Y = 100 + X @ rng.standard_normal((3, 2)) * 50
+    model = _surrogates.Standardised(LinearRegression(), X, Y)
+    inputs, targets = model.rows
+    np.testing.assert_allclose(inputs.std(axis=0), 1)
+    np.testing.assert_allclose(targets.mean(axis=0), 0, atol=1e-12)
+    assert math.isclose(np.mean(targets.var(axis=0)), 1)
+    assert model.fit() > 0
+    np.testing.assert_allclose(model.predict(X), Y)
+
+
+def test_words_are_found_at_their_paths():
+    pipeline = varpro_tabular.mlp("adam", regression=True)
+    path = "regressor__mlpregressor__"
+    words = {"alpha": [1.0], "max_time": 3.0}
+    assert varpro_tabular.nested(pipeline, words) == {f"{path}alpha": [1.0]}
+    model = varpro_tabular.seeded(pipeline, 5, learning_rate_init=0.1).get_params()
+    assert model[f"{path}random_state"] == 5
+    assert model[f"{path}learning_rate_init"] == 0.1
+    assert varpro_tabular.nested(MLPRegressor(), {"alpha": 1.0}) == {"alpha": 1.0}
+
+
+def test_the_best_mlp_is_the_one_with_the_highest_score():
+    runs = {
+        "mlp_adam": {"score": 0.3},
+        "mlp_lbfgs_tuned": {"score": 0.5},
+        "linear": {"score": 0.9},
+    }
+    assert varpro_tabular.best_mlp(runs) is runs["mlp_lbfgs_tuned"]
+
+
+def test_a_task_splits_by_the_seed_or_as_usual():
+    X, y = np.arange(16.0).reshape(8, 2), np.arange(8.0)
+    task = varpro_tabular.Task("t", (X, y), {})
+    first, again, other = (task.split(seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first.X_test, again.X_test)
+    assert not np.array_equal(first.X_test, other.X_test)
+    assert sorted([*first.y_train, *first.y_test]) == y.tolist()
+    usual = _data.Split(X[:6], y[:6], X[6:], y[6:])
+    assert varpro_tabular.Task("t", usual, {}).split(3) is usual

@@ -251,6 +251,11 @@ class FitRun:
     # -- results ----------------------------------------------------------------------
 
     @property
+    def final_state(self):
+        """The solver's state at the end."""
+        return self._state
+
+    @property
     def converged(self):
         """Whether the solver ended by its own criterion."""
         return self.stop_reason in _CONVERGED
@@ -389,7 +394,7 @@ def canonical_rows(X, y, sample_weight):
     order = kept[_content_order(X[kept] if len(kept) < len(X) else X, y[kept])]
     new = np.ones(len(order), dtype=bool)
     new[1:] = np.any(y[order[1:]] != y[order[:-1]], axis=1)
-    for part in gen_batches(len(order) - 1, _CHUNK_ROWS):
+    for part in gen_batches(max(len(order) - 1, 1), _CHUNK_ROWS):
         here, before = order[1:][part], order[:-1][part]
         new[1:][part] |= np.any(X[here] != X[before], axis=1)
     first = np.flatnonzero(new)

@@ -10,6 +10,12 @@ from sklearn_gn.plotting.softmax import (
     RetainedDecreaseDisplay,
     StepTimeDisplay,
 )
+from sklearn_gn.plotting.varpro import (
+    FeatureDisplay,
+    SurrogateDisplay,
+    TaylorDisplay,
+    WorkDisplay,
+)
 
 __all__ = [
     "AccuracyTimeDisplay",
@@ -17,7 +23,11 @@ __all__ = [
     "ConvergenceDisplay",
     "CurvatureTraceDisplay",
     "DispersionDisplay",
+    "FeatureDisplay",
     "GramSpectrumDisplay",
     "RetainedDecreaseDisplay",
     "StepTimeDisplay",
+    "SurrogateDisplay",
+    "TaylorDisplay",
+    "WorkDisplay",
 ]

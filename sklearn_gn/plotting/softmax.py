@@ -1,16 +1,20 @@
 """Displays of softmax heads and of the benchmarks of their solvers."""
 
 import itertools
-import json
-import os
-from pathlib import Path
 
 import numpy as np
 from scipy.special import softmax
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from sklearn_gn.plotting._common import axes_or_new, fitted_attribute
+from sklearn_gn.plotting._common import (
+    axes_or_new,
+    benchmark_problem,
+    benchmark_problems,
+    fitted_attribute,
+    method_styles,
+    numbers,
+)
 
 _MOST_LABELS = 30  # classes that are labelled one by one
 _LEGEND = {  # of the methods of the benchmarks
@@ -27,7 +31,6 @@ _STYLES = {  # the same in every picture
     "FGN, Grams kept": {"color": "tab:green", "linestyle": "--"},
     "FGN, Grams rebuilt": {"color": "tab:green", "linestyle": ":"},
 }
-_OTHER_COLORS = "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:cyan"
 
 
 class DispersionDisplay:
@@ -270,7 +273,7 @@ class StepTimeDisplay:
         ax = axes_or_new(ax)
         self.lines_ = []
         for style, values in zip(
-            _styles(self.seconds), self.seconds.values(), strict=True
+            method_styles(self.seconds, _STYLES), self.seconds.values(), strict=True
         ):
             self.lines_ += ax.plot(
                 self.classes,
@@ -319,7 +322,7 @@ class StepTimeDisplay:
         check_matplotlib_support(f"{cls.__name__}.from_benchmark")
         sizes = [
             problem
-            for name, problem in _problems(result).items()
+            for name, problem in benchmark_problems(result).items()
             if name.startswith("steps_")
         ]
         if not sizes:
@@ -328,7 +331,7 @@ class StepTimeDisplay:
         return cls(
             classes=np.array([problem["classes"] for problem in sizes]),
             seconds={
-                _LEGEND.get(method, method): _numbers(
+                _LEGEND.get(method, method): numbers(
                     _method(problem, method)["summary"]["seconds_per_step"]["median"]
                     for problem in sizes
                 )
@@ -464,9 +467,9 @@ class CurvatureTraceDisplay:
             If the result has no such problem.
         """
         check_matplotlib_support(f"{cls.__name__}.from_benchmark")
-        problem = _problem(result, "traces")
+        problem = benchmark_problem(result, "traces")
         columns = "dispersion", "retained", "full"
-        return cls(**{name: _numbers(problem[name]) for name in columns}).plot(
+        return cls(**{name: numbers(problem[name]) for name in columns}).plot(
             ax, **kwargs
         )
 
@@ -571,10 +574,10 @@ class RetainedDecreaseDisplay:
             If the result has no such problem.
         """
         check_matplotlib_support(f"{cls.__name__}.from_benchmark")
-        problem = _problem(result, "decrease")
+        problem = benchmark_problem(result, "decrease")
         return cls(
-            dispersion=_numbers(problem["dispersion"]),
-            fraction={k: _numbers(v) for k, v in problem["fraction"].items()},
+            dispersion=numbers(problem["dispersion"]),
+            fraction={k: numbers(v) for k, v in problem["fraction"].items()},
         ).plot(ax, **kwargs)
 
 
@@ -645,7 +648,7 @@ class AccuracyTimeDisplay:
         ax = axes_or_new(ax)
         self.lines_, self.bands_ = [], []
         for style, curve in zip(
-            _styles(self.curves), self.curves.values(), strict=True
+            method_styles(self.curves, _STYLES), self.curves.values(), strict=True
         ):
             mean, std = (np.asarray(curve[f"accuracy_{k}"]) for k in ("mean", "std"))
             (line,) = ax.plot(curve["seconds"], mean, **{**style, **kwargs})
@@ -706,7 +709,7 @@ class AccuracyTimeDisplay:
             If the result has no such problem or method.
         """
         check_matplotlib_support(f"{cls.__name__}.from_benchmark")
-        answer = _problem(result, problem)
+        answer = benchmark_problem(result, problem)
         columns = "seconds", "accuracy_mean", "accuracy_std"
         curves = {}
         for method in methods:
@@ -716,40 +719,8 @@ class AccuracyTimeDisplay:
                     f"result has no curves of {method!r} in problem={problem!r}."
                 )
             name = _LEGEND.get(method, method)
-            curves[name] = {column: _numbers(found[column]) for column in columns}
+            curves[name] = {column: numbers(found[column]) for column in columns}
         return cls(curves=curves).plot(ax, **kwargs)
-
-
-def _styles(names):
-    """Label, colour and dashes of every method; an unknown one gets its own colour."""
-    others = itertools.cycle(_OTHER_COLORS)
-    for name in names:
-        style = _STYLES[name] if name in _STYLES else {"color": next(others)}
-        yield {**style, "label": name}
-
-
-# -- results of benchmarks ------------------------------------------------------------
-
-
-def _problems(result):
-    """The problems of a result, which may be the path of a file."""
-    if isinstance(result, str | os.PathLike):
-        result = json.loads(Path(result).read_text())
-    if not isinstance(result, dict) or "problems" not in result:
-        raise ValueError(
-            "result must be what a benchmark returns, with the key 'problems', or the "
-            f"path of its JSON file, got {type(result).__name__}."
-        )
-    return result["problems"]
-
-
-def _problem(result, name):
-    problems = _problems(result)
-    if name not in problems:
-        raise ValueError(
-            f"result has no problem {name!r}; its problems are {sorted(problems)}."
-        )
-    return problems[name]
 
 
 def _method(problem, name):
@@ -759,8 +730,3 @@ def _method(problem, name):
             f"methods: result has no method {name!r}; it has {sorted(methods)}."
         )
     return methods[name]
-
-
-def _numbers(values):
-    """An array, with NaN for the null of JSON."""
-    return np.array(list(values), dtype=float)

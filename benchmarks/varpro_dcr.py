@@ -1,0 +1,51 @@
+"""GNvpro on the direct-current resistivity surrogate of its paper, beside peers."""
+
+from benchmarks._surrogates import (
+    NOTES,
+    Plan,
+    paper_figures,
+    quick_plan,
+    run_surrogate,
+    surrogate,
+)
+from sklearn_gn.datasets import make_dcr
+from sklearn_gn.networks import NeuralODE
+
+SAMPLES = 10_000
+SECONDS = 600.0
+SHAPE, PAPER_SHAPE, QUICK_SHAPE = (24, 24, 12), (48, 48, 24), (8, 8, 4)
+PAPER = {
+    "full GN": paper_figures(0.3837, 0.3650, 0.3517),
+    "Adam, 2400 units": paper_figures(0.2994, 0.2839, 0.2904),
+    "L-BFGSvpro": paper_figures(0.0786, 0.0763, 0.0747),
+    "GNvpro": paper_figures(0.0198, 0.0191, 0.0199),
+}
+PLAN = Plan(
+    network=NeuralODE(width=16, final_time=4.0, n_cells=2, n_levels=3),
+    units=1200,
+    seconds=SECONDS,
+    adam_batches=(32,),
+    aims={"units": 0.0199},
+    paper=PAPER,
+)
+
+
+def run(args):
+    n_samples = args.samples or (100 if args.quick else SAMPLES)
+    shape = PAPER_SHAPE if args.paper_size else SHAPE
+    shape = QUICK_SHAPE if args.quick else shape
+    bunch = make_dcr(
+        n_samples, shape=shape, data_home=args.data, return_X_y=False, verbose=1
+    )
+    plan = PLAN._replace(seconds=args.seconds or SECONDS)
+    plan = quick_plan(PLAN, args.seconds) if args.quick else plan
+    cells = " x ".join(map(str, shape))
+    problem = surrogate(f"DCR, {cells} cells", bunch, center=True, quick=args.quick)
+    notes = [
+        *NOTES,
+        f"The data are those of sklearn_gn.datasets.make_dcr, {n_samples:,} samples on "
+        f"{cells} cells, less the mean of the training targets. The paper has "
+        f"{SAMPLES:,} on 48 x 48 x 24.",
+        "Adam has batches of 32; batches of 2, the paper's, would take hours.",
+    ]
+    return {"problems": run_surrogate("dcr", problem, plan, args), "notes": notes}

@@ -1,0 +1,125 @@
+"""What the networks share: parameters that a grid search reaches, and identity."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+
+ACTIVATIONS = {
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "sigmoid": jax.nn.sigmoid,
+    "softplus": jax.nn.softplus,
+    "silu": jax.nn.silu,
+    "gelu": jax.nn.gelu,
+    "sin": jnp.sin,
+    "identity": lambda x: x,
+}
+
+
+def activation_function(name):
+    """The function of that name.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    if name not in ACTIVATIONS:
+        raise ValueError(
+            f"activation={name!r} is unknown; the activations are "
+            f"{sorted(ACTIVATIONS)}."
+        )
+    return ACTIVATIONS[name]
+
+
+class Network:
+    """A feature extractor ``x -> z(x; theta)``, described by the words of ``__init__``.
+
+    Two networks of the same words are equal, so that compiled functions are shared.
+    Subclasses have ``init(rng, n_inputs)``, which draws parameters in numpy, and
+    ``apply(params, x)``.
+    """
+
+    n_levels = 1
+    plain_penalty = True  # whether B is the identity
+
+    @classmethod
+    def _words(cls):
+        return [name for name in inspect.signature(cls.__init__).parameters][1:]
+
+    def get_params(self, deep=True):
+        """Constructor words and their values.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Without effect; scikit-learn passes it.
+
+        Returns
+        -------
+        dict
+        """
+        del deep
+        return {name: getattr(self, name) for name in self._words()}
+
+    def set_params(self, **params):
+        """Change constructor words.
+
+        Parameters
+        ----------
+        **params : dict
+            Words and their new values.
+
+        Returns
+        -------
+        Network
+        """
+        for name, value in params.items():
+            if name not in self._words():
+                raise ValueError(
+                    f"{type(self).__name__} has no parameter {name!r}; it has "
+                    f"{self._words()}."
+                )
+            setattr(self, name, value)
+        return self
+
+    def _key(self):
+        return (
+            type(self),
+            *(_hashable(value) for value in self.get_params().values()),
+        )
+
+    def __eq__(self, other):
+        return isinstance(other, Network) and self._key() == other._key()
+
+    def __hash__(self):
+        return hash(self._key())
+
+    def __repr__(self):
+        words = ", ".join(f"{k}={v!r}" for k, v in self.get_params().items())
+        return f"{type(self).__name__}({words})"
+
+    def check(self):
+        """Raise a ValueError where a word is out of its range."""
+
+    def roughness(self, params):
+        """``B theta``, whose square is penalised: here the parameters themselves."""
+        return params
+
+    def level_of(self, params):
+        """Number of the level that parameters belong to."""
+        del params
+        return 0
+
+    def split(self, params):
+        """Weights and biases, as two lists."""
+        raise NotImplementedError
+
+    def refine(self, params):
+        """Parameters of the next level; only networks with levels have one."""
+        raise NotImplementedError
+
+
+def _hashable(value):
+    return tuple(_hashable(v) for v in value) if isinstance(value, list) else value

@@ -1,0 +1,105 @@
+"""Convolutional network for images."""
+
+from numbers import Integral
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sklearn_gn.networks._base import Network
+
+
+class CNN(Network):
+    """Convolutions with relu, average pooling between them, the mean at the end.
+
+    Parameters
+    ----------
+    image_shape : tuple of int
+        (height, width) or (height, width, channels); a row of X is an image in C order.
+
+    channels : tuple of int, default=(32, 64)
+        Channels of the convolutions; the last one is the number of features.
+
+    kernel_size : int, default=5
+        Height and width of the kernels, in pixels.
+    """
+
+    def __init__(self, image_shape, channels=(32, 64), kernel_size=5):
+        self.image_shape = image_shape
+        self.channels = channels
+        self.kernel_size = kernel_size
+
+    def _shape(self):
+        shape = tuple(self.image_shape)
+        return shape if len(shape) == 3 else (*shape, 1)
+
+    def check(self):
+        """Raise a ValueError where a word is out of its range."""
+        for name in ("image_shape", "channels"):
+            values = tuple(getattr(self, name))
+            if not values or not all(isinstance(v, Integral) and v > 0 for v in values):
+                raise ValueError(
+                    f"{name} must hold positive integers, got {getattr(self, name)!r}."
+                )
+        if len(tuple(self.image_shape)) not in (2, 3):
+            raise ValueError(
+                "image_shape must be (height, width) or (height, width, channels), got "
+                f"{self.image_shape!r}."
+            )
+
+    def init(self, rng, n_inputs):
+        """Draw uniform kernels of variance ``1 / (3 fan_in)``; there is no bias.
+
+        Parameters
+        ----------
+        rng : RandomState
+        n_inputs : int
+            Pixels times channels.
+
+        Returns
+        -------
+        tuple of ndarray
+            Kernels of shape (size, size, channels in, channels out).
+
+        Raises
+        ------
+        ValueError
+            If ``n_inputs`` is not that of ``image_shape``.
+        """
+        shape = self._shape()
+        if n_inputs != np.prod(shape):
+            raise ValueError(
+                f"image_shape={self.image_shape!r} has {np.prod(shape)} values, X has "
+                f"{n_inputs} features."
+            )
+        size, before, kernels = self.kernel_size, shape[2], []
+        for after in self.channels:
+            bound = 1 / np.sqrt(size * size * before)
+            kernels.append(rng.uniform(-bound, bound, (size, size, before, after)))
+            before = after
+        return tuple(kernels)
+
+    def split(self, params):
+        """Kernels; there are no biases."""
+        return list(params), []
+
+    def apply(self, params, x):
+        """Features of shape (m, channels[-1])."""
+        x = x.reshape(x.shape[0], *self._shape())
+        for k, kernel in enumerate(params):
+            if k:
+                x = _pool(x)
+            x = lax.conv_general_dilated(
+                x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            x = jax.nn.relu(x)
+        return jnp.mean(x, axis=(1, 2))
+
+
+def _pool(x):
+    """Means of 2 x 2 pixels; an odd last row or column is left out."""
+    m, height, width, channels = x.shape
+    h, w = height // 2, width // 2
+    x = x[:, : 2 * h, : 2 * w].reshape(m, h, 2, w, 2, channels)
+    return jnp.mean(x, axis=(2, 4))
