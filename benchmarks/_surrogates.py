@@ -40,7 +40,7 @@ from benchmarks._varpro import (
 from sklearn_gn import VarProNetRegressor
 from sklearn_gn.networks import NeuralODE
 
-ALPHA = 1e-10
+ALPHA = 1e-7
 ADAM_RATES = (1e-3, 3e-3, 1e-2)
 INNER_SHARE = 0.1  # of the time of a fit, at most
 MOST_TARGETS = 100  # of gradient boosting, which fits them one by one

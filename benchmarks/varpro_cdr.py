@@ -20,7 +20,7 @@ PAPER = {
     "GNvpro": paper_figures(0.0045, 0.0057, 0.0060),
 }
 PLAN = Plan(
-    network=NeuralODE(width=8, final_time=4.0, n_cells=2, n_levels=3),
+    network=NeuralODE(8, final_time=4.0, n_cells=2, n_levels=3, input_gain=0.05),
     units=600,
     seconds=SECONDS,
     adam_batches=(2, 16),
