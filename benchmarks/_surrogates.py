@@ -56,6 +56,7 @@ MLP_VARIANTS = tuple(
 )
 MLP_ADAM_RATES = (1e-3, 5e-3)
 MLP_POINTS = 40  # of a curve
+PILOT_ITERATIONS = 5  # of every level: the first ones of a level take longer
 MLP_PILOT = 20  # iterations of L-BFGS that tell how many fit in the time
 
 NOTES = (
@@ -225,8 +226,10 @@ def iterations_for(estimator, problem, seconds):
     """How many iterations the seconds allow, the same number on every level."""
     pilot = short(estimator)
     n_levels = pilot.max_iter
+    pilot.set_params(max_iter=PILOT_ITERATIONS * n_levels)
     _, recorder = recorded_fit(pilot, problem)
-    return n_levels * max(1, int(seconds / recorder.points[-1]["seconds"]))
+    share = seconds / recorder.points[-1]["seconds"]
+    return n_levels * max(1, int(PILOT_ITERATIONS * share))
 
 
 def _after(seconds):
