@@ -1,0 +1,319 @@
+"""Fields and the operators that take fields to fields.
+
+A field is a function of ONE point ``x``, an array of shape (d,), with names for its
+axes and outputs. Operators differentiate it by forward automatic differentiation,
+so that they compose: ``div(k * grad(u))`` is a field.
+
+Evaluate a field only at the point that the residual was given, and take at most two
+derivatives of the unknown ``u``: the solver may hand over the Taylor polynomial of
+second order about that point, which has the value, first and second derivatives of u
+there and nowhere else.
+"""
+
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+_AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
+
+
+class Field:
+    """A function of one point, with names.
+
+    ``u[0]``, ``u["p"]`` are components, ``u[:2]``, ``u["u", "v"]`` fields of several;
+    ``u, v, p = field`` unpacks. Fields combine by ``+ - * / **`` and ``@`` with fields,
+    functions of a point, numbers and arrays; two shapes must be equal, or one a scalar.
+
+    Parameters
+    ----------
+    function : callable
+        Takes ``x`` of shape (d,), returns an array: () for a scalar field, (q,) for one
+        of q components.
+
+    axes : tuple of str
+        Names of the d axes.
+
+    time : str, default=None
+        The axis that is time, which ``grad``, ``div``, ``laplacian`` and ``hessian``
+        leave out.
+
+    outputs : tuple of str, default=None
+        Names of the components.
+
+    Examples
+    --------
+    >>> from sklearn_gn.pde import Field, laplacian
+    >>> u = Field(lambda x: x[0] ** 2 * x[1], axes=("x", "y"))
+    >>> float(laplacian(u)([1.0, 3.0]))
+    6.0
+    """
+
+    __array_ufunc__ = None  # arrays of numpy on the left leave the operation to us
+
+    def __init__(self, function, axes, time=None, outputs=None):
+        self.function = function
+        self.axes = axes
+        self.time = time
+        self.outputs = outputs
+
+    def __call__(self, x):
+        """Value at a point of shape (d,)."""
+        return jnp.asarray(self.function(jnp.asarray(x)))
+
+    def __repr__(self):
+        return f"Field(axes={self.axes}, time={self.time!r}, outputs={self.outputs})"
+
+    def derived(self, function, outputs=None):
+        """A field of another function on the same axes."""
+        return Field(function, self.axes, self.time, outputs)
+
+    def axis(self, name):
+        """Index of an axis, given by name or index."""
+        if isinstance(name, str) and name in self.axes:
+            return self.axes.index(name)
+        if not isinstance(name, str) and -len(self.axes) <= name < len(self.axes):
+            return name % len(self.axes)
+        raise ValueError(f"axis {name!r} is unknown; the axes are {self.axes}.")
+
+    def coordinate(self, name):
+        """A coordinate of the point, as a field."""
+        index = self.axis(name)
+        return self.derived(lambda x: x[index])
+
+    @property
+    def space(self):
+        """Indices of the axes that are not time."""
+        return [i for i, name in enumerate(self.axes) if name != self.time]
+
+    def __getitem__(self, key):
+        several = isinstance(key, (tuple, list))
+        chosen = [self._output(k) for k in key] if several else self._output(key)
+
+        def components(x):
+            value = jnp.atleast_1d(self(x))
+            _check_index(chosen, value.shape[0])
+            return value[np.array(chosen) if several else chosen]
+
+        names = None
+        if self.outputs is not None:
+            _check_index(chosen, len(self.outputs), self.outputs)
+            found = np.array(self.outputs, dtype=object)[chosen]
+            names = tuple(np.atleast_1d(found).tolist())
+        return self.derived(components, names)
+
+    def _output(self, key):
+        if not isinstance(key, str):
+            return key
+        if key not in (self.outputs or ()):
+            raise ValueError(
+                f"output {key!r} is unknown; the outputs are {self.outputs}."
+            )
+        return self.outputs.index(key)
+
+    def __iter__(self):
+        if self.outputs is None:  # the shape is known at a point only
+            raise TypeError("a field without names of outputs cannot be unpacked.")
+        return (self[i] for i in range(len(self.outputs)))
+
+    def __neg__(self):
+        return self.derived(lambda x: -self(x))
+
+
+def _check_index(index, count, names=None):
+    for i in index if isinstance(index, list) else [index]:
+        if not isinstance(i, slice) and not -count <= i < count:
+            known = f": {names}" if names else ""
+            raise ValueError(f"output {i} is out of range; there are {count}{known}.")
+
+
+def _binary(symbol, function):
+    def combine(owner, left, right):
+        def value(x):
+            a, b = (f(x) if callable(f) else f for f in (left, right))
+            shapes = jnp.shape(a), jnp.shape(b)
+            if symbol != "@" and () not in shapes and shapes[0] != shapes[1]:
+                raise ValueError(
+                    f"fields of shapes {shapes[0]} and {shapes[1]} do not combine by "
+                    f"{symbol}; their shapes must be equal, or one a scalar."
+                )
+            return function(a, b)
+
+        return owner.derived(value)
+
+    def forward(self, other):
+        return combine(self, self, other)
+
+    def backward(self, other):
+        return combine(self, other, self)
+
+    return forward, backward
+
+
+for _name, _symbol in [
+    ("add", "+"),
+    ("sub", "-"),
+    ("mul", "*"),
+    ("truediv", "/"),
+    ("pow", "**"),
+    ("matmul", "@"),
+]:
+    _forward, _backward = _binary(_symbol, getattr(operator, _name))
+    setattr(Field, f"__{_name}__", _forward)
+    setattr(Field, f"__r{_name}__", _backward)
+
+
+def apply(function, *fields):
+    """Apply a function of ``jax.numpy`` to the values of fields.
+
+    Parameters
+    ----------
+    function : callable
+        Such as ``jnp.sin``.
+    *fields : Field
+        Its arguments.
+
+    Returns
+    -------
+    Field
+    """
+    for field in fields:
+        _check(field, "apply")
+    return fields[0].derived(lambda x: function(*(field(x) for field in fields)))
+
+
+def d(u, *axes):
+    """Partial derivative: ``d(u, "x")``, ``d(u, "x", "t")``, ``d(u, "x", "x")``.
+
+    Parameters
+    ----------
+    u : Field
+    *axes : str or int
+        Axes to differentiate along, one after the other.
+
+    Returns
+    -------
+    Field
+        Of the shape of ``u``.
+    """
+    _check(u, "d")
+    if not axes:
+        raise ValueError(f"d needs an axis; the axes are {u.axes}.")
+    function = u
+    for index in map(u.axis, axes):
+        function = _along(function, index)
+    return u.derived(function, u.outputs)
+
+
+def grad(u):
+    """Gradient over the axes of space, appended as the last axis.
+
+    Parameters
+    ----------
+    u : Field
+
+    Returns
+    -------
+    Field
+        Of shape (n_space,), or (q, n_space) for q components.
+    """
+    _check(u, "grad")
+    return u.derived(_gradient(u, u.space))
+
+
+def div(v):
+    """Divergence over the axes of space: contracts the last axis.
+
+    Parameters
+    ----------
+    v : Field
+        Of shape (n_space,), or (q, n_space), each row of which is a vector field.
+
+    Returns
+    -------
+    Field
+        Of shape (), or (q,).
+    """
+    _check(v, "div")
+    n_space = len(v.space)
+
+    def divergence(x):
+        jacobian = _gradient(v, v.space)(x)
+        if jacobian.ndim < 2 or jacobian.shape[-2] != n_space:
+            raise ValueError(
+                f"div needs a field with {n_space} components, one for each axis of "
+                f"space, got the shape {jacobian.shape[:-1]}."
+            )
+        return jnp.trace(jacobian, axis1=-2, axis2=-1)
+
+    return v.derived(divergence)
+
+
+def laplacian(u):
+    """Sum of the second derivatives over the axes of space, for each component.
+
+    Parameters
+    ----------
+    u : Field
+
+    Returns
+    -------
+    Field
+        Of the shape of ``u``.
+    """
+    _check(u, "laplacian")
+
+    def trace(x):
+        second = _for_each(lambda i: _along(_along(u, i), i)(x), u.space)
+        return jnp.sum(second, axis=-1)
+
+    return u.derived(trace, u.outputs)
+
+
+def hessian(u):
+    """Second derivatives over the axes of space, appended as the last two axes.
+
+    Parameters
+    ----------
+    u : Field
+
+    Returns
+    -------
+    Field
+        Of shape (n_space, n_space), or (q, n_space, n_space).
+    """
+    _check(u, "hessian")
+    return u.derived(_gradient(_gradient(u, u.space), u.space))
+
+
+def _check(field, name):
+    if not isinstance(field, Field):
+        raise TypeError(
+            f"{name} takes a field, got {type(field).__name__}; write {name}(u)(x), "
+            f"not {name}(u(x))."
+        )
+
+
+def _along(function, index):
+    """Derivative along an axis, whose index may be traced."""
+
+    def derivative(x):
+        direction = (np.arange(x.size, dtype=np.int32) == index).astype(x.dtype)
+        return jax.jvp(function, (x,), (direction,))[1]
+
+    return derivative
+
+
+def _gradient(function, indices):
+    return lambda x: _for_each(lambda i: _along(function, i)(x), indices)
+
+
+def _for_each(function, indices):
+    """Values of a function of an axis, stacked as the last axis."""
+    indices = np.array(indices, dtype=np.int32)
+    if len(indices) <= _AXES_AT_ONCE:
+        return jax.vmap(function, out_axes=-1)(indices)
+    values = lax.map(function, indices, batch_size=_AXES_AT_ONCE)
+    return jnp.moveaxis(values, 0, -1)

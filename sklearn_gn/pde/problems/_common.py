@@ -1,0 +1,130 @@
+"""What the problems share: parameters checked, references stored and compared."""
+
+import hashlib
+import json
+import os
+import uuid
+import warnings
+from dataclasses import replace
+from numbers import Integral, Real
+from pathlib import Path
+
+import numpy as np
+
+_memory = {}
+
+
+def stored(name, parameters, generate):
+    """Return the arrays that ``generate`` makes, from memory or disk if they are there.
+
+    The folder is that of the generated data sets: ``sklearn_gn`` in the data folder of
+    scikit-learn, which the environment variable ``SCIKIT_LEARN_DATA`` moves.
+
+    Parameters
+    ----------
+    name : str
+        Beginning of the file's name.
+    parameters : dict
+        All that the arrays depend on: numbers and strings.
+    generate : callable
+        Called without arguments; returns a dict of arrays.
+
+    Returns
+    -------
+    dict of ndarrays
+    """
+    key = json.dumps({"name": name, **parameters}, sort_keys=True)
+    if key not in _memory:
+        _memory[key] = _from_disk(name, key, generate)
+    return _memory[key]
+
+
+def _from_disk(name, key, generate):
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    home = os.environ.get("SCIKIT_LEARN_DATA", Path("~", "scikit_learn_data"))
+    path = Path(home, "sklearn_gn", f"{name}_{digest}.npz").expanduser()
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if file["key"].item() == key:
+                return {field: file[field] for field in file.files if field != "key"}
+    except FileNotFoundError:
+        pass
+    except Exception as error:  # a damaged archive can raise nearly anything
+        _warn(f"The file {path} cannot be used ({error}): computed again.")
+    arrays = generate()
+    try:
+        _write(path, key, arrays)
+    except OSError as error:
+        _warn(f"{name} could not be stored in {path} ({error}).")
+    return arrays
+
+
+def _write(path, key, arrays):
+    """Write beside the place and move there: a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.stem}_{uuid.uuid4().hex}.part")
+    try:
+        with temporary.open("xb") as file:
+            np.savez(file, key=np.array(key), **arrays)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _warn(message):
+    warnings.warn(message, UserWarning, stacklevel=4)
+
+
+class Computed:
+    """A reference that is computed on a grid.
+
+    It is a frozen dataclass of the numbers that determine it. ``points`` and ``values``
+    are computed when they are first wanted and then kept, in memory and on disk.
+    """
+
+    def convergence(self, **resolutions):
+        """Compare with references of other resolution.
+
+        Parameters
+        ----------
+        **resolutions : sequence of int
+            Values of a field of the class, by its name, such as ``n_modes=(32, 48)``.
+
+        Returns
+        -------
+        dict of dict of float
+            By name and by value: the Euclidean norm of the difference on the grid,
+            relative to that of this reference. Components that are not known are left
+            out.
+        """
+        return {
+            name: {n: self._difference(replace(self, **{name: n})) for n in several}
+            for name, several in resolutions.items()
+        }
+
+    def _difference(self, other):
+        known = ~np.isnan(self.values)
+        return relative_difference(other.values[known], self.values[known])
+
+
+def relative_difference(values, others):
+    """Return |values - others| / |others| in the Euclidean norm."""
+    return float(np.linalg.norm(values - others) / np.linalg.norm(others))
+
+
+def grid(*axes):
+    """Return the points of a tensor grid, the last axis running fastest."""
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+
+
+def check_positive(name, value):
+    """Raise a ValueError where a parameter is not a positive number."""
+    if not isinstance(value, Real) or not 0 < value < np.inf:
+        raise ValueError(f"{name} must be a positive number, got {value!r}.")
+
+
+def check_count(name, value, *, least=1, multiple=1):
+    """Raise a ValueError where a parameter is not a large enough integer."""
+    if not isinstance(value, Integral) or value < least or value % multiple:
+        kind = "an integer" if multiple == 1 else f"a multiple of {multiple}"
+        raise ValueError(f"{name} must be {kind}, at least {least}, got {value!r}.")

@@ -1,0 +1,113 @@
+"""Kovasznay flow: the steady flow behind a grid of cylinders."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.pde.conditions import Dirichlet
+from sklearn_gn.pde.domains import Box
+from sklearn_gn.pde.operators import div, grad, laplacian
+from sklearn_gn.pde.problem import Problem
+from sklearn_gn.pde.problems._common import check_positive
+
+
+def navier_stokes(u, x, nu):
+    r"""Steady incompressible flow in two dimensions, outputs u, v, p.
+
+    .. math:: (v \cdot \nabla) v + \nabla p - \nu \Delta v = 0, \qquad
+        \nabla \cdot v = 0.
+
+    Parameters
+    ----------
+    u : Field
+    x : array of shape (2,)
+    nu : float
+        Viscosity.
+
+    Returns
+    -------
+    tuple
+        Balance of momentum (2,), divergence ().
+    """
+    velocity, pressure = u[:2], u["p"]
+    convection = grad(velocity)(x) @ velocity(x)
+    momentum = convection + grad(pressure)(x) - nu * laplacian(velocity)(x)
+    return momentum, div(velocity)(x)
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """Velocity and pressure at a point; the pressure is known up to a constant."""
+
+    reynolds: float
+
+    def __call__(self, x):
+        half = self.reynolds / 2
+        # half - sqrt(half^2 + 4 pi^2), which cancels for large numbers.
+        rate = -4 * np.pi**2 / (half + np.sqrt(half**2 + 4 * np.pi**2))
+        growth, angle = jnp.exp(rate * x[0]), 2 * np.pi * x[1]
+        u = 1 - growth * jnp.cos(angle)
+        v = rate / (2 * np.pi) * growth * jnp.sin(angle)
+        return jnp.stack([u, v, (1 - growth**2) / 2])
+
+
+@dataclass(frozen=True)
+class _Velocity:
+    flow: _Flow
+
+    def __call__(self, x):
+        return self.flow(x)[:2]
+
+
+def Kovasznay(reynolds=40.0, viscosity=None):
+    r"""Kovasznay flow: steady Navier-Stokes equations with a closed solution.
+
+    On :math:`[-0.5, 1] \times [-0.5, 1.5]`, with :math:`\nu = 1/Re` and
+    :math:`\lambda = Re/2 - \sqrt{Re^2/4 + 4 \pi^2}`,
+
+    .. math::
+        u = 1 - e^{\lambda x} \cos 2 \pi y, \quad
+        v = \tfrac{\lambda}{2 \pi} e^{\lambda x} \sin 2 \pi y, \quad
+        p = \tfrac12 (1 - e^{2 \lambda x}) + \text{const}.
+
+    The velocity is given on the boundary. The pressure is determined up to a constant:
+    compare it without its mean.
+
+    Parameters
+    ----------
+    reynolds : float, default=40.0
+        Reynolds number Re.
+
+    viscosity : float or Unknown, default=None
+        What stands for :math:`\nu` in the equations, such as
+        ``Unknown(0.1, positive=True)`` where it is to be found from data. None is
+        1 / reynolds.
+
+    Returns
+    -------
+    Problem
+        Axes x, y; outputs u, v, p; coefficient nu.
+
+    References
+    ----------
+    L. I. G. Kovasznay, "Laminar flow behind a two-dimensional grid", Mathematical
+    Proceedings of the Cambridge Philosophical Society 44 (1948), 58-62.
+
+    Examples
+    --------
+    >>> from sklearn_gn.pde.problems import Kovasznay
+    >>> Kovasznay(reynolds=20).outputs
+    ('u', 'v', 'p')
+    """
+    check_positive("reynolds", reynolds)
+    flow = _Flow(float(reynolds))
+    return Problem(
+        navier_stokes,
+        Box(x=(-0.5, 1.0), y=(-0.5, 1.5)),
+        conditions=(Dirichlet(_Velocity(flow), outputs=("u", "v")),),
+        outputs=("u", "v", "p"),
+        coefficients={"nu": 1 / reynolds if viscosity is None else viscosity},
+        exact=flow,
+        name="Kovasznay",
+    )
