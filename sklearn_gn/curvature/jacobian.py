@@ -149,7 +149,28 @@ def symmetric_product(a):
     return jnp.tril(lower) + jnp.tril(lower, -1).T
 
 
-def normal_matrix(parts):
+def normal_matrix(parts, row_scale=None):
     """``J^T J`` of shape (n, n), for fewer parameters than residuals."""
     rows = dense(parts)
+    if row_scale is not None:
+        rows = row_scale[:, None] * rows
     return symmetric_product(rows.T)
+
+
+def row_squares(parts):
+    """Squared lengths of the rows, the diagonal of the Gramian, of shape (m,)."""
+    return sum(jnp.sum(piece() ** 2, axis=1) for piece in pieces(parts))
+
+
+def columns(parts, chosen, row_scale=None):
+    """Columns of the Gramian, of shape (m, k), with rows and columns scaled."""
+    total = None
+    for piece in pieces(parts):
+        rows = piece()
+        if total is not None:
+            rows, total = lax.optimization_barrier((rows, total))
+        product = rows @ rows[chosen].T
+        total = product if total is None else total + product
+    if row_scale is None:
+        return total
+    return row_scale[:, None] * total * row_scale[chosen][None]

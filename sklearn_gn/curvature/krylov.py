@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sklearn_gn.curvature.trees import add, dot
 from sklearn_gn.curvature.trust_region import SpectralModel
 
 
@@ -35,13 +36,13 @@ def conjugate_gradient(product, right, *, start=None, precondition=None, tol, ma
     """
     precondition = precondition or (lambda r: r)
     z = precondition(right)
-    scale = _dot(right, z)
+    scale = dot(right, z)
     if start is None:
         x, r = jax.tree.map(jnp.zeros_like, right), right
     else:
-        x, r = start, _add(right, -1, product(start))
+        x, r = start, add(right, -1, product(start))
         z = precondition(r)
-    size = _dot(r, z)
+    size = dot(r, z)
 
     def unfinished(carry):
         *_, size, count = carry
@@ -50,14 +51,14 @@ def conjugate_gradient(product, right, *, start=None, precondition=None, tol, ma
     def iterate(carry):
         x, r, p, size, count = carry
         image = product(p)
-        curvature = _dot(p, image)
+        curvature = dot(p, image)
         # Zero or negative only by rounding, when there is nothing left to gain.
         usable = curvature > 0
         length = jnp.where(usable, size / jnp.where(usable, curvature, 1), 0)
-        x, r = _add(x, length, p), _add(r, -length, image)
+        x, r = add(x, length, p), add(r, -length, image)
         z = precondition(r)
-        new = jnp.where(usable, _dot(r, z), 0)
-        return x, r, _add(z, new / size, p), new, count + 1
+        new = jnp.where(usable, dot(r, z), 0)
+        return x, r, add(z, new / size, p), new, count + 1
 
     x, _, _, last, count = lax.while_loop(
         unfinished, iterate, (x, r, z, size, jnp.int32(0))
@@ -136,12 +137,3 @@ def lanczos(product, gradient, *, rank, tol):
         SpectralModel(jnp.maximum(values, 0), size * vectors[0], basis @ vectors),
         count,
     )
-
-
-def _dot(a, b):
-    parts = jax.tree.leaves(jax.tree.map(lambda u, v: jnp.sum(u * v), a, b))
-    return sum(parts[1:], parts[0])
-
-
-def _add(a, factor, b):
-    return jax.tree.map(lambda u, v: u + factor * v, a, b)

@@ -1,11 +1,7 @@
 """What the generators share: work in chunks, results on disk."""
 
-import hashlib
 import json
-import os
 import time
-import uuid
-import warnings
 from numbers import Integral
 from pathlib import Path
 
@@ -13,6 +9,8 @@ import numpy as np
 from sklearn.datasets import get_data_home
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
+
+from sklearn_gn._store import load_or_generate
 
 
 def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):
@@ -101,54 +99,15 @@ def cached(name, parameters, generate, *, random_state, cache, data_home, verbos
     if not cache or not isinstance(random_state, Integral):
         return generate()
     key = json.dumps({**parameters, "random_state": int(random_state)}, sort_keys=True)
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    try:
-        folder = Path(get_data_home(), "sklearn_gn") if data_home is None else data_home
-        path = Path(folder).expanduser() / f"{name}_{digest}.npz"
-        arrays = _read(path, key)
-    except OSError as error:  # no such folder can be made, or not for us to read
-        _warn(f"The cache of {name} cannot be read ({error}): generated without it.")
-        return generate()
-    if arrays is not None:
+
+    def folder():
+        return Path(get_data_home(), "sklearn_gn") if data_home is None else data_home
+
+    def announce(path):
         if verbose:
             print(f"[make_{name}] read from {path}", flush=True)
-        return arrays
-    arrays = generate()
-    try:
-        _write(path, key, arrays)
-    except OSError as error:
-        _warn(f"{name} could not be stored in {path} ({error}).")
-    return arrays
 
-
-def _read(path, key):
-    """Return the arrays of the file, None if it is not there or not whole."""
-    if not path.exists():
-        return None
-    with path.open("rb") as stream:
-        try:
-            with np.load(stream, allow_pickle=False) as file:
-                if file["key"].item() == key:
-                    return {name: file[name] for name in file.files if name != "key"}
-            cause = "it is of other parameters"
-        except Exception as error:  # a damaged archive can raise nearly anything
-            cause = error
-    _warn(f"The file {path} cannot be used ({cause}): generated again.", depth=3)
-    return None
-
-
-def _write(path, key, arrays):
-    """Write beside the place and move there: a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.stem}_{uuid.uuid4().hex}.part")
-    try:
-        with temporary.open("xb") as file:
-            np.savez(file, key=np.array(key), **arrays)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _warn(message, *, depth=2):
-    """Warn at the caller of the generator, which is the caller of ``cached``."""
-    warnings.warn(message, UserWarning, stacklevel=depth + 2)
+    # Warnings point to the caller of the generator, which is our caller.
+    return load_or_generate(
+        name, key, generate, folder=folder, stacklevel=3, on_read=announce
+    )

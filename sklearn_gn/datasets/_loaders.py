@@ -152,7 +152,7 @@ def _mat_array(path, ndim, role):
     with Path(path).expanduser().open("rb") as file:
         try:
             variables = loadmat(file)
-        except NotImplementedError as error:
+        except NotImplementedError as error:  # how SciPy refuses HDF5 files
             raise ValueError(
                 f"{path} is a MATLAB file of version 7.3, which SciPy cannot read. "
                 f"Store it with save(..., '-v7')."

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import train_test_split
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, validate_data
@@ -323,10 +324,7 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _check_validation_data(self, X_val, y_val, n_targets):
         """Validate ``X_val`` and ``y_val``; None where they are not given."""
-        if (X_val is None) != (y_val is None):
-            missing = "y_val" if y_val is None else "X_val"
-            raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
-        if X_val is None:
+        if not check_validation_pair(X_val, y_val):
             return None
         X_val, y_val = validate_data(
             self, X_val, y_val, reset=False, multi_output=True, dtype=np.float64
@@ -369,6 +367,51 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         self.converged_ = run.converged
         self.stop_reason_ = run.stop_reason
         run.warn_if_not_converged()
+
+
+def check_validation_pair(X_val, y_val):
+    """Whether validation data are given; a ValueError where only half of them is."""
+    if (X_val is None) != (y_val is None):
+        missing = "y_val" if y_val is None else "X_val"
+        raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
+    return X_val is not None
+
+
+def validation_split(n_rows, fraction, rng, labels=None):
+    """Draw the rows to set aside for validation, stratified where that is possible.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of distinct rows.
+    fraction : float
+        Share of them to set aside.
+    rng : RandomState
+    labels : ndarray of int of shape (n_rows,), default=None
+        Numbers of their classes.
+
+    Returns
+    -------
+    train, val : ndarrays of int
+        Numbers of the rows, in random order.
+    """
+    n_val = max(1, round(fraction * n_rows))
+    if n_val >= n_rows:
+        raise ValueError(
+            f"validation_fraction={fraction} of {n_rows} distinct rows leaves none for "
+            "training."
+        )
+    possible = False
+    if labels is not None:
+        counts = np.bincount(labels)
+        counts = counts[counts > 0]
+        possible = counts.min() > 1 and min(n_val, n_rows - n_val) >= len(counts)
+    return train_test_split(
+        np.arange(n_rows),
+        test_size=n_val,
+        random_state=rng,
+        stratify=labels if possible else None,
+    )
 
 
 def canonical_rows(X, y, sample_weight):

@@ -21,6 +21,7 @@ from sklearn_gn.estimators._base import (
     GaussNewtonEstimator,
     canonical_rows,
     check_sample_weight,
+    validation_split,
 )
 from sklearn_gn.networks.shallow_relu import ShallowReLU
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
@@ -490,14 +491,9 @@ class ShallowReLURegressor(
 
     def _split(self, X, y, weight, rng):
         """Set a random part of the distinct rows aside for validation."""
-        n_val = max(1, round(self.validation_fraction * len(X)))
-        if n_val >= len(X):
-            raise ValueError(
-                f"validation_fraction={self.validation_fraction} of {len(X)} distinct "
-                "rows leaves none for training."
-            )
-        shuffled = rng.permutation(len(X))
-        val, train = np.sort(shuffled[:n_val]), np.sort(shuffled[n_val:])
+        train, val = map(
+            np.sort, validation_split(len(X), self.validation_fraction, rng)
+        )
         weight_val = weight[val] / weight[val].sum()
         weight_train = weight[train] / weight[train].sum()
         return X[train], y[train], weight_train, (X[val], y[val], weight_val)

@@ -4,13 +4,10 @@ from numbers import Integral, Real
 
 import numpy as np
 from scipy import sparse
-from scipy.special import log_softmax, softmax
-from sklearn.base import ClassifierMixin, _fit_context
-from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state, compute_class_weight
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn import _jax
@@ -19,7 +16,9 @@ from sklearn_gn.estimators._base import (
     GaussNewtonEstimator,
     canonical_rows,
     check_sample_weight,
+    validation_split,
 )
+from sklearn_gn.estimators._classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.networks.affine import AffineHead
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS
 from sklearn_gn.solvers.fgn import Options, Rows, evaluate, row_spectrum, uniform
@@ -42,7 +41,7 @@ def _has_mini_batches(estimator):
     return True
 
 
-class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
+class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
     Minimises the objective of multinomial
@@ -229,6 +228,7 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
         "class_weight": [dict, StrOptions({"balanced"}), None],
         "shuffle": ["boolean"],
     }
+    _accept_sparse = "csr"
 
     def __init__(
         self,
@@ -320,18 +320,7 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
         weight = check_sample_weight(sample_weight, X)
         metadata = None if sample_weight is None else {"sample_weight": weight}
         start = self._previous_head() if self.warm_start else None
-        classes = np.unique(y[weight > 0])
-        if len(classes) < 2:
-            raise ValueError(
-                "y must hold at least two classes of positive weight, got one class: "
-                f"{classes.tolist()}."
-            )
-        if start is not None and not np.array_equal(classes, self.classes_):
-            raise ValueError(
-                "warm_start=True continues with the classes of the previous fit, "
-                f"{self.classes_.tolist()}; y has {classes.tolist()}."
-            )
-        self.classes_ = classes
+        self._find_classes(y, weight, previous=start is not None)
         validation = self._check_validation(X_val, y_val)
         rng = check_random_state(self.random_state)
         dense, code, kept, weight = self._canonical(X, y, weight)
@@ -436,67 +425,7 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
         logits = _logits(X, self.coef_, self.intercept_)
         return logits[:, 0] if len(self.classes_) == 2 else logits
 
-    def predict(self, X):
-        """Predict the labels.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Features.
-
-        Returns
-        -------
-        y : ndarray of shape (n_samples,)
-            The likeliest classes.
-        """
-        logits = self.decision_function(X)
-        code = (logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(axis=1)
-        return self.classes_[code]
-
-    def predict_proba(self, X):
-        """Probabilities of the classes.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Features.
-
-        Returns
-        -------
-        p : ndarray of shape (n_samples, n_classes)
-            In the order of ``classes_``.
-        """
-        return softmax(self._class_logits(X), axis=1)
-
-    def predict_log_proba(self, X):
-        """Logarithms of the probabilities.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Features.
-
-        Returns
-        -------
-        log_p : ndarray of shape (n_samples, n_classes)
-            In the order of ``classes_``; finite where the probability underflows.
-        """
-        return log_softmax(self._class_logits(X), axis=1)
-
-    def _class_logits(self, X):
-        logits = self.decision_function(X)
-        if logits.ndim == 1:
-            return np.stack([np.zeros_like(logits), logits], axis=1)
-        return logits
-
     # -- before the run ---------------------------------------------------------------
-
-    def _check_data(self, X, y, *, reset):
-        X, y = validate_data(
-            self, X, y, reset=reset, accept_sparse="csr", dtype=np.float64
-        )
-        check_classification_targets(y)
-        return X, y
 
     def _check_classes(self, classes, first):
         if first:
@@ -515,61 +444,17 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
                 f"call, {self.classes_.tolist()}."
             )
 
-    def _check_validation(self, X_val, y_val):
-        if (X_val is None) != (y_val is None):
-            missing = "y_val" if y_val is None else "X_val"
-            raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
-        if X_val is None:
-            return None
-        X_val, y_val = self._check_data(X_val, y_val, reset=False)
-        return X_val, self._encode(y_val, "y_val"), np.full(len(y_val), 1 / len(y_val))
-
-    def _encode(self, y, name):
-        """Numbers of the labels."""
-        code = np.searchsorted(self.classes_, y)
-        code = np.minimum(code, len(self.classes_) - 1)
-        unknown = self.classes_[code] != y
-        if unknown.any():
-            raise ValueError(
-                f"{name} holds labels that are not among classes_: "
-                f"{np.unique(y[unknown]).tolist()}."
-            )
-        return code
-
     def _canonical(self, X, y, weight):
         """Dense features, class numbers, and the distinct rows with their weights."""
-        if (weight == 0).any():
-            counted = weight > 0
-            X, y, weight = X[counted], y[counted], weight[counted]
-        X, code = _dense(X), self._encode(y, "y")
-        if self.class_weight is not None:
-            by_class = compute_class_weight(
-                self.class_weight,
-                classes=self.classes_,
-                y=y,
-                sample_weight=weight,
-            )
-            weight = weight * by_class[code]
+        X, code, weight = self._encode_weighted(X, y, weight)
+        X = _dense(X)
         kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
         return X, code, kept, weight
 
     def _split(self, X, label, kept, weight, rng):
         """Set a random part of the distinct rows aside for validation."""
-        n = len(kept)
-        n_val = max(1, round(self.validation_fraction * n))
-        if n_val >= n:
-            raise ValueError(
-                f"validation_fraction={self.validation_fraction} of {n} distinct rows "
-                "leaves none for training."
-            )
-        counts = np.bincount(label[kept])
-        counts = counts[counts > 0]
-        possible = counts.min() > 1 and min(n_val, n - n_val) >= len(counts)
-        train, val = train_test_split(
-            np.arange(n),
-            test_size=n_val,
-            random_state=rng,
-            stratify=label[kept] if possible else None,
+        train, val = validation_split(
+            len(kept), self.validation_fraction, rng, label[kept]
         )
         validation = X[kept[val]], label[kept[val]], weight[val] / weight[val].sum()
         return kept[train], weight[train], validation
@@ -654,11 +539,7 @@ class FGNSoftmaxHead(ClassifierMixin, GaussNewtonEstimator):
         X, label, weight = validation
 
         def loss(net):
-            logits = _logits(X, net.weight.T, net.bias)
-            if logits.shape[1] == 1:
-                logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
-            log_p = log_softmax(logits, axis=1)
-            return -float(weight @ log_p[np.arange(len(label)), label])
+            return cross_entropy(_logits(X, net.weight.T, net.bias), label, weight)
 
         return loss
 

@@ -2,22 +2,17 @@
 
 import math
 from numbers import Integral, Real
-from typing import NamedTuple
 
 import numpy as np
-from scipy.special import log_softmax, softmax
 from sklearn.base import (
-    ClassifierMixin,
     ClassNamePrefixFeaturesOutMixin,
     MultiOutputMixin,
     RegressorMixin,
     TransformerMixin,
     _fit_context,
 )
-from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state, compute_class_weight, gen_batches
+from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn import _jax
@@ -26,7 +21,10 @@ from sklearn_gn.estimators._base import (
     GaussNewtonEstimator,
     canonical_rows,
     check_sample_weight,
+    validation_split,
 )
+from sklearn_gn.estimators._classifier import SoftmaxClassifier, cross_entropy
+from sklearn_gn.estimators._scaling import Scaling
 from sklearn_gn.networks import CNN, MLP, NeuralODE
 from sklearn_gn.networks._base import Network
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, NETWORK_REGRESSOR_SOLVERS
@@ -47,58 +45,10 @@ from sklearn_gn.solvers.gnvpro import (
 )
 
 _BATCH_ROWS = 4096  # of predictions
-_FAR = 1e12  # in standard deviations of the training data
 _JOINT_WEIGHTS = 1200  # weights up to which the error bars take all of them
 _JACOBIAN_FLOATS = 2**27
 _LEARNING_RATES = {"adam": 1e-3, "sgd": 1e-2, "fgn": 0.1}
 _LARGEST_INT = np.iinfo(np.int32).max
-
-
-class _Scaling(NamedTuple):
-    """Features of mean 0 and variance 1; targets of mean 0 and mean variance 1.
-
-    One factor serves all targets, so that the loss is the user's up to that factor.
-    """
-
-    x_center: np.ndarray
-    x_scale: np.ndarray
-    y_center: np.ndarray
-    y_scale: float
-
-    @classmethod
-    def of(cls, X, y, weight):
-        x_center, x_scale = _moments(X, weight)
-        y_center, y_scale = _moments(y, weight)
-        y_scale = math.sqrt(np.mean(y_scale**2 * (np.ptp(y, axis=0) > 0)))
-        return cls(x_center, x_scale, y_center, y_scale if y_scale > 0 else 1.0)
-
-    @classmethod
-    def none(cls, X, y):
-        d, q = X.shape[1], y.shape[1]
-        return cls(np.zeros(d), np.ones(d), np.zeros(q), 1.0)
-
-    def x(self, X):
-        with np.errstate(over="ignore"):
-            return np.clip((X - self.x_center) / self.x_scale, -_FAR, _FAR)
-
-    @property
-    def loss_scale(self):
-        """Factor from losses in scaled units to the user's."""
-        with np.errstate(over="ignore"):
-            return float(np.square(np.float64(self.y_scale)))
-
-
-def _moments(A, weight):
-    """Weighted means and standard deviations; 1 for what is constant."""
-    # Divided first: squares of very large or small numbers leave the range of floats.
-    size = np.max(np.abs(A), axis=0)
-    size = np.where(size > 0, size, 1.0)
-    scaled = A / size
-    center = weight @ scaled
-    deviation = np.sqrt(weight @ (scaled - center) ** 2)
-    constant = deviation <= 16 * np.finfo(float).eps * np.abs(center)
-    deviation = np.where(constant, 1 / size, deviation)
-    return center * size, deviation * size
 
 
 class _VarProNet(
@@ -187,9 +137,9 @@ class _VarProNet(
         """Fit to canonical rows with targets, or probabilities, y of shape (m, k)."""
         network = self._network_object(X.shape[1])
         scaling = (
-            _Scaling.of(X, self._scaled_part(y), weight)
+            Scaling.of(X, self._scaled_part(y), weight)
             if self.scale
-            else _Scaling.none(X, self._scaled_part(y))
+            else Scaling.none(X, self._scaled_part(y))
         )
         t = self._scaled_targets(y, scaling)
         rows = self._rows(scaling.x(X), t, weight)
@@ -288,19 +238,12 @@ class _VarProNet(
     def _cast(self, value):
         return np.asarray(value, dtype=self.dtype)
 
-    def _split_rows(self, arrays, weight, rng, stratify=None):
+    def _split_rows(self, arrays, weight, rng, labels=None):
         """Set a random part of the distinct rows aside for validation."""
-        n = len(weight)
-        n_val = max(1, round(self.validation_fraction * n))
-        if n_val >= n:
-            raise ValueError(
-                f"validation_fraction={self.validation_fraction} of {n} distinct rows "
-                "leaves none for training."
-            )
-        train, val = train_test_split(
-            np.arange(n), test_size=n_val, random_state=rng, stratify=stratify
+        train, val = map(
+            np.sort,
+            validation_split(len(weight), self.validation_fraction, rng, labels),
         )
-        train, val = np.sort(train), np.sort(val)
         validation = *(a[val] for a in arrays), weight[val] / weight[val].sum()
         training = *(a[train] for a in arrays), weight[train] / weight[train].sum()
         return training, validation
@@ -773,7 +716,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         return y, std[:, 0] if self._single_target else std
 
 
-class VarProNetClassifier(ClassifierMixin, _VarProNet):
+class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     r"""Deep network classification by variable projection.
 
     The network ends in an affine layer W, which is a multinomial logistic regression on
@@ -1063,41 +1006,24 @@ class VarProNetClassifier(ClassifierMixin, _VarProNet):
             not fit together, or if fewer than two classes have weight.
         """
         solver = NETWORK_CLASSIFIER_SOLVERS.find(self.solver)
-        X, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
+        X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
         metadata = None if sample_weight is None else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
-        classes = np.unique(y[weight > 0])
-        if len(classes) < 2:
-            raise ValueError(
-                "y must hold at least two classes of positive weight, got one class: "
-                f"{classes.tolist()}."
-            )
-        if self.warm_start and hasattr(self, "_fitted"):
-            if not np.array_equal(classes, self.classes_):
-                raise ValueError(
-                    "warm_start=True continues with the classes of the previous fit, "
-                    f"{self.classes_.tolist()}; y has {classes.tolist()}."
-                )
-        self.classes_ = classes
+        previous = self.warm_start and hasattr(self, "_fitted")
+        self._find_classes(y, weight, previous=previous)
         validation = self._check_validation(X_val, y_val)
         rng = check_random_state(self.random_state)
-        counted = weight > 0
-        X, y, weight = X[counted], y[counted], weight[counted]
-        code = np.searchsorted(classes, y)
-        if self.class_weight is not None:
-            by_class = compute_class_weight(
-                self.class_weight, classes=classes, y=y, sample_weight=weight
-            )
-            weight = weight * by_class[code]
+        X, code, weight = self._encode_weighted(X, y, weight)
         kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
         X, code = X[kept], code[kept]
         if self.early_stopping and validation is None:
-            (X, code, weight), validation = self._split_classes(X, code, weight, rng)
+            (X, code, weight), validation = self._split_rows(
+                (X, code), weight, rng, code
+            )
         self._fit(
             X,
-            np.eye(len(classes))[code],
+            np.eye(len(self.classes_))[code],
             weight,
             n_samples=len(X),
             validation=validation,
@@ -1106,31 +1032,6 @@ class VarProNetClassifier(ClassifierMixin, _VarProNet):
             rng=rng,
         )
         return self
-
-    def _split_classes(self, X, code, weight, rng):
-        counts = np.bincount(code, minlength=len(self.classes_))
-        n_val = max(1, round(self.validation_fraction * len(X)))
-        fewest = min(n_val, len(X) - n_val)
-        possible = counts.min() > 1 and fewest >= len(self.classes_)
-        stratify = code if possible else None
-        return self._split_rows((X, code), weight, rng, stratify)
-
-    def _check_validation(self, X_val, y_val):
-        if (X_val is None) != (y_val is None):
-            missing = "y_val" if y_val is None else "X_val"
-            raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
-        if X_val is None:
-            return None
-        X_val, y_val = validate_data(self, X_val, y_val, reset=False, dtype=np.float64)
-        code = np.searchsorted(self.classes_, y_val)
-        code = np.minimum(code, len(self.classes_) - 1)
-        unknown = self.classes_[code] != y_val
-        if unknown.any():
-            raise ValueError(
-                "y_val holds labels that are not among classes_: "
-                f"{np.unique(y_val[unknown]).tolist()}."
-            )
-        return X_val, code, np.full(len(code), 1 / len(code))
 
     def _scaled_part(self, y):
         return np.zeros((len(y), 1 if y.shape[1] == 2 else y.shape[1]))
@@ -1155,8 +1056,7 @@ class VarProNetClassifier(ClassifierMixin, _VarProNet):
 
         def loss(net):
             values = self._in_batches(lambda x: predict_values(model, net, x), x)
-            log_p = log_softmax(_all_classes(values), axis=1)
-            return -float(weight @ log_p[np.arange(len(code)), code])
+            return cross_entropy(values, code, weight)
 
         return loss
 
@@ -1177,60 +1077,3 @@ class VarProNetClassifier(ClassifierMixin, _VarProNet):
         X = validate_data(self, X, reset=False, dtype=np.float64)
         values = self._values(X)
         return values[:, 0] if values.shape[1] == 1 else values
-
-    def predict(self, X):
-        """Predict the labels.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        Returns
-        -------
-        y : ndarray of shape (n_samples,)
-            The likeliest classes.
-        """
-        logits = self.decision_function(X)
-        code = (logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(axis=1)
-        return self.classes_[code]
-
-    def predict_proba(self, X):
-        """Probabilities of the classes.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        Returns
-        -------
-        p : ndarray of shape (n_samples, n_classes)
-            In the order of ``classes_``.
-        """
-        return softmax(self._class_logits(X), axis=1)
-
-    def predict_log_proba(self, X):
-        """Logarithms of the probabilities.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        Returns
-        -------
-        log_p : ndarray of shape (n_samples, n_classes)
-            In the order of ``classes_``; finite where the probability underflows.
-        """
-        return log_softmax(self._class_logits(X), axis=1)
-
-    def _class_logits(self, X):
-        logits = self.decision_function(X)
-        return _all_classes(logits[:, None] if logits.ndim == 1 else logits)
-
-
-def _all_classes(values):
-    if values.shape[1] > 1:
-        return values
-    return np.concatenate([np.zeros_like(values), values], axis=1)

@@ -37,8 +37,9 @@ class Network:
     """A feature extractor ``x -> z(x; theta)``, described by the words of ``__init__``.
 
     Two networks of the same words are equal, so that compiled functions are shared.
-    Subclasses have ``init(rng, n_inputs)``, which draws parameters in numpy, and
-    ``apply(params, x)``.
+    Subclasses have ``init(rng, n_inputs)``, which draws parameters in numpy,
+    ``apply(params, x)``, and ``split(params)``, weights and biases as two lists; those
+    with levels also ``refine(params)``, parameters of the next level.
     """
 
     n_levels = 1
@@ -111,14 +112,6 @@ class Network:
         """Number of the level that parameters belong to."""
         del params
         return 0
-
-    def split(self, params):
-        """Weights and biases, as two lists."""
-        raise NotImplementedError
-
-    def refine(self, params):
-        """Parameters of the next level; only networks with levels have one."""
-        raise NotImplementedError
 
 
 def _hashable(value):

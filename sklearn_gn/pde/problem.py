@@ -183,6 +183,10 @@ class Problem:
         Axes along which the solution is periodic: the network sees the sine and cosine
         of their angle, so that it is, exactly.
 
+    up_to_constant : sequence of str, default=()
+        Outputs that the equations determine up to a constant only, such as a pressure:
+        they are compared with the exact solution without their means.
+
     name : str, default=None
         Name in logs and plots.
     """
@@ -195,13 +199,14 @@ class Problem:
     exact: Callable | Reference | None = None
     transform: Callable | None = None
     periodic: tuple = ()
+    up_to_constant: tuple = ()
     name: str | None = None
 
     def __post_init__(self):
         given = dict(self.coefficients or {})
         values = {name: _coefficient(name, value) for name, value in given.items()}
         object.__setattr__(self, "coefficients", MappingProxyType(values))
-        for name in ("conditions", "outputs", "periodic"):
+        for name in ("conditions", "outputs", "periodic", "up_to_constant"):
             object.__setattr__(self, name, _tuple(getattr(self, name)))
 
     def _arguments(self):
@@ -476,6 +481,11 @@ class Problem:
             if axis not in self.domain.axes:
                 raise ValueError(
                     f"periodic={axis!r} is unknown; the axes are {self.domain.axes}."
+                )
+        for output in self.up_to_constant:
+            if output not in names:
+                raise ValueError(
+                    f"up_to_constant={output!r} is unknown; the outputs are {names}."
                 )
         try:
             inspect.signature(self.residual).bind(None, None, **self.coefficients)

@@ -13,6 +13,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
+from sklearn_gn.callbacks import _Callback
 from sklearn_gn.estimators.varpro import VarProNetClassifier
 from sklearn_gn.plotting._common import (
     axes_or_new,
@@ -317,19 +318,13 @@ class FeatureDisplay:
         ).plot(ax, **kwargs)
 
 
-class _Recorder:
+class _Recorder(_Callback):
     """Callback that keeps features and output layer at some iterations."""
 
     def __init__(self, X, iterations):
         self.X = X
         self.iterations = iterations
         self.shots = {}
-
-    def setup(self, estimator, context):
-        """Nothing to prepare."""
-
-    def teardown(self, estimator, context):
-        """Nothing to forget."""
 
     def on_fit_task_begin(self, estimator, context):
         """Keep the network before the first iteration."""

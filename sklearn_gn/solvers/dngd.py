@@ -3,19 +3,21 @@ r"""D-NGD: dual natural gradient descent for physics-informed networks.
 The method of Jnini and Vella. Residuals r(theta) in R^m of a network with n parameters,
 n mostly larger than m, are brought to zero by Levenberg-Marquardt steps,
 
-    v = argmin 1/2 |r + J v|^2 + lambda/2 |v|^2,
+    v = argmin 1/2 |r + J v|^2 + lambda/2 |v - mu v_before|^2,
 
 which are solved for in the smaller of two spaces:
 
 1.  the Jacobian in factors; its Gramian, ``K = J J^T`` (dual) or ``J^T J`` (primal);
-2.  the step, ``v = -J^T (K + lambda I)^-1 r``;
+2.  the step, ``v = -J^T (K + lambda I)^-1 r``, by an eigendecomposition, a Cholesky
+    factor, or conjugate gradients with a Nystrom preconditioner;
 3.  geodesic acceleration: with ``f_vv`` the second derivative of r along v, half of
     ``a = -J^T (K + lambda I)^-1 f_vv`` is added where a is short beside v;
-4.  how far to go: by default a trust region, of which many radii are tried with one
-    eigendecomposition, each with its own acceleration; or a given rule for lambda with
-    a search along the step, as in the paper.
+4.  how far to go: a trust region, of which many radii are tried with one factor, each
+    with its own acceleration; or a rule for lambda with a search along the step, as in
+    the paper.
 
-The step is never recovered as ``-(J^T y + g) / lambda``, which cancels.
+The step is never recovered as ``-(J^T y + g) / lambda``, which cancels. With momentum
+mu this is SPRING (Goldshlager, Abrahamsen and Lin), where r becomes r + mu J v_before.
 """
 
 import math
@@ -28,209 +30,495 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.curvature.jacobian import (
-    gramian,
-    normal_matrix,
-    transposed,
-)
-from sklearn_gn.curvature.trust_region import SpectralModel, decrease, radius_shift
+from sklearn_gn.curvature import jacobian as operators
+from sklearn_gn.curvature.damping import Nielsen
+from sklearn_gn.curvature.krylov import conjugate_gradient
+from sklearn_gn.curvature.nystrom import nystrom, preconditioner
+from sklearn_gn.curvature.trees import add, norm
+from sklearn_gn.curvature.trust_region import SpectralModel, radius_shift
 from sklearn_gn.solvers._base import Report, Solver
-from sklearn_gn.solvers.pinn_residuals import jacobian, residuals, second_derivative
+from sklearn_gn.solvers.pinn_residuals import (
+    class_losses,
+    jacobian,
+    relative_error,
+    residuals,
+    second_derivative,
+    weighted,
+)
 
-_RADII = 12
-_WIDEST = 4.0  # radii from a quarter of the last one to four times it
-_TRUSTED = 0.1  # gain ratio of a radius that is taken
-_SHRINK, _COLLAPSE = 0.5, 0.125
+_N_RADII, _WIDEST = 12, 4.0  # radii from four times the last one to a quarter of it
+_N_SHIFTS, _SHIFT_RATIO = 5, 8.0  # shifts where every one needs a factor of its own
+_TRUSTED = 0.1  # gain ratio of a step that is taken at once
 _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
-_SMALLEST_RADIUS = 1e-10
-_PATIENCE = 5
+_SHRINK, _COLLAPSE = 0.5, 0.125
+_HALVINGS = 31  # step sizes 1, 1/2, 1/4, ... of the line search
+_LOSS_BOUND = 1e-5  # of the damping that follows the loss
+_SPECTRAL = 3000  # unknowns up to which a Gramian is diagonalised
+_DENSE = 10_000  # unknowns up to which it is formed
+_RANK = 1000  # of the preconditioner, unless given
+_CG_TOL, _CG_ITERATIONS = 1e-10, 500
+_RETRIES = 20  # of a factorisation that fails, each with four times the shift
+_PATIENCE = 20  # iterations without a lower loss
+_SMALLEST_STEP = 1e-12  # relative to the network
+_BALANCE_POWER = 0.05
 
 
 class Points(NamedTuple):
-    """What a fit is given."""
+    """What a fit is given: points that stay. Those to train on are drawn as it goes."""
 
-    batches: tuple  # of Batch: the first points
-    fresh: tuple  # of Batch: points that are never trained on
+    data: Any  # Batch of observations, or None
+    fresh: tuple  # of Batch: never trained on
     reference: Any  # (points, values) to compare with, or None
 
 
 class Options(NamedTuple):
     """Settings, most of them as numpy scalars."""
 
-    model: Any
+    models: tuple  # one for each stage of a curriculum, the problem itself last
+    stages: tuple  # iterations after which a stage ends, one less than the models
+    sampler: Any  # draw(model, seed, stage, number, net) makes batches
     damping: str  # "trust_region", "gain_ratio", "loss" or "fixed"
-    shift: np.ndarray  # of "fixed"; the bound of "loss"
+    shift: np.ndarray  # of "fixed"
     geodesic: bool
+    momentum: float
+    jacobi: bool
+    rank: int | None  # of the preconditioner; None: none while the Gramian is small
+    balanced: bool
+    resample: int | str  # iterations for which points are kept, 0: for good; "drift"
+    n_single: int  # first iterations, in single precision
+    learning_rate: np.ndarray
+    max_iter: int
     tol: np.ndarray
-    max_iter: np.int32
-    renewal: int  # iterations for which points are kept; 0: for good
-    sampler: Any  # draw(number, net) makes new batches
     seed: np.int32
 
 
 class State(NamedTuple):
-    """Network, its loss, the trust region and the points."""
+    """Network, points, and what is remembered from one step to the next."""
 
     net: Any
     loss: float
     batches: tuple
-    radius: float = math.nan
+    balance: np.ndarray  # (n_classes,)
+    memory: Any = None  # of the solver: radius or shift
+    before: Any = None  # the last step, for momentum
+    spectrum: np.ndarray | None = None
+    stage: int = 0
+    draws: int = 1
     iteration: int = 0
     waited: int = 0
-    spectrum: np.ndarray | None = None
+    lowest: float = math.inf
 
 
 # --- 1. the Jacobian and its Gramian -------------------------------------------------
 
 
-class Spectrum(NamedTuple):
-    """Residuals, Jacobian, and the eigenpairs of its Gramian."""
+class Linear(NamedTuple):
+    """The residuals to first order, and what a correction to the step is to remove."""
 
     r: jnp.ndarray  # (m,)
-    parts: Any
-    values: jnp.ndarray  # (k,)  of J J^T or J^T J, k = min(m, n)
-    vectors: jnp.ndarray  # (k, k)
+    parts: Any  # J
+    row_scale: Any  # (m,) of Jacobi scaling, or None
+    offset: Any  # mu v_before, or None
+
+    @property
+    def target(self):
+        """``r + mu J v_before``."""
+        if self.offset is None:
+            return self.r
+        return self.r + operators.forward(self.parts, self.offset)
 
 
-def _is_dual(r, params):
-    return r.shape[0] < ravel_pytree(params)[0].shape[0]
+def linearise(model, net, batches, before, *, momentum, jacobi):
+    """Residuals and Jacobian at the network."""
+    r, parts = jacobian(model, net, batches)
+    row_scale = None
+    if jacobi:  # the Gramian then has a diagonal of ones
+        square = operators.row_squares(parts)
+        row_scale = 1 / jnp.sqrt(jnp.where(square > 0, square, 1))
+    offset = jax.tree.map(lambda v: momentum * v, before) if momentum else None
+    return Linear(r, parts, row_scale, offset)
 
 
-@partial(jax.jit, static_argnames="model")
-def spectrum(model, params, batches):
-    """Eigenpairs of the smaller Gramian."""
-    r, parts = jacobian(model, params, batches)
-    matrix = gramian(parts) if _is_dual(r, params) else normal_matrix(parts)
-    vectors, values = lax.linalg.eigh(matrix, symmetrize_input=False)
-    return Spectrum(r, parts, jnp.maximum(values, 0), vectors)
+def is_dual(r, net):
+    """Whether there are fewer residuals than parameters."""
+    return r.shape[0] < n_weights(net)
 
 
-# --- 2. and 3. the step, and its acceleration ----------------------------------------
+def n_weights(net):
+    """Number of parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(net))
 
 
-def damped_solution(found, params, shift, r):
-    """``-J^T (J J^T + lambda I)^-1 r``, from the eigenpairs of either Gramian."""
-    if _is_dual(r, params):
-        y = found.vectors @ ((found.vectors.T @ r) / (found.values + shift))
-        step = transposed(found.parts, y, params)
-        return jax.tree.map(jnp.negative, step)
-    flat, unravel = ravel_pytree(transposed(found.parts, r, params))
-    inside = (found.vectors.T @ flat) / (found.values + shift)
-    return unravel(-(found.vectors @ inside))
+def scaled(linear, y):
+    """Rows times their scale."""
+    return y if linear.row_scale is None else linear.row_scale * y
 
 
-def quadratic_model(found, params):
-    """The model of the loss in the eigenvectors of ``J^T J``."""
-    if _is_dual(found.r, params):
-        slopes = jnp.sqrt(found.values) * (found.vectors.T @ found.r)
-    else:
-        flat, _ = ravel_pytree(transposed(found.parts, found.r, params))
-        slopes = found.vectors.T @ flat
-    # What is at rounding level tells nothing, but would dominate without damping.
-    return SpectralModel(found.values, slopes, found.vectors)
+def small_gramian(linear, net):
+    """``K`` of shape (m, m) or ``J^T J`` of shape (n, n), whichever is smaller."""
+    if is_dual(linear.r, net):
+        matrix = operators.gramian(linear.parts)
+        if linear.row_scale is None:
+            return matrix
+        return linear.row_scale[:, None] * matrix * linear.row_scale[None]
+    return operators.normal_matrix(linear.parts, linear.row_scale)
+
+
+# --- 2. the damped step --------------------------------------------------------------
+#
+# Each of the following returns solve(shift, right): the correction v that minimises
+# |right + J v|^2 + shift |v|^2, rows scaled, with the number of inner iterations.
+
+
+def by_eigenvectors(linear, net, values, vectors):
+    """Any number of shifts for one eigendecomposition."""
+    dual = is_dual(linear.r, net)
+
+    def inverse(shift, b):
+        return vectors @ ((vectors.T @ b) / (values + shift))
+
+    def solve(shift, right):
+        if dual:
+            return pull_back(linear, net, inverse(shift, scaled(linear, right))), 1
+        flat, unravel = ravel_pytree(pull_back(linear, net, scaled(linear, right)))
+        return unravel(inverse(shift, flat)), 1
+
+    return solve
+
+
+def pull_back(linear, net, y):
+    """``-J^T y``, with the rows scaled."""
+    step = operators.transposed(linear.parts, scaled(linear, y), net)
+    return jax.tree.map(jnp.negative, step)
+
+
+def push(linear, v):
+    """``J v``, with the rows scaled."""
+    return scaled(linear, operators.forward(linear.parts, v))
+
+
+def by_cholesky(linear, net, matrix):
+    """A factor for every shift, and one step of refinement through J itself."""
+    eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+
+    def solve(shift, right):
+        factor = lax.linalg.cholesky(matrix + shift * eye, symmetrize_input=False)
+
+        def inverse(b):
+            half = lax.linalg.triangular_solve(
+                factor, b[:, None], left_side=True, lower=True
+            )
+            return lax.linalg.triangular_solve(
+                factor, half, left_side=True, lower=True, transpose_a=True
+            )[:, 0]
+
+        b = scaled(linear, right)
+        if is_dual(linear.r, net):
+            y = inverse(b)
+            rest = b + push(linear, pull_back(linear, net, y)) - shift * y
+            return pull_back(linear, net, y + inverse(rest)), 1
+        gradient, unravel = ravel_pytree(pull_back(linear, net, b))
+        flat = inverse(gradient)
+        back, _ = ravel_pytree(pull_back(linear, net, push(linear, unravel(flat))))
+        return unravel(flat + inverse(gradient + back - shift * flat)), 1
+
+    return solve
+
+
+def by_conjugate_gradients(linear, net, rank):
+    """No Gramian; preconditioned by its Nystrom approximation of some rank."""
+
+    def product(y):
+        return -push(linear, pull_back(linear, net, y))
+
+    m = linear.r.shape[0]
+    # Evenly spread over the rows, so that every residual class has its part.
+    chosen = np.linspace(0, m - 1, min(rank, m)).astype(np.int32)
+    columns = operators.columns(linear.parts, chosen, linear.row_scale)
+    found = nystrom(columns, chosen)
+
+    def solve(shift, right):
+        y, count, _ = conjugate_gradient(
+            lambda y: product(y) + shift * y,
+            scaled(linear, right),
+            precondition=preconditioner(found, shift),
+            tol=_CG_TOL,
+            max_iter=_CG_ITERATIONS,
+        )
+        return pull_back(linear, net, y), count
+
+    return solve, found.values
+
+
+def solution(linear, net, rank):
+    """How to solve, with the known eigenvalues of the Gramian, ascending."""
+    smaller = min(linear.r.shape[0], n_weights(net))
+    if rank is not None or smaller > _DENSE:
+        return by_conjugate_gradients(linear, net, rank or _RANK)
+    return by_cholesky(linear, net, small_gramian(linear, net)), None
+
+
+# --- 3. its acceleration -------------------------------------------------------------
 
 
 class Trial(NamedTuple):
     """A step that is tried."""
 
-    net: Any
+    step: Any
     loss: jnp.ndarray
+    losses: jnp.ndarray  # (n_classes,)
     gain: jnp.ndarray  # decrease over that of the linearised residuals
-    length: jnp.ndarray
+    length: jnp.ndarray  # of the step without acceleration
     shift: jnp.ndarray
+    inner: jnp.ndarray
+    trusted: jnp.ndarray
 
 
-def norm(tree):
-    """Euclidean norm of all numbers of a tree."""
-    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
+def damped_step(model, net, batches, linear, solve, shift, geodesic):
+    """The step and, where wanted and short, half its geodesic acceleration."""
+    correction, inner = solve(shift, linear.target)
+    step = correction if linear.offset is None else add(correction, 1, linear.offset)
+    image = operators.forward(linear.parts, step)
+    promised = -jnp.sum(image * (linear.r + image / 2))
+    length = norm(correction)
+    if geodesic:
+        bent = second_derivative(model, net, batches, step)
+        bend, more = solve(shift, bent)
+        short = 2 * norm(bend) <= _SHORT * norm(step)
+        step = jax.tree.map(lambda v, a: jnp.where(short, v + a / 2, v), step, bend)
+        inner = inner + more
+    return step, promised, length, jnp.int32(inner)
 
 
-def add(tree, factor, other):
-    """``tree + factor * other``."""
-    return jax.tree.map(lambda a, b: a + factor * b, tree, other)
+def tried(model, net, batches, linear, found, shift):
+    """What a step does."""
+    step, promised, length, inner = found
+    new = residuals(model, add(net, 1, step), batches)
+    # The difference of squares, without cancellation.
+    actual = 0.5 * jnp.sum((linear.r - new) * (linear.r + new))
+    gain = actual / jnp.where(promised > 0, promised, 1)
+    losses = class_losses(model, batches, new)
+    trusted = (gain >= _TRUSTED) & (actual > 0)
+    return Trial(step, jnp.sum(losses), losses, gain, length, shift, inner, trusted)
 
 
-def accelerated(model, params, batches, found, shift, step):
-    """The step with half its geodesic acceleration, if that is short."""
-    bent = second_derivative(model, params, batches, step)
-    bend = damped_solution(found, params, shift, bent)
-    short = 2 * norm(bend) <= _SHORT * norm(step)
-    return jax.tree.map(lambda v, a: jnp.where(short, v + a / 2, v), step, bend)
-
-
-def loss_of(r):
-    """Half the sum of squares."""
-    return 0.5 * jnp.sum(r**2)
-
-
-@partial(jax.jit, static_argnames=("model", "geodesic"))
-def try_radii(model, params, batches, found, radii, geodesic):
-    """The steps of all radii, with the loss where they lead."""
-    quadratic = quadratic_model(found, params)
-    floor = jnp.finfo(found.r.dtype).eps * jnp.max(found.values)
-
-    def one(radius):
-        shift = jnp.maximum(radius_shift(quadratic, radius), floor)
-        step = damped_solution(found, params, shift, found.r)
-        promised = decrease(quadratic, -quadratic.slopes / (quadratic.values + shift))
-        length = norm(step)
-        if geodesic:
-            step = accelerated(model, params, batches, found, shift, step)
-        net = add(params, 1, step)
-        new = residuals(model, net, batches)
-        # The difference of squares, without cancellation.
-        actual = 0.5 * jnp.sum((found.r - new) * (found.r + new))
-        gain = actual / jnp.where(promised > 0, promised, 1)
-        return Trial(net, loss_of(new), gain, length, shift)
-
-    return lax.map(one, radii)
+def staying(model, net, batches, linear):
+    """The step of length zero."""
+    losses = class_losses(model, batches, linear.r)
+    zero = jnp.zeros_like(linear.r[0])
+    still = jax.tree.map(jnp.zeros_like, net)
+    count, no = jnp.int32(0), jnp.array(False)
+    return Trial(still, jnp.sum(losses), losses, zero, zero, zero, count, no)
 
 
 # --- 4. how far to go ----------------------------------------------------------------
 
 
-def radii_around(radius, dtype):
-    """Radii to be tried, ascending."""
-    return (radius * np.geomspace(1 / _WIDEST, _WIDEST, _RADII)).astype(dtype)
+def longest_trusted(attempt, scales, still):
+    """The first trial, from the longest step on, that does what it promised.
 
-
-def choose(trials, loss, radius):
-    """Number of the trial to take, or None, and the next radius.
-
-    The longest step that does what it promised; else the best, and a smaller radius;
-    else none, and one that is much smaller.
+    Where none does, the one with the least loss; else none at all.
     """
-    gain, losses = np.asarray(trials.gain), np.asarray(trials.loss)
-    trusted = np.flatnonzero((gain >= _TRUSTED) & (losses < loss))
-    if len(trusted):
-        best = trusted[-1]
-        return best, float(trials.length[best])
-    best = np.argmin(np.where(np.isfinite(losses), losses, np.inf))
-    if losses[best] < loss:
-        return best, _SHRINK * radius
-    return None, _COLLAPSE * radius
+
+    def unfinished(carry):
+        count, best, _ = carry
+        return (count < len(scales)) & ~best.trusted
+
+    def go_on(carry):
+        count, best, inner = carry
+        new = attempt(jnp.asarray(scales)[count])
+        take = new.trusted | (new.loss < best.loss)
+        best = jax.tree.map(lambda a, b: jnp.where(take, a, b), new, best)
+        return count + 1, best, inner + new.inner
+
+    start = jnp.int32(0), still, jnp.int32(0)
+    _, best, inner = lax.while_loop(unfinished, go_on, start)
+    return best._replace(inner=inner)
+
+
+class Outcome(NamedTuple):
+    """What a compiled step returns."""
+
+    net: Any
+    trial: Trial
+    moved: jnp.ndarray  # whether the loss fell
+    memory: Any
+    values: Any  # eigenvalues of the Gramian, ascending, or None
+    slope: jnp.ndarray  # norm of the gradient
+    length: jnp.ndarray  # of what was added to the network
+
+
+_COMPILED = ("model", "geodesic", "momentum", "jacobi", "rank")
+
+
+def outcome(net, linear, trial, memory, values, base):
+    """Take the trial if it lowers the loss."""
+    moved = trial.loss < base
+    step = jax.tree.map(lambda v: jnp.where(moved, v, jnp.zeros_like(v)), trial.step)
+    trial = trial._replace(step=step)
+    slope = norm(operators.transposed(linear.parts, linear.r, net))
+    return Outcome(add(net, 1, step), trial, moved, memory, values, slope, norm(step))
+
+
+@partial(jax.jit, static_argnames=_COMPILED)
+def trust_region(
+    model, net, batches, balance, before, memory, *, geodesic, momentum, jacobi, rank
+):
+    """One step of the trust region; ``memory`` is the radius, or the shift."""
+    batches = weighted(batches, balance)
+    linear = linearise(model, net, batches, before, momentum=momentum, jacobi=jacobi)
+    still = staying(model, net, batches, linear)
+    smaller = min(linear.r.shape[0], n_weights(net))
+    spectral = rank is None and smaller <= _SPECTRAL
+    if spectral:
+        vectors, values = lax.linalg.eigh(
+            small_gramian(linear, net), symmetrize_input=False
+        )
+        values = jnp.maximum(values, 0)
+        solve = by_eigenvectors(linear, net, values, vectors)
+        quadratic = quadratic_model(linear, net, values, vectors)
+        # Directions at rounding level would dominate without damping.
+        floor = jnp.finfo(values.dtype).eps * values[-1]
+        scales = np.geomspace(_WIDEST, 1 / _WIDEST, _N_RADII)
+    else:
+        solve, values = solution(linear, net, rank)
+        middle = (_N_SHIFTS - 1) / 2
+        scales = _SHIFT_RATIO ** (np.arange(_N_SHIFTS) - middle)
+
+    def attempt(scale):
+        shift = scale * memory
+        if spectral:
+            shift = jnp.maximum(radius_shift(quadratic, shift), floor)
+        found = damped_step(model, net, batches, linear, solve, shift, geodesic)
+        return tried(model, net, batches, linear, found, shift)
+
+    best = longest_trusted(attempt, scales.astype(linear.r.dtype), still)
+    lower = best.loss < still.loss
+    if spectral:
+        shorter = jnp.where(lower, _SHRINK, _COLLAPSE) * memory
+        memory = jnp.where(best.trusted, best.length, shorter)
+    else:
+        longer = jnp.where(lower, best.shift, memory * _SHIFT_RATIO**3)
+        memory = jnp.where(best.trusted, best.shift, longer)
+    return outcome(net, linear, best, memory, values, still.loss)
+
+
+def quadratic_model(linear, net, values, vectors):
+    """The model of the loss in the eigenvectors of ``J^T J``."""
+    target = scaled(linear, linear.target)
+    if is_dual(linear.r, net):
+        slopes = jnp.sqrt(values) * (vectors.T @ target)
+    else:
+        flat, _ = ravel_pytree(pull_back(linear, net, target))
+        slopes = vectors.T @ flat
+    return SpectralModel(values, slopes, vectors)
+
+
+@partial(jax.jit, static_argnames=_COMPILED)
+def line_search(
+    model, net, batches, balance, before, memory, *, geodesic, momentum, jacobi, rank
+):
+    """A step of given damping, and the best of many lengths along it.
+
+    ``memory`` is the shift, negative where it follows the loss.
+    """
+    batches = weighted(batches, balance)
+    linear = linearise(model, net, batches, before, momentum=momentum, jacobi=jacobi)
+    still = staying(model, net, batches, linear)
+    shift = jnp.where(memory < 0, jnp.minimum(still.loss, -memory), memory)
+    solve, values = solution(linear, net, rank)
+    found, shift = retried(model, net, batches, linear, solve, shift, geodesic)
+    step, promised, length, inner = found
+
+    def shortened(size):
+        part = jax.tree.map(lambda v: size * v, step)
+        return tried(model, net, batches, linear, (part, promised, length, inner), size)
+
+    def look(best, size):
+        new = shortened(size)
+        take = new.loss < best.loss
+        return jax.tree.map(lambda a, b: jnp.where(take, a, b), new, best), None
+
+    sizes = jnp.asarray((0.5 ** np.arange(_HALVINGS)).astype(linear.r.dtype))
+    best, _ = lax.scan(look, still, sizes)
+    best = best._replace(shift=shift, inner=inner)
+    return outcome(net, linear, best, memory, values, still.loss)
+
+
+def retried(model, net, batches, linear, solve, shift, geodesic):
+    """The step, with a larger shift where the factorisation fails."""
+
+    def attempt(shift):
+        return damped_step(model, net, batches, linear, solve, shift, geodesic)
+
+    def failed(carry):
+        count, _, found = carry
+        return ~jnp.isfinite(found[1]) & (count < _RETRIES)
+
+    def again(carry):
+        count, shift, _ = carry
+        tiny = jnp.finfo(shift.dtype).tiny
+        shift = 4 * jnp.maximum(shift, tiny)
+        return count + 1, shift, attempt(shift)
+
+    start = jnp.int32(0), shift, attempt(shift)
+    _, shift, found = lax.while_loop(failed, again, start)
+    return found, shift
+
+
+@partial(jax.jit, static_argnames=_COMPILED)
+def gain_ratio(
+    model, net, batches, balance, before, memory, *, geodesic, momentum, jacobi, rank
+):
+    """One trial, whose gain ratio decides on the next shift, after Nielsen."""
+    batches = weighted(batches, balance)
+    linear = linearise(model, net, batches, before, momentum=momentum, jacobi=jacobi)
+    still = staying(model, net, batches, linear)
+    solve, values = solution(linear, net, rank)
+    shift = memory.value
+    found = damped_step(model, net, batches, linear, solve, shift, geodesic)
+    trial = tried(model, net, batches, linear, found, shift)
+    memory = memory.update(trial.gain)
+    return outcome(net, linear, trial, memory, values, still.loss)
+
+
+# --- the solver ----------------------------------------------------------------------
 
 
 def init(points, net, options):
-    """Loss of the start."""
+    """Loss of the start, on the first points."""
     net = jax.device_put(net)
-    loss = total_loss(options.model, net, points.batches)
-    return State(net, float(loss), points.batches)
+    batches = draw(points, options, 0, 0, net)
+    balance = np.ones(len(options.models[0].classes), options.tol.dtype)
+    loss = float(total_loss(options.models[0], net, batches))
+    return State(net, loss, batches, balance, first_memory(options, net))
+
+
+def first_memory(options, net):
+    """Radius or shift of the first step."""
+    dtype = options.tol.dtype.type
+    if options.damping == "loss":
+        return dtype(-_LOSS_BOUND)
+    if options.damping == "fixed":
+        return dtype(options.shift)
+    if options.damping == "gain_ratio":
+        return Nielsen.start(np.asarray(1e-3, dtype))
+    return np.asarray(norm(net))
+
+
+def draw(points, options, stage, number, net):
+    """Points to train on."""
+    model = options.models[stage]
+    batches = options.sampler.draw(model, int(options.seed), stage, number, net)
+    if points.data is not None:
+        batches = (*batches, points.data)
+    return jax.device_put(batches)
 
 
 @partial(jax.jit, static_argnames="model")
 def total_loss(model, net, batches):
     """Half the sum of squares of all residuals."""
-    return loss_of(residuals(model, net, batches))
-
-
-@partial(jax.jit, static_argnames="model")
-def class_losses(model, net, batches):
-    """The same, class by class."""
-    return [
-        loss_of(residuals(model._replace(classes=(known,)), net, (batch,)))
-        for known, batch in zip(model.classes, batches, strict=True)
-    ]
+    return 0.5 * jnp.sum(residuals(model, net, batches) ** 2)
 
 
 def prepare(points, options):
@@ -239,75 +527,148 @@ def prepare(points, options):
     return jax.device_put(points)
 
 
-def renewed(state, options):
-    """New points every few iterations; the radius stays."""
-    every = int(options.renewal)
-    if not every or state.iteration == 0 or state.iteration % every:
+def renewed(points, state, options):
+    """The next stage, or new points, where it is time."""
+    stage = int(np.searchsorted(options.stages, state.iteration, side="right"))
+    if stage == state.stage and not _due(points, state, options):
         return state
-    batches = options.sampler.draw(state.iteration // every, state.net)
-    batches = jax.device_put(batches)
-    loss = total_loss(options.model, state.net, batches)
-    return state._replace(batches=batches, loss=float(loss))
+    batches = draw(points, options, stage, state.draws, state.net)
+    return state._replace(batches=batches, stage=stage, draws=state.draws + 1)
+
+
+def _due(points, state, options):
+    if options.resample == "drift":
+        model = options.models[state.stage]
+        return float(total_loss(model, state.net, points.fresh)) > 2 * state.loss
+    every = int(options.resample)
+    return every > 0 and state.iteration > 0 and state.iteration % every == 0
+
+
+_RULES = {
+    "trust_region": trust_region,
+    "gain_ratio": gain_ratio,
+    "loss": line_search,
+    "fixed": line_search,
+}
 
 
 def step(points, state, options):
-    """One step of the trust region."""
-    state = renewed(state, options)
-    model, dtype = options.model, np.asarray(options.tol).dtype
-    found = spectrum(model, state.net, state.batches)
-    radius = state.radius
-    if math.isnan(radius):
-        radius = float(norm(state.net))
-    trials = try_radii(
+    """One Levenberg-Marquardt step."""
+    state = renewed(points, state, options)
+    model = options.models[state.stage]
+    dtype = np.float32 if state.iteration < options.n_single else options.tol.dtype
+    before = state.before
+    if options.momentum and before is None:
+        before = jax.tree.map(np.zeros_like, state.net)
+    found = _RULES[options.damping](
         model,
-        state.net,
-        state.batches,
-        found,
-        radii_around(radius, dtype),
-        options.geodesic,
+        *_cast((state.net, state.batches, state.balance, before, state.memory), dtype),
+        geodesic=options.geodesic,
+        momentum=options.momentum,
+        jacobi=options.jacobi,
+        rank=options.rank,
     )
-    best, radius = choose(trials, state.loss, radius)
-    return finish(points, state._replace(radius=radius), options, found, trials, best)
+    found = _cast(found, options.tol.dtype)
+    losses = np.asarray(found.trial.losses) / state.balance
+    values = found.values
+    state = state._replace(
+        net=found.net,
+        memory=found.memory,
+        before=found.trial.step if options.momentum else None,
+        spectrum=None if values is None else np.asarray(values)[::-1],
+    )
+    return ended(
+        points,
+        state,
+        options,
+        losses,
+        slope=float(found.slope),
+        length=float(found.length),
+        shift=float(found.trial.shift),
+        gain=float(found.trial.gain),
+        inner=int(found.trial.inner),
+        moved=bool(found.moved),
+    )
 
 
-def finish(points, state, options, found, trials, best):
-    """State and report after the trials."""
+def _cast(tree, dtype):
+    """Floating-point arrays in another precision."""
+
+    def convert(leaf):
+        floating = jnp.issubdtype(jnp.result_type(leaf), np.floating)
+        return leaf.astype(dtype) if floating else leaf
+
+    return jax.tree.map(convert, tree)
+
+
+def ended(
+    points,
+    state,
+    options,
+    losses,
+    *,
+    slope,
+    length,
+    shift=math.nan,
+    gain=math.nan,
+    inner=1,
+    moved=True,
+):
+    """State and report of an iteration of any solver."""
+    model = options.models[state.stage]
+    loss = float(np.sum(losses))
+    last = state.stage + 1 == len(options.models)
+    fell = loss < (1 - float(options.tol)) * state.lowest or not last
+    waited = 0 if fell else state.waited + 1
+    size = float(norm(state.net))
     stop = None
-    loss, waited = state.loss, state.waited
-    trial = None
-    if best is not None:
-        trial = jax.tree.map(lambda leaf: leaf[best], trials)
-        fell = state.loss - float(trial.loss) > float(options.tol) * state.loss
-        waited = 0 if fell else waited + 1
-        loss = float(trial.loss)
-        state = state._replace(net=trial.net)
-    elif state.radius < _SMALLEST_RADIUS * float(norm(state.net)):
+    if not math.isfinite(loss):
+        stop = "non_finite"
+    elif loss <= np.finfo(options.tol.dtype).eps ** 2 * size:
+        stop = "rounding"
+    elif not moved and options.damping == "trust_region" and _collapsed(state, size):
         stop = "line_search"
+    elif waited >= _PATIENCE and options.tol > 0:
+        stop = "tol"
+    extra = {
+        f"loss_{kind.residual.name}": float(value)
+        for kind, value in zip(model.classes, losses, strict=True)
+    }
+    if points.reference is not None:
+        extra["relative_error"] = float(
+            relative_error(options.models[-1], state.net, *points.reference)
+        )
     state = state._replace(
         loss=loss,
+        balance=rebalanced(losses, state.balance)
+        if options.balanced
+        else state.balance,
         waited=waited,
+        lowest=min(loss, state.lowest),
         iteration=state.iteration + 1,
-        spectrum=np.asarray(found.values)[::-1],
     )
-    extra = dict(log_columns(points, state, options))
-    report = Report(
+    return state, Report(
         loss=loss,
-        grad_norm=float(norm(transposed(found.parts, found.r, state.net))),
-        step_size=float(trial.length) if trial else 0.0,
-        damping=float(trial.shift) if trial else math.nan,
-        gain_ratio=float(trial.gain) if trial else math.nan,
+        grad_norm=slope,
+        step_size=length,
+        damping=shift,
+        gain_ratio=gain,
+        inner_iterations=inner,
         stop=stop,
         extra=extra,
     )
-    return state, report
 
 
-def log_columns(points, state, options):
-    """The loss on fresh points, and the losses of the classes."""
-    del points
-    losses = class_losses(options.model, state.net, state.batches)
-    for known, value in zip(options.model.classes, losses, strict=True):
-        yield f"loss_{known.residual.name}", float(value)
+def _collapsed(state, size):
+    """Whether the trust region has shrunk to nothing on points that stay."""
+    return state.spectrum is not None and float(state.memory) < _SMALLEST_STEP * size
+
+
+def rebalanced(losses, balance):
+    """Class weights that slowly even the classes' shares of the loss out."""
+    shares = np.maximum(losses * balance, np.finfo(float).tiny)
+    balance = balance * (shares.mean() / shares) ** _BALANCE_POWER
+    return (balance / balance.mean()).astype(balance.dtype)
 
 
 DNGD = Solver("dngd", init, step, prepare=prepare)

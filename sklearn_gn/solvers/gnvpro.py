@@ -802,12 +802,21 @@ def take(rows, order):
     return Rows(x, y, weight / jnp.where(total > 0, total, 1))
 
 
+def n_levels(options):
+    """Number of levels of the network; one for networks that do not say."""
+    return getattr(options.model.network, "n_levels", 1)
+
+
+def on_last_level(state, options):
+    """Whether there is no finer network to come."""
+    return state.level + 1 >= n_levels(options)
+
+
 def level_ends(state, options, patience=_PATIENCE):
     """Whether the next iteration belongs to a finer level."""
-    n_levels = getattr(options.model.network, "n_levels", 1)
-    if state.level + 1 >= n_levels:
+    if on_last_level(state, options):
         return False
-    share = -(-int(options.max_iter) // n_levels)
+    share = -(-int(options.max_iter) // n_levels(options))
     return state.waited >= patience or state.iteration >= share * (state.level + 1)
 
 
@@ -923,8 +932,7 @@ def columns(state):
 def finish(state, options, trial, gain, inner, gradient, spectral):
     """State and report after the trials."""
     stop = None
-    n_levels = getattr(options.model.network, "n_levels", 1)
-    last = state.level + 1 >= n_levels
+    last = on_last_level(state, options)
     if trial is None:
         loss, waited = state.loss, _PATIENCE
         if last:

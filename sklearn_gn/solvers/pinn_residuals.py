@@ -23,6 +23,7 @@ import numpy as np
 from sklearn_gn.curvature.jacobian import Parameters, Part
 from sklearn_gn.networks._base import activation_function
 from sklearn_gn.networks.taylor import Rows, input_stack, local_field, propagate
+from sklearn_gn.pde.operators import d
 
 _PROBES = 64  # points at which it is found out what a residual needs
 _EQUAL = 1e-9
@@ -66,13 +67,25 @@ def network(model, params, x):
 
 def coefficients(problem, extra):
     """All coefficients by name: those known, and those that are parameters."""
-    found, start = dict(problem.known), 0
+    dtype = extra.dtype
+    found = {name: _like(value, dtype) for name, value in problem.known.items()}
+    start = 0
     for name, unknown in problem.unknown.items():
         shape = np.shape(unknown.initial)
         stop = start + math.prod(shape)
         found[name] = unknown.decode(extra[start:stop].reshape(shape))
         start = stop
     return found
+
+
+def coefficient_values(problem, extra):
+    """The coefficients that are parameters, by name."""
+    found = coefficients(problem, extra)
+    return {name: jnp.asarray(found[name]) for name in problem.unknown}
+
+
+def _like(value, dtype):
+    return value.astype(dtype) if isinstance(value, np.ndarray) else value
 
 
 def _row(model, known, functions, x, data, extra):
@@ -99,9 +112,9 @@ def _row_from_network(model, known, params, x, data):
 
 def _stacks(model, known, batch):
     """Rows of the network's inputs, of shape (N P, C, n_inputs)."""
-    n, points, d = batch.x.shape
+    n, points, dim = batch.x.shape
     make = partial(input_stack, model.problem.embedding, rows=known.rows)
-    return jax.vmap(make)(batch.x.reshape(n * points, d))
+    return jax.vmap(make)(batch.x.reshape(n * points, dim))
 
 
 def _top(model, known, layers, stacks, batch, taps=None):
@@ -130,6 +143,79 @@ def residuals(model, params, batches):
         rho = class_residuals(model, known, params, batch)
         parts.append((batch.scale[:, None] * rho).reshape(-1))
     return jnp.concatenate(parts)
+
+
+def weighted(batches, balance):
+    """The batches with the classes' losses multiplied."""
+    return tuple(
+        batch._replace(scale=batch.scale * jnp.sqrt(balance[k]))
+        for k, batch in enumerate(batches)
+    )
+
+
+def class_losses(model, batches, r):
+    """Half the sum of squares of each class, of shape (n_classes,)."""
+    sizes = [
+        batch.x.shape[0] * known.residual.n_outputs
+        for known, batch in zip(model.classes, batches, strict=True)
+    ]
+    parts = jnp.split(r, np.cumsum(sizes)[:-1])
+    return jnp.stack([0.5 * jnp.sum(part**2) for part in parts])
+
+
+@partial(jax.jit, static_argnames="model")
+def solution(model, params, x):
+    """The outputs of the solution at points, of shape (n, q)."""
+
+    def one(x):
+        return jnp.atleast_1d(model.problem.field(partial(network, model, params))(x))
+
+    return jax.vmap(one)(x)
+
+
+@partial(jax.jit, static_argnames="model")
+def residual_values(model, params, x):
+    """Residuals of the equation at points, of shape (n, k)."""
+    kind = ClassModel(model.problem.residual_classes()[0], None)
+    batch = Batch(x[:, None], x[:, :0], x[:, 0])
+    return class_residuals(model, kind, params, batch)
+
+
+@partial(jax.jit, static_argnames=("model", "axes"))
+def derivative_values(model, params, x, axes):
+    """Partial derivatives of the outputs at points, of shape (n, q)."""
+
+    def one(x):
+        field = model.problem.field(partial(network, model, params))
+        return jnp.atleast_1d(d(field, *axes)(x))
+
+    return jax.vmap(one)(x)
+
+
+@partial(jax.jit, static_argnames="model")
+def relative_error(model, params, points, values):
+    """Relative L2 error over all outputs that are known."""
+    return relative_errors(model.problem, solution(model, params, points), values)[0]
+
+
+def relative_errors(problem, found, values):
+    """Relative L2 errors: of all known outputs together, and of each.
+
+    Outputs that are determined up to a constant are compared without their means. Takes
+    arrays of either kind, numpy or JAX.
+    """
+    known = values == values
+    exact = jnp.where(known, values, 0)
+    error = jnp.where(known, found - values, 0)
+    free = np.isin(problem.outputs, problem.up_to_constant)
+    count = jnp.maximum(jnp.sum(known, axis=0, dtype=exact.dtype), 1)
+
+    def squares(a):
+        mean = jnp.where(free, jnp.sum(a, axis=0) / count, 0)
+        return jnp.sum(jnp.where(known, a - mean[None], 0) ** 2, axis=0)
+
+    error, exact = squares(error), squares(exact)
+    return jnp.sqrt(jnp.sum(error) / jnp.sum(exact)), jnp.sqrt(error / exact)
 
 
 def second_derivative(model, params, batches, direction):
@@ -211,60 +297,102 @@ def _dense_jacobian(model, known, params, batch):
 # --- what a residual needs -----------------------------------------------------------
 
 
-def needed_rows(model, residual, params, batch):
-    """The derivatives of the network that a residual class depends on.
+def needed_rows(problem, kinds, batches, extra):
+    """The derivatives of the network that each residual class depends on.
 
     Found by differentiating it in all of them, at some of its points for random values
     of the derivatives. Second derivatives that it depends on in the same way share a
     row. None where it needs more than second derivatives at its own points: what it
-    makes of the Taylor polynomial differs from what it makes of the network.
+    makes of a Taylor polynomial differs from what it makes of the function itself.
 
     Parameters
     ----------
-    model : Model
-        Its ``classes`` are not used.
-    residual : ResidualClass
-    params : Parameters
-    batch : Batch
+    problem : Problem
+    kinds : sequence of ResidualClass
+    batches : sequence of Batch
+    extra : array of shape (c,)
+        The coefficients that are to be found, as parameters.
 
     Returns
     -------
-    Rows or None
+    tuple of Rows or None
     """
-    few = Batch(*(a[:_PROBES] for a in batch))
-    n, points, d = few.x.shape
-    pairs = [(i, j) for i in range(d) for j in range(i, d)]
-    full = Rows(tuple(range(d)), tuple((pair,) for pair in pairs))
-    q = params.layers[-1].shape[1]
+    model = Model(problem, (), ())
+    few = tuple(_few(batch) for batch in batches)
+    dim = batches[0].x.shape[2]
+    pairs = [(i, j) for i in range(dim) for j in range(i, dim)]
+    full = Rows(tuple(range(dim)), tuple((pair,) for pair in pairs))
+    known = tuple(ClassModel(kind, full) for kind in kinds)
     rng = np.random.RandomState(0)
-    top = rng.standard_normal((n, points * full.size, q)).astype(few.x.dtype)
-    slopes = np.asarray(_slopes(model, ClassModel(residual, full), params, few, top))
-    slopes = slopes.reshape(n, -1, points, full.size, q)
-    slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
-    rows = _rows_from_slopes(slopes, pairs, d)
-    fast = np.asarray(_probe(model, ClassModel(residual, rows), params, few))
-    true = np.asarray(_probe(model, ClassModel(residual, None), params, few))
-    same = np.allclose(fast, true, rtol=_EQUAL, atol=_EQUAL * np.abs(true).max())
-    return rows if same else None
+    q = len(problem.outputs)
+    tops = tuple(
+        rng.standard_normal((*batch.x.shape[:2], full.size, q)).astype(extra.dtype)
+        for batch in few
+    )
+    found = []
+    for slopes in _slopes(model, known, few, tops, extra):
+        slopes = np.moveaxis(np.asarray(slopes), 3, 0).reshape(full.size, -1)
+        found.append(_rows_from_slopes(slopes, pairs, dim))
+    known = tuple(map(ClassModel, kinds, found))
+    weights = rng.standard_normal((2 * problem.n_inputs + 1, q)).astype(extra.dtype)
+    both = _both_ways(model, known, few, weights, extra)
+    for k, (fast, true) in enumerate(both):
+        size = np.abs(true).max()
+        if not np.allclose(fast, true, rtol=_EQUAL, atol=_EQUAL * size):
+            found[k] = None
+    return tuple(found)
+
+
+def _few(batch):
+    return Batch(*(np.asarray(a[:_PROBES]) for a in batch))
 
 
 @partial(jax.jit, static_argnames=("model", "known"))
-def _slopes(model, known, params, batch, top):
-    one = partial(_row_from_top, model, known)
-    derivative = jax.vmap(jax.jacrev(one), in_axes=(0, 0, 0, None))
-    return derivative(top, batch.x, batch.data, params.extra)
+def _slopes(model, known, batches, tops, extra):
+    """Derivatives of each class in the rows, of shape (N, k, P, C, q)."""
+
+    def one(kind, top, x, data):
+        flat = top.reshape(-1, top.shape[-1])
+        return _row_from_top(model, kind, flat, x, data, extra)
+
+    return [
+        jax.vmap(jax.jacrev(partial(one, kind)))(top, batch.x, batch.data)
+        for kind, batch, top in zip(known, batches, tops, strict=True)
+    ]
 
 
 @partial(jax.jit, static_argnames=("model", "known"))
-def _probe(model, known, params, batch):
-    return class_residuals(model, known, params, batch)
+def _both_ways(model, known, batches, weights, extra):
+    """Residuals of a wave, from its Taylor polynomials and from itself."""
+
+    def wave(x):
+        a = model.problem.embedding(x)
+        a = jnp.concatenate([a, a**2, jnp.ones_like(a[:1])])
+        return jnp.sin(a @ weights)
+
+    def fast(kind, x, data):
+        functions = [
+            local_field(input_stack(wave, point, kind.rows), point, kind.rows)
+            for point in x
+        ]
+        return _row(model, kind, functions, x, data, extra)
+
+    def true(kind, x, data):
+        return _row(model, kind, [wave] * x.shape[0], x, data, extra)
+
+    return [
+        tuple(jax.vmap(partial(f, kind))(batch.x, batch.data) for f in (fast, true))
+        for kind, batch in zip(known, batches, strict=True)
+    ]
 
 
-def _rows_from_slopes(slopes, pairs, d):
-    """Rows for slopes of shape (1 + d + n_pairs, anything)."""
+def _rows_from_slopes(slopes, pairs, dim):
+    """Rows for slopes of shape (1 + dim + n_pairs, anything)."""
     used = np.any(slopes != 0, axis=1)
     groups = []
-    for pair, slope, wanted in zip(pairs, slopes[1 + d :], used[1 + d :], strict=True):
+    for pair, slope, wanted in zip(
+        pairs, slopes[1 + dim :], used[1 + dim :], strict=True
+    ):
         if not wanted:
             continue
         for group, first in groups:
@@ -276,7 +404,7 @@ def _rows_from_slopes(slopes, pairs, d):
             groups.append(([pair], slope))
     second = tuple(tuple(group) for group, _ in groups)
     axes = {axis for group in second for pair in group for axis in pair}
-    axes |= {i for i in range(d) if used[1 + i]}
+    axes |= {i for i in range(dim) if used[1 + i]}
     return Rows(tuple(sorted(axes)), second)
 
 

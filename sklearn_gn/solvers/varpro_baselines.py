@@ -18,6 +18,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.curvature.krylov import lanczos
+from sklearn_gn.curvature.trees import norm
 from sklearn_gn.curvature.trust_region import decrease
 from sklearn_gn.networks.affine import all_classes
 from sklearn_gn.solvers._base import Report, Solver
@@ -41,6 +42,7 @@ from sklearn_gn.solvers.gnvpro import (
     losses,
     next_level,
     objective,
+    on_last_level,
     penalty,
     penalty_product,
     prepare,
@@ -54,13 +56,13 @@ _MINI_BATCH = 64
 _EPOCHS = 10  # without a new lowest loss, after which a mini-batch method ends
 
 
-value_and_gradient = jax.jit(
-    jax.value_and_grad(objective, argnums=1), static_argnames="model"
-)
-
-
-def _norm(tree):
-    return math.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(tree)))
+@partial(jax.jit, static_argnames="model")
+def objective_and_slope(model, net, rows, penalties):
+    """Objective, and the norm of its gradient in all weights."""
+    value, gradient = jax.value_and_grad(objective, argnums=1)(
+        model, net, rows, penalties
+    )
+    return value, norm(gradient)
 
 
 # --- Gauss-Newton in all weights -----------------------------------------------------
@@ -173,7 +175,7 @@ def lbfgs_iterate(model, net, memory, rows, penalties):
         Net(theta, inner.output),
         net,
     )
-    size = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient)))
+    size = norm(gradient)
     info = memory[-1].info
     return moved, memory, value, jnp.where(better, inner.loss, value), size, info
 
@@ -197,10 +199,15 @@ def lbfgs_step(rows, state, options):
 
 def descent(state, options, before, loss, gradient_norm):
     """State and report of a method that lowers the loss step by step."""
-    last = state.level + 1 >= getattr(options.model.network, "n_levels", 1)
     fell = before - loss > float(options.tol) * abs(before)
+    return ended(state, options, loss, gradient_norm, fell, _PATIENCE)
+
+
+def ended(state, options, loss, gradient_norm, fell, patience):
+    """State and report of an iteration, after which the loss fell or did not."""
     waited = 0 if fell else state.waited + 1
-    stop = "tol" if waited >= _PATIENCE and last else None
+    tired = waited >= patience and on_last_level(state, options)
+    stop = "tol" if tired else None
     stop = stop if math.isfinite(loss) else "non_finite"
     state = state._replace(loss=loss, waited=waited, iteration=state.iteration + 1)
     report = Report(loss=loss, grad_norm=gradient_norm, stop=stop, extra=columns(state))
@@ -313,28 +320,18 @@ def epoch_step(rows, state, options, *, name):
         net, memory = optimiser_epoch(
             options.model, name, net, memory, epoch, penalties, rate, b
         )
-    loss, gradient = value_and_gradient(options.model, net, rows, penalties)
+    loss, slope = objective_and_slope(options.model, net, rows, penalties)
     work = 2 if name != "fgn" else 3 + 2 * _FGN_CG
     state = state._replace(net=net, memory=memory, work=state.work + work)
-    return epoch_end(state, options, float(loss), _norm(gradient))
+    return epoch_end(state, options, float(loss), float(slope))
 
 
 def epoch_end(state, options, loss, gradient_norm):
     """State and report of a method whose loss goes up and down."""
-    last = state.level + 1 >= getattr(options.model.network, "n_levels", 1)
-    tol = float(options.tol)
-    fell = loss < (1 - tol) * state.lowest
-    waited = 0 if fell or tol == 0 else state.waited + 1
-    stop = "tol" if waited >= _EPOCHS and last else None
-    stop = stop if math.isfinite(loss) else "non_finite"
-    state = state._replace(
-        loss=loss,
-        waited=waited,
-        lowest=min(loss, state.lowest),
-        iteration=state.iteration + 1,
-    )
-    report = Report(loss=loss, grad_norm=gradient_norm, stop=stop, extra=columns(state))
-    return state, report
+    tol, lowest = float(options.tol), state.lowest
+    state = state._replace(lowest=min(loss, lowest))
+    fell = loss < (1 - tol) * lowest or tol == 0
+    return ended(state, options, loss, gradient_norm, fell, _EPOCHS)
 
 
 SOLVERS = (

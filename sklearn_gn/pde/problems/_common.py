@@ -1,15 +1,14 @@
 """What the problems share: parameters checked, references stored and compared."""
 
-import hashlib
 import json
 import os
-import uuid
-import warnings
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
+
+from sklearn_gn._store import load_or_generate
 
 _memory = {}
 
@@ -35,44 +34,15 @@ def stored(name, parameters, generate):
     """
     key = json.dumps({"name": name, **parameters}, sort_keys=True)
     if key not in _memory:
-        _memory[key] = _from_disk(name, key, generate)
+        _memory[key] = load_or_generate(
+            name, key, generate, folder=_folder, stacklevel=2
+        )
     return _memory[key]
 
 
-def _from_disk(name, key, generate):
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+def _folder():
     home = os.environ.get("SCIKIT_LEARN_DATA", Path("~", "scikit_learn_data"))
-    path = Path(home, "sklearn_gn", f"{name}_{digest}.npz").expanduser()
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if file["key"].item() == key:
-                return {field: file[field] for field in file.files if field != "key"}
-    except FileNotFoundError:
-        pass
-    except Exception as error:  # a damaged archive can raise nearly anything
-        _warn(f"The file {path} cannot be used ({error}): computed again.")
-    arrays = generate()
-    try:
-        _write(path, key, arrays)
-    except OSError as error:
-        _warn(f"{name} could not be stored in {path} ({error}).")
-    return arrays
-
-
-def _write(path, key, arrays):
-    """Write beside the place and move there: a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.stem}_{uuid.uuid4().hex}.part")
-    try:
-        with temporary.open("xb") as file:
-            np.savez(file, key=np.array(key), **arrays)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _warn(message):
-    warnings.warn(message, UserWarning, stacklevel=4)
+    return Path(home, "sklearn_gn")
 
 
 class Computed:

@@ -109,5 +109,6 @@ def Kovasznay(reynolds=40.0, viscosity=None):
         outputs=("u", "v", "p"),
         coefficients={"nu": 1 / reynolds if viscosity is None else viscosity},
         exact=flow,
+        up_to_constant=("p",),
         name="Kovasznay",
     )

@@ -1,0 +1,58 @@
+"""Units of a fit: features and targets of mean 0 and size 1."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+_FAR = 1e12  # in standard deviations of the training data
+
+
+class Scaling(NamedTuple):
+    """Features of mean 0 and variance 1; targets of mean 0 and mean variance 1.
+
+    One factor serves all targets, so that the loss is the user's up to that factor.
+    """
+
+    x_center: np.ndarray
+    x_scale: np.ndarray
+    y_center: np.ndarray
+    y_scale: float
+
+    @classmethod
+    def of(cls, X, y, weight):
+        """Units of weighted data, X of shape (m, d), y of shape (m, q)."""
+        x_center, x_scale = _moments(X, weight)
+        y_center, y_scale = _moments(y, weight)
+        y_scale = math.sqrt(np.mean(y_scale**2 * (np.ptp(y, axis=0) > 0)))
+        return cls(x_center, x_scale, y_center, y_scale if y_scale > 0 else 1.0)
+
+    @classmethod
+    def none(cls, X, y):
+        """The user's own units."""
+        d, q = X.shape[1], y.shape[1]
+        return cls(np.zeros(d), np.ones(d), np.zeros(q), 1.0)
+
+    def x(self, X):
+        """Features in these units; far away, but finite, where they are huge."""
+        with np.errstate(over="ignore"):
+            return np.clip((X - self.x_center) / self.x_scale, -_FAR, _FAR)
+
+    @property
+    def loss_scale(self):
+        """Factor from losses in scaled units to the user's."""
+        with np.errstate(over="ignore"):
+            return float(np.square(np.float64(self.y_scale)))
+
+
+def _moments(A, weight):
+    """Weighted means and standard deviations; 1 for what is constant."""
+    # Divided first: squares of very large or small numbers leave the range of floats.
+    size = np.max(np.abs(A), axis=0)
+    size = np.where(size > 0, size, 1.0)
+    scaled = A / size
+    center = weight @ scaled
+    deviation = np.sqrt(weight @ (scaled - center) ** 2)
+    constant = deviation <= 16 * np.finfo(float).eps * np.abs(center)
+    deviation = np.where(constant, 1 / size, deviation)
+    return center * size, deviation * size

@@ -1,0 +1,114 @@
+"""Collocation points: where the residuals of a differential equation are taken."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.solvers.pinn_residuals import Batch, class_residuals
+
+_POOL = 10  # candidates for every point that goes where the residual is large
+_FRESH = 2**32 - 1  # number of the draw that is never trained on
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws points, the same ones for the same numbers.
+
+    Parameters
+    ----------
+    n_interior, n_boundary : int
+    method : {"sobol", "halton", "uniform", "residual"}
+        With "residual", interior points are drawn with a probability that grows with
+        the square of the residual there (Wu et al., "A comprehensive study of
+        non-adaptive and residual-based adaptive sampling", with k = c = 1).
+    dtype : str
+    """
+
+    n_interior: int
+    n_boundary: int
+    method: str
+    dtype: str
+
+    def draw(self, model, seed, stage, number, net=None):
+        """Points for all residual classes of the model's problem.
+
+        Parameters
+        ----------
+        model : Model
+        seed : int
+        stage : int
+            Of the curriculum.
+        number : int
+            Of the draw.
+        net : Parameters, default=None
+            The network, for residual-adaptive points.
+
+        Returns
+        -------
+        tuple of Batch
+        """
+        rng = np.random.RandomState([seed, stage, number])
+        problem = model.problem
+        adaptive = self.method == "residual"
+        method = "sobol" if adaptive else self.method
+        points = problem.sample(self.n_interior, self.n_boundary, rng, method)
+        if adaptive and net is not None and number > 0:
+            pool = problem.sample(_POOL * self.n_interior, self.n_boundary, rng, method)
+            chosen = self._where_residuals_are_large(model, net, pool["interior"], rng)
+            points["interior"] = type(pool["interior"])(
+                *(a[chosen] for a in pool["interior"])
+            )
+        return tuple(
+            batch_of(*points[kind.name], kind.weight, self.dtype)
+            for kind in problem.residual_classes()
+        )
+
+    def fresh(self, model, seed):
+        """Points that no fit draws."""
+        return self.draw(model, seed, 0, _FRESH)
+
+    def _where_residuals_are_large(self, model, net, pool, rng):
+        batch = batch_of(*pool, 1.0, self.dtype)
+        square = np.asarray(_squares(model, net, batch), float)
+        mean = square.mean()
+        chance = square / mean + 1 if 0 < mean < np.inf else np.ones_like(square)
+        return rng.choice(
+            len(square), self.n_interior, replace=False, p=chance / chance.sum()
+        )
+
+
+@partial(jax.jit, static_argnames="model")
+def _squares(model, net, batch):
+    return jnp.sum(class_residuals(model, model.classes[0], net, batch) ** 2, axis=1)
+
+
+def batch_of(x, data, weight, dtype):
+    """Points of a class, whose mean square times the weight is in the loss.
+
+    Parameters
+    ----------
+    x : ndarray of shape (N, P, d)
+    data : ndarray of shape (N, e)
+    weight : float or ndarray of shape (N,)
+        Of the class; or of its points.
+    dtype : str
+    """
+    share = np.broadcast_to(np.asarray(weight, float) / len(x), len(x))
+    return Batch(x.astype(dtype), data.astype(dtype), np.sqrt(share).astype(dtype))
+
+
+@dataclass(frozen=True)
+class NoPoints:
+    """Of a fit to data alone."""
+
+    def draw(self, model, seed, stage, number, net=None):
+        """Nothing."""
+        del model, seed, stage, number, net
+        return ()
+
+    def fresh(self, model, seed):
+        """Nothing."""
+        return self.draw(model, seed, 0, 0)
