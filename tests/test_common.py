@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import (
 from sklearn_gn.solvers import (
     NETWORK_CLASSIFIER_SOLVERS,
     NETWORK_REGRESSOR_SOLVERS,
+    PINN_SOLVERS,
     SHALLOW_RELU_SOLVERS,
     SOFTMAX_HEAD_SOLVERS,
 )
@@ -21,6 +22,7 @@ from sklearn_gn.utils.discovery import all_estimators
 DEFAULTS = {
     "ShallowReLURegressor": {"n_neurons": 4, "relocations": 2, "max_iter": 20},
     "FGNSoftmaxHead": {"max_iter": 60},
+    "PINNSolver": {"hidden_layer_sizes": (4,), "max_iter": 20},
     "VarProNetRegressor": {"hidden_layer_sizes": (4,), "max_iter": 20},
     "VarProNetClassifier": {"hidden_layer_sizes": (4,), "max_iter": 20},
 }
@@ -29,6 +31,7 @@ DEFAULTS = {
 SOLVERS = {
     "ShallowReLURegressor": (SHALLOW_RELU_SOLVERS, {"n_neurons": 3, "relocations": 0}),
     "FGNSoftmaxHead": (SOFTMAX_HEAD_SOLVERS, {"batch_size": 32}),
+    "PINNSolver": (PINN_SOLVERS, {"hidden_layer_sizes": (4,)}),
     "VarProNetRegressor": (NETWORK_REGRESSOR_SOLVERS, {"hidden_layer_sizes": (4,)}),
     "VarProNetClassifier": (NETWORK_CLASSIFIER_SOLVERS, {"hidden_layer_sizes": (4,)}),
 }

@@ -195,6 +195,35 @@ def test_unknown_x(model_1d):
     assert plt.get_fignums() == []
 
 
+def test_relative_error_is_a_curve_of_its_own():
+    log = {
+        "iteration": np.array([1, 2, 3]),
+        "time": np.array([0.5, 0.75, 1.5]),
+        "loss": np.ones(3),
+        "val_loss": np.ones(3),
+        "relative_error": np.array([0.5, 0.01, 0.02]),
+    }
+    display = ConvergenceDisplay(convergence_log=log)
+    display.plot(x="time", y="relative_error")
+    (line,) = display.lines_
+    np.testing.assert_array_equal(
+        line.get_xydata(), [[0.5, 0.5], [0.75, 0.01], [1.5, 0.02]]
+    )
+    np.testing.assert_array_equal(display.lowest_.get_xydata(), [[0.75, 0.01]])
+    assert display.ax_.get_ylabel() == "Relative error"
+    assert display.ax_.get_xlabel() == "Time (s)"
+    labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert labels == ["Relative error", "Lowest"]
+
+
+def test_unknown_y(model_1d):
+    with pytest.raises(ValueError, match=r"y must be one of .*'loss'.*, got 'error'"):
+        ConvergenceDisplay.from_estimator(model_1d, y="error")
+    with pytest.raises(ValueError, match="y='relative_error' is not in the log"):
+        ConvergenceDisplay.from_estimator(model_1d, y="relative_error")
+    assert plt.get_fignums() == []
+
+
 # -- BreakpointDisplay ----------------------------------------------------------------
 
 

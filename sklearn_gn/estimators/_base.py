@@ -246,7 +246,13 @@ class FitRun:
         # Only a number names the same draws again; the others are in the snapshot.
         if not isinstance(parameters["random_state"], Integral):
             parameters["random_state"] = None
-        content = pickle.dumps((sorted(parameters.items()), tuple(self.rows)))
+        try:
+            content = pickle.dumps((sorted(parameters.items()), tuple(self.rows)))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"a checkpoint stores the parameters, one of which cannot be: {error}. "
+                "Use functions defined at the top of a module."
+            ) from error
         return hashlib.sha256(content).hexdigest()
 
     # -- results ----------------------------------------------------------------------

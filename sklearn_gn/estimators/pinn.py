@@ -726,11 +726,15 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         self._posterior = batches, deviations, shift
 
     def _warn_if_overfitted(self):
-        if self.problem is None or not self.fresh_loss_ > _OVERFITTED * self.loss_:
+        log = self.convergence_log_
+        if self.problem is None or not len(log["loss"]):
+            return
+        loss, fresh = log["loss"][-1], log["val_loss"][-1]
+        if not fresh > _OVERFITTED * loss:
             return
         warnings.warn(
-            f"The loss is {self.fresh_loss_:.3g} on fresh points and {self.loss_:.3g} "
-            "on those of training: between these the equation does not hold, and the "
+            f"At the end the loss is {fresh:.3g} on fresh points and {loss:.3g} on "
+            "those of training: between these the equation does not hold, and the "
             "solution is not to be trusted. Raise n_interior and n_boundary, or lower "
             "resample.",
             ConvergenceWarning,

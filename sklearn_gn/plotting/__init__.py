@@ -10,6 +10,7 @@ from sklearn_gn.plotting.softmax import (
     RetainedDecreaseDisplay,
     StepTimeDisplay,
 )
+from sklearn_gn.plotting.solution import SolutionDisplay
 from sklearn_gn.plotting.varpro import (
     FeatureDisplay,
     SurrogateDisplay,
@@ -26,6 +27,7 @@ __all__ = [
     "FeatureDisplay",
     "GramSpectrumDisplay",
     "RetainedDecreaseDisplay",
+    "SolutionDisplay",
     "StepTimeDisplay",
     "SurrogateDisplay",
     "TaylorDisplay",

@@ -1,4 +1,4 @@
-"""ConvergenceDisplay: the loss over the iterations of a fit."""
+"""ConvergenceDisplay: loss or error over the iterations of a fit."""
 
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
@@ -10,11 +10,12 @@ _X_LABELS = {
     "time": "Time (s)",
     "inner_iterations": "Inner iterations (cumulative)",
 }
+_Y_LABELS = {"loss": "Loss", "relative_error": "Relative error"}
 _LOWEST = "Lowest"
 
 
 class ConvergenceDisplay:
-    """Loss over the iterations, the time or the inner iterations of a fit.
+    """Loss or error over the iterations, the time or the inner iterations of a fit.
 
     Use :meth:`from_estimator` to create it. Repeated calls with the same ``ax`` lay the
     curves of several fits over each other.
@@ -23,7 +24,7 @@ class ConvergenceDisplay:
     ----------
     convergence_log : dict of ndarrays of shape (n_iter,)
         With the keys ``iteration``, ``time``, ``inner_iterations``, ``loss`` and
-        ``val_loss``.
+        ``val_loss``; ``relative_error`` where that is to be drawn.
 
     name : str, default=None
         Name of the fit in the legend.
@@ -32,11 +33,11 @@ class ConvergenceDisplay:
     ----------
     lines_ : list of matplotlib Line2D
         The curve of the loss and, where there are validation data, that of the
-        validation loss.
+        validation loss; or the curve of the error.
 
     lowest_ : matplotlib Line2D
         The mark at the lowest validation loss or, without validation data, at the
-        lowest loss.
+        lowest loss; or at the lowest error.
 
     ax_ : matplotlib Axes
         Axes with the curves.
@@ -64,7 +65,7 @@ class ConvergenceDisplay:
         self.convergence_log = convergence_log
         self.name = name
 
-    def plot(self, ax=None, *, x="iteration", name=None, **kwargs):
+    def plot(self, ax=None, *, x="iteration", y="loss", name=None, **kwargs):
         """Draw the curves.
 
         Parameters
@@ -75,6 +76,10 @@ class ConvergenceDisplay:
         x : {"iteration", "time", "inner_iterations"}, default="iteration"
             Horizontal axis. Time is in seconds since the begin of the fit, compilation
             included; inner iterations are summed up.
+
+        y : {"loss", "relative_error"}, default="loss"
+            What is drawn. The relative error is in the log of fits that know the exact
+            solution.
 
         name : str, default=None
             Name of the fit in the legend, in place of the stored one.
@@ -88,13 +93,12 @@ class ConvergenceDisplay:
             The object itself.
         """
         check_matplotlib_support(f"{type(self).__name__}.plot")
-        position = self._position(x)
+        position, curves = self._position(x), self._curves(y)
         ax = axes_or_new(ax)
         name = self.name if name is None else name
-        curves = self._curves()
         self.lines_ = []
         for suffix, style, values in curves:
-            label = " ".join(filter(None, [name, suffix])) or "Loss"
+            label = " ".join(filter(None, [name, suffix])) or _Y_LABELS[y]
             line_kwargs = {"linestyle": style, "label": label, **kwargs}
             if self.lines_:  # one colour for one fit
                 line_kwargs.setdefault("color", self.lines_[0].get_color())
@@ -102,7 +106,7 @@ class ConvergenceDisplay:
         self.lowest_ = _mark_lowest(ax, position, curves[-1][-1])
         if any(np.any(values > 0) for *_, values in curves):
             ax.set_yscale("log", nonpositive="mask")
-        ax.set(xlabel=_X_LABELS[x], ylabel="Loss")
+        ax.set(xlabel=_X_LABELS[x], ylabel=_Y_LABELS[y])
         handles, _ = ax.get_legend_handles_labels()
         ax.legend(handles=sorted(handles, key=lambda h: h.get_label() == _LOWEST))
         self.ax_ = ax
@@ -115,15 +119,23 @@ class ConvergenceDisplay:
         values = self.convergence_log[x]
         return np.cumsum(values) if x == "inner_iterations" else values
 
-    def _curves(self):
+    def _curves(self, y):
         """Suffix of the label, line style and values; the one to be marked last."""
+        if y not in _Y_LABELS:
+            raise ValueError(f"y must be one of {sorted(_Y_LABELS)}, got {y!r}.")
+        if y not in self.convergence_log:
+            raise ValueError(f"y={y!r} is not in the log of this fit.")
+        if y == "relative_error":
+            return [("", "-", self.convergence_log[y])]
         loss, val_loss = (self.convergence_log[k] for k in ("loss", "val_loss"))
         if np.isnan(val_loss).all():
             return [("", "-", loss)]
         return [("(training)", "-", loss), ("(validation)", "--", val_loss)]
 
     @classmethod
-    def from_estimator(cls, estimator, *, x="iteration", ax=None, name=None, **kwargs):
+    def from_estimator(
+        cls, estimator, *, x="iteration", y="loss", ax=None, name=None, **kwargs
+    ):
         """Draw the convergence log of a fitted estimator.
 
         Parameters
@@ -133,6 +145,9 @@ class ConvergenceDisplay:
 
         x : {"iteration", "time", "inner_iterations"}, default="iteration"
             Horizontal axis, see :meth:`plot`.
+
+        y : {"loss", "relative_error"}, default="loss"
+            What is drawn, see :meth:`plot`.
 
         ax : matplotlib Axes, default=None
             Axes to draw on; those of a new figure where not given.
@@ -151,7 +166,7 @@ class ConvergenceDisplay:
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
         log = fitted_attribute(estimator, "convergence_log_")
         name = type(estimator).__name__ if name is None else name
-        return cls(convergence_log=log, name=name).plot(ax, x=x, **kwargs)
+        return cls(convergence_log=log, name=name).plot(ax, x=x, y=y, **kwargs)
 
 
 def _mark_lowest(ax, position, values):

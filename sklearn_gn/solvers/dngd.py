@@ -345,7 +345,9 @@ class Outcome(NamedTuple):
     memory: Any
     values: Any  # eigenvalues of the Gramian, ascending, or None
     slope: jnp.ndarray  # norm of the gradient
+    promise: jnp.ndarray  # relative decrease along it, to first order in r
     length: jnp.ndarray  # of what was added to the network
+    size: jnp.ndarray  # norm of the network
 
 
 _COMPILED = ("model", "geodesic", "momentum", "jacobi", "rank")
@@ -356,8 +358,12 @@ def outcome(net, linear, trial, memory, values, base):
     moved = trial.loss < base
     step = jax.tree.map(lambda v: jnp.where(moved, v, jnp.zeros_like(v)), trial.step)
     trial = trial._replace(step=step)
-    slope = norm(operators.transposed(linear.parts, linear.r, net))
-    return Outcome(add(net, 1, step), trial, moved, memory, values, slope, norm(step))
+    gradient = operators.transposed(linear.parts, linear.r, net)
+    slope = norm(gradient)
+    bend = jnp.sum(operators.forward(linear.parts, gradient) ** 2)
+    promise = slope**4 / jnp.where(bend > 0, bend * jnp.sum(linear.r**2), 1)
+    new, length = add(net, 1, step), norm(step)
+    return Outcome(new, trial, moved, memory, values, slope, promise, length, norm(new))
 
 
 @partial(jax.jit, static_argnames=_COMPILED)
@@ -374,11 +380,11 @@ def trust_region(
         vectors, values = lax.linalg.eigh(
             small_gramian(linear, net), symmetrize_input=False
         )
-        values = jnp.maximum(values, 0)
-        solve = by_eigenvectors(linear, net, values, vectors)
-        quadratic = quadratic_model(linear, net, values, vectors)
         # Directions at rounding level would dominate without damping.
         floor = jnp.finfo(values.dtype).eps * values[-1]
+        values = jnp.maximum(values, floor)
+        solve = by_eigenvectors(linear, net, values, vectors)
+        quadratic = quadratic_model(linear, net, values, vectors)
         scales = np.geomspace(_WIDEST, 1 / _WIDEST, _N_RADII)
     else:
         solve, values = solution(linear, net, rank)
@@ -494,6 +500,9 @@ def init(points, net, options):
     return State(net, loss, batches, balance, first_memory(options, net))
 
 
+_start_radius = jax.jit(norm)
+
+
 def first_memory(options, net):
     """Radius or shift of the first step."""
     dtype = options.tol.dtype.type
@@ -503,7 +512,7 @@ def first_memory(options, net):
         return dtype(options.shift)
     if options.damping == "gain_ratio":
         return Nielsen.start(np.asarray(1e-3, dtype))
-    return np.asarray(norm(net))
+    return np.asarray(_start_radius(net))
 
 
 def draw(points, options, stage, number, net):
@@ -584,6 +593,8 @@ def step(points, state, options):
         losses,
         slope=float(found.slope),
         length=float(found.length),
+        size=float(found.size),
+        promise=float(found.promise),
         shift=float(found.trial.shift),
         gain=float(found.trial.gain),
         inner=int(found.trial.inner),
@@ -609,10 +620,12 @@ def ended(
     *,
     slope,
     length,
+    size,
     shift=math.nan,
     gain=math.nan,
     inner=1,
     moved=True,
+    promise=math.inf,
 ):
     """State and report of an iteration of any solver."""
     model = options.models[state.stage]
@@ -620,13 +633,14 @@ def ended(
     last = state.stage + 1 == len(options.models)
     fell = loss < (1 - float(options.tol)) * state.lowest or not last
     waited = 0 if fell else state.waited + 1
-    size = float(norm(state.net))
+    eps = np.finfo(options.tol.dtype).eps
+    stuck = not moved and last and not options.resample
     stop = None
     if not math.isfinite(loss):
         stop = "non_finite"
-    elif loss <= np.finfo(options.tol.dtype).eps ** 2 * size:
+    elif loss <= eps**2 * size or (stuck and promise <= eps):
         stop = "rounding"
-    elif not moved and options.damping == "trust_region" and _collapsed(state, size):
+    elif stuck and _collapsed(state, options, size):
         stop = "line_search"
     elif waited >= _PATIENCE and options.tol > 0:
         stop = "tol"
@@ -659,9 +673,11 @@ def ended(
     )
 
 
-def _collapsed(state, size):
-    """Whether the trust region has shrunk to nothing on points that stay."""
-    return state.spectrum is not None and float(state.memory) < _SMALLEST_STEP * size
+def _collapsed(state, options, size):
+    """Whether the steps have shrunk to nothing."""
+    if options.damping == "trust_region" and state.spectrum is not None:
+        return float(state.memory) < _SMALLEST_STEP * size
+    return state.waited >= _PATIENCE
 
 
 def rebalanced(losses, balance):

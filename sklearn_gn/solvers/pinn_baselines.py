@@ -141,7 +141,8 @@ def iterate(model, net, memory, batches, balance, rates, *, name):
     net = unravel(new)
     r = residuals(model, net, batches)
     slope = norm(jax.grad(loss)(new))
-    return net, memory, class_losses(model, batches, r), slope, norm(new - flat)
+    losses = class_losses(model, batches, r)
+    return net, memory, losses, slope, norm(new - flat), norm(new)
 
 
 def step(points, state, options, *, name):
@@ -149,7 +150,7 @@ def step(points, state, options, *, name):
     state = renewed(points, state, options)
     net = jax.device_put(state.net)
     memory = start(net, name) if state.memory is None else state.memory
-    net, memory, losses, slope, length = iterate(
+    net, memory, losses, *sizes = iterate(
         options.models[state.stage],
         net,
         memory,
@@ -160,9 +161,8 @@ def step(points, state, options, *, name):
     )
     losses = np.asarray(losses) / state.balance
     state = state._replace(net=net, memory=memory)
-    return ended(
-        points, state, options, losses, slope=float(slope), length=float(length)
-    )
+    slope, length, size = map(float, sizes)
+    return ended(points, state, options, losses, slope=slope, length=length, size=size)
 
 
 def rates(options, iteration, name):

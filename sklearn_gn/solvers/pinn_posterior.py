@@ -58,7 +58,7 @@ def row_deviations(model, net, batches, fresh, shift):
         if kind.residual.name == "data":
             own = matrix[start:stop]
             freedom = jnp.sum(influence(own)[:, start:stop].diagonal())
-            counted = jnp.sum(batch.scale > 0) * q
+            counted = q * jnp.sum((batch.scale > 0).astype(r.dtype))
             left = jnp.maximum(counted - freedom, 1)
             square = jnp.sum(r[start:stop] ** 2) / jnp.sum(batch.scale**2) / q
             deviation = batch.scale * jnp.sqrt(square * counted / left)

@@ -1,0 +1,451 @@
+"""SolutionDisplay: what is drawn is what the solver has found."""
+
+import copy
+import sys
+import warnings
+
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import LogNorm
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.linear_model import LinearRegression
+
+from sklearn_gn import PINNSolver
+from sklearn_gn.pde import (
+    Ball,
+    Box,
+    Dirichlet,
+    Initial,
+    Problem,
+    Reference,
+    d,
+    laplacian,
+)
+from sklearn_gn.plotting import ConvergenceDisplay, SolutionDisplay
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_left():
+    plt.close("all")
+    yield
+    plt.close("all")
+
+
+def solved(problem, *data, **words):
+    solver = PINNSolver(
+        problem,
+        hidden_layer_sizes=(8,),
+        max_iter=3,
+        n_interior=20,
+        n_boundary=16,
+        random_state=0,
+        **words,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return solver.fit(*data)
+
+
+def stretch(u, x):
+    """A system of two equations for the outputs u, p."""
+    return laplacian(u["u"])(x) + 1, d(u["p"], "x")(x) - x[0]
+
+
+def parabolas(x):
+    return jnp.stack([x[0] ** 2 + x[1], x[0] * x[1] + 3])
+
+
+def cooling(u, x):
+    return d(u, "t")(x) - laplacian(u)(x)
+
+
+def sum_of_axes(x):
+    return jnp.sum(x)
+
+
+PLANE = {
+    "residual": stretch,
+    "domain": Box(x=(0.0, 1.0), y=(0.0, 1.5)),
+    "conditions": (Dirichlet(0.0),),
+    "outputs": ("u", "p"),
+    "up_to_constant": ("p",),
+}
+
+
+@pytest.fixture(scope="module")
+def plane():
+    """Two outputs over a rectangle, the second known up to a constant."""
+    return solved(Problem(**PLANE, exact=parabolas))
+
+
+@pytest.fixture(scope="module")
+def rod():
+    """Heat in a rod, without an exact solution."""
+    box = Box(x=(-1.0, 1.0), t=(0.0, 2.0))
+    return solved(Problem(cooling, box, (Dirichlet(0.0), Initial(1.0))))
+
+
+@pytest.fixture(scope="module")
+def cube():
+    """Heat in three dimensions."""
+    conditions = Dirichlet(sum_of_axes), Initial(sum_of_axes)
+    box = Box.unit(3, time=(0.0, 1.0))
+    return solved(Problem(cooling, box, conditions, exact=sum_of_axes))
+
+
+def draw(solver, **words):
+    return SolutionDisplay.from_estimator(solver, **{"n_points": 6, **words})
+
+
+def points_of(ticks):
+    """Rows of points over two axes, the first running fastest."""
+    return np.column_stack([a.ravel() for a in np.meshgrid(*ticks)])
+
+
+def changed(solver, **words):
+    """The same solution of a problem that is stated differently; nothing is fitted."""
+    solver = copy.copy(solver)
+    solver.problem = Problem(**{**PLANE, **words})
+    return solver
+
+
+# -- what it has in common with other displays ----------------------------------------
+
+
+def test_makes_one_figure_and_plot_returns_self(plane):
+    drawn = draw(plane)
+    assert plt.get_fignums() == [drawn.figure_.number]
+    assert drawn.ax_ is drawn.axes_[0, 0]
+    drawn.figure_.canvas.draw()
+    axes = drawn.axes_
+    assert drawn.plot(ax=axes) is drawn
+    assert drawn.axes_ is not None
+    assert drawn.ax_ is axes[0, 0]
+    assert plt.get_fignums() == [drawn.figure_.number]
+
+
+@pytest.mark.parametrize("words", [{}, {"axes": "x"}])
+def test_draws_on_given_axes(plane, words):
+    _, (left, right) = plt.subplots(1, 2, layout="constrained")
+    drawn = draw(plane, ax=right, **words)
+    drawn.figure_.canvas.draw()
+    assert drawn.figure_ is right.figure
+    assert not left.has_data()
+    assert plt.get_fignums() == [1]
+    assert drawn.ax_.get_position().x0 > left.get_position().x1
+
+
+def test_without_matplotlib(plane, monkeypatch):
+    drawn = draw(plane)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    name = "SolutionDisplay"
+    with pytest.raises(ImportError, match=f"{name}.from_estimator requires matplotlib"):
+        draw(plane)
+    with pytest.raises(ImportError, match=f"{name}.plot requires matplotlib"):
+        drawn.plot()
+
+
+def test_estimators_that_are_no_solvers_of_a_problem():
+    X = np.linspace(0, 1, 10)[:, None]
+    with pytest.raises(NotFittedError):
+        draw(PINNSolver(Problem(**PLANE)))
+    with pytest.raises(ValueError, match="of a problem, LinearRegression has none"):
+        draw(LinearRegression().fit(X, X[:, 0]))
+    with pytest.raises(ValueError, match="of a problem, PINNSolver has none"):
+        draw(solved(None, X, X[:, 0]))
+    assert plt.get_fignums() == []
+
+
+# -- images ---------------------------------------------------------------------------
+
+
+def test_images_are_solution_reference_and_error(plane):
+    display = draw(plane)
+    x, y = display.ticks
+    # Cells fill the box: their centres are half a cell away from its edges.
+    np.testing.assert_allclose(x, (np.arange(6) + 0.5) / 6, rtol=1e-14)
+    np.testing.assert_allclose(y, 1.5 * (np.arange(6) + 0.5) / 6, rtol=1e-14)
+    X = points_of(display.ticks)
+    solution, reference, error = (image.get_array() for image in display.images_)
+    predicted = plane.predict(X)[:, 0].reshape(6, 6)
+    exact = (X[:, 0] ** 2 + X[:, 1]).reshape(6, 6)
+    np.testing.assert_array_equal(solution, predicted)
+    np.testing.assert_allclose(reference, exact, rtol=1e-14)
+    np.testing.assert_array_equal(error, np.abs(predicted - display.reference))
+    corners = display.images_[0].get_coordinates()
+    np.testing.assert_allclose(corners.min(axis=(0, 1)), [0, 0], atol=1e-14)
+    np.testing.assert_allclose(corners.max(axis=(0, 1)), [1, 1.5], rtol=1e-14)
+
+
+def test_solution_and_reference_share_their_colours(plane):
+    solution, reference, error = draw(plane).images_
+    both = np.stack([solution.get_array(), reference.get_array()])
+    for image in (solution, reference):
+        assert (image.norm.vmin, image.norm.vmax) == (both.min(), both.max())
+    assert isinstance(error.norm, LogNorm)
+    assert error.norm.vmax == error.get_array().max()
+    assert error.norm.vmin == pytest.approx(1e-3 * error.norm.vmax, rel=1e-12)
+
+
+def test_labels_of_images(plane):
+    display = draw(plane, output="p", name="Mine")
+    panels = display.axes_[0]
+    titles = [panel.get_title() for panel in panels]
+    assert titles == ["Mine", "Reference", "|Error|"]
+    assert [panel.get_xlabel() for panel in panels] == ["x"] * 3
+    assert [panel.get_ylabel() for panel in panels] == ["y", "", ""]
+    assert display.images_[1].colorbar.ax.get_ylabel() == "p"
+    assert {panel.get_aspect() for panel in panels} == {1}
+    assert display.plot(name="Other").ax_.get_title() == "Other"
+
+
+def test_output_up_to_a_constant_is_compared_without_its_mean(plane):
+    display = draw(plane, output="p")
+    X = points_of(display.ticks)
+    predicted = plane.predict(X)[:, 1].reshape(6, 6)
+    exact = (X[:, 0] * X[:, 1] + 3).reshape(6, 6)
+    solution, reference = predicted - predicted.mean(), exact - exact.mean()
+    np.testing.assert_array_equal(display.solution, solution)
+    np.testing.assert_allclose(display.reference, reference, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(
+        display.error, np.abs(solution - reference), rtol=0, atol=1e-14
+    )
+
+
+def test_residual_stands_in_for_an_unknown_error(rod):
+    display = draw(rod)
+    assert display.reference is None
+    assert display.axis_names == ("t", "x")  # time is horizontal
+    assert display.axes_.shape == (1, 2)
+    X = points_of(display.ticks)[:, ::-1]
+    solution, residual = (image.get_array() for image in display.images_)
+    np.testing.assert_array_equal(solution.ravel(), rod.predict(X))
+    np.testing.assert_array_equal(residual.ravel(), np.abs(rod.residual(X)[:, 0]))
+    assert [panel.get_title() for panel in display.axes_[0]] == [
+        "Solution",
+        "|Residual|",
+    ]
+    assert display.ax_.get_aspect() == "auto"
+
+
+def test_order_of_the_axes_can_be_chosen(rod):
+    display = draw(rod, axes=("x", "t"))
+    assert (display.ax_.get_xlabel(), display.ax_.get_ylabel()) == ("x", "t")
+    X = points_of(display.ticks)
+    np.testing.assert_array_equal(display.solution.ravel(), rod.predict(X))
+
+
+def test_residual_of_a_system_is_its_norm(plane):
+    solver = changed(plane, exact=None)
+    display = draw(solver, output="p")
+    X = points_of(display.ticks)
+    np.testing.assert_array_equal(display.solution.ravel(), solver.predict(X)[:, 1])
+    np.testing.assert_array_equal(
+        display.error.ravel(), np.hypot(*solver.residual(X).T)
+    )
+
+
+def test_points_outside_the_domain_are_masked(plane):
+    hole = Ball(2, center=(0.5, 0.75), radius=0.3, axes=("x", "y"))
+    solver = changed(plane, domain=PLANE["domain"] - hole, exact=parabolas)
+    display = draw(solver, n_points=11)
+    X = points_of(display.ticks)
+    inside = np.hypot(*(X - (0.5, 0.75)).T) >= 0.3
+    assert 0 < inside.sum() < inside.size
+    for image in display.images_:
+        mask = np.ma.getmaskarray(image.get_array())
+        np.testing.assert_array_equal(mask.ravel(), ~inside)
+    np.testing.assert_allclose(
+        display.solution.ravel()[inside],
+        solver.predict(X[inside])[:, 0],
+        rtol=1e-14,
+    )
+    display.figure_.canvas.draw()
+    # The hole is in the middle of a curve, too.
+    curve = draw(solver, axes="x", n_points=11)
+    hidden = np.abs(curve.ticks[0] - 0.5) < 0.3 - 1e-12
+    np.testing.assert_array_equal(np.isnan(curve.solution), hidden)
+    with pytest.raises(ValueError, match=r"no point of the slice .*: \{'y': 3.0\}"):
+        draw(solver, at={"y": 3.0})
+
+
+def test_error_of_zero_is_drawn(plane):
+    zero = np.zeros((4, 4))
+    display = SolutionDisplay(
+        ticks=(np.arange(4.0), np.arange(4.0)),
+        solution=zero,
+        error=zero,
+        axis_names=("x", "y"),
+    ).plot()
+    display.figure_.canvas.draw()
+    curve = SolutionDisplay(
+        ticks=(np.arange(4.0),), solution=zero[0], error=zero[0], axis_names=("x",)
+    ).plot()
+    curve.figure_.canvas.draw()
+    assert curve.axes_[1, 0].get_yscale() == "linear"
+
+
+# -- curves ---------------------------------------------------------------------------
+
+
+def test_curves_of_one_axis(rod, plane):
+    display = draw(plane, axes="y", at={"x": 0.25}, color="black")
+    solution, reference, error = display.lines_
+    y = np.linspace(0, 1.5, 6)  # to the ends
+    X = np.column_stack([np.full(6, 0.25), y])
+    np.testing.assert_allclose(solution.get_xdata(), y, rtol=1e-14)
+    np.testing.assert_allclose(solution.get_ydata(), plane.predict(X)[:, 0], rtol=1e-14)
+    np.testing.assert_allclose(reference.get_ydata(), 0.0625 + y, rtol=1e-14)
+    np.testing.assert_array_equal(
+        error.get_ydata(), np.abs(solution.get_ydata() - reference.get_ydata())
+    )
+    above, below = display.axes_[:, 0]
+    assert (above.get_title(), above.get_ylabel()) == ("x = 0.25", "u")
+    assert (below.get_xlabel(), below.get_ylabel()) == ("y", "|Error|")
+    assert (above.get_yscale(), below.get_yscale()) == ("linear", "log")
+    assert solution.get_color() == "black"
+    assert len(draw(rod, at={"t": 0.0}).lines_) == 2  # no reference
+    display.figure_.canvas.draw()
+
+
+def test_a_problem_of_one_axis():
+    problem = Problem(growth, Box(t=(0.0, 1.0)), (Initial(1.0),), exact=exponential)
+    solver = solved(problem)
+    display = draw(solver)
+    t = np.linspace(0, 1, 6)
+    np.testing.assert_array_equal(display.solution, solver.predict(t[:, None]))
+    np.testing.assert_allclose(display.reference, np.exp(t), rtol=1e-14)
+    assert display.ax_.get_title() == ""
+
+
+def growth(u, x):
+    return d(u, "t")(x) - u(x)
+
+
+def exponential(x):
+    return jnp.exp(x[0])
+
+
+# -- slices ---------------------------------------------------------------------------
+
+
+def test_slice_of_more_axes(cube):
+    display = draw(cube, at={"t": 0.25})
+    assert display.axis_names == ("x1", "x2")
+    assert display.fixed == {"x3": 0.5, "t": 0.25}
+    x, y = points_of(display.ticks).T
+    X = np.column_stack([x, y, np.full(36, 0.5), np.full(36, 0.25)])
+    np.testing.assert_array_equal(display.solution.ravel(), cube.predict(X))
+    np.testing.assert_allclose(display.reference.ravel(), X.sum(axis=1), rtol=1e-14)
+    assert display.ax_.get_title() == "Solution\nx3 = 0.5, t = 0.25"
+
+
+def test_axes_shown_by_default_are_those_left(cube):
+    assert draw(cube).axis_names == ("x1", "x2")
+    assert draw(cube, at={"x1": 0, "x2": 1}).axis_names == ("t", "x3")
+    assert draw(cube, axes=("x3", "x1")).axis_names == ("x3", "x1")
+
+
+def test_title_abbreviates_many_axes_of_one_value(cube):
+    display = draw(cube)
+    display.fixed = {f"x{k}": 0.5 for k in range(3, 11)} | {"t": 1e-5}
+    assert display.plot().ax_.get_title() == "Solution\nx3, ..., x10 = 0.5, t = 1e-05"
+
+
+# -- references that are known at some points -----------------------------------------
+
+
+def grid_reference(values, *ticks):
+    mesh = np.meshgrid(*ticks, indexing="ij")
+    points = np.column_stack([a.ravel() for a in mesh])
+    return Reference(points, values(*points.T))
+
+
+def test_reference_on_a_grid_is_drawn_there(plane):
+    x, y = np.linspace(0, 1, 11) ** 2, np.linspace(0, 1.5, 4)
+    reference = grid_reference(
+        lambda x, y: np.column_stack([x + 10 * y, np.full(len(x), np.nan)]), x, y
+    )
+    solver = changed(plane, exact=reference)
+    display = draw(solver)
+    # 11 ticks are thinned to 6, both ends kept; 4 stay.
+    np.testing.assert_array_equal(display.ticks[0], x[::2])
+    np.testing.assert_array_equal(display.ticks[1], y)
+    drawn_x, drawn_y = points_of(display.ticks).T
+    np.testing.assert_array_equal(display.reference.ravel(), drawn_x + 10 * drawn_y)
+    predicted = solver.predict(points_of(display.ticks))[:, 0]
+    np.testing.assert_array_equal(display.solution.ravel(), predicted)
+    # Transposed, and as a curve along the tick next to the value wanted.
+    turned = draw(solver, axes=("y", "x"))
+    np.testing.assert_array_equal(turned.reference, display.reference.T)
+    np.testing.assert_array_equal(turned.solution, display.solution.T)
+    curve = draw(solver, axes="y", at={"x": 0.5})
+    assert curve.fixed == {"x": x[7]}
+    np.testing.assert_array_equal(curve.reference, x[7] + 10 * y)
+    # The other output is not known.
+    other = draw(solver, output="p")
+    assert other.reference is None
+    np.testing.assert_array_equal(other.ticks[0], x[::2])
+
+
+def test_points_that_are_no_grid_are_not_compared(plane):
+    points = np.random.default_rng(0).uniform(size=(30, 2))
+    solver = changed(plane, exact=Reference(points, points))
+    display = draw(solver)
+    assert display.reference is None
+    assert display.axes_[0, 1].get_title() == "|Residual|"
+
+
+# -- mistakes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"output": "q"}, r"output='q' is unknown; the outputs are \('u', 'p'\)"),
+        ({"axes": "z"}, r"axes='z' is unknown; the axes are \('x', 'y'\)"),
+        ({"axes": ("x", "x")}, "axes must be one or two different names, got .*'x'"),
+        ({"axes": ("x", "y", "z")}, "axes must be one or two different names"),
+        ({"axes": ()}, "axes must be one or two different names"),
+        ({"at": {"z": 1}}, r"at: axis 'z' is unknown; the axes are \('x', 'y'\)"),
+        ({"axes": "x", "at": {"x": 1}}, "at: axis 'x' is one of those shown"),
+        ({"at": {"x": np.nan}}, "at: 'x' must be a finite number, got nan"),
+        ({"at": {"x": "1"}}, "at: 'x' must be a finite number, got '1'"),
+        ({"at": {"x": 0, "y": 0}}, "axes must be one or two different names"),
+        ({"n_points": 1}, "n_points must be an integer above 1, got 1"),
+        ({"n_points": 10.0}, "n_points must be an integer above 1, got 10.0"),
+    ],
+)
+def test_words_that_do_not_fit(plane, words, message):
+    with pytest.raises(ValueError, match=message):
+        draw(plane, **words)
+    assert plt.get_fignums() == []
+
+
+def test_solver_that_was_fitted_to_a_frame(plane):
+    solver = copy.copy(plane)
+    solver.feature_names_in_ = np.array(["x", "y"], dtype=object)
+    with pytest.warns(UserWarning, match="feature names"):
+        predicted = solver.predict(points_of(draw(solver).ticks))
+    np.testing.assert_array_equal(draw(solver).solution.ravel(), predicted[:, 0])
+
+
+# -- the log --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("x", ["iteration", "time"])
+def test_relative_error_over_the_log(plane, x):
+    log = plane.convergence_log_
+    display = ConvergenceDisplay.from_estimator(plane, x=x, y="relative_error")
+    (line,) = display.lines_
+    np.testing.assert_array_equal(line.get_xydata().T, [log[x], log["relative_error"]])
+    assert display.lowest_.get_ydata() == [log["relative_error"].min()]
+    assert display.ax_.get_ylabel() == "Relative error"
+
+
+def test_relative_error_that_is_not_known(rod):
+    with pytest.raises(ValueError, match="y='relative_error' is not in the log"):
+        ConvergenceDisplay.from_estimator(rod, y="relative_error")
+    assert plt.get_fignums() == []
