@@ -24,7 +24,7 @@ from sklearn_gn.pde import (
     div,
     grad,
 )
-from sklearn_gn.pde.problems import Kovasznay
+from sklearn_gn.pde.problems import Kovasznay, PoissonBall
 from sklearn_gn.solvers import dngd, pinn_baselines
 from sklearn_gn.solvers.pinn_residuals import (
     ClassModel,
@@ -73,12 +73,14 @@ PROBLEMS = {
     ),
     "kovasznay": Kovasznay(),
     "beam": Problem(beam, Box(x=(0.0, 1.0)), (Dirichlet(0.0),)),
+    "ball": PoissonBall(4),
 }
 ROWS = {
     "burgers": Rows((0, 1), (((0, 0),),)),
     "diffusion": Rows((0, 1), (((0, 0), (1, 1)),)),
     "kovasznay": Rows((0, 1), (((0, 0), (1, 1)),)),
     "beam": None,
+    "ball": Rows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),)),
 }
 
 
@@ -97,6 +99,38 @@ def setting(name, n_interior=9, n_boundary=6):
 
 def flat(params):
     return np.concatenate([np.ravel(a) for a in (*params.layers, params.extra)])
+
+
+def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
+    model, params, (batch,) = setting("ball")
+    rng = np.random.RandomState(0)
+    every = batch._replace(axes=rng.permutation(4).astype(np.int32))
+    exact = jax.jit(partial(residuals, model))(params, (batch,))
+    kind = model.classes[0].residual
+    (rows,) = needed_rows(model.problem, (kind,), (every,), params.extra)
+    assert rows == Rows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),))
+    sparse = model._replace(classes=(ClassModel(kind, rows),))
+    find = jax.jit(jacobian, static_argnames="model")
+    r, parts = find(sparse, params, (every,))
+    np.testing.assert_allclose(r, exact, rtol=1e-12)
+    some = batch._replace(axes=np.array([2, 0], np.int32))
+    (rows,) = needed_rows(model.problem, (kind,), (some,), params.extra)
+    sparse = model._replace(classes=(ClassModel(kind, rows),))
+    r, parts = find(sparse, params, (some,))
+    plain = sparse._replace(classes=(ClassModel(kind, None),))
+    expected, dense = find(plain, params, (some,))
+    np.testing.assert_allclose(r, expected, rtol=1e-12)
+    expected = np.asarray(jax.jit(operators.dense)(dense))
+    found = np.asarray(jax.jit(operators.dense)(parts))
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, atol=1e-12 * scale)
+    gram = jax.jit(operators.gramian)(parts)
+    np.testing.assert_allclose(gram, expected @ expected.T, atol=1e-12 * np.max(gram))
+    y, v = rng.standard_normal(len(r)), jax.tree.map(np.ones_like, params)
+    back = jax.jit(operators.transposed)(parts, y, params)
+    np.testing.assert_allclose(flat(back), y @ expected, atol=1e-11 * scale)
+    pushed = jax.jit(operators.forward)(parts, v)
+    np.testing.assert_allclose(pushed, expected.sum(axis=1), atol=1e-11 * scale)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -135,22 +169,25 @@ def test_symmetric_product_in_blocks_is_the_product(monkeypatch):
     np.testing.assert_allclose(product, a @ a.T, atol=1e-13)
 
 
-@partial(jax.jit, static_argnames=("model", "how", "jacobi"))
-def one_step(model, params, batches, shift, how, jacobi):
+@partial(jax.jit, static_argnames=("model", "jacobi"))
+def steps(model, params, batches, shift, jacobi):
     linear = dngd.linearise(model, params, batches, params, momentum=0.5, jacobi=jacobi)
-    if how == "eigenvectors":
-        matrix = dngd.small_gramian(linear, params)
-        values, vectors = jnp.linalg.eigh(matrix)
-        solve = dngd.by_eigenvectors(linear, params, values, vectors)
-    elif how == "cholesky":
-        matrix = dngd.small_gramian(linear, params)
-        solve = dngd.by_cholesky(linear, params, matrix)
-    else:
-        solve, _ = dngd.by_conjugate_gradients(linear, params, 10)
-    step, promised, length, _ = dngd.damped_step(
-        model, params, batches, linear, solve, shift, False
+    matrix = dngd.small_gramian(linear, params)
+    values, vectors = jnp.linalg.eigh(matrix)
+    solves = {
+        "eigenvectors": dngd.by_eigenvectors(linear, params, values, vectors),
+        "cholesky": dngd.by_cholesky(linear, params, matrix),
+        "conjugate_gradients": dngd.by_conjugate_gradients(linear, params, 10)[0],
+    }
+    dense = operators.dense(linear.parts)
+    return (
+        linear.r,
+        dense,
+        {
+            how: dngd.damped_step(model, params, batches, linear, solve, shift, False)
+            for how, solve in solves.items()
+        },
     )
-    return linear, step, promised, length
 
 
 # The error of the step grows with one over the damping. Eigenvectors know small
@@ -159,32 +196,28 @@ GROWTH = {"eigenvectors": 2e-15, "cholesky": 1e-18, "conjugate_gradients": 1e-20
 
 
 @pytest.mark.parametrize("jacobi", [False, True])
-@pytest.mark.parametrize("how", GROWTH)
 @pytest.mark.parametrize(("n_interior", "n_boundary"), [(9, 6), (90, 20)])
-def test_damped_step_is_that_of_the_augmented_system(
-    how, jacobi, n_interior, n_boundary
-):
+def test_damped_step_is_that_of_the_augmented_system(jacobi, n_interior, n_boundary):
     # Fewer residuals than parameters, and more: the dual and the primal form.
     model, params, batches = setting("burgers", n_interior, n_boundary)
-    run = partial(one_step, model, params, batches, how=how, jacobi=jacobi)
-    linear, *_ = run(1.0)
-    matrix = np.asarray(jax.jit(operators.dense)(linear.parts))
-    r = np.asarray(linear.r)
+    r, matrix, _ = steps(model, params, batches, 1.0, jacobi)
+    r, matrix = np.asarray(r), np.asarray(matrix)
     scale = 1 / np.linalg.norm(matrix, axis=1) if jacobi else np.ones(len(r))
     size = np.linalg.norm(scale[:, None] * matrix, 2) ** 2
     n, before = matrix.shape[1], 0.5 * flat(params)
     for ratio in (1e-2, 1e-5, 1e-8, 1e-12):
         shift = ratio * size
-        _, step, promised, length = run(shift)
         system = np.concatenate([scale[:, None] * matrix, np.sqrt(shift) * np.eye(n)])
         right = np.concatenate([-scale * (r + matrix @ before), np.zeros(n)])
-        expected = np.linalg.lstsq(system, right, rcond=None)[0]
-        assert length == pytest.approx(np.linalg.norm(expected), rel=1e-2)
-        expected = expected + before
-        error = np.linalg.norm(flat(step) - expected) / np.linalg.norm(expected)
-        assert error <= 1e-9 + GROWTH[how] / ratio
-        linear_loss = 0.5 * np.sum((r + matrix @ flat(step)) ** 2)
-        assert promised == pytest.approx(0.5 * r @ r - linear_loss, rel=1e-10)
+        correction = np.linalg.lstsq(system, right, rcond=None)[0]
+        expected = correction + before
+        _, _, found = steps(model, params, batches, shift, jacobi)
+        for how, (step, promised, length, _) in found.items():
+            assert length == pytest.approx(np.linalg.norm(correction), rel=1e-2)
+            error = np.linalg.norm(flat(step) - expected) / np.linalg.norm(expected)
+            assert error <= 1e-9 + GROWTH[how] / ratio
+            linear_loss = 0.5 * np.sum((r + matrix @ flat(step)) ** 2)
+            assert promised == pytest.approx(0.5 * r @ r - linear_loss, rel=1e-10)
 
 
 def test_second_derivative_is_that_of_finite_differences():

@@ -30,7 +30,6 @@ from sklearn_gn.pde.problems import (
     _common,
     allen_cahn,
     poisson,
-    uniform_radius,
 )
 
 
@@ -177,7 +176,7 @@ def test_kovasznay_is_accurate_at_high_reynolds_numbers():
 
 def test_ball_in_100_000_dimensions():
     problem = PoissonBall()
-    (x,) = uniform_radius(1, 100_000, np.random.RandomState(0))
+    (x,) = PoissonBall().domain.sample(1, np.random.RandomState(0))
     c = poisson._weights(100_000, 0)
     a, b = x[:-1], x[1:]
     expected = (1 - x @ x) * c @ (np.sin(a + np.cos(b)) + b * np.cos(a))
@@ -195,8 +194,8 @@ def test_ball_in_100_000_dimensions():
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-def test_uniform_radius():
-    x = uniform_radius(2000, 50, np.random.RandomState(0))
+def test_distances_from_the_centre_are_uniform():
+    x = PoissonBall(50).domain.sample(2000, np.random.RandomState(0), "uniform")
     radius = np.linalg.norm(x, axis=1)
     np.testing.assert_allclose(
         np.quantile(radius, [0.25, 0.5, 0.75]), [0.25, 0.5, 0.75], atol=0.03

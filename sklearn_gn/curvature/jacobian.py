@@ -21,7 +21,8 @@ class Part(NamedTuple):
     Exactly one of ``layers`` and ``dense`` is in use.
     """
 
-    layers: tuple  # of (inputs (N, C, w), gradients (N, k, C, v)), one a layer
+    layers: tuple  # of (inputs (N, C, w), gradients (N, k, C, v)), one a layer; the
+    # first inputs may be an object with times, transposed_times and products
     dense: jnp.ndarray  # (N k, n) where there are no factors, else (N k, 0)
     extra: jnp.ndarray  # (N k, c)  derivatives in further parameters
 
@@ -44,8 +45,7 @@ def _part_forward(part, direction):
         flat = [matrix.reshape(-1) for matrix in direction.layers]
         return product + part.dense @ jnp.concatenate(flat)
     for (inputs, gradients), matrix in zip(part.layers, direction.layers, strict=True):
-        n, c, w = inputs.shape
-        change = (inputs.reshape(n * c, w) @ matrix).reshape(n, 1, c, -1)
+        change = _times(inputs, matrix)[:, None]
         product = product + jnp.sum(gradients * change, axis=(2, 3)).reshape(-1)
     return product
 
@@ -72,11 +72,28 @@ def _part_transposed(part, y, parameters):
         return Parameters(tuple(matrices), extra)
     matrices = []
     for inputs, gradients in part.layers:
-        n, c, w = inputs.shape
+        n = gradients.shape[0]
         weighted = jnp.einsum("nkcv,nk->ncv", gradients, y.reshape(n, -1))
-        flat = inputs.reshape(n * c, w).T @ weighted.reshape(n * c, -1)
-        matrices.append(flat)
+        matrices.append(_transposed_times(inputs, weighted))
     return Parameters(tuple(matrices), extra)
+
+
+def _is_factored(inputs):
+    return hasattr(inputs, "products")
+
+
+def _times(inputs, matrix):
+    if _is_factored(inputs):
+        return inputs.times(matrix)
+    n, c, w = inputs.shape
+    return (inputs.reshape(n * c, w) @ matrix).reshape(n, c, -1)
+
+
+def _transposed_times(inputs, z):
+    if _is_factored(inputs):
+        return inputs.transposed_times(z)
+    n, c, w = inputs.shape
+    return inputs.reshape(n * c, w).T @ z.reshape(n * c, -1)
 
 
 def _sum(a, b):
@@ -103,6 +120,8 @@ def _of_layer(parts, k):
 
 def _multiplied(part, k):
     inputs, gradients = part.layers[k]
+    if _is_factored(inputs):
+        inputs = inputs.times(jnp.eye(inputs.width, dtype=gradients.dtype))
     product = jnp.einsum("ncw,nkcv->nkwv", inputs, gradients)
     return product.reshape(part.extra.shape[0], -1)
 
@@ -122,10 +141,12 @@ def dense(parts):
 
 def gramian(parts):
     """``J J^T`` of shape (m, m), summed over the layers, one of them at a time."""
-    total = None
-    for piece in pieces(parts):
-        rows = piece()
-        if rows.shape[1] == 0:
+    total, factored = None, _factored_layers(parts)
+    for k in factored:
+        total = _layer_gramian(*parts[0].layers[k])
+    for k, piece in enumerate(pieces(parts)):
+        rows = None if k in factored else piece()
+        if rows is None or rows.shape[1] == 0:
             continue
         if total is not None:
             # One after the other, so that only one set of rows is alive.
@@ -133,6 +154,22 @@ def gramian(parts):
         product = symmetric_product(rows)
         total = product if total is None else total + product
     return total
+
+
+def _factored_layers(parts):
+    """Layers too wide to be multiplied out; of a single residual class."""
+    if len(parts) > 1:
+        return []
+    return [k for k, (inputs, _) in enumerate(parts[0].layers) if _is_factored(inputs)]
+
+
+def _layer_gramian(inputs, gradients):
+    """The Gramian of a layer, from the inner products of inputs and of gradients."""
+    n, k, c, v = gradients.shape
+    flat = gradients.reshape(n * k * c, v)
+    inner = (flat @ flat.T).reshape(n, k, c, n, k, c)
+    product = jnp.einsum("icjd,ikcjld->ikjl", inputs.products(), inner)
+    return product.reshape(n * k, n * k)
 
 
 def symmetric_product(a):

@@ -33,7 +33,61 @@ class Rows(NamedTuple):
         return 1 + len(self.first) + len(self.second)
 
 
-def input_stack(embedding, x, rows):
+class Along(NamedTuple):
+    """Rows of an embedding that scales single axes: values, and unit vectors.
+
+    In very many dimensions these are not multiplied out. With n points, s axes:
+    ``(values_i, slopes_1 e_axes_1, ..., slopes_s e_axes_s, 0, ...)``, ``size`` rows.
+    """
+
+    values: jnp.ndarray  # (n, n_inputs)
+    axes: jnp.ndarray  # (s,)
+    slopes: jnp.ndarray  # (s,)
+    zeros: jnp.ndarray  # (size - 1 - s,)
+
+    @property
+    def size(self):
+        """Number of rows of a point."""
+        return 1 + self.axes.shape[0] + self.zeros.shape[0]
+
+    @property
+    def width(self):
+        """Rows of the weights that belong to it, the bias included."""
+        return self.values.shape[1] + 1
+
+    def times(self, matrix):
+        """Rows after an affine layer, of shape (n, size, n_outputs)."""
+        n = self.values.shape[0]
+        values = self.values @ matrix[:-1] + matrix[-1][None]
+        first = self.slopes[:, None] * matrix[self.axes]
+        first = jnp.concatenate([first, self.zeros[:, None] * matrix[:1]])
+        first = jnp.broadcast_to(first, (n, *first.shape))
+        return jnp.concatenate([values[:, None], first], axis=1)
+
+    def transposed_times(self, z):
+        """The transpose of ``times``, for z of shape (n, size, n_outputs)."""
+        s = self.axes.shape[0]
+        change = self.values.T @ z[:, 0]
+        unit = self.slopes[:, None] * jnp.sum(z[:, 1 : 1 + s], axis=0)
+        change = change.at[self.axes].add(unit)
+        return jnp.concatenate([change, jnp.sum(z[:, 0], axis=0)[None]])
+
+    def products(self):
+        """Inner products of all rows, ones of the bias included, (n, size, n, size)."""
+        n, s = self.values.shape[0], self.axes.shape[0]
+        found = jnp.zeros((n, self.size, n, self.size), self.values.dtype)
+        found = found.at[:, 0, :, 0].set(self.values @ self.values.T + 1)
+        mixed = self.values[:, self.axes] * self.slopes[None]  # (n, s)
+        every = jnp.broadcast_to(mixed[:, None], (n, n, s))
+        found = found.at[:, 0, :, 1 : 1 + s].set(every)
+        found = found.at[:, 1 : 1 + s, :, 0].set(jnp.transpose(every, (1, 2, 0)))
+        equal = (self.axes[:, None] == self.axes[None]).astype(self.values.dtype)
+        equal = equal * self.slopes[:, None] * self.slopes[None]
+        equal = jnp.broadcast_to(equal[None, :, None], (n, s, n, s))
+        return found.at[:, 1 : 1 + s, :, 1 : 1 + s].set(equal)
+
+
+def input_stack(embedding, x, rows, axes=None):
     """Rows of the network's inputs at one point, of shape (size, n_inputs).
 
     Parameters
@@ -42,10 +96,12 @@ def input_stack(embedding, x, rows):
         Maps a point to the network's inputs.
     x : array of shape (d,)
     rows : Rows
+    axes : array of int of shape (s,), default=None
+        Axes that the rows number; None: all of them.
     """
 
     def along(function, axis):
-        unit = jnp.zeros_like(x).at[axis].set(1)
+        unit = jnp.zeros_like(x).at[axis if axes is None else axes[axis]].set(1)
         return lambda x: jax.jvp(function, (x,), (unit,))[1]
 
     first = [along(embedding, i)(x) for i in rows.first]
@@ -95,7 +151,7 @@ def propagate(activations, layers, stack, rows, taps=None):
         Of the hidden layers.
     layers : sequence of arrays of shape (n_inputs + 1, n_outputs)
         Weights with the biases in the last row; one more than the activations.
-    stack : array of shape (n, size, n_inputs)
+    stack : array of shape (n, size, n_inputs) or Along
     rows : Rows
     taps : sequence of arrays of shape (n, size, n_outputs), default=None
         Added to the layers' outputs before activation: derivatives in them are what
@@ -105,15 +161,20 @@ def propagate(activations, layers, stack, rows, taps=None):
     -------
     stack : array of shape (n, size, n_outputs)
     inputs : list of arrays of shape (n, size, n_inputs + 1)
-        With the ones of the biases, which only values have.
+        With the ones of the biases, which only values have. The first is an Along where
+        the stack is.
     """
     inputs = []
-    n = stack.shape[0]
-    one = jnp.zeros((n, rows.size, 1), stack.dtype).at[:, 0].set(1)
     for k, matrix in enumerate(layers):
-        inputs.append(jnp.concatenate([stack, one], axis=2))
-        flat = inputs[-1].reshape(n * rows.size, -1)
-        stack = (flat @ matrix).reshape(n, rows.size, -1)
+        if isinstance(stack, Along):
+            inputs.append(stack)
+            stack = stack.times(matrix)
+        else:
+            n = stack.shape[0]
+            one = jnp.zeros((n, rows.size, 1), stack.dtype).at[:, 0].set(1)
+            inputs.append(jnp.concatenate([stack, one], axis=2))
+            flat = inputs[-1].reshape(n * rows.size, -1)
+            stack = (flat @ matrix).reshape(n, rows.size, -1)
         if taps is not None:
             stack = stack + taps[k]
         if k < len(activations):
@@ -121,7 +182,7 @@ def propagate(activations, layers, stack, rows, taps=None):
     return stack, inputs
 
 
-def local_field(top, x0, rows):
+def local_field(top, x0, rows, axes=None):
     """The second-order Taylor polynomial around a point, as a function of x.
 
     Derivatives up to the second order of whatever is made of it are exact at ``x0``.
@@ -132,6 +193,8 @@ def local_field(top, x0, rows):
         Rows of the last layer at ``x0``.
     x0 : array of shape (d,)
     rows : Rows
+    axes : array of int of shape (s,), default=None
+        Axes that the rows number; None: all of them.
 
     Returns
     -------
@@ -140,7 +203,7 @@ def local_field(top, x0, rows):
     """
 
     def field(x):
-        step = x - x0
+        step = x - x0 if axes is None else (x - x0)[axes]
         value = top[0]
         for k, i in enumerate(rows.first):
             value = value + step[i] * top[1 + k]

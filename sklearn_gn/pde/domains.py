@@ -370,15 +370,22 @@ class Ball(Domain):
 
     axes : tuple of str, default=None
         None: x, y, z up to three axes, x1, x2, ... beyond.
+
+    density : {"uniform", "radius"}, default="uniform"
+        Of points inside: uniform, which in many dimensions puts nearly all of them
+        beside the sphere; or with a uniform distance from the centre.
     """
 
     axes: tuple
     center: tuple
     radius: float
+    density: str
 
     time = None
 
-    def __init__(self, dim, center=None, radius=1.0, axes=None):
+    def __init__(self, dim, center=None, radius=1.0, axes=None, density="uniform"):
+        if density not in ("uniform", "radius"):
+            raise ValueError(f"density must be 'uniform' or 'radius', got {density!r}.")
         if dim < 1:
             raise ValueError(f"dim must be at least 1, got {dim!r}.")
         if not 0 < radius < np.inf:
@@ -389,12 +396,18 @@ class Ball(Domain):
         for name, values in (("center", center), ("axes", tuple(axes))):
             if len(values) != dim:
                 raise ValueError(f"{name} must have dim={dim} entries, got {values!r}.")
-        _set(self, axes=tuple(axes), center=center, radius=float(radius))
+        _set(
+            self,
+            axes=tuple(axes),
+            center=center,
+            radius=float(radius),
+            density=density,
+        )
 
     def __repr__(self):
         plain = Ball(self.dim, radius=self.radius)
         words = [f"Ball({self.dim}, radius={self.radius}"]
-        for name in ("center", "axes"):
+        for name in ("center", "axes", "density"):
             value = getattr(self, name)
             words += [] if value == getattr(plain, name) else [f"{name}={value}"]
         return ", ".join(words) + ")"
@@ -424,7 +437,8 @@ class Ball(Domain):
         """The patch of the whole ball."""
 
         def place(uniforms):
-            ratio = uniforms[:, -1:] ** (1 / self.dim)
+            power = 1 / self.dim if self.density == "uniform" else 1
+            ratio = uniforms[:, -1:] ** power
             points, normals, kept = self._place(uniforms, ratio)
             return points, np.zeros_like(normals), kept
 

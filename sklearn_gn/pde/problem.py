@@ -283,13 +283,15 @@ class Problem:
         plain = 2 * share[np.flatnonzero(~circular)] - 1
         return jnp.concatenate([plain, jnp.cos(angle), jnp.sin(angle)])
 
-    def field(self, function):
+    def field(self, function, probes=None):
         """The field of a network, after the transform.
 
         Parameters
         ----------
         function : callable
             Raw outputs of the network, of shape (q,), as a function of one point.
+        probes : jax.Array of int, default=None
+            Axes from which Laplacians are estimated; None: they are exact.
 
         Returns
         -------
@@ -303,7 +305,7 @@ class Problem:
                 outputs = self._components(self.transform(x, outputs), "transform")
             return outputs if len(self.outputs) > 1 else outputs[0]
 
-        return Field(value, self.domain.axes, self.domain.time, self.outputs)
+        return Field(value, self.domain.axes, self.domain.time, self.outputs, probes)
 
     def _components(self, value, source):
         value, q = jnp.asarray(value), len(self.outputs)

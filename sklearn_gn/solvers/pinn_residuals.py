@@ -22,10 +22,17 @@ import numpy as np
 
 from sklearn_gn.curvature.jacobian import Parameters, Part
 from sklearn_gn.networks._base import activation_function
-from sklearn_gn.networks.taylor import Rows, input_stack, local_field, propagate
+from sklearn_gn.networks.taylor import (
+    Along,
+    Rows,
+    input_stack,
+    local_field,
+    propagate,
+)
 from sklearn_gn.pde.operators import d
 
 _PROBES = 64  # points at which it is found out what a residual needs
+_PROBED_FLOATS = 2**20
 _EQUAL = 1e-9
 
 
@@ -35,6 +42,7 @@ class Batch(NamedTuple):
     x: jnp.ndarray  # (N, P, d): P points belong together in a periodic condition
     data: jnp.ndarray  # (N, e)  numbers that go with them, such as normals
     scale: jnp.ndarray  # (N,)  sqrt(weight / N); 0 for padding
+    axes: jnp.ndarray | None = None  # (s,)  axes from which Laplacians are estimated
 
 
 class ClassModel(NamedTuple):
@@ -88,33 +96,44 @@ def _like(value, dtype):
     return value.astype(dtype) if isinstance(value, np.ndarray) else value
 
 
-def _row(model, known, functions, x, data, extra):
+def _row(model, known, functions, x, data, extra, axes):
     """Residuals of one row, for functions of x at each of its points."""
-    fields = tuple(model.problem.field(function) for function in functions)
+    fields = tuple(model.problem.field(function, axes) for function in functions)
     found = coefficients(model.problem, extra)
     return known.residual.function(fields, x, data, found)
 
 
-def _row_from_top(model, known, top, x, data, extra):
+def _row_from_top(model, known, axes, top, x, data, extra):
     """The same from the last layer's rows at the points, of shape (P C, q)."""
     rows = known.rows
     functions = [
-        local_field(top[p * rows.size : (p + 1) * rows.size], x[p], rows)
+        local_field(top[p * rows.size : (p + 1) * rows.size], x[p], rows, axes)
         for p in range(x.shape[0])
     ]
-    return _row(model, known, functions, x, data, extra)
+    return _row(model, known, functions, x, data, extra, axes)
 
 
-def _row_from_network(model, known, params, x, data):
+def _row_from_network(model, known, axes, params, x, data):
     functions = [partial(network, model, params)] * x.shape[0]
-    return _row(model, known, functions, x, data, params.extra)
+    return _row(model, known, functions, x, data, params.extra, axes)
 
 
 def _stacks(model, known, batch):
     """Rows of the network's inputs, of shape (N P, C, n_inputs)."""
     n, points, dim = batch.x.shape
-    make = partial(input_stack, model.problem.embedding, rows=known.rows)
-    return jax.vmap(make)(batch.x.reshape(n * points, dim))
+    x, embedding = batch.x.reshape(n * points, dim), model.problem.embedding
+    if batch.axes is not None and not model.problem.periodic:
+        return _sparse_stack(embedding, x, batch.axes, known.rows)
+    make = partial(input_stack, embedding, rows=known.rows, axes=batch.axes)
+    return jax.vmap(make)(x)
+
+
+def _sparse_stack(embedding, x, axes, rows):
+    """Inputs that are the axes, scaled one by one."""
+    first = axes[np.array(rows.first, np.int32)]
+    slopes = embedding(jnp.ones_like(x[0])) - embedding(jnp.zeros_like(x[0]))
+    zeros = jnp.zeros(len(rows.second), x.dtype)
+    return Along(jax.vmap(embedding)(x), first, slopes[first], zeros)
 
 
 def _top(model, known, layers, stacks, batch, taps=None):
@@ -126,11 +145,11 @@ def _top(model, known, layers, stacks, batch, taps=None):
 def class_residuals(model, known, params, batch):
     """Residuals of a class as they are, of shape (N, k)."""
     if known.rows is None:
-        one = partial(_row_from_network, model, known, params)
+        one = partial(_row_from_network, model, known, batch.axes, params)
         return jax.vmap(one)(batch.x, batch.data)
     stacks = _stacks(model, known, batch)
     top, _ = _top(model, known, params.layers, stacks, batch)
-    one = partial(_row_from_top, model, known)
+    one = partial(_row_from_top, model, known, batch.axes)
     return jax.vmap(one, in_axes=(0, 0, 0, None))(
         top, batch.x, batch.data, params.extra
     )
@@ -249,13 +268,13 @@ def _class_jacobian(model, known, params, batch):
     stacks = _stacks(model, known, batch)
     n, points, _ = batch.x.shape
     taps = [
-        jnp.zeros((*stacks.shape[:2], matrix.shape[1]), stacks.dtype)
+        jnp.zeros((n * points, known.rows.size, matrix.shape[1]), batch.scale.dtype)
         for matrix in params.layers
     ]
 
     def tapped(taps, extra):
         top, inputs = _top(model, known, params.layers, stacks, batch, taps)
-        one = partial(_row_from_top, model, known)
+        one = partial(_row_from_top, model, known, batch.axes)
         rho = jax.vmap(one, in_axes=(0, 0, 0, None))(top, batch.x, batch.data, extra)
         return batch.scale[:, None] * rho, inputs
 
@@ -269,7 +288,7 @@ def _class_jacobian(model, known, params, batch):
     extra = jax.jacfwd(lambda extra: tapped(taps, extra)[0])(params.extra)
     layers = tuple(
         (
-            a.reshape(n, points * known.rows.size, -1),
+            a if isinstance(a, Along) else a.reshape(n, points * known.rows.size, -1),
             jnp.moveaxis(g.reshape(k, n, points * known.rows.size, -1), 0, 1),
         )
         for a, g in zip(inputs, gradients, strict=True)
@@ -280,7 +299,7 @@ def _class_jacobian(model, known, params, batch):
 
 def _dense_jacobian(model, known, params, batch):
     def one(params, x, data):
-        return _row_from_network(model, known, params, x, data)
+        return _row_from_network(model, known, batch.axes, params, x, data)
 
     rho = jax.vmap(partial(one, params))(batch.x, batch.data)
     derivative = jax.vmap(jax.jacrev(one), in_axes=(None, 0, 0))
@@ -319,7 +338,7 @@ def needed_rows(problem, kinds, batches, extra):
     """
     model = Model(problem, (), ())
     few = tuple(_few(batch) for batch in batches)
-    dim = batches[0].x.shape[2]
+    dim = few[0].x.shape[2] if few[0].axes is None else len(few[0].axes)
     pairs = [(i, j) for i in range(dim) for j in range(i, dim)]
     full = Rows(tuple(range(dim)), tuple((pair,) for pair in pairs))
     known = tuple(ClassModel(kind, full) for kind in kinds)
@@ -344,19 +363,21 @@ def needed_rows(problem, kinds, batches, extra):
 
 
 def _few(batch):
-    return Batch(*(np.asarray(a[:_PROBES]) for a in batch))
+    n = max(4, min(_PROBES, _PROBED_FLOATS // batch.x.shape[2]))
+    x, data, scale = (np.asarray(a[:n]) for a in (batch.x, batch.data, batch.scale))
+    return Batch(x, data, scale, batch.axes)
 
 
 @partial(jax.jit, static_argnames=("model", "known"))
 def _slopes(model, known, batches, tops, extra):
     """Derivatives of each class in the rows, of shape (N, k, P, C, q)."""
 
-    def one(kind, top, x, data):
+    def one(kind, axes, top, x, data):
         flat = top.reshape(-1, top.shape[-1])
-        return _row_from_top(model, kind, flat, x, data, extra)
+        return _row_from_top(model, kind, axes, flat, x, data, extra)
 
     return [
-        jax.vmap(jax.jacrev(partial(one, kind)))(top, batch.x, batch.data)
+        jax.vmap(jax.jacrev(partial(one, kind, batch.axes)))(top, batch.x, batch.data)
         for kind, batch, top in zip(known, batches, tops, strict=True)
     ]
 
@@ -370,18 +391,22 @@ def _both_ways(model, known, batches, weights, extra):
         a = jnp.concatenate([a, a**2, jnp.ones_like(a[:1])])
         return jnp.sin(a @ weights)
 
-    def fast(kind, x, data):
+    def fast(kind, axes, x, data):
+        rows = kind.rows
         functions = [
-            local_field(input_stack(wave, point, kind.rows), point, kind.rows)
+            local_field(input_stack(wave, point, rows, axes), point, rows, axes)
             for point in x
         ]
-        return _row(model, kind, functions, x, data, extra)
+        return _row(model, kind, functions, x, data, extra, axes)
 
-    def true(kind, x, data):
-        return _row(model, kind, [wave] * x.shape[0], x, data, extra)
+    def true(kind, axes, x, data):
+        return _row(model, kind, [wave] * x.shape[0], x, data, extra, axes)
+
+    def values(function, kind, batch):
+        return jax.vmap(partial(function, kind, batch.axes))(batch.x, batch.data)
 
     return [
-        tuple(jax.vmap(partial(f, kind))(batch.x, batch.data) for f in (fast, true))
+        tuple(values(function, kind, batch) for function in (fast, true))
         for kind, batch in zip(known, batches, strict=True)
     ]
 

@@ -20,6 +20,8 @@ class Sampler:
     Parameters
     ----------
     n_interior, n_boundary : int
+    n_directions : int or None
+        Axes, other ones in every draw, from which Laplacians are estimated.
     method : {"sobol", "halton", "uniform", "residual"}
         With "residual", interior points are drawn with a probability that grows with
         the square of the residual there (Wu et al., "A comprehensive study of
@@ -31,6 +33,7 @@ class Sampler:
     n_boundary: int
     method: str
     dtype: str
+    n_directions: int | None = None
 
     def draw(self, model, seed, stage, number, net=None):
         """Points for all residual classes of the model's problem.
@@ -61,14 +64,23 @@ class Sampler:
             points["interior"] = type(pool["interior"])(
                 *(a[chosen] for a in pool["interior"])
             )
-        return tuple(
+        batches = [
             batch_of(*points[kind.name], kind.weight, self.dtype)
             for kind in problem.residual_classes()
-        )
+        ]
+        if self.n_directions is not None:
+            axes = self._directions(problem.domain, rng)
+            batches = [batch._replace(axes=axes) for batch in batches]
+        return tuple(batches)
 
     def fresh(self, model, seed):
         """Points that no fit draws."""
         return self.draw(model, seed, 0, _FRESH)
+
+    def _directions(self, domain, rng):
+        space = [i for i, name in enumerate(domain.axes) if name != domain.time]
+        count = min(self.n_directions, len(space))
+        return rng.choice(space, count, replace=False).astype(np.int32)
 
     def _where_residuals_are_large(self, model, net, pool, rng):
         batch = batch_of(*pool, 1.0, self.dtype)

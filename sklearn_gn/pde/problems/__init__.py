@@ -15,7 +15,6 @@ from sklearn_gn.pde.problems.poisson import (
     Poisson,
     PoissonBall,
     PoissonCosine,
-    uniform_radius,
 )
 
 __all__ = [
@@ -33,5 +32,4 @@ __all__ = [
     "PoissonBall",
     "PoissonCosine",
     "navier_stokes",
-    "uniform_radius",
 ]

@@ -163,7 +163,8 @@ def PoissonBall(dim=100_000, seed=0):
 
     In high dimension the coordinates of a point are small, and :math:`u^*` is nearly
     :math:`(1 - |x|^2) (a + b \cdot x)`: the numbers 100 and 1,000 of ``dim`` say more
-    about a method.
+    about a method. Points are drawn, and errors measured, with a uniform distance from
+    the centre: of uniform density, nearly all would lie where the solution vanishes.
 
     Parameters
     ----------
@@ -178,10 +179,6 @@ def PoissonBall(dim=100_000, seed=0):
     Problem
         Axes as in :class:`sklearn_gn.pde.Ball`; output u.
 
-    See Also
-    --------
-    uniform_radius : Points to measure the error at.
-
     References
     ----------
     Z. Shi, Z. Hu, M. Lin and K. Kawaguchi, "Stochastic Taylor Derivative Estimator:
@@ -193,30 +190,8 @@ def PoissonBall(dim=100_000, seed=0):
     solution = _TwoBody(int(dim), int(seed))
     return Problem(
         _PoissonBall(solution),
-        Ball(dim),
+        Ball(dim, density="radius"),
         exact=solution,
         transform=_vanish_on_sphere,
         name="PoissonBall",
     )
-
-
-def uniform_radius(n, dim, rng):
-    """Draw points of the unit ball whose distance from the centre is uniform.
-
-    Points of uniform density in a ball of many dimensions nearly all lie at its sphere,
-    where the solution of :func:`PoissonBall` vanishes. These are the points at which
-    the literature measures its error.
-
-    Parameters
-    ----------
-    n : int
-    dim : int
-    rng : RandomState
-
-    Returns
-    -------
-    ndarray of shape (n, dim)
-    """
-    directions = rng.standard_normal((n, dim))
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    return rng.uniform(size=(n, 1)) * directions
