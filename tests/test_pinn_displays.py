@@ -114,14 +114,14 @@ def changed(solver, **words):
 # -- what it has in common with other displays ----------------------------------------
 
 
-def test_makes_one_figure_and_plot_returns_self(plane):
-    drawn = draw(plane)
+@pytest.mark.parametrize("words", [{}, {"axes": "x"}])
+def test_makes_one_figure_and_plot_returns_self(plane, words):
+    drawn = draw(plane, **words)
     assert plt.get_fignums() == [drawn.figure_.number]
     assert drawn.ax_ is drawn.axes_[0, 0]
     drawn.figure_.canvas.draw()
     axes = drawn.axes_
     assert drawn.plot(ax=axes) is drawn
-    assert drawn.axes_ is not None
     assert drawn.ax_ is axes[0, 0]
     assert plt.get_fignums() == [drawn.figure_.number]
 
@@ -242,8 +242,8 @@ def test_residual_of_a_system_is_its_norm(plane):
     display = draw(solver, output="p")
     X = points_of(display.ticks)
     np.testing.assert_array_equal(display.solution.ravel(), solver.predict(X)[:, 1])
-    np.testing.assert_array_equal(
-        display.error.ravel(), np.hypot(*solver.residual(X).T)
+    np.testing.assert_allclose(
+        display.error.ravel(), np.hypot(*solver.residual(X).T), rtol=1e-14
     )
 
 

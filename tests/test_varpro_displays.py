@@ -646,3 +646,5 @@ def test_errors_of_a_network_are_drawn(plane):
     assert list(display.first) == ["0.1", "1e-08"]
     assert display.first == again.first
     display.figure_.canvas.draw()
+    with pytest.warns(ConvergenceWarning, match="not the tolerance 1e-08. Raise rank"):
+        TaylorDisplay.from_network(MLP((3,)), *plane, **words, rank=1)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-_BLOCK_ROWS = 512  # of a Gramian, of which only the lower half is formed
+_BLOCK_ROWS = 384  # of a Gramian, of which only the lower half is formed
 
 
 class Part(NamedTuple):
@@ -122,7 +122,11 @@ def _multiplied(part, k):
     inputs, gradients = part.layers[k]
     if _is_factored(inputs):
         inputs = inputs.times(jnp.eye(inputs.width, dtype=gradients.dtype))
-    product = jnp.einsum("ncw,nkcv->nkwv", inputs, gradients)
+    # A sum of outer products, which compiles to one pass over the result.
+    product = sum(
+        inputs[:, None, c, :, None] * gradients[:, :, c, None, :]
+        for c in range(gradients.shape[2])
+    )
     return product.reshape(part.extra.shape[0], -1)
 
 
@@ -140,40 +144,88 @@ def dense(parts):
 
 
 def gramian(parts):
-    """``J J^T`` of shape (m, m), summed over the layers, one of them at a time."""
-    total, factored = None, _factored_layers(parts)
-    for k in factored:
-        total = _layer_gramian(*parts[0].layers[k])
-    for k, piece in enumerate(pieces(parts)):
-        rows = None if k in factored else piece()
-        if rows is None or rows.shape[1] == 0:
+    """``J J^T`` of shape (m, m), from blocks of pairs of parts."""
+    blocks = [
+        [_block(parts[i], parts[j]) for j in range(i)] + [_own_block(parts[i])]
+        for i in range(len(parts))
+    ]
+    return jnp.concatenate(
+        [
+            jnp.concatenate(
+                [blocks[i][j] if j <= i else blocks[j][i].T for j in range(len(parts))],
+                axis=1,
+            )
+            for i in range(len(parts))
+        ]
+    )
+
+
+def _own_block(part):
+    """``J J^T`` of a part, summed over the layers."""
+    total = part.extra @ part.extra.T
+    if not part.layers:
+        return total + symmetric_product(part.dense)
+    # Only lower triangles are added up.
+    for k, (inputs, _) in enumerate(part.layers):
+        if _is_factored(inputs) or _cheaper(part, part, k, 0.5):
+            total = total + _from_inner_products(part, part, k)
             continue
-        if total is not None:
-            # One after the other, so that only one set of rows is alive.
-            rows, total = lax.optimization_barrier((rows, total))
-        product = symmetric_product(rows)
-        total = product if total is None else total + product
+        # One after the other, so that only one set of rows is alive.
+        rows, total = lax.optimization_barrier((_multiplied(part, k), total))
+        total = total + _lower_product(rows)
+    return _mirrored(total)
+
+
+def _block(part, other):
+    """``J_part J_other^T``, summed over the layers."""
+    total = part.extra @ other.extra.T
+    if not (part.layers and other.layers):
+        return total + _weights(part) @ _weights(other).T
+    for k in range(len(part.layers)):
+        if _cheaper(part, other, k, 1.0):
+            product = _from_inner_products(part, other, k)
+        else:
+            product = _multiplied(part, k) @ _multiplied(other, k).T
+        total = total + product
     return total
 
 
-def _factored_layers(parts):
-    """Layers too wide to be multiplied out; of a single residual class."""
-    if len(parts) > 1:
-        return []
-    return [k for k, (inputs, _) in enumerate(parts[0].layers) if _is_factored(inputs)]
+def _cheaper(part, other, k, share):
+    """Whether inner products of inputs and of gradients make fewer operations.
+
+    They do where points have one row, as on a boundary. A product of matrices is worth
+    two of single numbers.
+    """
+    if _is_factored(part.layers[k][0]) or _is_factored(other.layers[k][0]):
+        return False
+    (_, p, c, v), (_, q, e, _) = (x.layers[k][1].shape for x in (part, other))
+    w = part.layers[k][0].shape[2]
+    inner = c * e * (w + p * q * (v + 1))
+    return 2 * inner < share * p * q * w * v
 
 
-def _layer_gramian(inputs, gradients):
-    """The Gramian of a layer, from the inner products of inputs and of gradients."""
-    n, k, c, v = gradients.shape
-    flat = gradients.reshape(n * k * c, v)
-    inner = (flat @ flat.T).reshape(n, k, c, n, k, c)
-    product = jnp.einsum("icjd,ikcjld->ikjl", inputs.products(), inner)
-    return product.reshape(n * k, n * k)
+def _from_inner_products(part, other, k):
+    """A layer's share of a block, without multiplying it out."""
+    (a, g), (b, h) = part.layers[k], other.layers[k]
+    (n, p, c, v), (m, q, e, _) = g.shape, h.shape
+    if _is_factored(a):  # of a part with itself
+        inputs = a.products()
+    else:
+        inputs = a.reshape(n * c, -1) @ b.reshape(m * e, -1).T
+        inputs = inputs.reshape(n, c, m, e)
+    gradients = g.reshape(n * p * c, v) @ h.reshape(m * q * e, v).T
+    gradients = gradients.reshape(n, p, c, m, q, e)
+    product = jnp.sum(inputs[:, None, :, :, None, :] * gradients, axis=(2, 5))
+    return product.reshape(n * p, m * q)
 
 
 def symmetric_product(a):
-    """``a a^T``: blocks below the diagonal are multiplied, then mirrored."""
+    """``a a^T``, of which half is multiplied."""
+    return _mirrored(_lower_product(a))
+
+
+def _lower_product(a):
+    """``a a^T`` below the diagonal and somewhat above it."""
     m = a.shape[0]
     if m <= _BLOCK_ROWS:
         return a @ a.T
@@ -182,7 +234,11 @@ def symmetric_product(a):
         stop = min(start + _BLOCK_ROWS, m)
         row = a[start:stop] @ a[:stop].T
         blocks.append(jnp.pad(row, ((0, 0), (0, m - stop))))
-    lower = jnp.concatenate(blocks)
+    return jnp.concatenate(blocks)
+
+
+def _mirrored(lower):
+    """The symmetric matrix with this lower triangle."""
     return jnp.tril(lower) + jnp.tril(lower, -1).T
 
 

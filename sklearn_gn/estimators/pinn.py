@@ -49,6 +49,7 @@ _BATCH_ROWS = 4096  # of predictions
 _REFERENCE_POINTS = 2000
 _REFERENCE_FLOATS = 2**22
 _OVERFITTED = 100.0  # fresh over training loss, beyond which a fit warns
+_SOLVED = 1e-6  # of the largest fresh loss, below which it does not
 _LEARNING_RATES = {"adam": 1e-3, "sgd": 1e-2}
 _LARGEST_INT = np.iinfo(np.int32).max
 _JACOBIAN_FLOATS = 2**27
@@ -744,7 +745,8 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         if self.problem is None or not len(log["loss"]):
             return
         loss, fresh = log["loss"][-1], log["val_loss"][-1]
-        if not fresh > _OVERFITTED * loss:
+        solved = fresh < _SOLVED * log["val_loss"].max()
+        if solved or not fresh > _OVERFITTED * loss:
             return
         warnings.warn(
             f"At the end the loss is {fresh:.3g} on fresh points and {loss:.3g} on "

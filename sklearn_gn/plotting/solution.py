@@ -175,41 +175,20 @@ class SolutionDisplay:
         above.set_title(_fixed_title(self.fixed), fontsize="medium")
         above.set_ylabel(self.output_name)
         below.set(xlabel=self.axis_names[0], ylabel=self._error_name)
-        above.sharex(below)
+        for panel in (above, below):
+            panel.set_xlim(x[0], x[-1])
         above.tick_params(labelbottom=False)
         return axes
 
     def _plot_images(self, ax, name, kwargs):
-        from matplotlib.colors import LogNorm, Normalize
-
-        fields = {name: self.solution}
-        if self.reference is not None:
-            fields["Reference"] = self.reference
+        images = self._styled_images(name, kwargs)
         width = 0.6 + 2.6 * np.divide(*self._extent()) if self.equal else 3.4
-        axes = panels_or_new(
-            ax,
-            1,
-            len(fields) + 1,
-            size=(width, 3.0),
-            layout="compressed" if self.equal else "constrained",
-        )
-        stacked = np.stack(list(fields.values()))
-        norm = Normalize(np.nanmin(stacked), np.nanmax(stacked))
-        styles = [{"norm": norm, **kwargs}] * len(fields)
-        top = float(np.nanmax(self.error))
-        error_norm = LogNorm(10**-_DECADES * top, top, clip=True) if top > 0 else None
-        styles.append({"norm": error_norm, "cmap": "magma"})
-        fields[self._error_name] = self.error
-        for panel, (title, values), style in zip(
-            axes[0], fields.items(), styles, strict=True
-        ):
-            self.images_.append(
-                panel.pcolormesh(
-                    *self.ticks,
-                    np.ma.masked_invalid(values),
-                    **{"shading": "nearest", "rasterized": True, **style},
-                )
-            )
+        layout = "compressed" if self.equal else "constrained"
+        axes = panels_or_new(ax, 1, len(images), size=(width, 3.0), layout=layout)
+        for panel, (title, values, style) in zip(axes[0], images, strict=True):
+            style = {"shading": "nearest", "rasterized": True, **style}
+            values = np.ma.masked_invalid(values)
+            self.images_.append(panel.pcolormesh(*self.ticks, values, **style))
             panel.set_title(title, fontsize="medium")
             panel.set_xlabel(self.axis_names[0])
             if self.equal:
@@ -219,11 +198,24 @@ class SolutionDisplay:
         first.set_ylabel(self.axis_names[1])
         if self.fixed:
             first.set_title(f"{name}\n{_fixed_title(self.fixed)}", fontsize="medium")
-        *_, last_field, error = axes[0]
         colorbar = first.figure.colorbar
-        colorbar(self.images_[-2], ax=last_field, label=self.output_name)
-        colorbar(self.images_[-1], ax=error)
+        colorbar(self.images_[-2], ax=axes[0, -2], label=self.output_name)
+        colorbar(self.images_[-1], ax=axes[0, -1])
         return axes
+
+    def _styled_images(self, name, kwargs):
+        """Title, values and style of every image."""
+        from matplotlib.colors import LogNorm, Normalize
+
+        fields = [(name, self.solution)]
+        if self.reference is not None:
+            fields.append(("Reference", self.reference))
+        both = np.stack([values for _, values in fields])
+        style = {"norm": Normalize(np.nanmin(both), np.nanmax(both)), **kwargs}
+        top = float(np.nanmax(self.error))
+        norm = LogNorm(10**-_DECADES * top, top, clip=True) if top > 0 else None
+        error = self._error_name, self.error, {"norm": norm, "cmap": "magma"}
+        return [*((*field, style) for field in fields), error]
 
     @classmethod
     def from_estimator(

@@ -1203,9 +1203,9 @@ class TaylorDisplay:
         X,
         y,
         *,
-        tolerances=(1e-1, 1e-3, 1e-5, 1e-10),
+        tolerances=(1e-2, 1e-3, 1e-5, 1e-10),
         steps=None,
-        rank=20,
+        rank=100,
         alpha=5e-6,
         alpha_output=1e-8,
         random_state=None,
@@ -1230,16 +1230,16 @@ class TaylorDisplay:
         y : array-like of shape (n_samples,)
             Their classes.
 
-        tolerances : sequence of float, default=(1e-1, 1e-3, 1e-5, 1e-10)
+        tolerances : sequence of float, default=(1e-2, 1e-3, 1e-5, 1e-10)
             Sizes of the gradient at which the inner iteration is ended.
 
         steps : array-like of shape (n_steps,), default=None
             Lengths of the steps in a random direction of length one; None takes 17 from
             1 to 1e-8.
 
-        rank : int, default=20
+        rank : int, default=100
             Most iterations of conjugate gradients in an inner Newton step. With too few
-            the small tolerances are not reached.
+            the small tolerances are not reached, of which a warning tells.
 
         alpha : float, default=5e-6
             Penalty of the weights of the network.
@@ -1275,6 +1275,14 @@ class TaylorDisplay:
             alpha_output=alpha_output,
             random_state=random_state,
         )
+        for tol, reached in answer["inner_gradient"].items():
+            if reached > 2 * float(tol):
+                warnings.warn(
+                    f"The inner iteration reached {reached:.1e}, not the tolerance "
+                    f"{tol}. Raise rank.",
+                    ConvergenceWarning,
+                    stacklevel=2,
+                )
         return cls(**{k: answer[k] for k in ("steps", "zeroth", "first")}).plot(
             ax, **kwargs
         )

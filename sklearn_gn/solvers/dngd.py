@@ -46,7 +46,7 @@ from sklearn_gn.solvers.pinn_residuals import (
     weighted,
 )
 
-_N_RADII, _WIDEST = 12, 4.0  # radii from four times the last one to a quarter of it
+_N_RADII, _WIDEST = 12, 4.0  # radii from a quarter of the last one to four times it
 _N_SHIFTS, _SHIFT_RATIO = 5, 8.0  # shifts where every one needs a factor of its own
 _TRUSTED = 0.1  # gain ratio of a step that is taken at once
 _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
@@ -315,24 +315,32 @@ def staying(model, net, batches, linear):
 
 
 def longest_trusted(attempt, scales, still):
-    """The first trial, from the longest step on, that does what it promised.
+    """The longest step that does what it promised, searched for from the middle.
 
-    Where none does, the one with the least loss; else none at all.
+    ``scales`` go from the shortest to the longest step. From the middle on longer ones
+    are tried while they keep their promise, or shorter ones until one does. Where none
+    does, it is the one with the least loss; else the step of length zero.
     """
+    scales = jnp.asarray(scales)
+    n = scales.shape[0]
 
     def unfinished(carry):
-        count, best, _ = carry
-        return (count < len(scales)) & ~best.trusted
+        k, _, alive, *_ = carry
+        return alive & (k >= 0) & (k < n)
 
     def go_on(carry):
-        count, best, inner = carry
-        new = attempt(jnp.asarray(scales)[count])
-        take = new.trusted | (new.loss < best.loss)
+        k, direction, _, best, inner = carry
+        new = attempt(scales[k])
+        take = new.trusted | (~best.trusted & (new.loss < best.loss))
         best = jax.tree.map(lambda a, b: jnp.where(take, a, b), new, best)
-        return count + 1, best, inner + new.inner
+        turn = jnp.where(new.trusted, jnp.int32(1), jnp.int32(-1))
+        direction = jnp.where(direction == 0, turn, direction)
+        alive = new.trusted == (direction > 0)
+        return k + direction, direction, alive, best, inner + new.inner
 
-    start = jnp.int32(0), still, jnp.int32(0)
-    _, best, inner = lax.while_loop(unfinished, go_on, start)
+    zero = jnp.int32(0)
+    start = jnp.int32(n // 2), zero, jnp.array(True), still, zero
+    *_, best, inner = lax.while_loop(unfinished, go_on, start)
     return best._replace(inner=inner)
 
 
@@ -385,11 +393,11 @@ def trust_region(
         values = jnp.maximum(values, floor)
         solve = by_eigenvectors(linear, net, values, vectors)
         quadratic = quadratic_model(linear, net, values, vectors)
-        scales = np.geomspace(_WIDEST, 1 / _WIDEST, _N_RADII)
+        scales = np.geomspace(1 / _WIDEST, _WIDEST, _N_RADII)
     else:
         solve, values = solution(linear, net, rank)
         middle = (_N_SHIFTS - 1) / 2
-        scales = _SHIFT_RATIO ** (np.arange(_N_SHIFTS) - middle)
+        scales = _SHIFT_RATIO ** (middle - np.arange(_N_SHIFTS))
 
     def attempt(scale):
         shift = scale * memory
