@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from contextlib import nullcontext
 from functools import partial
@@ -26,18 +27,27 @@ from sklearn.utils import Bunch
 from benchmarks import __main__ as runner
 from benchmarks import (
     _data,
+    _pinn,
+    _pinn_peers,
     _report,
     _surrogates,
     _timing,
     _varpro,
     fgn_heads,
     fgn_mechanism,
+    pinn_heat,
+    pinn_kovasznay,
+    pinn_paper,
+    pinn_peers,
+    pinn_step,
     sggn,
     varpro_images,
     varpro_tabular,
 )
-from sklearn_gn import VarProNetRegressor, _jax
+from benchmarks._peers import _common
+from sklearn_gn import PINNSolver, VarProNetRegressor, _jax
 from sklearn_gn.networks import MLP
+from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.solvers.fgn import FGN
 
 ROOT = Path(__file__).parents[1]
@@ -997,3 +1007,190 @@ def test_a_task_splits_by_the_seed_or_as_usual():
     assert sorted([*first.y_train, *first.y_test]) == y.tolist()
     usual = _data.Split(X[:6], y[:6], X[6:], y[6:])
     assert varpro_tabular.Task("t", usual, {}).split(3) is usual
+
+
+# --- differential equations ----------------------------------------------------------
+
+
+def test_a_quick_pinn_run_reports_curve_marks_and_each_output(monkeypatch, capsys):
+    case = pinn_kovasznay.CASE._replace(aims={0.001: 1e-9, 0.05: 9.0, 7: 1e-9})
+    monkeypatch.setattr(pinn_kovasznay, "CASE", case)
+    args = runner.parse(["pinn_kovasznay", "--quick", "--seconds", "0.1"])
+    answer = pinn_kovasznay.run(args)
+    problem = answer["problems"]["kovasznay"]
+    (ours,) = problem["methods"]["dngd"]["runs"]
+    assert answer["seeds"] == [0]
+    assert problem["error_of"] == ["u", "v"]
+    assert {"error_u", "error_v", "error_p"} <= set(ours)
+    assert min(ours["error_u"], ours["error_v"]) <= ours["error"]
+    curve = problem["curves"]["dngd"]
+    assert set(curve) == {"seconds", "loss", "fresh_loss", "error"}
+    assert len(curve["error"]) == ours["iterations"]
+    assert curve["seconds"] == sorted(curve["seconds"])
+    assert curve["seconds"][-1] >= 0.1
+    assert math.isclose(curve["error"][-1], ours["error"], rel_tol=1e-12)
+    last = np.searchsorted(curve["seconds"], 0.05, side="right") - 1
+    assert ours["error_0.05"] == curve["error"][last]
+    # No iteration is that short; the fit does not take that long.
+    assert not problem["target_0.001"]["passed"]
+    assert problem["target_0.05"]["passed"]
+    assert "target_7" not in problem
+    assert "MISSED" in _report.tables({"problems": {"p": problem}, "notes": []})
+
+
+class FakeStepper:
+    """Takes as long as it says; a millisecond where damping follows the loss."""
+
+    def __init__(self, solver, iterations):
+        self.milliseconds = 1 if solver.damping == "loss" else 9
+
+    def seconds(self):
+        return self.milliseconds / 1000
+
+    def sizes(self):
+        return 35, 39
+
+
+def test_a_step_is_reported_by_part(monkeypatch):
+    names = ("jacobian", "gramian", "cholesky", "eigh")
+    functions = {f"{name}_seconds": (math.sqrt, 2.0) for name in names}
+    monkeypatch.setattr(pinn_step, "Stepper", FakeStepper)
+    monkeypatch.setattr(pinn_step, "part_functions", lambda stepper: functions)
+    answer = pinn_step.step_problem(pinn_kovasznay.CASE, iterations=2, rate=10.0)
+    assert "35 residuals, 39 weights" in answer["description"]
+    default, plain = (answer["methods"][name]["runs"] for name in ("default", "plain"))
+    for run, other in zip(default, plain, strict=True):
+        parts = sum(run[f"{part}_seconds"] for part in ("jacobian", "gramian", "eigh"))
+        assert math.isclose(run["trials_seconds"], 0.009 - parts, rel_tol=1e-12)
+        rate = 35**2 * 39 * 1e-9 / run["gramian_seconds"]
+        assert math.isclose(run["gramian_gflops"], rate, rel_tol=1e-12)
+        assert math.isclose(run["gemm_share"], rate / 10, rel_tol=1e-12)
+        least = run["gramian_seconds"] + run["cholesky_seconds"]
+        over = other["over_gramian_cholesky"]
+        assert math.isclose(over, 0.001 / least, rel_tol=1e-12)
+    assert answer["target_gemm"]["at_least"] == 0.6
+    assert answer["target_step"]["at_most"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds", "expected"),
+    [
+        ([], 300.0, [0, 1, 2]),
+        ([], 301.0, [0]),
+        (["--seeds", "4"], 600.0, [0, 1, 2, 3]),
+        (["--quick"], 10.0, [0]),
+    ],
+)
+def test_long_fits_have_one_seed(words, seconds, expected):
+    args = runner.parse(["pinn_heat", *words])
+    assert _pinn.seeds_of(args, seconds) == expected
+
+
+def test_figures_at_a_time_and_time_to_a_loss():
+    points = [
+        {"seconds": 1.0, "loss": 4.0, "error": 0.4},
+        {"seconds": 2.0, "loss": 5.0, "error": math.nan},
+        {"seconds": 3.0, "loss": 2.0, "error": 0.2},
+    ]
+    assert math.isnan(_pinn.at(points, 0.5))
+    assert _pinn.at(points, 1.0) == _pinn.at(points, 1.9) == 0.4
+    assert _pinn.at(points, 9.0, "loss") == 2.0
+    assert _pinn.seconds_to(points, 4.0) == 1.0
+    assert _pinn.seconds_to(points, 3.9) == 3.0
+    assert _pinn.seconds_to(points, 1.0) == math.inf
+    assert _pinn_peers.ended(points, 3.5) == points[2]
+    assert _pinn_peers.ended(points, 0.5) == points[0]
+    assert _pinn_peers.ended(points, 2.5)["error"] == math.inf
+
+
+def test_a_short_fit_passes_every_stage_once():
+    stage = Kovasznay(20.0)
+    solver = PINNSolver(
+        Kovasznay(), curriculum=[(stage, 50)] * 2, single_precision_iter=9, max_iter=99
+    )
+    short = _pinn.short(solver)
+    assert short.curriculum == [(stage, 1)] * 2
+    assert (short.max_iter, short.single_precision_iter) == (4, 1)
+    assert (solver.max_iter, solver.single_precision_iter) == (99, 9)
+
+
+def test_errors_are_those_of_the_outputs_that_count():
+    problem = Kovasznay()
+    score = _pinn.Scorer(problem, ("u", "v"), most=50)
+    assert score.X.shape == (50, 2)
+    exact = problem.exact_values(score.X)
+    found = exact + np.array([0.0, 0.1, 1e3])
+    model = SimpleNamespace(predict=lambda X: found)
+    expected = 0.1 * math.sqrt(50) / np.linalg.norm(exact[:, :2])
+    assert math.isclose(score(model), expected, rel_tol=1e-9)
+    assert _pinn.Scorer(problem).outputs == ("u", "v", "p")
+
+
+def test_the_sizes_of_the_paper():
+    cases = pinn_paper.cases()
+    assert list(cases) == [
+        "heat",
+        "kovasznay",
+        "poisson10d",
+        "fokker_planck",
+        "allen_cahn",
+        "cavity",
+        "poisson_ball",
+    ]
+    points = {
+        name: (case.solver.n_interior, case.solver.n_boundary)
+        for name, case in cases.items()
+    }
+    assert points["heat"] == (10_000, 1000)
+    assert points["allen_cahn"] == (4500, 900)
+    for case in cases.values():
+        ((figures,),) = case.paper.values()
+        assert case.aims == {600: figures["error"]}
+    stages = [stage.known["nu"] for stage, _ in cases["cavity"].solver.curriculum]
+    np.testing.assert_allclose(stages, [1 / 100, 1 / 400, 1 / 1000])
+    for case in pinn_paper.cases(quick=True).values():
+        case.solver.problem.check()
+
+
+def test_peers_that_are_not_there_are_skipped(tmp_path):
+    assert runner.parse(["pinn_peers"]).peers == ROOT / "benchmarks" / "data" / "peers"
+    for peer in (*pinn_peers.PEERS.values(), *pinn_step.PEERS.values()):
+        assert "not installed" in _pinn_peers.missing(tmp_path, peer)
+        assert (ROOT / "benchmarks" / "_peers" / f"{peer.package}.py").exists()
+    python = tmp_path / "jinns" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert _pinn_peers.python_of(tmp_path, "jinns") == python
+    assert _pinn_peers.missing(tmp_path, pinn_peers.PEERS["jinns"]) is None
+
+
+def test_a_peer_is_told_its_task_and_its_scoring_is_not_counted(tmp_path):
+    X = Kovasznay().domain.sample(20, np.random.RandomState(0), "uniform")
+    velocity = Kovasznay().exact_values(X)[:, :2]
+    np.testing.assert_allclose(_common.exact_velocity(X), velocity, rtol=1e-12)
+    assert np.abs(_common.unit(X)).max() <= 1
+    points = tmp_path / "points.npz"
+    np.savez(points, interior=X, boundary=X[:4], test=X, velocity=velocity)
+    words = {"method": "m", "hidden": [5, 4], "seed": 3, "seconds": 60.0}
+    task = _common.Task(json.dumps({**words, "points": str(points)}))
+    assert task.sizes == (2, 5, 4, 3)
+    curve = _common.Curve(task)
+    assert curve.due()
+    curve.start()
+
+    def slow():
+        time.sleep(0.05)
+        return 2.0
+
+    curve.add(slow, lambda X: np.hstack([1.5 * velocity, X]))
+    (point,) = curve.points
+    assert (point["loss"], curve.done, curve.due()) == (2.0, False, False)
+    assert math.isclose(point["error"], 0.5)
+    assert point["seconds"] <= curve.seconds < 0.05
+
+
+def test_a_quick_case_leaves_the_case_as_it_is():
+    case = _pinn.quick_case(pinn_heat.CASE)
+    assert case.solver.hidden_layer_sizes == (6,)
+    assert case.solver.problem is pinn_heat.CASE.solver.problem
+    assert pinn_heat.CASE.solver.n_interior == 900

@@ -171,7 +171,8 @@ def test_symmetric_product_in_blocks_is_the_product(monkeypatch):
 
 @partial(jax.jit, static_argnames=("model", "jacobi"))
 def steps(model, params, batches, shift, jacobi):
-    linear = dngd.linearise(model, params, batches, params, momentum=0.5, jacobi=jacobi)
+    r, parts = jacobian(model, params, batches)
+    linear = dngd.linearise(r, parts, params, momentum=0.5, jacobi=jacobi)
     matrix = dngd.small_gramian(linear, params)
     values, vectors = jnp.linalg.eigh(matrix)
     solves = {
@@ -238,9 +239,8 @@ def test_acceleration_is_half_the_damped_answer_to_the_second_derivative():
 
     @partial(jax.jit, static_argnames="geodesic")
     def take(geodesic):
-        linear = dngd.linearise(
-            model, params, batches, None, momentum=0.0, jacobi=False
-        )
+        r, parts = jacobian(model, params, batches)
+        linear = dngd.linearise(r, parts, None, momentum=0.0, jacobi=False)
         solve = dngd.by_cholesky(linear, params, dngd.small_gramian(linear, params))
         step, *_ = dngd.damped_step(
             model, params, batches, linear, solve, shift, geodesic
@@ -258,8 +258,8 @@ def test_acceleration_is_half_the_damped_answer_to_the_second_derivative():
 
 def outcome_of(rule, model, params, batches, memory, **given):
     words = dict(geodesic=False, momentum=0.0, jacobi=False, rank=None) | given
-    balance = np.ones(len(batches))
-    return rule(model, params, batches, balance, None, memory, **words)
+    here = dngd.factors(model, params, batches, np.ones(len(batches)))
+    return rule(model, params, here, None, memory, **words)
 
 
 def test_trust_region_takes_the_longest_step_that_keeps_its_promise():

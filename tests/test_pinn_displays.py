@@ -196,7 +196,7 @@ def test_labels_of_images(plane):
     assert titles == ["Mine", "Reference", "|Error|"]
     assert [panel.get_xlabel() for panel in panels] == ["x"] * 3
     assert [panel.get_ylabel() for panel in panels] == ["y", "", ""]
-    assert display.images_[1].colorbar.ax.get_ylabel() == "p"
+    assert display.images_[1].colorbar.ax.get_title() == "p"
     assert {panel.get_aspect() for panel in panels} == {1}
     assert display.plot(name="Other").ax_.get_title() == "Other"
 

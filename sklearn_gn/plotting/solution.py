@@ -198,9 +198,9 @@ class SolutionDisplay:
         first.set_ylabel(self.axis_names[1])
         if self.fixed:
             first.set_title(f"{name}\n{_fixed_title(self.fixed)}", fontsize="medium")
-        colorbar = first.figure.colorbar
-        colorbar(self.images_[-2], ax=axes[0, -2], label=self.output_name)
-        colorbar(self.images_[-1], ax=axes[0, -1])
+        bar = first.figure.colorbar(self.images_[-2], ax=axes[0, -2])
+        bar.ax.set_title(self.output_name, fontsize="medium")
+        first.figure.colorbar(self.images_[-1], ax=axes[0, -1])
         return axes
 
     def _styled_images(self, name, kwargs):
@@ -225,7 +225,7 @@ class SolutionDisplay:
         axes=None,
         at=None,
         output=None,
-        n_points=100,
+        n_points=200,
         ax=None,
         name=None,
         **kwargs,
@@ -253,7 +253,7 @@ class SolutionDisplay:
             Output to show; None is the first. One that is determined up to a constant
             is compared without its mean over the points shown.
 
-        n_points : int, default=100
+        n_points : int, default=200
             Points along each axis.
 
         ax : matplotlib Axes or array of them, default=None

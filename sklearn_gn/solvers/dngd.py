@@ -128,9 +128,19 @@ class Linear(NamedTuple):
         return self.r + operators.forward(self.parts, self.offset)
 
 
-def linearise(model, net, batches, before, *, momentum, jacobi):
-    """Residuals and Jacobian at the network."""
-    r, parts = jacobian(model, net, batches)
+@partial(jax.jit, static_argnames="model")
+def factors(model, net, batches, balance):
+    """Weighted batches, residuals, and the factors of their Jacobian.
+
+    Compiled apart from what uses it: products that read the factors many times over
+    would otherwise compute them again each time.
+    """
+    batches = weighted(batches, balance)
+    return batches, *jacobian(model, net, batches)
+
+
+def linearise(r, parts, before, *, momentum, jacobi):
+    """Residuals and Jacobian at the network, and where the step starts."""
     row_scale = None
     if jacobi:  # the Gramian then has a diagonal of ones
         square = operators.row_squares(parts)
@@ -375,12 +385,10 @@ def outcome(net, linear, trial, memory, values, base):
 
 
 @partial(jax.jit, static_argnames=_COMPILED)
-def trust_region(
-    model, net, batches, balance, before, memory, *, geodesic, momentum, jacobi, rank
-):
+def trust_region(model, net, here, before, memory, *, geodesic, momentum, jacobi, rank):
     """One step of the trust region; ``memory`` is the radius, or the shift."""
-    batches = weighted(batches, balance)
-    linear = linearise(model, net, batches, before, momentum=momentum, jacobi=jacobi)
+    batches, r, parts = here
+    linear = linearise(r, parts, before, momentum=momentum, jacobi=jacobi)
     still = staying(model, net, batches, linear)
     smaller = min(linear.r.shape[0], n_weights(net))
     spectral = rank is None and smaller <= _SPECTRAL
@@ -429,15 +437,13 @@ def quadratic_model(linear, net, values, vectors):
 
 
 @partial(jax.jit, static_argnames=_COMPILED)
-def line_search(
-    model, net, batches, balance, before, memory, *, geodesic, momentum, jacobi, rank
-):
+def line_search(model, net, here, before, memory, *, geodesic, momentum, jacobi, rank):
     """A step of given damping, and the best of many lengths along it.
 
     ``memory`` is the shift, negative where it follows the loss.
     """
-    batches = weighted(batches, balance)
-    linear = linearise(model, net, batches, before, momentum=momentum, jacobi=jacobi)
+    batches, r, parts = here
+    linear = linearise(r, parts, before, momentum=momentum, jacobi=jacobi)
     still = staying(model, net, batches, linear)
     shift = jnp.where(memory < 0, jnp.minimum(still.loss, -memory), memory)
     solve, values = solution(linear, net, rank)
@@ -481,12 +487,10 @@ def retried(model, net, batches, linear, solve, shift, geodesic):
 
 
 @partial(jax.jit, static_argnames=_COMPILED)
-def gain_ratio(
-    model, net, batches, balance, before, memory, *, geodesic, momentum, jacobi, rank
-):
+def gain_ratio(model, net, here, before, memory, *, geodesic, momentum, jacobi, rank):
     """One trial, whose gain ratio decides on the next shift, after Nielsen."""
-    batches = weighted(batches, balance)
-    linear = linearise(model, net, batches, before, momentum=momentum, jacobi=jacobi)
+    batches, r, parts = here
+    linear = linearise(r, parts, before, momentum=momentum, jacobi=jacobi)
     still = staying(model, net, batches, linear)
     solve, values = solution(linear, net, rank)
     shift = memory.value
@@ -577,9 +581,15 @@ def step(points, state, options):
     before = state.before
     if options.momentum and before is None:
         before = jax.tree.map(np.zeros_like, state.net)
+    net, batches, balance, before, memory = _cast(
+        (state.net, state.batches, state.balance, before, state.memory), dtype
+    )
     found = _RULES[options.damping](
         model,
-        *_cast((state.net, state.batches, state.balance, before, state.memory), dtype),
+        net,
+        factors(model, net, batches, balance),
+        before,
+        memory,
         geodesic=options.geodesic,
         momentum=options.momentum,
         jacobi=options.jacobi,
