@@ -26,6 +26,7 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pde.problems import Kovasznay, PoissonBall
 from sklearn_gn.solvers import dngd, pinn_baselines
+from sklearn_gn.solvers.pinn_fit import total_loss
 from sklearn_gn.solvers.pinn_residuals import (
     ClassModel,
     Model,
@@ -264,13 +265,13 @@ def outcome_of(rule, model, params, batches, memory, **given):
 
 def test_trust_region_takes_the_longest_step_that_keeps_its_promise():
     model, params, batches = setting("burgers", 30, 20)
-    start = float(dngd.total_loss(model, params, batches))
+    start = float(total_loss(model, params, batches))
     found = outcome_of(dngd.trust_region, model, params, batches, 1e-3)
     # So short a step that the linearised residuals hold: the widest radius is taken.
     assert found.length == pytest.approx(4e-3, rel=1e-4)
     assert found.memory == pytest.approx(4e-3, rel=1e-4)
     assert found.trial.gain == pytest.approx(1, abs=0.05)
-    loss = float(dngd.total_loss(model, found.net, batches))
+    loss = float(total_loss(model, found.net, batches))
     assert loss < start
     assert loss == pytest.approx(float(found.trial.loss), rel=1e-12)
     assert found.trial.losses.sum() == pytest.approx(loss, rel=1e-12)
@@ -315,7 +316,7 @@ def test_line_search_takes_the_best_of_its_lengths():
     _, unravel = jax.flatten_util.ravel_pytree(params)
     losses = jax.jit(
         jax.vmap(
-            lambda t: dngd.total_loss(
+            lambda t: total_loss(
                 model,
                 jax.tree.map(lambda p, v: p + t * v, params, unravel(step)),
                 batches,

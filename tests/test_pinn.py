@@ -269,6 +269,8 @@ def test_every_setting_solves_the_decay(words):
     assert solver.relative_error() < 2e-3
     log = solver.convergence_log_
     assert len({len(column) for column in log.values()}) == 1
+    assert len(solver.gram_spectrum_) in (8, 21, 25)  # rank, residuals, weights
+    assert (np.diff(solver.gram_spectrum_) <= 0).all()
     assert np.isfinite(log["loss"]).all()
 
 

@@ -26,7 +26,8 @@ from sklearn_gn.estimators._scaling import Scaling
 from sklearn_gn.networks._base import activation_function
 from sklearn_gn.pde import Box, Problem, ResidualClass
 from sklearn_gn.solvers import PINN_SOLVERS
-from sklearn_gn.solvers.dngd import Options, Points, total_loss
+from sklearn_gn.solvers.dngd import gramian_eigenvalues
+from sklearn_gn.solvers.pinn_fit import Options, Points, total_loss
 from sklearn_gn.solvers.pinn_posterior import (
     coefficient_deviations,
     row_deviations,
@@ -53,6 +54,7 @@ _SOLVED = 1e-6  # of the largest fresh loss, below which it does not
 _LEARNING_RATES = {"adam": 1e-3, "sgd": 1e-2}
 _LARGEST_INT = np.iinfo(np.int32).max
 _JACOBIAN_FLOATS = 2**27
+_SPECTRAL = 3000  # unknowns up to which eigenvalues are computed after a fit
 
 
 @dataclass(frozen=True)
@@ -712,33 +714,40 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             self.coefficients_ = _plain(coefficient_values(model.problem, net.extra))
         fresh = run.val_loss(net) if run.val_loss is not None else math.nan
         self.fresh_loss_ = fresh * scale
-        spectrum = state.spectrum
-        self.gram_spectrum_ = np.zeros(0) if spectrum is None else np.array(spectrum)
-        shift = self.convergence_log_["damping"]
-        shift = shift[np.isfinite(shift)]
-        shift = self._cast(shift[-1] if len(shift) else 0)
-        self._posterior = state.batches, None, shift
-        unknown = self.coefficients_
-        self.coefficients_std_ = {
-            name: np.full(np.shape(value), np.nan)[()]
-            for name, value in unknown.items()
-        }
-        size = sum(leaf.size for leaf in _jax.leaves(net)) * sum(
+        n_residuals = sum(
             len(batch.x) * kind.residual.n_outputs
             for kind, batch in zip(model.classes, state.batches, strict=True)
         )
-        if size > _JACOBIAN_FLOATS:
-            self._posterior = None
-            return
-        batches = _jax.to_numpy(state.batches)
-        with _jax.scope(self.dtype, self.device):
-            deviations = _jax.to_numpy(
-                row_deviations(model, net, batches, points.fresh or batches, shift)
-            )
-            if unknown:
+        n_weights = sum(leaf.size for leaf in _jax.leaves(net))
+        self.gram_spectrum_ = np.zeros(0)
+        if state.spectrum is not None:
+            self.gram_spectrum_ = np.array(state.spectrum)
+        elif self.solver == "dngd" and min(n_residuals, n_weights) <= _SPECTRAL:
+            with _jax.scope(self.dtype, self.device):
+                values = gramian_eigenvalues(model, net, state.batches)
+                self.gram_spectrum_ = _jax.to_numpy(values)
+        shift = self.convergence_log_["damping"]
+        shift = shift[np.isfinite(shift)]
+        self._posterior = None
+        if n_residuals * n_weights <= _JACOBIAN_FLOATS:
+            batches = _jax.to_numpy(state.batches)
+            shift = self._cast(shift[-1] if len(shift) else 0)
+            self._posterior = batches, points.fresh or batches, shift
+        unknown = self.coefficients_
+        self.coefficients_std_ = {
+            name: np.nan * value for name, value in unknown.items()
+        }
+        if unknown and self._posterior is not None:
+            deviations = self._deviations()
+            with _jax.scope(self.dtype, self.device):
                 std = coefficient_deviations(model, net, batches, deviations, shift)
                 self.coefficients_std_ = _plain(std)
-        self._posterior = batches, deviations, shift
+
+    def _deviations(self):
+        """Standard deviations of the residuals."""
+        model, net, _ = self._fitted
+        with _jax.scope(self.dtype, self.device):
+            return _jax.to_numpy(row_deviations(model, net, *self._posterior))
 
     def _warn_if_overfitted(self):
         log = self.convergence_log_
@@ -798,7 +807,8 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
                 "return_std=True: the fit has too many residuals and weights for "
                 "standard deviations."
             )
-        batches, deviations, shift = self._posterior
+        batches, _, shift = self._posterior
+        deviations = self._deviations()
         n = max(32, _JACOBIAN_FLOATS // (16 * self._n_weights() * y.shape[1]))
         square = self._in_batches(
             lambda x: variance(model, net, batches, deviations, shift, x), X, n

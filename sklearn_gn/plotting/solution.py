@@ -384,12 +384,10 @@ def _grid(problem, shown, fixed, k, n_points):
         if found is not None:
             return found
     bounds = dict(zip(problem.domain.axes, problem.domain.bounds, strict=True))
-    # The points of curves reach the boundary; the cells of images do.
-    margin = 0 if len(shown) == 1 else 0.5
-    share = np.linspace(margin, n_points - 1 + margin, n_points)
-    share /= n_points - 1 + 2 * margin
-    ticks = tuple(low + share * (high - low) for low, high in map(bounds.get, shown))
-    return ticks, fixed, None
+    if len(shown) == 1:
+        return (np.linspace(*bounds[shown[0]], n_points),), fixed, None
+    edges = [np.linspace(*bounds[name], n_points + 1) for name in shown]
+    return tuple((e[1:] + e[:-1]) / 2 for e in edges), fixed, None  # centres of cells
 
 
 def _reference_slice(problem, shown, fixed, k, n_points):
@@ -450,13 +448,17 @@ def _without_means(solution, reference):
 
 
 def _fixed_title(fixed):
-    """Values of the axes that are not shown; many of one value are abbreviated."""
+    """Values of the axes that are not shown; x3 to x10 of one value are one entry."""
     groups = {}
     for axis, value in (fixed or {}).items():
-        groups.setdefault(f"{value:.4g}", []).append(axis)
+        series = axis.rstrip("0123456789")
+        groups.setdefault((series, f"{value:.4g}"), []).append(axis)
+    names = (
+        ", ".join(axes) if len(axes) < 4 else f"{axes[0]}, ..., {axes[-1]}"
+        for axes in groups.values()
+    )
     return ", ".join(
-        f"{', '.join(axes) if len(axes) < 4 else f'{axes[0]}, ..., {axes[-1]}'} = {v}"
-        for v, axes in groups.items()
+        f"{name} = {value}" for name, (_, value) in zip(names, groups, strict=True)
     )
 
 

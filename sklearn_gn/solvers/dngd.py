@@ -20,7 +20,6 @@ The step is never recovered as ``-(J^T y + g) / lambda``, which cancels. With mo
 mu this is SPRING (Goldshlager, Abrahamsen and Lin), where r becomes r + mu J v_before.
 """
 
-import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,11 +35,11 @@ from sklearn_gn.curvature.krylov import conjugate_gradient
 from sklearn_gn.curvature.nystrom import nystrom, preconditioner
 from sklearn_gn.curvature.trees import add, norm
 from sklearn_gn.curvature.trust_region import SpectralModel, radius_shift
-from sklearn_gn.solvers._base import Report, Solver
+from sklearn_gn.solvers._base import Solver
+from sklearn_gn.solvers.pinn_fit import begin, ended, prepare, renewed
 from sklearn_gn.solvers.pinn_residuals import (
     class_losses,
     jacobian,
-    relative_error,
     residuals,
     second_derivative,
     weighted,
@@ -58,55 +57,7 @@ _DENSE = 10_000  # unknowns up to which it is formed
 _RANK = 1000  # of the preconditioner, unless given
 _CG_TOL, _CG_ITERATIONS = 1e-10, 500
 _RETRIES = 20  # of a factorisation that fails, each with four times the shift
-_PATIENCE = 20  # iterations without a lower loss
 _SMALLEST_STEP = 1e-12  # relative to the network
-_BALANCE_POWER = 0.05
-
-
-class Points(NamedTuple):
-    """What a fit is given: points that stay. Those to train on are drawn as it goes."""
-
-    data: Any  # Batch of observations, or None
-    fresh: tuple  # of Batch: never trained on
-    reference: Any  # (points, values) to compare with, or None
-
-
-class Options(NamedTuple):
-    """Settings, most of them as numpy scalars."""
-
-    models: tuple  # one for each stage of a curriculum, the problem itself last
-    stages: tuple  # iterations after which a stage ends, one less than the models
-    sampler: Any  # draw(model, seed, stage, number, net) makes batches
-    damping: str  # "trust_region", "gain_ratio", "loss" or "fixed"
-    shift: np.ndarray  # of "fixed"
-    geodesic: bool
-    momentum: float
-    jacobi: bool
-    rank: int | None  # of the preconditioner; None: none while the Gramian is small
-    balanced: bool
-    resample: int | str  # iterations for which points are kept, 0: for good; "drift"
-    n_single: int  # first iterations, in single precision
-    learning_rate: np.ndarray
-    max_iter: int
-    tol: np.ndarray
-    seed: np.int32
-
-
-class State(NamedTuple):
-    """Network, points, and what is remembered from one step to the next."""
-
-    net: Any
-    loss: float
-    batches: tuple
-    balance: np.ndarray  # (n_classes,)
-    memory: Any = None  # of the solver: radius or shift
-    before: Any = None  # the last step, for momentum
-    spectrum: np.ndarray | None = None
-    stage: int = 0
-    draws: int = 1
-    iteration: int = 0
-    waited: int = 0
-    lowest: float = math.inf
 
 
 # --- 1. the Jacobian and its Gramian -------------------------------------------------
@@ -172,6 +123,14 @@ def small_gramian(linear, net):
             return matrix
         return linear.row_scale[:, None] * matrix * linear.row_scale[None]
     return operators.normal_matrix(linear.parts, linear.row_scale)
+
+
+@partial(jax.jit, static_argnames="model")
+def gramian_eigenvalues(model, net, batches):
+    """Eigenvalues of the smaller Gramian, descending."""
+    r, parts = jacobian(model, net, batches)
+    matrix = small_gramian(Linear(r, parts, None, None), net)
+    return jnp.maximum(jnp.linalg.eigvalsh(matrix)[::-1], 0)
 
 
 # --- 2. the damped step --------------------------------------------------------------
@@ -261,11 +220,14 @@ def by_conjugate_gradients(linear, net, rank):
 
 
 def solution(linear, net, rank):
-    """How to solve, with the known eigenvalues of the Gramian, ascending."""
+    """How to solve, eigenvalues that are known, and a shift at rounding level."""
+    eps = jnp.finfo(linear.r.dtype).eps
     smaller = min(linear.r.shape[0], n_weights(net))
     if rank is not None or smaller > _DENSE:
-        return by_conjugate_gradients(linear, net, rank or _RANK)
-    return by_cholesky(linear, net, small_gramian(linear, net)), None
+        solve, values = by_conjugate_gradients(linear, net, rank or _RANK)
+        return solve, values, eps * values[-1]
+    matrix = small_gramian(linear, net)
+    return by_cholesky(linear, net, matrix), None, eps * jnp.max(matrix.diagonal())
 
 
 # --- 3. its acceleration -------------------------------------------------------------
@@ -403,7 +365,7 @@ def trust_region(model, net, here, before, memory, *, geodesic, momentum, jacobi
         quadratic = quadratic_model(linear, net, values, vectors)
         scales = np.geomspace(1 / _WIDEST, _WIDEST, _N_RADII)
     else:
-        solve, values = solution(linear, net, rank)
+        solve, values, _ = solution(linear, net, rank)
         middle = (_N_SHIFTS - 1) / 2
         scales = _SHIFT_RATIO ** (middle - np.arange(_N_SHIFTS))
 
@@ -446,8 +408,12 @@ def line_search(model, net, here, before, memory, *, geodesic, momentum, jacobi,
     linear = linearise(r, parts, before, momentum=momentum, jacobi=jacobi)
     still = staying(model, net, batches, linear)
     shift = jnp.where(memory < 0, jnp.minimum(still.loss, -memory), memory)
-    solve, values = solution(linear, net, rank)
-    found, shift = retried(model, net, batches, linear, solve, shift, geodesic)
+    solve, values, floor = solution(linear, net, rank)
+
+    def attempt(shift):
+        return damped_step(model, net, batches, linear, solve, shift, geodesic)
+
+    found, shift = retried(attempt, shift, floor)
     step, promised, length, inner = found
 
     def shortened(size):
@@ -465,11 +431,8 @@ def line_search(model, net, here, before, memory, *, geodesic, momentum, jacobi,
     return outcome(net, linear, best, memory, values, still.loss)
 
 
-def retried(model, net, batches, linear, solve, shift, geodesic):
+def retried(attempt, shift, floor):
     """The step, with a larger shift where the factorisation fails."""
-
-    def attempt(shift):
-        return damped_step(model, net, batches, linear, solve, shift, geodesic)
 
     def failed(carry):
         count, _, found = carry
@@ -477,8 +440,7 @@ def retried(model, net, batches, linear, solve, shift, geodesic):
 
     def again(carry):
         count, shift, _ = carry
-        tiny = jnp.finfo(shift.dtype).tiny
-        shift = 4 * jnp.maximum(shift, tiny)
+        shift = 4 * jnp.maximum(shift, floor)
         return count + 1, shift, attempt(shift)
 
     start = jnp.int32(0), shift, attempt(shift)
@@ -492,7 +454,7 @@ def gain_ratio(model, net, here, before, memory, *, geodesic, momentum, jacobi, 
     batches, r, parts = here
     linear = linearise(r, parts, before, momentum=momentum, jacobi=jacobi)
     still = staying(model, net, batches, linear)
-    solve, values = solution(linear, net, rank)
+    solve, values, _ = solution(linear, net, rank)
     shift = memory.value
     found = damped_step(model, net, batches, linear, solve, shift, geodesic)
     trial = tried(model, net, batches, linear, found, shift)
@@ -504,12 +466,8 @@ def gain_ratio(model, net, here, before, memory, *, geodesic, momentum, jacobi, 
 
 
 def init(points, net, options):
-    """Loss of the start, on the first points."""
-    net = jax.device_put(net)
-    batches = draw(points, options, 0, 0, net)
-    balance = np.ones(len(options.models[0].classes), options.tol.dtype)
-    loss = float(total_loss(options.models[0], net, batches))
-    return State(net, loss, batches, balance, first_memory(options, net))
+    """The state at the start."""
+    return begin(points, net, options, first_memory(options, net))
 
 
 _start_radius = jax.jit(norm)
@@ -525,44 +483,6 @@ def first_memory(options, net):
     if options.damping == "gain_ratio":
         return Nielsen.start(np.asarray(1e-3, dtype))
     return np.asarray(_start_radius(net))
-
-
-def draw(points, options, stage, number, net):
-    """Points to train on."""
-    model = options.models[stage]
-    batches = options.sampler.draw(model, int(options.seed), stage, number, net)
-    if points.data is not None:
-        batches = (*batches, points.data)
-    return jax.device_put(batches)
-
-
-@partial(jax.jit, static_argnames="model")
-def total_loss(model, net, batches):
-    """Half the sum of squares of all residuals."""
-    return 0.5 * jnp.sum(residuals(model, net, batches) ** 2)
-
-
-def prepare(points, options):
-    """Put points on the device."""
-    del options
-    return jax.device_put(points)
-
-
-def renewed(points, state, options):
-    """The next stage, or new points, where it is time."""
-    stage = int(np.searchsorted(options.stages, state.iteration, side="right"))
-    if stage == state.stage and not _due(points, state, options):
-        return state
-    batches = draw(points, options, stage, state.draws, state.net)
-    return state._replace(batches=batches, stage=stage, draws=state.draws + 1)
-
-
-def _due(points, state, options):
-    if options.resample == "drift":
-        model = options.models[state.stage]
-        return float(total_loss(model, state.net, points.fresh)) > 2 * state.loss
-    every = int(options.resample)
-    return every > 0 and state.iteration > 0 and state.iteration % every == 0
 
 
 _RULES = {
@@ -612,11 +532,10 @@ def step(points, state, options):
         slope=float(found.slope),
         length=float(found.length),
         size=float(found.size),
-        promise=float(found.promise),
         shift=float(found.trial.shift),
         gain=float(found.trial.gain),
         inner=int(found.trial.inner),
-        moved=bool(found.moved),
+        stuck=stuck(state, options, found),
     )
 
 
@@ -630,79 +549,16 @@ def _cast(tree, dtype):
     return jax.tree.map(convert, tree)
 
 
-def ended(
-    points,
-    state,
-    options,
-    losses,
-    *,
-    slope,
-    length,
-    size,
-    shift=math.nan,
-    gain=math.nan,
-    inner=1,
-    moved=True,
-    promise=math.inf,
-):
-    """State and report of an iteration of any solver."""
-    model = options.models[state.stage]
-    loss = float(np.sum(losses))
-    last = state.stage + 1 == len(options.models)
-    fell = loss < (1 - float(options.tol)) * state.lowest or not last
-    waited = 0 if fell else state.waited + 1
-    eps = np.finfo(options.tol.dtype).eps
-    stuck = not moved and last and not options.resample
-    stop = None
-    if not math.isfinite(loss):
-        stop = "non_finite"
-    elif loss <= eps**2 * size or (stuck and promise <= eps):
-        stop = "rounding"
-    elif stuck and _collapsed(state, options, size):
-        stop = "line_search"
-    elif waited >= _PATIENCE and options.tol > 0:
-        stop = "tol"
-    extra = {
-        f"loss_{kind.residual.name}": float(value)
-        for kind, value in zip(model.classes, losses, strict=True)
-    }
-    if points.reference is not None:
-        extra["relative_error"] = float(
-            relative_error(options.models[-1], state.net, *points.reference)
-        )
-    state = state._replace(
-        loss=loss,
-        balance=rebalanced(losses, state.balance)
-        if options.balanced
-        else state.balance,
-        waited=waited,
-        lowest=min(loss, state.lowest),
-        iteration=state.iteration + 1,
-    )
-    return state, Report(
-        loss=loss,
-        grad_norm=slope,
-        step_size=length,
-        damping=shift,
-        gain_ratio=gain,
-        inner_iterations=inner,
-        stop=stop,
-        extra=extra,
-    )
-
-
-def _collapsed(state, options, size):
-    """Whether the steps have shrunk to nothing."""
-    if options.damping == "trust_region" and state.spectrum is not None:
-        return float(state.memory) < _SMALLEST_STEP * size
-    return state.waited >= _PATIENCE
-
-
-def rebalanced(losses, balance):
-    """Class weights that slowly even the classes' shares of the loss out."""
-    shares = np.maximum(losses * balance, np.finfo(float).tiny)
-    balance = balance * (shares.mean() / shares) ** _BALANCE_POWER
-    return (balance / balance.mean()).astype(balance.dtype)
+def stuck(state, options, found):
+    """Why no further step is to be expected on these points, or None."""
+    if found.moved:
+        return None
+    if found.promise <= np.finfo(options.tol.dtype).eps:
+        return "rounding"
+    spectral = options.damping == "trust_region" and state.spectrum is not None
+    if spectral and state.memory < _SMALLEST_STEP * found.size:
+        return "line_search"
+    return None
 
 
 DNGD = Solver("dngd", init, step, prepare=prepare)

@@ -17,15 +17,8 @@ from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.curvature.trees import norm
 from sklearn_gn.solvers._base import Solver
-from sklearn_gn.solvers.dngd import (
-    State,
-    draw,
-    ended,
-    n_weights,
-    prepare,
-    renewed,
-    total_loss,
-)
+from sklearn_gn.solvers.dngd import n_weights
+from sklearn_gn.solvers.pinn_fit import begin, ended, prepare, renewed
 from sklearn_gn.solvers.pinn_residuals import class_losses, residuals, weighted
 
 _STEPS = {"adam": 100, "sgd": 100, "lbfgs": 20, "ssbroyden": 20}  # of an iteration
@@ -149,11 +142,10 @@ def step(points, state, options, *, name):
     """Some steps on the same points."""
     state = renewed(points, state, options)
     net = jax.device_put(state.net)
-    memory = start(net, name) if state.memory is None else state.memory
     net, memory, losses, *sizes = iterate(
         options.models[state.stage],
         net,
-        memory,
+        state.memory,
         state.batches,
         state.balance,
         rates(options, state.iteration, name),
@@ -189,11 +181,9 @@ def init(points, net, options, *, name):
             f"solver='ssbroyden' keeps a matrix of {n_weights(net)} rows; networks "
             f"have at most {_LARGEST_MATRIX} weights. Take 'lbfgs'."
         )
-    net = jax.device_put(net)
-    batches = draw(points, options, 0, 0, net)
-    balance = np.ones(len(options.models[0].classes), options.tol.dtype)
-    loss = float(total_loss(options.models[0], net, batches))
-    return State(net, loss, batches, balance, spectrum=np.zeros(0))
+    with jax.numpy_dtype_promotion("standard"):
+        memory = start(net, name)
+    return begin(points, net, options, memory)
 
 
 SOLVERS = tuple(
