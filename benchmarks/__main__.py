@@ -33,7 +33,13 @@ def parse(argv):
     parser.add_argument(
         "--quick", action="store_true", help="small sizes, to see that it runs"
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="default 5, quick 1")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        help="default 5; pinn_* 3, or 1 where a fit takes more than 300 seconds; "
+        "quick 1",
+    )
     parser.add_argument(
         "--out", type=Path, help="default results/NAME.json, nowhere if quick"
     )
@@ -49,7 +55,13 @@ def parse(argv):
         nargs="+",
         metavar="PROBLEM",
         help="run these problems; in the file, the others stay as they are "
-        "(fgn_heads and varpro_*)",
+        "(fgn_heads, varpro_* and pinn_*)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="of a fit: varpro_cdr 60, varpro_dcr 600, pinn_* 100 to 1800",
     )
     heads = parser.add_argument_group("fgn_heads")
     heads.add_argument(
@@ -61,12 +73,6 @@ def parse(argv):
     )
     varpro = parser.add_argument_group("varpro_*")
     varpro.add_argument(
-        "--seconds",
-        type=float,
-        metavar="S",
-        help="of the comparisons in equal time: varpro_cdr 60, varpro_dcr 600",
-    )
-    varpro.add_argument(
         "--samples", type=int, metavar="N", help="of varpro_dcr, default 10,000"
     )
     varpro.add_argument(
@@ -75,7 +81,17 @@ def parse(argv):
         help="the paper's meshes (varpro_cdr, varpro_dcr); 40,000 training rows in "
         "batches of 10,000, for a GPU (varpro_images)",
     )
+    pinn = parser.add_argument_group("pinn_peers, pinn_step")
+    pinn.add_argument(
+        "--peers",
+        type=Path,
+        metavar="DIR",
+        help="has a virtual environment DIR/NAME for each peer, default "
+        "benchmarks/data/peers",
+    )
     args = parser.parse_args(argv)
+    args.peers = args.peers or args.data / "peers"
+    args.seeds_given = args.seeds is not None
     args.seeds = list(range(args.seeds or (1 if args.quick else 5)))
     if args.out is None and not args.quick:
         args.out = HERE / "results" / f"{args.name}.json"

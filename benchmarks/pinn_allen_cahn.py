@@ -1,0 +1,27 @@
+"""The Allen-Cahn equation by PINNSolver: error after 120 and 1800 seconds.
+
+u_t = 1e-4 u_xx + 5 u - 5 u^3, periodic on [-1, 1], x^2 cos(pi x) at the start; times
+from 0 to 1. The reference is that of sklearn_gn.pde.problems.AllenCahnReference.
+"""
+
+from benchmarks._pinn import Case, paper, run_cases
+from sklearn_gn import PINNSolver
+from sklearn_gn.pde.problems import AllenCahn
+
+CASE = Case(
+    "Allen-Cahn equation, 3-40-40-40-40-1",
+    PINNSolver(
+        AllenCahn(initial_weight=10.0),
+        hidden_layer_sizes=(40, 40, 40, 40),
+        n_interior=1200,
+        n_boundary=300,
+        resample=5,
+    ),
+    seconds=1800.0,
+    aims={120: 6e-5, 1800: 9e-6},
+    paper=paper(9.13e-6, 3000),
+)
+
+
+def run(args):
+    return run_cases({"allen_cahn": CASE}, args)
