@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sklearn_gn.networks._base import activation_function
 
@@ -99,16 +100,34 @@ def input_stack(embedding, x, rows, axes=None):
     axes : array of int of shape (s,), default=None
         Axes that the rows number; None: all of them.
     """
+    numbers = jnp.arange(x.shape[0], dtype=jnp.int32) if axes is None else axes
 
-    def along(function, axis):
-        unit = jnp.zeros_like(x).at[axis if axes is None else axes[axis]].set(1)
+    def along(function, number):
+        unit = jnp.zeros_like(x).at[numbers[number]].set(1)
         return lambda x: jax.jvp(function, (x,), (unit,))[1]
 
-    first = [along(embedding, i)(x) for i in rows.first]
-    second = [
-        sum(along(along(embedding, i), j)(x) for i, j in group) for group in rows.second
-    ]
-    return jnp.stack([embedding(x), *first, *second])
+    parts = [embedding(x)[None]]
+    if rows.first:
+        first = np.array(rows.first, np.int32)
+        parts.append(jax.vmap(lambda i: along(embedding, i)(x))(first))
+    if rows.second:
+        left, right, sums = _pairs(rows, x.dtype, [1.0, 1.0])
+        second = jax.vmap(lambda i, j: along(along(embedding, i), j)(x))(left, right)
+        parts.append(sums @ second)
+    return jnp.concatenate(parts)
+
+
+def _pairs(rows, dtype, weights):
+    """Pairs of all groups as two arrays, and the matrix that sums over each group.
+
+    ``weights`` are those of pairs of two axes and of one with itself.
+    """
+    pairs = [(pair, k) for k, group in enumerate(rows.second) for pair in group]
+    sums = np.zeros((len(rows.second), len(pairs)), dtype)
+    for n, ((i, j), k) in enumerate(pairs):
+        sums[k, n] = weights[int(i == j)]
+    left, right = np.array([pair for pair, _ in pairs], np.int32).T
+    return left, right, sums
 
 
 def activate(name, stack, rows):
@@ -201,16 +220,20 @@ def local_field(top, x0, rows, axes=None):
     callable
         Maps an array of shape (d,) to one of shape (n_outputs,).
     """
+    f = 1 + len(rows.first)
+    first = np.array(rows.first, np.int32)
+    # Of a sum, every member gets an equal part: only the sum is used.
+    sizes = np.array([len(group) for group in rows.second], x0.dtype)
 
     def field(x):
         step = x - x0 if axes is None else (x - x0)[axes]
         value = top[0]
-        for k, i in enumerate(rows.first):
-            value = value + step[i] * top[1 + k]
-        for k, group in enumerate(rows.second):
-            # Of a sum, every member gets an equal part: only the sum is used.
-            square = sum(step[i] * step[j] * (0.5 if i == j else 1) for i, j in group)
-            value = value + square / len(group) * top[1 + len(rows.first) + k]
+        if rows.first:
+            value = value + step[first] @ top[1:f]
+        if rows.second:
+            left, right, sums = _pairs(rows, x0.dtype, [1.0, 0.5])
+            squares = (sums / sizes[:, None]) @ (step[left] * step[right])
+            value = value + squares @ top[f:]
         return value
 
     return field
