@@ -37,13 +37,16 @@ SOLVERS = {
 }
 LEARNING_RATES = {"adam": 0.1, "sgd": 0.1, "fgn": 0.5, "sgn": 0.5}
 CHECKS_OF_SOLVERS = {
-    "check_classifiers_train",
-    "check_fit2d_1feature",
     "check_fit2d_1sample",
     "check_fit_idempotent",
-    "check_regressors_train",
     "check_sample_weight_equivalence_on_dense_data",
 }
+CHECKS_OF_QUICK_SOLVERS = {  # of those that compile little
+    "check_classifiers_train",
+    "check_fit2d_1feature",
+    "check_regressors_train",
+}
+QUICK = ("ShallowReLURegressor", "FGNSoftmaxHead")
 
 
 def default_instances():
@@ -63,8 +66,9 @@ def other_solvers():
             # A first-order method needs its iterations to score above one half.
             max_iter = 100 if rate else 5
             estimator = cls(solver=solver, max_iter=max_iter, **rate, **settings)
+            quick = CHECKS_OF_QUICK_SOLVERS if name in QUICK else set()
             for instance, check in estimator_checks_generator(estimator):
-                if check.func.__name__ in CHECKS_OF_SOLVERS:
+                if check.func.__name__ in CHECKS_OF_SOLVERS | quick:
                     title = f"{name}-{solver}-{check.func.__name__}"
                     yield pytest.param(instance, check, id=title)
 

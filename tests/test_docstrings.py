@@ -38,7 +38,7 @@ def test_public_methods_document_their_parameters(cls):
             continue  # the protocol documents them
         signature = inspect.signature(method).parameters
         parameters = [
-            ("**" if p.kind is p.VAR_KEYWORD else "") + p.name
+            {p.VAR_KEYWORD: "**", p.VAR_POSITIONAL: "*"}.get(p.kind, "") + p.name
             for p in signature.values()
             if p.name not in ("self", "cls")
         ]

@@ -183,7 +183,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
     max_iter : int, default=300
         Most iterations.
 
-    tol : float, default=1e-3
+    tol : float, default=0.001
         A fit ends when in twenty iterations in a row the training loss has not fallen
         below its lowest by more than ``tol`` times that. 0: not for this reason.
 
@@ -262,7 +262,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         Number of axes.
 
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the columns of X, where all are strings.
+        Names of the columns of X in plain regression, where all are strings.
 
     See Also
     --------
@@ -529,7 +529,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             raise ValueError(
                 f"X has the columns {list(columns)}; the axes are {list(axes)}."
             )
-        return X[list(axes)]
+        return X[list(axes)].to_numpy()
 
     def _check_observed(self, problem, n_targets):
         self._observed = self._observed_numbers(problem)
@@ -726,13 +726,10 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             with _jax.scope(self.dtype, self.device):
                 values = gramian_eigenvalues(model, net, state.batches)
                 self.gram_spectrum_ = _jax.to_numpy(values)
-        shift = self.convergence_log_["damping"]
-        shift = shift[np.isfinite(shift)]
         self._posterior = None
         if n_residuals * n_weights <= _JACOBIAN_FLOATS:
             batches = _jax.to_numpy(state.batches)
-            shift = self._cast(shift[-1] if len(shift) else 0)
-            self._posterior = batches, points.fresh or batches, shift
+            self._posterior = batches, points.fresh or batches
         unknown = self.coefficients_
         self.coefficients_std_ = {
             name: np.nan * value for name, value in unknown.items()
@@ -740,7 +737,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         if unknown and self._posterior is not None:
             deviations = self._deviations()
             with _jax.scope(self.dtype, self.device):
-                std = coefficient_deviations(model, net, batches, deviations, shift)
+                std = coefficient_deviations(model, net, batches, deviations)
                 self.coefficients_std_ = _plain(std)
 
     def _deviations(self):
@@ -807,11 +804,11 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
                 "return_std=True: the fit has too many residuals and weights for "
                 "standard deviations."
             )
-        batches, _, shift = self._posterior
+        batches, _ = self._posterior
         deviations = self._deviations()
         n = max(32, _JACOBIAN_FLOATS // (16 * self._n_weights() * y.shape[1]))
         square = self._in_batches(
-            lambda x: variance(model, net, batches, deviations, shift, x), X, n
+            lambda x: variance(model, net, batches, deviations, x), X, n
         )
         std = np.sqrt(square) * (1.0 if scaling is None else scaling.y_scale)
         return self._shaped(y), self._shaped(std)

@@ -1,11 +1,13 @@
 r"""Error bars of a solution, by the delta method.
 
-Near the minimum the parameters answer a change e of the residuals by
-``-J^+ e``, with ``J^+ = (J^T J + lambda I)^-1 J^T``. Residuals of observations vary by
-their noise, estimated from the misfit; those of an equation are taken to vary by what
-they are on points that were not trained on. What follows for a prediction or a
-coefficient with the derivative t in the parameters is the standard deviation
-``|t^T J^+ diag(s)|``.
+Near the minimum the parameters answer a change e of the residuals by ``-J^+ e``, with
+``J^+ = (J^T J + lambda I)^-1 J^T``. Here lambda is at rounding level: the damping of
+the last steps is not part of what is minimised, and would make the bars too short.
+
+Residuals of observations vary by their noise, estimated from the misfit; those of an
+equation are taken to vary by what they are on points that were not trained on. What
+follows for a prediction or a coefficient with the derivative t in the parameters is the
+standard deviation ``|t^T J^+ diag(s)|``.
 """
 
 from functools import partial
@@ -25,11 +27,10 @@ from sklearn_gn.solvers.pinn_residuals import (
 )
 
 
-def _influence(matrix, shift):
-    """``t -> t J^+`` for rows t, with the trace of ``J J^+`` over any rows."""
+def _influence(matrix):
+    """The function ``t -> t J^+`` of rows t."""
     m, n = matrix.shape
-    floor = jnp.finfo(matrix.dtype).eps * jnp.sum(matrix**2)
-    shift = jnp.maximum(shift, floor)
+    shift = jnp.finfo(matrix.dtype).eps * jnp.sum(matrix**2)
     small = matrix @ matrix.T if m < n else matrix.T @ matrix
     factor = jnp.linalg.cholesky(small + shift * jnp.eye(min(m, n), dtype=small.dtype))
 
@@ -45,11 +46,11 @@ def _influence(matrix, shift):
 
 
 @partial(jax.jit, static_argnames="model")
-def row_deviations(model, net, batches, fresh, shift):
+def row_deviations(model, net, batches, fresh):
     """Standard deviations of the residuals, of shape (m,)."""
     r, parts = jacobian(model, net, batches)
     matrix = operators.dense(parts)
-    influence = _influence(matrix, shift)
+    influence = _influence(matrix)
     losses = class_losses(model, fresh, residuals(model, net, fresh))
     found, start = [], 0
     for k, (kind, batch) in enumerate(zip(model.classes, batches, strict=True)):
@@ -70,10 +71,10 @@ def row_deviations(model, net, batches, fresh, shift):
 
 
 @partial(jax.jit, static_argnames="model")
-def variance(model, net, batches, deviations, shift, x):
+def variance(model, net, batches, deviations, x):
     """Variance of the outputs at points, of shape (n, q)."""
     _, parts = jacobian(model, net, batches)
-    influence = _influence(operators.dense(parts), shift)
+    influence = _influence(operators.dense(parts))
     flat, unravel = ravel_pytree(net)
 
     def outputs(flat, x):
@@ -87,11 +88,11 @@ def variance(model, net, batches, deviations, shift, x):
 
 
 @partial(jax.jit, static_argnames="model")
-def coefficient_deviations(model, net, batches, deviations, shift):
+def coefficient_deviations(model, net, batches, deviations):
     """Standard deviations of the unknown coefficients, by name."""
     _, parts = jacobian(model, net, batches)
     matrix = operators.dense(parts)
-    influence = _influence(matrix, shift)
+    influence = _influence(matrix)
 
     def values(extra):
         return coefficient_values(model.problem, extra)

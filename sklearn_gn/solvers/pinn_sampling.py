@@ -1,6 +1,6 @@
 """Collocation points: where the residuals of a differential equation are taken."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -11,6 +11,7 @@ from sklearn_gn.solvers.pinn_residuals import Batch, class_residuals
 
 _POOL = 10  # candidates for every point that goes where the residual is large
 _FRESH = 2**32 - 1  # number of the draw that is never trained on
+_FRESH_SHARE = 4  # its points for each of a draw: it decides which network is best
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,13 @@ class Sampler:
         return tuple(batches)
 
     def fresh(self, model, seed):
-        """Points that no fit draws."""
-        return self.draw(model, seed, 0, _FRESH)
+        """Points that no fit draws, more of them."""
+        larger = replace(
+            self,
+            n_interior=_FRESH_SHARE * self.n_interior,
+            n_boundary=_FRESH_SHARE * self.n_boundary,
+        )
+        return larger.draw(model, seed, 0, _FRESH)
 
     def _directions(self, domain, rng):
         space = [i for i, name in enumerate(domain.axes) if name != domain.time]
