@@ -9,10 +9,11 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.pde.problems import HeatSine
 
 CASE = Case(
-    "heat equation in 4+1 dimensions, 5-64-64-48-1",
+    "heat equation in 4+1 dimensions, 5-64-64-48-1, sine",
     PINNSolver(
         HeatSine(4),
         hidden_layer_sizes=(64, 64, 48),
+        activation="sin",
         n_interior=900,
         n_boundary=900,
         resample=2,

@@ -9,10 +9,11 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.pde.problems import PoissonCosine
 
 CASE = Case(
-    "Poisson's equation on (0, 1)^5, 5-64-64-48-1",
+    "Poisson's equation on (0, 1)^5, 5-64-64-48-1, sine",
     PINNSolver(
         PoissonCosine(5),
         hidden_layer_sizes=(64, 64, 48),
+        activation="sin",
         n_interior=900,
         n_boundary=900,
         resample=2,

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn_gn.solvers._base import Report
 from sklearn_gn.solvers.pinn_residuals import relative_error, residuals
 
+_ROUNDING = 30  # residuals, in units in the last place, that are rounding
 _PATIENCE = 20  # iterations without a lower loss
 _BALANCE_POWER = 0.05
 
@@ -139,7 +140,7 @@ def ended(
     stop = None
     if not math.isfinite(loss):
         stop = "non_finite"
-    elif loss <= eps**2 * size:
+    elif loss <= (_ROUNDING * eps) ** 2 * size:
         stop = "rounding"
     elif stuck and last and not options.resample:
         stop = stuck
