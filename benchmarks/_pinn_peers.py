@@ -10,6 +10,7 @@ A script gets the points of the first iteration of our fit, and the same seconds
 
 import json
 import math
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -83,6 +84,7 @@ def run_peer(directory, peer, solver, recorder, seed, seconds):
         process = subprocess.run(
             [python_of(directory, peer.package), "-m", module, json.dumps(task)],
             cwd=ROOT,
+            env={**os.environ, "JAX_ENABLE_X64": "1", "DDE_BACKEND": "pytorch"},
             capture_output=True,
             text=True,
             check=False,

@@ -37,13 +37,13 @@ SOLVERS = {
 }
 LEARNING_RATES = {"adam": 0.1, "sgd": 0.1, "fgn": 0.5, "sgn": 0.5}
 CHECKS_OF_SOLVERS = {
-    "check_fit2d_1sample",
     "check_fit_idempotent",
     "check_sample_weight_equivalence_on_dense_data",
 }
 CHECKS_OF_QUICK_SOLVERS = {  # of those that compile little
     "check_classifiers_train",
     "check_fit2d_1feature",
+    "check_fit2d_1sample",
     "check_regressors_train",
 }
 QUICK = ("ShallowReLURegressor", "FGNSoftmaxHead")

@@ -30,6 +30,7 @@ from sklearn_gn.solvers.dngd import gramian_eigenvalues
 from sklearn_gn.solvers.pinn_fit import Options, Points, total_loss
 from sklearn_gn.solvers.pinn_posterior import (
     coefficient_deviations,
+    linear_model,
     row_deviations,
     variance,
 )
@@ -735,16 +736,18 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             name: np.nan * value for name, value in unknown.items()
         }
         if unknown and self._posterior is not None:
-            deviations = self._deviations()
+            linear, deviations = self._linear_model()
             with _jax.scope(self.dtype, self.device):
-                std = coefficient_deviations(model, net, batches, deviations)
+                std = coefficient_deviations(model, net, linear, deviations)
                 self.coefficients_std_ = _plain(std)
 
-    def _deviations(self):
-        """Standard deviations of the residuals."""
+    def _linear_model(self):
+        """Residuals with their Jacobian, and their standard deviations."""
         model, net, _ = self._fitted
+        batches, fresh = self._posterior
         with _jax.scope(self.dtype, self.device):
-            return _jax.to_numpy(row_deviations(model, net, *self._posterior))
+            linear = linear_model(model, net, batches)
+            return linear, row_deviations(model, net, batches, linear, fresh)
 
     def _warn_if_overfitted(self):
         log = self.convergence_log_
@@ -804,11 +807,10 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
                 "return_std=True: the fit has too many residuals and weights for "
                 "standard deviations."
             )
-        batches, _ = self._posterior
-        deviations = self._deviations()
+        linear, deviations = self._linear_model()
         n = max(32, _JACOBIAN_FLOATS // (16 * self._n_weights() * y.shape[1]))
         square = self._in_batches(
-            lambda x: variance(model, net, batches, deviations, x), X, n
+            lambda x: variance(model, net, linear, deviations, x), X, n
         )
         std = np.sqrt(square) * (1.0 if scaling is None else scaling.y_scale)
         return self._shaped(y), self._shaped(std)

@@ -14,14 +14,15 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.curvature import jacobian as operators
+from sklearn_gn.solvers.dngd import factors
 from sklearn_gn.solvers.pinn_residuals import (
     class_losses,
     coefficient_values,
-    jacobian,
     network,
     residuals,
 )
@@ -45,11 +46,19 @@ def _influence(matrix):
     return lambda t: solve(t.T).T @ matrix.T
 
 
+def linear_model(model, net, batches):
+    """Residuals (m,) and their Jacobian (m, n)."""
+    _, r, parts = factors(model, net, batches, np.ones(len(batches), net.extra.dtype))
+    return r, _dense(parts)
+
+
+_dense = jax.jit(operators.dense)
+
+
 @partial(jax.jit, static_argnames="model")
-def row_deviations(model, net, batches, fresh):
+def row_deviations(model, net, batches, linear, fresh):
     """Standard deviations of the residuals, of shape (m,)."""
-    r, parts = jacobian(model, net, batches)
-    matrix = operators.dense(parts)
+    r, matrix = linear
     influence = _influence(matrix)
     losses = class_losses(model, fresh, residuals(model, net, fresh))
     found, start = [], 0
@@ -71,10 +80,9 @@ def row_deviations(model, net, batches, fresh):
 
 
 @partial(jax.jit, static_argnames="model")
-def variance(model, net, batches, deviations, x):
+def variance(model, net, linear, deviations, x):
     """Variance of the outputs at points, of shape (n, q)."""
-    _, parts = jacobian(model, net, batches)
-    influence = _influence(operators.dense(parts))
+    influence = _influence(linear[1])
     flat, unravel = ravel_pytree(net)
 
     def outputs(flat, x):
@@ -88,10 +96,9 @@ def variance(model, net, batches, deviations, x):
 
 
 @partial(jax.jit, static_argnames="model")
-def coefficient_deviations(model, net, batches, deviations):
+def coefficient_deviations(model, net, linear, deviations):
     """Standard deviations of the unknown coefficients, by name."""
-    _, parts = jacobian(model, net, batches)
-    matrix = operators.dense(parts)
+    matrix = linear[1]
     influence = _influence(matrix)
 
     def values(extra):
