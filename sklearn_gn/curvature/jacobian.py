@@ -12,6 +12,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
+from sklearn_gn.curvature.trees import add
+
 _BLOCK_ROWS = 384  # of a Gramian, of which only the lower half is formed
 
 
@@ -56,7 +58,7 @@ def transposed(parts, y, parameters):
     for part in parts:
         size = part.extra.shape[0]
         one = _part_transposed(part, y[start : start + size], parameters)
-        total = one if total is None else _sum(total, one)
+        total = one if total is None else add(total, 1, one)
         start += size
     return total
 
@@ -94,11 +96,6 @@ def _transposed_times(inputs, z):
         return inputs.transposed_times(z)
     n, c, w = inputs.shape
     return inputs.reshape(n * c, w).T @ z.reshape(n * c, -1)
-
-
-def _sum(a, b):
-    layers = tuple(u + v for u, v in zip(a.layers, b.layers, strict=True))
-    return Parameters(layers, a.extra + b.extra)
 
 
 def pieces(parts):

@@ -15,6 +15,11 @@ def norm(a):
     return jnp.sqrt(dot(a, a))
 
 
+def dimension(a):
+    """Number of components."""
+    return sum(leaf.size for leaf in jax.tree.leaves(a))
+
+
 def add(a, factor, b):
     """``a + factor b``."""
     return jax.tree.map(lambda u, v: u + factor * v, a, b)

@@ -31,6 +31,7 @@ LOG_COLUMNS = (
 )
 
 _LEXICOGRAPHIC_COLUMNS = 16
+_BATCH_ROWS = 4096  # of predictions
 _CHUNK_ROWS = 1024  # of wide tables, so that intermediate copies stay in cache
 
 # Reasons that count as convergence, or as a stop that was asked for.
@@ -348,6 +349,21 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         if self.early_stopping:
             callbacks.append(EarlyStopping(n_iter_no_change=self.n_iter_no_change))
         return callbacks
+
+    def _cast(self, value):
+        return np.asarray(value, dtype=self.dtype)
+
+    def _in_batches(self, function, x, batch_rows=_BATCH_ROWS):
+        """A compiled function of rows, in float64, for few shapes of its argument."""
+        parts = []
+        with _jax.scope(self.dtype, self.device):
+            for batch in gen_batches(len(x), batch_rows):
+                part = self._cast(x[batch])
+                # Padded by the last row: zeros may lie outside of a domain.
+                n = _jax.row_bucket(len(part)) - len(part)
+                padded = np.concatenate([part, np.repeat(part[-1:], n, axis=0)])
+                parts.append(_jax.to_numpy(function(padded))[: len(part)])
+        return np.concatenate(parts).astype(np.float64)
 
     def _run(self, run, *, max_steps, data, attributes):
         """Run a solver under the callbacks and set the common fitted attributes.

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import r2_score
-from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -47,7 +47,6 @@ from sklearn_gn.solvers.pinn_residuals import (
 )
 from sklearn_gn.solvers.pinn_sampling import NoPoints, Sampler, batch_of
 
-_BATCH_ROWS = 4096  # of predictions
 _REFERENCE_POINTS = 2000
 _REFERENCE_FLOATS = 2**22
 _OVERFITTED = 100.0  # fresh over training loss, beyond which a fit warns
@@ -482,7 +481,6 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         data = {"X": X, "y": y, "metadata": None}
         if self.problem is not None and X is None and y is None:
             self.problem.check()
-            self._check_columns(X)
             self.n_features_in_ = self.problem.domain.dim
             return self.problem, None, None, None, data
         if self.problem is not None:
@@ -698,9 +696,6 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
 
         return loss
 
-    def _cast(self, value):
-        return np.asarray(value, dtype=self.dtype)
-
     # -- after the fit ----------------------------------------------------------------
 
     def _set_fitted(self, run, points, model, scaling):
@@ -719,7 +714,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             len(batch.x) * kind.residual.n_outputs
             for kind, batch in zip(model.classes, state.batches, strict=True)
         )
-        n_weights = sum(leaf.size for leaf in _jax.leaves(net))
+        n_weights = self._n_weights()
         self.gram_spectrum_ = np.zeros(0)
         if state.spectrum is not None:
             self.gram_spectrum_ = np.array(state.spectrum)
@@ -829,17 +824,6 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         X = validate_data(self, X, reset=False, dtype=np.float64)
         scaling = self._fitted.scaling
         return X if scaling is None else scaling.x(X)
-
-    def _in_batches(self, function, x, batch_rows=_BATCH_ROWS):
-        parts = []
-        with _jax.scope(self.dtype, self.device):
-            for batch in gen_batches(len(x), batch_rows):
-                part = self._cast(x[batch])
-                # Padded by the last point: the origin may be outside the domain.
-                n = _jax.row_bucket(len(part)) - len(part)
-                padded = np.concatenate([part, np.repeat(part[-1:], n, axis=0)])
-                parts.append(_jax.to_numpy(function(padded))[: len(part)])
-        return np.concatenate(parts).astype(np.float64)
 
     def residual(self, X):
         """What is left of the equation.

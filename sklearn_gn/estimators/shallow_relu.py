@@ -486,9 +486,6 @@ class ShallowReLURegressor(
             seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
         )
 
-    def _cast(self, value):
-        return np.asarray(value, dtype=self.dtype)
-
     def _split(self, X, y, weight, rng):
         """Set a random part of the distinct rows aside for validation."""
         train, val = map(

@@ -513,9 +513,6 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             seed=np.int32(rng.randint(_LARGEST_INT)),
         )
 
-    def _cast(self, value):
-        return np.asarray(value, dtype=self.dtype)
-
     def _zero_head(self):
         n_columns = 1 if len(self.classes_) == 2 else len(self.classes_)
         return AffineHead(

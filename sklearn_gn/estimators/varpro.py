@@ -11,7 +11,7 @@ from sklearn.base import (
     TransformerMixin,
     _fit_context,
 )
-from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -44,7 +44,6 @@ from sklearn_gn.solvers.gnvpro import (
     predictive_variance,
 )
 
-_BATCH_ROWS = 4096  # of predictions
 _JOINT_WEIGHTS = 1200  # weights up to which the error bars take all of them
 _JACOBIAN_FLOATS = 2**27
 _LEARNING_RATES = {"adam": 1e-3, "sgd": 1e-2, "fgn": 0.1}
@@ -235,9 +234,6 @@ class _VarProNet(
             )
         return _jax.map_leaves(self._cast, net)
 
-    def _cast(self, value):
-        return np.asarray(value, dtype=self.dtype)
-
     def _split_rows(self, arrays, weight, rng, labels=None):
         """Set a random part of the distinct rows aside for validation."""
         train, val = map(
@@ -282,15 +278,6 @@ class _VarProNet(
         """Values of the output layer in scaled units, in float64."""
         model, net, scaling = self._fitted
         return self._in_batches(lambda x: predict_values(model, net, x), scaling.x(X))
-
-    def _in_batches(self, function, x, batch_rows=_BATCH_ROWS):
-        parts = []
-        with _jax.scope(self.dtype, self.device):
-            for batch in gen_batches(len(x), batch_rows):
-                part = self._cast(x[batch])
-                padded = _jax.pad_rows(part, _jax.row_bucket(len(part)))
-                parts.append(_jax.to_numpy(function(padded))[: len(part)])
-        return np.concatenate(parts).astype(np.float64)
 
     def transform(self, X):
         """Features, the inputs of the output layer.

@@ -33,7 +33,7 @@ from sklearn_gn.curvature import jacobian as operators
 from sklearn_gn.curvature.damping import Nielsen
 from sklearn_gn.curvature.krylov import conjugate_gradient
 from sklearn_gn.curvature.nystrom import nystrom, preconditioner
-from sklearn_gn.curvature.trees import add, norm
+from sklearn_gn.curvature.trees import add, dimension, norm
 from sklearn_gn.curvature.trust_region import SpectralModel, radius_shift
 from sklearn_gn.solvers._base import Solver
 from sklearn_gn.solvers.pinn_fit import begin, ended, prepare, renewed
@@ -102,12 +102,7 @@ def linearise(r, parts, before, *, momentum, jacobi):
 
 def is_dual(r, net):
     """Whether there are fewer residuals than parameters."""
-    return r.shape[0] < n_weights(net)
-
-
-def n_weights(net):
-    """Number of parameters."""
-    return sum(leaf.size for leaf in jax.tree.leaves(net))
+    return r.shape[0] < dimension(net)
 
 
 def scaled(linear, y):
@@ -222,7 +217,7 @@ def by_conjugate_gradients(linear, net, rank):
 def solution(linear, net, rank):
     """How to solve, eigenvalues that are known, and a shift at rounding level."""
     eps = jnp.finfo(linear.r.dtype).eps
-    smaller = min(linear.r.shape[0], n_weights(net))
+    smaller = min(linear.r.shape[0], dimension(net))
     if rank is not None or smaller > _DENSE:
         solve, values = by_conjugate_gradients(linear, net, rank or _RANK)
         return solve, values, eps * values[-1]
@@ -352,7 +347,7 @@ def trust_region(model, net, here, before, memory, *, geodesic, momentum, jacobi
     batches, r, parts = here
     linear = linearise(r, parts, before, momentum=momentum, jacobi=jacobi)
     still = staying(model, net, batches, linear)
-    smaller = min(linear.r.shape[0], n_weights(net))
+    smaller = min(linear.r.shape[0], dimension(net))
     spectral = rank is None and smaller <= _SPECTRAL
     if spectral:
         vectors, values = lax.linalg.eigh(

@@ -33,6 +33,7 @@ from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.curvature.krylov import conjugate_gradient, lanczos
 from sklearn_gn.curvature.softmax import covariance_product
+from sklearn_gn.curvature.trees import dimension
 from sklearn_gn.curvature.trust_region import (
     SpectralModel,
     damped_coordinates,
@@ -664,7 +665,7 @@ def _curvature_roots(model, values):
 def form_of_curvature(options, rows, net):
     """How the Gauss-Newton matrix is met: "krylov", "primal" or "dual"."""
     network, loss = options.model
-    n = sum(leaf.size for leaf in jax.tree.leaves(net.theta))
+    n = dimension(net.theta)
     (m, n_classes), (p, q) = rows.y.shape, net.output.shape
     inner_is_direct = loss == "squared" or _is_direct(net.output)
     if options.curvature_solver == "krylov" or not inner_is_direct or n == 0:

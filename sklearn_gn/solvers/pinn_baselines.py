@@ -15,9 +15,8 @@ import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.curvature.trees import norm
+from sklearn_gn.curvature.trees import dimension, norm
 from sklearn_gn.solvers._base import Solver
-from sklearn_gn.solvers.dngd import n_weights
 from sklearn_gn.solvers.pinn_fit import begin, ended, prepare, renewed
 from sklearn_gn.solvers.pinn_residuals import class_losses, residuals, weighted
 
@@ -176,14 +175,12 @@ def _one_cycle(share, *, rise=0.3, first=1 / 25, last=1e-4):
 
 def init(points, net, options, *, name):
     """Loss of the start, on the first points."""
-    if name == "ssbroyden" and n_weights(net) > _LARGEST_MATRIX:
+    if name == "ssbroyden" and dimension(net) > _LARGEST_MATRIX:
         raise ValueError(
-            f"solver='ssbroyden' keeps a matrix of {n_weights(net)} rows; networks "
+            f"solver='ssbroyden' keeps a matrix of {dimension(net)} rows; networks "
             f"have at most {_LARGEST_MATRIX} weights. Take 'lbfgs'."
         )
-    with jax.numpy_dtype_promotion("standard"):
-        memory = start(net, name)
-    return begin(points, net, options, memory)
+    return begin(points, net, options, start(net, name))
 
 
 SOLVERS = tuple(

@@ -62,13 +62,13 @@ class State(NamedTuple):
     lowest: float = math.inf
 
 
-def begin(points, net, options, memory, **more):
+def begin(points, net, options, memory):
     """The state at the start, on the first points."""
     net = jax.device_put(net)
     batches = draw(points, options, 0, 0, net)
     balance = np.ones(len(options.models[0].classes), options.tol.dtype)
     loss = float(total_loss(options.models[0], net, batches))
-    return State(net, loss, batches, balance, memory, **more)
+    return State(net, loss, batches, balance, memory)
 
 
 def draw(points, options, stage, number, net):
