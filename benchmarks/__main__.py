@@ -37,8 +37,8 @@ def parse(argv):
         "--seeds",
         type=int,
         metavar="N",
-        help="default 5; pinn_* 3, or 1 where a fit takes more than 300 seconds; "
-        "quick 1",
+        help="default 5; sggn* 10; pinn_* 3, or 1 where a fit takes more than 300 "
+        "seconds; quick 1",
     )
     parser.add_argument(
         "--out", type=Path, help="default results/NAME.json, nowhere if quick"
@@ -55,7 +55,7 @@ def parse(argv):
         nargs="+",
         metavar="PROBLEM",
         help="run these problems; in the file, the others stay as they are "
-        "(fgn_heads, varpro_* and pinn_*)",
+        "(fgn_heads, varpro_*, pinn_* and sggn_*)",
     )
     parser.add_argument(
         "--seconds",
@@ -81,7 +81,7 @@ def parse(argv):
         help="the paper's meshes (varpro_cdr, varpro_dcr); 40,000 training rows in "
         "batches of 10,000, for a GPU (varpro_images)",
     )
-    pinn = parser.add_argument_group("pinn_peers, pinn_step")
+    pinn = parser.add_argument_group("pinn_peers, pinn_step, sggn_large")
     pinn.add_argument(
         "--peers",
         type=Path,
@@ -92,10 +92,17 @@ def parse(argv):
     args = parser.parse_args(argv)
     args.peers = args.peers or args.data / "peers"
     args.seeds_given = args.seeds is not None
-    args.seeds = list(range(args.seeds or (1 if args.quick else 5)))
+    args.seeds = list(range(args.seeds or default_seeds(args)))
     if args.out is None and not args.quick:
         args.out = HERE / "results" / f"{args.name}.json"
     return args
+
+
+def default_seeds(args):
+    """How many seeds, where none are asked for."""
+    if args.quick:
+        return 1
+    return 10 if str(args.name).startswith("sggn") else 5
 
 
 def main(argv=None):

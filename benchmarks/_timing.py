@@ -44,24 +44,49 @@ def covered(intervals):
     return total
 
 
-def timed_fit(estimator, X, y):
-    """Fit a clone; return it with the seconds that took."""
-    model = clone(estimator)
+def timed(call):
+    """What it answers, and its seconds."""
     with warnings.catch_warnings():
         # That a baseline runs out of iterations is part of its result.
         warnings.simplefilter("ignore", ConvergenceWarning)
         start = time.perf_counter()
-        model.fit(X, y)
-    return model, time.perf_counter() - start
+        answer = call()
+    return answer, time.perf_counter() - start
 
 
-def compile_seconds(estimator, X, y):
-    """Seconds that a first fit spends on compilation, which later fits find done.
+def warm(call):
+    """The same where nothing is compiled: of the second call, if the first compiles."""
+    stages()
+    answer = timed(call)
+    if sum(stages().values()) > 0:
+        answer = timed(call)
+    return answer
 
-    A difference of two fits would be mostly noise where a fit takes longer than the
+
+def timed_fit(estimator, X, y):
+    """Fit a clone; return it with the seconds that took."""
+    model = clone(estimator)
+    _, seconds = timed(lambda: model.fit(X, y))
+    return model, seconds
+
+
+def warm_fit(estimator, X, y):
+    """A fit that compiles nothing, and its seconds."""
+    return warm(lambda: clone(estimator).fit(X, y))
+
+
+def compiling(call):
+    """Seconds that a first call spends on compilation, which later ones find done.
+
+    A difference of two calls would be mostly noise where one takes longer than the
     compilation; hence JAX's own account.
     """
     jax.clear_caches()
     stages()
-    timed_fit(estimator, X, y)
+    timed(call)
     return sum(stages().values())
+
+
+def compile_seconds(estimator, X, y):
+    """Seconds that a first fit spends on compilation, which later fits find done."""
+    return compiling(lambda: clone(estimator).fit(X, y))

@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks import _data
 from benchmarks._report import progress, summary, target
-from benchmarks._timing import compile_seconds, stages, timed_fit
+from benchmarks._timing import compile_seconds, timed_fit, warm_fit
 from benchmarks._varpro import (
     EPOCH_COST,
     LBFGS_COST,
@@ -243,15 +243,6 @@ def entrants(task, seed):
     return found
 
 
-def warm_fit(estimator, data):
-    """A fit that compiles nothing, and its seconds."""
-    stages()
-    answer = timed_fit(estimator, data.X_train, data.y_train)
-    if sum(stages().values()) > 0:
-        answer = timed_fit(estimator, data.X_train, data.y_train)
-    return answer
-
-
 def seed_runs(entered, data, seed):
     """A run of everyone on one seed."""
     runs = {}
@@ -260,7 +251,7 @@ def seed_runs(entered, data, seed):
         if name == "varpro_tuned":
             limit = TIME_SHARE * best_mlp(runs)["seconds"]
         estimator = seeded(entrant.estimator, seed, max_time=limit)
-        model, seconds = warm_fit(estimator, data)
+        model, seconds = warm_fit(estimator, data.X_train, data.y_train)
         score = model.score(data.X_test, data.y_test)
         runs[name] = {"seed": seed, "score": float(score), "seconds": seconds}
         progress(name, runs[name])

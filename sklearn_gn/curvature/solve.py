@@ -7,12 +7,14 @@ matrix is formed once and one step of refinement through the design wins most of
 lost digits back.
 """
 
+import jax
 import jax.numpy as jnp
-from jax import lax
+
+from sklearn_gn.curvature.blocks import gram, sum_rows, triangular_factor
 
 # Multiply-adds above which the Gram matrix (twice as fast, a matrix product) replaces
 # the QR factorisation of the design.
-_QR_LIMIT = 5e8
+QR_LIMIT = 5e8
 
 
 def filter_factors(singular_values, damping, rank, rank_tol):
@@ -58,24 +60,53 @@ def least_squares(design, target, *, damping, rank, rank_tol):
     x : array of shape (p, q)
         The solution of least norm among the kept directions.
     """
-    m, p = design.shape
-    if m * p * p <= _QR_LIMIT:
-        return _qr_least_squares(design, target, damping, rank, rank_tol)
-    return _gram_least_squares(design, target, damping, rank, rank_tol)
+    system = jnp.concatenate([design, target], axis=1)
+    return least_squares_of_rows(
+        lambda block: block,
+        system,
+        target.shape[1],
+        damping=damping,
+        rank=rank,
+        rank_tol=rank_tol,
+    )
 
 
-def _qr_least_squares(design, target, damping, rank, rank_tol):
-    p = design.shape[1]
+def least_squares_of_rows(system, rows, q, *, damping, rank, rank_tol):
+    """The same, the design and its targets made block by block.
+
+    Parameters
+    ----------
+    system : callable
+        Maps rows to the design, with the targets as its last columns.
+    rows : tree of arrays
+        With one leading axis of length m.
+    q : int
+        Number of targets.
+    damping, rank, rank_tol : scalars
+        See :func:`filter_factors`.
+
+    Returns
+    -------
+    x : array of shape (p, q)
+    """
+    m = jax.tree.leaves(rows)[0].shape[0]
+    p = jax.eval_shape(system, rows).shape[1] - q
+    solve = _qr_least_squares if m * p * p <= QR_LIMIT else _gram_least_squares
+    return solve(system, rows, p, damping, rank, rank_tol)
+
+
+def _qr_least_squares(system, rows, p, damping, rank, rank_tol):
     # The factor R of [design, target] holds both R of the design and Q^T target, so
     # the tall Q is never formed.
-    r = jnp.linalg.qr(jnp.concatenate([design, target], axis=1), mode="r")
+    r = triangular_factor(system, rows)[:p]
     u, s, vt = jnp.linalg.svd(r[:, :p], full_matrices=False)
     factors = filter_factors(s, damping, rank, rank_tol)
     return vt.T @ (factors[:, None] * (u.T @ r[:, p:]))
 
 
-def _gram_least_squares(design, target, damping, rank, rank_tol):
-    s2, v = jnp.linalg.eigh(design.T @ design)
+def _gram_least_squares(system, rows, p, damping, rank, rank_tol):
+    products = gram(system, rows)
+    s2, v = jnp.linalg.eigh(products[:p, :p])
     s2, v = s2[::-1], v[:, ::-1]
     # Eigenvalues of a Gram matrix are exact only down to rounding of the largest, so
     # no direction below that is trusted, whatever rank_tol says.
@@ -87,24 +118,34 @@ def _gram_least_squares(design, target, damping, rank, rank_tol):
     def solve(gradient):
         return v @ (factors[:, None] * (v.T @ gradient))
 
-    x = solve(design.T @ target)
-    return x + solve(design.T @ (target - design @ x) - damping * x)
+    x = solve(products[:p, p:])
+
+    def gradient(block):
+        matrix = system(block)
+        return matrix[:, :p].T @ (matrix[:, p:] - matrix[:, :p] @ x)
+
+    return x + solve(sum_rows(gradient, rows) - damping * x)
 
 
-def gram_spectrum(design):
-    """Eigenvalues of ``design^T design``, descending, from the singular values.
+def gram_spectrum(design, rows):
+    """Eigenvalues of ``design^T design``, descending.
+
+    From the singular values where a QR factorisation is affordable, which keep twice
+    the digits of the small ones.
 
     Parameters
     ----------
-    design : array of shape (m, p)
+    design : callable
+        Maps rows to a matrix of p columns.
+    rows : tree of arrays
 
     Returns
     -------
     array of shape (p,)
-        Zeros fill up where ``m < p``.
     """
-    m, p = design.shape
-    if m > p:
-        design = jnp.linalg.qr(design, mode="r")
-    s = jnp.linalg.svd(design, compute_uv=False)
-    return lax.pad(s**2, jnp.zeros((), s.dtype), [(0, p - s.shape[0], 0)])
+    m = jax.tree.leaves(rows)[0].shape[0]
+    p = jax.eval_shape(design, rows).shape[1]
+    if m * p * p > QR_LIMIT:
+        values = jnp.linalg.eigvalsh(gram(design, rows))
+        return jnp.maximum(values[::-1], 0)
+    return jnp.linalg.svd(triangular_factor(design, rows), compute_uv=False) ** 2

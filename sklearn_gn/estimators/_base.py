@@ -259,6 +259,11 @@ class FitRun:
     # -- results ----------------------------------------------------------------------
 
     @property
+    def data(self):
+        """What the solver prepared of the rows."""
+        return self._data
+
+    @property
     def final_state(self):
         """The solver's state at the end."""
         return self._state

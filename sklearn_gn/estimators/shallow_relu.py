@@ -1,5 +1,7 @@
 """ShallowReLURegressor: piecewise-linear fits with free breaking hyperplanes."""
 
+import warnings
+from functools import partial
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -24,10 +26,18 @@ from sklearn_gn.estimators._base import (
     validation_split,
 )
 from sklearn_gn.networks.shallow_relu import ShallowReLU
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, relocation, segmented
+from sklearn_gn.solvers.segmented import SEGMENTED, condensed
 from sklearn_gn.solvers.sggn import Options, Rows, finish, spectra
+from sklearn_gn.solvers.size_selection import select_size
+from sklearn_gn.solvers.uncertainty import (
+    breakpoint_deviation,
+    deviation,
+    posterior,
+)
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
+_DEVIATION_ROWS = 2048  # of standard deviations, which take the tangent space
 _FAR = 1e100  # in units of the range of the training data
 _LARGEST_INT = np.iinfo(np.int32).max
 
@@ -88,6 +98,18 @@ class _Scaling(NamedTuple):
         return rows, norm[:, 0] / unit
 
 
+class _Problem(NamedTuple):
+    """What a solver is given, and what leads back to the user's units."""
+
+    solver: object
+    rows: Rows
+    options: Options
+    starts: list
+    scaling: _Scaling
+    validation: tuple | None
+    n_effective: float  # sum of the sample weights
+
+
 def _norms(normal):
     """Euclidean norms of rows, of shape (n, 1), without under- or overflow."""
     largest = np.max(np.abs(normal), axis=1, keepdims=True)
@@ -117,13 +139,22 @@ class ShallowReLURegressor(
 
     Parameters
     ----------
-    n_neurons : int, default=20
+    n_neurons : int or "auto", default=20
         Number of neurons n, each with one breaking hyperplane (one breakpoint where
-        there is one feature).
+        there is one feature). The model has no linear term: with one feature a neuron
+        left of the data carries the slope of the first segment, so that n neurons
+        make n segments. "auto" chooses by ``criterion``: the network doubles where the
+        error is until the criterion gets worse, to at most 64 neurons with one
+        feature and 32 with several, then loses its least useful neurons one by one.
 
-    solver : {"sggn", "lm", "lm_hidden", "bfgs", "kfra", "adam"}, default="sggn"
+    solver : str, default="auto"
         All minimise the same objective from the same starting network.
 
+        - "auto": "vpgn" with one feature, "sggn" with several.
+        - "vpgn": Gauss-Newton in all parameters together, the output layer projected
+          out, with relocation. With one feature an iteration costs
+          O(n_neurons log n_samples), unless ``damping``, ``rank`` or float32 is asked
+          for.
         - "sggn": structure-guided Gauss-Newton with relocation.
         - "lm": Levenberg-Marquardt in all parameters.
         - "lm_hidden": Levenberg-Marquardt in the hidden parameters, the output layer
@@ -149,7 +180,14 @@ class ShallowReLURegressor(
 
     n_starts : int, default=1
         Number of initial networks: ``init`` first, then random ones. The best result
-        is kept. "adam" does not end before ``max_iter`` and gets to the first only.
+        is kept. "vpgn" and "sggn" run them side by side, and the best eight go on to
+        relocation; the others take them one after the other. "adam" does not end
+        before ``max_iter`` and gets to the first only.
+
+    criterion : {"bic", "aic", "gcv"}, default="bic"
+        What ``n_neurons="auto"`` makes small. The Bayesian and Akaike information
+        criteria take the residuals for independent and normal, generalised
+        cross-validation only for independent.
 
     damping : float, default=0.0
         Shift added to the layer Gauss-Newton matrix and to the mass matrix, in scaled
@@ -218,6 +256,17 @@ class ShallowReLURegressor(
 
     breakpoints_ : ndarray of shape (n_active,)
         Positions of the breakpoints, ascending. Only with one feature.
+
+    breakpoint_std_ : ndarray of shape (n_active,)
+        Standard errors of the breakpoints by the delta method, from the Gauss-Newton
+        matrix: breakpoint plus and minus 1.96 of them is a 95 % interval where the
+        segments beside it hold many rows. NaN for a breakpoint outside the data,
+        infinite where a neighbouring segment holds fewer than two distinct rows. Only
+        with one feature.
+
+    selection_path_ : dict of ndarrays
+        ``n_neurons``, ``loss``, ``n_parameters`` and the criterion of all sizes that
+        ``n_neurons="auto"`` looked at. Only then.
 
     coef_ : ndarray of shape (n_active,) or (n_targets, n_active)
         Output coefficients, in the order of ``hyperplanes_``.
@@ -293,7 +342,8 @@ class ShallowReLURegressor(
 
     _parameter_constraints = {
         **GaussNewtonEstimator._parameter_constraints,
-        "n_neurons": [Interval(Integral, 1, None, closed="left")],
+        "n_neurons": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "criterion": [StrOptions({"bic", "aic", "gcv"})],
         "init": [
             StrOptions({"uniform", "horizontal", "vertical", "random"}),
             "array-like",
@@ -309,10 +359,11 @@ class ShallowReLURegressor(
         self,
         n_neurons=20,
         *,
-        solver="sggn",
+        solver="auto",
         init="uniform",
         relocations=20,
         n_starts=1,
+        criterion="bic",
         damping=0.0,
         rank=None,
         rank_tol=1e-12,
@@ -335,6 +386,7 @@ class ShallowReLURegressor(
         self.init = init
         self.relocations = relocations
         self.n_starts = n_starts
+        self.criterion = criterion
         self.damping = damping
         self.rank = rank
         self.rank_tol = rank_tol
@@ -386,50 +438,33 @@ class ShallowReLURegressor(
             If a parameter is out of its range, if the data hold NaN or infinity or do
             not fit together, or if all weights are zero.
         """
-        solver = SHALLOW_RELU_SOLVERS.find(self.solver)
-        X, y = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
-        )
-        weight = check_sample_weight(sample_weight, X)
-        n_targets = 1 if y.ndim == 1 else y.shape[1]
+        X, y, weight = self._validated(X, y, sample_weight)
+        n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
-
-        self._single_target = y.ndim == 1
-        rng = check_random_state(self.random_state)
-        y = y.reshape(len(y), -1).astype(np.float64)
-        kept, weight = canonical_rows(X, y, weight)
-        X, y = X[kept], y[kept]
-        if self.early_stopping and validation is None:
-            X, y, weight, validation = self._split(X, y, weight, rng)
-
-        scaling = _Scaling.of(X, y, weight)
-        z, t = scaling.x(X), scaling.y(y)
-        starts = self._initial_networks(z, t, weight, scaling, solver.n_spare, rng)
-        n_padded = _jax.row_bucket(len(z))
-        rows = Rows(*(self._cast(_jax.pad_rows(a, n_padded)) for a in (z, t, weight)))
+        problem = self._problem(X, y, weight, validation)
         run = FitRun(
             self,
-            solver,
-            (rows, self._options(rng)),
-            starts,
-            loss_scale=scaling.loss_scale,
-            val_loss=self._validation_loss(validation, scaling),
+            problem.solver,
+            (problem.rows, problem.options),
+            problem.starts,
+            loss_scale=problem.scaling.loss_scale,
+            val_loss=self._validation_loss(problem.validation, problem.scaling),
         )
         self._run(
             run,
             max_steps=self.n_starts * (self.max_iter + self.relocations),
             data=data,
             attributes=lambda net: {
-                "_network": (net, scaling),
+                "_network": (net, problem.scaling),
                 "_single_target": self._single_target,
             },
         )
-        self._set_fitted(run.best_net, rows, scaling)
+        self._set_fitted(run.best_net, problem, run.data)
         return self
 
-    def predict(self, X):
+    def predict(self, X, return_std=False):
         """Predict the targets.
 
         Parameters
@@ -437,16 +472,49 @@ class ShallowReLURegressor(
         X : array-like of shape (n_samples, n_features)
             Samples.
 
+        return_std : bool, default=False
+            Whether to return standard deviations too.
+
         Returns
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_targets)
             Predicted values.
+
+        y_std : ndarray of the same shape
+            Standard errors of the predicted means by the delta method, with the
+            breaking hyperplanes uncertain too; the noise of a new observation is not
+            in them. Only with ``return_std``.
+
+        Warns
+        -----
+        UserWarning
+            If ``return_std`` is set and the data have no more rows than the network
+            has parameters: the noise cannot be estimated then.
         """
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
         net, scaling = self._network
         y = _predict(net, scaling, X)
-        return y[:, 0] if self._single_target else y
+        if not return_std:
+            return y[:, 0] if self._single_target else y
+        std = self._deviation(X)
+        return (y[:, 0], std[:, 0]) if self._single_target else (y, std)
+
+    def _deviation(self, X):
+        net, scaling = self._network
+        if self._posterior.degrees_of_freedom <= 0:
+            warnings.warn(
+                f"The data have {-self._posterior.degrees_of_freedom:.0f} rows fewer "
+                "than the network has parameters, or as many: the noise cannot be "
+                "estimated, and the standard deviations mean nothing. Lower n_neurons.",
+                UserWarning,
+                stacklevel=3,
+            )
+        active = self._active_network(net)
+        std = np.empty((len(X), net.coef.shape[1]))
+        for batch in gen_batches(len(X), _DEVIATION_ROWS):
+            std[batch] = deviation(self._posterior, active, scaling.x(X[batch]))
+        return std * scaling.y_scale
 
     def transform(self, X):
         """Return the hidden features ``max(0, w_i . x + b_i)`` of the active neurons.
@@ -470,6 +538,57 @@ class ShallowReLURegressor(
         return features / factor
 
     # -- before the run ---------------------------------------------------------------
+
+    def _validated(self, X, y, sample_weight):
+        """Data of the right kinds, and weights."""
+        if self.solver != "auto":
+            SHALLOW_RELU_SOLVERS.find(self.solver)
+        X, y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
+        )
+        self._single_target = y.ndim == 1
+        return X, y, check_sample_weight(sample_weight, X)
+
+    def _problem(self, X, y, weight, validation):
+        """What a solver is given, in its units."""
+        solver = self._find_solver(X.shape[1])
+        # Weights of a quadrature rule are not counts: every row counts as one at least.
+        n_effective = max(_total(weight), np.count_nonzero(weight))
+        rng = check_random_state(self.random_state)
+        y = y.reshape(len(y), -1).astype(np.float64)
+        if solver is SEGMENTED and not self.early_stopping:
+            weight = _normalised(weight)  # it sorts and merges the rows itself
+        else:
+            kept, weight = canonical_rows(X, y, weight)
+            X, y = X[kept], y[kept]
+        if self.early_stopping and validation is None:
+            X, y, weight, validation = self._split(X, y, weight, rng)
+            n_effective *= 1 - self.validation_fraction
+        scaling = _Scaling.of(X, y, weight)
+        z, t = scaling.x(X), scaling.y(y)
+        rows = self._rows(z, t, weight, solver)
+        first = None
+        if hasattr(self, "selection_path_"):
+            del self.selection_path_
+        if self.n_neurons == "auto":
+            first = self._select_size(rows, solver, scaling, n_effective, rng)
+        starts = self._initial_networks(z, t, weight, scaling, solver, rng, first)
+        options = self._options(rng)
+        return _Problem(solver, rows, options, starts, scaling, validation, n_effective)
+
+    @property
+    def _solver_name(self):
+        """What "auto" stands for was measured on tables: ``benchmarks sggn_large``."""
+        if self.solver != "auto":
+            return self.solver
+        return "vpgn" if self.n_features_in_ == 1 else "sggn"
+
+    def _find_solver(self, n_features):
+        """The solver; with one feature the joint step has an engine of its own."""
+        solver = SHALLOW_RELU_SOLVERS.find(self._solver_name)
+        whole = self.damping == 0 and self.rank is None and self.dtype == "float64"
+        one_feature = solver.name == SEGMENTED.name and n_features == 1
+        return SEGMENTED if one_feature and whole else solver
 
     def _options(self, rng):
         return Options(
@@ -509,17 +628,39 @@ class ShallowReLURegressor(
 
         return loss
 
-    def _initial_networks(self, z, t, weight, scaling, n_spare, rng):
+    def _rows(self, z, t, weight, solver):
+        """Rows as the solver wants them; that for one feature pads them itself."""
+        rows = Rows(z, t, weight)
+        if solver is SEGMENTED:
+            return rows
+        n_padded = _jax.row_bucket(len(z))
+        return Rows(*(self._cast(_jax.pad_rows(a, n_padded)) for a in rows))
+
+    def _select_size(self, rows, solver, scaling, n_effective, rng):
+        """Hyperplanes of the best size by ``criterion``, and the path to it."""
+        module = segmented if solver is SEGMENTED else relocation
+        mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
+        with _jax.scope(self.dtype, self.device):
+            sizes = module.Sizes(rows, self._options(rng))
+            hyperplanes, path = select_size(
+                sizes, self.criterion, n_effective * rows.y.shape[1], mean_square / 2
+            )
+        path["loss"] = path["loss"] * scaling.loss_scale
+        self.selection_path_ = path
+        return hyperplanes
+
+    def _initial_networks(self, z, t, weight, scaling, solver, rng, first):
         """Initial networks in scaled units, with room for spare neurons."""
-        n, d = self.n_neurons, z.shape[1]
-        first = self._initial_hyperplanes(z, weight, scaling, rng)
-        others = (
-            _random_hyperplanes(z, weight, n, rng) for _ in range(1, self.n_starts)
-        )
+        d, n_spare = z.shape[1], solver.n_spare if self.relocations else 0
+        n = self.n_neurons if first is None else len(first)
+        draw = partial(_random_hyperplanes, z, _deviation(z, weight), np.cumsum(weight))
+        if first is None:
+            first = self._initial_hyperplanes(z, draw, scaling, rng)
+        others = (draw(n, rng) for _ in range(1, self.n_starts))
         alive = np.arange(n + n_spare) < n
         spare = np.zeros((n_spare, 1 + d))
         spare[:, 1] = 1.0
-        return [
+        networks = [
             ShallowReLU(
                 hyperplanes=self._cast(np.concatenate([hyperplanes, spare])),
                 coef=self._cast(np.zeros((n + n_spare, t.shape[1]))),
@@ -528,8 +669,9 @@ class ShallowReLURegressor(
             )
             for hyperplanes in (first, *others)
         ]
+        return [_stack(networks)] if solver.side_by_side else networks
 
-    def _initial_hyperplanes(self, z, weight, scaling, rng):
+    def _initial_hyperplanes(self, z, draw, scaling, rng):
         n, d = self.n_neurons, z.shape[1]
         if self.warm_start and hasattr(self, "_network"):
             if self.hyperplanes_.shape[1] != 1 + d:
@@ -538,11 +680,11 @@ class ShallowReLURegressor(
                     f"features, X has {d}."
                 )
             old = scaling.hyperplanes_to_scaled(self.hyperplanes_)[:n]
-            fill = _random_hyperplanes(z, weight, n - len(old), rng)
+            fill = draw(n - len(old), rng)
             return np.concatenate([old, fill])
         if isinstance(self.init, str):
             if self.init == "random":
-                return _random_hyperplanes(z, weight, n, rng)
+                return draw(n, rng)
             axes = {"uniform": range(d), "horizontal": [d - 1], "vertical": [0]}
             return _axis_hyperplanes(n, d, list(axes[self.init]))
         hyperplanes = np.asarray(self.init, dtype=np.float64)
@@ -562,8 +704,15 @@ class ShallowReLURegressor(
 
     # -- after the run ----------------------------------------------------------------
 
-    def _set_fitted(self, net, rows, scaling):
+    def _set_fitted(self, net, problem, data):
+        """Fitted attributes of a network; ``data`` is what the solver prepared."""
+        rows, scaling = problem.rows, problem.scaling
         with _jax.scope(self.dtype, self.device):
+            if problem.solver is SEGMENTED:
+                rows, mean_square = condensed(net, data.host)
+                rows = Rows(*(_jax.pad_rows(a, _jax.row_bucket(len(a))) for a in rows))
+            else:
+                mean_square = _mean_square(net, rows, scaling)
             net = _jax.to_numpy(finish(net))
             gram, mass = _jax.to_numpy(spectra(net, rows, self._cast(self.active_tol)))
         size = np.linalg.norm(net.coef, axis=1)
@@ -581,19 +730,70 @@ class ShallowReLURegressor(
         intercept = net.intercept * scaling.y_scale + scaling.y_center
         self.coef_ = coef[0] if self._single_target else coef
         self.intercept_ = float(intercept[0]) if self._single_target else intercept
-        if self.n_features_in_ == 1:
-            position = -scaled[:, 0] / scaled[:, 1]
-            self.breakpoints_ = np.sort(
-                position * scaling.x_scale[0] + scaling.x_center[0]
-            )
-        elif hasattr(self, "breakpoints_"):
-            del self.breakpoints_
         self.gram_spectrum_ = gram[: n_active * (1 + self.n_features_in_)]
         self.mass_spectrum_ = mass[: 1 + n_active]
-        error = _predict(net, scaling, rows.x, scaled=True) - rows.y
         penalty = self.damping * np.sum(net.coef.astype(np.float64) ** 2)
-        mean_square = rows.weight.astype(np.float64) @ np.sum(error**2, axis=1)
-        self.loss_ = float(0.5 * (mean_square + penalty)) * scaling.loss_scale
+        loss = 0.5 * float(np.sum(mean_square) + penalty)
+        self.loss_ = loss * scaling.loss_scale
+        self._set_uncertainty(net, rows, scaling, mean_square, problem.n_effective)
+
+    def _set_uncertainty(self, net, rows, scaling, mean_square, n_effective):
+        # All slots, so that the shapes do not depend on how many are active.
+        net = self._active_network(net)
+        rows = Rows(*(np.asarray(a, np.float64) for a in rows))
+        with _jax.scope("float64", self.device):
+            self._posterior = posterior(net, rows, mean_square, n_effective)
+            if self.n_features_in_ == 1:
+                self._set_breakpoints(net, rows, scaling)
+        if self.n_features_in_ > 1 and hasattr(self, "breakpoints_"):
+            del self.breakpoints_, self.breakpoint_std_
+
+    def _active_network(self, net):
+        """The network in float64, only its active neurons alive."""
+        active = np.zeros(len(net.alive), dtype=bool)
+        active[self._active_slots] = True
+        coef = np.where(active[:, None], net.coef, 0).astype(np.float64)
+        hyperplanes, intercept = (
+            a.astype(np.float64) for a in (net.hyperplanes, net.intercept)
+        )
+        return ShallowReLU(hyperplanes, coef, intercept, active)
+
+    def _set_breakpoints(self, net, rows, scaling):
+        position = -net.hyperplanes[:, 0] / net.hyperplanes[:, 1]
+        position[~net.alive] = max(2.0, position[net.alive].max(initial=0) + 1)
+        order = np.argsort(position, kind="stable")
+        # A neuron that points left changes the slope as much as one that points right.
+        std = breakpoint_deviation(
+            position[order], net.coef[order], rows, self._posterior.pooled
+        )
+        order = order[: len(self._active_slots)]
+        knots, std = position[order], std[: len(order)]
+        std[(knots <= -1) | (knots >= 1)] = np.nan
+        self.breakpoints_ = knots * scaling.x_scale[0] + scaling.x_center[0]
+        self.breakpoint_std_ = std * scaling.x_scale[0]
+
+
+def _mean_square(net, rows, scaling):
+    """Weighted mean squares of the residuals of all targets, in scaled units."""
+    error = _predict(net, scaling, rows.x, scaled=True) - rows.y
+    return rows.weight.astype(np.float64) @ error**2
+
+
+def _normalised(weight):
+    """Weights that sum to one, without overflow in the sum."""
+    weight = weight / weight.max()
+    return weight / weight.sum()
+
+
+def _total(weight):
+    """Sum of the weights, at most the largest float."""
+    with np.errstate(over="ignore"):
+        return min(float(weight.sum()), np.finfo(float).max)
+
+
+def _stack(starts):
+    """One network of stacked arrays for starts that run side by side."""
+    return ShallowReLU(*(np.stack(leaves) for leaves in zip(*starts, strict=True)))
 
 
 def _hidden(hyperplanes, z):
@@ -622,9 +822,16 @@ def _axis_hyperplanes(n, d, axes):
     return hyperplanes
 
 
-def _random_hyperplanes(z, weight, n, rng):
-    """Hyperplanes of random orientation through random rows."""
-    normal = rng.standard_normal((n, z.shape[1]))
+def _deviation(z, weight):
+    """Standard deviations of the features; 1 for constant ones."""
+    deviation = np.sqrt(weight @ (z - weight @ z) ** 2)
+    return np.where(deviation > 1e-6, deviation, 1.0)
+
+
+def _random_hyperplanes(z, deviation, cumulated, n, rng):
+    """Hyperplanes through random rows, their orientation even in standardised units."""
+    normal = rng.standard_normal((n, z.shape[1])) / deviation
     normal /= np.linalg.norm(normal, axis=1, keepdims=True)
-    point = z[rng.choice(len(z), size=n, p=weight)]
+    row = np.searchsorted(cumulated, rng.random_sample(n), side="right")
+    point = z[np.minimum(row, len(z) - 1)]
     return np.concatenate([-np.sum(normal * point, axis=1)[:, None], normal], axis=1)

@@ -11,10 +11,10 @@ from sklearn_gn.solvers.dngd import DNGD
 from sklearn_gn.solvers.fgn import FGN
 from sklearn_gn.solvers.fgn_newton import FGN_NEWTON
 from sklearn_gn.solvers.gnvpro import GNVPRO
-from sklearn_gn.solvers.sggn import SGGN
+from sklearn_gn.solvers.relocation import SGGN, VPGN
 
 SHALLOW_RELU_SOLVERS = Registry()
-for _solver in (SGGN, *baselines.SOLVERS):
+for _solver in (SGGN, VPGN, *baselines.SOLVERS):
     SHALLOW_RELU_SOLVERS.add(_solver)
 
 SOFTMAX_HEAD_SOLVERS = Registry()

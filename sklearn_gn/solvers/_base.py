@@ -39,13 +39,15 @@ class Solver:
     ``prepare`` makes from the rows, once and with the same options, what ``init`` and
     ``step`` get in their place: copies on the device, Gram matrices, coordinates. It is
     made again when a checkpoint is resumed. ``n_spare`` neurons beyond those of the
-    network are kept in the arrays for solvers that add neurons on the way.
+    network are kept in the arrays for solvers that add neurons on the way. A solver
+    that runs its starts ``side_by_side`` gets all of them as one stack in ``init``.
     """
 
     name: str
     init: Callable
     step: Callable
     n_spare: int = 0
+    side_by_side: bool = False
     prepare: Callable = lambda rows, options: rows
 
 

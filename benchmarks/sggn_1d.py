@@ -1,0 +1,516 @@
+"""Piecewise-linear fits in one variable, beside pwlf and piecewise-regression.
+
+million: 15 segments of 3,000,000 points, and the seconds of an iteration by their
+number. three_thousand: the same function of 3,000 points, beside the other packages.
+series: 240 series at once, beside a loop. coverage: do intervals of two standard errors
+hold the breakpoints, and is a bootstrap of the same opinion?
+
+The functions are drawn by the seeds: kinks on [0, 1] with a least distance, slopes that
+change there by 4 to 12 up or down, noise of deviation 0.05. Neurons are one more than
+kinks, since the model has no linear term.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+
+from benchmarks._report import progress, settings, summary, target
+from benchmarks._timing import compiling, timed, warm, warm_fit
+from sklearn_gn import ShallowReLURegressor, fit_series
+
+NOISE = 0.05
+CHANGES = (4.0, 12.0)  # of the slope at a kink, in absolute value
+SPREAD = 0.4  # least distance of kinks and ends, as a share of that of equal segments
+NORMAL_95 = 1.959963984540054  # quantile of a two-sided interval of 95 %
+ROUNDING = 1e-6  # by which an equal error may be the larger one
+
+LARGE, SMALL = 3_000_000, 30_000  # points whose iterations are compared
+SEGMENTS = 15
+POINTS = 3000
+SIMULATED, BOOTSTRAP = 1000, 1000  # series
+COVERED_POINTS, COVERED_KINKS = 500, 4
+
+
+class SeriesSizes(NamedTuple):
+    """Sizes of the problem of many series."""
+
+    n_series: int
+    n_looped: int  # the first ones, which the peers fit
+    points: tuple  # least and largest number
+    kinks: tuple
+    segments: int  # that are fitted
+
+
+SERIES = SeriesSizes(240, 6, (1500, 3000), (3, 6), 7)
+SMALL_SERIES = SeriesSizes(6, 2, (100, 200), (1, 2), 3)
+
+# What is fitted with, n_neurons apart.
+ONE_FIT = {"n_starts": 200}
+MANY_FITS = {"relocations": 6}
+QUICK = {"n_starts": 2, "relocations": 1, "max_iter": 20}
+
+NOTES = (
+    "mse_over_noise is the mean squared residual over that of the true function, which "
+    "a least-squares fit of enough segments is below; rmse_truth the distance from the "
+    "true function at the points. Of n neurons one usually lies outside the data and "
+    "carries the slope, which leaves the n segments of the peers; a fit that keeps all "
+    "inside has one segment more, of which the first is level.",
+    "Seconds of sggn are those of a fit that compiles nothing; seconds_per_iteration "
+    "those between the first and the last line of the fit's log over the Gauss-Newton "
+    "iterations of all starts at once in between.",
+    "seconds_over_ours and mse_over_ours: a peer's figure over that of sggn on the "
+    "same seed. The error of a fit that gave no model is infinite.",
+    "pwlf_fitfast is pwlf's fitfast with its default of 2 starts, pwlf_fitfast_10 with "
+    "10; pwlf_fit takes minutes and runs on the first seed alone. "
+    "piecewise_regression runs with its default of 100 bootstrap restarts.",
+    f"series: the peers fit the first {SERIES.n_looped} series of a seed in "
+    "measured_seconds; their seconds are the multiple for all series. Everyone fits "
+    f"{SERIES.segments} segments, whatever the number of kinks. Errors are means over "
+    "the series; mse_over_ours compares those of the series that the peers fit "
+    "(mse_over_noise_looped of sggn).",
+    "coverage: every true kink is matched to the nearest breakpoint; a breakpoint "
+    "outside the data has no interval and does not cover. function_coverage is the "
+    "share of points at which predict's interval holds the true function. "
+    f"bootstrap_ratio: the deviation of the breakpoints of {BOOTSTRAP:,} series drawn "
+    "from the fit to the first one, over breakpoint_std_; median, least and largest "
+    "over the kinks.",
+)
+
+
+# --- data ----------------------------------------------------------------------------
+
+
+class Sample(NamedTuple):
+    """Noisy points of a piecewise-linear function."""
+
+    kinks: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    truth: np.ndarray
+
+    def first(self, n):
+        return Sample(self.kinks, self.x[:n], self.y[:n], self.truth[:n])
+
+
+def random_kinks(rng, n):
+    """Kinks of [0, 1] in order, not too close to each other and to the ends."""
+    least = SPREAD / (n + 1)
+    gaps = least + (1 - SPREAD) * rng.dirichlet(np.ones(n + 1))
+    return np.cumsum(gaps)[:-1]
+
+
+def draw(rng, n_points, n_kinks):
+    """Points of a random function."""
+    kinks = random_kinks(rng, n_kinks)
+    changes = rng.choice([-1.0, 1.0], n_kinks) * rng.uniform(*CHANGES, n_kinks)
+    x = rng.uniform(size=n_points)
+    truth = rng.uniform(-1, 1) * CHANGES[0] * x
+    for kink, change in zip(kinks, changes, strict=True):
+        truth += change * np.maximum(x - kink, 0)
+    return Sample(kinks, x, truth + NOISE * rng.standard_normal(n_points), truth)
+
+
+def draw_series(rng, n_series, points, kinks):
+    """Samples of different length; ``points`` and ``kinks`` are ranges."""
+    return [
+        draw(rng, rng.integers(*points, endpoint=True), k)
+        for k in rng.integers(*kinks, size=n_series, endpoint=True)
+    ]
+
+
+# --- figures -------------------------------------------------------------------------
+
+
+def errors(sample, predicted):
+    """How far predictions are from the data and from the true function."""
+    mse = float(np.mean((predicted - sample.y) ** 2))
+    return {
+        "mse": mse,
+        "mse_over_noise": mse / float(np.mean((sample.truth - sample.y) ** 2)),
+        "rmse_truth": math.sqrt(np.mean((predicted - sample.truth) ** 2)),
+    }
+
+
+def predictions(model, sample):
+    return model.predict(sample.x[:, None])
+
+
+def iteration_seconds(model):
+    """Seconds of an iteration: the first line of the log has the preparations too."""
+    log = model.convergence_log_
+    iterations = np.nansum(log["inner_iterations"][1:])
+    if iterations == 0:
+        return math.nan
+    return float(log["time"][-1] - log["time"][0]) / int(iterations)
+
+
+def estimator_of(args, n_neurons, **words):
+    words = {**words, **QUICK} if args.quick else words
+    return ShallowReLURegressor(n_neurons=n_neurons, **words)
+
+
+def chosen(estimator):
+    """Its settings, of which the seed is none."""
+    return settings(clone(estimator).set_params(random_state=None))
+
+
+def answer_of(changed, runs, **more):
+    """What a result says of a method."""
+    return {"settings": changed, **more, "runs": runs, "summary": summary(runs)}
+
+
+# --- peers ---------------------------------------------------------------------------
+
+
+def pwlf_fitfast(x, y, n_segments, seed, pop=2):
+    import pwlf
+
+    model = pwlf.PiecewiseLinFit(x, y, seed=seed)
+    model.fitfast(n_segments, pop=pop)
+    return model.predict
+
+
+def pwlf_fit(x, y, n_segments, seed):
+    import pwlf
+
+    model = pwlf.PiecewiseLinFit(x, y, seed=seed)
+    model.fit(n_segments)
+    return model.predict
+
+
+def piecewise_regression(x, y, n_segments, seed):
+    import piecewise_regression as package
+
+    np.random.seed(seed)  # noqa: NPY002  it draws from this
+    fit = package.Fit(x, y, n_breakpoints=n_segments - 1)
+    return fit.predict if fit.best_muggeo else None
+
+
+class Peer(NamedTuple):
+    """A function of x, y, segments and seed that answers a model, if it finds one."""
+
+    package: str
+    fit: Callable
+    settings: dict = {}
+    most_seeds: int | None = None
+
+    @property
+    def missing(self):
+        """Why it cannot run, or None."""
+        if find_spec(self.package) is None:
+            return f"{self.package} is not installed"
+        return None
+
+    def run(self, sample, n_segments, seed):
+        """Seconds and errors."""
+        import_module(self.package)  # not counted
+        call = partial(self.fit, sample.x, sample.y, n_segments, seed, **self.settings)
+        model, seconds = timed(call)
+        if model is None:
+            return {"seconds": seconds, **dict.fromkeys(FIGURES, math.inf)}
+        return {"seconds": seconds, **errors(sample, model(sample.x))}
+
+    def answer(self, runs):
+        name = self.package.replace("_", "-")
+        return answer_of(self.settings, runs, versions={name: version(name)})
+
+
+FIGURES = ("mse", "mse_over_noise", "rmse_truth")
+PEERS = {
+    "pwlf_fitfast": Peer("pwlf", pwlf_fitfast),
+    "pwlf_fitfast_10": Peer("pwlf", pwlf_fitfast, {"pop": 10}),
+    "pwlf_fit": Peer("pwlf", pwlf_fit, most_seeds=1),
+    "piecewise_regression": Peer("piecewise_regression", piecewise_regression),
+}
+SERIES_PEERS = ("pwlf_fitfast",)
+
+
+def beside(names, run_of, own, figure="mse"):
+    """Answers of the peers that are installed, and why the others are skipped.
+
+    ``run_of`` gives a run of a peer on a seed; ``own`` has by seed our seconds and the
+    error that the peer's figure is compared with.
+    """
+    methods, skipped = {}, {}
+    for name in names:
+        peer = PEERS[name]
+        if peer.missing:
+            skipped[name] = peer.missing
+            continue
+        runs = []
+        for seed, (seconds, error) in list(own.items())[: peer.most_seeds]:
+            run = run_of(peer, seed)
+            run["seconds_over_ours"] = run["seconds"] / seconds
+            run["mse_over_ours"] = run[figure] / error
+            runs.append({"seed": seed, **run})
+            progress(name, runs[-1])
+        methods[name] = peer.answer(runs)
+    return methods, skipped
+
+
+def peer_targets(methods, name, times):
+    """That we are so many times faster than a peer, at an error no larger."""
+    if name not in methods:
+        return {}
+    aim = partial(target, methods, name, statistic="median")
+    return {
+        f"target_{name}_seconds": aim("seconds_over_ours", at_least=times),
+        f"target_{name}_mse": aim("mse_over_ours", at_least=1 - ROUNDING),
+    }
+
+
+# --- one large fit -------------------------------------------------------------------
+
+
+def million_run(estimator, sample, n_small, seed):
+    """Figures of a fit to all points, and the iterations of one to some of them."""
+    model, seconds = warm_fit(estimator, sample.x[:, None], sample.y)
+    few = sample.first(n_small)
+    small, small_seconds = warm_fit(estimator, few.x[:, None], few.y)
+    of_large, of_small = iteration_seconds(model), iteration_seconds(small)
+    return {
+        "seed": seed,
+        "seconds": seconds,
+        **errors(sample, predictions(model, sample)),
+        "iterations": int(np.nansum(model.convergence_log_["inner_iterations"])),
+        "small_seconds": small_seconds,
+        "seconds_per_iteration": of_large,
+        "small_seconds_per_iteration": of_small,
+        "iteration_ratio": of_large / of_small,
+    }
+
+
+def million(args):
+    n_points, n_small = (3000, 300) if args.quick else (LARGE, SMALL)
+    segments = 4 if args.quick else SEGMENTS
+    estimator = estimator_of(args, segments, **ONE_FIT)
+    runs, first = [], None
+    for seed in args.seeds:
+        sample = draw(np.random.default_rng(seed), n_points, segments - 1)
+        seeded = clone(estimator).set_params(random_state=seed)
+        if first is None:
+            first = compiling(partial(seeded.fit, sample.x[:, None], sample.y))
+        runs.append(million_run(seeded, sample, n_small, seed))
+        progress("sggn", runs[-1])
+    methods = {"sggn": answer_of(chosen(estimator), runs, compile_seconds=first)}
+    aim = partial(target, methods, "sggn", statistic="median")
+    return {
+        "description": f"{n_points:,} points, {segments} segments",
+        "rows": {"large": n_points, "small": n_small},
+        "methods": methods,
+        "target_seconds": aim("seconds", at_most=2),
+        "target_error": aim("mse_over_noise", at_most=1),
+        "target_iteration": aim("iteration_ratio", at_most=1.2),
+    }
+
+
+# --- one small fit -------------------------------------------------------------------
+
+
+def three_thousand(args):
+    n_points, segments = (200, 3) if args.quick else (POINTS, SEGMENTS)
+    estimator = estimator_of(args, segments, **ONE_FIT)
+    samples = {
+        seed: draw(np.random.default_rng(seed), n_points, segments - 1)
+        for seed in args.seeds
+    }
+    sample = samples[args.seeds[0]]
+    first = compiling(partial(clone(estimator).fit, sample.x[:, None], sample.y))
+    runs = []
+    for seed, sample in samples.items():
+        seeded = clone(estimator).set_params(random_state=seed)
+        model, seconds = warm_fit(seeded, sample.x[:, None], sample.y)
+        found = errors(sample, predictions(model, sample))
+        runs.append({"seed": seed, "seconds": seconds, **found})
+        progress("sggn", runs[-1])
+    theirs, skipped = beside(
+        PEERS,
+        lambda peer, seed: peer.run(samples[seed], segments, seed),
+        {run["seed"]: (run["seconds"], run["mse"]) for run in runs},
+    )
+    ours = answer_of(chosen(estimator), runs, compile_seconds=first)
+    return {
+        "description": f"{n_points:,} points, {segments} segments",
+        "rows": n_points,
+        "methods": {"sggn": ours, **theirs},
+        "skipped": skipped,
+        **peer_targets(theirs, "pwlf_fitfast", 50),
+        **peer_targets(theirs, "pwlf_fitfast_10", 50),
+    }
+
+
+# --- many series ---------------------------------------------------------------------
+
+
+def fit_all(estimator, samples):
+    """All series at once."""
+    return fit_series(estimator, [s.x for s in samples], [s.y for s in samples])
+
+
+def mean_errors(samples, predicted):
+    """Errors, averaged over the series."""
+    found = [errors(s, p) for s, p in zip(samples, predicted, strict=True)]
+    return {name: float(np.mean([f[name] for f in found])) for name in FIGURES}
+
+
+def looped(peer, samples, n_series, segments, seed):
+    """What a loop over all series would take, and the errors of the first ones."""
+    runs = [peer.run(sample, segments, seed) for sample in samples]
+    run = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
+    measured = sum(run["seconds"] for run in runs)
+    run["seconds"] = measured * n_series / len(samples)
+    return {**run, "measured_seconds": measured, "measured_series": len(samples)}
+
+
+def series_run(estimator, samples, n_looped, seed):
+    models, seconds = warm(partial(fit_all, estimator, samples))
+    predicted = [predictions(m, s) for m, s in zip(models, samples, strict=True)]
+    few = mean_errors(samples[:n_looped], predicted[:n_looped])
+    run = {"seed": seed, "seconds": seconds, **mean_errors(samples, predicted)}
+    progress("sggn", run)
+    return {**run, "mse_over_noise_looped": few["mse_over_noise"]}
+
+
+def series(args):
+    sizes = SMALL_SERIES if args.quick else SERIES
+    n_series, n_looped, points, kinks, segments = sizes
+    estimator = estimator_of(args, segments, **MANY_FITS)
+    samples = {
+        seed: draw_series(np.random.default_rng(seed), n_series, points, kinks)
+        for seed in args.seeds
+    }
+    first = compiling(partial(fit_all, estimator, samples[args.seeds[0]]))
+    runs = [
+        series_run(estimator.set_params(random_state=seed), several, n_looped, seed)
+        for seed, several in samples.items()
+    ]
+    figures = "seconds", "mse_over_noise_looped"
+    theirs, skipped = beside(
+        SERIES_PEERS,
+        lambda peer, seed: looped(
+            peer, samples[seed][:n_looped], n_series, segments, seed
+        ),
+        {run["seed"]: tuple(run[name] for name in figures) for run in runs},
+        "mse_over_noise",
+    )
+    ours = answer_of(chosen(estimator), runs, compile_seconds=first)
+    low, high = points
+    return {
+        "description": f"{n_series} series of {low:,} to {high:,} points, {segments} "
+        "segments each",
+        "rows": {"series": n_series, "least": low, "most": high},
+        "methods": {"sggn": ours, **theirs},
+        "skipped": skipped,
+        **peer_targets(theirs, "pwlf_fitfast", 100),
+    }
+
+
+# --- intervals -----------------------------------------------------------------------
+
+
+def nearest(kinks, model):
+    """For every kink the index of the nearest breakpoint."""
+    distance = np.abs(kinks[:, None] - model.breakpoints_)
+    return np.argmin(distance, axis=1)
+
+
+def standardised_error(sample, model):
+    """Of the breakpoints nearest the kinks, in standard errors; NaN without one."""
+    index = nearest(sample.kinks, model)
+    error = model.breakpoints_[index] - sample.kinks
+    return error / model.breakpoint_std_[index]
+
+
+def function_errors(sample, model):
+    """Of the predictions at the points, in standard errors."""
+    predicted, std = model.predict(sample.x[:, None], return_std=True)
+    return (predicted - sample.truth) / std
+
+
+def covered(errors_in_std):
+    """Share of intervals of 95 % that hold the true value; NaN is none."""
+    return float(np.mean(np.abs(errors_in_std) <= NORMAL_95))
+
+
+def bootstrap_ratio(estimator, sample, model, n_series, rng):
+    """By kink, the deviation of breakpoints of drawn series over breakpoint_std_.
+
+    A fit with n neurons, one of which carries the slope, has 2n free parameters.
+    """
+    predicted = predictions(model, sample)
+    freedom = len(sample.x) - 2 * estimator.n_neurons
+    noise = math.sqrt(np.sum((sample.y - predicted) ** 2) / freedom)
+    drawn = predicted + noise * rng.standard_normal((n_series, len(sample.x)))
+    models, _ = timed(
+        partial(fit_all, estimator, [sample._replace(y=y) for y in drawn])
+    )
+    index = nearest(sample.kinks, model)
+    centre = model.breakpoints_[index]
+    found = np.array([m.breakpoints_[nearest(centre, m)] for m in models])
+    return found.std(axis=0, ddof=1) / model.breakpoint_std_[index]
+
+
+def coverage_run(estimator, samples, n_bootstrap, seed):
+    models, seconds = warm(partial(fit_all, estimator, samples))
+    pairs = list(zip(samples, models, strict=True))
+    errors_in_std = np.concatenate([standardised_error(*pair) for pair in pairs])
+    of_function = np.concatenate([function_errors(*pair) for pair in pairs])
+    rng = np.random.default_rng([seed, 1])  # not that of the samples
+    ratio = bootstrap_ratio(estimator, samples[0], models[0], n_bootstrap, rng)
+    return {
+        "seed": seed,
+        "coverage": covered(errors_in_std),
+        "function_coverage": covered(of_function),
+        "without_interval": float(np.mean(np.isnan(errors_in_std))),
+        "bootstrap_ratio": float(np.median(ratio)),
+        "bootstrap_ratio_least": float(ratio.min()),
+        "bootstrap_ratio_largest": float(ratio.max()),
+        "seconds": seconds,
+    }
+
+
+def coverage(args):
+    n_series, n_bootstrap = (5, 5) if args.quick else (SIMULATED, BOOTSTRAP)
+    points, kinks = (200, 2) if args.quick else (COVERED_POINTS, COVERED_KINKS)
+    estimator = estimator_of(args, kinks + 1, **MANY_FITS)
+    runs = []
+    for seed in args.seeds:
+        rng = np.random.default_rng(seed)
+        samples = [draw(rng, points, kinks) for _ in range(n_series)]
+        seeded = clone(estimator).set_params(random_state=seed)
+        runs.append(coverage_run(seeded, samples, n_bootstrap, seed))
+        progress("sggn", runs[-1])
+    methods = {"sggn": answer_of(chosen(estimator), runs)}
+    aim = partial(target, methods, "sggn", "coverage", "median")
+    return {
+        "description": f"{n_series:,} series of {points} points, {kinks} kinks each",
+        "rows": {"series": n_series, "points": points},
+        "methods": methods,
+        "target_least": aim(at_least=0.93),
+        "target_most": aim(at_most=0.97),
+    }
+
+
+# --- the experiment ------------------------------------------------------------------
+
+PROBLEMS = {
+    "million": million,
+    "three_thousand": three_thousand,
+    "series": series,
+    "coverage": coverage,
+}
+
+
+def run(args):
+    answers = {}
+    for name in args.only or PROBLEMS:
+        progress(f"--- {name}")
+        answers[name] = PROBLEMS[name](args)
+    return {"problems": answers, "notes": NOTES}

@@ -1,0 +1,84 @@
+"""Choice of the number of neurons by an information criterion.
+
+Adaptive neuron enhancement (Liu, Cai and Chen, "Adaptive two-layer ReLU neural
+network", 2022) doubles the network where the error is until the criterion gets worse;
+from there the cheapest neurons are deleted one by one. The size with the best criterion
+wins.
+"""
+
+import numpy as np
+
+_FLOOR = 1e-25  # relative loss below which only rounding errors differ
+_PATIENCE = 2  # doublings without improvement that end the growth
+
+
+def criterion_value(criterion, loss, n_parameters, n_observations):
+    """Criterion of a fit, to be made small, up to terms that all fits share.
+
+    Parameters
+    ----------
+    criterion : {"bic", "aic", "gcv"}
+    loss : float
+        Proportional to the mean square of the residuals.
+    n_parameters : int
+    n_observations : float
+        Sum of the sample weights, times the number of targets.
+    """
+    if criterion == "gcv":
+        share = n_parameters / n_observations
+        return loss / (1 - share) ** 2 if share < 1 else np.inf
+    if n_parameters >= n_observations:
+        return np.inf
+    price = np.log(n_observations) if criterion == "bic" else 2.0
+    return n_observations * np.log(loss) + price * n_parameters
+
+
+def select_size(sizes, criterion, n_observations, scale):
+    """Grow and prune; return the hyperplanes of the best size, and the path.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        Of :mod:`segmented` or :mod:`relocation`.
+    criterion : {"bic", "aic", "gcv"}
+    n_observations : float
+    scale : float
+        Loss of the mean, in the same units.
+
+    Returns
+    -------
+    hyperplanes : ndarray of shape (n_neurons, 1 + d)
+    path : dict of ndarrays
+        ``n_neurons`` ascending, ``loss``, ``n_parameters`` and the criterion.
+    """
+    found = {}
+
+    def visit():
+        hyperplanes, loss, n_parameters = sizes.candidate()
+        loss = max(loss, _FLOOR * scale, np.finfo(float).tiny)
+        worth = criterion_value(criterion, loss, n_parameters, n_observations)
+        n = len(hyperplanes)
+        if n not in found or worth < found[n][0]:
+            found[n] = worth, loss, n_parameters, hyperplanes
+        return worth, n
+
+    best, n = visit()
+    since = 0
+    while 2 * n <= sizes.most and since < _PATIENCE:
+        sizes.grow()
+        worth, grown = visit()
+        since = 0 if worth < best else since + 1
+        best = min(best, worth)
+        if grown <= n:  # no place is left where a neuron lowers the loss
+            break
+        n = grown
+    while n > 1:
+        sizes.prune()
+        n = visit()[1]
+    ordered = sorted(found)
+    columns = list(zip(*(found[n][:3] for n in ordered), strict=True))
+    path = dict(
+        zip((criterion, "loss", "n_parameters"), map(np.array, columns), strict=True)
+    )
+    winner = ordered[int(np.argmin(path[criterion]))]
+    return found[winner][3], {"n_neurons": np.array(ordered), **path}
