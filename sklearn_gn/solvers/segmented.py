@@ -45,7 +45,9 @@ N_CANDIDATES = 256  # positions tried for a new breakpoint
 N_FEW = 8  # ... in rounds that leave more to chance
 N_KEPT = 8  # best starts that go on to relocation
 ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletions
-ROUND_TOL = 1e-4  # relative decrease at which a round stops its steps
+# Relative decrease at which a round stops its steps. A Python number would be another
+# type to JAX than ``tol`` is, and what takes either would be compiled twice.
+ROUND_TOL = np.float64(1e-4)
 START_STEPS = 50  # Gauss-Newton steps of the starts
 POLISH_STEPS = 50  # most steps with sums over every interval anew, where ...
 POLISH_BELOW = 1e-9  # ... the relative loss is less than this
@@ -601,6 +603,18 @@ def delete_random(knots, key):
     return jnp.sort(knots.at[slot].set(RIGHT))
 
 
+def price(knots, loss, series):
+    """The loss by which networks of one size are compared.
+
+    A breakpoint left of the data gives the first line its slope, one parameter; one
+    inside is two. The second has to be worth what it costs by the Bayesian information
+    criterion, or noise at the left end would draw breakpoints there.
+    """
+    n = series.n_rows.astype(loss.dtype)
+    inside = jnp.sum((knots > LEFT) & (knots < RIGHT)).astype(loss.dtype)
+    return loss * jnp.exp(inside * jnp.log(n) / n)
+
+
 def in_use(knots):
     """Number of breakpoints in use."""
     return jnp.sum(knots < RIGHT, dtype=jnp.int32)
@@ -630,9 +644,10 @@ def relocate(knots, loss, series, key, draw, n_neurons):
         lambda t: in_use(t) > n_neurons, lambda t: delete(t, series, 0), found
     )
     found, fitted, second = descend(found, series, ROUND_STEPS[1], ROUND_TOL)
-    better = fitted.loss < loss
+    value = price(found, fitted.loss, series)
+    better = value < loss
     knots = jnp.where(better, found, knots)
-    return knots, jnp.where(better, fitted.loss, loss), first + second
+    return knots, jnp.where(better, value, loss), first + second
 
 
 @jax.jit
@@ -641,7 +656,8 @@ def descend_all(knots, series, tol):
     found, fitted, count = jax.vmap(lambda t: descend(t, series, START_STEPS, tol))(
         knots
     )
-    return found, fitted.loss, jnp.max(count)
+    losses = jax.vmap(lambda t, loss: price(t, loss, series))(found, fitted.loss)
+    return found, losses, jnp.max(count)
 
 
 @jax.jit
@@ -728,7 +744,7 @@ def spread(knots, x):
 
     The function stays the same at all rows, and is not steeper than it has to be:
     breakpoints that nearly coincide have coefficients that nearly cancel. Left of all
-    rows one breakpoint is enough, in a gap two.
+    rows one breakpoint is enough, in a gap with its ends two.
     """
     knots, before = np.sort(knots), None
     while not np.array_equal(knots, before):
@@ -742,6 +758,9 @@ def spread(knots, x):
                 knots[slots[-1]] = min(LEFT, x[0])
             elif at == len(x):
                 knots[slots] = RIGHT
+            elif x[at - 1] in knots or (at == 1 and knots[0] < x[0]):
+                knots[slots[:-1]] = RIGHT
+                knots[slots[-1]] = x[at]
             elif len(slots) > 1:
                 knots[slots[1:-1]] = RIGHT
                 knots[slots[[0, -1]]] = x[at - 1], x[at]
@@ -782,7 +801,8 @@ def condensed(net, host):
     used = m.weight > 0
     first, last = host.x[bounds[:-1][used]], host.x[bounds[1:][used] - 1]
     mean, total = m.x[used], m.weight[used]
-    deviation, slope = np.sqrt(m.xx[used] / total), own_slopes(m)[used]
+    deviation = np.sqrt(m.xx[used] / total)
+    slope = _line_slopes(m)[used]
     below, above = mean - first, last - mean
     wide = (below > 0) & (above > 0)
     ratio = np.sqrt(np.where(wide, below, 1) / np.where(wide, above, 1))
@@ -794,14 +814,16 @@ def condensed(net, host):
     x, y, weight = (
         np.concatenate(columns)
         for columns in zip(
-            *(
-                (mean + dx, m.y[used] + np.array(slope) * dx[:, None], w)
-                for dx, w in parts
-            ),
+            *((mean + dx, m.y[used] + slope * dx[:, None], w) for dx, w in parts),
             strict=True,
         )
     )
     return (x[:, None], y, weight), _mean_square(net, m, host)
+
+
+def _line_slopes(m):
+    """:func:`own_slopes` on the host."""
+    return m.xy / np.where(m.xx > 0, m.xx, 1.0)[:, None]
 
 
 def _mean_square(net, m, host):
@@ -812,7 +834,7 @@ def _mean_square(net, m, host):
         value = np.maximum(m.x[:, None] + net.hyperplanes[:, 0], 0) @ net.coef
         beyond = value + net.intercept - m.y
         off = m.weight[:, None] * beyond**2
-        off += m.xx[:, None] * (slopes - np.array(own_slopes(m))) ** 2
+        off += m.xx[:, None] * (slopes - _line_slopes(m)) ** 2
         return m.rest.sum() + off.sum(axis=0) + host.apart
     square = np.zeros(host.y.shape[1])
     for rows in _batches(len(host.x)):
@@ -903,14 +925,17 @@ def prepare(rows, options, n_padded=None):
 def init(data, net, options):
     """Start from the breakpoints of a stack of networks, side by side."""
     del options
+    return _with_best(_start(net), data)
+
+
+def _start(net):
     hyperplanes = np.asarray(net.hyperplanes, np.float64)  # (n_starts, n_slots, 2)
     knots = -hyperplanes[..., 0] / hyperplanes[..., 1]
     knots = np.where(net.alive, np.clip(knots, LEFT, RIGHT), RIGHT)
     knots = np.sort(knots, axis=1)
     knots[1:, 0] = LEFT  # random breakpoints alone would leave out the slope there
     n_neurons = int(np.sum(net.alive[0]))
-    state = State(None, math.inf, knots, np.full(len(knots), np.inf), n_neurons)
-    return _with_best(state, data)
+    return State(None, math.inf, knots, np.full(len(knots), np.inf), n_neurons)
 
 
 def _with_best(state, data):
@@ -1023,9 +1048,7 @@ def fit_many(prepared, nets, options):
     list of pairs
         The last state of every series, and its reports.
     """
-    states = [
-        init(p, net, o) for p, net, o in zip(prepared, nets, options, strict=True)
-    ]
+    states = [_start(net) for net in nets]
     series = jax.tree.map(lambda *a: np.stack(a), *(p.device for p in prepared))
     series = jax.device_put(series)
     common, n_neurons = options[0], states[0].n_neurons

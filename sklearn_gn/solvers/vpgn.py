@@ -15,6 +15,7 @@ straight-line fits, see :mod:`sklearn_gn.solvers.segmented`.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from sklearn_gn.curvature.blocks import sum_rows, triangular_factor
@@ -38,6 +39,7 @@ from sklearn_gn.solvers.sggn import (
 )
 
 FIRST_SHIFT = 1e-3  # relative to the largest eigenvalue
+SINGLE = float(np.finfo(np.float32).eps)
 MAX_TRIALS = 20  # shifts tried in one iteration
 
 
@@ -176,14 +178,13 @@ def _model_by_gram(net, rows, options, scale, spread):
     slopes = slopes.reshape(scale.shape[1], -1)  # (q, n (1 + d))
     gradient = jnp.sum(slopes.T * scale, axis=1)
     # Eigenvalues are exact down to rounding of the largest only.
-    eps = jnp.finfo(jnp.float32).eps
-    floor = jnp.maximum(options.rank_tol**2, eps)
+    floor = jnp.maximum(options.rank_tol**2, SINGLE)
     return values, basis.T @ gradient, basis, floor
 
 
 def _solve_mass(mass, cross):
     values, vectors = jnp.linalg.eigh(mass)
-    floor = jnp.finfo(jnp.float32).eps * values[-1]
+    floor = SINGLE * values[-1]
     kept = values > floor
     inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
     return vectors @ (inverse[:, None] * (vectors.T @ cross))
