@@ -53,7 +53,9 @@ SMALL_SERIES = SeriesSizes(6, 2, (100, 200), (1, 2), 3)
 
 # What is fitted with, n_neurons apart.
 ONE_FIT = {"n_starts": 200}
-MANY_FITS = {"relocations": 6}
+SMALL_FIT = {"n_starts": 10, "relocations": 8}
+MANY_FITS = {"relocations": 4}
+COVERED_FIT = {"relocations": 6}
 QUICK = {"n_starts": 2, "relocations": 1, "max_iter": 20}
 
 NOTES = (
@@ -316,7 +318,7 @@ def million(args):
 
 def three_thousand(args):
     n_points, segments = (200, 3) if args.quick else (POINTS, SEGMENTS)
-    estimator = estimator_of(args, segments, **ONE_FIT)
+    estimator = estimator_of(args, segments, **SMALL_FIT)
     samples = {
         seed: draw(np.random.default_rng(seed), n_points, segments - 1)
         for seed in args.seeds
@@ -480,7 +482,7 @@ def coverage_run(estimator, samples, n_bootstrap, seed):
 def coverage(args):
     n_series, n_bootstrap = (5, 5) if args.quick else (SIMULATED, BOOTSTRAP)
     points, kinks = (200, 2) if args.quick else (COVERED_POINTS, COVERED_KINKS)
-    estimator = estimator_of(args, kinks + 1, **MANY_FITS)
+    estimator = estimator_of(args, kinks + 1, **COVERED_FIT)
     runs = []
     for seed in args.seeds:
         rng = np.random.default_rng(seed)
