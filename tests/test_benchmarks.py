@@ -142,7 +142,7 @@ def test_quick_run_writes_a_complete_result(tmp_path, monkeypatch, capsys):
             method["summary"]["J"][k] for k in ("min", "median", "max")
         )
         assert 0 <= low <= middle <= high
-    aim = problem["target"]
+    aim = problem["target_sggn"]
     assert aim["passed"] == (aim["value"] <= aim["at_most"])
     assert problem["paper"]["SgGN"][-1] == {"J": 2.19e-4, "iterations": 334}
 

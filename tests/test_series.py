@@ -152,3 +152,43 @@ def test_size_of_a_surface_is_found_too():
     fitted = ShallowReLURegressor(solver="vpgn", **words).fit(X, y)
     assert len(fitted.active_) == 3
     assert fitted.loss_ < 1.1 * 0.05**2 / 2
+
+
+# -- standard errors ------------------------------------------------------------------
+
+
+def test_standard_errors_are_those_of_independent_lines():
+    x, y = broken_line(np.random.default_rng(3), 400)
+    fitted = model(relocations=0, init=[[1.0, 1.0], [-3.0, 1.0], [-6.0, 1.0]])
+    fitted.fit(x[:, None], y)
+    inside = fitted.breakpoints_[np.isfinite(fitted.breakpoint_std_)]
+    assert len(inside) == 2
+    edges = np.r_[-np.inf, inside, np.inf]
+    variance = 2 * fitted.loss_ * len(x) / (len(x) - 6)
+    at, jumps = np.array([1.0, 4.0, 9.0]), np.zeros(2)
+    expected = []
+    for k in range(3):
+        own = x[(x >= edges[k]) & (x < edges[k + 1])]
+        spread = np.sum((own - own.mean()) ** 2)
+
+        def of_line(position, own=own, spread=spread):
+            return 1 / len(own) + (position - own.mean()) ** 2 / spread
+
+        expected.append(np.sqrt(variance * of_line(at[k])))
+        for i in {k - 1, k} & {0, 1}:
+            jumps[i] += of_line(inside[i])
+    _, std = fitted.predict(at[:, None], return_std=True)
+    np.testing.assert_allclose(std, expected, rtol=1e-7)
+    change = fitted.coef_[np.isfinite(fitted.breakpoint_std_)]
+    np.testing.assert_allclose(
+        fitted.breakpoint_std_[np.isfinite(fitted.breakpoint_std_)],
+        np.sqrt(variance * jumps) / np.abs(change),
+        rtol=1e-7,
+    )
+
+
+def test_no_more_rows_than_parameters_are_warned_about():
+    X = np.arange(4.0)[:, None]
+    fitted = model().fit(X, np.array([0.0, 1.0, 0.0, 2.0]))
+    with pytest.warns(UserWarning, match="the noise cannot be estimated"):
+        fitted.predict(X, return_std=True)
