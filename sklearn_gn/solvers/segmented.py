@@ -159,7 +159,7 @@ def sorted_series(rows, n_padded=None):
 
 
 def _sorted_rows(x, y, weight):
-    x = x[:, 0]
+    x = np.clip(x[:, 0], LEFT, 1.0)  # features of few digits are scaled roughly
     if weight.min() == 0:
         kept = weight > 0
         x, y, weight = x[kept], y[kept], weight[kept]
@@ -944,7 +944,7 @@ def _with_best(state, data):
     fitted = fit_running(knots, data.device)
     # Rounding may make this loss too small by as much as is added.
     loss = loss_of(fitted, data.host) + _UNRESOLVED * data.size
-    if not loss < state.loss:
+    if state.net is not None and not loss < state.loss:
         return state
     return state._replace(net=to_network(knots, fitted, state.n_neurons), loss=loss)
 
@@ -1057,14 +1057,15 @@ def fit_many(prepared, nets, options):
     kept = np.argsort(np.array(losses), axis=1, kind="stable")[:, :N_KEPT]
     knots = np.take_along_axis(np.array(knots), kept[:, :, None], axis=1)
     losses = np.take_along_axis(np.array(losses), kept, axis=1)
-    history = [(losses.min(axis=1), np.array(counts))]
+    history = [(_lowest(knots, losses, prepared), np.array(counts))]
     for round_ in range(int(common.relocations)):
         seeds = np.array([o.seed ^ round_ for o in options], np.int32)
         draw = draw_of(round_)
         knots, losses, counts = _relocate_many(
             knots, losses, series, seeds, draw, np.int32(n_neurons)
         )
-        history.append((np.array(losses).min(axis=1), np.array(counts)))
+        lowest = _lowest(np.array(knots), np.array(losses), prepared)
+        history.append((lowest, np.array(counts)))
     knots, losses, counts = _descend_many(knots, series, common.tol)
     knots, losses, counts = (np.array(a) for a in (knots, losses, counts))
     answers = []
@@ -1078,6 +1079,15 @@ def fit_many(prepared, nets, options):
         ]
         answers.append((state, [*rows, last]))
     return answers
+
+
+def _lowest(knots, values, prepared):
+    """Losses of the best starts of all series, without their :func:`price`."""
+    best = np.argmin(values, axis=1)
+    t = knots[np.arange(len(best)), best]
+    inside = np.sum((t > LEFT) & (t < RIGHT), axis=1)
+    n = np.array([len(p.host.x) for p in prepared])
+    return values.min(axis=1) / np.exp(inside * np.log(n) / n)
 
 
 SEGMENTED = Solver(
