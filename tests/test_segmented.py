@@ -447,6 +447,23 @@ def test_a_third_breakpoint_in_a_gap_costs_nothing(rows):
         assert np.all(costs[np.array([0, 4])] > 1e-4)
 
 
+def test_price_of_a_breakpoint_inside_is_that_of_the_bayesian_criterion(rows):
+    device, host = series_of(rows)
+    prepared = segmented.Prepared(device, host, 1.0)
+    knots = np.array([KNOTS[case](rows) for case in ("plain", "not in use")])
+    losses = np.array([0.3, 0.2])
+    values = np.array(
+        [segmented.price(t, jnp.asarray(v), device) for t, v in zip(knots, losses)]
+    )
+    np.testing.assert_allclose(
+        200 * np.log(values / losses), [6 * np.log(200), 2 * np.log(200)]
+    )
+    # What the log holds is the loss of the start with the lowest price.
+    many = np.array([knots, knots[::-1]]), np.array([values, values[::-1]])
+    lowest = segmented._lowest(*many, [prepared, prepared])
+    np.testing.assert_allclose(lowest, losses[np.argmin(values)], rtol=1e-14)
+
+
 def test_delete_and_insert_take_the_best():
     rows = make_rows()
     device, _ = series_of(rows)

@@ -56,11 +56,13 @@ class _Scaling(NamedTuple):
     @classmethod
     def of(cls, X, y, weight):
         low, high = X.min(axis=0), X.max(axis=0)
-        half = high / 2 - low / 2
+        center = low / 2 + high / 2
+        # Rounded as the features are, so that none leaves [-1, 1].
+        half = np.maximum(high - center, center - low)
         y_center = weight @ y
         y_scale = np.max(np.abs(y - y_center))
         return cls(
-            x_center=low / 2 + high / 2,
+            x_center=center,
             x_scale=np.where(half > 0, half, 1.0),
             y_center=y_center,
             y_scale=y_scale if y_scale > 0 else 1.0,
@@ -557,7 +559,9 @@ class ShallowReLURegressor(
         rng = check_random_state(self.random_state)
         y = y.reshape(len(y), -1).astype(np.float64)
         if solver is SEGMENTED and not self.early_stopping:
-            weight = _normalised(weight)  # it sorts and merges the rows itself
+            kept = slice(None) if weight.min() > 0 else weight > 0
+            # It sorts and merges the rows itself.
+            X, y, weight = X[kept], y[kept], _normalised(weight[kept])
         else:
             kept, weight = canonical_rows(X, y, weight)
             X, y = X[kept], y[kept]
@@ -762,9 +766,13 @@ class ShallowReLURegressor(
         position = -net.hyperplanes[:, 0] / net.hyperplanes[:, 1]
         position[~net.alive] = max(2.0, position[net.alive].max(initial=0) + 1)
         order = np.argsort(position, kind="stable")
-        # A neuron that points left changes the slope as much as one that points right.
+        left = (net.hyperplanes[:, 1] < 0) & net.alive
         std = breakpoint_deviation(
-            position[order], net.coef[order], rows, self._posterior.pooled
+            position[order],
+            net.coef[order],
+            rows,
+            self._posterior.pooled,
+            left[order],
         )
         order = order[: len(self._active_slots)]
         knots, std = position[order], std[: len(order)]

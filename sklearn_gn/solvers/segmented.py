@@ -159,7 +159,7 @@ def sorted_series(rows, n_padded=None):
 
 
 def _sorted_rows(x, y, weight):
-    x = np.clip(x[:, 0], LEFT, 1.0)  # features of few digits are scaled roughly
+    x = x[:, 0]
     if weight.min() == 0:
         kept = weight > 0
         x, y, weight = x[kept], y[kept], weight[kept]
@@ -854,17 +854,24 @@ def grow(knots, series):
     def add(_, t):
         return insert(t, series, jax.random.key(0), N_CANDIDATES)
 
-    grown = lax.fori_loop(0, in_use(knots), add, knots)
-    found, fitted, _ = descend(grown, series, ROUND_STEPS[1], ROUND_TOL)
-    return found, fitted.loss
+    return _settled(lax.fori_loop(0, in_use(knots), add, knots), series)
 
 
 @jax.jit
 def prune(knots, series):
     """Delete the cheapest breakpoint and descend."""
-    pruned = delete(knots, series, 0)
-    found, fitted, _ = descend(pruned, series, ROUND_STEPS[1], ROUND_TOL)
-    return found, fitted.loss
+    return _settled(delete(knots, series, 0), series)
+
+
+def _settled(knots, series):
+    """Descend; the first breakpoint goes left of the data where that is worth it."""
+    both = jnp.stack([knots, knots.at[0].set(LEFT)])
+    found, fitted, _ = jax.vmap(
+        lambda t: descend(t, series, ROUND_STEPS[1], ROUND_TOL)
+    )(both)
+    value = jax.vmap(lambda t, loss: price(t, loss, series))(found, fitted.loss)
+    best = jnp.argmin(value)
+    return found[best], fitted.loss[best]
 
 
 class Sizes:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import null_space
 
 from sklearn_gn.curvature.blocks import gram, triangular_factor
 from sklearn_gn.curvature.solve import QR_LIMIT
@@ -109,7 +110,7 @@ def deviation(found, net, z):
     return np.sqrt(variance)
 
 
-def breakpoint_deviation(knots, coef, rows, variance):
+def breakpoint_deviation(knots, coef, rows, variance, left=None):
     """Standard deviations of breakpoints, from the jumps of independent lines.
 
     Parameters
@@ -122,6 +123,8 @@ def breakpoint_deviation(knots, coef, rows, variance):
         Of one feature.
     variance : float
         Of the noise, over the sum of the sample weights.
+    left : ndarray of shape (n,), dtype bool, default=None
+        Neurons that point left; None if there is none.
 
     Returns
     -------
@@ -130,10 +133,15 @@ def breakpoint_deviation(knots, coef, rows, variance):
     """
     _, host = sorted_series(rows)
     m = exact_moments(knots, host)
-    two = np.array(m.xx > 0)
-    two[0] = m.weight[0] > 0  # a constant there
+    if left is None or not left.any():
+        two = np.array(m.xx > 0)
+        two[0] = m.weight[0] > 0  # a constant there
+        covariance = np.array(_jump_covariance(knots, m))
+    else:
+        slopes, determined = _tied_slopes(m.xx, left)
+        two = (m.weight > 0) & determined
+        covariance = _jump_covariance_of(knots, m, slopes)
     known = two[1:] & two[:-1]
-    covariance = np.array(_jump_covariance(knots, m))
     if coef.shape[1] == 1:
         size = np.abs(coef[:, 0])
         inverse = np.diagonal(covariance) / np.where(size > 0, size, 1) ** 2
@@ -142,3 +150,32 @@ def breakpoint_deviation(knots, coef, rows, variance):
         inverse = np.diagonal(np.linalg.pinv(information, hermitian=True))
     known &= np.any(coef != 0, axis=1)
     return np.where(known, np.sqrt(variance * np.maximum(inverse, 0)), np.inf)
+
+
+def _tied_slopes(xx, left):
+    """Covariance of the slopes, and which the data determine.
+
+    The slope of the first segment is minus the changes at the neurons that point left,
+    all of which still act there.
+    """
+    tie = np.zeros((1, len(xx)))
+    tie[0, 0] = 1
+    tie[0, 1:] += left
+    tie[0, :-1] -= left
+    free = null_space(tie)
+    information, vectors = np.linalg.eigh(free.T @ (xx[:, None] * free))
+    kept = information > _DEPENDENT**2 * information[-1]
+    along = free @ vectors
+    root = along[:, kept] / np.sqrt(information[kept])
+    return root @ root.T, np.linalg.norm(along[:, ~kept], axis=1) < _DEPENDENT
+
+
+def _jump_covariance_of(knots, m, slopes):
+    """:func:`sklearn_gn.solvers.segmented.jump_covariance`, the slopes' given."""
+    row = np.arange(len(knots))
+    arm = np.zeros((len(knots), len(knots) + 1))
+    arm[row, row + 1] = knots - m.x[1:]
+    arm[row, row] = m.x[:-1] - knots
+    level = np.diff(np.eye(len(knots) + 1), axis=0)
+    mass = 1 / np.maximum(m.weight, 1e-12)
+    return (level * mass) @ level.T + arm @ slopes @ arm.T
