@@ -453,7 +453,10 @@ def test_price_of_a_breakpoint_inside_is_that_of_the_bayesian_criterion(rows):
     knots = np.array([KNOTS[case](rows) for case in ("plain", "not in use")])
     losses = np.array([0.3, 0.2])
     values = np.array(
-        [segmented.price(t, jnp.asarray(v), device) for t, v in zip(knots, losses)]
+        [
+            segmented.price(t, jnp.asarray(v), device)
+            for t, v in zip(knots, losses, strict=True)
+        ]
     )
     np.testing.assert_allclose(
         200 * np.log(values / losses), [6 * np.log(200), 2 * np.log(200)]
