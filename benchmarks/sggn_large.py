@@ -50,7 +50,11 @@ QUICK_ROWS = 2000
 MEMORY_RUNS = 3  # at most
 MOST_GB = 2.0
 
-SOLVERS = ("sggn", "vpgn")
+WAYS = {  # the first is what the others are compared with
+    "sggn": {"solver": "sggn"},
+    "vpgn": {"solver": "vpgn"},
+    "vpgn_uniform": {"solver": "vpgn", "init": "uniform"},
+}
 TABLE_NEURONS = (10, 20)
 TABLE_RELOCATIONS = 5
 FOLDS = 5
@@ -249,14 +253,14 @@ def table_run(estimator, name, X, y, seed):
     return {"seed": seed, "table": name, **means}
 
 
-def table_answer(args, solver, n_neurons, found, seed):
-    words = quick(args, {"solver": solver, "relocations": TABLE_RELOCATIONS})
+def table_answer(args, way, n_neurons, found, seed):
+    words = quick(args, {**WAYS[way], "relocations": TABLE_RELOCATIONS})
     estimator = ShallowReLURegressor(**{**words, "n_neurons": n_neurons})
     runs = []
     for name, (X, y) in found.items():
         seeded_one = clone(estimator).set_params(random_state=seed)
         runs.append(table_run(seeded_one, name, X, y, seed))
-        progress(solver, n_neurons, runs[-1])
+        progress(way, n_neurons, runs[-1])
     return answer_of(settings(estimator), runs)
 
 
@@ -294,15 +298,14 @@ def tables(args):
     }
     seed, methods, groups = args.seeds[0], {}, {}
     for n_neurons in TABLE_NEURONS:
-        answers = {
-            solver: table_answer(args, solver, n_neurons, found, seed)
-            for solver in SOLVERS
-        }
-        own, theirs = (answers[solver]["runs"] for solver in SOLVERS)
-        compared = [compare(*pair) for pair in zip(theirs, own, strict=True)]
-        answers[SOLVERS[1]] |= {"runs": compared, "summary": summary(compared)}
-        methods |= {f"{solver}_{n_neurons}": answers[solver] for solver in SOLVERS}
-        groups[str(n_neurons)] = by_features(compared, sizes)
+        answers = {way: table_answer(args, way, n_neurons, found, seed) for way in WAYS}
+        own, *others = WAYS
+        for way in others:
+            pairs = zip(answers[way]["runs"], answers[own]["runs"], strict=True)
+            compared = [compare(*pair) for pair in pairs]
+            answers[way] |= {"runs": compared, "summary": summary(compared)}
+            groups[f"{way}_{n_neurons}"] = by_features(compared, sizes)
+        methods |= {f"{way}_{n_neurons}": answers[way] for way in WAYS}
     return {
         "description": f"{len(found)} tables, {FOLDS} folds",
         "rows": sizes,

@@ -1182,7 +1182,12 @@ def test_a_quick_run_in_one_dimension_has_every_target(monkeypatch):
         for name, answer in answers.items()
     }
     assert targets == {
-        "million": ["target_seconds", "target_error", "target_iteration"],
+        "million": [
+            "target_seconds",
+            "target_error",
+            "target_iteration",
+            "target_kept_iteration",
+        ],
         "three_thousand": ["target_pwlf_fitfast_seconds", "target_pwlf_fitfast_mse"],
         "series": ["target_pwlf_fitfast_seconds", "target_pwlf_fitfast_mse"],
         "coverage": ["target_least", "target_most"],
@@ -1295,6 +1300,7 @@ def test_a_quick_run_with_several_features(tmp_path, monkeypatch):
     monkeypatch.setattr(sggn_large, "compile_seconds", lambda *args: 0.5)
     monkeypatch.setattr(sggn_large, "TABLE_NEURONS", (3,))
     monkeypatch.setattr(sggn_large, "FOLDS", 2)
+    monkeypatch.setattr(sggn_large, "TABLE_RELOCATIONS", 0)
     words = ["sggn_large", "--quick", "--data", str(tmp_path), "--only"]
     args = runner.parse([*words, "diamonds", "tables"])
     answers = sggn_large.run(args)["problems"]
@@ -1308,7 +1314,7 @@ def test_a_quick_run_with_several_features(tmp_path, monkeypatch):
     runs = answers["tables"]["methods"]["vpgn_3"]["runs"]
     assert [run["table"] for run in runs] == ["small", "other"]
     assert {"r2_over_sggn", "loss_over_sggn", "seconds_over_sggn"} <= set(runs[0])
-    assert list(answers["tables"]["by_features"]["3"]) == ["2", "3-4"]
+    assert list(answers["tables"]["by_features"]["vpgn_3"]) == ["2", "3-4"]
     _report.tables({"problems": _report.plain(answers), "notes": []})
 
 

@@ -20,7 +20,7 @@ from sklearn_gn.utils.discovery import all_estimators
 
 # Small settings: the checks fit hundreds of times.
 DEFAULTS = {
-    "ShallowReLURegressor": {"n_neurons": 4, "relocations": 2, "max_iter": 20},
+    "ShallowReLURegressor": {"n_neurons": 4, "relocations": 0, "max_iter": 20},
     "FGNSoftmaxHead": {"max_iter": 60},
     "PINNSolver": {"hidden_layer_sizes": (4,), "max_iter": 20},
     "VarProNetRegressor": {"hidden_layer_sizes": (4,), "max_iter": 20},
@@ -29,7 +29,10 @@ DEFAULTS = {
 
 # The other solvers go through the checks that depend on the solver.
 SOLVERS = {
-    "ShallowReLURegressor": (SHALLOW_RELU_SOLVERS, {"n_neurons": 3, "relocations": 0}),
+    "ShallowReLURegressor": (
+        SHALLOW_RELU_SOLVERS,
+        {"n_neurons": 3, "relocations": 2, "init": "uniform"},
+    ),
     "FGNSoftmaxHead": (SOFTMAX_HEAD_SOLVERS, {"batch_size": 32}),
     "PINNSolver": (PINN_SOLVERS, {"hidden_layer_sizes": (4,)}),
     "VarProNetRegressor": (NETWORK_REGRESSOR_SOLVERS, {"hidden_layer_sizes": (4,)}),

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.flatten_util import ravel_pytree
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -18,6 +19,7 @@ from sklearn_gn.curvature.trust_region import (
     radius_shift,
 )
 from sklearn_gn.networks import CNN, MLP, NeuralODE
+from sklearn_gn.networks.cnn import convolve
 from sklearn_gn.solvers import gnvpro, varpro_baselines
 from sklearn_gn.solvers.gnvpro import Model, Net, Penalties, Rows
 
@@ -420,6 +422,43 @@ def test_kernel_of_the_flow_is_antisymmetric():
     kernels = np.asarray(kernels)
     np.testing.assert_allclose(
         kernels + np.swapaxes(kernels, 1, 2), -2e-4 * np.eye(4) * np.ones((3, 1, 1))
+    )
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_derivatives_of_a_convolution_are_those_of_xla(size):
+    rng = np.random.RandomState(0)
+    x, kernel = jnp.array(rng.randn(3, 5, 4, 2)), jnp.array(rng.randn(size, size, 2, 3))
+    others = jnp.array(rng.randn(2, *kernel.shape))
+    cotangents = jnp.array(rng.randn(2, 3, 5, 4, 3))
+
+    def plain(x, kernel):
+        return lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    def derivatives(f):
+        y, back = jax.vjp(f, x, kernel)
+        _, forth = jax.linearize(partial(f, x), kernel)
+        of_each = jax.vmap(
+            lambda image: jax.grad(lambda k: jnp.sum(f(image[None], k)))(kernel)
+        )
+        return {
+            "values": y,
+            "tangents": jax.jvp(f, (x, kernel), (2 * x, others[0]))[1],
+            "cotangents": back(cotangents[0]),
+            "several tangents": jax.vmap(forth)(others),
+            "several cotangents": jax.vmap(back)(cotangents),
+            "images": of_each(x),
+            "curvature": jax.jvp(
+                jax.grad(lambda k: jnp.sum(jnp.sin(f(x, k)))), (kernel,), (others[1],)
+            )[1],
+        }
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12),
+        jax.jit(lambda: derivatives(convolve))(),
+        jax.jit(lambda: derivatives(plain))(),
     )
 
 

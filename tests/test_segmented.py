@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
-from sklearn_gn import _jax
+from sklearn_gn import ShallowReLURegressor, _jax
 from sklearn_gn.networks.shallow_relu import predict
 from sklearn_gn.solvers import segmented, sggn
 from sklearn_gn.solvers.segmented import LEFT, RIGHT
@@ -449,7 +450,7 @@ def test_a_third_breakpoint_in_a_gap_costs_nothing(rows):
 
 def test_price_of_a_breakpoint_inside_is_that_of_the_bayesian_criterion(rows):
     device, host = series_of(rows)
-    prepared = segmented.Prepared(device, host, 1.0)
+    prepared = segmented.Prepared(device, host, 1.0, device)
     knots = np.array([KNOTS[case](rows) for case in ("plain", "not in use")])
     losses = np.array([0.3, 0.2])
     values = np.array(
@@ -465,6 +466,29 @@ def test_price_of_a_breakpoint_inside_is_that_of_the_bayesian_criterion(rows):
     many = np.array([knots, knots[::-1]]), np.array([values, values[::-1]])
     lowest = segmented._lowest(*many, [prepared, prepared])
     np.testing.assert_allclose(lowest, losses[np.argmin(values)], rtol=1e-14)
+
+
+def test_thinned_sums_are_those_at_every_kth_row(rows, monkeypatch):
+    monkeypatch.setattr(segmented, "THIN_ROWS", 64)
+    host, _ = series_of(rows)
+    thin = segmented.thinned(host, 200)
+    assert thin.n_rows == 50
+    knots = rows.x[[4, 40, 80, 100, 160, 196], 0]  # at rows that are kept
+    few, all_ = moments(knots, thin), moments(knots, host)
+    for a, b in zip(few, all_, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_starts_on_thinned_sums_end_in_the_optimum_of_all_rows(monkeypatch):
+    rng = np.random.RandomState(0)
+    x = rng.uniform(-1, 1, 1000)
+    y = np.interp(x, [-1, -0.3, 0.4, 1], [0, 1, -1, 2]) + 0.05 * rng.randn(1000)
+    model = ShallowReLURegressor(3, n_starts=10, relocations=0, random_state=0)
+    whole = clone(model).fit(x[:, None], y)
+    monkeypatch.setattr(segmented, "THIN_ROWS", 128)
+    thinned = clone(model).fit(x[:, None], y)
+    np.testing.assert_allclose(thinned.breakpoints_[1:], whole.breakpoints_[1:])
+    assert thinned.loss_ == pytest.approx(whole.loss_, rel=1e-12)
 
 
 def test_delete_and_insert_take_the_best():

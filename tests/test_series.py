@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sklearn_gn import ShallowReLURegressor, fit_series
+from sklearn_gn.solvers import segmented
 from sklearn_gn.solvers.size_selection import criterion_value
 
 
@@ -47,11 +48,26 @@ def test_series_are_fitted_as_by_fit(data):
         assert fitted.converged_
 
 
+def test_numbers_of_series_up_to_a_power_of_two_share_what_is_compiled(data):
+    X, Y = data
+    three = fit_series(model(), X, Y)
+    before = segmented._relocate_many._cache_size()
+    four = fit_series(model(), [*X, X[0]], [*Y, Y[0]])
+    assert segmented._relocate_many._cache_size() == before
+    for one, other in zip(three, four, strict=False):
+        np.testing.assert_array_equal(one.breakpoints_, other.breakpoints_)
+
+
 def test_weights_of_series_count_rows(data):
     (x, *_), (y, *_) = data
-    twice = fit_series(model(), [np.r_[x, x[:40]]], [np.r_[y, y[:40]]])[0]
     weight = 1.0 + (np.arange(len(x)) < 40)
-    weighted = fit_series(model(), [x], [y], [weight])[0]
+    ones = np.ones(len(x) + 40)
+    twice, weighted, _ = fit_series(
+        model(),
+        [np.r_[x, x[:40]], x, x],
+        [np.r_[y, y[:40]], y, y],
+        [ones, weight, weight],
+    )
     np.testing.assert_allclose(weighted.breakpoints_, twice.breakpoints_, rtol=1e-8)
     np.testing.assert_allclose(
         weighted.breakpoint_std_, twice.breakpoint_std_, rtol=1e-6
@@ -97,45 +113,14 @@ def test_errors_name_the_series(data):
 # -- n_neurons="auto" -----------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def chosen():
+def test_bic_finds_the_number_of_segments():
     x, y = broken_line(np.random.default_rng(1), 300)
     words = {"n_neurons": "auto", "relocations": 2, "random_state": 0}
-    return x[:, None], y, ShallowReLURegressor(**words).fit(x[:, None], y)
-
-
-def test_bic_finds_the_number_of_segments(chosen):
-    _, _, fitted = chosen
+    fitted = ShallowReLURegressor(**words).fit(x[:, None], y)
     assert fitted.hyperplanes_.shape == (3, 2)
     # The third carries the first slope, from the left of the data or their beginning.
     np.testing.assert_allclose(fitted.breakpoints_[-2:], [3, 6], atol=0.15)
     assert fitted.breakpoints_[0] < 0.5
-
-
-@pytest.mark.parametrize("criterion", ["bic", "aic", "gcv"])
-def test_path_holds_the_criterion_of_every_size(chosen, criterion):
-    X, y, fitted = chosen
-    fitted = ShallowReLURegressor(**fitted.get_params()).set_params(criterion=criterion)
-    path = fitted.fit(X, y).selection_path_
-    n, p = len(y), path["n_parameters"]
-    assert list(path["n_neurons"]) == list(range(1, len(p) + 1))
-    scale = fitted.loss_ / path["loss"][len(fitted.hyperplanes_) - 1]
-    assert 0.9 < scale <= 1 + 1e-9  # relocation only lowers the loss
-    formula = {
-        "bic": n * np.log(path["loss"]) + np.log(n) * p,
-        "aic": n * np.log(path["loss"]) + 2 * p,
-        "gcv": np.log(path["loss"] / (1 - p / n) ** 2),
-    }[criterion]
-    found = path[criterion] if criterion != "gcv" else np.log(path[criterion])
-    np.testing.assert_allclose(np.diff(found), np.diff(formula), rtol=1e-6, atol=1e-9)
-    best = path["n_neurons"][np.argmin(path[criterion])]
-    assert len(fitted.active_) == best
-
-
-def test_path_goes_with_the_next_fit_of_a_given_size(chosen):
-    X, y, fitted = chosen
-    again = ShallowReLURegressor(**fitted.get_params()).fit(X, y)
-    assert not hasattr(again.set_params(n_neurons=2).fit(X, y), "selection_path_")
 
 
 def test_criteria_forbid_more_parameters_than_rows():

@@ -337,7 +337,7 @@ def test_a_grid_of_folds_compiles_each_kernel_once():
     X, y = noisy(403, 5)
     grid = {"damping": [0.0, 1e-4, 1e-2, 1.0]}
     # A number of neurons that no other test has, so that nothing is compiled yet.
-    model = ShallowReLURegressor(11, relocations=1, max_iter=3, random_state=0)
+    model = ShallowReLURegressor(11, relocations=1, tol=1e-2, random_state=0)
     before = [kernel._cache_size() for kernel in KERNELS]
     search = GridSearchCV(model, grid, cv=5, refit=False).fit(X, y)
     after = [kernel._cache_size() for kernel in KERNELS]

@@ -38,14 +38,17 @@ from sklearn_gn.solvers.uncertainty import (
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
 _DEVIATION_ROWS = 2048  # of standard deviations, which take the tangent space
-_FAR = 1e100  # in units of the range of the training data
+_FAR = 1e100  # in units of the training data
+_CONSTANT = 1e-6  # deviation of a feature over its range, at most
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
 class _Scaling(NamedTuple):
-    """Map of the features to [-1, 1] and of the targets to mean 0 and size 1.
+    """Units of a fit; targets have mean 0 and size 1.
 
-    One factor serves all targets, so that the loss is the user's up to that factor.
+    One feature is mapped to [-1, 1]; several are standardised, which is the metric in
+    which |w| = 1 and steps are damped: a range would be that of the outliers. One
+    factor serves all targets, so that the loss is the user's up to that factor.
     """
 
     x_center: np.ndarray
@@ -59,11 +62,18 @@ class _Scaling(NamedTuple):
         center = low / 2 + high / 2
         # Rounded as the features are, so that none leaves [-1, 1].
         half = np.maximum(high - center, center - low)
+        half = np.where(half > 0, half, 1.0)
+        if X.shape[1] > 1:
+            z = (X - center) / half
+            mean = weight @ z
+            deviation = np.sqrt(weight @ (z - mean) ** 2)
+            center = center + half * mean
+            half = half * np.where(deviation > _CONSTANT, deviation, 1.0)
         y_center = weight @ y
         y_scale = np.max(np.abs(y - y_center))
         return cls(
             x_center=center,
-            x_scale=np.where(half > 0, half, 1.0),
+            x_scale=half,
             y_center=y_center,
             y_scale=y_scale if y_scale > 0 else 1.0,
         )
@@ -165,9 +175,11 @@ class ShallowReLURegressor(
         - "kfra": Gauss-Newton with Kronecker-factored diagonal blocks.
         - "adam": Adam on all rows, its rate halved ten times over ``max_iter``.
 
-    init : {"uniform", "horizontal", "vertical", "random"} or array, default="uniform"
+    init : str or array, default="auto"
         Initial breaking hyperplanes.
 
+        - "auto": "uniform" with one feature, "random" with several, whose range may
+          be that of a few outliers.
         - "uniform": spread evenly over the range of the features in turn.
         - "horizontal", "vertical": spread evenly over the range of the last or of the
           first feature.
@@ -193,7 +205,8 @@ class ShallowReLURegressor(
 
     damping : float, default=0.0
         Shift added to the layer Gauss-Newton matrix and to the mass matrix, in scaled
-        units (features in [-1, 1], targets of size 1, loss divided by the sum of
+        units (one feature in [-1, 1], several standardised, targets of size 1, loss
+        divided by the sum of
         weights). For the output layer this is a ridge penalty
         ``damping / 2 * |c|^2``, which the loss of every solver includes.
 
@@ -347,7 +360,7 @@ class ShallowReLURegressor(
         "n_neurons": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "criterion": [StrOptions({"bic", "aic", "gcv"})],
         "init": [
-            StrOptions({"uniform", "horizontal", "vertical", "random"}),
+            StrOptions({"auto", "uniform", "horizontal", "vertical", "random"}),
             "array-like",
         ],
         "relocations": [Interval(Integral, 0, None, closed="left")],
@@ -362,7 +375,7 @@ class ShallowReLURegressor(
         n_neurons=20,
         *,
         solver="auto",
-        init="uniform",
+        init="auto",
         relocations=20,
         n_starts=1,
         criterion="bic",
@@ -657,7 +670,7 @@ class ShallowReLURegressor(
         """Initial networks in scaled units, with room for spare neurons."""
         d, n_spare = z.shape[1], solver.n_spare if self.relocations else 0
         n = self.n_neurons if first is None else len(first)
-        draw = partial(_random_hyperplanes, z, _deviation(z, weight), np.cumsum(weight))
+        draw = partial(_random_hyperplanes, z, np.cumsum(weight))
         if first is None:
             first = self._initial_hyperplanes(z, draw, scaling, rng)
         others = (draw(n, rng) for _ in range(1, self.n_starts))
@@ -687,10 +700,10 @@ class ShallowReLURegressor(
             fill = draw(n - len(old), rng)
             return np.concatenate([old, fill])
         if isinstance(self.init, str):
-            if self.init == "random":
+            if self.init == "random" or (self.init == "auto" and d > 1):
                 return draw(n, rng)
-            axes = {"uniform": range(d), "horizontal": [d - 1], "vertical": [0]}
-            return _axis_hyperplanes(n, d, list(axes[self.init]))
+            axes = {"horizontal": [d - 1], "vertical": [0]}
+            return _axis_hyperplanes(z, n, list(axes.get(self.init, range(d))))
         hyperplanes = np.asarray(self.init, dtype=np.float64)
         if hyperplanes.shape != (n, 1 + d):
             raise ValueError(
@@ -817,28 +830,24 @@ def _predict(net, scaling, X, *, scaled=False):
     return y if scaled else y * scaling.y_scale + scaling.y_center
 
 
-def _axis_hyperplanes(n, d, axes):
-    """Hyperplanes evenly spaced over [-1, 1] along the given axes in turn.
+def _axis_hyperplanes(z, n, axes):
+    """Hyperplanes evenly spaced over the range of given features in turn.
 
     The first on every axis lies at the lower end and carries the linear term.
     """
-    hyperplanes = np.zeros((n, 1 + d))
+    low, high = z.min(axis=0), z.max(axis=0)
+    hyperplanes = np.zeros((n, 1 + z.shape[1]))
     for k, axis in enumerate(axes):
         mine = np.arange(k, n, len(axes))
+        share = np.arange(len(mine)) / max(len(mine), 1)
         hyperplanes[mine, 1 + axis] = 1.0
-        hyperplanes[mine, 0] = 1 - 2 * np.arange(len(mine)) / max(len(mine), 1)
+        hyperplanes[mine, 0] = -(low[axis] + (high[axis] - low[axis]) * share)
     return hyperplanes
 
 
-def _deviation(z, weight):
-    """Standard deviations of the features; 1 for constant ones."""
-    deviation = np.sqrt(weight @ (z - weight @ z) ** 2)
-    return np.where(deviation > 1e-6, deviation, 1.0)
-
-
-def _random_hyperplanes(z, deviation, cumulated, n, rng):
-    """Hyperplanes through random rows, their orientation even in standardised units."""
-    normal = rng.standard_normal((n, z.shape[1])) / deviation
+def _random_hyperplanes(z, cumulated, n, rng):
+    """Hyperplanes through random rows, of any orientation."""
+    normal = rng.standard_normal((n, z.shape[1]))
     normal /= np.linalg.norm(normal, axis=1, keepdims=True)
     row = np.searchsorted(cumulated, rng.random_sample(n), side="right")
     point = z[np.minimum(row, len(z) - 1)]

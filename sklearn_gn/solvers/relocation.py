@@ -30,7 +30,6 @@ from sklearn_gn.networks.shallow_relu import (
 from sklearn_gn.solvers import sggn, vpgn
 from sklearn_gn.solvers._base import Report, Solver
 from sklearn_gn.solvers.sggn import fit_output_layer, mass_design, residual
-from sklearn_gn.solvers.vpgn import spread_of
 
 # Measured on the paper's step and peak problems and on random 5-neuron networks (20
 # rounds): 8 neurons beat 4 and 6; many and few candidates in turn beat either alone;
@@ -42,6 +41,7 @@ N_FEW = 8  # ... in rounds that leave more to chance
 N_KEPT = 8  # best starts that go on to relocation
 SAMPLE_ROWS = 8192  # rows on which the search runs where there are ...
 MANY_ROWS = 4 * SAMPLE_ROWS  # ... more than this
+SAMPLE_TOL = 1e-2  # relative decrease at which a descent on the sample ends
 SAMPLE_STEPS = 5  # iterations on the sample between two looks at all rows
 ROUND_STEPS = (10, 30)  # steps after the additions and the deletions
 ROUND_TOL = 1e-4  # relative decrease at which a round stops its steps
@@ -83,8 +83,7 @@ def draw_hyperplanes(key, rows, error, n):
     drawn = jax.random.uniform(key_row, (2, n), dtype) * mass[-1]
     index = jnp.searchsorted(mass, drawn, side="right")
     first, second = rows.x[jnp.minimum(index, mass.shape[0] - 1)]
-    # Orientations that are even in standardised features.
-    normal = jax.random.normal(key_normal, (n, d), dtype) / spread_of(rows)[None, :]
+    normal = jax.random.normal(key_normal, (n, d), dtype)
     if d > 1:
         along = second - first
         length2 = jnp.sum(along**2, axis=1, keepdims=True)
@@ -457,7 +456,9 @@ def _descent_step(search, state, data):
     options = search.options
     last = state.round >= options.relocations
     # Before and between the rounds, the rounds' own tolerance saves time.
-    tol = options.tol if last and not state.on_sample else max(options.tol, ROUND_TOL)
+    tol = options.tol if last else max(options.tol, ROUND_TOL)
+    if state.on_sample:
+        tol = max(tol, SAMPLE_TOL)
     n_steps = SAMPLE_STEPS if state.on_sample else 1
     result, counts = descend_all(
         state.nets,

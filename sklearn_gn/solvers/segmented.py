@@ -44,6 +44,7 @@ N_SPARE = 8  # breakpoints that a growing round adds, and deletes again
 N_CANDIDATES = 256  # positions tried for a new breakpoint
 N_FEW = 8  # ... in rounds that leave more to chance
 N_KEPT = 8  # best starts that go on to relocation
+THIN_ROWS = 32768  # running sums, evenly spaced, that the starts look at
 ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletions
 # Relative decrease at which a round stops its steps. A Python number would be another
 # type to JAX than ``tol`` is, and what takes either would be compiled twice.
@@ -920,13 +921,31 @@ class Prepared(NamedTuple):
     device: Series
     host: Host
     size: float  # half the weighted mean square of the targets
+    thin: Series  # every k-th row and the sums before it: all of few rows
 
 
 def prepare(rows, options, n_padded=None):
     """Sort and sum up, once."""
     del options
     series, host = sorted_series(rows, n_padded)
-    return Prepared(jax.device_put(series), host, 0.5 * float(series.sums[-1, 3]))
+    device, size = jax.device_put(series), 0.5 * float(series.sums[-1, 3])
+    n = int(series.n_rows)
+    if n <= 2 * THIN_ROWS:
+        return Prepared(device, host, size, device)
+    return Prepared(device, host, size, jax.device_put(thinned(series, n)))
+
+
+def thinned(series, n):
+    """Running sums at every k-th row, which stay in the cache.
+
+    The rows between two of them go with the first: a breakpoint is known to a share
+    1 / THIN_ROWS of the rows, which is enough to choose among starts.
+    """
+    kept = np.arange(0, n, -(-n // THIN_ROWS))
+    x = np.full(THIN_ROWS, np.inf)
+    sums = np.tile(series.sums[-1], (THIN_ROWS + 1, 1))
+    x[: len(kept)], sums[: len(kept)] = series.x[kept], series.sums[kept]
+    return Series(x, sums, np.int32(len(kept)))
 
 
 def init(data, net, options):
@@ -968,10 +987,13 @@ def step(data, state, options):
 
 
 def _start_step(data, state, options):
-    knots, losses, count = descend_all(state.knots, data.device, ROUND_TOL)
-    losses = np.array(losses)
-    kept = np.argsort(losses, kind="stable")[:N_KEPT]
-    state = state._replace(knots=np.array(knots)[kept], losses=losses[kept])
+    knots, losses, count = descend_all(state.knots, data.thin, ROUND_TOL)
+    kept = np.argsort(np.array(losses), kind="stable")[:N_KEPT]
+    knots, losses = np.array(knots)[kept], np.array(losses)[kept]
+    if data.thin is not data.device:
+        knots, losses, more = descend_all(knots, data.device, ROUND_TOL)
+        count += more
+    state = state._replace(knots=np.array(knots), losses=np.array(losses))
     return _next(data, state, options, count)
 
 
@@ -1056,22 +1078,25 @@ def fit_many(prepared, nets, options):
         The last state of every series, and its reports.
     """
     states = [_start(net) for net in nets]
-    series = jax.tree.map(lambda *a: np.stack(a), *(p.device for p in prepared))
+    # Numbers of series up to a power of two share what is compiled.
+    padding = (1 << (len(nets) - 1).bit_length()) - len(nets)
+    padded = [*prepared, *prepared[:1] * padding]
+    series = jax.tree.map(lambda *a: np.stack(a), *(p.device for p in padded))
     series = jax.device_put(series)
     common, n_neurons = options[0], states[0].n_neurons
-    knots = np.stack([state.knots for state in states])
+    all_seeds = np.array([o.seed for o in options] + [0] * padding, np.int32)
+    knots = np.stack([s.knots for s in [*states, *states[:1] * padding]])
     knots, losses, counts = _descend_many(knots, series, ROUND_TOL)
     kept = np.argsort(np.array(losses), axis=1, kind="stable")[:, :N_KEPT]
     knots = np.take_along_axis(np.array(knots), kept[:, :, None], axis=1)
     losses = np.take_along_axis(np.array(losses), kept, axis=1)
-    history = [(_lowest(knots, losses, prepared), np.array(counts))]
+    history = [(_lowest(knots, losses, padded), np.array(counts))]
     for round_ in range(int(common.relocations)):
-        seeds = np.array([o.seed ^ round_ for o in options], np.int32)
-        draw = draw_of(round_)
+        draw, seeds = draw_of(round_), all_seeds ^ np.int32(round_)
         knots, losses, counts = _relocate_many(
             knots, losses, series, seeds, draw, np.int32(n_neurons)
         )
-        lowest = _lowest(np.array(knots), np.array(losses), prepared)
+        lowest = _lowest(np.array(knots), np.array(losses), padded)
         history.append((lowest, np.array(counts)))
     knots, losses, counts = _descend_many(knots, series, common.tol)
     knots, losses, counts = (np.array(a) for a in (knots, losses, counts))

@@ -82,10 +82,9 @@ def joint_factor(net, rows):
     """A matrix W of full width with ``W^T W`` the joint Gram matrix, without c."""
     width = net.hyperplanes.shape[1]
     columns = 1 + net.coef.shape[0] * (1 + width)
-    ones = jnp.ones(width - 1, rows.x.dtype)
 
     def design(block):
-        return joint_design(net, block, ones)[:, :columns]
+        return joint_design(net, block)[:, :columns]
 
     if rows.x.shape[0] * columns**2 <= QR_LIMIT:
         return triangular_factor(design, rows)

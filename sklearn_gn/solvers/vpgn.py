@@ -13,12 +13,17 @@ ruled by the gain ratio, takes care of these. With one feature all of this colla
 straight-line fits, see :mod:`sklearn_gn.solvers.segmented`.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from sklearn_gn.curvature.blocks import sum_rows, triangular_factor
+from sklearn_gn.curvature.blocks import (
+    sum_rows,
+    transposed_product,
+    triangular_factor,
+)
 from sklearn_gn.curvature.damping import Nielsen
 from sklearn_gn.curvature.solve import QR_LIMIT
 from sklearn_gn.curvature.trust_region import (
@@ -39,7 +44,7 @@ from sklearn_gn.solvers.sggn import (
 )
 
 FIRST_SHIFT = 1e-3  # relative to the largest eigenvalue
-SINGLE = float(np.finfo(np.float32).eps)
+SINGLE_ROUNDING = 1e-6  # of a Gram matrix, relative to its largest eigenvalue
 MAX_TRIALS = 20  # shifts tried in one iteration
 
 
@@ -48,41 +53,24 @@ def begin(net):
     return Nielsen.start(jnp.asarray(FIRST_SHIFT, net.coef.dtype))
 
 
-def spread_of(rows):
-    """Standard deviations of the features, of shape (d,); 1 for constant ones.
-
-    A step is measured in standardised features: the range, to which features are
-    scaled, is that of outliers where there are any.
-    """
-    mean, square = sum_rows(
-        lambda block: (block.weight @ block.x, block.weight @ block.x**2), rows
-    )
-    variance = square - mean**2
-    wide = variance > 1e-12 * square
-    return jnp.where(wide, jnp.sqrt(jnp.where(wide, variance, 1)), 1)
-
-
-def joint_design(net, rows, spread):
+def joint_design(net, rows):
     """Columns of the output layer, of the hidden layer without c, and the residuals.
-
-    The columns of the hidden layer are those of hyperplanes in features divided by
-    ``spread``.
 
     Returns
     -------
     array of shape (m, 1 + n + n * (1 + d) + q)
     """
-    active, y, error = _parts(net, rows, spread)
+    active, y, error = _parts(net, rows)
     columns = _layer_columns(active, y)
     return jnp.concatenate([mass_design(net, rows), columns, error], axis=1)
 
 
-def _parts(net, rows, spread):
-    """Which neurons are on, weighted rows y in units of ``spread``, and residuals."""
+def _parts(net, rows):
+    """Which neurons are on, weighted rows y, and residuals."""
     z = preactivations(net.hyperplanes, rows.x)
     active = jnp.where(net.alive[None, :], heaviside(z), 0)
     ones = jnp.ones((rows.x.shape[0], 1), rows.x.dtype)
-    y = jnp.concatenate([ones, rows.x / spread[None, :]], axis=1)
+    y = jnp.concatenate([ones, rows.x], axis=1)
     return active, jnp.sqrt(rows.weight)[:, None] * y, residual(net, rows)
 
 
@@ -90,7 +78,7 @@ def _layer_columns(active, y):
     return (active[:, :, None] * y[:, None, :]).reshape(y.shape[0], -1)
 
 
-def reduced_model(net, rows, options, spread):
+def reduced_model(net, rows, options):
     """Quadratic model of the loss in the hidden layer, the output layer optimal.
 
     Returns
@@ -106,9 +94,9 @@ def reduced_model(net, rows, options, spread):
     scale = jnp.repeat(coef, net.hyperplanes.shape[1], axis=0)
     cost = rows.x.shape[0] * (p + layer + q) ** 2
     model = _model_by_factor if cost <= QR_LIMIT else _model_by_gram
-    values, slopes, basis, floor = model(net, rows, options, scale, spread)
+    values, slopes, basis = model(net, rows, options, scale)
     number = jnp.arange(values.shape[0], dtype=jnp.int32)
-    kept = (values > floor * values[0]) & (number < options.rank)
+    kept = (values > options.rank_tol**2 * values[0]) & (number < options.rank)
     return SpectralModel(values, jnp.where(kept, slopes, 0), basis)
 
 
@@ -118,17 +106,17 @@ def _sizes(net):
     return 1 + n, n * net.hyperplanes.shape[1], q
 
 
-def _model_by_factor(net, rows, options, scale, spread):
+def _model_by_factor(net, rows, options, scale):
     """By QR, which projects the output layer out, and an SVD."""
     p, layer, q = _sizes(net)
-    r = triangular_factor(lambda block: joint_design(net, block, spread), rows)
+    r = triangular_factor(partial(joint_design, net), rows)
     r = _with_penalty(r, net, options.damping)
     r = _outside_mass(r, p)
     below = r[:, p : p + layer]
     hidden = jnp.concatenate([below * scale[:, k][None, :] for k in range(q)])
     error = r[:, p + layer :].T.reshape(-1)
     u, s, vt = jnp.linalg.svd(hidden, full_matrices=False)
-    return s**2, s * (u.T @ error), vt.T, options.rank_tol**2
+    return s**2, s * (u.T @ error), vt.T
 
 
 def _outside_mass(r, p):
@@ -152,39 +140,41 @@ def _with_penalty(r, net, damping):
     return jnp.linalg.qr(jnp.concatenate([r, penalty]), mode="r")
 
 
-def _model_by_gram(net, rows, options, scale, spread):
+def _model_by_gram(net, rows, options, scale):
     """By the Gram matrix, a fifth of the work, where there are many rows."""
-    p, layer, _ = _sizes(net)
-    output, hidden = slice(0, p), slice(p, p + layer)
+    p, _, _ = _sizes(net)
 
     def sums(block):
-        active, y, error = _parts(net, block, spread)
-        # The matrix only steers the step: single precision does, at a quarter of the
-        # time. The gradient is that of the precision asked for.
+        active, y, error = _parts(net, block)
         slopes = jnp.concatenate([active.T @ (y * e[:, None]) for e in error.T])
-        columns = _layer_columns(active.astype(jnp.float32), y.astype(jnp.float32))
-        mass_columns = mass_design(net, block).astype(jnp.float32)
-        low = jnp.concatenate([mass_columns, columns], axis=1)
-        return (low.T @ low).astype(y.dtype), slopes
+        columns, mass_columns = _layer_columns(active, y), mass_design(net, block)
+        # The largest part of the matrix only steers the step: single precision does,
+        # at half the time. The gradient is that of the precision asked for.
+        low = columns.astype(jnp.float32)
+        return (
+            transposed_product(mass_columns, mass_columns),
+            transposed_product(mass_columns, columns),
+            (low.T @ low).astype(y.dtype),
+            slopes,
+        )
 
-    products, slopes = sum_rows(sums, rows)
+    mass, cross, layer_products, slopes = sum_rows(sums, rows)
     penalty = jnp.where(jnp.arange(p, dtype=jnp.int32) > 0, options.damping, 0)
-    mass = products[output, output] + jnp.diag(penalty)
-    cross = products[output, hidden]
-    reduced = products[hidden, hidden] - cross.T @ _solve_mass(mass, cross)
+    mass = mass + jnp.diag(penalty)
+    reduced = layer_products - cross.T @ _solve_mass(mass, cross)
     values, basis = jnp.linalg.eigh(reduced * (scale @ scale.T))
-    values, basis = jnp.maximum(values[::-1], 0), basis[:, ::-1]
+    # Raised by what rounding may have taken, so that no step is longer for that.
+    values = jnp.maximum(values[::-1], 0) + SINGLE_ROUNDING * values[-1]
+    basis = basis[:, ::-1]
 
     slopes = slopes.reshape(scale.shape[1], -1)  # (q, n (1 + d))
     gradient = jnp.sum(slopes.T * scale, axis=1)
-    # Eigenvalues are exact down to rounding of the largest only.
-    floor = jnp.maximum(options.rank_tol**2, SINGLE)
-    return values, basis.T @ gradient, basis, floor
+    return values, basis.T @ gradient, basis
 
 
 def _solve_mass(mass, cross):
     values, vectors = jnp.linalg.eigh(mass)
-    floor = SINGLE * values[-1]
+    floor = values.shape[0] * jnp.finfo(values.dtype).eps * values[-1]
     kept = values > floor
     inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
     return vectors @ (inverse[:, None] * (vectors.T @ cross))
@@ -192,14 +182,12 @@ def _solve_mass(mass, cross):
 
 def iterate(net, damping, rows, options):
     """One accepted step; one set of eigenvectors serves all shifts that are tried."""
-    spread = spread_of(rows)
-    model = reduced_model(net, rows, options, spread)
-    unit = jnp.concatenate([jnp.ones_like(spread[:1]), 1 / spread])
+    model = reduced_model(net, rows, options)
 
     def trial(shift):
         coordinates = damped_coordinates(model, shift * model.values[0])
         step = (model.basis @ coordinates).reshape(net.hyperplanes.shape)
-        moved = net.hyperplanes + step * unit[None, :]
+        moved = net.hyperplanes + step
         moved = unit_normals(moved, fallback=net.hyperplanes)
         new = fit_output_layer(net._replace(hyperplanes=moved), rows, options)
         fall = loss_decrease(net, new, rows, options.damping)
