@@ -43,7 +43,7 @@ NOTES = (
     "and kfra may take as many iterations as the paper's longest run, adam 10,000.",
     "adam starts from the paper's rate or from 0.01, whichever ends lower, and halves "
     "it ten times over the run. kfra uses its least damping, since a larger one would "
-    "also penalise the coefficients. Both act on features scaled to [-1, 1].",
+    "also penalise the coefficients. Both act on scaled features.",
     "The paper does not give its step function nor the parameters of its random "
     f"network. Ours: values {STEP_VALUES} with jumps at {STEP_JUMPS}; network drawn "
     f"with seed {NETWORK_SEED}.",

@@ -55,7 +55,7 @@ WAYS = {  # the first is what the others are compared with
     "vpgn": {"solver": "vpgn"},
     "vpgn_uniform": {"solver": "vpgn", "init": "uniform"},
 }
-TABLE_NEURONS = (10, 20)
+TABLE_NEURONS = (10,)
 TABLE_RELOCATIONS = 5
 FOLDS = 5
 GROUPS = {"2": (2, 2), "3-4": (3, 4), "5-8": (5, 8), "9 and more": (9, 10**6)}
