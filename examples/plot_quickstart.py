@@ -28,7 +28,7 @@ print(f"Flow: {before:.0f} in 1898, {after:.0f} in 1899 (in 1e8 cubic metres a y
 # %%
 # Every fit keeps its history and the eigenvalues of its Gauss-Newton matrix, and both
 # can be drawn. The other solvers minimise the same loss from the same start and end in
-# local minima, out of which relocation carries the default solver "sggn".
+# local minima, out of which relocation carries "sggn" and the default solver, "vpgn".
 #
 # Two of the four eigenvalues are zero up to rounding. No year lies between the two
 # breakpoints, so the data say that the flow falls between 1898 and 1899, but not when.

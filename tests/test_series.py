@@ -86,7 +86,7 @@ def test_series_of_several_targets_share_breakpoints(data):
     [
         ({"damping": 0.1}, r"damping=0, got 0\.1"),
         ({"rank": 2}, "rank=None, got 2"),
-        ({"solver": "lm"}, "solver='auto' or 'vpgn', got 'lm'"),
+        ({"solver": "lm"}, "solver='vpgn', got 'lm'"),
         ({"n_neurons": "auto"}, "number for n_neurons, got 'auto'"),
         ({"dtype": "float32"}, "dtype='float64', got 'float32'"),
         ({"max_time": 5.0}, r"max_time=None, got 5\.0"),

@@ -88,6 +88,7 @@ def _check_estimator(estimator):
         "max_time": None,
         "warm_start": False,
         "dtype": "float64",
+        "solver": "vpgn",
     }
     parameters = estimator.get_params(deep=False)
     for name, value in plain.items():
@@ -95,10 +96,6 @@ def _check_estimator(estimator):
             raise ValueError(
                 f"fit_series needs {name}={value!r}, got {parameters[name]!r}."
             )
-    if estimator.solver not in ("auto", "vpgn"):
-        raise ValueError(
-            f"fit_series needs solver='auto' or 'vpgn', got {estimator.solver!r}."
-        )
     if estimator.n_neurons == "auto":
         raise ValueError("fit_series needs a number for n_neurons, got 'auto'.")
 
