@@ -34,9 +34,10 @@ THINNED = 100  # diamonds of which a quick run takes one
 
 # On diamonds; the first one has the targets.
 OURS = {
-    "vpgn_50": {"n_neurons": 50, "solver": "vpgn", "relocations": 0},
-    "vpgn_20": {"n_neurons": 20, "solver": "vpgn", "relocations": 0},
-    "sggn_50": {"n_neurons": 50, "solver": "sggn", "relocations": 0},
+    "vpgn_50": {"n_neurons": 50, "relocations": 0, "max_iter": 15},
+    "vpgn_50_long": {"n_neurons": 50, "relocations": 0, "max_iter": 50},
+    "vpgn_20": {"n_neurons": 20, "relocations": 0, "max_iter": 30},
+    "sggn_50": {"n_neurons": 50, "solver": "sggn", "relocations": 0, "max_iter": 30},
 }
 LINEAR_TREE = {  # class of linear-tree: name
     "LinearTreeRegressor": "linear_tree",
