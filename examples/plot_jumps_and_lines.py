@@ -2,9 +2,9 @@
 Breakpoints that move to the jumps
 ==================================
 
-The breaking points of a shallow ReLU network are its mesh. The structure-guided
-Gauss-Newton method moves them to where the data jump; methods that see only a gradient,
-or that do not leave the nearest local minimum, leave most of them where they started.
+The breaking points of a shallow ReLU network are its mesh. Gauss-Newton steps with
+relocation move them to where the data jump; methods that see only a gradient, or that
+do not leave the nearest local minimum, leave most of them where they started.
 """
 
 # %%
@@ -28,8 +28,8 @@ from sklearn_gn.plotting import BreakpointDisplay, ConvergenceDisplay
 x = (np.arange(1000) + 0.5)[:, None] / 100
 pieces = np.array([1.0, 0.2, 2.5, 0.4, 0.1, 4.0, 0.3, 1.5, 0.6, 3.0])
 y = pieces[x[:, 0].astype(int)]
-step = ShallowReLURegressor(n_neurons=30, solver="sggn", random_state=0).fit(x, y)
-print(f"Loss of sggn on the step function: {step.loss_:.1e}")
+step = ShallowReLURegressor(n_neurons=30, random_state=0).fit(x, y)
+print(f"Loss of vpgn on the step function: {step.loss_:.1e}")
 
 figure, (left, middle, right) = plt.subplots(
     1, 3, figsize=(14, 4.2), layout="constrained"
@@ -41,7 +41,7 @@ left.set(title="Ten steps, 30 neurons", xlabel="x", ylabel="u(x)")
 # The same start and the same loss, minimised by others: full BFGS, and Adam with 2,000
 # iterations. Neither converges, which is the point and needs no warning.
 
-ConvergenceDisplay.from_estimator(step, ax=middle, x="inner_iterations", name="sggn")
+ConvergenceDisplay.from_estimator(step, ax=middle, x="inner_iterations", name="vpgn")
 for solver in ("bfgs", "adam"):
     other = ShallowReLURegressor(
         n_neurons=30, solver=solver, max_iter=2000, learning_rate=0.1
@@ -68,7 +68,7 @@ points = (np.c_[i, j] + 0.5) / 50 - 1
 inside = np.abs(i + j + 1 - 100) <= 25
 band = ShallowReLURegressor(n_neurons=4, random_state=0)
 band.fit(points, np.where(inside, 1.0, -1.0))
-print(f"Loss of sggn on the band: {band.loss_:.1e}")
+print(f"Loss of vpgn on the band: {band.loss_:.1e}")
 
 BreakpointDisplay.from_estimator(band, points, ax=right)
 right.set(title="A band, 4 neurons", xlabel="$x_1$", ylabel="$x_2$")

@@ -1077,14 +1077,6 @@ def test_errors_are_those_of_the_data_and_of_the_true_function():
     assert found == {"mse": 2, "mse_over_noise": 2 / 2.5, "rmse_truth": math.sqrt(0.5)}
 
 
-def test_preparations_are_no_iteration():
-    log = {"time": np.array([5.0, 5.5, 7.0]), "inner_iterations": np.array([9, 2, 4])}
-    model = SimpleNamespace(convergence_log_=log)
-    assert sggn_1d.iteration_seconds(model) == 2 / 6
-    log["inner_iterations"] = np.zeros(3)
-    assert math.isnan(sggn_1d.iteration_seconds(model))
-
-
 def fake_peer(package="json", most_seeds=None, model=True):
     """Predicts 0."""
 
@@ -1196,6 +1188,9 @@ def test_a_quick_run_in_one_dimension_has_every_target(monkeypatch):
         (run,) = answer["methods"]["sggn"]["runs"]
         assert run["seconds"] > 0
         assert 0.3 < run.get("mse_over_noise", 1) < 1.5
+    (run,) = answers["million"]["methods"]["sggn"]["runs"]
+    for ratio in ("iteration_ratio", "kept_iteration_ratio"):
+        assert 0.05 < run[ratio] < 20  # sizes hardly matter
     _report.tables({"problems": _report.plain(answers), "notes": []})
 
 

@@ -199,7 +199,7 @@ GROWTH = {"eigenvectors": 2e-15, "cholesky": 1e-18, "conjugate_gradients": 1e-20
 
 @pytest.mark.parametrize(
     ("n_interior", "n_boundary", "jacobi"),
-    [(9, 6, False), (9, 6, True), (90, 20, True)],
+    [(9, 6, False), (90, 20, True)],
 )
 def test_damped_step_is_that_of_the_augmented_system(n_interior, n_boundary, jacobi):
     # Fewer residuals than parameters, and more: the dual and the primal form.

@@ -887,11 +887,11 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     Examples
     --------
-    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn_gn import VarProNetClassifier
-    >>> X, y = load_digits(return_X_y=True)
-    >>> model = VarProNetClassifier(hidden_layer_sizes=(16,), tol=0.05, random_state=0)
-    >>> model.fit(X[:1000], y[:1000]).score(X[1000:], y[1000:]) > 0.9
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = VarProNetClassifier(hidden_layer_sizes=(8,), tol=0.05, random_state=0)
+    >>> model.fit(X[:400], y[:400]).score(X[400:], y[400:]) > 0.95
     True
     """
 
