@@ -168,10 +168,10 @@ def iteration_seconds(model, sample, seed):
     rng = np.random.default_rng(seed)
     with _jax.scope("float64"):
         data = segmented.prepare((*rows, weight), None)
-        knots = np.full((model.n_starts, model.n_neurons + segmented.N_SPARE), np.inf)
+        shape = model.n_starts, model.n_neurons + segmented.N_SPARE
+        knots = np.full(shape, segmented.RIGHT)
         inside = rng.uniform(-1, 1, (model.n_starts, model.n_neurons))
         knots[:, : model.n_neurons] = np.sort(inside, axis=1)
-        knots = np.minimum(knots, segmented.RIGHT)
         few = knots[: segmented.N_KEPT]
         return {
             "all": median_seconds(one_iteration, knots, data.thin),

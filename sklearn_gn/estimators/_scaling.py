@@ -22,8 +22,8 @@ class Scaling(NamedTuple):
     @classmethod
     def of(cls, X, y, weight):
         """Units of weighted data, X of shape (m, d), y of shape (m, q)."""
-        x_center, x_scale = _moments(X, weight)
-        y_center, y_scale = _moments(y, weight)
+        x_center, x_scale = moments(X, weight)
+        y_center, y_scale = moments(y, weight)
         y_scale = math.sqrt(np.mean(y_scale**2 * (np.ptp(y, axis=0) > 0)))
         return cls(x_center, x_scale, y_center, y_scale if y_scale > 0 else 1.0)
 
@@ -45,7 +45,7 @@ class Scaling(NamedTuple):
             return float(np.square(np.float64(self.y_scale)))
 
 
-def _moments(A, weight):
+def moments(A, weight):
     """Weighted means and standard deviations; 1 for what is constant."""
     # Divided first: squares of very large or small numbers leave the range of floats.
     size = np.max(np.abs(A), axis=0)

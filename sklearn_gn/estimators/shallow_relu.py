@@ -25,6 +25,7 @@ from sklearn_gn.estimators._base import (
     check_sample_weight,
     validation_split,
 )
+from sklearn_gn.estimators._scaling import moments
 from sklearn_gn.networks.shallow_relu import ShallowReLU
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, relocation, segmented
 from sklearn_gn.solvers.segmented import SEGMENTED, condensed
@@ -39,7 +40,6 @@ from sklearn_gn.solvers.uncertainty import (
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
 _DEVIATION_ROWS = 2048  # of standard deviations, which take the tangent space
 _FAR = 1e100  # in units of the training data
-_CONSTANT = 1e-6  # deviation of a feature over its range, at most
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -58,22 +58,12 @@ class _Scaling(NamedTuple):
 
     @classmethod
     def of(cls, X, y, weight):
-        low, high = X.min(axis=0), X.max(axis=0)
-        center = low / 2 + high / 2
-        # Rounded as the features are, so that none leaves [-1, 1].
-        half = np.maximum(high - center, center - low)
-        half = np.where(half > 0, half, 1.0)
-        if X.shape[1] > 1:
-            z = (X - center) / half
-            mean = weight @ z
-            deviation = np.sqrt(weight @ (z - mean) ** 2)
-            center = center + half * mean
-            half = half * np.where(deviation > _CONSTANT, deviation, 1.0)
+        center, scale = _ends(X) if X.shape[1] == 1 else moments(X, weight)
         y_center = weight @ y
         y_scale = np.max(np.abs(y - y_center))
         return cls(
             x_center=center,
-            x_scale=half,
+            x_scale=scale,
             y_center=y_center,
             y_scale=y_scale if y_scale > 0 else 1.0,
         )
@@ -120,6 +110,15 @@ class _Problem(NamedTuple):
     scaling: _Scaling
     validation: tuple | None
     n_effective: float  # sum of the sample weights
+
+
+def _ends(X):
+    """Centre and half length of the range; 1 for what is constant."""
+    low, high = X.min(axis=0), X.max(axis=0)
+    center = low / 2 + high / 2
+    # Rounded as the features are, so that none leaves [-1, 1].
+    half = np.maximum(high - center, center - low)
+    return center, np.where(half > 0, half, 1.0)
 
 
 def _norms(normal):
@@ -205,8 +204,7 @@ class ShallowReLURegressor(
     damping : float, default=0.0
         Shift added to the layer Gauss-Newton matrix and to the mass matrix, in scaled
         units (one feature in [-1, 1], several standardised, targets of size 1, loss
-        divided by the sum of
-        weights). For the output layer this is a ridge penalty
+        divided by the sum of weights). For the output layer this is a ridge penalty
         ``damping / 2 * |c|^2``, which the loss of every solver includes.
 
     rank : int or None, default=None

@@ -16,10 +16,8 @@ from scipy.linalg import null_space
 
 from sklearn_gn.curvature.blocks import gram, triangular_factor
 from sklearn_gn.curvature.solve import QR_LIMIT
-from sklearn_gn.solvers.segmented import exact_moments, jump_covariance, sorted_series
+from sklearn_gn.solvers.segmented import exact_moments, sorted_series
 from sklearn_gn.solvers.vpgn import joint_design
-
-_jump_covariance = jax.jit(jump_covariance)
 
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
@@ -132,14 +130,9 @@ def breakpoint_deviation(knots, coef, rows, variance, left=None):
     """
     _, host = sorted_series(rows)
     m = exact_moments(knots, host)
-    if left is None or not left.any():
-        two = np.array(m.xx > 0)
-        two[0] = m.weight[0] > 0  # a constant there
-        covariance = np.array(_jump_covariance(knots, m))
-    else:
-        slopes, determined = _tied_slopes(m.xx, left)
-        two = (m.weight > 0) & determined
-        covariance = _jump_covariance_of(knots, m, slopes)
+    slopes, determined = _slopes(m.xx, left)
+    covariance = _jump_covariance(knots, m, slopes)
+    two = (m.weight > 0) & determined
     known = two[1:] & two[:-1]
     if coef.shape[1] == 1:
         size = np.abs(coef[:, 0])
@@ -151,12 +144,17 @@ def breakpoint_deviation(knots, coef, rows, variance, left=None):
     return np.where(known, np.sqrt(variance * np.maximum(inverse, 0)), np.inf)
 
 
-def _tied_slopes(xx, left):
+def _slopes(xx, left):
     """Covariance of the slopes, and which the data determine.
 
     The slope of the first segment is minus the changes at the neurons that point left,
-    all of which still act there.
+    all of which still act there; without such neurons it is zero.
     """
+    if left is None or not left.any():
+        determined = np.concatenate([[True], xx[1:] > 0])
+        inverse = 1 / np.where(xx > 0, xx, np.inf)
+        inverse[0] = 0
+        return np.diag(inverse), determined
     tie = np.zeros((1, len(xx)))
     tie[0, 0] = 1
     tie[0, 1:] += left
@@ -169,8 +167,8 @@ def _tied_slopes(xx, left):
     return root @ root.T, np.linalg.norm(along[:, ~kept], axis=1) < _DEPENDENT
 
 
-def _jump_covariance_of(knots, m, slopes):
-    """:func:`sklearn_gn.solvers.segmented.jump_covariance`, the slopes' given."""
+def _jump_covariance(knots, m, slopes):
+    """As :func:`sklearn_gn.solvers.segmented.jump_covariance`, of the slopes given."""
     row = np.arange(len(knots))
     arm = np.zeros((len(knots), len(knots) + 1))
     arm[row, row + 1] = knots - m.x[1:]
