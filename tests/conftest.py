@@ -35,6 +35,13 @@ def pytest_unconfigure(config):
         shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
+@pytest.fixture
+def float64():
+    """Double precision on the JAX side."""
+    with jax.enable_x64(True):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _x64_flag_untouched():
     before = jax.config.jax_enable_x64

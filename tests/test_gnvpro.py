@@ -23,11 +23,7 @@ from sklearn_gn.networks.cnn import convolve
 from sklearn_gn.solvers import gnvpro, varpro_baselines
 from sklearn_gn.solvers.gnvpro import Model, Net, Penalties, Rows
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def problem(loss, n_classes=3, m=23, seed=0, network=None, alpha=1e-2, padding=0):

@@ -32,11 +32,7 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pde.domains import METHODS
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 AXES = ("x", "y", "t")

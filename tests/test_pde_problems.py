@@ -32,11 +32,7 @@ from sklearn_gn.pde.problems import (
     poisson,
 )
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -9,16 +9,12 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
-from sklearn_gn import ShallowReLURegressor, _jax
+from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.networks.shallow_relu import predict
 from sklearn_gn.solvers import segmented, sggn
 from sklearn_gn.solvers.segmented import LEFT, RIGHT
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with _jax.scope("float64"):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 moments = jax.jit(segmented.moments)

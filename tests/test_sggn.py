@@ -17,11 +17,7 @@ from sklearn_gn.networks.shallow_relu import (
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, baselines, relocation, sggn
 from sklearn_gn.solvers._base import Registry
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with _jax.scope("float64"):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def options(**changes):

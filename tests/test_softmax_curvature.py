@@ -16,10 +16,7 @@ from sklearn_gn.solvers import fgn, head_baselines
 N_ROWS, N_FEATURES = 12, 3
 
 
-@pytest.fixture(autouse=True)
-def _x64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def draw_logits(n_classes, scale=2.0):

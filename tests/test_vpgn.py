@@ -9,16 +9,12 @@ import pytest
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_gn import ShallowReLURegressor, _jax
+from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.curvature import blocks
 from sklearn_gn.networks.shallow_relu import ShallowReLU, predict
 from sklearn_gn.solvers import relocation, sggn, vpgn
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with _jax.scope("float64"):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 fit_output_layer = jax.jit(sggn.fit_output_layer)
