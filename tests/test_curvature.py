@@ -1,11 +1,11 @@
 """Linear solves, line search and damping against numpy and closed forms."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sklearn_gn import _jax
-from sklearn_gn.curvature import solve
+from sklearn_gn.curvature import blocks, solve
 from sklearn_gn.curvature.damping import Nielsen
 from sklearn_gn.curvature.line_search import grid_search
 
@@ -16,10 +16,7 @@ LIMITS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    with _jax.scope("float64"):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def solved(method, a, b, damping):
@@ -122,3 +119,16 @@ def test_nielsen_rule():
     twice = once.update(jnp.array(jnp.nan))
     assert (float(once.value), float(twice.value)) == (16.0, 64.0)
     assert float(twice.update(jnp.array(1.0)).growth) == 2.0
+
+
+# --- products ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(23, 5), (4, 9), (7, 3), (0, 2)])
+def test_symmetric_product_in_blocks_is_the_product(shape, monkeypatch):
+    monkeypatch.setattr(blocks, "_SYMMETRIC_ROWS", 7)
+    a = np.random.RandomState(0).standard_normal(shape)
+    product = np.asarray(jax.jit(lambda a: blocks.symmetric_product(a))(a))
+    np.testing.assert_allclose(product, a @ a.T, atol=1e-13)
+    if shape[0] > 7:
+        np.testing.assert_array_equal(product[7:, :7], product[:7, 7:].T)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sklearn_gn.curvature import blocks
 from sklearn_gn.curvature import jacobian as operators
 from sklearn_gn.curvature.damping import Nielsen
 from sklearn_gn.curvature.nystrom import nystrom, preconditioner
@@ -38,11 +39,7 @@ from sklearn_gn.solvers.pinn_residuals import (
 )
 from sklearn_gn.solvers.pinn_sampling import batch_of
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def burgers(u, x, nu):
@@ -163,11 +160,15 @@ def test_jacobian_in_factors_is_that_of_automatic_differentiation(name):
     np.testing.assert_allclose(back, y @ found, atol=1e-10)
 
 
-def test_symmetric_product_in_blocks_is_the_product(monkeypatch):
-    monkeypatch.setattr(operators, "_BLOCK_ROWS", 7)
-    a = np.random.RandomState(0).randn(23, 5)
-    product = jax.jit(lambda a: operators.symmetric_product(a))(a)
-    np.testing.assert_allclose(product, a @ a.T, atol=1e-13)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_gramian_in_blocks_is_that_of_the_whole_jacobian(name, monkeypatch):
+    monkeypatch.setattr(blocks, "_SYMMETRIC_ROWS", 7)
+    _, parts = jax.jit(jacobian, static_argnames="model")(*setting(name))
+    assert max(part.extra.shape[0] for part in parts) > 7
+    rows = np.asarray(jax.jit(operators.dense)(parts))
+    # Not the function itself, whose compiled form has other blocks.
+    found = jax.jit(lambda parts: operators.gramian(parts))(parts)
+    np.testing.assert_allclose(found, rows @ rows.T, atol=1e-12 * np.max(found))
 
 
 @partial(jax.jit, static_argnames=("model", "jacobi"))

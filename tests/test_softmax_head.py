@@ -234,11 +234,6 @@ def test_feature_grams_change_nothing(monkeypatch):
     np.testing.assert_allclose(with_grams.coef_, without.coef_, rtol=1e-10)
 
 
-def test_blocks_of_the_gram_are_mirrored():
-    x = np.random.RandomState(0).randn(512, 3).astype(np.float32)
-    np.testing.assert_allclose(fgn.symmetric_gram(x), x @ x.T, rtol=1e-4, atol=1e-5)
-
-
 # --- going on ------------------------------------------------------------------------
 
 

@@ -4,12 +4,18 @@ A design of a million rows and 500 columns takes 4 GB, its Gram matrix 2 MB. ``r
 a tree of arrays with one leading axis, as :func:`sklearn_gn._jax.row_bucket` pads it.
 """
 
+from functools import partial
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 BLOCK_ROWS = 8192
 LEAST_ROWS = 1024
+_SYMMETRIC_ROWS = 256  # of the blocks of a symmetric product, on a CPU
+_SYMMETRIC_ROWS_ELSEWHERE = 2048  # small products would leave a GPU idle
+_MOST_BLOCKS = 12  # every pair of them is compiled
 
 
 def block_length(n_rows):
@@ -85,6 +91,49 @@ def transposed_product(a, b):
     read by columns; to lay it out by rows first is cheaper.
     """
     return lax.optimization_barrier(a.T) @ b
+
+
+def symmetric_product(a):
+    """``a a^T``, of which half is multiplied."""
+    return symmetric_product_of(lambda own, a: a[own], a.shape[0], 1, a)
+
+
+def symmetric_product_of(make, n, rows_each, *factors):
+    """``A A^T`` for a matrix that is made in blocks of rows.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(own, *factors)`` makes the rows of the points in a slice.
+    n, rows_each : int
+        Number of points, and of the rows that each has.
+    factors : trees of arrays
+        What the rows are made of.
+
+    Returns
+    -------
+    array of shape (n * rows_each, n * rows_each)
+    """
+    product = partial(_by_blocks, make, n, rows_each)
+    return lax.platform_dependent(
+        *factors,
+        cpu=partial(product, _SYMMETRIC_ROWS),
+        default=partial(product, _SYMMETRIC_ROWS_ELSEWHERE),
+    )
+
+
+def _by_blocks(make, n, rows_each, size, *factors):
+    count = min(max(1, -(-n * rows_each // size)), _MOST_BLOCKS)
+    cuts = [n * k // count for k in range(count + 1)]
+    blocks = [make(slice(*cut), *factors) for cut in pairwise(cuts)]
+    # Made once: XLA would make them again for every product that they take part in.
+    blocks = lax.optimization_barrier(blocks)
+    lower = [[a @ b.T for b in blocks[: k + 1]] for k, a in enumerate(blocks)]
+    rows = [
+        [lower[i][j] if j <= i else lower[j][i].T for j in range(count)]
+        for i in range(count)
+    ]
+    return jnp.concatenate([jnp.concatenate(row, axis=1) for row in rows])
 
 
 def gram(design, rows):

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
+from sklearn_gn.curvature.blocks import symmetric_product, symmetric_product_of
 from sklearn_gn.curvature.trees import add
-
-_BLOCK_ROWS = 384  # of a Gramian, of which only the lower half is formed
 
 
 class Part(NamedTuple):
@@ -112,26 +111,26 @@ def pieces(parts):
 
 def _of_layer(parts, k):
     """The columns of a layer, of shape (m, w v)."""
-    return jnp.concatenate([_multiplied(part, k) for part in parts])
+    return jnp.concatenate([_multiplied(*part.layers[k]) for part in parts])
 
 
-def _multiplied(part, k):
-    inputs, gradients = part.layers[k]
+def _multiplied(inputs, gradients):
+    """The columns of a layer for the points of a part, of shape (N k, w v)."""
+    n, k, c, _ = gradients.shape
     if _is_factored(inputs):
         inputs = inputs.times(jnp.eye(inputs.width, dtype=gradients.dtype))
     # A sum of outer products, which compiles to one pass over the result.
     product = sum(
-        inputs[:, None, c, :, None] * gradients[:, :, c, None, :]
-        for c in range(gradients.shape[2])
+        inputs[:, None, e, :, None] * gradients[:, :, e, None, :] for e in range(c)
     )
-    return product.reshape(part.extra.shape[0], -1)
+    return product.reshape(n * k, -1)
 
 
 def _weights(part):
     """The columns of all layers of a part."""
     if not part.layers:
         return part.dense
-    each = [_multiplied(part, k) for k in range(len(part.layers))]
+    each = [_multiplied(*layer) for layer in part.layers]
     return jnp.concatenate(each, axis=1)
 
 
@@ -162,15 +161,27 @@ def _own_block(part):
     total = part.extra @ part.extra.T
     if not part.layers:
         return total + symmetric_product(part.dense)
-    # Only lower triangles are added up.
-    for k, (inputs, _) in enumerate(part.layers):
+    for k, (inputs, gradients) in enumerate(part.layers):
         if _is_factored(inputs) or _cheaper(part, part, k, 0.5):
             total = total + _from_inner_products(part, part, k)
-            continue
-        # One after the other, so that only one set of rows is alive.
-        rows, total = lax.optimization_barrier((_multiplied(part, k), total))
-        total = total + _lower_product(rows)
-    return _mirrored(total)
+        else:
+            layer, total = _in_turn(part.layers[k], total)
+            n, rows_each = gradients.shape[:2]
+            total = total + symmetric_product_of(_rows_of, n, rows_each, *layer)
+    return total
+
+
+def _in_turn(layer, total):
+    """A layer that cannot be multiplied out before the total so far is there.
+
+    Only one layer's rows are then alive at a time.
+    """
+    return lax.optimization_barrier((layer, total))
+
+
+def _rows_of(own, inputs, gradients):
+    """The columns of a layer for some of the points."""
+    return _multiplied(inputs[own], gradients[own])
 
 
 def _block(part, other):
@@ -180,10 +191,10 @@ def _block(part, other):
         return total + _weights(part) @ _weights(other).T
     for k in range(len(part.layers)):
         if _cheaper(part, other, k, 1.0):
-            product = _from_inner_products(part, other, k)
+            total = total + _from_inner_products(part, other, k)
         else:
-            product = _multiplied(part, k) @ _multiplied(other, k).T
-        total = total + product
+            (own, its), total = _in_turn((part.layers[k], other.layers[k]), total)
+            total = total + _multiplied(*own) @ _multiplied(*its).T
     return total
 
 
@@ -214,29 +225,6 @@ def _from_inner_products(part, other, k):
     gradients = gradients.reshape(n, p, c, m, q, e)
     product = jnp.sum(inputs[:, None, :, :, None, :] * gradients, axis=(2, 5))
     return product.reshape(n * p, m * q)
-
-
-def symmetric_product(a):
-    """``a a^T``, of which half is multiplied."""
-    return _mirrored(_lower_product(a))
-
-
-def _lower_product(a):
-    """``a a^T`` below the diagonal and somewhat above it."""
-    m = a.shape[0]
-    if m <= _BLOCK_ROWS:
-        return a @ a.T
-    blocks = []
-    for start in range(0, m, _BLOCK_ROWS):
-        stop = min(start + _BLOCK_ROWS, m)
-        row = a[start:stop] @ a[:stop].T
-        blocks.append(jnp.pad(row, ((0, 0), (0, m - stop))))
-    return jnp.concatenate(blocks)
-
-
-def _mirrored(lower):
-    """The symmetric matrix with this lower triangle."""
-    return jnp.tril(lower) + jnp.tril(lower, -1).T
 
 
 def normal_matrix(parts, row_scale=None):

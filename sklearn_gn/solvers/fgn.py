@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.curvature.blocks import symmetric_product
 from sklearn_gn.curvature.krylov import conjugate_gradient
 from sklearn_gn.curvature.softmax import (
     competitor_directions,
@@ -370,7 +371,7 @@ def fgn_epoch(head, memory, data, options, batch_size, rank, cg_iterations):
     """One pass of FGN steps of length ``learning_rate``."""
 
     def update(head, batch):
-        gram = symmetric_gram(batch.x) if batch.gram is None else batch.gram
+        gram = symmetric_product(batch.x) if batch.gram is None else batch.gram
         step = head_direction(
             head, batch.x, batch.label, batch.weight, gram, options, rank, cg_iterations
         )
@@ -379,23 +380,11 @@ def fgn_epoch(head, memory, data, options, batch_size, rank, cg_iterations):
     return sweep(update, head, data, batch_size), memory
 
 
-def symmetric_gram(x):
-    """``x x^T``, the blocks above the diagonal taken from below where that pays."""
-    n = x.shape[0]
-    if n % 2 or n < 512:
-        return x @ x.T
-    top, bottom = x[: n // 2], x[n // 2 :]
-    across = bottom @ top.T
-    first = jnp.concatenate([symmetric_gram(top), across.T], axis=1)
-    second = jnp.concatenate([across, symmetric_gram(bottom)], axis=1)
-    return jnp.concatenate([first, second], axis=0)
-
-
 @partial(jax.jit, static_argnames="batch_size")
 def feature_grams(x, batch_size):
     """Gram matrices of the features of all batches, which the weights do not change."""
     batches = x.reshape(-1, batch_size, x.shape[1])
-    return lax.map(symmetric_gram, batches)
+    return lax.map(symmetric_product, batches)
 
 
 def prepare(rows, options, *, grams=True):

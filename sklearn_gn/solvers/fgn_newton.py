@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.curvature.blocks import symmetric_product
 from sklearn_gn.curvature.krylov import conjugate_gradient
 from sklearn_gn.curvature.softmax import (
     covariance_product,
@@ -43,7 +44,6 @@ from sklearn_gn.solvers.fgn import (
     over_blocks,
     solve_rows,
     sweep,
-    symmetric_gram,
     uniform,
 )
 
@@ -235,7 +235,7 @@ def start_epoch(net, data, damping, intercept, batch_size):
         split = margins(all_classes(columns(head, x)), label)
         root, slope, by_class = curvature_rows(split, weight, 0)
         direction = to_columns(by_class)
-        features = (symmetric_gram(x) + intercept) / damping
+        features = (symmetric_product(x) + intercept) / damping
         gram = features * (direction @ direction.T)
         pull = jnp.sum(direction * (x @ (penalty * head.weight)), axis=1) / damping
         slope = slope - root * root * pull

@@ -31,7 +31,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.curvature.blocks import transposed_product
+from sklearn_gn.curvature.blocks import symmetric_product, transposed_product
 from sklearn_gn.curvature.krylov import conjugate_gradient, lanczos
 from sklearn_gn.curvature.softmax import covariance_product
 from sklearn_gn.curvature.trees import dimension
@@ -566,14 +566,18 @@ def gauss_newton_parts(model, theta, inner, rows):
         root = jnp.linalg.qr(w.T, mode="r")  # W W^T = R^T R
         rows_of = jnp.einsum("ba,ian->ibn", root, dz)
         rows_of = (jnp.sqrt(weight)[:, None, None] * rows_of).reshape(-1, n)
-        return transposed_product(rows_of, rows_of), fit, by_error
+        return symmetric_product(rows_of.T), fit, by_error
     jv = value_jacobian(model, theta, inner.output, rows.x)
     n = jv.shape[-1]
     along = jax.vmap(
         lambda u: curvature(model, inner.values, u), in_axes=-1, out_axes=-1
     )
     bent = weight[:, None, None] * along(jv)
-    fixed = transposed_product(jv.reshape(-1, n), bent.reshape(-1, n))
+    if model.loss == "squared":
+        rows_of = jnp.sqrt(weight)[:, None, None] * jv
+        fixed = symmetric_product(rows_of.reshape(-1, n).T)
+    else:
+        fixed = transposed_product(jv.reshape(-1, n), bent.reshape(-1, n))
     fit = jnp.einsum("ik,iqn->kqn", z, bent)
     return fixed, fit, _error_part(model, theta, inner, rows)
 
@@ -1018,7 +1022,7 @@ def posterior(model, net, rows, penalties, whole):
     k = jacobian.shape[-1]
     weighted = jnp.sqrt(rows.weight)[:, None, None] * jacobian
     weighted = weighted.reshape(-1, k)
-    matrix = transposed_product(weighted, weighted)
+    matrix = symmetric_product(weighted.T)
     n_output = net.output.size if whole else k
     shift = jnp.full(k, penalties.alpha_output).at[: k - n_output].set(penalties.alpha)
     # Enough to factor a singular matrix: directions without information keep a
