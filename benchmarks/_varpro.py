@@ -25,7 +25,7 @@ TUNING_SHARE = 0.25  # of the budget, for fits that compare variants
 MOST_FITS = 4  # to find the number of iterations that a budget allows
 CURVE_POINTS = 50  # of methods with many short iterations
 EPOCH_COST = 2  # work units of an epoch of Adam or SGD
-LBFGS_COST = 4  # of an iteration whose first trial is good
+LBFGS_COST = 3  # of an iteration whose first trial is good
 
 WORK_NOTES = (
     "train, validation and test are the figures of the network that a fit returns, the "
@@ -331,9 +331,9 @@ def inner_seconds(recorder, dtype):
     """Seconds that a fit by GNvpro spends on its inner problems.
 
     They are solved again from the features, apart from everything else. An iteration
-    solves one for the Jacobian, from its solution, and one a trial; before that, one
-    for the rows of a batch. The first iteration, whose start is not recorded, is taken
-    for an average one.
+    solves one for the Jacobian, from its solution, and one a trial; with batches, one
+    for the rows of the batch before, and one for all rows at the end. The first
+    iteration, whose start is not recorded, is taken for an average one.
     """
     nets, n_steps = recorder.nets, len(recorder.nets)
     options, trials = recorder.options, recorder.trials_per_step
@@ -341,12 +341,14 @@ def inner_seconds(recorder, dtype):
     with _jax.scope(dtype):
         rows = jax.device_put(recorder.rows)
         for k in range(1, n_steps):
-            batch = gnvpro.current_batch(rows, options, k)
+            batch, _ = gnvpro.current_batch(rows, options, k)
             solve = partial(_timed_solution, options, batch)
             output, first = solve(nets[k - 1].theta, nets[k - 1].output)
             _, again = solve(nets[k - 1].theta, output)
-            _, trial = solve(nets[k].theta, output)
-            total += again + trials * trial + (0 if batch is rows else first)
+            found, trial = solve(nets[k].theta, output)
+            total += again + trials * trial
+            if batch is not rows:
+                total += first + _timed_solution(options, rows, nets[k].theta, found)[1]
     return total * n_steps / max(1, n_steps - 1)
 
 

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 from sklearn_gn.curvature import blocks, solve
 from sklearn_gn.curvature.damping import Nielsen
 from sklearn_gn.curvature.line_search import grid_search
+from sklearn_gn.curvature.trust_region import SpectralModel, radius_shift
 
 LIMITS = {
     "rank": np.int32(10**6),
@@ -132,3 +134,18 @@ def test_symmetric_product_in_blocks_is_the_product(shape, monkeypatch):
     np.testing.assert_allclose(product, a @ a.T, atol=1e-13)
     if shape[0] > 7:
         np.testing.assert_array_equal(product[7:, :7], product[:7, 7:].T)
+
+
+# --- the trust region ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", [0.0, 1e-17, 1e-3])
+def test_shift_of_a_radius_with_a_singular_matrix(last):
+    values, slopes = np.array([2.0, 1e-3, 0.0]), np.array([1.0, 0.1, last])
+    model = SpectralModel(values, slopes, np.eye(3))
+    shift = float(jax.jit(radius_shift)(model, 0.5))
+
+    def excess(shift):
+        return np.linalg.norm(slopes / (values + shift)) - 0.5
+
+    assert shift == pytest.approx(brentq(excess, 1e-12, 1e3, xtol=1e-15), rel=1e-5)

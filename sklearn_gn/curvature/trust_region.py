@@ -45,8 +45,12 @@ def radius_shift(model, radius):
     Methods, section 7.3).
     """
     size = jnp.linalg.norm(model.slopes)
-    # Left of the root: no direction has more curvature than the largest.
-    lower = jnp.maximum(size / radius - jnp.max(model.values), 0)
+    # Left of the root: no direction has more curvature than the largest, and the step
+    # along none is longer than the whole. From further left lengths may overflow.
+    lower = jnp.maximum(
+        size / radius - jnp.max(model.values),
+        jnp.max(jnp.abs(model.slopes) / radius - model.values),
+    )
     tiny = jnp.finfo(size.dtype).tiny
     start = jnp.maximum(lower, tiny)
 

@@ -24,8 +24,13 @@ class Scaling(NamedTuple):
         """Units of weighted data, X of shape (m, d), y of shape (m, q)."""
         x_center, x_scale = moments(X, weight)
         y_center, y_scale = moments(y, weight)
-        y_scale = math.sqrt(np.mean(y_scale**2 * (np.ptp(y, axis=0) > 0)))
-        return cls(x_center, x_scale, y_center, y_scale if y_scale > 0 else 1.0)
+        y_scale = np.where(np.ptp(y, axis=0) > 0, y_scale, 0)
+        size = y_scale.max()
+        if size == 0:
+            return cls(x_center, x_scale, y_center, 1.0)
+        # Divided first, as squares may leave the range of floats.
+        y_scale = size * math.sqrt(np.mean((y_scale / size) ** 2))
+        return cls(x_center, x_scale, y_center, y_scale)
 
     @classmethod
     def none(cls, X, y):

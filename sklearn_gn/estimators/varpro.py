@@ -1,5 +1,6 @@
 """VarProNetRegressor and VarProNetClassifier: networks by variable projection."""
 
+import copy
 import math
 from numbers import Integral, Real
 
@@ -169,6 +170,8 @@ class _VarProNet(
             network = self._named_network(network, n_features)
         if isinstance(network, Network):
             network.check()
+            # What is fitted stays as it is when the parameters change.
+            network = copy.copy(network)
         return network
 
     def _named_network(self, name, n_features):
@@ -370,7 +373,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         Rows of a batch; None: all, and 64 for "adam" and "sgd".
 
     iterations_per_batch : int, default=3
-        Iterations for which "gnvpro", "gn" and "lbfgs_vpro" keep a batch.
+        Iterations for which "gnvpro", "gn" and "lbfgs_vpro" keep a batch. The output
+        layer that they return, and the loss in the log, are those of all rows.
 
     learning_rate : float or None, default=None
         Of the mini-batch solvers; None is 1e-3 for "adam" and 1e-2 for "sgd".
@@ -772,7 +776,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Rows of a batch; None: all, and 64 for the mini-batch solvers.
 
     iterations_per_batch : int, default=3
-        Iterations for which "gnvpro", "gn" and "lbfgs_vpro" keep a batch.
+        Iterations for which "gnvpro", "gn" and "lbfgs_vpro" keep a batch. The output
+        layer that they return, and the loss in the log, are those of all rows.
 
     learning_rate : float or None, default=None
         Of the mini-batch solvers; None is 1e-3 for "adam", 1e-2 for "sgd" and 0.1 for

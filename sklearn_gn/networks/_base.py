@@ -4,6 +4,7 @@ import inspect
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 ACTIVATIONS = {
     "tanh": jnp.tanh,
@@ -115,4 +116,6 @@ class Network:
 
 
 def _hashable(value):
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     return tuple(_hashable(v) for v in value) if isinstance(value, list) else value

@@ -125,7 +125,8 @@ class NeuralODE(Network):
         """``B theta``: opening weights as they are, the others' changes in time.
 
         Squared and summed, these are ``|K_0|^2 + |b_0|^2`` plus the integral of the
-        squared time derivative.
+        squared time derivative, where K_0 holds the opening parameters, the root of
+        the number of inputs times the weights that meet the inputs.
         """
         step = self.final_time / (params["bias"].shape[0] - 1)
         changes = {

@@ -53,6 +53,7 @@ _FORCING = 0.1  # relative residual of the first systems beyond that
 _KRYLOV_TOL = 1e-2
 _REJECT, _SHRINK, _GROW = 1e-4, 0.1, 0.75  # gain ratios of the trust region
 _TRIALS = 40
+_ROUNDING = 8  # of the trace of a matrix, in units in the last place
 _FLAT = 1e-2  # promised decrease, in roots of the rounding unit, that is none
 _PATIENCE = 3  # iterations with hardly any decrease after which a level ends
 _DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
@@ -251,8 +252,8 @@ def _is_direct(output):
     return output.size <= _DIRECT_UNKNOWNS
 
 
-def entropy_hessian(model, z, values, weight, alpha_output):
-    """Exact Hessian of the inner problem, W raveled row by row."""
+def entropy_hessian(z, values, weight):
+    """Exact Hessian of the inner problem without penalty, W raveled row by row."""
     (m, p), q = z.shape, values.shape[1]
     probability = to_columns(jax.nn.softmax(all_classes(values), axis=1))
     scaled = jnp.sqrt(weight)[:, None] * z
@@ -264,23 +265,32 @@ def entropy_hessian(model, z, values, weight, alpha_output):
     )
     eye = jnp.eye(q, dtype=z.dtype)
     diagonal = jnp.einsum("cjk,cd->jckd", blocks, eye).reshape(p * q, p * q)
-    return hessian + diagonal + alpha_output * jnp.eye(p * q, dtype=z.dtype)
+    return hessian + diagonal
 
 
 def entropy_factors(model, z, values, weight, alpha_output, direct):
     """Factor the inner Hessian, or the blocks on its diagonal."""
     if direct:
-        hessian = entropy_hessian(model, z, values, weight, alpha_output)
-        return EntropyFactors(lax.linalg.cholesky(hessian, symmetrize_input=False))
+        hessian = entropy_hessian(z, values, weight)
+        return EntropyFactors(_shifted_factor(hessian, alpha_output))
     probability = to_columns(jax.nn.softmax(all_classes(values), axis=1))
     share = (probability * (1 - probability) * weight[:, None]).T
 
     def factor(share):
-        block = (z * share[:, None]).T @ z
-        block = block + alpha_output * jnp.eye(z.shape[1], dtype=z.dtype)
-        return lax.linalg.cholesky(block, symmetrize_input=False)
+        return _shifted_factor((z * share[:, None]).T @ z, alpha_output)
 
     return EntropyFactors(lax.map(factor, share))
+
+
+def _shifted_factor(matrix, shift):
+    """Cholesky factor; with a shift at rounding level where the given one is less.
+
+    Without a penalty the Hessian is singular: a constant may be added to all classes.
+    """
+    floor = _ROUNDING * jnp.finfo(matrix.dtype).eps * jnp.trace(matrix)
+    eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    shift = jnp.maximum(shift, floor)
+    return lax.linalg.cholesky(matrix + shift * eye, symmetrize_input=False)
 
 
 def _triangular(factor, right):
@@ -524,10 +534,19 @@ def feature_jacobian(model, theta, x):
     return jax.vmap(jax.jacrev(bare), in_axes=(None, 0))(flat, x)
 
 
+def _holds_features(m, width, n):
+    """Whether the Jacobian of the features is small enough to be kept."""
+    return m * width * n <= _DENSE_FLOATS
+
+
 def _error_part(model, theta, inner, rows):
-    """``d z^T e`` for every parameter, of shape (p, q, n), by vector products."""
+    """``d z^T e`` for every parameter, of shape (p, q, n)."""
     flat, unravel = ravel_pytree(theta)
     width, q = inner.output.shape[0] - 1, inner.output.shape[1]
+    if _holds_features(rows.x.shape[0], width, flat.size):
+        dz = feature_jacobian(model, theta, rows.x)
+        part = jnp.einsum("ian,iq->aqn", dz, inner.error)
+        return jnp.concatenate([part, jnp.zeros((1, q, flat.size), part.dtype)])
     _, pull = jax.vjp(lambda f: model.network.apply(unravel(f), rows.x), flat)
 
     def one(index):
@@ -777,9 +796,8 @@ def prepare(rows, options):
 def init(rows, net, options):
     """Make the output layer optimal."""
     net = jax.device_put(net)
-    batch = current_batch(rows, options, 0)
-    penalties = chosen_penalties(net.theta, batch, options)
-    net, loss = inner_problem(options.model, net, batch, penalties)
+    penalties = chosen_penalties(net.theta, rows, options)
+    net, loss = inner_problem(options.model, net, rows, penalties)
     level_of = getattr(options.model.network, "level_of", None)
     level = 0 if level_of is None else level_of(net.theta)
     return State(net, float(loss), work=1.0, level=level)
@@ -789,23 +807,65 @@ def init(rows, net, options):
 
 
 def current_batch(rows, options, iteration):
-    """The rows of an iteration: all, or a batch of them; sweeps draw new batches."""
-    size, m = int(options.batch_size), rows.x.shape[0]
-    if not 0 < size < m:
-        return rows
-    n_batches = m // size
+    """The rows of an iteration: all, or a batch of them, and their share of all.
+
+    Sweeps draw new batches from the rows that have weight; the last batch of a sweep is
+    filled up from the first.
+    """
+    size, counted = int(options.batch_size), np.flatnonzero(rows.weight)
+    if not 0 < size < len(counted):
+        return rows, 1.0
+    n_batches = -(-len(counted) // size)
     sweep, batch = divmod(iteration // int(options.iterations_per_batch), n_batches)
     rng = np.random.RandomState((int(options.seed) + sweep) % 2**32)
-    order = rng.permutation(m)[batch * size : (batch + 1) * size]
-    return take(rows, order.astype(np.int32))
+    order = rng.permutation(counted)
+    chosen = order[np.arange(batch * size, (batch + 1) * size) % len(order)]
+    return take(rows, chosen.astype(np.int32)), size / len(counted)
 
 
 @jax.jit
 def take(rows, order):
     """Some of the rows, with weights of sum one."""
     x, y, weight = (a[order] for a in rows)
-    total = jnp.sum(weight)
-    return Rows(x, y, weight / jnp.where(total > 0, total, 1))
+    return Rows(x, y, weight / jnp.sum(weight))
+
+
+def patience(rows, options):
+    """Iterations without a lower loss after which a level ends: a sweep at least."""
+    size, n_rows = int(options.batch_size), np.count_nonzero(rows.weight)
+    if not 0 < size < n_rows:
+        return _PATIENCE
+    return max(_PATIENCE, -(-n_rows // size) * int(options.iterations_per_batch))
+
+
+def on_all_rows(evaluate, rows, before, state, report, options, penalties):
+    """State and report of an iteration on a batch, with the loss on all rows.
+
+    Losses of different batches do not compare, nor does the end of one end a fit: that
+    does a sweep without a lower loss on all rows.
+
+    Parameters
+    ----------
+    evaluate : callable
+        ``evaluate(model, net, rows, penalties)`` returns the network and its loss.
+    before : State
+        That before the iteration.
+    """
+    net, loss = evaluate(options.model, state.net, rows, penalties)
+    loss, tol = float(loss), float(options.tol)
+    fell = loss < (1 - tol) * before.lowest or tol == 0
+    waited = 0 if fell else before.waited + 1
+    tired = waited >= patience(rows, options) and on_last_level(state, options)
+    stop = "tol" if tired else None
+    stop = stop if math.isfinite(loss) else "non_finite"
+    state = state._replace(
+        net=net,
+        loss=loss,
+        lowest=min(loss, before.lowest),
+        waited=waited,
+        work=state.work + 1,
+    )
+    return state, report._replace(loss=loss, stop=stop, extra=columns(state))
 
 
 def n_levels(options):
@@ -818,7 +878,7 @@ def on_last_level(state, options):
     return state.level + 1 >= n_levels(options)
 
 
-def level_ends(state, options, patience=_PATIENCE):
+def level_ends(state, options, patience):
     """Whether the next iteration belongs to a finer level."""
     if on_last_level(state, options):
         return False
@@ -842,16 +902,14 @@ def next_level(state, options):
 
 def step(rows, state, options):
     """One accepted step."""
-    if not jax.tree.leaves(state.net.theta):  # the output layer is all there is
-        return state, Report(
-            loss=state.loss, grad_norm=0.0, stop="tol", extra=columns(state)
-        )
-    refined = level_ends(state, options)
+    if not jax.tree.leaves(state.net.theta):
+        return output_layer_only(state)
+    refined = level_ends(state, options, patience(rows, options))
     if refined:
         state = next_level(state, options)
-    model, net = options.model, state.net
-    batch = current_batch(rows, options, state.iteration)
-    penalties = chosen_penalties(net.theta, batch, options)
+    before, model, net = state, options.model, state.net
+    batch, share = current_batch(rows, options, state.iteration)
+    penalties = chosen_penalties(net.theta, rows, options)
     if refined or options.gcv or batch is not rows:  # another objective than before
         net, loss = inner_problem(model, net, batch, penalties)
         state = state._replace(net=net, loss=float(loss))
@@ -864,11 +922,29 @@ def step(rows, state, options):
     else:
         form = primal_model if kind == "primal" else dual_model
         spectral, gradient, inner = form(model, net, batch, penalties)
-        work = 2 + min(net.output.shape[0] - 1, net.output.shape[1])
+        work = dense_work(kind, model.loss, net, batch)
     attempt = partial(try_step, model, net, spectral, batch, penalties)
     trial, state, trials, gain = accepted_trial(state, attempt, options)
-    state = state._replace(work=state.work + work + trials)
-    return finish(state, options, trial, gain, inner, gradient, spectral)
+    state = state._replace(work=state.work + share * (work + trials))
+    found = finish(state, options, trial, gain, inner, gradient, spectral)
+    if batch is rows:
+        return found
+    return on_all_rows(inner_problem, rows, before, *found, options, penalties)
+
+
+def dense_work(kind, loss, net, rows):
+    """Passes over the rows that a dense Gauss-Newton matrix takes."""
+    width, q = net.output.shape[0] - 1, net.output.shape[1]
+    if kind == "primal" and loss == "squared" and width < q:
+        return 2 + width  # derivatives of the features alone
+    keep = _holds_features(rows.x.shape[0], width, dimension(net.theta))
+    return 2 + q + (width if keep else width * q)
+
+
+def output_layer_only(state):
+    """State and report where there are no other weights: the start is the solution."""
+    report = Report(loss=state.loss, grad_norm=0.0, stop="tol", extra=columns(state))
+    return state, report
 
 
 def accepted_trial(state, attempt, options):

@@ -38,11 +38,15 @@ from sklearn_gn.solvers.gnvpro import (
     features,
     finish,
     init,
+    inner_problem,
     level_ends,
     losses,
     next_level,
     objective,
+    on_all_rows,
     on_last_level,
+    output_layer_only,
+    patience,
     penalty,
     penalty_product,
     prepare,
@@ -116,10 +120,11 @@ def try_full_step(model, net, spectral, rows, penalties, radius, damping, fracti
 
 def gn_step(rows, state, options):
     """One accepted step of full Gauss-Newton."""
-    if level_ends(state, options):
+    if level_ends(state, options, patience(rows, options)):
         state = next_level(state, options)
-    batch = current_batch(rows, options, state.iteration)
-    penalties = chosen_penalties(state.net.theta, batch, options)
+    before = state
+    batch, share = current_batch(rows, options, state.iteration)
+    penalties = chosen_penalties(state.net.theta, rows, options)
     net = jax.device_put(state.net)
     loss = float(objective(options.model, net, batch, penalties))
     spectral, gradient, inner = full_model(
@@ -128,8 +133,17 @@ def gn_step(rows, state, options):
     attempt = partial(try_full_step, options.model, net, spectral, batch, penalties)
     state = state._replace(net=net, loss=loss)
     trial, state, trials, gain = accepted_trial(state, attempt, options)
-    state = state._replace(work=state.work + 2 + 2 * int(inner) + trials)
-    return finish(state, options, trial, gain, inner, gradient, spectral)
+    work = share * (2 + 2 * int(inner) + trials)
+    state = state._replace(work=state.work + work)
+    found = finish(state, options, trial, gain, inner, gradient, spectral)
+    if batch is rows:
+        return found
+    return on_all_rows(as_it_is, rows, before, *found, options, penalties)
+
+
+def as_it_is(model, net, rows, penalties):
+    """The network, and its objective."""
+    return net, objective(model, net, rows, penalties)
 
 
 # --- L-BFGS on the reduced objective -------------------------------------------------
@@ -158,18 +172,33 @@ def lbfgs_start(theta):
         return _LBFGS.init(theta)
 
 
+def forgotten(memory):
+    """The memory without the value and gradient that the last line search ended with.
+
+    They are of no use where the step was not taken, or the objective is another one.
+    """
+    search = memory[-1]
+    return *memory[:-1], search._replace(value=jnp.full_like(search.value, jnp.inf))
+
+
 @partial(jax.jit, static_argnames="model")
 def lbfgs_iterate(model, net, memory, rows, penalties):
     """One step with a line search for the strong Wolfe conditions."""
     reduced = partial(reduced_objective, model, net.output, rows, penalties)
-    value, gradient = jax.value_and_grad(reduced)(net.theta)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        # Those of the last line search, unless the memory is empty.
+        value, gradient = optax.value_and_grad_from_state(reduced)(
+            net.theta, state=memory
+        )
         move, memory = _LBFGS.update(
             gradient, memory, net.theta, value=value, grad=gradient, value_fn=reduced
         )
     theta = jax.tree.map(lambda p, u: p + u, net.theta, move)
     inner = solve_inner(model, theta, rows, penalties, net.output)
     better = inner.loss < value
+    memory = jax.tree.map(
+        lambda kept, lost: jnp.where(better, kept, lost), memory, forgotten(memory)
+    )
     moved = jax.tree.map(
         lambda new, old: jnp.where(better, new, old),
         Net(theta, inner.output),
@@ -182,18 +211,31 @@ def lbfgs_iterate(model, net, memory, rows, penalties):
 
 def lbfgs_step(rows, state, options):
     """One step of L-BFGS on the reduced objective."""
-    if level_ends(state, options):
+    if not jax.tree.leaves(state.net.theta):
+        return output_layer_only(state)
+    if level_ends(state, options, patience(rows, options)):
         state = next_level(state, options)
-    batch = current_batch(rows, options, state.iteration)
-    penalties = chosen_penalties(state.net.theta, batch, options)
-    net = jax.device_put(state.net)
-    memory = lbfgs_start(net.theta) if state.memory is None else state.memory
-    net, memory, before, loss, size, info = lbfgs_iterate(
+    before = state
+    batch, share = current_batch(rows, options, state.iteration)
+    penalties = chosen_penalties(state.net.theta, rows, options)
+    net, memory = jax.device_put((state.net, state.memory))
+    # What it remembers belongs to one batch.
+    other = batch is not rows and state.iteration % options.iterations_per_batch == 0
+    if memory is None or other:
+        memory = lbfgs_start(net.theta)
+    elif options.gcv:
+        memory = forgotten(memory)
+    # The value and gradient, unless they are known, and the new output layer.
+    work = 1 if np.isfinite(memory[-1].value) else 3
+    net, memory, value, loss, size, info = lbfgs_iterate(
         options.model, net, memory, batch, penalties
     )
-    trials = int(info.num_linesearch_steps)
-    state = state._replace(net=net, memory=memory, work=state.work + 2 + 2 * trials)
-    state, report = descent(state, options, float(before), float(loss), float(size))
+    work = share * (work + 2 * int(info.num_linesearch_steps))
+    state = state._replace(net=net, memory=memory, work=state.work + work)
+    found = descent(state, options, float(value), float(loss), float(size))
+    if batch is not rows:
+        found = on_all_rows(inner_problem, rows, before, *found, options, penalties)
+    state, report = found
     return state, report._replace(step_size=float(memory[-1].learning_rate))
 
 
@@ -229,10 +271,9 @@ class Epoch(NamedTuple):
     n_batches: jnp.ndarray
 
 
-@partial(jax.jit, static_argnames="length")
-def ordered(rows, order, n_batches, length):
+@jax.jit
+def ordered(rows, order, n_batches):
     """The rows in another order, filled up to a whole number of batches."""
-    del length
     return Epoch(Rows(*(a[order] for a in rows)), n_batches)
 
 
@@ -247,7 +288,7 @@ def epoch_of(rows, options, iteration):
     order = np.append(order, order[: n_batches * b - len(order)])
     length = -(-len(weight) // b) * b
     order = np.append(order, np.zeros(length - len(order), order.dtype))
-    return ordered(rows, order.astype(np.int32), np.int32(n_batches), length), b
+    return ordered(rows, order.astype(np.int32), np.int32(n_batches)), b
 
 
 @partial(jax.jit, static_argnames=("model", "name", "batch_size"))
@@ -256,7 +297,7 @@ def optimiser_epoch(model, name, net, memory, epoch, penalties, rate, batch_size
 
     def update(k, carry):
         net, memory = carry
-        batch = _batch(epoch.rows, k, batch_size)
+        batch = _batch(epoch, k, batch_size)
         gradient = jax.grad(objective, argnums=1)(model, net, batch, penalties)
         with jax.numpy_dtype_promotion("standard"):
             move, memory = _OPTIMISERS[name].update(gradient, memory)
@@ -270,7 +311,7 @@ def fgn_epoch(model, net, epoch, penalties, rate, damping, batch_size):
     """One pass of matrix-free FGN steps on all weights."""
 
     def update(k, net):
-        batch = _batch(epoch.rows, k, batch_size)
+        batch = _batch(epoch, k, batch_size)
         label = jnp.argmax(batch.y, axis=1).astype(jnp.int32)
 
         def logits(net):
@@ -289,11 +330,12 @@ def fgn_epoch(model, net, epoch, penalties, rate, damping, batch_size):
     return lax.fori_loop(jnp.int32(0), epoch.n_batches, update, net)
 
 
-def _batch(rows, k, batch_size):
+def _batch(epoch, k, batch_size):
+    """A batch, whose weights are of sum one on average: their mean is the objective."""
     x, y, weight = (
-        lax.dynamic_slice_in_dim(a, k * batch_size, batch_size) for a in rows
+        lax.dynamic_slice_in_dim(a, k * batch_size, batch_size) for a in epoch.rows
     )
-    return Rows(x, y, weight / jnp.sum(weight))
+    return Rows(x, y, weight * epoch.n_batches.astype(weight.dtype))
 
 
 @partial(jax.jit, static_argnames="name")
