@@ -512,6 +512,29 @@ def test_networks_of_equal_words_are_equal():
         network.set_params(wide=3)
 
 
+@pytest.mark.parametrize("network", [MLP((3,)), NeuralODE(2, n_cells=2, n_levels=1)])
+def test_posterior_has_the_penalties_of_the_objective(network):
+    model, net, rows, penalties, inner = solved("squared", 3, network=network)
+    net = Net(net.theta, inner.output)
+    flat, unravel = ravel_pytree(net)
+
+    def values(flat):
+        net = unravel(flat)
+        return gnvpro.features(model, net.theta, rows.x) @ net.output
+
+    def penalty(flat):
+        net = unravel(flat)
+        return gnvpro.penalty(model, net.theta, net.output, penalties)
+
+    rows_of = np.asarray(jax.jacobian(values)(flat))
+    expected = np.einsum("i,iqa,iqb->ab", rows.weight, rows_of, rows_of)
+    expected = expected + np.asarray(jax.hessian(penalty)(flat))
+    root = np.asarray(gnvpro.posterior(model, net, rows, penalties, True).root)
+    np.testing.assert_allclose(
+        np.tril(root) @ np.tril(root).T, expected, atol=1e-11 * np.max(expected)
+    )
+
+
 # --- the schedule --------------------------------------------------------------------
 
 

@@ -570,7 +570,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
             Target values.
 
         sample_weight : array-like of shape (n_samples,), default=None
-            Non-negative weights; all equal where not given.
+            Non-negative weights; all equal where not given. ``alpha_output="gcv"`` and
+            standard deviations count rows by them: weight 2 is a row that is there
+            twice.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their loss goes to ``convergence_log_["val_loss"]``,
@@ -611,6 +613,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         X, y = X[kept], y[kept]
         if self.early_stopping and validation is None:
             (X, y, weight), validation = self._split_rows((X, y), weight, rng)
+            n_samples *= 1 - self.validation_fraction
         self._fit(
             X,
             y,

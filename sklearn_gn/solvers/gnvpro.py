@@ -1091,6 +1091,18 @@ def _joint_rows(model, net, x, whole):
     return jnp.concatenate([jv, linear], axis=2)
 
 
+def penalty_matrix(model, net, penalties, k):
+    """Second derivative of the penalties in (theta, W), or in k output weights."""
+    flat, unravel = ravel_pytree(net.theta)
+    eye = jnp.eye(k, dtype=flat.dtype)
+    if k < flat.size + net.output.size:
+        return penalties.alpha_output * eye
+    smooth = jax.vmap(lambda d: ravel_pytree(penalty_product(model, unravel(d)))[0])
+    n = flat.size
+    matrix = penalties.alpha_output * eye
+    return matrix.at[:n, :n].set(penalties.alpha * smooth(eye[:n, :n]))
+
+
 @partial(jax.jit, static_argnames=("model", "whole"))
 def posterior(model, net, rows, penalties, whole):
     """The Gauss-Newton matrix in (theta, W), or in W for given features."""
@@ -1099,13 +1111,11 @@ def posterior(model, net, rows, penalties, whole):
     weighted = jnp.sqrt(rows.weight)[:, None, None] * jacobian
     weighted = weighted.reshape(-1, k)
     matrix = symmetric_product(weighted.T)
-    n_output = net.output.size if whole else k
-    shift = jnp.full(k, penalties.alpha_output).at[: k - n_output].set(penalties.alpha)
+    total = matrix + penalty_matrix(model, net, penalties, k)
     # Enough to factor a singular matrix: directions without information keep a
     # variance that is large, not infinite.
     floor = k * jnp.finfo(matrix.dtype).eps * jnp.trace(matrix)
-    shift = jnp.maximum(shift, floor)
-    total = matrix + jnp.diag(shift)
+    total = total + floor * jnp.eye(k, dtype=matrix.dtype)
     root = lax.linalg.cholesky(total, symmetrize_input=False)
     half = lax.linalg.triangular_solve(root, matrix, left_side=True, lower=True)
     back = lax.linalg.triangular_solve(
