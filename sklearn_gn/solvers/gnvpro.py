@@ -1094,12 +1094,12 @@ def _joint_rows(model, net, x, whole):
 def penalty_matrix(model, net, penalties, k):
     """Second derivative of the penalties in (theta, W), or in k output weights."""
     flat, unravel = ravel_pytree(net.theta)
-    eye = jnp.eye(k, dtype=flat.dtype)
-    if k < flat.size + net.output.size:
-        return penalties.alpha_output * eye
-    smooth = jax.vmap(lambda d: ravel_pytree(penalty_product(model, unravel(d)))[0])
-    n = flat.size
+    eye = jnp.eye(k, dtype=net.output.dtype)
     matrix = penalties.alpha_output * eye
+    n = flat.size
+    if n == 0 or k < n + net.output.size:
+        return matrix
+    smooth = jax.vmap(lambda d: ravel_pytree(penalty_product(model, unravel(d)))[0])
     return matrix.at[:n, :n].set(penalties.alpha * smooth(eye[:n, :n]))
 
 
