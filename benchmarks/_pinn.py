@@ -116,7 +116,7 @@ class Recorder:
                 "error": self.score(fitted_estimator),
             }
         )
-        self.rows, self.options, self.state = run.rows, run.options, run.final_state
+        self.rows, self.options, self.state = run.data, run.options, run.final_state
         self._spent += time.perf_counter() - begun
         return used >= self.seconds
 

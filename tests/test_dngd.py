@@ -12,7 +12,7 @@ from sklearn_gn.curvature import jacobian as operators
 from sklearn_gn.curvature.damping import Nielsen
 from sklearn_gn.curvature.nystrom import nystrom, preconditioner
 from sklearn_gn.curvature.trees import add
-from sklearn_gn.networks.taylor import Rows
+from sklearn_gn.networks.taylor import Rows, _group_sums
 from sklearn_gn.pde import (
     Box,
     Dirichlet,
@@ -20,13 +20,15 @@ from sklearn_gn.pde import (
     Neumann,
     Periodic,
     Problem,
+    Robin,
     Unknown,
     d,
     div,
     grad,
+    hessian,
 )
 from sklearn_gn.pde.problems import Kovasznay, PoissonBall
-from sklearn_gn.solvers import dngd, pinn_baselines
+from sklearn_gn.solvers import dngd, pinn_baselines, pinn_sampling
 from sklearn_gn.solvers.pinn_fit import total_loss
 from sklearn_gn.solvers.pinn_residuals import (
     ClassModel,
@@ -37,7 +39,7 @@ from sklearn_gn.solvers.pinn_residuals import (
     second_derivative,
     start_parameters,
 )
-from sklearn_gn.solvers.pinn_sampling import batch_of
+from sklearn_gn.solvers.pinn_sampling import Sampler, batch_of
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -52,6 +54,19 @@ def diffusion(u, x, a):
 
 def beam(u, x):
     return d(u, "x", "x", "x", "x") - 1
+
+
+def twisted(u, x):
+    bend = hessian(u)(x)
+    return bend[0, 0] + bend[0, 1] + u(x) * bend[1, 1]
+
+
+def discovery(u, x, a, b, c):
+    return d(u, "t") + a * u + b * d(u, "x") + c * d(u, "x", "x")
+
+
+def anisotropic(u, x, a, b):
+    return a * d(u, "x", "x") + b * d(u, "y", "y")
 
 
 SQUARE = Box(x=(0.0, 1.0), y=(-1.0, 1.0))
@@ -71,6 +86,7 @@ PROBLEMS = {
     ),
     "kovasznay": Kovasznay(),
     "beam": Problem(beam, Box(x=(0.0, 1.0)), (Dirichlet(0.0),)),
+    "twisted": Problem(twisted, SQUARE, (Robin(1.0, 2.0, 0.5),)),
     "ball": PoissonBall(4),
 }
 ROWS = {
@@ -78,6 +94,7 @@ ROWS = {
     "diffusion": Rows((0, 1), (((0, 0), (1, 1)),)),
     "kovasznay": Rows((0, 1), (((0, 0), (1, 1)),)),
     "beam": None,
+    "twisted": Rows((0, 1), (((0, 0), (0, 1)), ((1, 1),))),
     "ball": Rows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),)),
 }
 
@@ -90,9 +107,60 @@ def setting(name, n_interior=9, n_boundary=6):
     params = start_parameters(rng, sizes, problem.unknown.values())
     kinds = problem.residual_classes()
     batches = tuple(batch_of(*points[k.name], k.weight, "float64") for k in kinds)
-    rows = needed_rows(problem, kinds, batches, params.extra)
+    rows = needed_rows(problem, params.extra)
     model = Model(problem, ("tanh", "sin"), tuple(map(ClassModel, kinds, rows)))
     return model, params, batches
+
+
+@pytest.mark.parametrize(
+    ("residual", "axes", "start", "second"),
+    [
+        (discovery, "xt", dict.fromkeys("abc", Unknown(0.0)), (((0, 0),),)),
+        (
+            anisotropic,
+            "xy",
+            dict.fromkeys("ab", Unknown(1.0)),
+            (((0, 0),), ((1, 1),)),
+        ),
+    ],
+    ids=["zero", "equal"],
+)
+def test_rows_are_those_of_all_coefficients_to_come(residual, axes, start, second):
+    domain = Box(**{axis: (0.0, 1.0) for axis in axes})
+    problem = Problem(residual, domain, coefficients=start)
+    initial = np.array([unknown.initial for unknown in start.values()])
+    assert needed_rows(problem, initial) == (Rows((0, 1), second),)
+
+
+def test_rows_are_those_of_all_faces():
+    problem = Problem(beam, Box(x=(0, 1), y=(0, 1)), (Neumann(0.0, n_points=1),))
+    assert needed_rows(problem, np.zeros(0))[1] == Rows((0, 1), ())
+
+
+def test_sums_over_groups_of_pairs():
+    values = np.random.RandomState(0).standard_normal((6, 2))
+    diagonal, mixed = ((0, 0), (1, 1), (2, 2)), ((0, 1), (0, 2))
+    rows = Rows((0, 1, 2), (diagonal, ((1, 2),), mixed))
+    expected = np.add.reduceat(values, [0, 3, 4])
+    np.testing.assert_allclose(_group_sums(rows, values), expected, rtol=1e-14)
+    # A matrix would have 16 GB.
+    alone = tuple(((i, j),) for i in range(300) for j in range(i, 300))
+    assert _group_sums(Rows(tuple(range(300)), alone), values) is values
+
+
+def test_residuals_that_attract_points_have_the_axes_of_the_draw(monkeypatch):
+    seen = []
+
+    def squares(model, net, batch):
+        seen.append(batch.axes)
+        return np.ones(len(batch.x))
+
+    monkeypatch.setattr(pinn_sampling, "_squares", squares)
+    sampler = Sampler(4, 0, "residual", "float64", n_directions=2)
+    model = Model(PROBLEMS["ball"], (), ())
+    (batch,) = sampler.draw(model, 0, 0, 1, net=())
+    assert len(batch.x) == 4
+    np.testing.assert_array_equal(batch.axes, seen[0])
 
 
 def flat(params):
@@ -105,14 +173,14 @@ def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
     every = batch._replace(axes=rng.permutation(4).astype(np.int32))
     exact = jax.jit(partial(residuals, model))(params, (batch,))
     kind = model.classes[0].residual
-    (rows,) = needed_rows(model.problem, (kind,), (every,), params.extra)
+    (rows,) = needed_rows(model.problem, params.extra, every.axes)
     assert rows == Rows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),))
     sparse = model._replace(classes=(ClassModel(kind, rows),))
     find = jax.jit(jacobian, static_argnames="model")
     r, parts = find(sparse, params, (every,))
     np.testing.assert_allclose(r, exact, rtol=1e-12)
     some = batch._replace(axes=np.array([2, 0], np.int32))
-    (rows,) = needed_rows(model.problem, (kind,), (some,), params.extra)
+    (rows,) = needed_rows(model.problem, params.extra, some.axes)
     sparse = model._replace(classes=(ClassModel(kind, rows),))
     r, parts = find(sparse, params, (some,))
     plain = sparse._replace(classes=(ClassModel(kind, None),))
@@ -193,9 +261,10 @@ def steps(model, params, batches, shift, jacobi):
     )
 
 
-# The error of the step grows with one over the damping. Eigenvectors know small
-# eigenvalues to rounding of the largest; refinement through J wins most of that back.
-GROWTH = {"eigenvectors": 2e-15, "cholesky": 1e-18, "conjugate_gradients": 1e-20}
+# Errors of the step, which in the primal form grow with the condition of J, one over
+# the root of the damping. Conjugate gradients have a tolerance.
+ERROR = {"eigenvectors": 3e-13, "cholesky": 3e-13, "conjugate_gradients": 5e-11}
+GROWTH = {"eigenvectors": 2e-12, "cholesky": 3e-13, "conjugate_gradients": 2e-14}
 
 
 @pytest.mark.parametrize(
@@ -220,7 +289,8 @@ def test_damped_step_is_that_of_the_augmented_system(n_interior, n_boundary, jac
         for how, (step, promised, length, _) in found.items():
             assert length == pytest.approx(np.linalg.norm(correction), rel=1e-2)
             error = np.linalg.norm(flat(step) - expected) / np.linalg.norm(expected)
-            assert error <= 1e-9 + GROWTH[how] / ratio
+            growth = GROWTH[how] / np.sqrt(ratio) if len(r) > n else 0
+            assert error <= ERROR[how] + growth
             linear_loss = 0.5 * np.sum((r + matrix @ flat(step)) ** 2)
             assert promised == pytest.approx(0.5 * r @ r - linear_loss, rel=1e-10)
 

@@ -26,6 +26,7 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pde.problems import Burgers, Kovasznay
 from sklearn_gn.solvers import PINN_SOLVERS, dngd
+from sklearn_gn.solvers.pinn_fit import rebalanced
 
 pd = pytest.importorskip("pandas")
 
@@ -51,6 +52,18 @@ def exponential(x):
 
 def membrane(u, x):
     return laplacian(u)(x) + 1
+
+
+def oscillator(u, t, mass, stiffness):
+    return mass * d(u, "t", "t") + d(u, "t") + stiffness * u
+
+
+def radial(u, x):
+    return d(u, "r", "r")(x) + d(u, "r")(x) / x[0]
+
+
+def vanishing_inside(x, u):
+    return jnp.log(x[0]) * u
 
 
 DECAY = Problem(
@@ -191,6 +204,26 @@ def test_weights_are_repetitions(n_targets):
     np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-9)
 
 
+def test_hundreds_of_features_are_no_hundreds_of_derivatives():
+    X = np.random.RandomState(0).normal(size=(20, 300))
+    solver = PINNSolver(hidden_layer_sizes=(2,), max_iter=10, random_state=0)
+    quiet(solver.fit, X, X[:, 0])
+    assert solver.score(X, X[:, 0]) > 0.5
+
+
+def test_observations_stay_where_the_transform_is_finite():
+    problem = Problem(
+        radial,
+        Box(r=(1.0, 2.0)),
+        (Dirichlet(np.log(2), on="r=max"),),
+        transform=vanishing_inside,
+    )
+    r = np.linspace(1.1, 1.9, 5)
+    solver = quiet(small(problem).fit, r[:, None], np.log(r))
+    assert solver.stop_reason_ != "non_finite"
+    np.testing.assert_allclose(solver.predict(r[:, None]), np.log(r), atol=1e-3)
+
+
 # --- inverse problems ----------------------------------------------------------------
 
 
@@ -242,6 +275,20 @@ def test_a_viscosity_is_recovered_from_some_noisy_velocities():
     assert solver.score(table, y) > 0.99
 
 
+def test_coefficients_are_found_from_zero():
+    problem = Problem(
+        oscillator,
+        Box(t=(0.0, 2.0)),
+        coefficients={"mass": Unknown(0.0), "stiffness": Unknown(0.0)},
+    )
+    t = np.linspace(0, 2, 30)
+    y = np.exp(-t) + np.exp(-3 * t)
+    solver = quiet(small(problem, max_iter=60).fit, t[:, None], y)
+    assert solver.coefficients_["mass"] == pytest.approx(1 / 4, rel=1e-3)
+    assert solver.coefficients_["stiffness"] == pytest.approx(3 / 4, rel=1e-3)
+    assert all(std > 0 for std in solver.coefficients_std_.values())
+
+
 # --- settings ------------------------------------------------------------------------
 
 
@@ -260,6 +307,7 @@ def test_a_viscosity_is_recovered_from_some_noisy_velocities():
         {"sampling": "uniform", "resample": "drift"},
         {"geodesic_acceleration": False},
         {"single_precision_iter": 3},
+        {"dtype": "float32"},
         {"activation": "sin"},
         {"n_interior": 80},  # more residuals than weights: the primal form
     ],
@@ -282,6 +330,26 @@ def test_other_solvers_lower_the_loss(solver):
     assert log["loss"][-1] < 0.1 * log["loss"][0] or log["loss"][-1] < 1e-5
     assert fitted.relative_error() < 0.2
     assert fitted.gram_spectrum_.size == 0
+
+
+def test_single_precision_does_not_end_a_fit_that_goes_on_in_double():
+    solver = small(single_precision_iter=60, max_iter=90, resample=None)
+    quiet(solver.fit)
+    loss = solver.convergence_log_["loss"]
+    assert loss[60:].min() < 1e-2 * loss[:60].min()
+
+
+def test_balance_evens_out_and_ignores_a_class_without_loss():
+    def settled(losses):
+        balance = np.ones(2)
+        for _ in range(500):
+            balance = rebalanced(np.array(losses), balance)
+        return balance
+
+    np.testing.assert_allclose(settled([1.0, 3.0]), [1.5, 0.5], rtol=1e-9)
+    high, low = settled([0.0, 1.0])
+    assert high / low == pytest.approx(2e6, rel=1e-9)
+    np.testing.assert_array_equal(settled([0.0, 0.0]), 1)
 
 
 def decay_of(rate):
@@ -359,6 +427,24 @@ def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(words, tmp_path):
     )
 
 
+@pytest.mark.parametrize("seed", [None, np.random.RandomState(1)])
+def test_a_fit_without_a_seed_is_resumed_with_its_own_points(seed, tmp_path):
+    def fit(seed, *callbacks, max_iter=8):
+        model = small(tol=0.0, resample=2, max_iter=max_iter, random_state=seed)
+        return quiet(model.set_callbacks(*callbacks).fit)
+
+    whole = fit(np.random.RandomState(0))
+    path = tmp_path / "fit.ckpt"
+    fit(np.random.RandomState(0), Checkpoint(path), max_iter=5)
+    resumed = fit(seed, Checkpoint(path))
+    for name in ("loss", "val_loss", "relative_error"):
+        np.testing.assert_array_equal(
+            resumed.convergence_log_[name], whole.convergence_log_[name]
+        )
+    np.testing.assert_array_equal(resumed.coefs_[0], whole.coefs_[0])
+    assert resumed.fresh_loss_ == whole.fresh_loss_
+
+
 def test_a_problem_that_cannot_be_pickled_is_named_by_the_checkpoint(tmp_path):
     problem = Problem(lambda u, x: d(u, "t") + u, Box(t=(0, 1)), (Initial(1.0),))
     solver = small(problem).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
@@ -388,7 +474,9 @@ def test_warm_start_goes_on_and_refuses_other_networks():
     solver = quiet(small(warm_start=True, resample=None, max_iter=5).fit)
     first = solver.convergence_log_["loss"]
     quiet(solver.fit)
-    assert solver.convergence_log_["loss"][0] < first[-1]
+    second = solver.convergence_log_["loss"]
+    assert second[0] <= first[-1] * (1 + 1e-9)
+    assert second[-1] < first[-1]
     with pytest.raises(ValueError, match="warm_start=True continues"):
         solver.set_params(hidden_layer_sizes=(5,)).fit()
 
@@ -429,6 +517,18 @@ def test_a_loss_that_is_small_on_training_points_only_warns():
     assert solver.fresh_loss_ <= log["val_loss"].min()
 
 
+def test_the_warning_measures_by_an_untrained_network():
+    solver = small()
+    solver.convergence_log_ = {"loss": np.array([1e-23]), "val_loss": np.array([1e-20])}
+    solver._warn_if_overfitted(1.0)  # of a warm start: solved all along
+    solver.convergence_log_ = {
+        "loss": np.array([1.0, 1e-9]),
+        "val_loss": np.array([np.inf, 1e-2]),
+    }
+    with pytest.warns(ConvergenceWarning, match="not to be trusted"):
+        solver._warn_if_overfitted(1.0)
+
+
 @pytest.mark.parametrize(
     ("solver", "data", "message"),
     [
@@ -445,11 +545,27 @@ def test_a_loss_that_is_small_on_training_points_only_warns():
             r"X has the columns \['s'\]; the axes are \['t'\]",
         ),
         (small(n_boundary=0), (), "n_boundary=0 is too few"),
+        (small(), (None, None, [1.0]), "sample_weight needs observations"),
+        (
+            small(hidden_layer_sizes=(50.7,)),
+            (),
+            r"hidden_layer_sizes must hold positive whole numbers, got \(50.7,\)",
+        ),
+        (
+            small(hidden_layer_sizes=(-3,)),
+            (),
+            r"hidden_layer_sizes must hold positive whole numbers, got \(-3,\)",
+        ),
     ],
 )
 def test_bad_input_is_named(solver, data, message):
     with pytest.raises(ValueError, match=message):
         solver.fit(*data)
+
+
+def test_validation_data_alone_are_refused():
+    with pytest.raises(ValueError, match="X_val needs observations: X and y"):
+        small().fit(X_val=[[0.5]], y_val=[1.0])
 
 
 def test_bad_questions_are_named():

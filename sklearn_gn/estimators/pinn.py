@@ -24,10 +24,11 @@ from sklearn_gn.estimators._base import (
 )
 from sklearn_gn.estimators._scaling import Scaling
 from sklearn_gn.networks._base import activation_function
+from sklearn_gn.networks.taylor import Rows
 from sklearn_gn.pde import Box, Problem, ResidualClass
 from sklearn_gn.solvers import PINN_SOLVERS
 from sklearn_gn.solvers.dngd import gramian_eigenvalues
-from sklearn_gn.solvers.pinn_fit import Options, Points, total_loss
+from sklearn_gn.solvers.pinn_fit import Observed, Options, total_loss
 from sklearn_gn.solvers.pinn_posterior import (
     coefficient_deviations,
     linear_model,
@@ -45,12 +46,15 @@ from sklearn_gn.solvers.pinn_residuals import (
     solution,
     start_parameters,
 )
-from sklearn_gn.solvers.pinn_sampling import NoPoints, Sampler, batch_of
+from sklearn_gn.solvers.pinn_sampling import (
+    REFERENCE_FLOATS,
+    NoPoints,
+    Sampler,
+    batch_of,
+)
 
-_REFERENCE_POINTS = 2000
-_REFERENCE_FLOATS = 2**22
 _OVERFITTED = 100.0  # fresh over training loss, beyond which a fit warns
-_SOLVED = 1e-6  # of the largest fresh loss, below which it does not
+_SOLVED = 1e-6  # of an untrained network's fresh loss, below which it does not
 _LEARNING_RATES = {"adam": 1e-3, "sgd": 1e-2}
 _LARGEST_INT = np.iinfo(np.int32).max
 _JACOBIAN_FLOATS = 2**27
@@ -440,7 +444,8 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         observed = self._observations(X, y, sample_weight, X_val, y_val, rng)
         problem, scaling, training, validation, data = observed
         seed = rng.randint(_LARGEST_INT)
-        start = self._start(problem, rng)
+        untrained = self._untrained(problem, rng)
+        start = self._start(untrained)
         sampler = NoPoints()
         if self.problem is not None:
             sampler = Sampler(
@@ -450,19 +455,22 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
                 self.dtype,
                 self.n_directions,
             )
-        models = self._models(problem, sampler, training, seed, start.extra)
-        fresh = sampler.fresh(models[-1], seed)
-        if training is not None and (validation is not None or fresh):
-            fresh = (*fresh, training if validation is None else validation)
-        points = Points(training, fresh, self._reference(seed))
+        models = self._models(problem, sampler, training, untrained.extra)
         options = self._options(models, sampler, seed)
+
+        def fresh_loss(net):
+            # A resumed fit has the points of the seed that it began with.
+            with _jax.scope(self.dtype, self.device):
+                return float(total_loss(models[-1], net, run.data.fresh))
+
+        has_fresh = self.problem is not None or validation is not None
         run = FitRun(
             self,
             solver,
-            (points, options),
+            (Observed(training, validation), options),
             [start],
             loss_scale=1.0 if scaling is None else scaling.loss_scale,
-            val_loss=self._validation_loss(models[-1], fresh),
+            val_loss=fresh_loss if has_fresh else None,
         )
         if self.problem is not None:
             run.monitor = "val_loss"
@@ -472,14 +480,16 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             data=data,
             attributes=lambda net: {"_fitted": _Fitted(models[-1], net, scaling)},
         )
-        self._set_fitted(run, points, models[-1], scaling)
-        self._warn_if_overfitted()
+        self._set_fitted(run, models[-1], scaling)
+        if self.problem is not None:
+            self._warn_if_overfitted(run.val_loss(untrained))
         return self
 
     def _observations(self, X, y, sample_weight, X_val, y_val, rng):
         """Problem, units, batches of observations, and the data for callbacks."""
         data = {"X": X, "y": y, "metadata": None}
         if self.problem is not None and X is None and y is None:
+            _check_absent(sample_weight=sample_weight, X_val=X_val, y_val=y_val)
             self.problem.check()
             self.n_features_in_ = self.problem.domain.dim
             return self.problem, None, None, None, data
@@ -558,15 +568,16 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         return tuple(problem.outputs.index(name) for name in names)
 
     def _data_batch(self, X, y, weight, scaling):
-        """Observations, padded by rows of weight zero."""
+        """Observations, padded by their last row with weight zero."""
         if scaling is not None:
             X, y = scaling.x(X), (y - scaling.y_center) / scaling.y_scale
         n = _jax.row_bucket(len(X))
-        X, y, weight = (_jax.pad_rows(a, n) for a in (X, y, weight))
-        weight = n * self.observation_weight * weight
-        return batch_of(X[:, None], y, weight, self.dtype)
+        # Zeros may lie outside of a domain.
+        rows = np.minimum(np.arange(n), len(X) - 1)
+        weight = n * self.observation_weight * _jax.pad_rows(weight, n)
+        return batch_of(X[rows, None], y[rows], weight, self.dtype)
 
-    def _models(self, problem, sampler, training, seed, extra):
+    def _models(self, problem, sampler, training, extra):
         """What is compiled, for each stage of the curriculum."""
         sizes, names = self._widths(), self.activation
         names = (names,) * len(sizes) if isinstance(names, str) else tuple(names)
@@ -579,7 +590,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             activation_function(name)
         problems = [self._stage(problem, stage) for stage, _ in self._curriculum()]
         return tuple(
-            self._model(problem, names, sampler, training, seed, extra)
+            self._model(problem, names, sampler, training, extra)
             for problem in (*problems, problem)
         )
 
@@ -615,32 +626,18 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             )
         return stage
 
-    def _model(self, problem, names, sampler, training, seed, extra):
-        model = Model(problem, names, ())
-        batches = sampler.draw(model, seed, 0, 0)
-        kinds = list(problem.residual_classes()) if batches else []
+    def _model(self, problem, names, sampler, training, extra):
+        classes = ()
+        if self.problem is not None:
+            axes = sampler.directions(problem.domain, np.random.RandomState(0))
+            with _jax.scope("float64", self.device):
+                rows = needed_rows(problem, extra, axes)
+            classes = tuple(map(ClassModel, problem.residual_classes(), rows))
         if training is not None:
-            residual = _Observations(self._observed)
-            kinds.append(ResidualClass("data", residual, 1, 1.0, len(self._observed)))
-            batches = (*batches, training)
-        with _jax.scope("float64", self.device):
-            rows = needed_rows(
-                problem, tuple(kinds), tuple(map(_double, batches)), extra
-            )
-        return model._replace(classes=tuple(map(ClassModel, kinds, rows)))
-
-    def _reference(self, seed):
-        """Points at which the log compares with the exact solution."""
-        problem = self.problem
-        if problem is None or problem.exact is None:
-            return None
-        n = min(_REFERENCE_POINTS, max(64, _REFERENCE_FLOATS // problem.domain.dim))
-        rng = np.random.RandomState(seed)
-        points, values = problem.reference(n, rng)
-        if len(points) > n:
-            chosen = np.sort(rng.permutation(len(points))[:n])
-            points, values = points[chosen], values[chosen]
-        return self._cast(points), self._cast(values)
+            n = len(self._observed)
+            kind = ResidualClass("data", _Observations(self._observed), 1, 1.0, n)
+            classes = (*classes, ClassModel(kind, Rows()))  # of values alone
+        return Model(problem, names, classes)
 
     def _options(self, models, sampler, seed):
         rule = isinstance(self.damping, str)
@@ -665,17 +662,24 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             seed=np.int32(seed),
         )
 
-    def _start(self, problem, rng):
+    def _untrained(self, problem, rng):
         sizes = problem.n_inputs, *self._widths(), len(problem.outputs)
         net = start_parameters(rng, sizes, problem.unknown.values())
-        if self.warm_start and hasattr(self, "_fitted"):
-            net = self._previous(net)
         return _jax.map_leaves(self._cast, net)
 
     def _widths(self):
-        return np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=int)).tolist()
+        widths = np.atleast_1d(self.hidden_layer_sizes).tolist()
+        if not all(isinstance(w, Integral) and w > 0 for w in widths):
+            raise ValueError(
+                "hidden_layer_sizes must hold positive whole numbers, got "
+                f"{self.hidden_layer_sizes!r}."
+            )
+        return widths
 
-    def _previous(self, new):
+    def _start(self, new):
+        """The network to begin with: a new one, or the previous one."""
+        if not (self.warm_start and hasattr(self, "_fitted")):
+            return new
         before = self._fitted.net
         shapes = [np.shape(leaf) for leaf in _jax.leaves(before)]
         wanted = [np.shape(leaf) for leaf in _jax.leaves(new)]
@@ -684,21 +688,11 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
                 "warm_start=True continues with a network of the previous layers, "
                 f"{shapes[:-1]}, not with one of {wanted[:-1]}."
             )
-        return before
-
-    def _validation_loss(self, model, fresh):
-        if not fresh:
-            return None
-
-        def loss(net):
-            with _jax.scope(self.dtype, self.device):
-                return float(total_loss(model, net, fresh))
-
-        return loss
+        return _jax.map_leaves(self._cast, before)
 
     # -- after the fit ----------------------------------------------------------------
 
-    def _set_fitted(self, run, points, model, scaling):
+    def _set_fitted(self, run, model, scaling):
         net, state = run.best_net, run.final_state
         self._fitted = _Fitted(model, net, scaling)
         layers = [matrix.astype(np.float64) for matrix in net.layers]
@@ -724,8 +718,8 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
                 self.gram_spectrum_ = _jax.to_numpy(values)
         self._posterior = None
         if n_residuals * n_weights <= _JACOBIAN_FLOATS:
-            batches = _jax.to_numpy(state.batches)
-            self._posterior = batches, points.fresh or batches
+            batches, fresh = _jax.to_numpy((state.batches, run.data.fresh))
+            self._posterior = batches, fresh or batches
         unknown = self.coefficients_
         self.coefficients_std_ = {
             name: np.nan * value for name, value in unknown.items()
@@ -744,12 +738,12 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             linear = linear_model(model, net, batches)
             return linear, row_deviations(model, net, batches, linear, fresh)
 
-    def _warn_if_overfitted(self):
+    def _warn_if_overfitted(self, untrained_loss):
         log = self.convergence_log_
-        if self.problem is None or not len(log["loss"]):
+        if not len(log["loss"]):
             return
         loss, fresh = log["loss"][-1], log["val_loss"][-1]
-        solved = fresh < _SOLVED * log["val_loss"].max()
+        solved = math.isfinite(untrained_loss) and fresh < _SOLVED * untrained_loss
         if solved or not fresh > _OVERFITTED * loss:
             return
         warnings.warn(
@@ -944,7 +938,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
                 f"multioutput must be 'joint' or 'raw_values', got {multioutput!r}."
             )
         if X is None:
-            n = max(64, min(10_000, _REFERENCE_FLOATS // self.problem.domain.dim))
+            n = max(64, min(10_000, REFERENCE_FLOATS // self.problem.domain.dim))
             X, values = self.problem.reference(n, np.random.RandomState(0))
         else:
             X = self._points(X)
@@ -965,10 +959,11 @@ def _plain_problem(n_features, n_targets):
     )
 
 
-def _double(batch):
-    """Points in double precision."""
-    x, data, scale = (a.astype(np.float64) for a in (batch.x, batch.data, batch.scale))
-    return batch._replace(x=x, data=data, scale=scale)
+def _check_absent(**arguments):
+    """Refuse arguments that are about observations where there are none."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise ValueError(f"{name} needs observations: X and y are missing.")
 
 
 def _plain(values):

@@ -111,23 +111,24 @@ def input_stack(embedding, x, rows, axes=None):
         first = np.array(rows.first, np.int32)
         parts.append(jax.vmap(lambda i: along(embedding, i)(x))(first))
     if rows.second:
-        left, right, sums = _pairs(rows, x.dtype, [1.0, 1.0])
+        left, right = _pairs(rows)
         second = jax.vmap(lambda i, j: along(along(embedding, i), j)(x))(left, right)
-        parts.append(sums @ second)
+        parts.append(_group_sums(rows, second))
     return jnp.concatenate(parts)
 
 
-def _pairs(rows, dtype, weights):
-    """Pairs of all groups as two arrays, and the matrix that sums over each group.
+def _pairs(rows):
+    """Pairs of all groups, as two arrays."""
+    pairs = [pair for group in rows.second for pair in group]
+    return np.array(pairs, np.int32).T
 
-    ``weights`` are those of pairs of two axes and of one with itself.
-    """
-    pairs = [(pair, k) for k, group in enumerate(rows.second) for pair in group]
-    sums = np.zeros((len(rows.second), len(pairs)), dtype)
-    for n, ((i, j), k) in enumerate(pairs):
-        sums[k, n] = weights[int(i == j)]
-    left, right = np.array([pair for pair, _ in pairs], np.int32).T
-    return left, right, sums
+
+def _group_sums(rows, values):
+    """Sums over each group of what every pair has."""
+    sizes = [len(group) for group in rows.second]
+    if max(sizes) == 1:  # the matrix has the square of the number of pairs
+        return values
+    return np.repeat(np.eye(len(sizes), dtype=values.dtype), sizes, axis=1) @ values
 
 
 def activate(name, stack, rows):
@@ -222,8 +223,6 @@ def local_field(top, x0, rows, axes=None):
     """
     f = 1 + len(rows.first)
     first = np.array(rows.first, np.int32)
-    # Of a sum, every member gets an equal part: only the sum is used.
-    sizes = np.array([len(group) for group in rows.second], x0.dtype)
 
     def field(x):
         step = x - x0 if axes is None else (x - x0)[axes]
@@ -231,9 +230,12 @@ def local_field(top, x0, rows, axes=None):
         if rows.first:
             value = value + step[first] @ top[1:f]
         if rows.second:
-            left, right, sums = _pairs(rows, x0.dtype, [1.0, 0.5])
-            squares = (sums / sizes[:, None]) @ (step[left] * step[right])
-            value = value + squares @ top[f:]
+            left, right = _pairs(rows)
+            # Of a sum, every member gets an equal part: only the sum is used.
+            share = [1 / len(group) for group in rows.second for _ in group]
+            share = np.where(left == right, 0.5, 1.0) * share
+            squares = share.astype(x0.dtype) * step[left] * step[right]
+            value = value + _group_sums(rows, squares) @ top[f:]
         return value
 
     return field

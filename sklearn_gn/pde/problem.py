@@ -382,6 +382,22 @@ class Problem:
             counts[name] = (n_boundary + len(sharing) - 1 - i) // len(sharing)
         return self._draw(n_interior, counts, rng, method)
 
+    def probes(self, n, rng):
+        """Draw uniform points, as many for each residual class.
+
+        Parameters
+        ----------
+        n : int
+        rng : RandomState
+
+        Returns
+        -------
+        dict of Points
+            As from ``sample``.
+        """
+        counts = dict.fromkeys(dict(self._named_conditions()), n)
+        return self._draw(n, counts, rng, "uniform")
+
     def _draw(self, n_interior, counts, rng, method):
         x = self.domain.sample(n_interior, rng, method)
         points = {"interior": Points(x[:, None], x[:, :0])}
@@ -456,8 +472,7 @@ class Problem:
             with jax.enable_x64(True), _blaming("exact"):
                 jax.eval_shape(lambda x: self._components(self.exact(x), "exact"), x)
         rng = np.random.RandomState(0)
-        counts = dict.fromkeys(dict(self._named_conditions()), _PROBES)
-        points = self._draw(_PROBES, counts, rng, "uniform")
+        points = self.probes(_PROBES, rng)
         if self.domain.dim <= _PROBED_AXES:
             self._check_finite(points, rng)
 
@@ -476,6 +491,11 @@ class Problem:
         for condition in self.conditions:
             if not isinstance(condition, Condition):
                 raise ValueError(f"conditions must hold conditions, got {condition!r}.")
+            if condition.name == "data":
+                raise ValueError(
+                    "a condition cannot have the name 'data', which is that of the "
+                    "residuals of observations."
+                )
         names = self.outputs
         if not names or len(set(names)) < len(names) or not _all_strings(names):
             raise ValueError(f"outputs must be different names, got {names!r}.")

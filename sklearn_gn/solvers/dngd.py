@@ -136,16 +136,12 @@ def gramian_eigenvalues(model, net, batches):
 
 def by_eigenvectors(linear, net, values, vectors):
     """Any number of shifts for one eigendecomposition."""
-    dual = is_dual(linear.r, net)
-
-    def inverse(shift, b):
-        return vectors @ ((vectors.T @ b) / (values + shift))
 
     def solve(shift, right):
-        if dual:
-            return pull_back(linear, net, inverse(shift, scaled(linear, right))), 1
-        flat, unravel = ravel_pytree(pull_back(linear, net, scaled(linear, right)))
-        return unravel(inverse(shift, flat)), 1
+        def inverse(b):
+            return vectors @ ((vectors.T @ b) / (values + shift))
+
+        return refined(linear, net, inverse, shift, right), 1
 
     return solve
 
@@ -161,8 +157,25 @@ def push(linear, v):
     return scaled(linear, operators.forward(linear.parts, v))
 
 
+def refined(linear, net, inverse, shift, right):
+    """The correction from the inverse of the shifted Gramian, and a step of refinement.
+
+    The refinement is through J itself: the Gramian knows its small eigenvalues only to
+    rounding of the largest.
+    """
+    b = scaled(linear, right)
+    if is_dual(linear.r, net):
+        y = inverse(b)
+        rest = b + push(linear, pull_back(linear, net, y)) - shift * y
+        return pull_back(linear, net, y + inverse(rest))
+    gradient, unravel = ravel_pytree(pull_back(linear, net, b))
+    flat = inverse(gradient)
+    back, _ = ravel_pytree(pull_back(linear, net, push(linear, unravel(flat))))
+    return unravel(flat + inverse(gradient + back - shift * flat))
+
+
 def by_cholesky(linear, net, matrix):
-    """A factor for every shift, and one step of refinement through J itself."""
+    """A factor for every shift."""
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
 
     def solve(shift, right):
@@ -176,15 +189,7 @@ def by_cholesky(linear, net, matrix):
                 factor, half, left_side=True, lower=True, transpose_a=True
             )[:, 0]
 
-        b = scaled(linear, right)
-        if is_dual(linear.r, net):
-            y = inverse(b)
-            rest = b + push(linear, pull_back(linear, net, y)) - shift * y
-            return pull_back(linear, net, y + inverse(rest)), 1
-        gradient, unravel = ravel_pytree(pull_back(linear, net, b))
-        flat = inverse(gradient)
-        back, _ = ravel_pytree(pull_back(linear, net, push(linear, unravel(flat))))
-        return unravel(flat + inverse(gradient + back - shift * flat)), 1
+        return refined(linear, net, inverse, shift, right), 1
 
     return solve
 
@@ -491,6 +496,9 @@ _RULES = {
 def step(points, state, options):
     """One Levenberg-Marquardt step."""
     state = renewed(points, state, options)
+    if 0 < options.n_single == state.iteration:
+        # Rounding in single precision has nothing to say about it.
+        state = state._replace(memory=first_memory(options, state.net))
     model = options.models[state.stage]
     dtype = np.float32 if state.iteration < options.n_single else options.tol.dtype
     before = state.before

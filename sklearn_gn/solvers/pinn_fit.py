@@ -14,10 +14,18 @@ from sklearn_gn.solvers.pinn_residuals import relative_error, residuals
 _ROUNDING = 30  # residuals, in units in the last place, that are rounding
 _PATIENCE = 20  # iterations without a lower loss
 _BALANCE_POWER = 0.05
+_SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
+
+
+class Observed(NamedTuple):
+    """What a fit is given."""
+
+    training: Any  # Batch of observations, or None
+    validation: Any
 
 
 class Points(NamedTuple):
-    """What a fit is given: points that stay. Those to train on are drawn as it goes."""
+    """Points that stay. Those of an equation to train on are drawn as the fit goes."""
 
     data: Any  # Batch of observations, or None
     fresh: tuple  # of Batch: never trained on
@@ -86,10 +94,17 @@ def total_loss(model, net, batches):
     return 0.5 * jnp.sum(residuals(model, net, batches) ** 2)
 
 
-def prepare(points, options):
-    """Put points on the device."""
-    del options
-    return jax.device_put(points)
+def prepare(observed, options):
+    """Points that stay, the same ones for the same seed, on the device."""
+    model, seed = options.models[-1], int(options.seed)
+    fresh = options.sampler.fresh(model, seed)
+    unseen = observed.validation
+    if unseen is None and fresh:
+        unseen = observed.training
+    if unseen is not None:
+        fresh = (*fresh, unseen)
+    reference = options.sampler.reference(model.problem, seed)
+    return jax.device_put(Points(observed.training, fresh, reference))
 
 
 def renewed(points, state, options):
@@ -98,9 +113,7 @@ def renewed(points, state, options):
     if stage == state.stage and not _due(points, state, options):
         return state
     batches = draw(points, options, stage, state.draws, state.net)
-    if stage > state.stage:
-        state = state._replace(stage=stage, lowest=math.inf)
-    return state._replace(batches=batches, draws=state.draws + 1)
+    return state._replace(batches=batches, stage=stage, draws=state.draws + 1)
 
 
 def _due(points, state, options):
@@ -133,9 +146,12 @@ def ended(
     """
     model = options.models[state.stage]
     loss = float(np.sum(losses))
-    last = state.stage + 1 == len(options.models)
-    fell = loss < (1 - float(options.tol)) * state.lowest or not last
-    waited = 0 if fell else state.waited + 1
+    # Neither an easier problem nor single precision decides that nothing is gained.
+    last = (
+        state.stage + 1 == len(options.models) and state.iteration >= options.n_single
+    )
+    fell = loss < (1 - float(options.tol)) * state.lowest
+    waited = state.waited + 1 if last and not fell else 0
     eps = np.finfo(options.tol.dtype).eps
     stop = None
     if not math.isfinite(loss):
@@ -154,12 +170,12 @@ def ended(
         extra["relative_error"] = float(
             relative_error(options.models[-1], state.net, *points.reference)
         )
-    if options.balanced:
+    if options.balanced and stop is None:
         state = state._replace(balance=rebalanced(losses, state.balance))
     state = state._replace(
         loss=loss,
         waited=waited,
-        lowest=min(loss, state.lowest),
+        lowest=min(loss, state.lowest) if last else math.inf,
         iteration=state.iteration + 1,
     )
     return state, Report(
@@ -175,7 +191,12 @@ def ended(
 
 
 def rebalanced(losses, balance):
-    """Class weights that slowly even the classes' shares of the loss out."""
-    shares = np.maximum(losses * balance, np.finfo(float).tiny)
+    """Class weights that slowly even the classes' shares of the loss out.
+
+    No loss counts as less than a millionth of their mean: the weight of one that is
+    zero would grow until the others were lost beside it.
+    """
+    floor = np.maximum(_SMALLEST_LOSS * losses.mean(), np.finfo(float).tiny)
+    shares = np.maximum(losses, floor) * balance
     balance = balance * (shares.mean() / shares) ** _BALANCE_POWER
     return (balance / balance.mean()).astype(balance.dtype)

@@ -316,44 +316,48 @@ def _dense_jacobian(model, known, params, batch):
 # --- what a residual needs -----------------------------------------------------------
 
 
-def needed_rows(problem, kinds, batches, extra):
+def needed_rows(problem, extra, axes=None):
     """The derivatives of the network that each residual class depends on.
 
-    Found by differentiating it in all of them, at some of its points for random values
-    of the derivatives. Second derivatives that it depends on in the same way share a
-    row. None where it needs more than second derivatives at its own points: what it
-    makes of a Taylor polynomial differs from what it makes of the function itself.
+    Found by differentiating it in all of them, at random points for random values of
+    the derivatives, normals and coefficients. Second derivatives that it depends on in
+    the same way share a row. None where it needs more than second derivatives at its
+    own points: what it makes of a Taylor polynomial differs from what it makes of the
+    function itself. To be called in double precision.
 
     Parameters
     ----------
     problem : Problem
-    kinds : sequence of ResidualClass
-    batches : sequence of Batch
     extra : array of shape (c,)
         The coefficients that are to be found, as parameters.
+    axes : ndarray of int of shape (s,), default=None
+        Axes from which Laplacians are estimated; None: they are exact.
 
     Returns
     -------
     tuple of Rows or None
     """
-    model = Model(problem, (), ())
-    few = tuple(_few(batch) for batch in batches)
-    dim = few[0].x.shape[2] if few[0].axes is None else len(few[0].axes)
+    rng = np.random.RandomState(0)
+    model, kinds = Model(problem, (), ()), problem.residual_classes()
+    few = _probes(problem, axes, rng)
+    extra = np.asarray(extra, np.float64)
+    # A term whose coefficient starts at zero is needed, and two whose coefficients
+    # start at the same value will differ.
+    extra = extra + 0.1 * (1 + np.abs(extra)) * rng.standard_normal(extra.shape)
+    dim = problem.domain.dim if axes is None else len(axes)
     pairs = [(i, j) for i in range(dim) for j in range(i, dim)]
     full = Rows(tuple(range(dim)), tuple((pair,) for pair in pairs))
     known = tuple(ClassModel(kind, full) for kind in kinds)
-    rng = np.random.RandomState(0)
     q = len(problem.outputs)
     tops = tuple(
-        rng.standard_normal((*batch.x.shape[:2], full.size, q)).astype(extra.dtype)
-        for batch in few
+        rng.standard_normal((*batch.x.shape[:2], full.size, q)) for batch in few
     )
     found = []
     for slopes in _slopes(model, known, few, tops, extra):
         slopes = np.moveaxis(np.asarray(slopes), 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
     known = tuple(map(ClassModel, kinds, found))
-    weights = rng.standard_normal((2 * problem.n_inputs + 1, q)).astype(extra.dtype)
+    weights = rng.standard_normal((2 * problem.n_inputs + 1, q))
     both = _both_ways(model, known, few, weights, extra)
     for k, (fast, true) in enumerate(both):
         size = np.abs(true).max()
@@ -362,10 +366,18 @@ def needed_rows(problem, kinds, batches, extra):
     return tuple(found)
 
 
-def _few(batch):
-    n = max(4, min(_PROBES, _PROBED_FLOATS // batch.x.shape[2]))
-    x, data, scale = (np.asarray(a[:n]) for a in (batch.x, batch.data, batch.scale))
-    return Batch(x, data, scale, batch.axes)
+def _probes(problem, axes, rng):
+    """Points of each class, with normals in all directions.
+
+    They are more than the faces of a box in many dimensions would otherwise show.
+    """
+    n = max(4, min(_PROBES, _PROBED_FLOATS // problem.domain.dim))
+    batches = []
+    for points in problem.probes(n, rng).values():
+        normals = rng.standard_normal(points.data.shape)
+        normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+        batches.append(Batch(points.x, normals, np.ones(n), axes))
+    return tuple(batches)
 
 
 @partial(jax.jit, static_argnames=("model", "known"))

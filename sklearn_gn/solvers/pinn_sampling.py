@@ -12,6 +12,8 @@ from sklearn_gn.solvers.pinn_residuals import Batch, class_residuals
 _POOL = 10  # candidates for every point that goes where the residual is large
 _FRESH = 2**32 - 1  # number of the draw that is never trained on
 _FRESH_SHARE = 4  # its points for each of a draw: it decides which network is best
+_REFERENCE_POINTS = 2000
+REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
 
 
 @dataclass(frozen=True)
@@ -56,23 +58,21 @@ class Sampler:
         """
         rng = np.random.RandomState([seed, stage, number])
         problem = model.problem
+        axes = self.directions(problem.domain, rng)
         adaptive = self.method == "residual"
         method = "sobol" if adaptive else self.method
         points = problem.sample(self.n_interior, self.n_boundary, rng, method)
         if adaptive and net is not None and number > 0:
             pool = problem.sample(_POOL * self.n_interior, self.n_boundary, rng, method)
-            chosen = self._where_residuals_are_large(model, net, pool["interior"], rng)
+            batch = batch_of(*pool["interior"], 1.0, self.dtype, axes)
+            chosen = self._where_residuals_are_large(model, net, batch, rng)
             points["interior"] = type(pool["interior"])(
                 *(a[chosen] for a in pool["interior"])
             )
-        batches = [
-            batch_of(*points[kind.name], kind.weight, self.dtype)
+        return tuple(
+            batch_of(*points[kind.name], kind.weight, self.dtype, axes)
             for kind in problem.residual_classes()
-        ]
-        if self.n_directions is not None:
-            axes = self._directions(problem.domain, rng)
-            batches = [batch._replace(axes=axes) for batch in batches]
-        return tuple(batches)
+        )
 
     def fresh(self, model, seed):
         """Points that no fit draws, more of them."""
@@ -83,13 +83,27 @@ class Sampler:
         )
         return larger.draw(model, seed, 0, _FRESH)
 
-    def _directions(self, domain, rng):
+    def reference(self, problem, seed):
+        """Points with the exact solution there, or None where it is not known."""
+        if problem.exact is None:
+            return None
+        n = min(_REFERENCE_POINTS, max(64, REFERENCE_FLOATS // problem.domain.dim))
+        rng = np.random.RandomState(seed)
+        points, values = problem.reference(n, rng)
+        if len(points) > n:
+            chosen = np.sort(rng.permutation(len(points))[:n])
+            points, values = points[chosen], values[chosen]
+        return points.astype(self.dtype), values.astype(self.dtype)
+
+    def directions(self, domain, rng):
+        """Axes from which Laplacians are estimated, or None."""
+        if self.n_directions is None:
+            return None
         space = [i for i, name in enumerate(domain.axes) if name != domain.time]
         count = min(self.n_directions, len(space))
         return rng.choice(space, count, replace=False).astype(np.int32)
 
-    def _where_residuals_are_large(self, model, net, pool, rng):
-        batch = batch_of(*pool, 1.0, self.dtype)
+    def _where_residuals_are_large(self, model, net, batch, rng):
         square = np.asarray(_squares(model, net, batch), float)
         mean = square.mean()
         chance = square / mean + 1 if 0 < mean < np.inf else np.ones_like(square)
@@ -103,7 +117,7 @@ def _squares(model, net, batch):
     return jnp.sum(class_residuals(model, model.classes[0], net, batch) ** 2, axis=1)
 
 
-def batch_of(x, data, weight, dtype):
+def batch_of(x, data, weight, dtype, axes=None):
     """Points of a class, whose mean square times the weight is in the loss.
 
     Parameters
@@ -113,9 +127,12 @@ def batch_of(x, data, weight, dtype):
     weight : float or ndarray of shape (N,)
         Of the class; or of its points.
     dtype : str
+    axes : ndarray of int of shape (s,), default=None
+        Axes from which Laplacians are estimated.
     """
     share = np.broadcast_to(np.asarray(weight, float) / len(x), len(x))
-    return Batch(x.astype(dtype), data.astype(dtype), np.sqrt(share).astype(dtype))
+    scale = np.sqrt(share).astype(dtype)
+    return Batch(x.astype(dtype), data.astype(dtype), scale, axes)
 
 
 @dataclass(frozen=True)
@@ -130,3 +147,7 @@ class NoPoints:
     def fresh(self, model, seed):
         """Nothing."""
         return self.draw(model, seed, 0, 0)
+
+    def reference(self, problem, seed):
+        """None."""
+        del problem, seed
