@@ -492,6 +492,8 @@ def test_cnn_is_a_sum_over_shifted_pixels():
         (NeuralODE(final_time=-1.0), "final_time"),
         (CNN((0, 3)), "image_shape"),
         (CNN((3,)), "image_shape"),
+        (CNN((2, 2), channels=(3, 3, 3)), "no pixel after 2 poolings"),
+        (CNN((4, 4), kernel_size=0), "kernel_size must be a positive integer, got 0"),
     ],
 )
 def test_bad_networks_are_named(network, message):

@@ -549,3 +549,8 @@ def test_a_fitted_model_keeps_its_network():
     model.set_params(warm_start=True)
     with pytest.raises(ValueError, match="warm_start=True continues with"):
         model.fit(X, y)
+
+
+def test_a_class_is_no_network():
+    with pytest.raises(ValueError, match="got the class NeuralODE: call it"):
+        regressor(network=NeuralODE).fit(*smooth(10))

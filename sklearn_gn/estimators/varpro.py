@@ -166,6 +166,10 @@ class _VarProNet(
 
     def _network_object(self, n_features):
         network = self.network
+        if isinstance(network, type):
+            raise ValueError(
+                f"network must be an object, got the class {network.__name__}: call it."
+            )
         if isinstance(network, str):
             network = self._named_network(network, n_features)
         if isinstance(network, Network):

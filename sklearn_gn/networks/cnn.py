@@ -47,6 +47,16 @@ class CNN(Network):
                 "image_shape must be (height, width) or (height, width, channels), got "
                 f"{self.image_shape!r}."
             )
+        if not isinstance(self.kernel_size, Integral) or self.kernel_size < 1:
+            raise ValueError(
+                f"kernel_size must be a positive integer, got {self.kernel_size!r}."
+            )
+        n_poolings = len(tuple(self.channels)) - 1
+        if min(tuple(self.image_shape)[:2]) < 2**n_poolings:
+            raise ValueError(
+                f"image_shape={self.image_shape!r} leaves no pixel after {n_poolings} "
+                "poolings, one between any two of the channels."
+            )
 
     def init(self, rng, n_inputs):
         """Draw uniform kernels of variance ``1 / (3 fan_in)``; there is no bias.
