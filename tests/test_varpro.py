@@ -284,6 +284,11 @@ def test_folds_and_dampings_compile_once():
     # The folds, and all rows once more for the best.
     added = [k._cache_size() - size for k, size in zip(kernels, sizes, strict=True)]
     assert max(added) <= 2
+    sizes = [kernel._cache_size() for kernel in kernels]
+    quiet(
+        search.set_params(param_grid={"varpronetregressor__damping": [0.1]}).fit, X, y
+    )
+    assert [kernel._cache_size() for kernel in kernels] == sizes
 
 
 def test_a_grid_reaches_the_network():

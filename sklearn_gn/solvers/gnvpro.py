@@ -159,6 +159,13 @@ def penalty_product(model, direction):
     return image
 
 
+def penalty_matrix(model, theta):
+    """``B^T B``, of shape (n, n)."""
+    flat, unravel = ravel_pytree(theta)
+    product = jax.vmap(lambda d: ravel_pytree(penalty_product(model, unravel(d)))[0])
+    return product(jnp.eye(flat.size, dtype=flat.dtype))
+
+
 @partial(jax.jit, static_argnames="model")
 def objective(model, net, rows, penalties):
     """Phi of the network as it is."""
@@ -612,7 +619,6 @@ def primal_model(model, net, rows, penalties):
     """
     inner = solve_inner(model, net.theta, rows, penalties, net.output)
     jacobian = reduced_jacobian(model, net.theta, inner, rows, penalties)
-    flat, unravel = ravel_pytree(net.theta)
     fixed, fit, by_error = gauss_newton_parts(model, net.theta, inner, rows)
     solve = partial(inner_solve, model, inner, rows, penalties)
 
@@ -621,8 +627,7 @@ def primal_model(model, net, rows, penalties):
         return transposed_product(part.reshape(-1, n), solve(part).reshape(-1, n))
 
     matrix = fixed - product(fit) + product(by_error)
-    smooth = jax.vmap(lambda d: ravel_pytree(penalty_product(model, unravel(d)))[0])
-    matrix = matrix + penalties.alpha * smooth(jnp.eye(flat.size, dtype=flat.dtype))
+    matrix = matrix + penalties.alpha * penalty_matrix(model, net.theta)
     values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
     slopes = vectors.T @ jacobian.gradient
     spectral = SpectralModel(jnp.maximum(values, 0), slopes, vectors)
@@ -806,21 +811,28 @@ def init(rows, net, options):
 # A schedule of batches, each kept for some iterations, and one of levels.
 
 
+def n_batches(rows, options):
+    """Batches of a sweep over the rows that have weight; 1 where it is all of them."""
+    size = int(options.batch_size)
+    if size == 0:  # the weights stay on the device
+        return 1
+    return max(1, -(-np.count_nonzero(rows.weight) // size))
+
+
 def current_batch(rows, options, iteration):
     """The rows of an iteration: all, or a batch of them, and their share of all.
 
     Sweeps draw new batches from the rows that have weight; the last batch of a sweep is
     filled up from the first.
     """
-    size, counted = int(options.batch_size), np.flatnonzero(rows.weight)
-    if not 0 < size < len(counted):
+    count, size = n_batches(rows, options), int(options.batch_size)
+    if count == 1:
         return rows, 1.0
-    n_batches = -(-len(counted) // size)
-    sweep, batch = divmod(iteration // int(options.iterations_per_batch), n_batches)
+    sweep, batch = divmod(iteration // int(options.iterations_per_batch), count)
     rng = np.random.RandomState((int(options.seed) + sweep) % 2**32)
-    order = rng.permutation(counted)
+    order = rng.permutation(np.flatnonzero(rows.weight))
     chosen = order[np.arange(batch * size, (batch + 1) * size) % len(order)]
-    return take(rows, chosen.astype(np.int32)), size / len(counted)
+    return take(rows, chosen.astype(np.int32)), size / len(order)
 
 
 @jax.jit
@@ -832,10 +844,10 @@ def take(rows, order):
 
 def patience(rows, options):
     """Iterations without a lower loss after which a level ends: a sweep at least."""
-    size, n_rows = int(options.batch_size), np.count_nonzero(rows.weight)
-    if not 0 < size < n_rows:
+    count = n_batches(rows, options)
+    if count == 1:
         return _PATIENCE
-    return max(_PATIENCE, -(-n_rows // size) * int(options.iterations_per_batch))
+    return max(_PATIENCE, count * int(options.iterations_per_batch))
 
 
 def on_all_rows(evaluate, rows, before, state, report, options, penalties):
@@ -1091,16 +1103,14 @@ def _joint_rows(model, net, x, whole):
     return jnp.concatenate([jv, linear], axis=2)
 
 
-def penalty_matrix(model, net, penalties, k):
+def both_penalties(model, net, penalties, k):
     """Second derivative of the penalties in (theta, W), or in k output weights."""
-    flat, unravel = ravel_pytree(net.theta)
-    eye = jnp.eye(k, dtype=net.output.dtype)
-    matrix = penalties.alpha_output * eye
-    n = flat.size
+    matrix = penalties.alpha_output * jnp.eye(k, dtype=net.output.dtype)
+    n = dimension(net.theta)
     if n == 0 or k < n + net.output.size:
         return matrix
-    smooth = jax.vmap(lambda d: ravel_pytree(penalty_product(model, unravel(d)))[0])
-    return matrix.at[:n, :n].set(penalties.alpha * smooth(eye[:n, :n]))
+    of_theta = penalties.alpha * penalty_matrix(model, net.theta)
+    return matrix.at[:n, :n].set(of_theta)
 
 
 @partial(jax.jit, static_argnames=("model", "whole"))
@@ -1111,7 +1121,7 @@ def posterior(model, net, rows, penalties, whole):
     weighted = jnp.sqrt(rows.weight)[:, None, None] * jacobian
     weighted = weighted.reshape(-1, k)
     matrix = symmetric_product(weighted.T)
-    total = matrix + penalty_matrix(model, net, penalties, k)
+    total = matrix + both_penalties(model, net, penalties, k)
     # Enough to factor a singular matrix: directions without information keep a
     # variance that is large, not infinite.
     floor = k * jnp.finfo(matrix.dtype).eps * jnp.trace(matrix)
