@@ -98,6 +98,11 @@ def leaves(tree):
     return jax.tree.leaves(tree)
 
 
+def structure(tree):
+    """What a tree is without its arrays."""
+    return jax.tree.structure(tree)
+
+
 def row_bucket(n_rows):
     """Number of rows to pad to: powers of two up to 1024, four sizes an octave above.
 

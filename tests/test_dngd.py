@@ -12,6 +12,7 @@ from sklearn_gn.curvature import jacobian as operators
 from sklearn_gn.curvature.damping import Nielsen
 from sklearn_gn.curvature.nystrom import nystrom, preconditioner
 from sklearn_gn.curvature.trees import add
+from sklearn_gn.networks import MLP
 from sklearn_gn.networks.taylor import Rows, _group_sums
 from sklearn_gn.pde import (
     Box,
@@ -32,6 +33,7 @@ from sklearn_gn.solvers import dngd, pinn_baselines, pinn_sampling
 from sklearn_gn.solvers.pinn_fit import total_loss
 from sklearn_gn.solvers.pinn_residuals import (
     ClassModel,
+    Features,
     Model,
     jacobian,
     needed_rows,
@@ -130,6 +132,23 @@ def test_rows_are_those_of_all_coefficients_to_come(residual, axes, start, secon
     problem = Problem(residual, domain, coefficients=start)
     initial = np.array([unknown.initial for unknown in start.values()])
     assert needed_rows(problem, initial) == (Rows((0, 1), second),)
+
+
+@pytest.mark.parametrize("name", ["burgers", "beam"])
+def test_a_network_of_the_user_has_the_same_residuals_and_gramian(name):
+    model, params, batches = setting(name)
+    own = tuple((matrix[:-1], matrix[-1]) for matrix in params.layers[:-1])
+    features = Features(MLP((5, 4), ("tanh", "sin")), jax.tree.structure(own))
+    classes = tuple(known._replace(rows=None) for known in model.classes)
+    theirs = Model(model.problem, (), classes, features)
+    layers = (*jax.tree.leaves(own), params.layers[-1])
+    r, parts = jacobian(model, params, batches)
+    again, dense_parts = jacobian(theirs, params._replace(layers=layers), batches)
+    np.testing.assert_allclose(again, r, rtol=1e-12, atol=1e-13)
+    matrix = operators.gramian(parts)
+    np.testing.assert_allclose(
+        operators.gramian(dense_parts), matrix, atol=1e-12 * np.abs(matrix).max()
+    )
 
 
 def test_rows_are_those_of_all_faces():

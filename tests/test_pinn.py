@@ -14,6 +14,7 @@ from sklearn.model_selection import GridSearchCV, ParameterGrid
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.callbacks import Checkpoint
+from sklearn_gn.networks import MLP
 from sklearn_gn.pde import (
     Box,
     Dirichlet,
@@ -66,6 +67,16 @@ def vanishing_inside(x, u):
     return jnp.log(x[0]) * u
 
 
+class Summing:
+    """One number for all points."""
+
+    def init(self, key, x):
+        return {"shift": jnp.zeros(1, x.dtype)}
+
+    def apply(self, params, x):
+        return jnp.sum(x) + params["shift"]
+
+
 DECAY = Problem(
     decay,
     Box(t=(0.0, 1.0)),
@@ -114,6 +125,34 @@ def test_exponential_decay_is_solved():
     assert solver.score(t, np.exp(-2 * t[:, 0])) > 1 - 1e-8
     assert solver.gram_spectrum_.shape == (21,)
     assert (np.diff(solver.gram_spectrum_) <= 0).all()
+
+
+def test_a_flax_module_will_do():
+    nn = pytest.importorskip("flax.linen")
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.tanh(nn.Dense(8, param_dtype=x.dtype)(x))
+
+    solver = quiet(small(network=Net(), max_iter=40).fit)
+    t = np.linspace(0, 1, 11)[:, None]
+    np.testing.assert_allclose(solver.predict(t), np.exp(-2 * t[:, 0]), atol=1e-5)
+    assert sorted(a.shape for a in solver.coefs_) == [(1, 8), (8,), (8, 1)]
+    assert [a.shape for a in solver.intercepts_] == [(1,)]
+    assert (solver.predict(t, return_std=True)[1] < 1e-3).all()
+
+
+def test_a_network_of_the_package_survives_pickling_and_goes_on():
+    words = {"network": MLP((6,), "sin"), "resample": None, "warm_start": True}
+    solver = quiet(small(UNKNOWN_DECAY, **words).fit, *noisy_decay())
+    again = pickle.loads(pickle.dumps(solver))
+    np.testing.assert_array_equal(again.predict([[0.3]]), solver.predict([[0.3]]))
+    before = solver.loss_
+    assert quiet(again.fit, *noisy_decay()).loss_ <= before
+    again.set_params(network=MLP((5,), "sin"))
+    with pytest.raises(ValueError, match="warm_start=True continues"):
+        again.fit(*noisy_decay())
 
 
 def test_the_losses_are_means_of_squares():
@@ -546,6 +585,9 @@ def test_the_warning_measures_by_an_untrained_network():
         ),
         (small(n_boundary=0), (), "n_boundary=0 is too few"),
         (small(), (None, None, [1.0]), "sample_weight needs observations"),
+        (small(network=MLP), (), "network must be an object, got the class MLP"),
+        (small(network=MLP((0,))), (), "hidden_layer_sizes must hold positive"),
+        (small(network=Summing()), (), r"features of shape \(1, width\), got \(1,\)"),
         (
             small(hidden_layer_sizes=(50.7,)),
             (),

@@ -11,7 +11,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn import _jax
@@ -23,7 +23,12 @@ from sklearn_gn.estimators._base import (
     validation_split,
 )
 from sklearn_gn.estimators._scaling import Scaling
-from sklearn_gn.networks._base import activation_function
+from sklearn_gn.networks._base import (
+    activation_function,
+    checked_network,
+    initial_parameters,
+    n_features,
+)
 from sklearn_gn.networks.taylor import Rows
 from sklearn_gn.pde import Box, Problem, ResidualClass
 from sklearn_gn.solvers import PINN_SOLVERS
@@ -37,6 +42,7 @@ from sklearn_gn.solvers.pinn_posterior import (
 )
 from sklearn_gn.solvers.pinn_residuals import (
     ClassModel,
+    Features,
     Model,
     coefficient_values,
     derivative_values,
@@ -115,6 +121,14 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         Of the hidden layers, one for all or one each: "tanh", "sin", "sigmoid",
         "softplus", "silu", "gelu", "relu" or "identity". An equation with second
         derivatives needs one that has them.
+
+    network : object or None, default=None
+        In place of the hidden layers, any object with ``init(key, x)`` and
+        ``apply(parameters, x)``, such as those of :mod:`sklearn_gn.networks` or a Flax
+        module: what ``apply`` makes of points, mapped to [-1, 1], are the features of a
+        linear output layer. Its derivatives are found by automatic differentiation,
+        and its Jacobian is held in memory, so that it is slower than hidden layers of
+        the same size. None: the hidden layers.
 
     solver : {"dngd", "adam", "sgd", "lbfgs", "ssbroyden"}, default="dngd"
         All minimise the same loss from the same start.
@@ -222,7 +236,8 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
     Attributes
     ----------
     coefs_ : list of ndarray
-        Weights of the layers. Inputs are the axes, mapped to [-1, 1]; periodic ones
+        Weights of the layers, or the parameters of ``network`` and the weights of its
+        output layer. Inputs are the axes, mapped to [-1, 1]; periodic ones
         come last, as cosines and sines.
 
     intercepts_ : list of ndarray
@@ -311,6 +326,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             Interval(Integral, 1, None, closed="left"),
         ],
         "activation": [str, "array-like"],
+        "network": [HasMethods(["init", "apply"]), None],
         "damping": [
             Interval(Real, 0, None, closed="left"),
             StrOptions({"trust_region", "gain_ratio", "loss"}),
@@ -341,6 +357,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         *,
         hidden_layer_sizes=(50, 50, 50, 50),
         activation="tanh",
+        network=None,
         solver="dngd",
         damping="trust_region",
         rank=None,
@@ -373,6 +390,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         self.problem = problem
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
+        self.network = network
         self.solver = solver
         self.damping = damping
         self.rank = rank
@@ -444,7 +462,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         observed = self._observations(X, y, sample_weight, X_val, y_val, rng)
         problem, scaling, training, validation, data = observed
         seed = rng.randint(_LARGEST_INT)
-        untrained = self._untrained(problem, rng)
+        untrained, features = self._untrained(problem, rng)
         start = self._start(untrained)
         sampler = NoPoints()
         if self.problem is not None:
@@ -455,7 +473,8 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
                 self.dtype,
                 self.n_directions,
             )
-        models = self._models(problem, sampler, training, untrained.extra)
+        frame = Model(problem, () if features else self._activations(), (), features)
+        models = self._models(frame, sampler, training, untrained.extra)
         options = self._options(models, sampler, seed)
 
         def fresh_loss(net):
@@ -577,8 +596,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         weight = n * self.observation_weight * _jax.pad_rows(weight, n)
         return batch_of(X[rows, None], y[rows], weight, self.dtype)
 
-    def _models(self, problem, sampler, training, extra):
-        """What is compiled, for each stage of the curriculum."""
+    def _activations(self):
         sizes, names = self._widths(), self.activation
         names = (names,) * len(sizes) if isinstance(names, str) else tuple(names)
         if len(names) != len(sizes):
@@ -588,10 +606,15 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             )
         for name in names:
             activation_function(name)
-        problems = [self._stage(problem, stage) for stage, _ in self._curriculum()]
+        return names
+
+    def _models(self, frame, sampler, training, extra):
+        """What is compiled, for each stage of the curriculum."""
+        last = frame.problem
+        problems = [self._stage(last, stage) for stage, _ in self._curriculum()]
         return tuple(
-            self._model(problem, names, sampler, training, extra)
-            for problem in (*problems, problem)
+            self._model(frame._replace(problem=problem), sampler, training, extra)
+            for problem in (*problems, last)
         )
 
     def _curriculum(self):
@@ -626,8 +649,9 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             )
         return stage
 
-    def _model(self, problem, names, sampler, training, extra):
-        classes = ()
+    def _model(self, frame, sampler, training, extra):
+        """The frame with its residual classes."""
+        problem, classes = frame.problem, ()
         if self.problem is not None:
             axes = sampler.directions(problem.domain, np.random.RandomState(0))
             with _jax.scope("float64", self.device):
@@ -637,7 +661,9 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             n = len(self._observed)
             kind = ResidualClass("data", _Observations(self._observed), 1, 1.0, n)
             classes = (*classes, ClassModel(kind, Rows()))  # of values alone
-        return Model(problem, names, classes)
+        if frame.features is not None:
+            classes = tuple(known._replace(rows=None) for known in classes)
+        return frame._replace(classes=classes)
 
     def _options(self, models, sampler, seed):
         rule = isinstance(self.damping, str)
@@ -663,9 +689,23 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
         )
 
     def _untrained(self, problem, rng):
-        sizes = problem.n_inputs, *self._widths(), len(problem.outputs)
-        net = start_parameters(rng, sizes, problem.unknown.values())
-        return _jax.map_leaves(self._cast, net)
+        """The network at its start, and how features are made by one of the user's."""
+        unknown, n_outputs = problem.unknown.values(), len(problem.outputs)
+        if self.network is None:
+            sizes = problem.n_inputs, *self._widths(), n_outputs
+            net = start_parameters(rng, sizes, unknown)
+            return _jax.map_leaves(self._cast, net), None
+        network = checked_network(self.network)
+        with _jax.scope(self.dtype, self.device):
+            x = self._cast(np.zeros((1, problem.n_inputs)))
+            params = _jax.to_numpy(initial_parameters(network, rng, x))
+            params = _jax.map_leaves(self._cast, params)
+            width = n_features(network, params, x)
+        output = start_parameters(rng, (width, n_outputs), unknown)
+        output = _jax.map_leaves(self._cast, output)
+        layers = (*_jax.leaves(params), *output.layers)
+        features = Features(network, _jax.structure(params))
+        return output._replace(layers=layers), features
 
     def _widths(self):
         widths = np.atleast_1d(self.hidden_layer_sizes).tolist()
@@ -695,8 +735,10 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
     def _set_fitted(self, run, model, scaling):
         net, state = run.best_net, run.final_state
         self._fitted = _Fitted(model, net, scaling)
-        layers = [matrix.astype(np.float64) for matrix in net.layers]
-        self.coefs_ = [matrix[:-1] for matrix in layers]
+        layers, inner = [matrix.astype(np.float64) for matrix in net.layers], []
+        if model.features is not None:
+            inner, layers = layers[:-1], layers[-1:]
+        self.coefs_ = inner + [matrix[:-1] for matrix in layers]
         self.intercepts_ = [matrix[-1] for matrix in layers]
         scale = run.loss_scale
         with _jax.scope(self.dtype, self.device):

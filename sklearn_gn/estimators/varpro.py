@@ -1,6 +1,5 @@
 """VarProNetRegressor and VarProNetClassifier: networks by variable projection."""
 
-import copy
 import math
 from numbers import Integral, Real
 
@@ -27,7 +26,12 @@ from sklearn_gn.estimators._base import (
 from sklearn_gn.estimators._classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.estimators._scaling import Scaling
 from sklearn_gn.networks import CNN, MLP, NeuralODE
-from sklearn_gn.networks._base import Network
+from sklearn_gn.networks._base import (
+    Network,
+    checked_network,
+    initial_parameters,
+    n_features,
+)
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, NETWORK_REGRESSOR_SOLVERS
 from sklearn_gn.solvers.gnvpro import (
     Model,
@@ -36,8 +40,6 @@ from sklearn_gn.solvers.gnvpro import (
     Penalties,
     Rows,
     best_penalty,
-    foreign_init,
-    n_features,
     objective,
     posterior,
     predict_features,
@@ -166,17 +168,9 @@ class _VarProNet(
 
     def _network_object(self, n_features):
         network = self.network
-        if isinstance(network, type):
-            raise ValueError(
-                f"network must be an object, got the class {network.__name__}: call it."
-            )
         if isinstance(network, str):
             network = self._named_network(network, n_features)
-        if isinstance(network, Network):
-            network.check()
-            # What is fitted stays as it is when the parameters change.
-            network = copy.copy(network)
-        return network
+        return checked_network(network)
 
     def _named_network(self, name, n_features):
         if name == "mlp":
@@ -220,15 +214,10 @@ class _VarProNet(
         network, n_inputs = model.network, rows.x.shape[1]
         if self.warm_start and hasattr(self, "_fitted"):
             return self._previous(model, n_inputs)
-        if isinstance(network, Network):
-            theta = network.init(rng, n_inputs)
-        else:
-            with _jax.scope(self.dtype, self.device):
-                theta = foreign_init(network, rng.randint(_LARGEST_INT), rows.x[:1])
-                theta = _jax.to_numpy(theta)
-        theta = _jax.map_leaves(self._cast, theta)
         with _jax.scope(self.dtype, self.device):
-            width = n_features(model, theta, rows.x[:1])
+            theta = _jax.to_numpy(initial_parameters(network, rng, rows.x[:1]))
+            theta = _jax.map_leaves(self._cast, theta)
+            width = n_features(network, theta, rows.x[:1])
         return Net(theta, self._cast(np.zeros((width + 1, self._n_values(rows)))))
 
     def _previous(self, model, n_inputs):

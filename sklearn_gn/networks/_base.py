@@ -1,10 +1,13 @@
 """What the networks share: parameters that a grid search reaches, and identity."""
 
+import copy
 import inspect
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+_LARGEST_SEED = np.iinfo(np.int32).max
 
 ACTIVATIONS = {
     "tanh": jnp.tanh,
@@ -32,6 +35,57 @@ def activation_function(name):
             f"{sorted(ACTIVATIONS)}."
         )
     return ACTIVATIONS[name]
+
+
+def checked_network(network):
+    """A network whose words are in range, and stay as they are.
+
+    Raises
+    ------
+    ValueError
+        If a word is out of its range, or if it is a class.
+    """
+    if isinstance(network, type):
+        raise ValueError(
+            f"network must be an object, got the class {network.__name__}: call it."
+        )
+    if isinstance(network, Network):
+        network.check()
+        # What is fitted does not change with the user's object.
+        network = copy.copy(network)
+    return network
+
+
+def initial_parameters(network, rng, x):
+    """Parameters to start from: of a network of ours, or of one by Flax's convention.
+
+    Parameters
+    ----------
+    network : object
+        Ours have ``init(rng, n_inputs)``, others ``init(key, x)``.
+    rng : RandomState
+    x : array of shape (m, n_inputs)
+    """
+    if isinstance(network, Network):
+        return network.init(rng, x.shape[1])
+    return network.init(jax.random.key(rng.randint(_LARGEST_SEED)), jnp.asarray(x))
+
+
+def n_features(network, params, x):
+    """Number of features that a network makes of the rows of x.
+
+    Raises
+    ------
+    ValueError
+        If it does not make a row of features of every row.
+    """
+    shape = jax.eval_shape(network.apply, params, x).shape
+    if len(shape) != 2 or shape[0] != len(x):
+        raise ValueError(
+            f"network={network!r} must map rows of shape {np.shape(x)} to features of "
+            f"shape ({len(x)}, width), got {shape}."
+        )
+    return shape[1]
 
 
 class Network:

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state, check_X_y
 
 from sklearn_gn import _jax
 from sklearn_gn.curvature.krylov import conjugate_gradient
-from sklearn_gn.networks._base import Network
+from sklearn_gn.networks._base import checked_network, initial_parameters
 from sklearn_gn.solvers.gnvpro import (
     Model,
     Net,
@@ -26,7 +26,6 @@ from sklearn_gn.solvers.gnvpro import (
     curvature,
     error,
     features,
-    foreign_init,
     losses,
     objective,
 )
@@ -184,17 +183,14 @@ def taylor_errors(
     X, y = check_X_y(X, y, dtype=np.float64)
     classes, code = np.unique(y, return_inverse=True)
     rng = check_random_state(random_state)
+    network = checked_network(network)
     model = Model(network, "cross_entropy")
     rows = Rows(X, np.eye(len(classes))[code], np.full(len(X), 1 / len(X)))
     penalties = Penalties(np.float64(alpha), np.float64(alpha_output))
     steps = np.asarray(steps, dtype=np.float64)
     answer = {"steps": steps.tolist(), "zeroth": {}, "first": {}, "inner_gradient": {}}
     with _jax.scope("float64"):
-        if isinstance(network, Network):
-            network.check()
-            theta = network.init(rng, X.shape[1])
-        else:
-            theta = foreign_init(network, rng.randint(2**31 - 1), X[:1])
+        theta = initial_parameters(network, rng, X[:1])
         size = sum(np.size(leaf) for leaf in _jax.leaves(theta))
         direction = rng.standard_normal(size)
         direction /= np.linalg.norm(direction)

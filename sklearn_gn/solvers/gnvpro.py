@@ -1062,16 +1062,6 @@ def finish(state, options, trial, gain, inner, gradient, spectral):
 # --- before and after the fit ------------------------------------------------------
 
 
-def foreign_init(network, seed, x):
-    """Parameters of a network that follows the convention of Flax."""
-    return network.init(jax.random.key(seed), jnp.asarray(x))
-
-
-def n_features(model, theta, x):
-    """Number of features, without the appended one."""
-    return jax.eval_shape(model.network.apply, theta, x).shape[1]
-
-
 @partial(jax.jit, static_argnames="model")
 def predict_features(model, theta, x):
     """Features without the appended one."""

@@ -58,6 +58,19 @@ class Model(NamedTuple):
     problem: Any
     activations: tuple
     classes: tuple  # of ClassModel
+    features: Any = None  # Features, where the network is not the one made here
+
+
+class Features(NamedTuple):
+    """A network of the user's. The output layer comes after it."""
+
+    network: Any  # has apply(params, x)
+    structure: Any  # of its parameters
+
+    def __call__(self, leaves, x):
+        """Features of one point."""
+        params = jax.tree.unflatten(self.structure, leaves)
+        return self.network.apply(params, x[None])[0]
 
 
 # --- the network and its residuals ---------------------------------------------------
@@ -65,8 +78,10 @@ class Model(NamedTuple):
 
 def network(model, params, x):
     """Outputs at one point, before hard constraints."""
-    a = model.problem.embedding(x)
-    for k, matrix in enumerate(params.layers):
+    a, layers = model.problem.embedding(x), params.layers
+    if model.features is not None:
+        a, layers = model.features(layers[:-1], a), layers[-1:]
+    for k, matrix in enumerate(layers):
         a = a @ matrix[:-1] + matrix[-1]
         if k < len(model.activations):
             a = activation_function(model.activations[k])(a)
