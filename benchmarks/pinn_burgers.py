@@ -10,10 +10,10 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.pde.problems import Burgers
 
 CASE = Case(
-    "Burgers' equation, viscosity 0.01, 2-24-24-24-1",
+    "Burgers' equation, viscosity 0.01, 2-20-20-20-20-1",
     PINNSolver(
         Burgers(nu=0.01, hard=True),
-        hidden_layer_sizes=(24, 24, 24),
+        hidden_layer_sizes=(20, 20, 20, 20),
         n_interior=6000,
         n_boundary=0,
         resample=10,

@@ -479,3 +479,24 @@ def test_self_scaled_broyden_minimises_a_quadratic_function():
         return jax.lax.scan(step, (x, method.init(x)), None, length=40)[0][0]
 
     np.testing.assert_allclose(run(np.zeros(12)), goal, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "ssbroyden"])
+def test_quasi_newton_memory_does_not_compare_gradients_of_different_points(name):
+    model, params, batches = setting("burgers", 12, 6)
+    _, _, others = setting("burgers", 20, 8)
+    balance, rates = np.ones(3), np.ones(5)
+    iterate = partial(pinn_baselines.iterate, model, name=name)
+    memory = pinn_baselines.start(params, name)
+    net, memory, *_ = iterate(params, memory, batches, balance, rates)
+    kept = pinn_baselines.on_new_points(memory, net, name)
+    if name == "lbfgs":
+        fresh = pinn_baselines.start(net, name)
+        assert all(map(np.array_equal, jax.tree.leaves(kept), jax.tree.leaves(fresh)))
+        return
+    matrix = np.asarray(memory[0].inverse)
+    assert not np.array_equal(matrix, np.eye(len(matrix)))
+    _, after, *_ = iterate(net, kept, others, balance, rates[:1])
+    np.testing.assert_array_equal(after[0].inverse, matrix)
+    _, mixed, *_ = iterate(net, memory, others, balance, rates[:1])
+    assert not np.array_equal(mixed[0].inverse, matrix)

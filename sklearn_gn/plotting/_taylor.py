@@ -4,8 +4,6 @@ What :class:`~sklearn_gn.plotting.TaylorDisplay` draws. The solvers find the opt
 output layer to rounding, so here is an inner iteration that can be ended early.
 """
 
-import math
-from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -32,37 +30,6 @@ from sklearn_gn.solvers.gnvpro import (
 
 _NEWTON_ITERATIONS = 200
 _CG_TOL = 1e-12
-
-
-@dataclass(frozen=True)
-class ResidualNetwork:
-    """Residual network ``u + h tanh(K u + b)`` behind an opening layer.
-
-    An object with ``init`` and ``apply``, as users may write their own.
-    """
-
-    width: int = 4
-    depth: int = 8
-    final_time: float = 5.0
-
-    def init(self, key, x):
-        """Draw weights of variance ``1 / fan_in``; biases are zero."""
-        opening, inner = jax.random.split(key)
-        n, d = x.shape[1], self.width
-        return {
-            "opening": jax.random.normal(opening, (n, d), x.dtype) / math.sqrt(n),
-            "weights": jax.random.normal(inner, (self.depth, d, d), x.dtype)
-            / math.sqrt(d),
-            "biases": jnp.zeros((self.depth + 1, d), x.dtype),
-        }
-
-    def apply(self, params, x):
-        """Features of shape (m, width)."""
-        step = self.final_time / self.depth
-        u = jnp.tanh(x @ params["opening"] + params["biases"][0][None, :])
-        for weight, bias in zip(params["weights"], params["biases"][1:], strict=True):
-            u = u + step * jnp.tanh(u @ weight + bias[None, :])
-        return u
 
 
 def inexact_inner(model, theta, rows, alpha_output, tol, rank):

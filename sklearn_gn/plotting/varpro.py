@@ -1092,7 +1092,7 @@ class TaylorDisplay:
     only to a tolerance, the gradient of variable projection is not exact, and below
     some :math:`h` the second error falls like :math:`h` as well.
 
-    Use :meth:`from_network` or :meth:`from_benchmark` to create it.
+    Use :meth:`from_network` to create it.
 
     Parameters
     ----------
@@ -1286,41 +1286,3 @@ class TaylorDisplay:
         return cls(**{k: answer[k] for k in ("steps", "zeroth", "first")}).plot(
             ax, **kwargs
         )
-
-    @classmethod
-    def from_benchmark(cls, result, *, problem="taylor", ax=None, **kwargs):
-        """Draw a result of a benchmark that holds such errors.
-
-        Parameters
-        ----------
-        result : dict or path-like
-            The result, or the JSON file that holds it.
-
-        problem : str, default="taylor"
-            Name of the problem, with ``steps``, ``zeroth`` and ``first``.
-
-        ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the errors.
-
-        Returns
-        -------
-        display : TaylorDisplay
-            Display that holds the errors and the drawn lines.
-
-        Raises
-        ------
-        ValueError
-            If the result has no such problem.
-        """
-        check_matplotlib_support(f"{cls.__name__}.from_benchmark")
-        found = benchmark_problem(result, problem)
-        return cls(
-            steps=numbers(found["steps"]),
-            **{
-                order: {tol: numbers(v) for tol, v in found[order].items()}
-                for order in ("zeroth", "first")
-            },
-        ).plot(ax, **kwargs)

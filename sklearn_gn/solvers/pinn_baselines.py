@@ -107,6 +107,19 @@ def start(net, name):
         return _METHODS[name].init(ravel_pytree(net)[0])
 
 
+def on_new_points(memory, net, name):
+    """The memory without what compares gradients of different points.
+
+    That difference says nothing of the curvature. SSBroyden keeps its matrix.
+    """
+    if name == "lbfgs":
+        return start(net, name)
+    if name == "ssbroyden":
+        broyden, *rest = memory
+        return broyden._replace(count=jnp.zeros_like(broyden.count)), *rest
+    return memory
+
+
 @partial(jax.jit, static_argnames=("model", "name"))
 def iterate(model, net, memory, batches, balance, rates, *, name):
     """As many steps as there are rates; with the losses and the gradient's norm."""
@@ -139,12 +152,15 @@ def iterate(model, net, memory, batches, balance, rates, *, name):
 
 def step(points, state, options, *, name):
     """Some steps on the same points."""
+    draws = state.draws
     state = renewed(points, state, options)
-    net = jax.device_put(state.net)
+    net, memory = jax.device_put(state.net), state.memory
+    if state.draws > draws:
+        memory = on_new_points(memory, net, name)
     net, memory, losses, *sizes = iterate(
         options.models[state.stage],
         net,
-        state.memory,
+        memory,
         state.batches,
         state.balance,
         rates(options, state.iteration, name),
