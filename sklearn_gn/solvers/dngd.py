@@ -51,6 +51,7 @@ _TRUSTED = 0.1  # gain ratio of a step that is taken at once
 _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 _SHRINK, _COLLAPSE = 0.5, 0.125
 _HALVINGS = 31  # step sizes 1, 1/2, 1/4, ... of the line search
+_RISES = 3  # of them in a row, after which no lower loss is expected
 _LOSS_BOUND = 1e-5  # of the damping that follows the loss
 _SPECTRAL = 3000  # unknowns up to which a Gramian is diagonalised
 _DENSE = 10_000  # unknowns up to which it is formed
@@ -402,7 +403,8 @@ def quadratic_model(linear, net, values, vectors):
 def line_search(model, net, here, before, memory, *, geodesic, momentum, jacobi, rank):
     """A step of given damping, and the best of many lengths along it.
 
-    ``memory`` is the shift, negative where it follows the loss.
+    ``memory`` is the shift, negative where it follows the loss. The paper tries all
+    lengths; here the rest is left out once the loss has risen some times in a row.
     """
     batches, r, parts = here
     linear = linearise(r, parts, before, momentum=momentum, jacobi=jacobi)
@@ -420,13 +422,20 @@ def line_search(model, net, here, before, memory, *, geodesic, momentum, jacobi,
         part = jax.tree.map(lambda v: size * v, step)
         return tried(model, net, batches, linear, (part, promised, length, inner), size)
 
-    def look(best, size):
-        new = shortened(size)
-        take = new.loss < best.loss
-        return jax.tree.map(lambda a, b: jnp.where(take, a, b), new, best), None
+    def unfinished(carry):
+        k, _, rises = carry
+        return (k < _HALVINGS) & (rises < _RISES)
 
-    sizes = jnp.asarray((0.5 ** np.arange(_HALVINGS)).astype(linear.r.dtype))
-    best, _ = lax.scan(look, still, sizes)
+    def look(carry):
+        k, best, rises = carry
+        new = shortened(jnp.exp2(-k.astype(linear.r.dtype)))
+        lower, found = new.loss < best.loss, best.loss < still.loss
+        rises = jnp.where(found & ~lower, rises + 1, 0)
+        best = jax.tree.map(lambda a, b: jnp.where(lower, a, b), new, best)
+        return k + 1, best, rises
+
+    zero = jnp.int32(0)
+    _, best, _ = lax.while_loop(unfinished, look, (zero, still, zero))
     best = best._replace(shift=shift, inner=inner)
     return outcome(net, linear, best, memory, values, still.loss)
 
