@@ -261,6 +261,21 @@ def test_gramian_in_blocks_is_that_of_the_whole_jacobian(name, monkeypatch):
     np.testing.assert_allclose(found, rows @ rows.T, atol=1e-12 * np.max(found))
 
 
+@pytest.mark.parametrize("name", ["burgers", "beam", "kovasznay"])
+def test_normal_matrix_in_blocks_is_that_of_the_whole_jacobian(name, monkeypatch):
+    monkeypatch.setattr(operators, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(operators, "LEAST_ROWS", 4)
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(blocks, "LEAST_ROWS", 4)
+    _, parts = jax.jit(jacobian, static_argnames="model")(*setting(name))
+    rows = np.asarray(jax.jit(operators.dense)(parts))
+    scale = np.random.RandomState(0).uniform(1, 2, len(rows))
+    expected = rows.T @ np.diag(scale**2) @ rows
+    # Not the function itself, whose compiled form has other blocks.
+    found = jax.jit(lambda parts: operators.normal_matrix(parts, scale))(parts)
+    np.testing.assert_allclose(found, expected, atol=1e-12 * expected.max())
+
+
 @partial(jax.jit, static_argnames=("model", "jacobi"))
 def steps(model, params, batches, shift, jacobi):
     r, parts = jacobian(model, params, batches)

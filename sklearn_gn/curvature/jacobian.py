@@ -7,12 +7,20 @@ all residuals, hold the whole Jacobian: products with it cost as much as the net
 and rows of it are multiplied out layer by layer only where a Gramian is formed.
 """
 
+import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sklearn_gn.curvature.blocks import symmetric_product, symmetric_product_of
+from sklearn_gn.curvature.blocks import (
+    BLOCK_ROWS,
+    LEAST_ROWS,
+    sum_rows,
+    symmetric_product,
+    symmetric_product_of,
+)
 from sklearn_gn.curvature.trees import add
 
 
@@ -229,10 +237,52 @@ def _from_inner_products(part, other, k):
 
 def normal_matrix(parts, row_scale=None):
     """``J^T J`` of shape (n, n), for fewer parameters than residuals."""
-    rows = dense(parts)
-    if row_scale is not None:
-        rows = row_scale[:, None] * rows
-    return symmetric_product(rows.T)
+    total, start = None, 0
+    for part in parts:
+        size = part.extra.shape[0]
+        if row_scale is not None:
+            part = _with_scaled_rows(part, row_scale[start : start + size])
+        own = _own_normal_matrix(part)
+        total = own if total is None else total + own
+        start += size
+    return total
+
+
+def _with_scaled_rows(part, scale):
+    layers = tuple(
+        (inputs, gradients * scale.reshape(*gradients.shape[:2], 1, 1))
+        for inputs, gradients in part.layers
+    )
+    return Part(layers, scale[:, None] * part.dense, scale[:, None] * part.extra)
+
+
+def _own_normal_matrix(part):
+    """``J^T J`` of a part, whose rows are multiplied out in blocks of points."""
+    if any(_is_factored(inputs) for inputs, _ in part.layers):
+        return _of_points(part)
+    n = part.layers[0][1].shape[0] if part.layers else part.extra.shape[0]
+    # Points that fill up the last block have derivatives of zero.
+    missing = -n % LEAST_ROWS if n > BLOCK_ROWS else 0
+
+    def by_points(rows):
+        rows = rows.reshape(n, rows.shape[0] // n, *rows.shape[1:])
+        return jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
+
+    part = part._replace(
+        layers=jax.tree.map(lambda a: by_points(a)[:, 0], part.layers),
+        dense=by_points(part.dense),
+        extra=by_points(part.extra),
+    )
+    return sum_rows(_of_points, part)
+
+
+def _of_points(part):
+    def by_rows(a):
+        return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+
+    dense, extra = by_rows(part.dense), by_rows(part.extra)
+    part = part._replace(dense=dense, extra=extra)
+    return symmetric_product(jnp.concatenate([_weights(part), extra], axis=1).T)
 
 
 def row_squares(parts):
