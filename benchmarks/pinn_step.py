@@ -51,7 +51,7 @@ STEP_SHARE = 1.5  # of Gramian and Cholesky factor
 RACE_SECONDS = 100.0
 HEAD_START = 20  # times less that we need
 PLAIN = {"damping": "loss", "geodesic_acceleration": False}
-WARM_UP = {"single_precision_iter": 20}  # of the race
+WARM_UP = {"single_precision_iter": 25}  # of the race
 
 NOTES = (
     "step_*: medians over rounds of compiled functions, from the state of a fit after "
