@@ -95,11 +95,11 @@ def transposed_product(a, b):
 
 def symmetric_product(a):
     """``a a^T``, of which half is multiplied."""
-    return symmetric_product_of(lambda own, a: a[own], a.shape[0], 1, a)
+    return symmetric_product_of(lambda own, a: a[own], a.shape[0], 1, [(a,)])
 
 
-def symmetric_product_of(make, n, rows_each, *factors):
-    """``A A^T`` for a matrix that is made in blocks of rows.
+def symmetric_product_of(make, n, rows_each, terms):
+    """The sum of ``A A^T`` for matrices that are made in blocks of rows.
 
     Parameters
     ----------
@@ -107,8 +107,8 @@ def symmetric_product_of(make, n, rows_each, *factors):
         ``make(own, *factors)`` makes the rows of the points in a slice.
     n, rows_each : int
         Number of points, and of the rows that each has.
-    factors : trees of arrays
-        What the rows are made of.
+    terms : list of tuples of arrays
+        For every matrix the factors that its rows are made of.
 
     Returns
     -------
@@ -116,19 +116,24 @@ def symmetric_product_of(make, n, rows_each, *factors):
     """
     product = partial(_by_blocks, make, n, rows_each)
     return lax.platform_dependent(
-        *factors,
+        *terms,
         cpu=partial(product, _SYMMETRIC_ROWS),
         default=partial(product, _SYMMETRIC_ROWS_ELSEWHERE),
     )
 
 
-def _by_blocks(make, n, rows_each, size, *factors):
+def _by_blocks(make, n, rows_each, size, *terms):
     count = min(max(1, -(-n * rows_each // size)), _MOST_BLOCKS)
     cuts = [n * k // count for k in range(count + 1)]
-    blocks = [make(slice(*cut), *factors) for cut in pairwise(cuts)]
-    # Made once: XLA would make them again for every product that they take part in.
-    blocks = lax.optimization_barrier(blocks)
-    lower = [[a @ b.T for b in blocks[: k + 1]] for k, a in enumerate(blocks)]
+    lower = None
+    for factors in terms:
+        if lower is not None:  # the rows of one matrix are alive at a time
+            factors, lower = lax.optimization_barrier((factors, lower))
+        blocks = [make(slice(*cut), *factors) for cut in pairwise(cuts)]
+        # Made once: XLA would make them again for every product that they take part in.
+        blocks = lax.optimization_barrier(blocks)
+        products = [[a @ b.T for b in blocks[: k + 1]] for k, a in enumerate(blocks)]
+        lower = products if lower is None else jax.tree.map(jnp.add, lower, products)
     rows = [
         [lower[i][j] if j <= i else lower[j][i].T for j in range(count)]
         for i in range(count)

@@ -166,25 +166,18 @@ def gramian(parts):
 
 def _own_block(part):
     """``J J^T`` of a part, summed over the layers."""
-    total = part.extra @ part.extra.T
+    total, outer = part.extra @ part.extra.T, []
     if not part.layers:
         return total + symmetric_product(part.dense)
     for k, (inputs, gradients) in enumerate(part.layers):
         if _is_factored(inputs) or _cheaper(part, part, k, 0.5):
             total = total + _from_inner_products(part, part, k)
         else:
-            layer, total = _in_turn(part.layers[k], total)
-            n, rows_each = gradients.shape[:2]
-            total = total + symmetric_product_of(_rows_of, n, rows_each, *layer)
-    return total
-
-
-def _in_turn(layer, total):
-    """A layer that cannot be multiplied out before the total so far is there.
-
-    Only one layer's rows are then alive at a time.
-    """
-    return lax.optimization_barrier((layer, total))
+            outer.append((inputs, gradients))
+    if not outer:
+        return total
+    n, rows_each = part.layers[0][1].shape[:2]
+    return total + symmetric_product_of(_rows_of, n, rows_each, outer)
 
 
 def _rows_of(own, inputs, gradients):
@@ -201,7 +194,10 @@ def _block(part, other):
         if _cheaper(part, other, k, 1.0):
             total = total + _from_inner_products(part, other, k)
         else:
-            (own, its), total = _in_turn((part.layers[k], other.layers[k]), total)
+            # One layer's rows are alive at a time.
+            (own, its), total = lax.optimization_barrier(
+                ((part.layers[k], other.layers[k]), total)
+            )
             total = total + _multiplied(*own) @ _multiplied(*its).T
     return total
 
