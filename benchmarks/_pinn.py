@@ -42,7 +42,7 @@ NOTES = (
 class Case(NamedTuple):
     """A problem with the solver's settings and what is aimed at."""
 
-    description: str
+    statement: str  # of the equation, its domain and its data
     solver: PINNSolver
     seconds: float
     aims: dict  # bound of the error by seconds
@@ -53,6 +53,24 @@ class Case(NamedTuple):
 def paper(error, seconds, method="D-NGD"):
     """What a publication reports."""
     return {method: [{"error": error, "seconds": seconds}]}
+
+
+def described(case):
+    """The equation, its domain and its data, the network, and the points."""
+    solver = case.solver
+    hidden, n_outputs = solver.hidden_layer_sizes, len(solver.problem.outputs)
+    network = "-".join(map(str, (solver.problem.n_inputs, *hidden, n_outputs)))
+    renewed = {
+        None: "fixed",
+        1: "new ones every iteration",
+        "drift": "new ones when the fit drifts",
+    }.get(solver.resample, f"new ones every {solver.resample} iterations")
+    drawn = " where the residual is large" if solver.sampling == "residual" else ""
+    return (
+        f"{case.statement}; network {network}, {solver.activation}; "
+        f"{solver.n_interior:,} points inside{drawn} and {solver.n_boundary:,} on the "
+        f"boundary, {renewed}"
+    )
 
 
 # --- recorded fits -------------------------------------------------------------------
@@ -226,7 +244,7 @@ def run_case(name, case, seeds):
         }
     }
     return {
-        "description": f"{case.description}; {case.seconds:g} seconds",
+        "description": f"{described(case)}; {case.seconds:g} seconds",
         "error_of": list(full.outputs),
         "methods": methods,
         "curves": {"dngd": columns(recorded[middle(runs)])},

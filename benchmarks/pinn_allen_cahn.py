@@ -12,10 +12,14 @@ from benchmarks._pinn import Case, paper, run_cases
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde.problems import AllenCahn
 
+STATEMENT = (
+    "Allen-Cahn equation, u_t = 1e-4 u_xx + 5 u - 5 u^3 on [-1, 1], times from 0 to 1, "
+    "periodic, x^2 cos(pi x) at the start"
+)
 PROBLEM = AllenCahn(initial_weight=10.0)
 PAPER = paper(9.13e-6, 3000)
 CASE = Case(
-    "Allen-Cahn equation, 3-40-40-40-40-1",
+    STATEMENT,
     PINNSolver(
         PROBLEM,
         hidden_layer_sizes=(40, 40, 40, 40),
@@ -28,7 +32,7 @@ CASE = Case(
     paper=PAPER,
 )
 LONG = Case(
-    "Allen-Cahn equation, 3-24-24-24-24-1",
+    STATEMENT,
     PINNSolver(
         PROBLEM,
         hidden_layer_sizes=(24, 24, 24, 24),

@@ -10,7 +10,8 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.pde.problems import Burgers
 
 CASE = Case(
-    "Burgers' equation, viscosity 0.01, 2-20-20-20-20-1",
+    "Burgers' equation, u_t + u u_x = 0.01 u_xx on [-1, 1], times from 0 to 1, "
+    "-sin(pi x) at the start and zero at the ends, both exactly",
     PINNSolver(
         Burgers(nu=0.01, hard=True),
         hidden_layer_sizes=(20, 20, 20, 20),

@@ -9,7 +9,8 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.pde.problems import HeatSine
 
 CASE = Case(
-    "heat equation in 4+1 dimensions, 5-64-64-48-1, sine",
+    "Heat equation, u_t = 1/4 Laplacian of u on (0, 1)^4, times from 0 to 1, u = "
+    "exp(-t) (sin 2 x1 + ... + sin 2 x4), at the start and on the boundary",
     PINNSolver(
         HeatSine(4),
         hidden_layer_sizes=(64, 64, 48),

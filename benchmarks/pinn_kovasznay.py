@@ -9,7 +9,8 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.pde.problems import Kovasznay
 
 CASE = Case(
-    "Kovasznay flow, Re 40, 2-50-50-50-50-3",
+    "Kovasznay flow: the steady Navier-Stokes equations, Re 40, on [-0.5, 1] x "
+    "[-0.5, 1.5], velocity on the boundary",
     PINNSolver(
         Kovasznay(40.0),
         hidden_layer_sizes=(50, 50, 50, 50),

@@ -9,6 +9,7 @@ from benchmarks._pinn import (
     QUICK_SECONDS,
     Scorer,
     columns,
+    described,
     middle,
     quick_case,
     recorded_fit,
@@ -94,7 +95,7 @@ def run(args):
             methods, name, "over_dngd", "median", at_least=1
         )
     problem = {
-        "description": f"{case.description}; {case.seconds:g} seconds",
+        "description": f"{described(case)}; {case.seconds:g} seconds",
         "error_of": list(case.outputs),
         "methods": methods,
         "curves": {

@@ -9,7 +9,7 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.pde.problems import Poisson
 
 CASE = Case(
-    "Laplace's equation on (0, 1)^10, 10-64-64-48-1",
+    "Laplace's equation on (0, 1)^10, x1 x2 + x3 x4 + ... + x9 x10 on the boundary",
     PINNSolver(
         Poisson(10),
         hidden_layer_sizes=(64, 64, 48),

@@ -9,7 +9,8 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.pde.problems import PoissonCosine
 
 CASE = Case(
-    "Poisson's equation on (0, 1)^5, 5-64-64-48-1, sine",
+    "Poisson's equation on (0, 1)^5, u = cos(pi x1) + ... + cos(pi x5), on the "
+    "boundary",
     PINNSolver(
         PoissonCosine(5),
         hidden_layer_sizes=(64, 64, 48),

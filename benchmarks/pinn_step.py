@@ -20,6 +20,7 @@ from benchmarks._pinn import (
     Recorder,
     Scorer,
     columns,
+    described,
     quick_case,
     recorded_fit,
     seconds_to,
@@ -176,7 +177,7 @@ def step_problem(case, iterations, rate):
     }
     progress({k: v["median"] for k, v in methods["default"]["summary"].items()})
     return {
-        "description": f"{case.description}, {m} residuals, {n} weights",
+        "description": f"{described(case)}; {m} residuals, {n} weights",
         "methods": methods,
         "target_gemm": target(
             methods, "default", "gemm_share", "median", at_least=GEMM_SHARE
@@ -233,7 +234,7 @@ def race(case, args, seconds):
             run[f"seconds_to_{name}"] = seconds_to(recorder.points, point["loss"])
     methods["dngd"]["summary"] = summary(own["runs"])
     return {
-        "description": f"{case.description}; {seconds:g} seconds, ours {limit:g}",
+        "description": f"{described(case)}; {seconds:g} seconds, ours {limit:g}",
         "methods": methods,
         "curves": curves,
         "skipped": skipped,
