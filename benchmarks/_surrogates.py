@@ -4,6 +4,7 @@ import math
 import time
 from functools import partial
 from itertools import product
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -85,14 +86,18 @@ class Plan(NamedTuple):
     aims: dict  # bounds of the test error: "units" and, if any, "seconds"
     paper: dict
     rank: int = 20
+    batches: dict = MappingProxyType({})  # words of GNvpro in equal work, if any
 
 
 def quick_plan(plan, seconds):
     """The same in small."""
     network = NeuralODE(width=4, n_cells=2, n_levels=2)
-    return plan._replace(
+    plan = plan._replace(
         network=network, rank=5, units=60, seconds=seconds or 0.5, adam_batches=(16,)
     )
+    if plan.batches:
+        plan = plan._replace(batches={**plan.batches, "batch_size": 16})
+    return plan
 
 
 def surrogate(description, bunch, *, center=False, quick=False):
@@ -125,17 +130,25 @@ def regressor(plan, solver, **words):
 # --- equal work ----------------------------------------------------------------------
 
 
-def work_methods(plan):
+def work_methods(plan, n_rows):
     krylov = krylov_cost(plan.rank)
     rates = tuple(
         {"learning_rate": rate, "batch_size": size}
         for rate, size in product(ADAM_RATES, plan.adam_batches)
     )
     gnvpro = regressor(plan, "gnvpro", curvature_solver="krylov")
+    methods = {"gnvpro": Method(gnvpro, plan.units, krylov)}
+    if plan.batches:
+        share = plan.batches["batch_size"] / n_rows
+        batches = clone(gnvpro).set_params(**plan.batches)
+        methods = {
+            "gnvpro": Method(batches, plan.units, share * krylov),
+            "gnvpro_all_rows": methods["gnvpro"],
+        }
     lbfgs = regressor(plan, "lbfgs_vpro")
     adam = regressor(plan, "adam")
     return {
-        "gnvpro": Method(gnvpro, plan.units, krylov),
+        **methods,
         "gn": Method(regressor(plan, "gn"), plan.units, krylov),
         "lbfgs_vpro": Method(lbfgs, plan.units, LBFGS_COST),
         "adam": Method(adam, 2 * plan.units, EPOCH_COST, rates),
@@ -144,7 +157,8 @@ def work_methods(plan):
 
 def work_problem(problem, plan, seeds):
     """All methods of the package for a number of work units, MLPs for the time."""
-    answers, curves, recorders = work_comparison(work_methods(plan), problem, seeds)
+    methods = work_methods(plan, len(problem.train[0]))
+    answers, curves, recorders = work_comparison(methods, problem, seeds)
     add_inner_share(answers["gnvpro"], recorders["gnvpro"], "float64")
     seconds = answers["gnvpro"]["summary"]["seconds"]["median"]
     for name in ("mlp_adam", "mlp_lbfgs"):
