@@ -257,15 +257,16 @@ def _own_normal_matrix(part):
     if any(_is_factored(inputs) for inputs, _ in part.layers):
         return _of_points(part)
     n = part.layers[0][1].shape[0] if part.layers else part.extra.shape[0]
-    # Points that fill up the last block have derivatives of zero.
     missing = -n % LEAST_ROWS if n > BLOCK_ROWS else 0
 
+    def filled(a):  # the last block, with derivatives of zero
+        return jnp.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1))
+
     def by_points(rows):
-        rows = rows.reshape(n, rows.shape[0] // n, *rows.shape[1:])
-        return jnp.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1))
+        return filled(rows.reshape(n, rows.shape[0] // n, rows.shape[1]))
 
     part = part._replace(
-        layers=jax.tree.map(lambda a: by_points(a)[:, 0], part.layers),
+        layers=jax.tree.map(filled, part.layers),
         dense=by_points(part.dense),
         extra=by_points(part.extra),
     )
