@@ -485,7 +485,7 @@ def test_single_precision_is_near_double():
 def test_batches_are_judged_by_all_rows(solver):
     X, y = smooth(70)
     model = regressor(
-        solver=solver, batch_size=30, iterations_per_batch=2, max_iter=9, tol=0.0
+        solver=solver, batch_size=30, iterations_per_batch=2, max_iter=50, tol=0.0
     )
     quiet(model.fit, X, y)
     log = model.convergence_log_
@@ -499,8 +499,12 @@ def test_batches_are_judged_by_all_rows(solver):
         best = np.linalg.solve(ridge, z.T @ (y - center).reshape(len(X), -1) / len(X))
         best[-1] += center
         np.testing.assert_allclose(found, best, atol=1e-8 * scale)
+    judged = np.diff(log["loss"]) != 0  # in between the last loss stands
+    assert judged[-1] and not judged.all()
+    between = np.diff(log["work_units"][1:][judged])
+    assert between[:-1].min() >= gnvpro._JUDGED_EVERY
     # A pass over a batch of 30 counts as 30 of 70.
-    parts = (np.diff(log["work_units"]) - 1) * 70 / 30
+    parts = (np.diff(log["work_units"]) - judged) * 70 / 30
     np.testing.assert_allclose(parts, np.round(parts), atol=1e-9)
 
 

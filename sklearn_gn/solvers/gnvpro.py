@@ -56,6 +56,7 @@ _TRIALS = 40
 _ROUNDING = 8  # of the trace of a matrix, in units in the last place
 _FLAT = 1e-2  # promised decrease, in roots of the rounding unit, that is none
 _PATIENCE = 3  # iterations with hardly any decrease after which a level ends
+_JUDGED_EVERY = 20  # work units on batches after which all rows judge: a twentieth
 _DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
 _DENSE_FLOATS = 2**27  # of the Jacobian
 
@@ -766,6 +767,7 @@ class State(NamedTuple):
     level: int = 0
     iteration: int = 0
     work: float = 0.0
+    judged: float = 0.0  # work when the loss on all rows was last looked at
     spectrum: np.ndarray | None = None
     memory: Any = None  # what an optimiser carries from step to step
 
@@ -854,7 +856,8 @@ def on_all_rows(evaluate, rows, before, state, report, options, penalties):
     """State and report of an iteration on a batch, with the loss on all rows.
 
     Losses of different batches do not compare, nor does the end of one end a fit: that
-    does a sweep without a lower loss on all rows.
+    does a sweep without a lower loss on all rows. It is looked at after
+    ``_JUDGED_EVERY`` work units and at the end; until then the last one stands.
 
     Parameters
     ----------
@@ -863,6 +866,11 @@ def on_all_rows(evaluate, rows, before, state, report, options, penalties):
     before : State
         That before the iteration.
     """
+    ended = state.iteration >= int(options.max_iter) or not math.isfinite(state.loss)
+    if not ended and state.work - before.judged < _JUDGED_EVERY:
+        state = state._replace(loss=before.loss, waited=before.waited + 1)
+        report = report._replace(loss=before.loss, stop=None, extra=columns(state))
+        return state, report
     net, loss = evaluate(options.model, state.net, rows, penalties)
     loss, tol = float(loss), float(options.tol)
     fell = loss < (1 - tol) * before.lowest or tol == 0
@@ -870,12 +878,14 @@ def on_all_rows(evaluate, rows, before, state, report, options, penalties):
     tired = waited >= patience(rows, options) and on_last_level(state, options)
     stop = "tol" if tired else None
     stop = stop if math.isfinite(loss) else "non_finite"
+    work = state.work + 1
     state = state._replace(
         net=net,
         loss=loss,
         lowest=min(loss, before.lowest),
         waited=waited,
-        work=state.work + 1,
+        work=work,
+        judged=work,
     )
     return state, report._replace(loss=loss, stop=stop, extra=columns(state))
 
@@ -924,7 +934,7 @@ def step(rows, state, options):
     penalties = chosen_penalties(net.theta, rows, options)
     if refined or options.gcv or batch is not rows:  # another objective than before
         net, loss = inner_problem(model, net, batch, penalties)
-        state = state._replace(net=net, loss=float(loss))
+        state = state._replace(net=net, loss=float(loss), work=state.work + share)
     kind = form_of_curvature(options, batch, net)
     if kind == "krylov":
         spectral, gradient, inner = krylov_model(
