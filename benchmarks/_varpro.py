@@ -106,6 +106,7 @@ class Recorder:
     def __init__(self, score, *, until=lambda point: False, every=1):
         self.score, self.until, self.every = score, until, every
         self.points, self.nets = [], []
+        self.judged = []  # whether all rows judged a network, where batches made it
         self.rows = self.options = None
         self.trials_per_step = 0.0  # of GNvpro
         self._spent = 0.0
@@ -129,7 +130,9 @@ class Recorder:
         known = self.points and self.points[-1]["iteration"] == row["iteration"]
         if not known and (ended or row["iteration"] % self.every == 0):
             self.points.append({**point, **self.score(fitted_estimator)})
-            self.nets.append(run.final_state.net)
+            state = run.final_state
+            self.nets.append(state.net)
+            self.judged.append(state.judged == state.work)
             self.rows, self.options = run.rows, run.options
         self._spent += time.perf_counter() - begun
         return self.until(point)
@@ -332,24 +335,30 @@ def inner_seconds(recorder, dtype):
 
     They are solved again from the features, apart from everything else. An iteration
     solves one for the Jacobian, from its solution, and one a trial; with batches, one
-    for the rows of the batch before, and one for all rows at the end. The first
-    iteration, whose start is not recorded, is taken for an average one.
+    for the rows of the batch before, and one for all rows if they judge. Iterations
+    that are not recorded are taken for average ones, as is the first, whose start is
+    not.
     """
-    nets, n_steps = recorder.nets, len(recorder.nets)
-    options, trials = recorder.options, recorder.trials_per_step
-    total = 0.0
+    nets, options = recorder.nets, recorder.options
+    trials = recorder.trials_per_step
+    seconds = []
     with _jax.scope(dtype):
         rows = jax.device_put(recorder.rows)
-        for k in range(1, n_steps):
-            batch, _ = gnvpro.current_batch(rows, options, k)
+        for before, net, point, judged in zip(
+            nets, nets[1:], recorder.points[1:], recorder.judged[1:], strict=False
+        ):
+            batch, _ = gnvpro.current_batch(rows, options, point["iteration"] - 1)
             solve = partial(_timed_solution, options, batch)
-            output, first = solve(nets[k - 1].theta, nets[k - 1].output)
-            _, again = solve(nets[k - 1].theta, output)
-            found, trial = solve(nets[k].theta, output)
-            total += again + trials * trial
+            output, first = solve(before.theta, before.output)
+            _, again = solve(before.theta, output)
+            found, trial = solve(net.theta, output)
+            spent = again + trials * trial
             if batch is not rows:
-                total += first + _timed_solution(options, rows, nets[k].theta, found)[1]
-    return total * n_steps / max(1, n_steps - 1)
+                spent += first
+            if batch is not rows and judged:
+                spent += _timed_solution(options, rows, net.theta, found)[1]
+            seconds.append(spent)
+    return np.mean(seconds) * recorder.points[-1]["iteration"] if seconds else 0.0
 
 
 def add_inner_share(method, recorders, dtype):

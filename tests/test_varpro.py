@@ -500,12 +500,27 @@ def test_batches_are_judged_by_all_rows(solver):
         best[-1] += center
         np.testing.assert_allclose(found, best, atol=1e-8 * scale)
     judged = np.diff(log["loss"]) != 0  # in between the last loss stands
-    assert judged[-1] and not judged.all()
+    assert judged[-1]
+    assert not judged.all()
     between = np.diff(log["work_units"][1:][judged])
     assert between[:-1].min() >= gnvpro._JUDGED_EVERY
     # A pass over a batch of 30 counts as 30 of 70.
     parts = (np.diff(log["work_units"]) - judged) * 70 / 30
     np.testing.assert_allclose(parts, np.round(parts), atol=1e-9)
+
+
+def test_many_rows_come_in_batches():
+    X, y = smooth(9000)
+    given, auto = (
+        quiet(regressor(batch_size=size, max_iter=2).fit, X, y)
+        for size in (2048, "auto")
+    )
+    np.testing.assert_array_equal(auto.predict(X[:9]), given.predict(X[:9]))
+    fewer = quiet(regressor(batch_size="auto", max_iter=2).fit, X[:8192], y[:8192])
+    whole = clone(fewer).set_params(batch_size=None)
+    quiet(whole.fit, X[:8192], y[:8192])
+    np.testing.assert_array_equal(fewer.predict(X[:9]), whole.predict(X[:9]))
+    assert fewer.n_work_units_ > 2 * given.n_work_units_
 
 
 def test_lbfgs_without_hidden_layers_is_the_output_layer():

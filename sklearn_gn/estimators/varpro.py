@@ -49,6 +49,8 @@ from sklearn_gn.solvers.gnvpro import (
 
 _JOINT_WEIGHTS = 1200  # weights up to which the error bars take all of them
 _JACOBIAN_FLOATS = 2**27
+_FEW_ROWS = 8192  # up to which "auto" batches are all rows
+_BATCH_ROWS = 2048
 _LEARNING_RATES = {"adam": 1e-3, "sgd": 1e-2, "fgn": 0.1}
 _LARGEST_INT = np.iinfo(np.int32).max
 
@@ -74,7 +76,11 @@ class _VarProNet(
         "damping": [Interval(Real, 0, None, closed="left"), None],
         "alpha": [Interval(Real, 0, None, closed="left")],
         "alpha_output": [Interval(Real, 0, None, closed="left")],
-        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+        "batch_size": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+            None,
+        ],
         "iterations_per_batch": [Interval(Integral, 1, None, closed="left")],
         "learning_rate": [Interval(Real, 0, None, closed="neither"), None],
         "scale": ["boolean"],
@@ -145,7 +151,7 @@ class _VarProNet(
         )
         t = self._scaled_targets(y, scaling)
         rows = self._rows(scaling.x(X), t, weight)
-        options = self._options(network, n_samples, rng)
+        options = self._options(network, np.count_nonzero(weight), n_samples, rng)
         start = self._start(options.model, rows, rng)
         run = FitRun(
             self,
@@ -190,7 +196,14 @@ class _VarProNet(
         n_padded = _jax.row_bucket(len(x))
         return Rows(*(self._cast(_jax.pad_rows(a, n_padded)) for a in (x, t, weight)))
 
-    def _options(self, network, n_samples, rng):
+    def _batch_rows(self, n_rows):
+        """Rows of a batch; 0: as many as the solver takes by itself."""
+        if self.batch_size != "auto":
+            return self.batch_size or 0
+        by_itself = n_rows <= _FEW_ROWS or self.solver not in ("gnvpro", "gn")
+        return 0 if by_itself else _BATCH_ROWS
+
+    def _options(self, network, n_rows, n_samples, rng):
         gcv = isinstance(self.alpha_output, str)
         rate = self.learning_rate or _LEARNING_RATES.get(self.solver, 1.0)
         return Options(
@@ -205,7 +218,7 @@ class _VarProNet(
             tol=self._cast(self.tol),
             max_iter=np.int32(min(self.max_iter, _LARGEST_INT)),
             learning_rate=self._cast(rate),
-            batch_size=np.int32(self.batch_size or 0),
+            batch_size=np.int32(self._batch_rows(n_rows)),
             iterations_per_batch=np.int32(self.iterations_per_batch),
             seed=np.int32(rng.randint(_LARGEST_INT)),
         )
@@ -362,12 +375,14 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         Penalty of the output layer, in scaled units; "gcv" takes the one of least
         generalised cross-validation score in every iteration.
 
-    batch_size : int or None, default=None
-        Rows of a batch; None: all, and 64 for "adam" and "sgd".
+    batch_size : int, "auto" or None, default="auto"
+        Rows of a batch. None: all, and 64 for "adam" and "sgd". "auto" is the same, but
+        2048 for "gnvpro" and "gn" where there are more than 8192 rows.
 
     iterations_per_batch : int, default=3
         Iterations for which "gnvpro", "gn" and "lbfgs_vpro" keep a batch. The output
-        layer that they return, and the loss in the log, are those of all rows.
+        layer that they return, and the loss in the log, are those of all rows; the loss
+        is looked at after every 20 work units, and stands until then.
 
     learning_rate : float or None, default=None
         Of the mini-batch solvers; None is 1e-3 for "adam" and 1e-2 for "sgd".
@@ -507,7 +522,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         damping=None,
         alpha=1e-2,
         alpha_output=1e-4,
-        batch_size=None,
+        batch_size="auto",
         iterations_per_batch=3,
         learning_rate=None,
         scale=True,
@@ -768,12 +783,14 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Factors of the sample weights by class; "balanced" makes all classes count
         alike.
 
-    batch_size : int or None, default=None
-        Rows of a batch; None: all, and 64 for the mini-batch solvers.
+    batch_size : int, "auto" or None, default="auto"
+        Rows of a batch. None: all, and 64 for the mini-batch solvers. "auto" is the
+        same, but 2048 for "gnvpro" and "gn" where there are more than 8192 rows.
 
     iterations_per_batch : int, default=3
         Iterations for which "gnvpro", "gn" and "lbfgs_vpro" keep a batch. The output
-        layer that they return, and the loss in the log, are those of all rows.
+        layer that they return, and the loss in the log, are those of all rows; the loss
+        is looked at after every 20 work units, and stands until then.
 
     learning_rate : float or None, default=None
         Of the mini-batch solvers; None is 1e-3 for "adam", 1e-2 for "sgd" and 0.1 for
@@ -915,7 +932,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         alpha=1e-3,
         alpha_output=1e-3,
         class_weight=None,
-        batch_size=None,
+        batch_size="auto",
         iterations_per_batch=3,
         learning_rate=None,
         scale=True,
