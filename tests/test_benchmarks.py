@@ -929,7 +929,7 @@ def test_ahead_compares_with_what_the_other_had_by_then():
 def test_seconds_of_a_recorder_leave_out_the_scoring():
     log = []
     run = SimpleNamespace(log=log, rows=None, options=None, final_state=None)
-    run.final_state = SimpleNamespace(net=None)
+    run.final_state = SimpleNamespace(net=None, work=0.0, judged=0.0)
     estimator = SimpleNamespace(_fit_run=run)
     iteration, fit = (SimpleNamespace(max_subtasks=n) for n in (0, 9))
     recorder = _varpro.Recorder(
@@ -981,6 +981,35 @@ def test_a_recorded_fit_ends_with_the_figures_of_its_model():
             np.testing.assert_allclose(output, net.output, rtol=1e-6, atol=1e-8)
             assert seconds > 0
     assert 0 < _varpro.inner_seconds(recorder, "float64")
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("batch_size", [None, 16])
+def test_inner_problems_of_all_iterations_count(monkeypatch, batch_size, every):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((32, 2))
+    Y = np.column_stack([np.sin(X[:, 0]), X[:, 0] * X[:, 1]])
+    parts = {name: (X, Y) for name in ("train", "validation", "test")}
+    problem = _varpro.Problem("p", parts, _varpro.relative_error, higher=False)
+    estimator = VarProNetRegressor(
+        hidden_layer_sizes=(3,),
+        curvature_solver="krylov",
+        batch_size=batch_size,
+        max_iter=9,
+        tol=0.0,
+        random_state=0,
+    )
+    _, recorder = _varpro.recorded_fit(estimator, problem, every=every)
+
+    def a_second(options, rows, theta, start):
+        return start, 1.0
+
+    monkeypatch.setattr(_varpro, "_timed_solution", a_second)
+    expected = 9 * (1 + recorder.trials_per_step)
+    if batch_size is not None:
+        expected += 9 * (1 + np.mean(recorder.judged[1:]))
+        assert every > 1 or not all(recorder.judged)
+    assert _varpro.inner_seconds(recorder, "float64") == pytest.approx(expected)
 
 
 def test_calls_are_counted_while_the_context_is_open():
