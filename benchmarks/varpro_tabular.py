@@ -41,8 +41,8 @@ FOLDS = 3  # of the search
 TUNING_ROWS = 10_000  # at most, of the search
 TEST_SHARE = 0.25  # where there is no usual split
 TIME_SHARE = 0.9  # of the seconds of the best MLP, which end a tuned fit of ours
-LIMIT = 120  # seconds of a fit of ours with default settings
-SEARCH_LIMIT = 60  # seconds of one in a search
+LIMIT = 60  # seconds of a fit of ours with default settings
+SEARCH_LIMIT = 20  # seconds of one in a search
 ADAM_VARIANTS = tuple(
     {"learning_rate": rate, "batch_size": size}
     for rate, size in product((1e-3, 3e-3, 1e-2), (32, 128))
@@ -317,9 +317,11 @@ def diamonds(args):
     competitors = candidates(
         regression=True,
         ours={
-            "hidden_layer_sizes": [(16, 16), (24, 24)],
-            "alpha": [1e-6, 1e-4],
-            "max_iter": [30],
+            "hidden_layer_sizes": [(24, 24), (32, 32)],
+            "alpha": [1e-6, 1e-5],
+            "curvature_solver": ["krylov"],
+            "batch_size": [2048],
+            "max_iter": [1000],
         },
         theirs={"hidden_layer_sizes": [(100,), (64, 64)], "alpha": [1e-4, 1e-2]},
         rates=[1e-3, 5e-3],
@@ -335,7 +337,7 @@ def letters(args):
             "hidden_layer_sizes": [(32,), (64, 32)],
             "alpha": [1e-6, 1e-5],
             "alpha_output": [1e-5],
-            "batch_size": [2000],
+            "batch_size": [2048],
             "curvature_solver": ["krylov"],
         },
         theirs={"hidden_layer_sizes": [(100,), (100, 100)], "alpha": [1e-4, 1e-2]},
