@@ -63,10 +63,10 @@ def warm(call):
     return answer
 
 
-def timed_fit(estimator, X, y):
-    """Fit a clone; return it with the seconds that took."""
+def timed_fit(estimator, X, y, **words):
+    """Fit a clone, with further words of ``fit``; return it and the seconds."""
     model = clone(estimator)
-    _, seconds = timed(lambda: model.fit(X, y))
+    _, seconds = timed(lambda: model.fit(X, y, **words))
     return model, seconds
 
 

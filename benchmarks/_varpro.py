@@ -143,11 +143,13 @@ class Recorder:
 
 
 def recorded_fit(estimator, problem, **words):
-    """The model, and the recorder of its fit."""
+    """The model, and the recorder of its fit; early stopping gets validation data."""
     recorder = Recorder(problem.score, **words)
     recorded = clone(estimator).set_callbacks(recorder)
+    X_val, y_val = problem.parts["validation"]
+    given = {"X_val": X_val, "y_val": y_val} if estimator.early_stopping else {}
     with counted(gnvpro, "try_step") as calls:
-        model, _ = timed_fit(recorded, *problem.train)
+        model, _ = timed_fit(recorded, *problem.train, **given)
     recorder.trials_per_step = len(calls) / model.n_iter_
     return model, recorder
 

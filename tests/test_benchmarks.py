@@ -922,8 +922,8 @@ def test_ahead_compares_with_what_the_other_had_by_then():
     assert varpro_images.ahead(ours, theirs, "work_units") == 2 / 3
     assert varpro_images.ahead(ours, theirs, "seconds") == 2 / 3
     last = ours[-1]
-    assert not varpro_images.beyond(last)({"work_units": 31.0, "seconds": 2.0})
-    assert varpro_images.beyond(last)({"work_units": 31.0, "seconds": 3.0})
+    assert not varpro_images.beyond(last)({"work_units": 61.0, "seconds": 5.0})
+    assert varpro_images.beyond(last)({"work_units": 61.0, "seconds": 6.0})
 
 
 def test_seconds_of_a_recorder_leave_out_the_scoring():

@@ -381,8 +381,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     iterations_per_batch : int, default=3
         Iterations for which "gnvpro", "gn" and "lbfgs_vpro" keep a batch. The output
-        layer that they return, and the loss in the log, are those of all rows; the loss
-        is looked at after every 20 work units, and stands until then.
+        layer that they return, and the loss in the log, are those of all rows; it is
+        looked at after every 20 work units, at first more often, and stands until then.
 
     learning_rate : float or None, default=None
         Of the mini-batch solvers; None is 1e-3 for "adam" and 1e-2 for "sgd".
@@ -789,8 +789,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     iterations_per_batch : int, default=3
         Iterations for which "gnvpro", "gn" and "lbfgs_vpro" keep a batch. The output
-        layer that they return, and the loss in the log, are those of all rows; the loss
-        is looked at after every 20 work units, and stands until then.
+        layer that they return, and the loss in the log, are those of all rows; it is
+        looked at after every 20 work units, at first more often, and stands until then.
 
     learning_rate : float or None, default=None
         Of the mini-batch solvers; None is 1e-3 for "adam", 1e-2 for "sgd" and 0.1 for

@@ -56,7 +56,7 @@ _TRIALS = 40
 _ROUNDING = 8  # of the trace of a matrix, in units in the last place
 _FLAT = 1e-2  # promised decrease, in roots of the rounding unit, that is none
 _PATIENCE = 3  # iterations with hardly any decrease after which a level ends
-_JUDGED_EVERY = 20  # work units on batches after which all rows judge: a twentieth
+_JUDGED_EVERY = 20  # work units on batches, at most, after which all rows judge
 _DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
 _DENSE_FLOATS = 2**27  # of the Jacobian
 
@@ -856,8 +856,9 @@ def on_all_rows(evaluate, rows, before, state, report, options, penalties):
     """State and report of an iteration on a batch, with the loss on all rows.
 
     Losses of different batches do not compare, nor does the end of one end a fit: that
-    does a sweep without a lower loss on all rows. It is looked at after
-    ``_JUDGED_EVERY`` work units and at the end; until then the last one stands.
+    does a sweep without a lower loss on all rows. It is looked at when the work has
+    grown by a quarter, later after every ``_JUDGED_EVERY`` units, and at the end; until
+    then the last one stands.
 
     Parameters
     ----------
@@ -867,7 +868,8 @@ def on_all_rows(evaluate, rows, before, state, report, options, penalties):
         That before the iteration.
     """
     ended = state.iteration >= int(options.max_iter) or not math.isfinite(state.loss)
-    if not ended and state.work - before.judged < _JUDGED_EVERY:
+    pause = min(_JUDGED_EVERY, before.judged / 4)
+    if not ended and state.work - before.judged < pause:
         state = state._replace(loss=before.loss, waited=before.waited + 1)
         report = report._replace(loss=before.loss, stop=None, extra=columns(state))
         return state, report
