@@ -124,7 +124,7 @@ def regressor(plan, solver, **words):
         alpha=ALPHA,
         alpha_output=ALPHA,
         tol=0.0,
-        **words,
+        **{"batch_size": None, **words},
     )
 
 
@@ -232,6 +232,7 @@ def dense_runs(problem, plan, seeds):
     )
     unwatched = short(estimator).set_params(early_stopping=False)
     compiling = compile_seconds(unwatched, *problem.train)
+    recorded_fit(short(estimator), problem)  # compiles the validation loss
     estimator.set_params(max_iter=iterations_for(estimator, problem, plan.seconds))
     recorded = []
     for seed in seeds:

@@ -32,7 +32,7 @@ TUNING_SHARE = 0.25  # of the work of gnvpro, for fits that compare learning rat
 INNER_SHARE = 0.1  # of the time of a fit, at most
 RATES = {"adam": (1e-3, 3e-3, 1e-2), "sgd": (1e-2, 3e-2, 1e-1)}
 BEYOND = 2  # times the work and the seconds of gnvpro, which adam and sgd get
-POINTS = 14  # of a curve of Adam or SGD, up to the work of gnvpro
+EPOCHS_BETWEEN = 2  # the points of a curve of Adam or SGD
 PAPER = {  # of CIFAR-10
     "GNvpro": [{"test": 0.6805}],
     "L-BFGSvpro": [{"test": 0.6728}],
@@ -172,12 +172,11 @@ def run_other(name, estimator, problem, ours, seeds):
     units = ours[0][-1]["work_units"]
     rate = best_rate(name, estimator, problem, units, seeds[0])
     estimator = clone(estimator).set_params(learning_rate=rate, max_iter=10**6)
-    every = max(1, round(units / EPOCH_COST / POINTS))
     recorded = []
     for seed, points in zip(seeds, ours, strict=True):
         estimator.set_params(random_state=seed)
         _, recorder = recorded_fit(
-            estimator, problem, until=beyond(points[-1]), every=every
+            estimator, problem, until=beyond(points[-1]), every=EPOCHS_BETWEEN
         )
         recorded.append(recorder.points)
         progress(name, seed, figures(recorder.points))

@@ -108,7 +108,7 @@ class EarlyStopping(_Callback):
         Column of ``convergence_log_`` that has to fall.
     n_iter_no_change : int, default=10
         Iterations without improvement before the fit stops, or goes on to its next
-        start where there are several.
+        start where there are several. With batches of rows, those whose loss is new.
     min_delta : float, default=0.0
         Least relative decrease that counts as an improvement.
     restore_best : bool, default=True
@@ -159,6 +159,8 @@ class EarlyStopping(_Callback):
     def _iterations_without_improvement(self, run):
         best, since = float("inf"), 0
         for row in run.current_log():
+            if not row.get("judged", True):  # an iteration on a batch
+                continue
             if row[self.monitor] < best * (1 - self.min_delta):
                 best, since = row[self.monitor], 0
             else:

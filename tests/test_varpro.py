@@ -50,6 +50,21 @@ def classifier(**words):
     return VarProNetClassifier(**{**settings, **penalties, **words})
 
 
+class StopAfter:
+    """A callback that ends a fit after some iterations."""
+
+    def __init__(self, iterations):
+        self.iterations = iterations
+
+    def setup(self, estimator, context):
+        pass
+
+    teardown = on_fit_task_begin = setup
+
+    def on_fit_task_end(self, estimator, context, **_):
+        return context.max_subtasks == 0 and context.task_id == self.iterations - 1
+
+
 def quiet(function, *args, **words):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -224,22 +239,30 @@ def test_a_resumed_fit_ends_as_an_uninterrupted_one(solver, tmp_path):
         model.set_params(network=NeuralODE(width=3, n_cells=1, n_levels=2))
     whole = quiet(clone(model).set_params(max_iter=8).fit, X, y)
     path = tmp_path / "fit.ckpt"
-
-    class Stop:
-        def setup(self, estimator, context):
-            pass
-
-        teardown = on_fit_task_begin = setup
-
-        def on_fit_task_end(self, estimator, context, **_):
-            return context.max_subtasks == 0 and context.task_id == 4
-
-    half = clone(model).set_params(max_iter=8).set_callbacks(Checkpoint(path), Stop())
+    callbacks = Checkpoint(path), StopAfter(5)
+    half = clone(model).set_params(max_iter=8).set_callbacks(*callbacks)
     quiet(half.fit, X, y)
     assert half.n_iter_ < 8
     resumed = clone(model).set_params(max_iter=8).set_callbacks(Checkpoint(path))
     quiet(resumed.fit, X, y)
     np.testing.assert_array_equal(resumed.output_coef_, whole.output_coef_)
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
+def test_a_fit_on_batches_can_be_prolonged(solver, tmp_path):
+    X, y = smooth(70)
+    words = {"batch_size": 20, "iterations_per_batch": 2, "tol": 0.0, "rank": 3}
+    model = regressor(solver=solver, curvature_solver="krylov", **words)
+    whole = quiet(clone(model).set_params(max_iter=30).fit, X, y)
+    judged = whole.convergence_log_["judged"]
+    between = np.flatnonzero(~judged)[1]
+    path = tmp_path / "fit.ckpt"
+    for max_iter in (between + 1, 30):
+        part = clone(model).set_params(max_iter=max_iter)
+        quiet(part.set_callbacks(Checkpoint(path)).fit, X, y)
+    np.testing.assert_array_equal(part.output_coef_, whole.output_coef_)
+    again = part.convergence_log_["judged"]
+    np.testing.assert_array_equal(np.delete(again, between), np.delete(judged, between))
 
 
 def test_warm_start_goes_on():
@@ -499,15 +522,67 @@ def test_batches_are_judged_by_all_rows(solver):
         best = np.linalg.solve(ridge, z.T @ (y - center).reshape(len(X), -1) / len(X))
         best[-1] += center
         np.testing.assert_allclose(found, best, atol=1e-8 * scale)
-    judged = np.diff(log["loss"]) != 0  # in between the last loss stands
+    # Looks are neither too rare nor too frequent; in between the last loss stands.
+    judged, work = log["judged"], log["work_units"]
+    assert judged[0]
     assert judged[-1]
     assert not judged.all()
-    work = log["work_units"][1:][judged]
-    pause = np.minimum(work[:-1] / 4, gnvpro._JUDGED_EVERY)
-    assert np.all((np.diff(work) >= pause)[:-1])  # sooner only at the end
+    assert np.all(np.diff(log["loss"])[~judged[1:]] == 0)
+    gaps = np.diff(work[judged])[:-1]  # at the end it may be sooner
+    pause = np.minimum(work[judged][:-2] / 4, gnvpro._JUDGED_EVERY)
+    assert np.all(gaps >= pause)
+    assert np.all(gaps <= pause + np.diff(work).max() + 1)
     # A pass over a batch of 30 counts as 30 of 70.
-    parts = (np.diff(log["work_units"]) - judged) * 70 / 30
+    parts = (np.diff(work)[:-1] - judged[1:-1]) * 70 / 30
     np.testing.assert_allclose(parts, np.round(parts), atol=1e-9)
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
+def test_a_fit_that_stops_between_looks_is_judged(solver):
+    X, y = smooth(70)
+    words = {"batch_size": 30, "iterations_per_batch": 2, "tol": 0.0}
+    whole = quiet(regressor(solver=solver, max_iter=40, **words).fit, X, y)
+    between = np.flatnonzero(~whole.convergence_log_["judged"])[-1]
+    stop = StopAfter(between + 1)
+    stopped = regressor(solver=solver, max_iter=40, **words).set_callbacks(stop)
+    quiet(stopped.fit, X, y)
+    log = stopped.convergence_log_
+    assert stopped.stop_reason_ == "callback"
+    assert log["judged"][-1]
+    assert log["loss"][-1] < whole.convergence_log_["loss"][between]
+    assert stopped.loss_ == pytest.approx(log["loss"].min(), rel=1e-9)
+
+
+def test_early_stopping_waits_for_looks():
+    X, y = smooth(200, noise=0.01)
+    model = regressor(
+        solver="gn",
+        rank=3,
+        batch_size=20,
+        max_iter=200,
+        tol=0.0,
+        early_stopping=True,
+        n_iter_no_change=3,
+    )
+    quiet(model.fit, X[:150], y[:150], X_val=X[150:], y_val=y[150:])
+    log = model.convergence_log_
+    assert model.stop_reason_ == "early_stopping"
+    looks = log["val_loss"][log["judged"]]
+    assert len(looks) - 1 - np.argmin(looks) == 3
+    assert np.all(np.diff(log["val_loss"])[~log["judged"][1:]] == 0)
+
+
+def test_a_level_ends_with_a_look():
+    X, y = smooth(70)
+    network = NeuralODE(width=3, n_cells=1, n_levels=2)
+    words = {"batch_size": 20, "iterations_per_batch": 1, "tol": 0.0}
+    model = regressor(network=network, curvature_solver="krylov", rank=3, **words)
+    quiet(model.set_params(max_iter=41).fit, X, y)
+    log = model.convergence_log_
+    last = np.flatnonzero(log["level"] == 0)[-1]
+    assert last == 20  # half of the iterations
+    assert log["judged"][last]
+    assert not log["judged"][:last].all()
 
 
 def test_many_rows_come_in_batches():

@@ -113,6 +113,7 @@ class FitRun:
             if self.best_net is None:
                 raise
             self.stop_reason = "interrupted"
+        self._judge_last()
         tasks.end(attributes)
 
     def _iterate(self, tasks, attributes):
@@ -149,15 +150,33 @@ class FitRun:
             self._best_start = start
         return val_loss
 
+    def _judge_last(self):
+        """Consider an iterate that no row of the log has judged."""
+        with self._scope():
+            found = self.solver.look(self._data, self._state, self.options)
+        if found is None or not self.log:
+            return
+        net, loss = found
+        val_loss = self._consider(net, loss, self._start)
+        self.log[-1].update(
+            loss=loss * self.loss_scale,
+            val_loss=val_loss * self.loss_scale,
+            judged=True,
+        )
+
     def _record(self, report):
-        val_loss = self._consider(self._state.net, report.loss, self._start)
+        if (report.extra or {}).get("judged", True):
+            val_loss = self._consider(self._state.net, report.loss, self._start)
+            val_loss = val_loss * self.loss_scale
+        else:  # like the loss, that of the last one
+            val_loss = self.log[-1]["val_loss"]
         self.log.append(
             {
                 "start": self._start,
                 "iteration": len(self.log) + 1,
                 "time": time.perf_counter() - self._clock,
                 "loss": report.loss * self.loss_scale,
-                "val_loss": val_loss * self.loss_scale,
+                "val_loss": val_loss,
                 "grad_norm": report.grad_norm * self.loss_scale,
                 "step_size": report.step_size,
                 "damping": report.damping,

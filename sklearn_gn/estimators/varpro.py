@@ -377,12 +377,12 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     batch_size : int, "auto" or None, default="auto"
         Rows of a batch. None: all, and 64 for "adam" and "sgd". "auto" is the same, but
-        2048 for "gnvpro" and "gn" where there are more than 8192 rows.
+        2048 for "gnvpro" and "gn" where more than 8192 different rows are fitted.
 
     iterations_per_batch : int, default=3
         Iterations for which "gnvpro", "gn" and "lbfgs_vpro" keep a batch. The output
-        layer that they return, and the loss in the log, are those of all rows; it is
-        looked at after every 20 work units, at first more often, and stands until then.
+        layer that they return, and the loss in the log, are those of all rows, which
+        judge when 20 work units are spent, at first more often, and at the end.
 
     learning_rate : float or None, default=None
         Of the mini-batch solvers; None is 1e-3 for "adam" and 1e-2 for "sgd".
@@ -396,9 +396,10 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         solvers.
 
     tol : float, default=0.001
-        A fit ends when in three iterations in a row the loss has not fallen by more
-        than ``tol`` times its size; with mini-batches, when in ten epochs in a row it
-        has not fallen that much below its lowest. 0: not for this reason.
+        A fit ends when in three iterations in a row, with batches in a whole pass over
+        the rows, the loss has not fallen by more than ``tol`` times its size; with
+        mini-batches, when in ten epochs in a row it has not fallen that much below its
+        lowest. 0: not for this reason.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included.
@@ -412,7 +413,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         Share of the rows set aside where ``early_stopping`` has no ``X_val``.
 
     n_iter_no_change : int, default=10
-        Iterations without improvement that ``early_stopping`` waits for.
+        Iterations without improvement that ``early_stopping`` waits for; with batches,
+        those after which all rows judged.
 
     warm_start : bool, default=False
         Start from the network of the previous fit.
@@ -459,8 +461,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         ``iteration``, ``time`` (seconds), ``loss``, ``val_loss``, ``grad_norm``,
         ``step_size``, ``damping``, ``gain_ratio``, ``inner_iterations``,
-        ``work_units`` so far and ``level``, one row an iteration. A column that means
-        nothing to the solver is NaN.
+        ``work_units`` so far, ``level``, and ``judged``: False where ``loss`` and
+        ``val_loss`` are those of an earlier row. One row an iteration. A column that
+        means nothing to the solver is NaN.
 
     loss_ : float
         Objective of the returned network in the units of y.
@@ -785,12 +788,13 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     batch_size : int, "auto" or None, default="auto"
         Rows of a batch. None: all, and 64 for the mini-batch solvers. "auto" is the
-        same, but 2048 for "gnvpro" and "gn" where there are more than 8192 rows.
+        same, but 2048 for "gnvpro" and "gn" where more than 8192 different rows are
+        fitted.
 
     iterations_per_batch : int, default=3
         Iterations for which "gnvpro", "gn" and "lbfgs_vpro" keep a batch. The output
-        layer that they return, and the loss in the log, are those of all rows; it is
-        looked at after every 20 work units, at first more often, and stands until then.
+        layer that they return, and the loss in the log, are those of all rows, which
+        judge when 20 work units are spent, at first more often, and at the end.
 
     learning_rate : float or None, default=None
         Of the mini-batch solvers; None is 1e-3 for "adam", 1e-2 for "sgd" and 0.1 for
@@ -804,9 +808,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         solvers.
 
     tol : float, default=0.001
-        A fit ends when in three iterations in a row the loss has not fallen by more
-        than ``tol`` times its size; with mini-batches, when in ten epochs in a row it
-        has not fallen that much below its lowest. 0: not for this reason.
+        A fit ends when in three iterations in a row, with batches in a whole pass over
+        the rows, the loss has not fallen by more than ``tol`` times its size; with
+        mini-batches, when in ten epochs in a row it has not fallen that much below its
+        lowest. 0: not for this reason.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included.
@@ -820,7 +825,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Share of the rows set aside where ``early_stopping`` has no ``X_val``.
 
     n_iter_no_change : int, default=10
-        Iterations without improvement that ``early_stopping`` waits for.
+        Iterations without improvement that ``early_stopping`` waits for; with batches,
+        those after which all rows judged.
 
     warm_start : bool, default=False
         Start from the network of the previous fit, which must have had the same
@@ -871,8 +877,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         ``iteration``, ``time`` (seconds), ``loss``, ``val_loss``, ``grad_norm``,
         ``step_size``, ``damping``, ``gain_ratio``, ``inner_iterations``,
-        ``work_units`` so far and ``level``, one row an iteration. A column that means
-        nothing to the solver is NaN.
+        ``work_units`` so far, ``level``, and ``judged``: False where ``loss`` and
+        ``val_loss`` are those of an earlier row. One row an iteration. A column that
+        means nothing to the solver is NaN.
 
     loss_ : float
         Objective of the returned network.

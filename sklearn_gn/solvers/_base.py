@@ -29,7 +29,7 @@ class Report(NamedTuple):
     inner_iterations: int = 1
     accepted: bool = True  # False: nothing changed, a trial was turned down
     stop: str | None = None  # "tol", "rounding", "line_search", "singular", ...
-    extra: dict | None = None  # further columns of the log
+    extra: dict | None = None  # further columns of the log; "judged": is loss new?
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Solver:
     made again when a checkpoint is resumed. ``n_spare`` neurons beyond those of the
     network are kept in the arrays for solvers that add neurons on the way. A solver
     that runs its starts ``side_by_side`` gets all of them as one stack in ``init``.
+    One that does not judge every iterate has ``look(rows, state, options)``: the last
+    network and its loss, or None where the last report has them.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Solver:
     n_spare: int = 0
     side_by_side: bool = False
     prepare: Callable = lambda rows, options: rows
+    look: Callable = lambda rows, state, options: None
 
 
 class Registry(dict):

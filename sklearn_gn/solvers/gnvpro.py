@@ -56,7 +56,7 @@ _TRIALS = 40
 _ROUNDING = 8  # of the trace of a matrix, in units in the last place
 _FLAT = 1e-2  # promised decrease, in roots of the rounding unit, that is none
 _PATIENCE = 3  # iterations with hardly any decrease after which a level ends
-_JUDGED_EVERY = 20  # work units on batches, at most, after which all rows judge
+_JUDGED_EVERY = 20  # work units on batches after which all rows judge
 _DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
 _DENSE_FLOATS = 2**27  # of the Jacobian
 
@@ -767,7 +767,8 @@ class State(NamedTuple):
     level: int = 0
     iteration: int = 0
     work: float = 0.0
-    judged: float = 0.0  # work when the loss on all rows was last looked at
+    judged: float = 0.0  # work when all rows judged last
+    looked: int = 0  # and the iteration
     spectrum: np.ndarray | None = None
     memory: Any = None  # what an optimiser carries from step to step
 
@@ -786,11 +787,12 @@ def best_penalty(model, theta, rows, n_samples):
     return generalised_cross_validation(factors, rows, n_samples)
 
 
-def chosen_penalties(theta, rows, options):
-    """The penalties as given, or with the better one for the output layer."""
+def chosen_penalties(theta, rows, options, share=1.0):
+    """The penalties as given, or with the better one for a share of the rows."""
     alpha_output = options.alpha_output
     if options.gcv:
-        alpha_output = best_penalty(options.model, theta, rows, options.n_samples)
+        n_samples = (options.n_samples * share).astype(alpha_output.dtype)
+        alpha_output = best_penalty(options.model, theta, rows, n_samples)
     return Penalties(options.alpha, alpha_output)
 
 
@@ -844,40 +846,45 @@ def take(rows, order):
     return Rows(x, y, weight / jnp.sum(weight))
 
 
-def patience(rows, options):
-    """Iterations without a lower loss after which a level ends: a sweep at least."""
+def patience(rows, options, state):
+    """Iterations without a lower loss after which a level ends.
+
+    With batches they make a sweep at least, in which all rows judge a few times.
+    """
     count = n_batches(rows, options)
     if count == 1:
         return _PATIENCE
-    return max(_PATIENCE, count * int(options.iterations_per_batch))
+    between = _JUDGED_EVERY * state.iteration / max(1.0, state.work)
+    return max(count * int(options.iterations_per_batch), _PATIENCE * between)
 
 
-def on_all_rows(evaluate, rows, before, state, report, options, penalties):
+def on_all_rows(optimal, rows, before, state, report, options):
     """State and report of an iteration on a batch, with the loss on all rows.
 
     Losses of different batches do not compare, nor does the end of one end a fit: that
-    does a sweep without a lower loss on all rows. It is looked at when the work has
-    grown by a quarter, later after every ``_JUDGED_EVERY`` units, and at the end; until
-    then the last one stands.
+    does a sweep without a lower loss on all rows. These judge when the work has grown
+    by a quarter, later whenever ``_JUDGED_EVERY`` units are spent, and before a finer
+    level. Until then the last loss stands.
 
     Parameters
     ----------
-    evaluate : callable
-        ``evaluate(model, net, rows, penalties)`` returns the network and its loss.
+    optimal : callable
+        As of :func:`look`.
     before : State
         That before the iteration.
     """
-    ended = state.iteration >= int(options.max_iter) or not math.isfinite(state.loss)
-    pause = min(_JUDGED_EVERY, before.judged / 4)
-    if not ended and state.work - before.judged < pause:
-        state = state._replace(loss=before.loss, waited=before.waited + 1)
-        report = report._replace(loss=before.loss, stop=None, extra=columns(state))
-        return state, report
-    net, loss = evaluate(options.model, state.net, rows, penalties)
-    loss, tol = float(loss), float(options.tol)
+    finite = math.isfinite(state.loss)
+    state = state._replace(loss=before.loss, waited=before.waited)
+    due = state.work - before.judged >= min(_JUDGED_EVERY, before.judged / 4)
+    due = due or level_ends(state, options, patience(rows, options, state))
+    if finite and not due:
+        extra = {**columns(state), "judged": False}
+        return state, report._replace(loss=before.loss, stop=None, extra=extra)
+    net, loss = look(rows, state, options, optimal=optimal)
+    tol = float(options.tol)
     fell = loss < (1 - tol) * before.lowest or tol == 0
-    waited = 0 if fell else before.waited + 1
-    tired = waited >= patience(rows, options) and on_last_level(state, options)
+    waited = 0 if fell else before.waited + state.iteration - before.looked
+    tired = waited >= patience(rows, options, state) and on_last_level(state, options)
     stop = "tol" if tired else None
     stop = stop if math.isfinite(loss) else "non_finite"
     work = state.work + 1
@@ -888,8 +895,21 @@ def on_all_rows(evaluate, rows, before, state, report, options, penalties):
         waited=waited,
         work=work,
         judged=work,
+        looked=state.iteration,
     )
     return state, report._replace(loss=loss, stop=stop, extra=columns(state))
+
+
+def look(rows, state, options, *, optimal=inner_problem):
+    """The network that all rows make of that of a batch, and its loss; None if known.
+
+    ``optimal(model, net, rows, penalties)`` returns both.
+    """
+    if n_batches(rows, options) == 1 or state.judged == state.work:
+        return None
+    penalties = chosen_penalties(state.net.theta, rows, options)
+    net, loss = optimal(options.model, state.net, rows, penalties)
+    return net, float(loss)
 
 
 def n_levels(options):
@@ -928,12 +948,12 @@ def step(rows, state, options):
     """One accepted step."""
     if not jax.tree.leaves(state.net.theta):
         return output_layer_only(state)
-    refined = level_ends(state, options, patience(rows, options))
+    refined = level_ends(state, options, patience(rows, options, state))
     if refined:
         state = next_level(state, options)
     before, model, net = state, options.model, state.net
     batch, share = current_batch(rows, options, state.iteration)
-    penalties = chosen_penalties(net.theta, rows, options)
+    penalties = chosen_penalties(net.theta, batch, options, share)
     if refined or options.gcv or batch is not rows:  # another objective than before
         net, loss = inner_problem(model, net, batch, penalties)
         state = state._replace(net=net, loss=float(loss), work=state.work + share)
@@ -953,7 +973,7 @@ def step(rows, state, options):
     found = finish(state, options, trial, gain, inner, gradient, spectral)
     if batch is rows:
         return found
-    return on_all_rows(inner_problem, rows, before, *found, options, penalties)
+    return on_all_rows(inner_problem, rows, before, *found, options)
 
 
 def dense_work(kind, loss, net, rows):
@@ -1032,7 +1052,7 @@ def lengthened(trial, attempt, cast, radius, trials, options):
 
 def columns(state):
     """Further columns of the log."""
-    return {"work_units": state.work, "level": state.level}
+    return {"work_units": state.work, "level": state.level, "judged": True}
 
 
 def finish(state, options, trial, gain, inner, gradient, spectral):
@@ -1147,4 +1167,4 @@ def predictive_variance(model, net, root, x, whole):
     return jnp.sum(half**2, axis=0).reshape(m, q)
 
 
-GNVPRO = Solver("gnvpro", init, step, prepare=prepare)
+GNVPRO = Solver("gnvpro", init, step, prepare=prepare, look=look)

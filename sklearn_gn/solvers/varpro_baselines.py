@@ -40,6 +40,7 @@ from sklearn_gn.solvers.gnvpro import (
     init,
     inner_problem,
     level_ends,
+    look,
     losses,
     next_level,
     objective,
@@ -111,11 +112,11 @@ def try_full_step(model, net, spectral, rows, penalties, radius, damping, fracti
 
 def gn_step(rows, state, options):
     """One accepted step of full Gauss-Newton."""
-    if level_ends(state, options, patience(rows, options)):
+    if level_ends(state, options, patience(rows, options, state)):
         state = next_level(state, options)
     before = state
     batch, share = current_batch(rows, options, state.iteration)
-    penalties = chosen_penalties(state.net.theta, rows, options)
+    penalties = chosen_penalties(state.net.theta, batch, options, share)
     net = jax.device_put(state.net)
     loss = float(objective(options.model, net, batch, penalties))
     spectral, gradient, inner = full_model(
@@ -124,12 +125,13 @@ def gn_step(rows, state, options):
     attempt = partial(try_full_step, options.model, net, spectral, batch, penalties)
     state = state._replace(net=net, loss=loss)
     trial, state, trials, gain = accepted_trial(state, attempt, options)
-    work = share * (2 + 2 * int(inner) + trials)
+    known = batch is rows  # otherwise the loss before the step is another pass
+    work = share * (2 + 2 * int(inner) + trials + (not known))
     state = state._replace(work=state.work + work)
     found = finish(state, options, trial, gain, inner, gradient, spectral)
-    if batch is rows:
+    if known:
         return found
-    return on_all_rows(as_it_is, rows, before, *found, options, penalties)
+    return on_all_rows(as_it_is, rows, before, *found, options)
 
 
 def as_it_is(model, net, rows, penalties):
@@ -204,11 +206,11 @@ def lbfgs_step(rows, state, options):
     """One step of L-BFGS on the reduced objective."""
     if not jax.tree.leaves(state.net.theta):
         return output_layer_only(state)
-    if level_ends(state, options, patience(rows, options)):
+    if level_ends(state, options, patience(rows, options, state)):
         state = next_level(state, options)
     before = state
     batch, share = current_batch(rows, options, state.iteration)
-    penalties = chosen_penalties(state.net.theta, rows, options)
+    penalties = chosen_penalties(state.net.theta, batch, options, share)
     net, memory = jax.device_put((state.net, state.memory))
     # What it remembers belongs to one batch.
     other = batch is not rows and state.iteration % options.iterations_per_batch == 0
@@ -225,7 +227,7 @@ def lbfgs_step(rows, state, options):
     state = state._replace(net=net, memory=memory, work=state.work + work)
     found = descent(state, options, float(value), float(loss), float(size))
     if batch is not rows:
-        found = on_all_rows(inner_problem, rows, before, *found, options, penalties)
+        found = on_all_rows(inner_problem, rows, before, *found, options)
     state, report = found
     return state, report._replace(step_size=float(memory[-1].learning_rate))
 
@@ -371,8 +373,8 @@ def epoch_end(state, options, loss):
 
 
 SOLVERS = (
-    Solver("gn", init, gn_step, prepare=prepare),
-    Solver("lbfgs_vpro", init, lbfgs_step, prepare=prepare),
+    Solver("gn", init, gn_step, prepare=prepare, look=partial(look, optimal=as_it_is)),
+    Solver("lbfgs_vpro", init, lbfgs_step, prepare=prepare, look=look),
     Solver("adam", init, partial(epoch_step, name="adam"), prepare=prepare),
     Solver("sgd", init, partial(epoch_step, name="sgd"), prepare=prepare),
 )
