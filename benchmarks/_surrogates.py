@@ -230,9 +230,8 @@ def dense_runs(problem, plan, seeds):
         n_iter_no_change=10**9,
         **plan.batches,
     )
-    unwatched = short(estimator).set_params(early_stopping=False)
-    compiling = compile_seconds(unwatched, *problem.train)
-    recorded_fit(short(estimator), problem)  # compiles the validation loss
+    watch = problem.watch(estimator)
+    compiling = compile_seconds(short(estimator), *problem.train, **watch)
     estimator.set_params(max_iter=iterations_for(estimator, problem, plan.seconds))
     recorded = []
     for seed in seeds:

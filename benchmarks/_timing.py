@@ -87,6 +87,6 @@ def compiling(call):
     return sum(stages().values())
 
 
-def compile_seconds(estimator, X, y):
+def compile_seconds(estimator, X, y, **words):
     """Seconds that a first fit spends on compilation, which later fits find done."""
-    return compiling(lambda: clone(estimator).fit(X, y))
+    return compiling(lambda: clone(estimator).fit(X, y, **words))

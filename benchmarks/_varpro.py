@@ -54,6 +54,12 @@ class Problem(NamedTuple):
     def train(self):
         return self.parts["train"]
 
+    def watch(self, estimator):
+        """Words of ``fit``: validation data, where early stopping asks for them."""
+        if not estimator.early_stopping:
+            return {}
+        return dict(zip(("X_val", "y_val"), self.parts["validation"], strict=True))
+
     def score(self, model):
         return {
             name: float(self.measure(y, model.predict(X)))
@@ -128,11 +134,13 @@ class Recorder:
         }
         ended = context.max_subtasks != 0  # the fit, not an iteration
         known = self.points and self.points[-1]["iteration"] == row["iteration"]
+        if known and not self.judged[-1]:  # all rows have judged it since
+            self.keep(self.points[:-1])
+            known = False
         if not known and (ended or row["iteration"] % self.every == 0):
             self.points.append({**point, **self.score(fitted_estimator)})
-            state = run.final_state
-            self.nets.append(state.net)
-            self.judged.append(state.judged == state.work)
+            self.nets.append(run.final_state.net)
+            self.judged.append(row.get("judged", True))
             self.rows, self.options = run.rows, run.options
         self._spent += time.perf_counter() - begun
         return self.until(point)
@@ -140,16 +148,15 @@ class Recorder:
     def keep(self, points):
         """Forget all but the first points."""
         self.points, self.nets = points, self.nets[: len(points)]
+        self.judged = self.judged[: len(points)]
 
 
 def recorded_fit(estimator, problem, **words):
     """The model, and the recorder of its fit; early stopping gets validation data."""
     recorder = Recorder(problem.score, **words)
     recorded = clone(estimator).set_callbacks(recorder)
-    X_val, y_val = problem.parts["validation"]
-    given = {"X_val": X_val, "y_val": y_val} if estimator.early_stopping else {}
     with counted(gnvpro, "try_step") as calls:
-        model, _ = timed_fit(recorded, *problem.train, **given)
+        model, _ = timed_fit(recorded, *problem.train, **problem.watch(estimator))
     recorder.trials_per_step = len(calls) / model.n_iter_
     return model, recorder
 
@@ -347,7 +354,7 @@ def inner_seconds(recorder, dtype):
     with _jax.scope(dtype):
         rows = jax.device_put(recorder.rows)
         for before, net, point, judged in zip(
-            nets, nets[1:], recorder.points[1:], recorder.judged[1:], strict=False
+            nets[:-1], nets[1:], recorder.points[1:], recorder.judged[1:], strict=True
         ):
             batch, _ = gnvpro.current_batch(rows, options, point["iteration"] - 1)
             solve = partial(_timed_solution, options, batch)

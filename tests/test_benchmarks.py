@@ -929,7 +929,7 @@ def test_ahead_compares_with_what_the_other_had_by_then():
 def test_seconds_of_a_recorder_leave_out_the_scoring():
     log = []
     run = SimpleNamespace(log=log, rows=None, options=None, final_state=None)
-    run.final_state = SimpleNamespace(net=None, work=0.0, judged=0.0)
+    run.final_state = SimpleNamespace(net=None)
     estimator = SimpleNamespace(_fit_run=run)
     iteration, fit = (SimpleNamespace(max_subtasks=n) for n in (0, 9))
     recorder = _varpro.Recorder(
@@ -950,12 +950,18 @@ def test_seconds_of_a_recorder_leave_out_the_scoring():
     assert kept == [(2, 1.5, 2), (3, 2.0, 3)]  # the end is recorded, once
 
 
-def test_a_recorded_fit_ends_with_the_figures_of_its_model():
+def smooth_problem():
+    """32 rows, which are training, validation and test data alike."""
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((40, 2))
+    X = rng.standard_normal((32, 2))
     Y = np.column_stack([np.sin(X[:, 0]), X[:, 0] * X[:, 1]])
-    parts = {name: (X[:32], Y[:32]) for name in ("train", "validation", "test")}
-    problem = _varpro.Problem("p", parts, _varpro.relative_error, higher=False)
+    parts = {name: (X, Y) for name in ("train", "validation", "test")}
+    return _varpro.Problem("p", parts, _varpro.relative_error, higher=False)
+
+
+def test_a_recorded_fit_ends_with_the_figures_of_its_model():
+    problem = smooth_problem()
+    X, Y = problem.train
     estimator = VarProNetRegressor(
         network=MLP((3,)),
         curvature_solver="krylov",
@@ -969,7 +975,7 @@ def test_a_recorded_fit_ends_with_the_figures_of_its_model():
     assert model.stop_reason_ == "callback"
     last = recorder.points[-1]
     assert last["work_units"] == model.n_work_units_ <= 100
-    assert last["test"] == _varpro.relative_error(Y[:32], model.predict(X[:32]))
+    assert last["test"] == _varpro.relative_error(Y, model.predict(X))
     assert recorder.trials_per_step >= 1
     # The inner problems that are timed are those of the fit.
     with _jax.scope("float64"):
@@ -986,11 +992,8 @@ def test_a_recorded_fit_ends_with_the_figures_of_its_model():
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("batch_size", [None, 16])
 def test_inner_problems_of_all_iterations_count(monkeypatch, batch_size, every):
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((32, 2))
-    Y = np.column_stack([np.sin(X[:, 0]), X[:, 0] * X[:, 1]])
-    parts = {name: (X, Y) for name in ("train", "validation", "test")}
-    problem = _varpro.Problem("p", parts, _varpro.relative_error, higher=False)
+    problem = smooth_problem()
+    X, Y = problem.train
     estimator = VarProNetRegressor(
         hidden_layer_sizes=(3,),
         curvature_solver="krylov",
@@ -999,7 +1002,10 @@ def test_inner_problems_of_all_iterations_count(monkeypatch, batch_size, every):
         tol=0.0,
         random_state=0,
     )
-    _, recorder = _varpro.recorded_fit(estimator, problem, every=every)
+    model, recorder = _varpro.recorded_fit(estimator, problem, every=every)
+    # All rows have judged the last network, whether it was recorded before or not.
+    last = _varpro.relative_error(Y, model.predict(X))
+    assert recorder.points[-1]["test"] == last
 
     def a_second(options, rows, theta, start):
         return start, 1.0

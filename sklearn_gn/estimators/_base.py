@@ -152,9 +152,11 @@ class FitRun:
 
     def _judge_last(self):
         """Consider an iterate that no row of the log has judged."""
+        if not self.log:
+            return
         with self._scope():
             found = self.solver.look(self._data, self._state, self.options)
-        if found is None or not self.log:
+        if found is None:
             return
         net, loss = found
         val_loss = self._consider(net, loss, self._start)

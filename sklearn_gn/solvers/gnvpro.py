@@ -858,7 +858,7 @@ def patience(rows, options, state):
     return max(count * int(options.iterations_per_batch), _PATIENCE * between)
 
 
-def on_all_rows(optimal, rows, before, state, report, options):
+def on_all_rows(judge, rows, before, state, report, options):
     """State and report of an iteration on a batch, with the loss on all rows.
 
     Losses of different batches do not compare, nor does the end of one end a fit: that
@@ -868,8 +868,8 @@ def on_all_rows(optimal, rows, before, state, report, options):
 
     Parameters
     ----------
-    optimal : callable
-        As of :func:`look`.
+    judge : callable
+        :func:`look`, or the like.
     before : State
         That before the iteration.
     """
@@ -880,7 +880,7 @@ def on_all_rows(optimal, rows, before, state, report, options):
     if finite and not due:
         extra = {**columns(state), "judged": False}
         return state, report._replace(loss=before.loss, stop=None, extra=extra)
-    net, loss = look(rows, state, options, optimal=optimal)
+    net, loss = judge(rows, state, options)
     tol = float(options.tol)
     fell = loss < (1 - tol) * before.lowest or tol == 0
     waited = 0 if fell else before.waited + state.iteration - before.looked
@@ -973,7 +973,7 @@ def step(rows, state, options):
     found = finish(state, options, trial, gain, inner, gradient, spectral)
     if batch is rows:
         return found
-    return on_all_rows(inner_problem, rows, before, *found, options)
+    return on_all_rows(look, rows, before, *found, options)
 
 
 def dense_work(kind, loss, net, rows):

@@ -38,7 +38,6 @@ from sklearn_gn.solvers.gnvpro import (
     features,
     finish,
     init,
-    inner_problem,
     level_ends,
     look,
     losses,
@@ -125,18 +124,21 @@ def gn_step(rows, state, options):
     attempt = partial(try_full_step, options.model, net, spectral, batch, penalties)
     state = state._replace(net=net, loss=loss)
     trial, state, trials, gain = accepted_trial(state, attempt, options)
-    known = batch is rows  # otherwise the loss before the step is another pass
-    work = share * (2 + 2 * int(inner) + trials + (not known))
+    whole = batch is rows  # otherwise the loss before the step is another pass
+    work = share * (2 + 2 * int(inner) + trials + (not whole))
     state = state._replace(work=state.work + work)
     found = finish(state, options, trial, gain, inner, gradient, spectral)
-    if known:
+    if whole:
         return found
-    return on_all_rows(as_it_is, rows, before, *found, options)
+    return on_all_rows(look_as_it_is, rows, before, *found, options)
 
 
 def as_it_is(model, net, rows, penalties):
     """The network, and its objective."""
     return net, objective(model, net, rows, penalties)
+
+
+look_as_it_is = partial(look, optimal=as_it_is)
 
 
 # --- L-BFGS on the reduced objective -------------------------------------------------
@@ -227,7 +229,7 @@ def lbfgs_step(rows, state, options):
     state = state._replace(net=net, memory=memory, work=state.work + work)
     found = descent(state, options, float(value), float(loss), float(size))
     if batch is not rows:
-        found = on_all_rows(inner_problem, rows, before, *found, options)
+        found = on_all_rows(look, rows, before, *found, options)
     state, report = found
     return state, report._replace(step_size=float(memory[-1].learning_rate))
 
@@ -373,7 +375,7 @@ def epoch_end(state, options, loss):
 
 
 SOLVERS = (
-    Solver("gn", init, gn_step, prepare=prepare, look=partial(look, optimal=as_it_is)),
+    Solver("gn", init, gn_step, prepare=prepare, look=look_as_it_is),
     Solver("lbfgs_vpro", init, lbfgs_step, prepare=prepare, look=look),
     Solver("adam", init, partial(epoch_step, name="adam"), prepare=prepare),
     Solver("sgd", init, partial(epoch_step, name="sgd"), prepare=prepare),
