@@ -31,7 +31,12 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.curvature.blocks import symmetric_product, transposed_product
+from sklearn_gn.curvature.blocks import (
+    sum_rows,
+    symmetric_product,
+    symmetric_product_of,
+    transposed_product,
+)
 from sklearn_gn.curvature.krylov import conjugate_gradient, lanczos
 from sklearn_gn.curvature.softmax import covariance_product
 from sklearn_gn.curvature.trees import dimension
@@ -47,8 +52,8 @@ from sklearn_gn.solvers._base import Report, Solver
 INNER_TOL = 1e-10  # of the gradient of the inner problem, absolute or relative
 _INNER_ITERATIONS = 100
 _INNER_CG = 500
-_DIRECT_UNKNOWNS = 2000  # of the inner problem, whose Hessian is factored up to this
-_DIRECT_NEWTON = 300  # and in each of its iterations up to this
+_DIRECT_UNKNOWNS = 3000  # of the inner problem, whose Hessian is factored up to this
+_STALE = 16  # part of the order of a factor, in iterations that make a new one pay
 _FORCING = 0.1  # relative residual of the first systems beyond that
 _KRYLOV_TOL = 1e-2
 _REJECT, _SHRINK, _GROW = 1e-4, 0.1, 0.75  # gain ratios of the trust region
@@ -251,9 +256,24 @@ def generalised_cross_validation(factors, rows, n_samples):
 
 
 class EntropyFactors(NamedTuple):
-    """Cholesky factor of the inner Hessian, or of one block a class if it is large."""
+    """``R`` with ``R^T R = H^-1`` for the inner Hessian; if large, of a block a class.
 
-    cholesky: jnp.ndarray  # (pq, pq), or (q, p, p)
+    Products with it are many times faster than substitutions in a Cholesky factor.
+    """
+
+    root: jnp.ndarray  # (qp, qp), or (q, p, p)
+
+    def solve(self, right):
+        """Solve for ``right`` of shape (p, q), with the whole also (p, q, r)."""
+        columns = jnp.swapaxes(right, 0, 1)  # class by class
+        if self.root.ndim == 2:
+            flat = columns.reshape(self.root.shape[0], *columns.shape[2:])
+            # On a CPU, XLA takes thirty times as long for root^T @ vector.
+            solved = ((self.root @ flat).T @ self.root).T.reshape(columns.shape)
+        else:
+            image = jnp.einsum("cjk,ck->cj", self.root, columns)
+            solved = jnp.einsum("cjk,cj->ck", self.root, image)
+        return jnp.swapaxes(solved, 0, 1)
 
 
 def _is_direct(output):
@@ -261,83 +281,76 @@ def _is_direct(output):
 
 
 def entropy_hessian(z, values, weight):
-    """Exact Hessian of the inner problem without penalty, W raveled row by row."""
-    (m, p), q = z.shape, values.shape[1]
+    """Exact Hessian of the inner problem without penalty, W raveled class by class."""
     probability = to_columns(jax.nn.softmax(all_classes(values), axis=1))
+    p, q = z.shape[1], probability.shape[1]
+
+    def scaled_features(own, probability, scaled):
+        of_classes = probability[own, None, :] * scaled[None]
+        return of_classes.reshape(-1, scaled.shape[1])
+
+    def between_classes(rows):
+        probability, scaled = rows
+        terms = [(probability.T, scaled.T)]
+        return symmetric_product_of(scaled_features, q, p, terms)
+
     scaled = jnp.sqrt(weight)[:, None] * z
-    mixed = (scaled[:, :, None] * probability[:, None, :]).reshape(m, p * q)
-    hessian = -(mixed.T @ mixed)
-    # Block diagonal in the classes.
-    blocks = jnp.stack(
-        [(scaled * probability[:, k : k + 1]).T @ scaled for k in range(q)]
-    )
-    eye = jnp.eye(q, dtype=z.dtype)
-    diagonal = jnp.einsum("cjk,cd->jckd", blocks, eye).reshape(p * q, p * q)
-    return hessian + diagonal
+    hessian = -sum_rows(between_classes, (probability, scaled))
+    blocks = lax.map(lambda share: (scaled * share[:, None]).T @ scaled, probability.T)
+    classes = jnp.arange(q, dtype=jnp.int32)
+    hessian = hessian.reshape(q, p, q, p).at[classes, :, classes, :].add(blocks)
+    return hessian.reshape(q * p, q * p)
 
 
-def entropy_factors(model, z, values, weight, alpha_output, direct):
-    """Factor the inner Hessian, or the blocks on its diagonal."""
-    if direct:
-        hessian = entropy_hessian(z, values, weight)
-        return EntropyFactors(_shifted_factor(hessian, alpha_output))
+def entropy_factors(z, values, weight, alpha_output):
+    """Root of the inverse of the inner Hessian, or of the blocks on its diagonal."""
     probability = to_columns(jax.nn.softmax(all_classes(values), axis=1))
+    if z.shape[1] * probability.shape[1] <= _DIRECT_UNKNOWNS:
+        hessian = entropy_hessian(z, values, weight)
+        return EntropyFactors(_inverse_root(hessian, alpha_output))
     share = (probability * (1 - probability) * weight[:, None]).T
 
     def factor(share):
-        return _shifted_factor((z * share[:, None]).T @ z, alpha_output)
+        return _inverse_root((z * share[:, None]).T @ z, alpha_output)
 
     return EntropyFactors(lax.map(factor, share))
 
 
-def _shifted_factor(matrix, shift):
-    """Cholesky factor; with a shift at rounding level where the given one is less.
+def _inverse_root(matrix, shift):
+    """``R`` with ``R^T R`` the inverse; with a shift at rounding level at least.
 
     Without a penalty the Hessian is singular: a constant may be added to all classes.
     """
     floor = _ROUNDING * jnp.finfo(matrix.dtype).eps * jnp.trace(matrix)
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-    shift = jnp.maximum(shift, floor)
-    return lax.linalg.cholesky(matrix + shift * eye, symmetrize_input=False)
+    matrix = matrix + jnp.maximum(shift, floor) * eye
+    factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
+    return lax.linalg.triangular_solve(factor, eye, left_side=True, lower=True)
 
 
-def _triangular(factor, right):
-    """Solve with a Cholesky factor, right-hand sides of shape (k, r)."""
-    half = lax.linalg.triangular_solve(factor, right, left_side=True, lower=True)
-    return lax.linalg.triangular_solve(
-        factor, half, left_side=True, lower=True, transpose_a=True
-    )
-
-
-def entropy_solve(model, inner, weight, alpha_output, right, tol=INNER_TOL):
-    """Solve with the inner Hessian; ``right`` has the shape (p, q) or (p, q, r)."""
-    factor = inner.factors.cholesky
-    if factor.ndim == 2:
-        flat = right.reshape(factor.shape[0], -1)
-        return _triangular(factor, flat).reshape(right.shape)
+def entropy_cg(model, z, values, weight, alpha_output, factors, right, tol):
+    """Solve with the inner Hessian by conjugate gradients; (p, q), and iterations."""
 
     def product(v):
-        change = curvature(model, inner.values, inner.z @ v)
-        return inner.z.T @ (weight[:, None] * change) + alpha_output * v
-
-    def precondition(r):
-        return jax.vmap(_triangular)(factor, r.T[:, :, None])[:, :, 0].T
+        change = curvature(model, values, z @ v)
+        return z.T @ (weight[:, None] * change) + alpha_output * v
 
     tol = jnp.asarray(tol, right.dtype)
-    x, *_ = conjugate_gradient(
-        product, right, precondition=precondition, tol=tol, max_iter=_INNER_CG
+    x, iterations, _ = conjugate_gradient(
+        product, right, precondition=factors.solve, tol=tol, max_iter=_INNER_CG
     )
-    return x
+    return x, iterations
 
 
 def solve_entropy(model, z, rows, alpha_output, start):
     """Multinomial logistic regression by Newton's method, from a given start.
 
-    A step is halved until the loss falls. Ends where no component of the gradient
-    exceeds ``INNER_TOL``, absolute or relative to the first, or at rounding.
+    Systems are solved by conjugate gradients with the factors of an earlier Hessian,
+    until these take more iterations than new factors cost. A step is halved until the
+    loss falls. Ends where no component of the gradient exceeds ``INNER_TOL``, absolute
+    or relative to the first, or at rounding.
     """
     weight, y, eps = rows.weight, rows.y, float(jnp.finfo(z.dtype).eps)
-    direct = start.size <= _DIRECT_NEWTON
 
     def objective(output):
         mean = weight @ losses(model, z @ output, y)
@@ -347,21 +360,25 @@ def solve_entropy(model, z, rows, alpha_output, start):
         e = weight[:, None] * error(model, z @ output, y)
         return z.T @ e + alpha_output * output
 
+    def factors_at(output):
+        return entropy_factors(z, z @ output, weight, alpha_output)
+
     def size(g):
         return jnp.max(jnp.abs(g))
 
     def unfinished(carry):
-        _, _, g, count, stuck = carry
+        _, _, g, _, _, count, stuck = carry
         return (size(g) > goal) & (count < _INNER_ITERATIONS) & ~stuck
 
     def newton(carry):
-        output, loss, g, count, _ = carry
-        values = z @ output
-        factors = entropy_factors(model, z, values, weight, alpha_output, direct)
-        inner = Inner(output, loss, z, values, None, factors)
+        output, loss, g, factors, stale, count, _ = carry
+        factors = lax.cond(stale, factors_at, lambda output: factors, output)
         # Exact enough for quadratic convergence.
         forcing = jnp.clip(size(g) / size(first), INNER_TOL, _FORCING)
-        step = -entropy_solve(model, inner, weight, alpha_output, g, forcing)
+        step, iterations = entropy_cg(
+            model, z, z @ output, weight, alpha_output, factors, -g, forcing
+        )
+        stale = iterations > factors.root.shape[-1] // _STALE
         slope = jnp.sum(step * g)
 
         def too_long(search):
@@ -381,15 +398,18 @@ def solve_entropy(model, z, rows, alpha_output, start):
         # At rounding the gradient no longer falls.
         flat = -slope <= eps * jnp.abs(loss)
         stuck = ~good | (flat & (size(following) >= size(g) / 2))
-        return moved, jnp.where(good, new, loss), following, count + 1, stuck
+        loss = jnp.where(good, new, loss)
+        return moved, loss, following, factors, stale, count + 1, stuck
 
     first = gradient(start)
     goal = INNER_TOL * jnp.maximum(1, size(first))
-    carry = start, objective(start), first, jnp.int32(0), jnp.bool_(False)
+    none_yet = jax.tree.map(
+        lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(factors_at, start)
+    )
+    new, no = jnp.bool_(True), jnp.bool_(False)
+    carry = start, objective(start), first, none_yet, new, jnp.int32(0), no
     output, *_ = lax.while_loop(unfinished, newton, carry)
-    values = z @ output
-    direct = _is_direct(start)
-    return output, entropy_factors(model, z, values, weight, alpha_output, direct)
+    return output, factors_at(output)
 
 
 def solve_inner(model, theta, rows, penalties, start):
@@ -407,36 +427,44 @@ def solve_inner(model, theta, rows, penalties, start):
 
 
 def inner_solve(model, inner, rows, penalties, right):
-    """Solve with the Hessian of the inner problem; (p, q) or (p, q, r)."""
+    """Solve with the Hessian of the inner problem; (p, q), if direct also (p, q, r)."""
+    f = inner.factors
     if model.loss == "squared":
-        f = inner.factors
         flat = right.reshape(right.shape[0], -1)
         solved = f.right @ (f.inverse[:, None] * (f.right.T @ flat))
         return solved.reshape(right.shape)
-    return entropy_solve(model, inner, rows.weight, penalties.alpha_output, right)
+    if _is_direct(inner.output):
+        return f.solve(right)
+    alpha_output = penalties.alpha_output
+    solved, _ = entropy_cg(
+        model, inner.z, inner.values, rows.weight, alpha_output, f, right, INNER_TOL
+    )
+    return solved
 
 
-def inner_fit(model, inner, rows, penalties, change):
-    """The inner Hessian's solution for ``z^T (w change)``, change of shape (m, q).
+def inner_response(model, inner, rows, penalties, right, change):
+    """The inner Hessian's solution for ``right + z^T (w change)``.
 
-    For least squares from the SVD, in which the condition number is not squared.
+    ``right`` has the shape (p, q), ``change`` (m, q). For least squares the second part
+    comes from the SVD, in which the condition number is not squared.
     """
     if model.loss == "squared":
         f = inner.factors
         image = f.left.T @ (jnp.sqrt(rows.weight)[:, None] * change)
-        return f.right @ ((f.s * f.inverse)[:, None] * image)
-    right = inner.z.T @ (rows.weight[:, None] * change)
+        fitted = f.right @ ((f.s * f.inverse)[:, None] * image)
+        return inner_solve(model, inner, rows, penalties, right) + fitted
+    right = right + inner.z.T @ (rows.weight[:, None] * change)
     return inner_solve(model, inner, rows, penalties, right)
 
 
-def inner_fit_transposed(model, inner, rows, penalties, output):
-    """Transpose of :func:`inner_fit`, from (p, q) to (m, q)."""
+def inner_response_transposed(model, inner, rows, penalties, output):
+    """Transpose of :func:`inner_response`, from (p, q) to (p, q) and (m, q)."""
+    solved = inner_solve(model, inner, rows, penalties, output)
     if model.loss == "squared":
         f = inner.factors
         image = (f.s * f.inverse)[:, None] * (f.right.T @ output)
-        return jnp.sqrt(rows.weight)[:, None] * (f.left @ image)
-    solved = inner_solve(model, inner, rows, penalties, output)
-    return rows.weight[:, None] * (inner.z @ solved)
+        return solved, jnp.sqrt(rows.weight)[:, None] * (f.left @ image)
+    return solved, rows.weight[:, None] * (inner.z @ solved)
 
 
 # --- 2. the reduced Jacobian ---------------------------------------------------------
@@ -470,7 +498,10 @@ def reduced_jacobian(model, theta, inner, rows, penalties):
     _, push = jax.linearize(bare, flat)
     pull = jax.linear_transpose(push, flat)
     bend = partial(curvature, model, inner.values)
-    solve = partial(inner_solve, model, inner, rows, penalties)
+    respond = partial(inner_response, model, inner, rows, penalties)
+    respond_transposed = partial(
+        inner_response_transposed, model, inner, rows, penalties
+    )
 
     def pad(direct):
         return jnp.concatenate([direct, jnp.zeros((1, direct.shape[1]), direct.dtype)])
@@ -478,15 +509,12 @@ def reduced_jacobian(model, theta, inner, rows, penalties):
     def forward(d):
         dz = push(d)
         at_fixed = dz @ w
-        change = -solve(pad(dz.T @ e))
-        change = change - inner_fit(model, inner, rows, penalties, bend(at_fixed))
+        change = -respond(pad(dz.T @ e), bend(at_fixed))
         return at_fixed + z @ change, change
 
     def transposed(values, output):
-        total = z.T @ values + output
-        solved = -solve(total)
-        fitted = inner_fit_transposed(model, inner, rows, penalties, total)
-        dz = (values - bend(fitted)) @ w.T + e @ solved[:-1].T
+        solved, fitted = respond_transposed(z.T @ values + output)
+        dz = (values - bend(fitted)) @ w.T - e @ solved[:-1].T
         (d,) = pull(dz)
         return d
 
