@@ -111,6 +111,41 @@ def test_cross_entropy_is_logistic_regression(limit, monkeypatch):
         assert float(jnp.max(jnp.abs(gradient))) <= gnvpro.INNER_TOL
 
 
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_inner_hessian_is_the_second_derivative(n_classes):
+    model, _net, rows, penalties, inner = solved("cross_entropy", n_classes, m=40)
+
+    def mean_loss(columns):
+        return rows.weight @ gnvpro.losses(model, inner.z @ columns.T, rows.y)
+
+    by_class = inner.output.T
+    expected = jax.jit(jax.hessian(mean_loss))(by_class)
+    hessian = jax.jit(gnvpro.entropy_hessian)(inner.z, inner.values, rows.weight)
+    expected = expected.reshape(hessian.shape)
+    np.testing.assert_allclose(hessian, expected, rtol=0, atol=1e-15)
+    right = np.random.RandomState(1).randn(*inner.output.shape)
+    damped = expected + penalties.alpha_output * np.eye(len(expected))
+    solution = np.linalg.solve(damped, right.T.ravel()).reshape(by_class.shape).T
+    found = jax.jit(lambda factors: factors.solve(right))(inner.factors)
+    np.testing.assert_allclose(found, solution, rtol=1e-11)
+
+
+@pytest.mark.parametrize("limit", [2000, 0])
+def test_inner_solution_does_not_depend_on_the_factors_it_starts_with(
+    limit, monkeypatch
+):
+    monkeypatch.setattr(gnvpro, "_DIRECT_UNKNOWNS", limit)
+    model, net, rows, penalties = problem("cross_entropy", 4, m=60)
+    near = solve_inner(model, net.theta, rows, penalties, net.output)
+    theta = jax.tree.map(lambda leaf: 1.1 * leaf, net.theta)
+    fresh = solve_inner(model, theta, rows, penalties, near.output)
+    reused = solve_inner(model, theta, rows, penalties, near.output, near.factors)
+    np.testing.assert_allclose(reused.output, fresh.output, atol=1e-8)
+    # Those of the solution are always its own.
+    for other, own in zip(reused.factors, fresh.factors, strict=True):
+        np.testing.assert_allclose(other, own, rtol=1e-6, atol=1e-7)
+
+
 def test_inner_newton_survives_margins_of_a_thousand():
     model, net, rows, penalties = problem("cross_entropy", 3)
     start = 1e3 * np.random.RandomState(0).randn(*net.output.shape)
@@ -296,7 +331,7 @@ def test_every_form_of_the_curvature_is_the_dense_matrix(case, network, monkeypa
     if network == "mlp":
         forms.append(gnvpro.dual_model(model, net, rows, penalties))
     scale = np.linalg.eigvalsh(matrix)[-1]
-    for form, (spectral, found, _) in enumerate(forms):
+    for form, (spectral, found, *_) in enumerate(forms):
         np.testing.assert_allclose(found, gradient, atol=1e-12)
         for shift in (1e-1, 1e-4):
             coordinates = jax.jit(damped_coordinates)(spectral, shift * scale)
@@ -569,6 +604,28 @@ def test_batches_hold_no_padding_and_miss_no_row():
     )
     assert whole is rows
     assert share == 1
+
+
+@pytest.mark.parametrize("start", [gnvpro.init, varpro_baselines.epoch_init])
+def test_many_rows_start_with_the_output_layer_of_some(start, monkeypatch):
+    monkeypatch.setattr(varpro_baselines, "_START_ROWS", 30)
+    model, net, rows, penalties = problem("squared", 2, m=70)
+    rows = rows._replace(y=jnp.sin(rows.x[:, :2]))
+    words = {"model": model, "gcv": False, "iterations_per_batch": 1, "seed": 0}
+    nothing = gnvpro.Options(*[None] * len(gnvpro.Options._fields))
+    options = nothing._replace(batch_size=30, **words, **penalties._asdict())
+    state = start(rows, net, options)
+    batch, share = gnvpro.current_batch(rows, options, 0)
+    of_batch = solve_inner(model, net.theta, batch, penalties, net.output)
+    np.testing.assert_allclose(state.net.output, of_batch.output, rtol=1e-10)
+    on_all = gnvpro.objective(model, state.net, rows, penalties)
+    assert state.loss == pytest.approx(float(on_all), rel=1e-13)
+    assert state.work == 1 + share
+    # The layer of a former fit is kept if it suits all rows better.
+    best = solve_inner(model, net.theta, rows, penalties, net.output)
+    former = start(rows, net._replace(output=best.output), options)
+    np.testing.assert_array_equal(former.net.output, best.output)
+    assert former.loss == pytest.approx(float(best.loss), rel=1e-13)
 
 
 def test_mini_batches_make_up_the_weighted_objective():

@@ -342,11 +342,12 @@ def entropy_cg(model, z, values, weight, alpha_output, factors, right, tol):
     return x, iterations
 
 
-def solve_entropy(model, z, rows, alpha_output, start):
+def solve_entropy(model, z, rows, alpha_output, start, factors=None):
     """Multinomial logistic regression by Newton's method, from a given start.
 
     Systems are solved by conjugate gradients with the factors of an earlier Hessian,
-    until these take more iterations than new factors cost. A step is halved until the
+    if given of other features, until these take more iterations than new factors cost.
+    A step is halved until the
     loss falls. Ends where no component of the gradient exceeds ``INNER_TOL``, absolute
     or relative to the first, or at rounding.
     """
@@ -403,27 +404,33 @@ def solve_entropy(model, z, rows, alpha_output, start):
 
     first = gradient(start)
     goal = INNER_TOL * jnp.maximum(1, size(first))
-    none_yet = jax.tree.map(
-        lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(factors_at, start)
-    )
-    new, no = jnp.bool_(True), jnp.bool_(False)
-    carry = start, objective(start), first, none_yet, new, jnp.int32(0), no
+    stale = jnp.bool_(factors is None)
+    if factors is None:
+        shapes = jax.eval_shape(factors_at, start)
+        factors = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    zero, no = jnp.int32(0), jnp.bool_(False)
+    carry = start, objective(start), first, factors, stale, zero, no
     output, *_ = lax.while_loop(unfinished, newton, carry)
     return output, factors_at(output)
 
 
-def solve_inner(model, theta, rows, penalties, start):
+def solve_inner(model, theta, rows, penalties, start, factors=None):
     """The optimal output layer, with the value of the reduced objective."""
-    z = features(model, theta, rows.x)
+    z, alpha_output = features(model, theta, rows.x), penalties.alpha_output
     if model.loss == "squared":
-        output, factors = solve_squares(z, rows, penalties.alpha_output)
+        output, factors = solve_squares(z, rows, alpha_output)
     else:
-        output, factors = solve_entropy(model, z, rows, penalties.alpha_output, start)
+        output, factors = solve_entropy(model, z, rows, alpha_output, start, factors)
     values = z @ output
     loss = rows.weight @ losses(model, values, rows.y)
     loss = loss + penalty(model, theta, output, penalties)
     weighted = rows.weight[:, None] * error(model, values, rows.y)
     return Inner(output, loss, z, values, weighted, factors)
+
+
+def factors_to_start(model, inner):
+    """What the inner problems of the trials start with; least squares need nothing."""
+    return None if model.loss == "squared" else inner.factors
 
 
 def inner_solve(model, inner, rows, penalties, right):
@@ -544,7 +551,8 @@ def krylov_model(model, net, rows, penalties, rank):
     spectral, iterations = lanczos(
         product, jacobian.gradient, rank=rank, tol=_KRYLOV_TOL
     )
-    return spectral, jacobian.gradient, iterations
+    factors = factors_to_start(model, inner)
+    return spectral, jacobian.gradient, iterations, factors
 
 
 def value_jacobian(model, theta, output, x):
@@ -660,7 +668,8 @@ def primal_model(model, net, rows, penalties):
     values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
     slopes = vectors.T @ jacobian.gradient
     spectral = SpectralModel(jnp.maximum(values, 0), slopes, vectors)
-    return spectral, jacobian.gradient, jnp.int32(inner.output.size)
+    solved = jnp.int32(inner.output.size)
+    return spectral, jacobian.gradient, solved, factors_to_start(model, inner)
 
 
 @partial(jax.jit, static_argnames="model")
@@ -705,7 +714,8 @@ def dual_model(model, net, rows, penalties):
     slopes = slopes.at[-1].set(penalties.alpha * length)
     values = jnp.append(jnp.where(usable, gram, 0), 0) + penalties.alpha
     spectral = SpectralModel(values, slopes, basis)
-    return spectral, jacobian.gradient, jnp.int32(inner.output.size)
+    solved = jnp.int32(inner.output.size)
+    return spectral, jacobian.gradient, solved, factors_to_start(model, inner)
 
 
 def _curvature_roots(model, values):
@@ -767,13 +777,13 @@ class Trial(NamedTuple):
 
 
 @partial(jax.jit, static_argnames="model")
-def try_step(model, net, spectral, rows, penalties, radius, damping, fraction):
+def try_step(model, net, spectral, factors, rows, penalties, radius, damping, fraction):
     """The step for a radius, or a fixed shift, and the objective where it leads."""
     flat, unravel = ravel_pytree(net.theta)
     coordinates, shift, radius = step_coordinates(spectral, flat, radius, damping)
     coordinates = fraction * coordinates
     theta = unravel(flat + spectral.basis @ coordinates)
-    inner = solve_inner(model, theta, rows, penalties, net.output)
+    inner = solve_inner(model, theta, rows, penalties, net.output, factors)
     return Trial(
         net=Net(theta, inner.output),
         loss=inner.loss,
@@ -831,13 +841,21 @@ def prepare(rows, options):
 
 
 def init(rows, net, options):
-    """Make the output layer optimal."""
-    net = jax.device_put(net)
-    penalties = chosen_penalties(net.theta, rows, options)
-    net, loss = inner_problem(options.model, net, rows, penalties)
-    level_of = getattr(options.model.network, "level_of", None)
+    """Make the output layer optimal, on the first batch where there are several."""
+    net, model = jax.device_put(net), options.model
+    batch, share = current_batch(rows, options, 0)
+    penalties = chosen_penalties(net.theta, batch, options, share)
+    started, loss = inner_problem(model, net, batch, penalties)
+    work = share
+    if batch is not rows:  # all of them may prefer that of a former fit
+        given, loss = (objective(model, n, rows, penalties) for n in (net, started))
+        net, loss = (started, loss) if loss < given else (net, given)
+        work = share + 1
+    else:
+        net = started
+    level_of = getattr(model.network, "level_of", None)
     level = 0 if level_of is None else level_of(net.theta)
-    return State(net, float(loss), work=1.0, level=level)
+    return State(net, float(loss), work=work, level=level)
 
 
 # A schedule of batches, each kept for some iterations, and one of levels.
@@ -987,15 +1005,15 @@ def step(rows, state, options):
         state = state._replace(net=net, loss=float(loss), work=state.work + share)
     kind = form_of_curvature(options, batch, net)
     if kind == "krylov":
-        spectral, gradient, inner = krylov_model(
+        spectral, gradient, inner, factors = krylov_model(
             model, net, batch, penalties, int(options.rank)
         )
         work = 2 + 2 * int(inner)
     else:
         form = primal_model if kind == "primal" else dual_model
-        spectral, gradient, inner = form(model, net, batch, penalties)
+        spectral, gradient, inner, factors = form(model, net, batch, penalties)
         work = dense_work(kind, model.loss, net, batch)
-    attempt = partial(try_step, model, net, spectral, batch, penalties)
+    attempt = partial(try_step, model, net, spectral, factors, batch, penalties)
     trial, state, trials, gain = accepted_trial(state, attempt, options)
     state = state._replace(work=state.work + share * (work + trials))
     found = finish(state, options, trial, gain, inner, gradient, spectral)
@@ -1057,7 +1075,9 @@ def accepted_trial(state, attempt, options):
         if gain < _SHRINK:
             radius = length / 2
         elif gain > _GROW:
-            trial, trials = lengthened(trial, attempt, cast, radius, trials, options)
+            if gain > 1:  # with less, doubling never paid in fits of six kinds
+                longer = lengthened(trial, attempt, cast, radius, trials, options)
+                trial, trials = longer
             radius = max(radius, 1.5 * float(trial.length))
         return trial, state._replace(radius=radius), trials, gain
     # Where even the first step promised next to nothing, the loss is at rounding.

@@ -3,7 +3,8 @@
 "gn" is Gauss-Newton in all weights with the same trust region, "lbfgs_vpro" L-BFGS on
 the reduced objective, "fgn" the matrix-free step of fast Gauss-Newton on mini-batches;
 Adam and SGD with Nesterov's momentum are optax's. All start with the optimal output
-layer and count work alike: one unit is a pass over all rows, forward or backward.
+layer, on many rows with that of some, and count work alike: one unit is a pass over all
+rows, forward or backward.
 """
 
 import math
@@ -57,6 +58,7 @@ from sklearn_gn.solvers.gnvpro import (
 _FGN_DAMPING = 1.0
 _FGN_CG = 10
 _MINI_BATCH = 64
+_START_ROWS = 2048  # for which the first output layer of a mini-batch method is optimal
 _EPOCHS = 10  # without a new lowest loss, after which a mini-batch method ends
 
 
@@ -340,6 +342,11 @@ def optimiser_start(name, net):
         return _OPTIMISERS[name].init(net)
 
 
+def epoch_init(rows, net, options):
+    """The optimal output layer of some rows: that of all can cost many epochs."""
+    return init(rows, net, options._replace(batch_size=np.int32(_START_ROWS)))
+
+
 def epoch_step(rows, state, options, *, name):
     """One epoch, and the loss on all rows."""
     if level_ends(state, options, _EPOCHS):
@@ -377,7 +384,9 @@ def epoch_end(state, options, loss):
 SOLVERS = (
     Solver("gn", init, gn_step, prepare=prepare, look=look_as_it_is),
     Solver("lbfgs_vpro", init, lbfgs_step, prepare=prepare, look=look),
-    Solver("adam", init, partial(epoch_step, name="adam"), prepare=prepare),
-    Solver("sgd", init, partial(epoch_step, name="sgd"), prepare=prepare),
+    Solver("adam", epoch_init, partial(epoch_step, name="adam"), prepare=prepare),
+    Solver("sgd", epoch_init, partial(epoch_step, name="sgd"), prepare=prepare),
 )
-FGN_NETWORK = Solver("fgn", init, partial(epoch_step, name="fgn"), prepare=prepare)
+FGN_NETWORK = Solver(
+    "fgn", epoch_init, partial(epoch_step, name="fgn"), prepare=prepare
+)
