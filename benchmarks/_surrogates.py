@@ -46,6 +46,7 @@ ADAM_RATES = (1e-3, 3e-3, 1e-2)
 INNER_SHARE = 0.1  # of the time of a fit, at most
 MOST_TARGETS = 100  # of gradient boosting, which fits them one by one
 GP_ROWS = 2000
+GP_FLOATS = 2**28  # rows^2 times targets, of arrays that it makes
 MLP_VARIANTS = tuple(
     {"hidden_layer_sizes": sizes, "activation": activation, "alpha": alpha}
     for sizes, activation, alpha in (
@@ -73,7 +74,8 @@ NOTES = (
     "In the comparison of time, gnvpro_dense may take as many iterations as a pilot "
     "fit says that the seconds allow, and is stopped after them. It returns the "
     "iterate with the lowest loss of the validation rows.",
-    f"The Gaussian process is given at most {GP_ROWS:,} training rows.",
+    f"The Gaussian process is given at most {GP_ROWS:,} training rows, fewer where "
+    f"rows^2 times targets exceed {GP_FLOATS:,}, which it would hold in memory.",
 )
 
 
@@ -353,7 +355,9 @@ def peers(problem):
 def peer_run(name, estimator, problem):
     """One run: the seed changes nothing."""
     X, Y = problem.train
-    most = GP_ROWS if name == "gaussian_process" else len(X)
+    most = len(X)
+    if name == "gaussian_process":
+        most = min(GP_ROWS, math.isqrt(GP_FLOATS // Y.shape[1]))
     model = Standardised(estimator, X[:most], Y[:most])
     seconds = model.fit()
     runs = [{"seed": None, **problem.score(model), "seconds": seconds}]

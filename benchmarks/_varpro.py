@@ -230,7 +230,7 @@ def longest_fit(estimator, problem, method, every):
 
 
 def most_iterations(method):
-    """How many the budget allows at the least cost; the start takes one unit."""
+    """How many the budget allows at the least cost; the start takes a unit."""
     return max(1, int((method.units - 1) / method.cost))
 
 

@@ -130,6 +130,36 @@ def test_inner_hessian_is_the_second_derivative(n_classes):
     np.testing.assert_allclose(found, solution, rtol=1e-11)
 
 
+@pytest.mark.parametrize("q", [1, 3])
+def test_inner_hessian_is_exact_in_several_blocks(q):
+    rng = np.random.RandomState(0)
+    z, values, weight = rng.randn(20, 301), rng.randn(20, q), np.full(20, 0.05)
+    probability = gnvpro.to_columns(jax.nn.softmax(gnvpro.all_classes(values), axis=1))
+    covariance = -probability[:, :, None] * probability[:, None, :]
+    covariance += probability[:, :, None] * np.eye(q)[None]
+    expected = np.einsum("i,icd,ij,ik->cjdk", weight, covariance, z, z, optimize=True)
+    found = jax.jit(gnvpro.entropy_hessian)(z, values, weight)
+    np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-14)
+
+
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+def test_factors_are_finite_where_the_network_is_certain(precision):
+    rng = np.random.RandomState(0)
+    z, weight = rng.randn(200, 33), np.full(200, 1 / 200)
+    values = 1e3 * z @ rng.randn(33, 10)
+    arrays = (a.astype(precision) for a in (z, values, weight, np.zeros(())))
+    (root,) = jax.jit(gnvpro.entropy_factors)(*arrays)
+    assert np.isfinite(root).all()
+
+
+def test_newton_gives_up_reused_factors_that_are_of_no_use():
+    model, net, rows, penalties = problem("cross_entropy", 4, m=60)
+    fresh = solve_inner(model, net.theta, rows, penalties, net.output)
+    broken = jax.tree.map(lambda a: jnp.full_like(a, jnp.nan), fresh.factors)
+    found = solve_inner(model, net.theta, rows, penalties, net.output, broken)
+    np.testing.assert_allclose(found.output, fresh.output, atol=1e-8)
+
+
 @pytest.mark.parametrize("limit", [2000, 0])
 def test_inner_solution_does_not_depend_on_the_factors_it_starts_with(
     limit, monkeypatch
@@ -620,7 +650,13 @@ def test_many_rows_start_with_the_output_layer_of_some(start, monkeypatch):
     np.testing.assert_allclose(state.net.output, of_batch.output, rtol=1e-10)
     on_all = gnvpro.objective(model, state.net, rows, penalties)
     assert state.loss == pytest.approx(float(on_all), rel=1e-13)
-    assert state.work == 1 + share
+    assert state.work == 2 + share
+    # Alone it is the solution of the whole problem.
+    alone = Net((), np.zeros((4, 2)))
+    words = {"model": Model(MLP(()), "squared"), **penalties._asdict()}
+    state = start(rows, alone, options._replace(**words))
+    of_all = solve_inner(words["model"], (), rows, penalties, alone.output)
+    np.testing.assert_allclose(state.net.output, of_all.output, rtol=1e-10)
     # The layer of a former fit is kept if it suits all rows better.
     best = solve_inner(model, net.theta, rows, penalties, net.output)
     former = start(rows, net._replace(output=best.output), options)

@@ -152,7 +152,7 @@ class FitRun:
 
     def _judge_last(self):
         """Consider an iterate that no row of the log has judged."""
-        if not self.log:
+        if self._state is None:
             return
         with self._scope():
             found = self.solver.look(self._data, self._state, self.options)
@@ -160,11 +160,12 @@ class FitRun:
             return
         net, loss = found
         val_loss = self._consider(net, loss, self._start)
-        self.log[-1].update(
-            loss=loss * self.loss_scale,
-            val_loss=val_loss * self.loss_scale,
-            judged=True,
-        )
+        if self.log:
+            self.log[-1].update(
+                loss=loss * self.loss_scale,
+                val_loss=val_loss * self.loss_scale,
+                judged=True,
+            )
 
     def _record(self, report):
         if (report.extra or {}).get("judged", True):

@@ -346,7 +346,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         "softplus", "silu", "gelu", "sin" or "identity".
 
     solver : {"gnvpro", "lbfgs_vpro", "gn", "adam", "sgd"}, default="gnvpro"
-        All minimise the same objective from the same start.
+        All minimise the same objective from the same weights, with the output layer
+        that is optimal at first: for all rows, for the first batch, or for 2048 rows
+        where mini-batches are taken.
 
         - "gnvpro": Gauss-Newton variable projection.
         - "lbfgs_vpro": L-BFGS on the reduced objective.
@@ -753,7 +755,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         "softplus", "silu", "gelu", "sin" or "identity".
 
     solver : {"gnvpro", "lbfgs_vpro", "gn", "fgn", "adam", "sgd"}, default="gnvpro"
-        All minimise the same objective from the same start.
+        All minimise the same objective from the same weights, with the output layer
+        that is optimal at first: for all rows, for the first batch, or for 2048 rows
+        where mini-batches are taken.
 
         - "gnvpro": Gauss-Newton variable projection.
         - "lbfgs_vpro": L-BFGS on the reduced objective.

@@ -54,7 +54,7 @@ _INNER_ITERATIONS = 100
 _INNER_CG = 500
 _DIRECT_UNKNOWNS = 3000  # of the inner problem, whose Hessian is factored up to this
 _STALE = 16  # part of the order of a factor, in iterations that make a new one pay
-_FORCING = 0.1  # relative residual of the first systems beyond that
+_FORCING = 0.1  # relative residual of the first systems
 _KRYLOV_TOL = 1e-2
 _REJECT, _SHRINK, _GROW = 1e-4, 0.1, 0.75  # gain ratios of the trust region
 _TRIALS = 40
@@ -307,21 +307,26 @@ def entropy_factors(z, values, weight, alpha_output):
     probability = to_columns(jax.nn.softmax(all_classes(values), axis=1))
     if z.shape[1] * probability.shape[1] <= _DIRECT_UNKNOWNS:
         hessian = entropy_hessian(z, values, weight)
-        return EntropyFactors(_inverse_root(hessian, alpha_output))
+        # Where the network is certain, this is what large terms leave of each other.
+        scale = weight @ jnp.sum(z**2, axis=1)
+        return EntropyFactors(_inverse_root(hessian, alpha_output, scale))
     share = (probability * (1 - probability) * weight[:, None]).T
 
     def factor(share):
-        return _inverse_root((z * share[:, None]).T @ z, alpha_output)
+        block = (z * share[:, None]).T @ z
+        return _inverse_root(block, alpha_output, jnp.trace(block))
 
     return EntropyFactors(lax.map(factor, share))
 
 
-def _inverse_root(matrix, shift):
+def _inverse_root(matrix, shift, scale):
     """``R`` with ``R^T R`` the inverse; with a shift at rounding level at least.
+
+    ``scale`` is the trace, or that of the terms which the matrix is the difference of.
 
     Without a penalty the Hessian is singular: a constant may be added to all classes.
     """
-    floor = _ROUNDING * jnp.finfo(matrix.dtype).eps * jnp.trace(matrix)
+    floor = _ROUNDING * jnp.finfo(matrix.dtype).eps * scale
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
     matrix = matrix + jnp.maximum(shift, floor) * eye
     factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
@@ -347,9 +352,8 @@ def solve_entropy(model, z, rows, alpha_output, start, factors=None):
 
     Systems are solved by conjugate gradients with the factors of an earlier Hessian,
     if given of other features, until these take more iterations than new factors cost.
-    A step is halved until the
-    loss falls. Ends where no component of the gradient exceeds ``INNER_TOL``, absolute
-    or relative to the first, or at rounding.
+    A step is halved until the loss falls. Ends where no component of the gradient
+    exceeds ``INNER_TOL``, absolute or relative to the first, or at rounding.
     """
     weight, y, eps = rows.weight, rows.y, float(jnp.finfo(z.dtype).eps)
 
@@ -372,14 +376,13 @@ def solve_entropy(model, z, rows, alpha_output, start, factors=None):
         return (size(g) > goal) & (count < _INNER_ITERATIONS) & ~stuck
 
     def newton(carry):
-        output, loss, g, factors, stale, count, _ = carry
-        factors = lax.cond(stale, factors_at, lambda output: factors, output)
+        output, loss, g, factors, fresh, count, _ = carry
+        factors = lax.cond(fresh, factors_at, lambda output: factors, output)
         # Exact enough for quadratic convergence.
         forcing = jnp.clip(size(g) / size(first), INNER_TOL, _FORCING)
         step, iterations = entropy_cg(
             model, z, z @ output, weight, alpha_output, factors, -g, forcing
         )
-        stale = iterations > factors.root.shape[-1] // _STALE
         slope = jnp.sum(step * g)
 
         def too_long(search):
@@ -398,7 +401,9 @@ def solve_entropy(model, z, rows, alpha_output, start, factors=None):
         following = gradient(moved)
         # At rounding the gradient no longer falls.
         flat = -slope <= eps * jnp.abs(loss)
-        stuck = ~good | (flat & (size(following) >= size(g) / 2))
+        flat = flat & (size(following) >= size(g) / 2)
+        stuck = jnp.where(good, flat, fresh)
+        stale = ~good | (iterations > factors.root.shape[-1] // _STALE)
         loss = jnp.where(good, new, loss)
         return moved, loss, following, factors, stale, count + 1, stuck
 
@@ -843,6 +848,8 @@ def prepare(rows, options):
 def init(rows, net, options):
     """Make the output layer optimal, on the first batch where there are several."""
     net, model = jax.device_put(net), options.model
+    if not jax.tree.leaves(net.theta):  # then it is the solution
+        options = options._replace(batch_size=np.int32(0))
     batch, share = current_batch(rows, options, 0)
     penalties = chosen_penalties(net.theta, batch, options, share)
     started, loss = inner_problem(model, net, batch, penalties)
@@ -850,7 +857,7 @@ def init(rows, net, options):
     if batch is not rows:  # all of them may prefer that of a former fit
         given, loss = (objective(model, n, rows, penalties) for n in (net, started))
         net, loss = (started, loss) if loss < given else (net, given)
-        work = share + 1
+        work = share + 2
     else:
         net = started
     level_of = getattr(model.network, "level_of", None)
