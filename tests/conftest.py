@@ -9,7 +9,12 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # One BLAS thread a worker: two workers with two each on two cores take turns waiting.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Compilation takes most of the time of the tests, and they run little of what it makes.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0"
+    " --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1",
+)
 # What one worker has compiled, the other reads, and so do the processes of parallel
 # fits. The first to come here is the process that starts the workers.
 _OWN_CACHE = "JAX_COMPILATION_CACHE_DIR" not in os.environ
