@@ -153,8 +153,9 @@ def work_methods(plan, n_rows):
     if plan.batches:
         share = plan.batches["batch_size"] / n_rows
         batches = clone(gnvpro).set_params(**plan.batches)
+        cost = share * krylov_cost(batches.rank)
         methods = {
-            "gnvpro": Method(batches, plan.units, share * krylov),
+            "gnvpro": Method(batches, plan.units, cost),
             "gnvpro_all_rows": methods["gnvpro"],
         }
     lbfgs = regressor(plan, "lbfgs_vpro")
