@@ -342,7 +342,7 @@ NETWORKS = {"mlp": None, "ode": NeuralODE(width=4, n_cells=2)}
 @pytest.mark.parametrize(
     ("case", "network"),
     [
-        *((case, "mlp") for case in [*CASES[1:], ("squared", 7)]),
+        *((case, "mlp") for case in [*CASES[1:], ("squared", 7), ("squared", 12)]),
         (("cross_entropy", 4), "ode"),
     ],
 )

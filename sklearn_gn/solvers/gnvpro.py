@@ -202,6 +202,11 @@ class SquaresFactors(NamedTuple):
     right: jnp.ndarray  # (p, p)
     inverse: jnp.ndarray  # (p,)  1 / (s^2 + alpha_output)
 
+    def half(self, right):
+        """``R right`` of (p, q, r) for ``R^T R``, the inverse Hessian."""
+        image = self.right.T @ right.reshape(right.shape[0], -1)
+        return (jnp.sqrt(self.inverse)[:, None] * image).reshape(right.shape)
+
 
 def solve_squares(z, rows, alpha_output):
     """Ridge regression by the SVD."""
@@ -274,6 +279,11 @@ class EntropyFactors(NamedTuple):
             image = jnp.einsum("cjk,ck->cj", self.root, columns)
             solved = jnp.einsum("cjk,cj->ck", self.root, image)
         return jnp.swapaxes(solved, 0, 1)
+
+    def half(self, right):
+        """``R right`` of (p, q, r), class by class in (qp, r), for the whole root."""
+        flat = jnp.swapaxes(right, 0, 1).reshape(self.root.shape[0], -1)
+        return self.root @ flat
 
 
 def _is_direct(output):
@@ -609,6 +619,12 @@ def _error_part(model, theta, inner, rows):
     return jnp.concatenate([part, jnp.zeros((1, q, part.shape[-1]), part.dtype)])
 
 
+def _few_targets(a):
+    """A matrix with ``a a^T`` that has no more columns than rows."""
+    few, many = a.shape
+    return jnp.linalg.qr(a.T, mode="r").T if few < many else a
+
+
 def gauss_newton_parts(model, theta, inner, rows):
     """``A = Jv^T w S Jv`` at fixed W, and the two parts of ``hess_WW J_W``.
 
@@ -616,23 +632,23 @@ def gauss_newton_parts(model, theta, inner, rows):
     -------
     fixed : array of shape (n, n)
     fit, by_error : arrays of shape (p, q, n)
-        ``z^T w S Jv`` and ``d z^T e``, whose sum is ``-hess_WW J_W``.
+        ``z^T w S Jv`` and ``d z^T e``, whose sum is ``-hess_WW J_W``. For least squares
+        each may be turned by an orthogonal matrix of the targets, which leaves its
+        products over them as they are, and have fewer.
     """
     z, weight = inner.z, rows.weight
     q, width = inner.output.shape[1], inner.output.shape[0] - 1
     if model.loss == "squared" and width < q:
-        # The values move in the space that W spans, which is smaller.
+        # Neither W nor the error has more directions than rows.
+        w, e = _few_targets(inner.output[:-1]), _few_targets(inner.error)
         dz = feature_jacobian(model, theta, rows.x)
         n = dz.shape[-1]
-        w = inner.output[:-1]
         scaled = weight[:, None, None] * dz
         contracted = jnp.einsum("ik,ian->kan", z, scaled)
         fit = jnp.einsum("kan,aq->kqn", contracted, w)
-        by_error = jnp.einsum("ian,iq->aqn", dz, inner.error)
-        zero = jnp.zeros((1, q, n), dz.dtype)
-        by_error = jnp.concatenate([by_error, zero])
-        root = jnp.linalg.qr(w.T, mode="r")  # W W^T = R^T R
-        rows_of = jnp.einsum("ba,ian->ibn", root, dz)
+        by_error = jnp.einsum("ian,iq->aqn", dz, e)
+        by_error = jnp.pad(by_error, ((0, 1), (0, 0), (0, 0)))
+        rows_of = jnp.einsum("aq,ian->iqn", w, dz)
         rows_of = (jnp.sqrt(weight)[:, None, None] * rows_of).reshape(-1, n)
         return symmetric_product(rows_of.T), fit, by_error
     jv = value_jacobian(model, theta, inner.output, rows.x)
@@ -662,11 +678,10 @@ def primal_model(model, net, rows, penalties):
     inner = solve_inner(model, net.theta, rows, penalties, net.output)
     jacobian = reduced_jacobian(model, net.theta, inner, rows, penalties)
     fixed, fit, by_error = gauss_newton_parts(model, net.theta, inner, rows)
-    solve = partial(inner_solve, model, inner, rows, penalties)
 
     def product(part):
-        n = part.shape[-1]
-        return transposed_product(part.reshape(-1, n), solve(part).reshape(-1, n))
+        half = inner.factors.half(part)
+        return symmetric_product(half.reshape(-1, part.shape[-1]).T)
 
     matrix = fixed - product(fit) + product(by_error)
     matrix = matrix + penalties.alpha * penalty_matrix(model, net.theta)
