@@ -59,6 +59,7 @@ MLP_VARIANTS = tuple(
 )
 MLP_ADAM_RATES = (1e-3, 5e-3)
 MLP_POINTS = 40  # of a curve
+SCORED_EVERY = 5  # iterations, where there may be thousands
 NO_END = 10**6  # iterations, of fits that the clock ends
 PILOT_ITERATIONS = 5  # of every level: the first ones of a level take longer
 MLP_PILOT = 20  # iterations of L-BFGS that tell how many fit in the time
@@ -133,10 +134,15 @@ def paper_figures(train, validation, test):
 
 
 def regressor(plan, solver, **words):
-    usual = {"network": plan.network, "rank": plan.rank, "batch_size": None}
-    return VarProNetRegressor(
-        solver=solver, alpha=ALPHA, alpha_output=ALPHA, tol=0.0, **{**usual, **words}
-    )
+    usual = {
+        "network": plan.network,
+        "rank": plan.rank,
+        "alpha": ALPHA,
+        "alpha_output": ALPHA,
+        "batch_size": None,
+        "tol": 0.0,
+    }
+    return VarProNetRegressor(solver=solver, **{**usual, **words})
 
 
 # --- equal work ----------------------------------------------------------------------
@@ -244,7 +250,8 @@ def timed_runs(name, problem, plan, seeds):
     recorded = []
     for seed in seeds:
         estimator.set_params(random_state=seed)
-        _, recorder = recorded_fit(estimator, problem, until=_after(plan.seconds))
+        until = _after(plan.seconds)
+        _, recorder = recorded_fit(estimator, problem, until=until, every=SCORED_EVERY)
         recorded.append(recorder.points)
         progress(name, seed, recorder.points[-1])
     return (
