@@ -18,8 +18,8 @@ from sklearn.base import BaseEstimator, clone
 
 from benchmarks._report import progress, settings, summary
 from benchmarks._timing import compile_seconds, timed_fit
-from sklearn_gn import _jax
-from sklearn_gn.solvers import gnvpro
+from sklearn_gn.core import backend
+from sklearn_gn.varpro import gnvpro
 
 TUNING_SHARE = 0.25  # of the budget, for fits that compare variants
 MOST_FITS = 4  # to find the number of iterations that a budget allows
@@ -351,7 +351,7 @@ def inner_seconds(recorder, dtype):
     nets, options = recorder.nets, recorder.options
     trials = recorder.trials_per_step
     seconds = []
-    with _jax.scope(dtype):
+    with backend.scope(dtype):
         rows = jax.device_put(recorder.rows)
         for before, net, point, judged in zip(
             nets[:-1], nets[1:], recorder.points[1:], recorder.judged[1:], strict=True

@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from benchmarks._report import summary, target
 from benchmarks._timing import stages
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.solvers import sggn
+from sklearn_gn.shallow_relu import sggn
 
 N_ROWS = 403  # not a multiple of 5
 DAMPINGS = [0.0, 1e-6, 1e-4, 1e-2]

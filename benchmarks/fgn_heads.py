@@ -21,16 +21,17 @@ from sklearn.linear_model import LogisticRegression, _logistic
 from benchmarks import _data
 from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compile_seconds, stages, timed_fit
-from sklearn_gn import FGNSoftmaxHead, _jax
-from sklearn_gn.networks.affine import AffineHead
-from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS
-from sklearn_gn.solvers.fgn import Options, Rows, fgn_epoch
-from sklearn_gn.solvers.head_baselines import (
+from sklearn_gn import FGNSoftmaxHead
+from sklearn_gn.core import backend
+from sklearn_gn.core.affine import AffineHead
+from sklearn_gn.softmax_head.algorithms import ALGORITHMS
+from sklearn_gn.softmax_head.baselines import (
     adam_epoch,
     adam_start,
     sgn_epoch,
     sgn_start,
 )
+from sklearn_gn.softmax_head.fgn import Options, Rows, fgn_epoch
 
 ALPHA = 1e-3
 GAPS = ("1e-4", "1e-8")  # relative distances from the minimum, and names of figures
@@ -597,12 +598,12 @@ def cars_curve(name, split, seed, horizon):
         seed=np.int32(seed),
     )
     points = []
-    with _jax.scope("float32"):
+    with backend.scope("float32"):
         zero = AffineHead(
             np.zeros((d, split.n_classes), np.float32),
             np.zeros(split.n_classes, np.float32),
         )
-        solver = SOFTMAX_HEAD_SOLVERS[name]
+        solver = ALGORITHMS[name]
         seconds = []
         for _ in range(2):  # the first time compiles
             begun = time.perf_counter()

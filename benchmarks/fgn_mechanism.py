@@ -16,16 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks._report import summary, target
-from sklearn_gn import _jax
-from sklearn_gn.curvature.softmax import dropped, kept, margins, traces
-from sklearn_gn.networks.affine import AffineHead
-from sklearn_gn.solvers.fgn import FGN, Options, Rows, feature_grams, fgn_epoch
-from sklearn_gn.solvers.head_baselines import (
+from sklearn_gn.core import backend
+from sklearn_gn.core.affine import AffineHead
+from sklearn_gn.core.softmax import dropped, kept, margins, traces
+from sklearn_gn.softmax_head.baselines import (
     adam_epoch,
     adam_start,
     sgn_epoch,
     sgn_start,
 )
+from sklearn_gn.softmax_head.fgn import FGN, Options, Rows, feature_grams, fgn_epoch
 
 ROUNDS = 10  # in which the methods take turns
 WARM_UP = 2  # rounds before them
@@ -228,7 +228,7 @@ def time_steps(x, grams, gram_seconds, n_classes, sizes):
 
 def step_problems(sizes):
     answers = {}
-    with _jax.scope("float32"):
+    with backend.scope("float32"):
         x = features(sizes)
         grams, gram_seconds = timed_grams(x, sizes.batch_size)
         for n_classes in sizes.classes:
@@ -282,12 +282,12 @@ def compared(ours, paper, at_most):
 def trace_problem(p_true=0.6):
     """Panel (b)."""
     xi, rho = competitors()
-    with _jax.scope("float64"):
+    with backend.scope("float64"):
         split = split_of(p_true, rho)
         whole = kept(split) + dropped(split)
         parts = *traces(split), jnp.trace(whole, axis1=1, axis2=2)
         names = "dispersion", "retained", "dropped", "full"
-        ours = dict(zip(names, _jax.to_numpy(parts), strict=True))
+        ours = dict(zip(names, backend.to_numpy(parts), strict=True))
     p_rest = 1 - p_true
     paper = {
         "dispersion": xi,
@@ -365,7 +365,7 @@ def decrease_problem(p_true=0.7, scales=(1.0, 0.1, 0.01)):
     """Panel (c)."""
     xi, rho = competitors()
     slopes = logit_slopes()
-    with _jax.scope("float64"):
+    with backend.scope("float64"):
         ours = decrease_fractions(slopes, split_of(p_true, rho), scales)
     paper = closed_decrease_fractions(slopes, p_true, rho, scales)
     return {

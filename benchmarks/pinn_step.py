@@ -31,10 +31,10 @@ from benchmarks._pinn_peers import NOTES as PEER_NOTES
 from benchmarks._pinn_peers import Peer, ended, missing, run_peer
 from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compile_seconds, timed_fit
-from sklearn_gn import _jax
-from sklearn_gn.curvature.jacobian import gramian
-from sklearn_gn.solvers.dngd import DNGD
-from sklearn_gn.solvers.pinn_residuals import jacobian
+from sklearn_gn.core import backend
+from sklearn_gn.core.linear_algebra.jacobian import gramian
+from sklearn_gn.pinn.dngd import DNGD
+from sklearn_gn.pinn.residuals import jacobian
 
 CASES = {
     "step_kovasznay": pinn_kovasznay.CASE,
@@ -164,7 +164,7 @@ def step_rounds(solver, iterations, rate):
 
 def step_problem(case, iterations, rate):
     """The answer for one problem."""
-    with _jax.scope("float64"):
+    with backend.scope("float64"):
         (m, n), ours, others = step_rounds(case.solver, iterations, rate)
     changed = settings(case.solver)
     methods = {

@@ -25,8 +25,9 @@ from sklearn.base import clone
 
 from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compiling, timed, warm, warm_fit
-from sklearn_gn import ShallowReLURegressor, _jax, fit_series
-from sklearn_gn.solvers import segmented
+from sklearn_gn import ShallowReLURegressor, fit_series
+from sklearn_gn.core import backend
+from sklearn_gn.shallow_relu import segmented
 
 NOISE = 0.05
 CHANGES = (4.0, 12.0)  # of the slope at a kink, in absolute value
@@ -166,7 +167,7 @@ def iteration_seconds(model, sample, seed):
     rows = scaling.x(sample.x[:, None]), scaling.y(sample.y[:, None])
     weight = np.full(len(sample.x), 1 / len(sample.x))
     rng = np.random.default_rng(seed)
-    with _jax.scope("float64"):
+    with backend.scope("float64"):
         data = segmented.prepare((*rows, weight), None)
         shape = model.n_starts, model.n_neurons + segmented.N_SPARE
         knots = np.full(shape, segmented.RIGHT)

@@ -2,11 +2,11 @@
 
 __version__ = "0.1.0.dev0"
 
-from sklearn_gn.estimators.pinn import PINNSolver
-from sklearn_gn.estimators.series import fit_series
-from sklearn_gn.estimators.shallow_relu import ShallowReLURegressor
-from sklearn_gn.estimators.softmax_head import FGNSoftmaxHead
-from sklearn_gn.estimators.varpro import VarProNetClassifier, VarProNetRegressor
+from sklearn_gn.pinn.estimator import PINNSolver
+from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
+from sklearn_gn.shallow_relu.series import fit_series
+from sklearn_gn.softmax_head.estimator import FGNSoftmaxHead
+from sklearn_gn.varpro.estimator import VarProNetClassifier, VarProNetRegressor
 
 __all__ = [
     "FGNSoftmaxHead",

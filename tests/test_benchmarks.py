@@ -50,10 +50,11 @@ from benchmarks import (
     varpro_tabular,
 )
 from benchmarks._peers import _common
-from sklearn_gn import PINNSolver, VarProNetRegressor, _jax
+from sklearn_gn import PINNSolver, VarProNetRegressor
+from sklearn_gn.core import backend
 from sklearn_gn.networks import MLP
 from sklearn_gn.pde.problems import Kovasznay
-from sklearn_gn.solvers.fgn import FGN
+from sklearn_gn.softmax_head.fgn import FGN
 
 ROOT = Path(__file__).parents[1]
 
@@ -703,14 +704,14 @@ def test_steps_are_timed_in_turn_and_their_memory_counted(monkeypatch):
 def test_an_epoch_of_steps_is_that_of_the_solver():
     sizes = fgn_mechanism.Sizes(64, 48, 32, (3,), most_steps=4, least_steps=4)
     options = fgn_mechanism.options_of(0.1, sizes.batch_size)
-    with _jax.scope("float32"):
+    with backend.scope("float32"):
         rows = fgn_mechanism.labelled(fgn_mechanism.features(sizes), 3, sizes)
         data = FGN.prepare(rows, options)
         stepper = fgn_mechanism.Stepper("fgn", 3, data, sizes.batch_size)
         state = FGN.init(data, stepper.carry[0], options)
         stepper.seconds(2)
         state, _ = FGN.step(data, state, options)
-        ours, expected = _jax.to_numpy((stepper.carry[0], state.net))
+        ours, expected = backend.to_numpy((stepper.carry[0], state.net))
     assert np.bincount(rows.label).tolist() == [22, 21, 21]
     assert np.abs(expected.weight).max() > 0
     for array, other in zip(ours, expected, strict=True):
@@ -978,7 +979,7 @@ def test_a_recorded_fit_ends_with_the_figures_of_its_model():
     assert last["test"] == _varpro.relative_error(Y, model.predict(X))
     assert recorder.trials_per_step >= 1
     # The inner problems that are timed are those of the fit.
-    with _jax.scope("float64"):
+    with backend.scope("float64"):
         for net in recorder.nets:
             start = np.zeros_like(net.output)
             output, seconds = _varpro._timed_solution(

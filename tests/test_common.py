@@ -9,6 +9,7 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
+from sklearn_gn._discovery import all_estimators
 from sklearn_gn.solvers import (
     NETWORK_CLASSIFIER_SOLVERS,
     NETWORK_REGRESSOR_SOLVERS,
@@ -16,7 +17,6 @@ from sklearn_gn.solvers import (
     SHALLOW_RELU_SOLVERS,
     SOFTMAX_HEAD_SOLVERS,
 )
-from sklearn_gn.utils.discovery import all_estimators
 
 # Small settings: the checks fit hundreds of times.
 DEFAULTS = {

@@ -9,7 +9,7 @@ from sklearn.base import is_classifier
 
 import sklearn_gn.callbacks
 from sklearn_gn import plotting
-from sklearn_gn.utils.discovery import all_estimators
+from sklearn_gn._discovery import all_estimators
 
 CLASSES = [
     *(estimator for _, estimator in all_estimators()),

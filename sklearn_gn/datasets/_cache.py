@@ -10,7 +10,7 @@ from sklearn.datasets import get_data_home
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
-from sklearn_gn._store import load_or_generate
+from sklearn_gn.core.store import load_or_generate
 
 
 def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn._jax import scope, to_numpy
+from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.pde.conditions import Condition, Points
 from sklearn_gn.pde.domains import Domain, unique
 from sklearn_gn.pde.operators import Field

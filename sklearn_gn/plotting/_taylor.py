@@ -13,10 +13,10 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from sklearn.utils import check_random_state, check_X_y
 
-from sklearn_gn import _jax
-from sklearn_gn.curvature.krylov import conjugate_gradient
+from sklearn_gn.core import backend
+from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
 from sklearn_gn.networks._base import checked_network, initial_parameters
-from sklearn_gn.solvers.gnvpro import (
+from sklearn_gn.varpro.gnvpro import (
     Model,
     Net,
     Penalties,
@@ -156,13 +156,13 @@ def taylor_errors(
     penalties = Penalties(np.float64(alpha), np.float64(alpha_output))
     steps = np.asarray(steps, dtype=np.float64)
     answer = {"steps": steps.tolist(), "zeroth": {}, "first": {}, "inner_gradient": {}}
-    with _jax.scope("float64"):
+    with backend.scope("float64"):
         theta = initial_parameters(network, rng, X[:1])
-        size = sum(np.size(leaf) for leaf in _jax.leaves(theta))
+        size = sum(np.size(leaf) for leaf in backend.leaves(theta))
         direction = rng.standard_normal(size)
         direction /= np.linalg.norm(direction)
         for tol in tolerances:
-            here, slope, there, reached = _jax.to_numpy(
+            here, slope, there, reached = backend.to_numpy(
                 taylor_values(
                     *(model, theta, direction, rows, penalties, steps),
                     *(np.float64(tol), np.int32(rank)),

@@ -14,7 +14,6 @@ from sklearn.utils.validation import (
 )
 
 from sklearn_gn.callbacks import _Callback
-from sklearn_gn.estimators.varpro import VarProNetClassifier
 from sklearn_gn.plotting._common import (
     axes_or_new,
     benchmark_problem,
@@ -23,6 +22,7 @@ from sklearn_gn.plotting._common import (
     numbers,
     panels_or_new,
 )
+from sklearn_gn.varpro.estimator import VarProNetClassifier
 
 _LEGEND = {  # of the methods of the benchmarks
     "gnvpro": "GNvpro",

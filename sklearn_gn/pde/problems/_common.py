@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sklearn_gn._store import load_or_generate
+from sklearn_gn.core.store import load_or_generate
 
 _memory = {}
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn._jax import scope
+from sklearn_gn.core.backend import scope
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.domains import Box
 from sklearn_gn.pde.operators import d

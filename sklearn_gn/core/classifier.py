@@ -1,0 +1,146 @@
+"""What the classifiers share: labels on the way in, logits on the way out."""
+
+import numpy as np
+from scipy.special import log_softmax, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from sklearn_gn.core.data import check_validation_pair
+
+
+class SoftmaxClassifier(ClassifierMixin):
+    """A classifier with ``classes_``, ``class_weight`` and ``decision_function``."""
+
+    _accept_sparse = False
+
+    # -- labels -----------------------------------------------------------------------
+
+    def _check_data(self, X, y, *, reset):
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            reset=reset,
+            accept_sparse=self._accept_sparse,
+            dtype=np.float64,
+        )
+        check_classification_targets(y)
+        return X, y
+
+    def _find_classes(self, y, weight, *, previous):
+        """Set ``classes_``, which must be the same as before if ``previous``."""
+        classes = np.unique(y[weight > 0])
+        if len(classes) < 2:
+            raise ValueError(
+                "y must hold at least two classes of positive weight, got one class: "
+                f"{classes.tolist()}."
+            )
+        if previous and not np.array_equal(classes, self.classes_):
+            raise ValueError(
+                "warm_start=True continues with the classes of the previous fit, "
+                f"{self.classes_.tolist()}; y has {classes.tolist()}."
+            )
+        self.classes_ = classes
+
+    def _encode(self, y, name):
+        """Numbers of the labels."""
+        code = np.searchsorted(self.classes_, y)
+        code = np.minimum(code, len(self.classes_) - 1)
+        unknown = self.classes_[code] != y
+        if unknown.any():
+            raise ValueError(
+                f"{name} holds labels that are not among classes_: "
+                f"{np.unique(y[unknown]).tolist()}."
+            )
+        return code
+
+    def _encode_weighted(self, X, y, weight):
+        """Rows that have weight: X, class numbers, and weights times class weights."""
+        if (weight == 0).any():
+            counted = weight > 0
+            X, y, weight = X[counted], y[counted], weight[counted]
+        code = self._encode(y, "y")
+        if self.class_weight is not None:
+            by_class = compute_class_weight(
+                self.class_weight,
+                classes=self.classes_,
+                y=y,
+                sample_weight=weight,
+            )
+            weight = weight * by_class[code]
+        return X, code, weight
+
+    def _check_validation(self, X_val, y_val):
+        """X, class numbers and weights; None where they are not given."""
+        if not check_validation_pair(X_val, y_val):
+            return None
+        X_val, y_val = self._check_data(X_val, y_val, reset=False)
+        return X_val, self._encode(y_val, "y_val"), np.full(len(y_val), 1 / len(y_val))
+
+    # -- predictions ------------------------------------------------------------------
+
+    def predict(self, X):
+        """Predict the labels.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples, of any kind that ``fit`` takes.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+            The likeliest classes.
+        """
+        logits = self.decision_function(X)
+        code = (logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(axis=1)
+        return self.classes_[code]
+
+    def predict_proba(self, X):
+        """Probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples, of any kind that ``fit`` takes.
+
+        Returns
+        -------
+        p : ndarray of shape (n_samples, n_classes)
+            In the order of ``classes_``.
+        """
+        return softmax(self._class_logits(X), axis=1)
+
+    def predict_log_proba(self, X):
+        """Logarithms of the probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples, of any kind that ``fit`` takes.
+
+        Returns
+        -------
+        log_p : ndarray of shape (n_samples, n_classes)
+            In the order of ``classes_``; finite where the probability underflows.
+        """
+        return log_softmax(self._class_logits(X), axis=1)
+
+    def _class_logits(self, X):
+        logits = self.decision_function(X)
+        return all_logits(logits[:, None] if logits.ndim == 1 else logits)
+
+
+def all_logits(values):
+    """Logits of all classes; for two classes from the column of the second."""
+    if values.shape[1] > 1:
+        return values
+    return np.concatenate([np.zeros_like(values), values], axis=1)
+
+
+def cross_entropy(values, code, weight):
+    """Weighted mean over the rows, for values of one column or one a class."""
+    log_p = log_softmax(all_logits(values), axis=1)
+    return -float(weight @ log_p[np.arange(len(code)), code])

@@ -1,0 +1,117 @@
+"""Rows of a weighted data set: checks, canonical order, validation split."""
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+from sklearn.utils import gen_batches
+from sklearn.utils.validation import _check_sample_weight
+
+_LEXICOGRAPHIC_COLUMNS = 16
+_CHUNK_ROWS = 1024  # of wide tables, so that intermediate copies stay in cache
+
+
+def check_validation_pair(X_val, y_val):
+    """Whether validation data are given; a ValueError where only half of them is."""
+    if (X_val is None) != (y_val is None):
+        missing = "y_val" if y_val is None else "X_val"
+        raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
+    return X_val is not None
+
+
+def validation_split(n_rows, fraction, rng, labels=None):
+    """Draw the rows to set aside for validation, stratified where that is possible.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of distinct rows.
+    fraction : float
+        Share of them to set aside.
+    rng : RandomState
+    labels : ndarray of int of shape (n_rows,), default=None
+        Numbers of their classes.
+
+    Returns
+    -------
+    train, val : ndarrays of int
+        Numbers of the rows, in random order.
+    """
+    n_val = max(1, round(fraction * n_rows))
+    if n_val >= n_rows:
+        raise ValueError(
+            f"validation_fraction={fraction} of {n_rows} distinct rows leaves none for "
+            "training."
+        )
+    possible = False
+    if labels is not None:
+        counts = np.bincount(labels)
+        counts = counts[counts > 0]
+        possible = counts.min() > 1 and min(n_val, n_rows - n_val) >= len(counts)
+    return train_test_split(
+        np.arange(n_rows),
+        test_size=n_val,
+        random_state=rng,
+        stratify=labels if possible else None,
+    )
+
+
+def canonical_rows(X, y, sample_weight):
+    """Rows of a weighted data set in an order that only their content decides.
+
+    Rows of weight zero are dropped and equal rows merged, so that a fit, with all its
+    random draws, depends on neither the order nor the multiplicity of rows.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+    y : ndarray of shape (n_samples, n_targets)
+    sample_weight : ndarray of shape (n_samples,)
+
+    Returns
+    -------
+    rows : ndarray of int
+        One row number for each distinct row.
+    weight : ndarray
+        Their weights, divided by the sum.
+    """
+    kept = np.flatnonzero(sample_weight > 0)
+    order = kept[_content_order(X[kept] if len(kept) < len(X) else X, y[kept])]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = np.any(y[order[1:]] != y[order[:-1]], axis=1)
+    for part in gen_batches(max(len(order) - 1, 1), _CHUNK_ROWS):
+        here, before = order[1:][part], order[:-1][part]
+        new[1:][part] |= np.any(X[here] != X[before], axis=1)
+    first = np.flatnonzero(new)
+    weight = sample_weight[order]
+    # Weights near the largest float would overflow in the sum. A power of two as scale
+    # keeps sums of whole-numbered weights exact, hence equal to those of repeated rows.
+    _, exponent = np.frexp(weight.max())
+    weight = np.add.reduceat(np.ldexp(weight, -exponent), first)
+    # Copies of a row are equal, but for the sign of a zero, in any order.
+    return order[first], weight / weight.sum()
+
+
+def _content_order(X, y):
+    """Order of rows by their content alone, with equal rows together.
+
+    A lexicographic order takes one sort a column; wide tables are ordered by a hash of
+    the rows instead.
+    """
+    n_columns = X.shape[1] + y.shape[1]
+    if n_columns <= _LEXICOGRAPHIC_COLUMNS:
+        return np.lexsort(np.concatenate([X, y], axis=1).T[::-1])
+    factors = np.random.RandomState(0).randint(2**62, size=n_columns, dtype=np.int64)
+    factors = 2 * factors.astype(np.uint64) + np.uint64(1)
+    code = np.empty(len(X), dtype=np.uint64)
+    for part in gen_batches(len(X), _CHUNK_ROWS):
+        table = np.concatenate([X[part], y[part]], axis=1)
+        bits = (table + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+        # Wrap-around is meant; the shift lets the high bits take part.
+        code[part] = (bits ^ (bits >> np.uint64(29))) @ factors
+    return np.argsort(code, kind="stable")
+
+
+def check_sample_weight(sample_weight, X):
+    """Non-negative float64 weights, not all of them zero."""
+    return _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )

@@ -1,0 +1,105 @@
+"""The base class of the estimators: common words, validation, the run of a solver."""
+
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import gen_batches
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import validate_data
+
+from sklearn_gn.callbacks import EarlyStopping, TimeBudget
+from sklearn_gn.core import backend
+from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
+from sklearn_gn.core.data import check_validation_pair
+from sklearn_gn.solvers import Solver, resolve
+
+_BATCH_ROWS = 4096  # of predictions
+
+
+class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
+    """What the estimators share: common words, validation, and the run of a solver."""
+
+    _parameter_constraints = {
+        "solver": [str, Solver],
+        "damping": [Interval(Real, 0, None, closed="left")],
+        "rank": [Interval(Integral, 1, None, closed="left"), None],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "max_time": [Interval(Real, 0, None, closed="neither"), None],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        "dtype": [StrOptions({"float32", "float64"})],
+        "device": [str, None],
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
+    }
+
+    _short_forms = {}
+
+    def _solver_object(self):
+        """The solver object that ``solver`` stands for."""
+        return resolve(self.solver, self._short_forms, type(self).__name__)
+
+    def _check_validation_data(self, X_val, y_val, n_targets):
+        """Validate ``X_val`` and ``y_val``; None where they are not given."""
+        if not check_validation_pair(X_val, y_val):
+            return None
+        X_val, y_val = validate_data(
+            self, X_val, y_val, reset=False, multi_output=True, dtype=np.float64
+        )
+        y_val = y_val.astype(np.float64).reshape(X_val.shape[0], -1)
+        if y_val.shape[1] != n_targets:
+            raise ValueError(f"y_val has {y_val.shape[1]} targets, y has {n_targets}.")
+        return X_val, y_val
+
+    def _fit_callbacks(self):
+        """The callbacks that parameters stand for."""
+        callbacks = []
+        if self.max_time is not None:
+            callbacks.append(TimeBudget(self.max_time))
+        if self.early_stopping:
+            callbacks.append(EarlyStopping(n_iter_no_change=self.n_iter_no_change))
+        return callbacks
+
+    def _cast(self, value):
+        return np.asarray(value, dtype=self.dtype)
+
+    def _in_batches(self, function, x, batch_rows=_BATCH_ROWS):
+        """A compiled function of rows, in float64, for few shapes of its argument."""
+        parts = []
+        with backend.scope(self.dtype, self.device):
+            for batch in gen_batches(len(x), batch_rows):
+                part = self._cast(x[batch])
+                # Padded by the last row: zeros may lie outside of a domain.
+                n = backend.row_bucket(len(part)) - len(part)
+                padded = np.concatenate([part, np.repeat(part[-1:], n, axis=0)])
+                parts.append(backend.to_numpy(function(padded))[: len(part)])
+        return np.concatenate(parts).astype(np.float64)
+
+    def _run(self, run, *, max_steps, data, attributes):
+        """Run a solver under the callbacks and set the common fitted attributes.
+
+        Parameters
+        ----------
+        run : FitRun
+        max_steps : int
+            Most steps, accepted or not.
+        data : dict
+            ``X``, ``y`` and ``metadata`` for callbacks.
+        attributes : callable
+            Maps a network to the fitted attributes that predictions need.
+        """
+        self._fit_run = run
+        try:
+            tasks = FitTasks(self, self._fit_callbacks(), max_iter=max_steps, data=data)
+            run.run(tasks, lambda: attributes(run.best_net))
+        finally:
+            del self._fit_run
+        self.convergence_log_ = run.convergence_log()
+        self.n_iter_ = len(run.log)
+        self.converged_ = run.converged
+        self.stop_reason_ = run.stop_reason
+        run.warn_if_not_converged()

@@ -1,0 +1,1 @@
+"""Linear algebra of curvature systems, shared by all methods."""

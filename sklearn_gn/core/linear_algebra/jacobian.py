@@ -1,0 +1,301 @@
+r"""The Jacobian of residuals in the weights of a network, in factored form.
+
+A residual depends on the output ``z = a M`` of an affine layer, rows ``a`` in, rows
+``z`` out. With ``g`` its derivative in ``z``, its derivative in the matrix M is
+``a^T g``, so that the inputs and the gradients of every layer, one backward pass for
+all residuals, hold the whole Jacobian: products with it cost as much as the network,
+and rows of it are multiplied out layer by layer only where a Gramian is formed.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sklearn_gn.core.linear_algebra.blocks import (
+    BLOCK_ROWS,
+    LEAST_ROWS,
+    sum_rows,
+    symmetric_product,
+    symmetric_product_of,
+)
+from sklearn_gn.core.linear_algebra.trees import add
+
+
+class Part(NamedTuple):
+    """Rows of the Jacobian: N points with k residuals each.
+
+    Exactly one of ``layers`` and ``dense`` is in use.
+    """
+
+    layers: tuple  # of (inputs (N, C, w), gradients (N, k, C, v)), one a layer; the
+    # first inputs may be an object with times, transposed_times and products
+    dense: jnp.ndarray  # (N k, n) where there are no factors, else (N k, 0)
+    extra: jnp.ndarray  # (N k, c)  derivatives in further parameters
+
+
+class Parameters(NamedTuple):
+    """What the residuals are differentiated in."""
+
+    layers: tuple  # of matrices (w, v)
+    extra: jnp.ndarray  # (c,)
+
+
+def forward(parts, direction):
+    """``J v`` of shape (m,), for v like the parameters."""
+    return jnp.concatenate([_part_forward(part, direction) for part in parts])
+
+
+def _part_forward(part, direction):
+    product = part.extra @ direction.extra
+    if not part.layers:
+        flat = [matrix.reshape(-1) for matrix in direction.layers]
+        return product + part.dense @ jnp.concatenate(flat)
+    for (inputs, gradients), matrix in zip(part.layers, direction.layers, strict=True):
+        change = _times(inputs, matrix)[:, None]
+        product = product + jnp.sum(gradients * change, axis=(2, 3)).reshape(-1)
+    return product
+
+
+def transposed(parts, y, parameters):
+    """``J^T y``, like the parameters, for y of shape (m,)."""
+    total, start = None, 0
+    for part in parts:
+        size = part.extra.shape[0]
+        one = _part_transposed(part, y[start : start + size], parameters)
+        total = one if total is None else add(total, 1, one)
+        start += size
+    return total
+
+
+def _part_transposed(part, y, parameters):
+    extra = part.extra.T @ y
+    if not part.layers:
+        flat, matrices, start = y @ part.dense, [], 0
+        for matrix in parameters.layers:
+            piece = flat[start : start + matrix.size]
+            matrices.append(piece.reshape(matrix.shape))
+            start += matrix.size
+        return Parameters(tuple(matrices), extra)
+    matrices = []
+    for inputs, gradients in part.layers:
+        n = gradients.shape[0]
+        weighted = jnp.einsum("nkcv,nk->ncv", gradients, y.reshape(n, -1))
+        matrices.append(_transposed_times(inputs, weighted))
+    return Parameters(tuple(matrices), extra)
+
+
+def _is_factored(inputs):
+    return hasattr(inputs, "products")
+
+
+def _times(inputs, matrix):
+    if _is_factored(inputs):
+        return inputs.times(matrix)
+    n, c, w = inputs.shape
+    return (inputs.reshape(n * c, w) @ matrix).reshape(n, c, -1)
+
+
+def _transposed_times(inputs, z):
+    if _is_factored(inputs):
+        return inputs.transposed_times(z)
+    n, c, w = inputs.shape
+    return inputs.reshape(n * c, w).T @ z.reshape(n * c, -1)
+
+
+def pieces(parts):
+    """J in pieces of columns, a list of functions each of which makes one.
+
+    The further parameters come last.
+    """
+    extra = [lambda: jnp.concatenate([part.extra for part in parts])]
+    if all(part.layers for part in parts):
+        n_layers = len(parts[0].layers)
+        return [lambda k=k: _of_layer(parts, k) for k in range(n_layers)] + extra
+    return [lambda: jnp.concatenate([_weights(part) for part in parts]), *extra]
+
+
+def _of_layer(parts, k):
+    """The columns of a layer, of shape (m, w v)."""
+    return jnp.concatenate([_multiplied(*part.layers[k]) for part in parts])
+
+
+def _multiplied(inputs, gradients):
+    """The columns of a layer for the points of a part, of shape (N k, w v)."""
+    n, k, c, _ = gradients.shape
+    if _is_factored(inputs):
+        inputs = inputs.times(jnp.eye(inputs.width, dtype=gradients.dtype))
+    # A sum of outer products, which compiles to one pass over the result.
+    product = sum(
+        inputs[:, None, e, :, None] * gradients[:, :, e, None, :] for e in range(c)
+    )
+    return product.reshape(n * k, -1)
+
+
+def _weights(part):
+    """The columns of all layers of a part."""
+    if not part.layers:
+        return part.dense
+    each = [_multiplied(*layer) for layer in part.layers]
+    return jnp.concatenate(each, axis=1)
+
+
+def dense(parts):
+    """J itself, of shape (m, n)."""
+    return jnp.concatenate([piece() for piece in pieces(parts)], axis=1)
+
+
+def gramian(parts):
+    """``J J^T`` of shape (m, m), from blocks of pairs of parts."""
+    blocks = [
+        [_block(parts[i], parts[j]) for j in range(i)] + [_own_block(parts[i])]
+        for i in range(len(parts))
+    ]
+    return jnp.concatenate(
+        [
+            jnp.concatenate(
+                [blocks[i][j] if j <= i else blocks[j][i].T for j in range(len(parts))],
+                axis=1,
+            )
+            for i in range(len(parts))
+        ]
+    )
+
+
+def _own_block(part):
+    """``J J^T`` of a part, summed over the layers."""
+    total, outer = part.extra @ part.extra.T, []
+    if not part.layers:
+        return total + symmetric_product(part.dense)
+    for k, (inputs, gradients) in enumerate(part.layers):
+        if _is_factored(inputs) or _cheaper(part, part, k, 0.5):
+            total = total + _from_inner_products(part, part, k)
+        else:
+            outer.append((inputs, gradients))
+    if not outer:
+        return total
+    n, rows_each = part.layers[0][1].shape[:2]
+    return total + symmetric_product_of(_rows_of, n, rows_each, outer)
+
+
+def _rows_of(own, inputs, gradients):
+    """The columns of a layer for some of the points."""
+    return _multiplied(inputs[own], gradients[own])
+
+
+def _block(part, other):
+    """``J_part J_other^T``, summed over the layers."""
+    total = part.extra @ other.extra.T
+    if not (part.layers and other.layers):
+        return total + _weights(part) @ _weights(other).T
+    for k in range(len(part.layers)):
+        if _cheaper(part, other, k, 1.0):
+            total = total + _from_inner_products(part, other, k)
+        else:
+            # One layer's rows are alive at a time.
+            (own, its), total = lax.optimization_barrier(
+                ((part.layers[k], other.layers[k]), total)
+            )
+            total = total + _multiplied(*own) @ _multiplied(*its).T
+    return total
+
+
+def _cheaper(part, other, k, share):
+    """Whether inner products of inputs and of gradients make fewer operations.
+
+    They do where points have one row, as on a boundary. A product of matrices is worth
+    two of single numbers.
+    """
+    if _is_factored(part.layers[k][0]) or _is_factored(other.layers[k][0]):
+        return False
+    (_, p, c, v), (_, q, e, _) = (x.layers[k][1].shape for x in (part, other))
+    w = part.layers[k][0].shape[2]
+    inner = c * e * (w + p * q * (v + 1))
+    return 2 * inner < share * p * q * w * v
+
+
+def _from_inner_products(part, other, k):
+    """A layer's share of a block, without multiplying it out."""
+    (a, g), (b, h) = part.layers[k], other.layers[k]
+    (n, p, c, v), (m, q, e, _) = g.shape, h.shape
+    if _is_factored(a):  # of a part with itself
+        inputs = a.products()
+    else:
+        inputs = a.reshape(n * c, -1) @ b.reshape(m * e, -1).T
+        inputs = inputs.reshape(n, c, m, e)
+    gradients = g.reshape(n * p * c, v) @ h.reshape(m * q * e, v).T
+    gradients = gradients.reshape(n, p, c, m, q, e)
+    product = jnp.sum(inputs[:, None, :, :, None, :] * gradients, axis=(2, 5))
+    return product.reshape(n * p, m * q)
+
+
+def normal_matrix(parts, row_scale=None):
+    """``J^T J`` of shape (n, n), for fewer parameters than residuals."""
+    total, start = None, 0
+    for part in parts:
+        size = part.extra.shape[0]
+        if row_scale is not None:
+            part = _with_scaled_rows(part, row_scale[start : start + size])
+        own = _own_normal_matrix(part)
+        total = own if total is None else total + own
+        start += size
+    return total
+
+
+def _with_scaled_rows(part, scale):
+    layers = tuple(
+        (inputs, gradients * scale.reshape(*gradients.shape[:2], 1, 1))
+        for inputs, gradients in part.layers
+    )
+    return Part(layers, scale[:, None] * part.dense, scale[:, None] * part.extra)
+
+
+def _own_normal_matrix(part):
+    """``J^T J`` of a part, whose rows are multiplied out in blocks of points."""
+    if any(_is_factored(inputs) for inputs, _ in part.layers):
+        return _of_points(part)
+    n = part.layers[0][1].shape[0] if part.layers else part.extra.shape[0]
+    missing = -n % LEAST_ROWS if n > BLOCK_ROWS else 0
+
+    def filled(a):  # the last block, with derivatives of zero
+        return jnp.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1))
+
+    def by_points(rows):
+        return filled(rows.reshape(n, rows.shape[0] // n, rows.shape[1]))
+
+    part = part._replace(
+        layers=jax.tree.map(filled, part.layers),
+        dense=by_points(part.dense),
+        extra=by_points(part.extra),
+    )
+    return sum_rows(_of_points, part)
+
+
+def _of_points(part):
+    def by_rows(a):
+        return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+
+    dense, extra = by_rows(part.dense), by_rows(part.extra)
+    part = part._replace(dense=dense, extra=extra)
+    return symmetric_product(jnp.concatenate([_weights(part), extra], axis=1).T)
+
+
+def row_squares(parts):
+    """Squared lengths of the rows, the diagonal of the Gramian, of shape (m,)."""
+    return sum(jnp.sum(piece() ** 2, axis=1) for piece in pieces(parts))
+
+
+def columns(parts, chosen, row_scale=None):
+    """Columns of the Gramian, of shape (m, k), with rows and columns scaled."""
+    total = None
+    for piece in pieces(parts):
+        rows = piece()
+        if total is not None:
+            rows, total = lax.optimization_barrier((rows, total))
+        product = rows @ rows[chosen].T
+        total = product if total is None else total + product
+    if row_scale is None:
+        return total
+    return row_scale[:, None] * total * row_scale[chosen][None]

@@ -1,1 +1,0 @@
-"""JAX linear algebra that the solvers share: solves, line searches, damping."""

@@ -1,0 +1,1 @@
+"""PINNSolver: differential equations by dual natural gradient descent."""

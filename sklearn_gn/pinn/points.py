@@ -1,0 +1,153 @@
+"""Collocation points: where the residuals of a differential equation are taken."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.pinn.residuals import Batch, class_residuals
+
+_POOL = 10  # candidates for every point that goes where the residual is large
+_FRESH = 2**32 - 1  # number of the draw that is never trained on
+_FRESH_SHARE = 4  # its points for each of a draw: it decides which network is best
+_REFERENCE_POINTS = 2000
+REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws points, the same ones for the same numbers.
+
+    Parameters
+    ----------
+    n_interior, n_boundary : int
+    n_directions : int or None
+        Axes, other ones in every draw, from which Laplacians are estimated.
+    method : {"sobol", "halton", "uniform", "residual"}
+        With "residual", interior points are drawn with a probability that grows with
+        the square of the residual there (Wu et al., "A comprehensive study of
+        non-adaptive and residual-based adaptive sampling", with k = c = 1).
+    dtype : str
+    """
+
+    n_interior: int
+    n_boundary: int
+    method: str
+    dtype: str
+    n_directions: int | None = None
+
+    def draw(self, model, seed, stage, number, net=None):
+        """Points for all residual classes of the model's problem.
+
+        Parameters
+        ----------
+        model : Model
+        seed : int
+        stage : int
+            Of the curriculum.
+        number : int
+            Of the draw.
+        net : Parameters, default=None
+            The network, for residual-adaptive points.
+
+        Returns
+        -------
+        tuple of Batch
+        """
+        rng = np.random.RandomState([seed, stage, number])
+        problem = model.problem
+        axes = self.directions(problem.domain, rng)
+        adaptive = self.method == "residual"
+        method = "sobol" if adaptive else self.method
+        points = problem.sample(self.n_interior, self.n_boundary, rng, method)
+        if adaptive and net is not None and number > 0:
+            pool = problem.sample(_POOL * self.n_interior, self.n_boundary, rng, method)
+            batch = batch_of(*pool["interior"], 1.0, self.dtype, axes)
+            chosen = self._where_residuals_are_large(model, net, batch, rng)
+            points["interior"] = type(pool["interior"])(
+                *(a[chosen] for a in pool["interior"])
+            )
+        return tuple(
+            batch_of(*points[kind.name], kind.weight, self.dtype, axes)
+            for kind in problem.residual_classes()
+        )
+
+    def fresh(self, model, seed):
+        """Points that no fit draws, more of them."""
+        larger = replace(
+            self,
+            n_interior=_FRESH_SHARE * self.n_interior,
+            n_boundary=_FRESH_SHARE * self.n_boundary,
+        )
+        return larger.draw(model, seed, 0, _FRESH)
+
+    def reference(self, problem, seed):
+        """Points with the exact solution there, or None where it is not known."""
+        if problem.exact is None:
+            return None
+        n = min(_REFERENCE_POINTS, max(64, REFERENCE_FLOATS // problem.domain.dim))
+        rng = np.random.RandomState(seed)
+        points, values = problem.reference(n, rng)
+        if len(points) > n:
+            chosen = np.sort(rng.permutation(len(points))[:n])
+            points, values = points[chosen], values[chosen]
+        return points.astype(self.dtype), values.astype(self.dtype)
+
+    def directions(self, domain, rng):
+        """Axes from which Laplacians are estimated, or None."""
+        if self.n_directions is None:
+            return None
+        space = [i for i, name in enumerate(domain.axes) if name != domain.time]
+        count = min(self.n_directions, len(space))
+        return rng.choice(space, count, replace=False).astype(np.int32)
+
+    def _where_residuals_are_large(self, model, net, batch, rng):
+        square = np.asarray(_squares(model, net, batch), float)
+        mean = square.mean()
+        chance = square / mean + 1 if 0 < mean < np.inf else np.ones_like(square)
+        return rng.choice(
+            len(square), self.n_interior, replace=False, p=chance / chance.sum()
+        )
+
+
+@partial(jax.jit, static_argnames="model")
+def _squares(model, net, batch):
+    return jnp.sum(class_residuals(model, model.classes[0], net, batch) ** 2, axis=1)
+
+
+def batch_of(x, data, weight, dtype, axes=None):
+    """Points of a class, whose mean square times the weight is in the loss.
+
+    Parameters
+    ----------
+    x : ndarray of shape (N, P, d)
+    data : ndarray of shape (N, e)
+    weight : float or ndarray of shape (N,)
+        Of the class; or of its points.
+    dtype : str
+    axes : ndarray of int of shape (s,), default=None
+        Axes from which Laplacians are estimated.
+    """
+    share = np.broadcast_to(np.asarray(weight, float) / len(x), len(x))
+    scale = np.sqrt(share).astype(dtype)
+    return Batch(x.astype(dtype), data.astype(dtype), scale, axes)
+
+
+@dataclass(frozen=True)
+class NoPoints:
+    """Of a fit to data alone."""
+
+    def draw(self, model, seed, stage, number, net=None):
+        """Nothing."""
+        del model, seed, stage, number, net
+        return ()
+
+    def fresh(self, model, seed):
+        """Nothing."""
+        return self.draw(model, seed, 0, 0)
+
+    def reference(self, problem, seed):
+        """None."""
+        del problem, seed

@@ -1,0 +1,1 @@
+"""ShallowReLURegressor: piecewise-linear regression by Gauss-Newton methods."""

@@ -1,0 +1,222 @@
+"""Joint Gauss-Newton for shallow ReLU networks, the output layer projected out.
+
+Golub and Pereyra, "Separable nonlinear least squares: the variable projection method
+and its applications" (2003), in Kaufman's form: with the mass matrix A, the layer
+Gauss-Newton matrix H and the cross block B of both (see
+:mod:`sklearn_gn.shallow_relu.sggn`) the hidden layer moves by
+
+    K = D(c) (H - B^T A^-1 B) D(c),    (K + shift) delta = -D(c) G,
+
+where the alternating step of SgGN has H alone. K has a null direction for every neuron,
+the length of (b, w) against its coefficient; the shift of Levenberg and Marquardt,
+ruled by the gain ratio, takes care of these. With one feature all of this collapses to
+straight-line fits, see :mod:`sklearn_gn.shallow_relu.segmented`.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sklearn_gn.core.linear_algebra.blocks import (
+    sum_rows,
+    transposed_product,
+    triangular_factor,
+)
+from sklearn_gn.core.linear_algebra.damping import Nielsen
+from sklearn_gn.core.linear_algebra.solve import QR_LIMIT
+from sklearn_gn.core.linear_algebra.trust_region import (
+    SpectralModel,
+    damped_coordinates,
+    decrease,
+)
+from sklearn_gn.shallow_relu.network import heaviside, preactivations, unit_normals
+from sklearn_gn.shallow_relu.sggn import (
+    Iterate,
+    active_set,
+    at_rounding_level,
+    fit_output_layer,
+    loss_decrease,
+    mass_design,
+    objective,
+    residual,
+)
+
+FIRST_SHIFT = 1e-3  # relative to the largest eigenvalue
+SINGLE_ROUNDING = 1e-6  # of a Gram matrix, relative to its largest eigenvalue
+MAX_TRIALS = 20  # shifts tried in one iteration
+
+
+def begin(net):
+    """The damping of the first iteration."""
+    return Nielsen.start(jnp.asarray(FIRST_SHIFT, net.coef.dtype))
+
+
+def joint_design(net, rows):
+    """Columns of the output layer, of the hidden layer without c, and the residuals.
+
+    Returns
+    -------
+    array of shape (m, 1 + n + n * (1 + d) + q)
+    """
+    active, y, error = _parts(net, rows)
+    columns = _layer_columns(active, y)
+    return jnp.concatenate([mass_design(net, rows), columns, error], axis=1)
+
+
+def _parts(net, rows):
+    """Which neurons are on, weighted rows y, and residuals."""
+    z = preactivations(net.hyperplanes, rows.x)
+    active = jnp.where(net.alive[None, :], heaviside(z), 0)
+    ones = jnp.ones((rows.x.shape[0], 1), rows.x.dtype)
+    y = jnp.concatenate([ones, rows.x], axis=1)
+    return active, jnp.sqrt(rows.weight)[:, None] * y, residual(net, rows)
+
+
+def _layer_columns(active, y):
+    return (active[:, :, None] * y[:, None, :]).reshape(y.shape[0], -1)
+
+
+def reduced_model(net, rows, options):
+    """Quadratic model of the loss in the hidden layer, the output layer optimal.
+
+    Returns
+    -------
+    SpectralModel
+        In eigenvectors of K, the largest first; directions beyond ``rank`` and
+        ``rank_tol`` have no slope.
+    """
+    p, layer, q = _sizes(net)
+    active = active_set(net, options.active_tol)
+    coef = jnp.where(active[:, None], net.coef, 0)
+    # (n (1 + d), q): the coefficient of the neuron of every hidden parameter.
+    scale = jnp.repeat(coef, net.hyperplanes.shape[1], axis=0)
+    cost = rows.x.shape[0] * (p + layer + q) ** 2
+    model = _model_by_factor if cost <= QR_LIMIT else _model_by_gram
+    values, slopes, basis = model(net, rows, options, scale)
+    number = jnp.arange(values.shape[0], dtype=jnp.int32)
+    kept = (values > options.rank_tol**2 * values[0]) & (number < options.rank)
+    return SpectralModel(values, jnp.where(kept, slopes, 0), basis)
+
+
+def _sizes(net):
+    """Numbers of output parameters a target, of hidden parameters and of targets."""
+    n, q = net.coef.shape
+    return 1 + n, n * net.hyperplanes.shape[1], q
+
+
+def _model_by_factor(net, rows, options, scale):
+    """By QR, which projects the output layer out, and an SVD."""
+    p, layer, q = _sizes(net)
+    r = triangular_factor(partial(joint_design, net), rows)
+    r = _with_penalty(r, net, options.damping)
+    r = _outside_mass(r, p)
+    below = r[:, p : p + layer]
+    hidden = jnp.concatenate([below * scale[:, k][None, :] for k in range(q)])
+    error = r[:, p + layer :].T.reshape(-1)
+    u, s, vt = jnp.linalg.svd(hidden, full_matrices=False)
+    return s**2, s * (u.T @ error), vt.T
+
+
+def _outside_mass(r, p):
+    """The part of the factor that is orthogonal to its first p columns.
+
+    Below row p all of it is; above, what columns that depend on others leave free.
+    """
+    u, s, _ = jnp.linalg.svd(r[:p, :p])
+    floor = 1e-12 * s[0]
+    free = jnp.where((s <= floor)[:, None], u.T @ r[:p], 0)
+    return jnp.concatenate([free, r[p:]])
+
+
+def _with_penalty(r, net, damping):
+    """The factor with the rows of the penalty ``damping |c|^2``."""
+    p, layer, _ = _sizes(net)
+    root = jnp.sqrt(damping)
+    penalty = jnp.zeros((p - 1, r.shape[1]), r.dtype)
+    penalty = penalty.at[:, 1:p].set(root * jnp.eye(p - 1, dtype=r.dtype))
+    penalty = penalty.at[:, p + layer :].set(root * net.coef)
+    return jnp.linalg.qr(jnp.concatenate([r, penalty]), mode="r")
+
+
+def _model_by_gram(net, rows, options, scale):
+    """By the Gram matrix, a fifth of the work, where there are many rows."""
+    p, _, _ = _sizes(net)
+
+    def sums(block):
+        active, y, error = _parts(net, block)
+        slopes = jnp.concatenate([active.T @ (y * e[:, None]) for e in error.T])
+        columns, mass_columns = _layer_columns(active, y), mass_design(net, block)
+        # The largest part of the matrix only steers the step: single precision does,
+        # at half the time. The gradient is that of the precision asked for.
+        low = columns.astype(jnp.float32)
+        return (
+            transposed_product(mass_columns, mass_columns),
+            transposed_product(mass_columns, columns),
+            (low.T @ low).astype(y.dtype),
+            slopes,
+        )
+
+    mass, cross, layer_products, slopes = sum_rows(sums, rows)
+    penalty = jnp.where(jnp.arange(p, dtype=jnp.int32) > 0, options.damping, 0)
+    mass = mass + jnp.diag(penalty)
+    reduced = layer_products - cross.T @ _solve_mass(mass, cross)
+    values, basis = jnp.linalg.eigh(reduced * (scale @ scale.T))
+    # Raised by what rounding may have taken, so that no step is longer for that.
+    values = jnp.maximum(values[::-1], 0) + SINGLE_ROUNDING * values[-1]
+    basis = basis[:, ::-1]
+
+    slopes = slopes.reshape(scale.shape[1], -1)  # (q, n (1 + d))
+    gradient = jnp.sum(slopes.T * scale, axis=1)
+    return values, basis.T @ gradient, basis
+
+
+def _solve_mass(mass, cross):
+    values, vectors = jnp.linalg.eigh(mass)
+    floor = values.shape[0] * jnp.finfo(values.dtype).eps * values[-1]
+    kept = values > floor
+    inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
+    return vectors @ (inverse[:, None] * (vectors.T @ cross))
+
+
+def iterate(net, damping, rows, options):
+    """One accepted step; one set of eigenvectors serves all shifts that are tried."""
+    model = reduced_model(net, rows, options)
+
+    def trial(shift):
+        coordinates = damped_coordinates(model, shift * model.values[0])
+        step = (model.basis @ coordinates).reshape(net.hyperplanes.shape)
+        moved = net.hyperplanes + step
+        moved = unit_normals(moved, fallback=net.hyperplanes)
+        new = fit_output_layer(net._replace(hyperplanes=moved), rows, options)
+        fall = loss_decrease(net, new, rows, options.damping)
+        return new, fall, decrease(model, coordinates)
+
+    def attempt(carry):
+        damping, count, *_ = carry
+        new, fall, promised = trial(damping.value)
+        gain = jnp.where(promised > 0, fall / jnp.where(promised > 0, promised, 1), 0)
+        return damping.update(gain), count + 1, new, fall, promised, gain
+
+    def rejected(carry):
+        _, count, _, fall, promised, _ = carry
+        return ~(fall > 0) & (promised > 0) & (count < MAX_TRIALS)
+
+    zero = jnp.zeros_like(damping.value)
+    carry = (damping, jnp.int32(0), net, zero, zero + 1, zero)
+    damping, _, new, fall, promised, gain = lax.while_loop(rejected, attempt, carry)
+    accept = fall > 0
+    kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), new, net)
+    loss = objective(kept, rows, options.damping)
+    return Iterate(
+        net=kept,
+        memory=damping,
+        loss=loss,
+        decrease=jnp.where(accept, fall, 0),
+        rounding=at_rounding_level(kept, rows, loss),
+        solved=jnp.isfinite(promised),
+        grad_norm=jnp.linalg.norm(model.slopes),
+        step_size=jnp.where(accept, 1, 0).astype(loss.dtype),
+        gain_ratio=jnp.where(accept, gain, 0),
+    )

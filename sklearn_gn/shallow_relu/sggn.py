@@ -1,0 +1,321 @@
+"""Structure-guided Gauss-Newton (SgGN) for shallow ReLU networks.
+
+Cai, Ding, Liu, Liu and Xia, "A structure-guided Gauss-Newton method for shallow ReLU
+neural network", Algorithm 1. The global search around it is in
+:mod:`sklearn_gn.shallow_relu.search`.
+
+The objective, for rows x_k with targets t_k and weights mu_k that sum to one, is
+
+    F(c, r) = 1/2 sum_k mu_k |u(x_k) - t_k|^2 + damping/2 sum_i |c_i|^2 |w_i|^2 .
+
+The output layer c is a linear least-squares problem with the mass matrix A(r). In the
+hidden layer r the Gauss-Newton matrix is (D(c) kron I) H(r) (D(c) kron I): it is
+singular only through zeros of c, which the active set removes, and through cells of the
+partition that hold too few rows, which the truncated solve removes.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sklearn_gn.core.linear_algebra.blocks import sum_rows
+from sklearn_gn.core.linear_algebra.line_search import grid_search
+from sklearn_gn.core.linear_algebra.solve import (
+    gram_spectrum,
+    least_squares,
+    least_squares_of_rows,
+)
+from sklearn_gn.shallow_relu.network import (
+    ShallowReLU,
+    heaviside,
+    hidden_features,
+    output_weights,
+    preactivations,
+    predict,
+    rescale,
+    unit_normals,
+)
+
+
+class Rows(NamedTuple):
+    """Training rows, padded with rows of weight zero; the weights sum to one."""
+
+    x: jnp.ndarray  # (m, d)
+    y: jnp.ndarray  # (m, q)
+    weight: jnp.ndarray  # (m,)
+
+
+class Options(NamedTuple):
+    """Settings, all traced but the two that only Python reads."""
+
+    damping: float  # shift of the Gauss-Newton matrices
+    rank: int  # most directions kept in a solve
+    rank_tol: float  # least relative singular value kept in a solve
+    active_tol: float  # least relative |c_i| of an active neuron
+    tol: float  # relative decrease of the loss that ends the descent
+    relocations: int  # rounds of the global search
+    max_iter: int  # iterations the run may take at most
+    learning_rate: float  # of first-order solvers
+    seed: int  # of the relocation's random draws
+
+
+class Iterate(NamedTuple):
+    """Result of one iteration."""
+
+    net: ShallowReLU
+    memory: tuple  # what the next iteration remembers
+    loss: float
+    decrease: float
+    rounding: bool  # the loss is at rounding level
+    solved: bool  # the Gauss-Newton system gave a finite direction
+    grad_norm: float
+    step_size: float
+    gain_ratio: float
+
+
+# --- the matrices of the paper -------------------------------------------------------
+
+
+def alive_features(net, x):
+    """Hidden features of the neurons in use, zero for the others."""
+    return jnp.where(net.alive[None, :], hidden_features(net.hyperplanes, x), 0)
+
+
+def mass_design(net, rows):
+    """Square root of the mass matrix A(r): rows ``sqrt(mu_k) (1, relu(r_i . y_k))``."""
+    features = alive_features(net, rows.x)
+    ones = jnp.ones_like(features[:, :1])
+    return jnp.sqrt(rows.weight)[:, None] * jnp.concatenate([ones, features], axis=1)
+
+
+def layer_design(net, rows, active):
+    """Square root of the layer Gauss-Newton matrix H(r) on the active set.
+
+    With one output its rows are ``sqrt(mu_k) (h_k kron y_k)`` up to the sign of c_i;
+    with several, neuron i contributes the direction of row i of the coefficients.
+
+    Returns
+    -------
+    array of shape (m * q, n * (1 + d))
+    """
+    m, d = rows.x.shape
+    n, q = net.coef.shape
+    z = preactivations(net.hyperplanes, rows.x)
+    h = jnp.where(active[None, :], heaviside(z), 0)
+    direction = net.coef / jnp.where(active, activity(net), 1)[:, None]
+    y = jnp.concatenate([jnp.ones((m, 1), rows.x.dtype), rows.x], axis=1)
+    y = y * jnp.sqrt(rows.weight)[:, None]
+    return jnp.einsum("ki,il,kj->klij", h, direction, y).reshape(m * q, n * (1 + d))
+
+
+def activity(net):
+    """``|c_i|``, the factor that makes the Gauss-Newton matrix singular at zero."""
+    return jnp.linalg.norm(net.coef, axis=1)
+
+
+def active_set(net, active_tol):
+    """Neurons whose ``|c_i|`` is at least ``active_tol`` times the largest."""
+    size = activity(net)
+    return net.alive & (size > 0) & (size >= active_tol * jnp.max(size))
+
+
+def residual(net, rows):
+    """Weighted residual ``sqrt(mu_k) (u(x_k) - t_k)``, of shape (m, q)."""
+    return jnp.sqrt(rows.weight)[:, None] * (predict(net, rows.x) - rows.y)
+
+
+def objective(net, rows, damping):
+    """The objective F."""
+    penalty = damping * jnp.sum(output_weights(net) ** 2)
+    square = sum_rows(lambda block: jnp.sum(residual(net, block) ** 2), rows)
+    return 0.5 * (square + penalty)
+
+
+# --- one iteration (Algorithm 1) -----------------------------------------------------
+
+
+def fit_output_layer(net, rows, options):
+    """Solve ``A(r) c = f(r)`` as the least-squares problem that it comes from."""
+
+    def weighted_sums(block):
+        return block.weight @ alive_features(net, block.x), block.weight @ block.y
+
+    # The intercept is eliminated by centring, so that neither the damping nor the
+    # truncation touches it.
+    mean_feature, mean_target = sum_rows(weighted_sums, rows)
+
+    def system(block):
+        features = alive_features(net, block.x) - mean_feature[None, :]
+        targets = block.y - mean_target[None, :]
+        root = jnp.sqrt(block.weight)[:, None]
+        return root * jnp.concatenate([features, targets], axis=1)
+
+    coef = least_squares_of_rows(
+        system,
+        rows,
+        rows.y.shape[1],
+        damping=options.damping,
+        rank=options.rank,
+        rank_tol=options.rank_tol,
+    )
+    coef = jnp.where(net.alive[:, None], coef, 0)
+    return net._replace(coef=coef, intercept=mean_target - mean_feature @ coef)
+
+
+def direction(net, rows, options):
+    """Gauss-Newton direction of the hidden layer: ``H s = G``, ``p_i = s_i / c_i``.
+
+    Algorithm 1 holds the intercept c_0 in this step, which makes the alternation of
+    the two layers converge linearly. Here c_0 moves along, eliminated by centring H,
+    and convergence is quadratic where the residual vanishes; without relocation the
+    step is the paper's.
+
+    Returns
+    -------
+    p : array of shape (n, 1 + d)
+        Zero for inactive neurons; the step is ``r - gamma p``.
+    gradient : array of shape (n, 1 + d)
+        Of the objective in r.
+    decrease : scalar
+        Decrease that the quadratic model promises for ``gamma = 1``.
+    """
+    active = active_set(net, options.active_tol)
+    size = jnp.where(active, activity(net), 1)[:, None]
+    design = layer_design(net, rows, active)
+    error = residual(net, rows).reshape(-1, 1)
+    gradient = (design.T @ error).reshape(net.hyperplanes.shape) * size
+    design = jnp.where(intercept_moves(options), centred(design, rows.weight), design)
+    s = least_squares(
+        design,
+        error,
+        damping=options.damping,
+        rank=options.rank,
+        rank_tol=options.rank_tol,
+    )
+    change = design @ s
+    decrease = 0.5 * jnp.sum(change * (2 * error - change))
+    p = jnp.where(active[:, None], s.reshape(net.hyperplanes.shape) / size, 0)
+    return p, gradient, decrease
+
+
+def intercept_moves(options):
+    """Whether the hidden-layer step lets the intercept move along."""
+    return options.relocations > 0
+
+
+def centred(design, weight):
+    """Project the constants, one a target, out of a design scaled by sqrt(mu)."""
+    root = jnp.sqrt(weight)[:, None, None]
+    blocks = design.reshape(weight.shape[0], -1, design.shape[1])
+    return (blocks - root * jnp.sum(root * blocks, axis=0)[None]).reshape(design.shape)
+
+
+def line_search(net, rows, p, options):
+    """``argmin over gamma >= 0 of F(c, r - gamma p)``, the coefficients held."""
+    z = preactivations(net.hyperplanes, rows.x)
+    dz = preactivations(p, rows.x)
+    target = rows.y - net.intercept[None, :]
+
+    def loss(gamma):
+        error = jnp.maximum(z - gamma * dz, 0) @ net.coef - target
+        mean = jnp.where(intercept_moves(options), rows.weight @ error, 0)
+        error = error - mean[None, :]
+        return rows.weight @ jnp.sum(error**2, axis=1)
+
+    return grid_search(loss, z.dtype)
+
+
+def at_rounding_level(net, rows, loss):
+    """Whether the residuals are no larger than the rounding errors of a prediction.
+
+    A few neurons that nearly coincide can have coefficients so large that no residual
+    is above their rounding errors; hence the second bound, relative to the targets.
+    """
+    eps = jnp.finfo(loss.dtype).eps
+
+    def squares(block):
+        terms = hidden_features(net.hyperplanes, block.x) @ jnp.abs(net.coef)
+        size = terms + jnp.abs(net.intercept)[None, :] + jnp.abs(block.y)
+        of_terms, of_targets = jnp.sum(size**2, axis=1), jnp.sum(block.y**2, axis=1)
+        return block.weight @ of_terms, block.weight @ of_targets
+
+    of_terms, of_targets = sum_rows(squares, rows)
+    return loss <= 0.5 * jnp.minimum((30 * eps) ** 2 * of_terms, eps * of_targets)
+
+
+@jax.jit
+def initialise(net, rows, options):
+    """Fit the output layer of an initial network; also return the loss."""
+    net = fit_output_layer(net, rows, options)
+    return net, objective(net, rows, options.damping)
+
+
+def begin(net):
+    """The iteration remembers nothing."""
+    del net
+    return ()
+
+
+def iterate(net, memory, rows, options):
+    """One iteration: hidden layer by Gauss-Newton, output layer by least squares."""
+    p, gradient, predicted = direction(net, rows, options)
+    gamma = line_search(net, rows, p, options)
+    moved = unit_normals(net.hyperplanes - gamma * p, fallback=net.hyperplanes)
+    trial = fit_output_layer(net._replace(hyperplanes=moved), rows, options)
+    decrease = loss_decrease(net, trial, rows, options.damping)
+    accept = decrease > 0  # False for a loss that is not a number
+    kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), trial, net)
+    loss = objective(kept, rows, options.damping)
+    return Iterate(
+        net=kept,
+        memory=memory,
+        loss=loss,
+        decrease=jnp.where(accept, decrease, 0),
+        rounding=at_rounding_level(kept, rows, loss),
+        solved=jnp.isfinite(predicted),
+        grad_norm=jnp.linalg.norm(gradient),
+        step_size=jnp.where(accept, gamma, 0),
+        gain_ratio=jnp.where(accept & (predicted > 0), decrease / predicted, 0),
+    )
+
+
+def loss_decrease(old, new, rows, damping):
+    """``F(old) - F(new)`` without cancellation.
+
+    The difference of two sums of squares loses the small decreases near an optimum;
+    the sum of (r0 - r1)(r0 + r1) keeps them.
+    """
+
+    def difference(block):
+        r0, r1 = residual(old, block), residual(new, block)
+        return jnp.sum((r0 - r1) * (r0 + r1))
+
+    c0, c1 = output_weights(old), output_weights(new)
+    ridge = jnp.sum((c0 - c1) * (c0 + c1))
+    return 0.5 * (sum_rows(difference, rows) + damping * ridge)
+
+
+@jax.jit
+def spectra(net, rows, active_tol):
+    """Eigenvalues of the layer Gauss-Newton matrix and of the mass matrix.
+
+    Returns
+    -------
+    gram : array of shape (n * (1 + d),)
+        Descending; zeros at the end for neurons that are not active.
+    mass : array of shape (1 + n,)
+        Descending; zeros at the end likewise.
+    """
+    active = active_set(net, active_tol)
+    used = net._replace(alive=active)
+    return (
+        gram_spectrum(lambda block: layer_design(net, block, active), rows),
+        gram_spectrum(lambda block: mass_design(used, block), rows),
+    )
+
+
+@jax.jit
+def finish(net):
+    """The network as it is returned, ``|w_i| = 1``."""
+    return rescale(net)

@@ -1,0 +1,1 @@
+"""FGNSoftmaxHead: many-class softmax regression by fast Gauss-Newton."""

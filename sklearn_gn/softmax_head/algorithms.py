@@ -1,0 +1,7 @@
+"""The algorithms of FGNSoftmaxHead by name."""
+
+from sklearn_gn.softmax_head import baselines
+from sklearn_gn.softmax_head.fgn import FGN
+from sklearn_gn.softmax_head.newton import FGN_NEWTON
+
+ALGORITHMS = {a.name: a for a in (FGN_NEWTON, FGN, *baselines.ALGORITHMS)}

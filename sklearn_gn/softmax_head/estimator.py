@@ -1,0 +1,594 @@
+"""FGNSoftmaxHead: softmax regression on frozen features by Gauss-Newton methods."""
+
+from numbers import Integral, Real
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.affine import AffineHead
+from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
+from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
+from sklearn_gn.core.estimator import GaussNewtonEstimator
+from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.softmax_head.algorithms import ALGORITHMS
+from sklearn_gn.softmax_head.fgn import Options, Rows, evaluate, row_spectrum, uniform
+from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS
+
+_LEARNING_RATES = {"fgn": 0.1, "sgn": 0.1, "adam": 1e-3, "fgn_newton": 1.0}
+_CHOLESKY_ROWS = 1024  # of the Gram: what is larger is left to conjugate gradients
+_CG_ITERATIONS = 100
+_SGN_CG_ITERATIONS = 5
+_SPECTRUM_ROWS = 1024
+_DENSE_BYTES = 2**32  # a sparse X larger than this is refused
+_LARGEST_INT = np.iinfo(np.int32).max
+
+
+def _has_mini_batches(estimator):
+    if estimator.solver == "fgn_newton":
+        raise AttributeError(
+            "partial_fit needs a mini-batch solver: 'fgn', 'sgn' or 'adam', not "
+            f"solver={estimator.solver!r}."
+        )
+    return True
+
+
+class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
+    r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
+
+    Minimises the objective of multinomial
+    :class:`~sklearn.linear_model.LogisticRegression`,
+
+    .. math::
+        \frac{1}{\sum_i v_i} \sum_i v_i \, \big({-\log} p_{t_i}(x_i)\big)
+        + \frac{\alpha}{2} |W|^2, \qquad p(x) = \mathrm{softmax}(W x + b),
+
+    with sample weights :math:`v_i` and a free intercept, for up to thousands of
+    classes. Fast Gauss-Newton (FGN) [1]_ keeps of the curvature of each example the
+    part of the true class against the rest, of rank one, and solves for the step in
+    the space of examples.
+
+    Parameters
+    ----------
+    solver : {"fgn_newton", "fgn", "sgn", "adam"}, default="fgn_newton"
+        - "fgn_newton": Newton-CG with the exact Hessian on all rows, for large heads
+          after some epochs of FGN. Converges to the optimum.
+        - "fgn": mini-batch FGN, Algorithm 1 of [1]_.
+        - "sgn": mini-batch Gauss-Newton with the full softmax curvature, five steps of
+          conjugate gradients each.
+        - "adam": mini-batch Adam.
+
+    alpha : float, default=0.001
+        Factor of the penalty. It corresponds to ``C = 1 / (alpha * sum of weights)``
+        of ``LogisticRegression``. With 0, classes that a head separates have no
+        optimum.
+
+    damping : float, default=1.0
+        Shift added to the Gauss-Newton matrix by "fgn" and "sgn", for features of size
+        one. "fgn_newton" chooses its own.
+
+    rank : int, default=0
+        Competitor directions that "fgn" keeps for each example beside that of the true
+        class. 0 is the method of [1]_; the number of classes less 2, or more, is the
+        full curvature.
+
+    learning_rate : float or None, default=None
+        Step length of the mini-batch solvers. None is 0.1 for "fgn" and "sgn" and 1e-3
+        for "adam".
+
+    batch_size : int, default=256
+        Rows of a mini-batch.
+
+    fit_intercept : bool, default=True
+        Whether there is an intercept, which is not penalised.
+
+    class_weight : dict, "balanced" or None, default=None
+        Factors of the sample weights by class; "balanced" makes all classes count
+        alike.
+
+    max_iter : int, default=100
+        Most iterations: epochs of a mini-batch solver; Newton steps of "fgn_newton",
+        with the epochs that a head of 32,768 or more coefficients starts with.
+
+    tol : float, default=1e-06
+        "fgn_newton" ends when no component of the gradient is larger. A mini-batch
+        solver ends when in five epochs the loss has not fallen by more than ``tol``
+        times its size.
+
+    max_time : float or None, default=None
+        Seconds after which the fit stops, compilation included.
+
+    early_stopping : bool, default=False
+        Stop when the cross-entropy on validation data no longer falls, and return the
+        iterate with the lowest. The data are ``X_val`` and ``y_val`` of ``fit``, or
+        else a random part of the training data, stratified where that is possible.
+
+    validation_fraction : float, default=0.1
+        Share of the rows set aside where ``early_stopping`` has no ``X_val``.
+
+    n_iter_no_change : int, default=10
+        Iterations without improvement that ``early_stopping`` waits for.
+
+    warm_start : bool, default=False
+        Start from the coefficients of the previous fit, which must have had the same
+        classes and features.
+
+    shuffle : bool, default=False
+        Whether to draw new batches in every epoch. Otherwise they are drawn once, and
+        the Gram matrices of their features are kept.
+
+    dtype : {"float64", "float32"}, default="float64"
+        Precision of the fit.
+
+    device : str or None, default=None
+        Where to compute: "cpu", "gpu", or None for JAX's default.
+
+    verbose : int, default=0
+        1 prints a line a second, 2 one an iteration.
+
+    random_state : int, RandomState instance or None, default=None
+        Seed of batches and validation split. The draws depend on the weighted data
+        set, not on the order or the multiplicity of its rows.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels of the classes that have weight.
+
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Coefficients; one row for two classes.
+
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Intercepts.
+
+    competitor_dispersion_ : float
+        Training mean of :math:`\xi = 1 - |\rho|^2`, where :math:`\rho` are the
+        probabilities of the wrong classes relative to each other: 0 where each example
+        has one competitor, near 1 where it has many alike.
+
+    retained_trace_ : float
+        Training mean of the trace of the softmax curvature that FGN keeps.
+
+    dropped_trace_ : float
+        Training mean of the trace that it drops. Their ratio says how close FGN is to
+        the full Gauss-Newton method.
+
+    gram_spectrum_ : ndarray
+        Eigenvalues of the FGN matrix of one batch, from its row Gram, descending; at
+        most 1024.
+
+    convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
+        ``iteration``, ``time`` (seconds), ``loss``, ``val_loss``, ``grad_norm``,
+        ``step_size``, ``damping``, ``gain_ratio``, ``inner_iterations`` (conjugate
+        gradient steps of "fgn_newton"), ``competitor_dispersion``, ``retained_trace``
+        and ``dropped_trace``, one row an iteration. A column that means nothing to the
+        solver is NaN.
+
+    loss_ : float
+        Objective of the returned head on the training data.
+
+    n_iter_ : int
+        Iterations of this fit.
+
+    converged_ : bool
+        Whether the fit ended by ``tol``, or with the loss at rounding level.
+
+    stop_reason_ : str
+        "tol", "rounding", "separable", "max_iter", "max_time", "early_stopping",
+        "callback", "interrupted", "line_search", "diverged" or "non_finite".
+
+    n_features_in_ : int
+        Number of features.
+
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, where all are strings.
+
+    See Also
+    --------
+    sklearn.linear_model.LogisticRegression : The same model by other solvers.
+
+    Notes
+    -----
+    FGN is exact for two classes, and close to the full Gauss-Newton method where
+    ``dropped_trace_`` is small beside ``retained_trace_``. Sparse input is made dense.
+
+    References
+    ----------
+    .. [1] M. Korbit and M. Zanon, "Fast Gauss-Newton for multiclass cross-entropy".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from sklearn_gn import FGNSoftmaxHead
+    >>> X, y = load_digits(return_X_y=True)
+    >>> head = make_pipeline(StandardScaler(), FGNSoftmaxHead(random_state=0))
+    >>> head.fit(X[:1000], y[:1000]).score(X[1000:], y[1000:]) > 0.92
+    True
+    >>> head[-1].converged_
+    True
+    """
+
+    _short_forms = SOFTMAX_HEAD_SOLVERS
+    _parameter_constraints = {
+        **GaussNewtonEstimator._parameter_constraints,
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "rank": [Interval(Integral, 0, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither"), None],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "fit_intercept": ["boolean"],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+        "shuffle": ["boolean"],
+    }
+    _accept_sparse = "csr"
+
+    def __init__(
+        self,
+        solver="fgn_newton",
+        *,
+        alpha=1e-3,
+        damping=1.0,
+        rank=0,
+        learning_rate=None,
+        batch_size=256,
+        fit_intercept=True,
+        class_weight=None,
+        max_iter=100,
+        tol=1e-6,
+        max_time=None,
+        early_stopping=False,
+        validation_fraction=0.1,
+        n_iter_no_change=10,
+        warm_start=False,
+        shuffle=False,
+        dtype="float64",
+        device=None,
+        verbose=0,
+        random_state=None,
+    ):
+        self.solver = solver
+        self.alpha = alpha
+        self.damping = damping
+        self.rank = rank
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_time = max_time
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.shuffle = shuffle
+        self.dtype = dtype
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+        """Fit the head to the data.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training features.
+
+        y : array-like of shape (n_samples,)
+            Labels of any kind.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative weights; all equal where not given.
+
+        X_val : {array-like, sparse matrix} of shape (n_val_samples, n_features), \
+                default=None
+            Validation features. Their cross-entropy goes to
+            ``convergence_log_["val_loss"]``, and decides where ``early_stopping`` is
+            set.
+
+        y_val : array-like of shape (n_val_samples,), default=None
+            Validation labels, all of them among those of y.
+
+        Returns
+        -------
+        self : FGNSoftmaxHead
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of its range, if the data hold NaN or infinity or do
+            not fit together, or if fewer than two classes have weight.
+        """
+        solver = self._solver_object().algorithm(ALGORITHMS)
+        X, y = self._check_data(X, y, reset=True)
+        weight = check_sample_weight(sample_weight, X)
+        metadata = None if sample_weight is None else {"sample_weight": weight}
+        start = self._previous_head() if self.warm_start else None
+        self._find_classes(y, weight, previous=start is not None)
+        validation = self._check_validation(X_val, y_val)
+        rng = check_random_state(self.random_state)
+        dense, code, kept, weight = self._canonical(X, y, weight)
+        if self.early_stopping and validation is None:
+            kept, weight, validation = self._split(dense, code, kept, weight, rng)
+        rows = self._rows(dense, code, kept, weight, rng)
+        run = FitRun(
+            self,
+            solver,
+            (rows, self._options(rows.n_rows, rng)),
+            [self._zero_head() if start is None else start],
+            loss_scale=1.0,
+            val_loss=self._validation_loss(validation),
+        )
+        self._run(
+            run,
+            max_steps=self.max_iter,
+            data={"X": X, "y": y, "metadata": metadata},
+            attributes=lambda net: {
+                "classes_": self.classes_,
+                **self._coefficients(net),
+            },
+        )
+        self._set_fitted(run.best_net, rows, run.options)
+        self._carried = None, None
+        return self
+
+    @available_if(_has_mini_batches)
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """Go on with one epoch over the given data.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Features.
+
+        y : array-like of shape (n_samples,)
+            Labels.
+
+        classes : array-like of shape (n_classes,), default=None
+            All labels that will ever come. Needed by the first call.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative weights; all equal where not given.
+
+        Returns
+        -------
+        self : FGNSoftmaxHead
+            The estimator.
+
+        Raises
+        ------
+        ValueError
+            If the first call has no ``classes``, if a later one has others, or if y
+            holds a label that is not among them.
+        """
+        solver = self._solver_object().algorithm(ALGORITHMS)
+        first = not hasattr(self, "coef_")
+        X, y = self._check_data(X, y, reset=first)
+        weight = check_sample_weight(sample_weight, X)
+        self._check_classes(classes, first)
+        rng = check_random_state(self.random_state)
+        rows = self._rows(*self._canonical(X, y, weight), rng)
+        options = self._options(rows.n_rows, rng)
+        net = self._zero_head() if first else self._previous_head()
+        with backend.scope(self.dtype, self.device):
+            data = solver.prepare(rows, options)
+            state = solver.init(data, net, options)
+            name, memory = getattr(self, "_carried", (None, None))
+            if name == self.solver:
+                state = state._replace(memory=memory)
+            state, report = solver.step(data, state, options)
+            net, memory = backend.to_numpy((state.net, state.memory))
+        if not np.isfinite(report.loss):
+            raise ValueError(
+                "The loss is not a finite number. Check the scale of X, or raise "
+                f"damping={self.damping}."
+            )
+        self._carried = self.solver, memory
+        self._set_fitted(net, rows, options)
+        self.n_iter_ = 1 if first else self.n_iter_ + 1
+        return self
+
+    # -- predictions ------------------------------------------------------------------
+
+    def decision_function(self, X):
+        """Logits.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Features.
+
+        Returns
+        -------
+        logits : ndarray of shape (n_samples,) or (n_samples, n_classes)
+            One column a class. For two classes the logit of the second alone.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
+        logits = _logits(X, self.coef_, self.intercept_)
+        return logits[:, 0] if len(self.classes_) == 2 else logits
+
+    # -- before the run ---------------------------------------------------------------
+
+    def _check_classes(self, classes, first):
+        if first:
+            if classes is None:
+                raise ValueError("classes must be given to the first partial_fit.")
+            self.classes_ = np.unique(classes)
+            if len(self.classes_) < 2:
+                raise ValueError(
+                    f"classes must hold at least two, got {self.classes_.tolist()}."
+                )
+        elif classes is not None and not np.array_equal(
+            np.unique(classes), self.classes_
+        ):
+            raise ValueError(
+                f"classes={np.unique(classes).tolist()} differ from those of the first "
+                f"call, {self.classes_.tolist()}."
+            )
+
+    def _canonical(self, X, y, weight):
+        """Dense features, class numbers, and the distinct rows with their weights."""
+        X, code, weight = self._encode_weighted(X, y, weight)
+        X = _dense(X)
+        kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
+        return X, code, kept, weight
+
+    def _split(self, X, label, kept, weight, rng):
+        """Set a random part of the distinct rows aside for validation."""
+        train, val = validation_split(
+            len(kept), self.validation_fraction, rng, label[kept]
+        )
+        validation = X[kept[val]], label[kept[val]], weight[val] / weight[val].sum()
+        return kept[train], weight[train], validation
+
+    def _rows(self, X, label, kept, weight, rng):
+        """Rows in random order, the last batch filled from the start.
+
+        A row of more than twice the mean weight, such as a merged one, comes as several
+        rows, which spread over the batches.
+        """
+        copies = np.ceil(weight * (len(weight) / (2 * weight.sum()))).astype(int)
+        weight = np.repeat(weight / weight.sum() / copies, copies)
+        kept = np.repeat(kept, copies)
+        n, b = len(kept), self._batch_rows(len(kept))
+        n_batches = -(-n // b)
+        order = rng.permutation(n)
+        if n > b:
+            order = np.append(order, order[: n_batches * b - n])
+        length = -(-backend.row_bucket(n) // b) * b
+        # Large arrays are written once: first touch of memory is what costs.
+        x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
+        np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
+        return Rows(
+            x=x.astype(self.dtype, copy=False),
+            label=backend.pad_rows(label[kept[order]].astype(np.int32), length),
+            weight=backend.pad_rows(self._cast(weight[order]), length),
+            n_rows=np.int32(n),
+            n_batches=np.int32(n_batches),
+        )
+
+    def _batch_rows(self, n):
+        n = int(n)
+        if self.solver == "fgn_newton":
+            return backend.row_bucket(n)
+        return min(self.batch_size, backend.row_bucket(n))
+
+    def _options(self, n, rng):
+        rate = self.learning_rate or _LEARNING_RATES[self.solver]
+        rank = min(self.rank, max(len(self.classes_) - 2, 0))
+        batch_size = self._batch_rows(n)
+        if self.solver == "sgn":
+            cg_iterations = _SGN_CG_ITERATIONS
+        else:
+            direct = batch_size * (1 + rank) <= _CHOLESKY_ROWS
+            cg_iterations = 0 if direct else _CG_ITERATIONS
+        return Options(
+            alpha=self._cast(self.alpha),
+            damping=self._cast(self.damping),
+            intercept=self._cast(self.fit_intercept),
+            learning_rate=self._cast(rate),
+            tol=self._cast(self.tol),
+            rank=np.int32(rank),
+            batch_size=np.int32(batch_size),
+            cg_iterations=np.int32(cg_iterations),
+            shuffle=np.bool_(self.shuffle),
+            seed=np.int32(rng.randint(_LARGEST_INT)),
+        )
+
+    def _zero_head(self):
+        n_columns = 1 if len(self.classes_) == 2 else len(self.classes_)
+        return AffineHead(
+            self._cast(np.zeros((self.n_features_in_, n_columns))),
+            self._cast(np.zeros(n_columns)),
+        )
+
+    def _previous_head(self):
+        if not hasattr(self, "coef_"):
+            return None
+        if self.coef_.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"warm_start=True continues from {self.coef_.shape[1]} features, X has "
+                f"{self.n_features_in_}."
+            )
+        return AffineHead(self._cast(self.coef_.T), self._cast(self.intercept_))
+
+    def _validation_loss(self, validation):
+        if validation is None:
+            return None
+        X, label, weight = validation
+
+        def loss(net):
+            return cross_entropy(_logits(X, net.weight.T, net.bias), label, weight)
+
+        return loss
+
+    # -- after the run ----------------------------------------------------------------
+
+    def _coefficients(self, net):
+        return {
+            "coef_": net.weight.T.astype(np.float64),
+            "intercept_": net.bias.astype(np.float64),
+        }
+
+    def _set_fitted(self, net, rows, options):
+        vars(self).update(self._coefficients(net))
+        rank = int(options.rank)
+        n_spectrum = min(
+            self.batch_size,
+            max(1, _SPECTRUM_ROWS // (1 + rank)),
+            backend.row_bucket(int(rows.n_rows)),
+        )
+        with backend.scope(self.dtype, self.device):
+            found = backend.to_numpy(
+                evaluate(net, rows, uniform(options.alpha), options.intercept)
+            )
+            spectrum = row_spectrum(net, rows, options.intercept, n_spectrum, rank)
+            spectrum = backend.to_numpy(spectrum)
+        self.loss_ = float(found.loss)
+        self.competitor_dispersion_ = float(found.dispersion)
+        self.retained_trace_ = float(found.retained)
+        self.dropped_trace_ = float(found.dropped)
+        n_examples = min(n_spectrum, int(rows.n_rows))
+        self.gram_spectrum_ = np.maximum(spectrum[: n_examples * (1 + rank)], 0)
+
+
+def _dense(X):
+    """A dense copy of a sparse matrix, if it can be held."""
+    if not sparse.issparse(X):
+        return X
+    size = X.shape[0] * X.shape[1] * 8
+    if size > _DENSE_BYTES:
+        raise ValueError(
+            f"X is sparse and would take {size / 2**30:.1f} GiB as a dense array; the "
+            f"limit is {_DENSE_BYTES / 2**30:.0f}. Reduce the features first, "
+            "for example with TruncatedSVD."
+        )
+    return X.toarray()
+
+
+def _logits(X, coef, intercept):
+    """``X coef^T + intercept`` in float64, finite for finite X."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        logits = X @ coef.T + intercept
+        if not np.isfinite(logits).all():
+            X = X.toarray() if sparse.issparse(X) else X
+            size = np.maximum(np.max(np.abs(X), axis=1, keepdims=True), 1)
+            logits = ((X / size) @ coef.T) * size + intercept
+    largest = np.finfo(np.float64).max / 4  # differences stay finite
+    return np.clip(logits, -largest, largest)

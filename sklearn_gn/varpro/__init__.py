@@ -1,0 +1,1 @@
+"""VarProNetRegressor and VarProNetClassifier: networks by variable projection."""

@@ -1,0 +1,103 @@
+"""Precision scope, row buckets, conversion."""
+
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.core import backend
+
+
+def test_import_touches_no_flag_and_makes_no_array():
+    code = (
+        "import jax, sklearn_gn\n"
+        "assert not jax.config.jax_enable_x64\n"
+        "from jax._src import xla_bridge\n"  # no backend, hence no array
+        "assert not xla_bridge.backends_are_initialized()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_results_do_not_depend_on_the_global_flag(flag):
+    rng = np.random.RandomState(0)
+    X, y = rng.randn(40, 2), rng.randn(40)
+    model = ShallowReLURegressor(4, relocations=2, random_state=0)
+    expected = model.fit(X, y).predict(X)
+    with jax.enable_x64(flag):
+        found = model.fit(X, y).predict(X)
+        assert jax.config.jax_enable_x64 == flag
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_scope_is_local_to_the_thread():
+    seen = []
+    with backend.scope("float64"):
+        thread = threading.Thread(target=lambda: seen.append(jax.config.jax_enable_x64))
+        thread.start()
+        thread.join()
+        assert jnp.zeros(1).dtype == np.float64
+    assert seen == [False]
+
+
+def test_blas_is_held_to_one_thread_and_let_go_by_the_last_thread():
+    def threads():
+        info = threadpool_info()
+        return {lib["num_threads"] for lib in info if lib["user_api"] == "blas"}
+
+    first, second = backend._one_blas_thread, backend._one_blas_thread
+    with threadpool_limits(limits=2, user_api="blas"):
+        first.__enter__()
+        second.__enter__()
+        assert threads() == {1}
+        first.__exit__(None, None, None)
+        assert threads() == {1}
+        second.__exit__(None, None, None)
+        assert threads() == {2}
+
+
+def test_unknown_device_is_named():
+    with pytest.raises(ValueError, match=r"device='tpu' is not available.*cpu"):
+        ShallowReLURegressor(2, device="tpu", relocations=0).fit([[0.0], [1.0]], [0, 1])
+
+
+def test_cpu_device_gives_the_default_result():
+    X = np.linspace(0, 1, 30)[:, None]
+    y = np.sin(6 * X[:, 0])
+    a = ShallowReLURegressor(4, relocations=1, random_state=0).fit(X, y)
+    b = ShallowReLURegressor(4, relocations=1, random_state=0, device="cpu").fit(X, y)
+    np.testing.assert_array_equal(a.predict(X), b.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "bucket"),
+    [(1, 32), (32, 32), (33, 64), (240, 256), (1024, 1024), (1025, 1280)],
+)
+def test_row_buckets(n_rows, bucket):
+    assert backend.row_bucket(n_rows) == bucket
+
+
+def test_buckets_are_few_and_waste_little():
+    sizes = np.arange(1, 200_000, 37)
+    buckets = np.array([backend.row_bucket(int(n)) for n in sizes])
+    assert (buckets >= sizes).all()
+    assert len(np.unique(buckets)) < 40
+    large = sizes > 1024
+    assert (buckets[large] <= 1.25 * sizes[large]).all()
+
+
+def test_to_numpy_copies_keep_precision_and_are_writable():
+    with backend.scope("float64"):
+        tree = {"a": jnp.full(3, 1 / 3), "b": 2, "c": "text"}
+        copy = backend.to_numpy(tree)
+    assert copy["a"].dtype == np.float64
+    assert copy["a"][0] == 1 / 3
+    copy["a"][0] = 0.0  # read-only views would raise
+    assert copy["b"] == 2
+    assert copy["c"] == "text"

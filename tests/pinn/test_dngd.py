@@ -1,0 +1,523 @@
+"""D-NGD: the residuals' Jacobian in factors, and the step."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sklearn_gn.core.linear_algebra import blocks
+from sklearn_gn.core.linear_algebra import jacobian as operators
+from sklearn_gn.core.linear_algebra.damping import Nielsen
+from sklearn_gn.core.linear_algebra.nystrom import nystrom, preconditioner
+from sklearn_gn.core.linear_algebra.trees import add
+from sklearn_gn.networks import MLP
+from sklearn_gn.pde import (
+    Box,
+    Dirichlet,
+    Initial,
+    Neumann,
+    Periodic,
+    Problem,
+    Robin,
+    Unknown,
+    d,
+    div,
+    grad,
+    hessian,
+)
+from sklearn_gn.pde.problems import Kovasznay, PoissonBall
+from sklearn_gn.pinn import baselines as pinn_baselines
+from sklearn_gn.pinn import dngd
+from sklearn_gn.pinn import points as pinn_sampling
+from sklearn_gn.pinn.fit import total_loss
+from sklearn_gn.pinn.points import Sampler, batch_of
+from sklearn_gn.pinn.residuals import (
+    ClassModel,
+    Features,
+    Model,
+    jacobian,
+    needed_rows,
+    residuals,
+    second_derivative,
+    start_parameters,
+)
+from sklearn_gn.pinn.taylor import Rows, _group_sums
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def burgers(u, x, nu):
+    return d(u, "t") + u * d(u, "x") - nu * d(u, "x", "x")
+
+
+def diffusion(u, x, a):
+    return div((1 + u**2) * grad(u)) - a
+
+
+def beam(u, x):
+    return d(u, "x", "x", "x", "x") - 1
+
+
+def twisted(u, x):
+    bend = hessian(u)(x)
+    return bend[0, 0] + bend[0, 1] + u(x) * bend[1, 1]
+
+
+def discovery(u, x, a, b, c):
+    return d(u, "t") + a * u + b * d(u, "x") + c * d(u, "x", "x")
+
+
+def anisotropic(u, x, a, b):
+    return a * d(u, "x", "x") + b * d(u, "y", "y")
+
+
+SQUARE = Box(x=(0.0, 1.0), y=(-1.0, 1.0))
+PROBLEMS = {
+    "burgers": Problem(
+        burgers,
+        Box(x=(-1.0, 1.0), t=(0.0, 1.0)),
+        (Initial(lambda x: jnp.sin(x[0])), Periodic("x")),
+        coefficients={"nu": Unknown(0.1, positive=True)},
+    ),
+    "diffusion": Problem(
+        diffusion,
+        SQUARE,
+        (Dirichlet(0.0, on="x=min"), Neumann(1.0, on="y=max")),
+        coefficients={"a": 2.0},
+        transform=lambda x, u: u * x[0] + 1,
+    ),
+    "kovasznay": Kovasznay(),
+    "beam": Problem(beam, Box(x=(0.0, 1.0)), (Dirichlet(0.0),)),
+    "twisted": Problem(twisted, SQUARE, (Robin(1.0, 2.0, 0.5),)),
+    "ball": PoissonBall(4),
+}
+ROWS = {
+    "burgers": Rows((0, 1), (((0, 0),),)),
+    "diffusion": Rows((0, 1), (((0, 0), (1, 1)),)),
+    "kovasznay": Rows((0, 1), (((0, 0), (1, 1)),)),
+    "beam": None,
+    "twisted": Rows((0, 1), (((0, 0), (0, 1)), ((1, 1),))),
+    "ball": Rows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),)),
+}
+
+
+def setting(name, n_interior=9, n_boundary=6):
+    problem = PROBLEMS[name]
+    rng = np.random.RandomState(0)
+    points = problem.sample(n_interior, n_boundary, rng, "uniform")
+    sizes = problem.n_inputs, 5, 4, len(problem.outputs)
+    params = start_parameters(rng, sizes, problem.unknown.values())
+    kinds = problem.residual_classes()
+    batches = tuple(batch_of(*points[k.name], k.weight, "float64") for k in kinds)
+    rows = needed_rows(problem, params.extra)
+    model = Model(problem, ("tanh", "sin"), tuple(map(ClassModel, kinds, rows)))
+    return model, params, batches
+
+
+@pytest.mark.parametrize(
+    ("residual", "axes", "start", "second"),
+    [
+        (discovery, "xt", dict.fromkeys("abc", Unknown(0.0)), (((0, 0),),)),
+        (
+            anisotropic,
+            "xy",
+            dict.fromkeys("ab", Unknown(1.0)),
+            (((0, 0),), ((1, 1),)),
+        ),
+    ],
+    ids=["zero", "equal"],
+)
+def test_rows_are_those_of_all_coefficients_to_come(residual, axes, start, second):
+    domain = Box(**{axis: (0.0, 1.0) for axis in axes})
+    problem = Problem(residual, domain, coefficients=start)
+    initial = np.array([unknown.initial for unknown in start.values()])
+    assert needed_rows(problem, initial) == (Rows((0, 1), second),)
+
+
+@pytest.mark.parametrize("name", ["burgers", "beam"])
+def test_a_network_of_the_user_has_the_same_residuals_and_gramian(name):
+    model, params, batches = setting(name)
+    own = tuple((matrix[:-1], matrix[-1]) for matrix in params.layers[:-1])
+    features = Features(MLP((5, 4), ("tanh", "sin")), jax.tree.structure(own))
+    classes = tuple(known._replace(rows=None) for known in model.classes)
+    theirs = Model(model.problem, (), classes, features)
+    layers = (*jax.tree.leaves(own), params.layers[-1])
+
+    @partial(jax.jit, static_argnames="model")
+    def find(model, params):
+        r, parts = jacobian(model, params, batches)
+        return r, operators.gramian(parts)
+
+    r, matrix = map(np.asarray, find(model, params))
+    again, found = find(theirs, params._replace(layers=layers))
+    np.testing.assert_allclose(again, r, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(found, matrix, atol=1e-12 * np.abs(matrix).max())
+
+
+def test_rows_are_those_of_all_faces():
+    problem = Problem(beam, Box(x=(0, 1), y=(0, 1)), (Neumann(0.0, n_points=1),))
+    assert needed_rows(problem, np.zeros(0))[1] == Rows((0, 1), ())
+
+
+def test_sums_over_groups_of_pairs():
+    values = np.random.RandomState(0).standard_normal((6, 2))
+    diagonal, mixed = ((0, 0), (1, 1), (2, 2)), ((0, 1), (0, 2))
+    rows = Rows((0, 1, 2), (diagonal, ((1, 2),), mixed))
+    expected = np.add.reduceat(values, [0, 3, 4])
+    np.testing.assert_allclose(_group_sums(rows, values), expected, rtol=1e-14)
+    # A matrix would have 16 GB.
+    alone = tuple(((i, j),) for i in range(300) for j in range(i, 300))
+    assert _group_sums(Rows(tuple(range(300)), alone), values) is values
+
+
+def test_residuals_that_attract_points_have_the_axes_of_the_draw(monkeypatch):
+    seen = []
+
+    def squares(model, net, batch):
+        seen.append(batch.axes)
+        return np.ones(len(batch.x))
+
+    monkeypatch.setattr(pinn_sampling, "_squares", squares)
+    sampler = Sampler(4, 0, "residual", "float64", n_directions=2)
+    model = Model(PROBLEMS["ball"], (), ())
+    (batch,) = sampler.draw(model, 0, 0, 1, net=())
+    assert len(batch.x) == 4
+    np.testing.assert_array_equal(batch.axes, seen[0])
+
+
+def flat(params):
+    return np.concatenate([np.ravel(a) for a in (*params.layers, params.extra)])
+
+
+def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
+    model, params, (batch,) = setting("ball")
+    rng = np.random.RandomState(0)
+    every = batch._replace(axes=rng.permutation(4).astype(np.int32))
+    exact = jax.jit(partial(residuals, model))(params, (batch,))
+    kind = model.classes[0].residual
+    (rows,) = needed_rows(model.problem, params.extra, every.axes)
+    assert rows == Rows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),))
+    sparse = model._replace(classes=(ClassModel(kind, rows),))
+    find = jax.jit(jacobian, static_argnames="model")
+    r, parts = find(sparse, params, (every,))
+    np.testing.assert_allclose(r, exact, rtol=1e-12)
+    some = batch._replace(axes=np.array([2, 0], np.int32))
+    (rows,) = needed_rows(model.problem, params.extra, some.axes)
+    sparse = model._replace(classes=(ClassModel(kind, rows),))
+    r, parts = find(sparse, params, (some,))
+    plain = sparse._replace(classes=(ClassModel(kind, None),))
+    expected, dense = find(plain, params, (some,))
+    np.testing.assert_allclose(r, expected, rtol=1e-12)
+    expected = np.asarray(jax.jit(operators.dense)(dense))
+    found = np.asarray(jax.jit(operators.dense)(parts))
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, atol=1e-12 * scale)
+    gram = jax.jit(operators.gramian)(parts)
+    np.testing.assert_allclose(gram, expected @ expected.T, atol=1e-12 * np.max(gram))
+    y, v = rng.standard_normal(len(r)), jax.tree.map(np.ones_like, params)
+    back = jax.jit(operators.transposed)(parts, y, params)
+    np.testing.assert_allclose(flat(back), y @ expected, atol=1e-11 * scale)
+    pushed = jax.jit(operators.forward)(parts, v)
+    np.testing.assert_allclose(pushed, expected.sum(axis=1), atol=1e-11 * scale)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_jacobian_in_factors_is_that_of_automatic_differentiation(name):
+    model, params, batches = setting(name)
+    assert model.classes[0].rows == ROWS[name]
+    r, parts = jax.jit(jacobian, static_argnames="model")(model, params, batches)
+    plain = tuple(known._replace(rows=None) for known in model.classes)
+    slow = model._replace(classes=plain)
+    expected = jax.jit(partial(residuals, slow))(params, batches)
+    np.testing.assert_allclose(r, expected, rtol=1e-12, atol=1e-13)
+    derivative = jax.jit(jax.jacrev(partial(residuals, slow)))(params, batches)
+    m = len(r)
+    flat = [np.reshape(a, (m, -1)) for a in (*derivative.layers, derivative.extra)]
+    expected = np.concatenate(flat, axis=1)
+    found = np.asarray(jax.jit(operators.dense)(parts))
+    np.testing.assert_allclose(found, expected, atol=1e-12 * np.abs(expected).max())
+    gram = jax.jit(operators.gramian)(parts)
+    np.testing.assert_allclose(gram, found @ found.T, atol=1e-12 * np.max(gram))
+    rng = np.random.RandomState(1)
+    v = jax.tree.map(lambda a: rng.standard_normal(a.shape), params)
+    y = rng.standard_normal(m)
+    flat_v = np.concatenate([np.ravel(a) for a in (*v.layers, v.extra)])
+    np.testing.assert_allclose(
+        jax.jit(operators.forward)(parts, v), found @ flat_v, atol=1e-10
+    )
+    back = jax.jit(operators.transposed)(parts, y, params)
+    back = np.concatenate([np.ravel(a) for a in (*back.layers, back.extra)])
+    np.testing.assert_allclose(back, y @ found, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_gramian_in_blocks_is_that_of_the_whole_jacobian(name, monkeypatch):
+    monkeypatch.setattr(blocks, "_SYMMETRIC_ROWS", 7)
+    _, parts = jax.jit(jacobian, static_argnames="model")(*setting(name))
+    assert max(part.extra.shape[0] for part in parts) > 7
+    rows = np.asarray(jax.jit(operators.dense)(parts))
+    # Not the function itself, whose compiled form has other blocks.
+    found = jax.jit(lambda parts: operators.gramian(parts))(parts)
+    np.testing.assert_allclose(found, rows @ rows.T, atol=1e-12 * np.max(found))
+
+
+@pytest.mark.parametrize("name", ["burgers", "beam", "kovasznay"])
+def test_normal_matrix_in_blocks_is_that_of_the_whole_jacobian(name, monkeypatch):
+    monkeypatch.setattr(operators, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(operators, "LEAST_ROWS", 4)
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(blocks, "LEAST_ROWS", 4)
+    _, parts = jax.jit(jacobian, static_argnames="model")(*setting(name))
+    rows = np.asarray(jax.jit(operators.dense)(parts))
+    scale = np.random.RandomState(0).uniform(1, 2, len(rows))
+    expected = rows.T @ np.diag(scale**2) @ rows
+    # Not the function itself, whose compiled form has other blocks.
+    found = jax.jit(lambda parts: operators.normal_matrix(parts, scale))(parts)
+    np.testing.assert_allclose(found, expected, atol=1e-12 * expected.max())
+
+
+@partial(jax.jit, static_argnames=("model", "jacobi"))
+def steps(model, params, batches, shift, jacobi):
+    r, parts = jacobian(model, params, batches)
+    linear = dngd.linearise(r, parts, params, momentum=0.5, jacobi=jacobi)
+    matrix = dngd.small_gramian(linear, params)
+    values, vectors = jnp.linalg.eigh(matrix)
+    solves = {
+        "eigenvectors": dngd.by_eigenvectors(linear, params, values, vectors),
+        "cholesky": dngd.by_cholesky(linear, params, matrix),
+        "conjugate_gradients": dngd.by_conjugate_gradients(linear, params, 10)[0],
+    }
+    dense = operators.dense(linear.parts)
+    return (
+        linear.r,
+        dense,
+        {
+            how: dngd.damped_step(model, params, batches, linear, solve, shift, False)
+            for how, solve in solves.items()
+        },
+    )
+
+
+# Errors of the step, which in the primal form grow with the condition of J, one over
+# the root of the damping. Conjugate gradients have a tolerance.
+ERROR = {"eigenvectors": 3e-13, "cholesky": 3e-13, "conjugate_gradients": 5e-11}
+GROWTH = {"eigenvectors": 2e-12, "cholesky": 3e-13, "conjugate_gradients": 2e-14}
+
+
+@pytest.mark.parametrize(
+    ("n_interior", "n_boundary", "jacobi"),
+    [(9, 6, False), (90, 20, True)],
+)
+def test_damped_step_is_that_of_the_augmented_system(n_interior, n_boundary, jacobi):
+    # Fewer residuals than parameters, and more: the dual and the primal form.
+    model, params, batches = setting("burgers", n_interior, n_boundary)
+    r, matrix, _ = steps(model, params, batches, 1.0, jacobi)
+    r, matrix = np.asarray(r), np.asarray(matrix)
+    scale = 1 / np.linalg.norm(matrix, axis=1) if jacobi else np.ones(len(r))
+    size = np.linalg.norm(scale[:, None] * matrix, 2) ** 2
+    n, before = matrix.shape[1], 0.5 * flat(params)
+    for ratio in (1e-2, 1e-5, 1e-8, 1e-12):
+        shift = ratio * size
+        system = np.concatenate([scale[:, None] * matrix, np.sqrt(shift) * np.eye(n)])
+        right = np.concatenate([-scale * (r + matrix @ before), np.zeros(n)])
+        correction = np.linalg.lstsq(system, right, rcond=None)[0]
+        expected = correction + before
+        _, _, found = steps(model, params, batches, shift, jacobi)
+        for how, (step, promised, length, _) in found.items():
+            assert length == pytest.approx(np.linalg.norm(correction), rel=1e-2)
+            error = np.linalg.norm(flat(step) - expected) / np.linalg.norm(expected)
+            growth = GROWTH[how] / np.sqrt(ratio) if len(r) > n else 0
+            assert error <= ERROR[how] + growth
+            linear_loss = 0.5 * np.sum((r + matrix @ flat(step)) ** 2)
+            assert promised == pytest.approx(0.5 * r @ r - linear_loss, rel=1e-10)
+
+
+def test_second_derivative_is_that_of_finite_differences():
+    model, params, batches = setting("kovasznay")
+    rng = np.random.RandomState(0)
+    v = jax.tree.map(lambda a: rng.standard_normal(a.shape), params)
+    along = jax.jit(lambda t: residuals(model, add(params, t, v), batches))
+    h = 1e-4
+    expected = (along(h) - 2 * along(0.0) + along(-h)) / h**2
+    bent = jax.jit(second_derivative, static_argnames="model")
+    found = bent(model, params, batches, v)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_acceleration_is_half_the_damped_answer_to_the_second_derivative():
+    model, params, batches = setting("burgers")
+    shift = 1.0
+
+    @partial(jax.jit, static_argnames="geodesic")
+    def take(geodesic):
+        r, parts = jacobian(model, params, batches)
+        linear = dngd.linearise(r, parts, None, momentum=0.0, jacobi=False)
+        solve = dngd.by_cholesky(linear, params, dngd.small_gramian(linear, params))
+        step, *_ = dngd.damped_step(
+            model, params, batches, linear, solve, shift, geodesic
+        )
+        return step, linear.parts, second_derivative(model, params, batches, step)
+
+    step, parts, bent = take(False)
+    matrix = np.asarray(jax.jit(operators.dense)(parts))
+    m = len(matrix)
+    a = -matrix.T @ np.linalg.solve(matrix @ matrix.T + shift * np.eye(m), bent)
+    assert 2 * np.linalg.norm(a) <= 0.75 * np.linalg.norm(flat(step))
+    accelerated, *_ = take(True)
+    np.testing.assert_allclose(flat(accelerated), flat(step) + a / 2, rtol=1e-10)
+
+
+def outcome_of(rule, model, params, batches, memory, **given):
+    words = dict(geodesic=False, momentum=0.0, jacobi=False, rank=None) | given
+    here = dngd.factors(model, params, batches, np.ones(len(batches)))
+    return rule(model, params, here, None, memory, **words)
+
+
+def test_trust_region_takes_the_longest_step_that_keeps_its_promise():
+    model, params, batches = setting("burgers", 30, 20)
+    start = float(total_loss(model, params, batches))
+    found = outcome_of(dngd.trust_region, model, params, batches, 1e-3)
+    # So short a step that the linearised residuals hold: the widest radius is taken.
+    assert found.length == pytest.approx(4e-3, rel=1e-4)
+    assert found.memory == pytest.approx(4e-3, rel=1e-4)
+    assert found.trial.gain == pytest.approx(1, abs=0.05)
+    loss = float(total_loss(model, found.net, batches))
+    assert loss < start
+    assert loss == pytest.approx(float(found.trial.loss), rel=1e-12)
+    assert found.trial.losses.sum() == pytest.approx(loss, rel=1e-12)
+    moved = flat(found.net) - flat(params)
+    assert np.linalg.norm(moved) == pytest.approx(4e-3, rel=1e-4)
+    # Far too long: nothing is taken, and the next radius is an eighth.
+    found = outcome_of(dngd.trust_region, model, params, batches, 1e3)
+    assert not bool(found.moved)
+    assert float(found.memory) == 125
+    np.testing.assert_array_equal(flat(found.net), flat(params))
+
+
+def test_a_shift_for_each_trial_gives_the_step_of_that_shift(monkeypatch):
+    # The constant is part of what is compiled: no other test has as many points.
+    model, params, batches = setting("burgers", 13, 6)
+    monkeypatch.setattr(dngd, "_SPECTRAL", 0)
+    found = outcome_of(dngd.trust_region, model, params, batches, 1.0)
+    assert bool(found.trial.trusted)
+    shift = float(found.trial.shift)
+    assert shift in [pytest.approx(8.0**k) for k in range(-2, 3)]
+    assert float(found.memory) == shift
+    matrix = np.asarray(
+        jax.jit(lambda: operators.dense(jacobian(model, params, batches)[1]))()
+    )
+    r = np.asarray(jax.jit(partial(residuals, model))(params, batches))
+    n = matrix.shape[1]
+    expected = -np.linalg.solve(matrix.T @ matrix + shift * np.eye(n), matrix.T @ r)
+    moved = flat(found.net) - flat(params)
+    np.testing.assert_allclose(moved, expected, atol=1e-9 * np.abs(expected).max())
+
+
+def test_line_search_takes_the_best_of_its_lengths():
+    model, params, batches = setting("burgers", 12, 6)
+    shift = 1e-3
+    found = outcome_of(dngd.line_search, model, params, batches, shift)
+    r, parts = jax.jit(partial(jacobian, model))(params, batches)
+    matrix, r = np.asarray(jax.jit(operators.dense)(parts)), np.asarray(r)
+    n = matrix.shape[1]
+    step = -np.linalg.solve(matrix.T @ matrix + shift * np.eye(n), matrix.T @ r)
+    _, unravel = jax.flatten_util.ravel_pytree(params)
+    losses = jax.jit(
+        jax.vmap(
+            lambda t: total_loss(
+                model,
+                jax.tree.map(lambda p, v: p + t * v, params, unravel(step)),
+                batches,
+            )
+        )
+    )(0.5 ** np.arange(31))
+    losses = np.asarray(losses)
+    assert float(found.trial.loss) == pytest.approx(losses.min(), rel=1e-6)
+    follows = outcome_of(dngd.line_search, model, params, batches, -1e-5)
+    assert float(follows.trial.shift) == 1e-5
+
+
+def test_gain_ratio_raises_the_shift_of_a_step_that_fails():
+    model, params, batches = setting("burgers", 12, 6)
+    good = outcome_of(
+        dngd.gain_ratio, model, params, batches, Nielsen.start(np.float64(1e2))
+    )
+    assert bool(good.moved)
+    assert float(good.memory.value) < 1e2
+    far = jax.tree.map(lambda a: 3 * a, params)
+    bad = outcome_of(
+        dngd.gain_ratio, model, far, batches, Nielsen.start(np.float64(1e-12))
+    )
+    assert not bool(bad.moved)
+    assert float(bad.memory.value) == 2e-12
+    np.testing.assert_array_equal(flat(bad.net), flat(far))
+
+
+def test_full_rank_preconditioner_is_the_inverse():
+    rng = np.random.RandomState(0)
+    factor = rng.standard_normal((12, 7))
+    matrix = factor @ factor.T
+    chosen = np.arange(12, dtype=np.int32)
+    shift = 0.3
+
+    @jax.jit
+    def inverse(r):
+        return preconditioner(nystrom(matrix, chosen), shift)(r)
+
+    r = rng.standard_normal(12)
+    expected = np.linalg.solve(matrix + shift * np.eye(12), r)
+    np.testing.assert_allclose(inverse(r), expected, rtol=1e-9)
+
+
+def test_self_scaled_broyden_minimises_a_quadratic_function():
+    rng = np.random.RandomState(0)
+    factor = rng.standard_normal((12, 12))
+    matrix = factor @ factor.T + np.eye(12)
+    goal = rng.standard_normal(12)
+
+    def loss(x):
+        return 0.5 * (x - goal) @ matrix @ (x - goal)
+
+    method = pinn_baselines._METHODS["ssbroyden"]
+
+    @jax.jit
+    def run(x):
+        def step(carry, _):
+            x, memory = carry
+            value, gradient = jax.value_and_grad(loss)(x)
+            with (
+                jax.numpy_dtype_promotion("standard"),
+                jax.numpy_rank_promotion("allow"),
+            ):
+                move, memory = method.update(
+                    gradient, memory, x, value=value, grad=gradient, value_fn=loss
+                )
+            return (x + move, memory), None
+
+        return jax.lax.scan(step, (x, method.init(x)), None, length=40)[0][0]
+
+    np.testing.assert_allclose(run(np.zeros(12)), goal, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "ssbroyden"])
+def test_quasi_newton_memory_does_not_compare_gradients_of_different_points(name):
+    model, params, batches = setting("burgers", 12, 6)
+    others = tuple(batch._replace(x=0.9 * batch.x) for batch in batches)
+    iterate = partial(pinn_baselines.iterate, model, name=name)
+    words = {"balance": np.ones(3), "rates": np.ones(1)}
+    net, memory = params, pinn_baselines.start(params, name)
+    for _ in range(3):
+        net, memory, *_ = iterate(net, memory, batches, **words)
+    kept = pinn_baselines.on_new_points(memory, net, name)
+    if name == "lbfgs":
+        fresh = pinn_baselines.start(net, name)
+        assert all(map(np.array_equal, jax.tree.leaves(kept), jax.tree.leaves(fresh)))
+        return
+    matrix = np.asarray(memory[0].inverse)
+    assert not np.array_equal(matrix, np.eye(len(matrix)))
+    _, after, *_ = iterate(net, kept, others, **words)
+    np.testing.assert_array_equal(after[0].inverse, matrix)
+    _, mixed, *_ = iterate(net, memory, others, **words)
+    assert not np.array_equal(mixed[0].inverse, matrix)

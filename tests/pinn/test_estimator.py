@@ -1,0 +1,643 @@
+"""PINNSolver: answers that are known, inverse problems, resuming, errors."""
+
+import pickle
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import curve_fit
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV, ParameterGrid
+
+from sklearn_gn import PINNSolver
+from sklearn_gn.callbacks import Checkpoint
+from sklearn_gn.networks import MLP
+from sklearn_gn.pde import (
+    Box,
+    Dirichlet,
+    Initial,
+    Problem,
+    Reference,
+    Unknown,
+    d,
+    laplacian,
+)
+from sklearn_gn.pde.problems import Burgers, Kovasznay
+from sklearn_gn.pinn import dngd
+from sklearn_gn.pinn.fit import rebalanced
+from sklearn_gn.solvers import PINN_SOLVERS
+
+pd = pytest.importorskip("pandas")
+
+
+def quiet(function, *arguments, **words):
+    """Call without the warning that a short fit has not converged."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return function(*arguments, **words)
+
+
+def decay(u, t, rate):
+    return d(u, "t") + rate * u
+
+
+def one_at_start(x):
+    return 1.0
+
+
+def exponential(x):
+    return jnp.exp(-2 * x)
+
+
+def membrane(u, x):
+    return laplacian(u)(x) + 1
+
+
+def oscillator(u, t, mass, stiffness):
+    return mass * d(u, "t", "t") + d(u, "t") + stiffness * u
+
+
+def radial(u, x):
+    return d(u, "r", "r")(x) + d(u, "r")(x) / x[0]
+
+
+def vanishing_inside(x, u):
+    return jnp.log(x[0]) * u
+
+
+class Summing:
+    """One number for all points."""
+
+    def init(self, key, x):
+        return {"shift": jnp.zeros(1, x.dtype)}
+
+    def apply(self, params, x):
+        return jnp.sum(x) + params["shift"]
+
+
+DECAY = Problem(
+    decay,
+    Box(t=(0.0, 1.0)),
+    (Initial(one_at_start),),
+    coefficients={"rate": 2.0},
+    exact=exponential,
+)
+UNKNOWN_DECAY = Problem(
+    decay,
+    Box(t=(0.0, 1.0)),
+    (Initial(one_at_start),),
+    coefficients={"rate": Unknown(0.5, positive=True)},
+)
+MEMBRANE = Problem(membrane, Box(x=(0.0, 1.0), y=(0.0, 1.0)), (Dirichlet(0.0),))
+SMALL = {
+    "hidden_layer_sizes": (8,),
+    "n_interior": 20,
+    "n_boundary": 1,
+    "max_iter": 10,
+    "random_state": 0,
+}
+
+
+def small(problem=DECAY, **words):
+    return PINNSolver(problem, **{**SMALL, **words})
+
+
+# --- answers that are known ----------------------------------------------------------
+
+
+def test_exponential_decay_is_solved():
+    solver = quiet(small(max_iter=40).fit)
+    t = np.linspace(0, 1, 11)[:, None]
+    np.testing.assert_allclose(solver.predict(t), np.exp(-2 * t[:, 0]), atol=1e-5)
+    slope = solver.derivative(t, "t")
+    np.testing.assert_allclose(slope, -2 * np.exp(-2 * t[:, 0]), atol=1e-3)
+    left = solver.residual(t)
+    np.testing.assert_allclose(left[:, 0], slope + 2 * solver.predict(t), atol=1e-12)
+    assert solver.relative_error() < 1e-5
+    assert solver.relative_error(t) == pytest.approx(
+        np.linalg.norm(solver.predict(t) - np.exp(-2 * t[:, 0]))
+        / np.linalg.norm(np.exp(-2 * t)),
+        rel=1e-6,
+    )
+    assert solver.score() == pytest.approx(-np.log10(solver.fresh_loss_))
+    assert solver.score(t, np.exp(-2 * t[:, 0])) > 1 - 1e-8
+    assert solver.gram_spectrum_.shape == (21,)
+    assert (np.diff(solver.gram_spectrum_) <= 0).all()
+
+
+def test_a_flax_module_will_do():
+    nn = pytest.importorskip("flax.linen")
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.tanh(nn.Dense(8, param_dtype=x.dtype)(x))
+
+    solver = quiet(small(network=Net(), max_iter=40).fit)
+    t = np.linspace(0, 1, 11)[:, None]
+    np.testing.assert_allclose(solver.predict(t), np.exp(-2 * t[:, 0]), atol=1e-5)
+    assert sorted(a.shape for a in solver.coefs_) == [(1, 8), (8,), (8, 1)]
+    assert [a.shape for a in solver.intercepts_] == [(1,)]
+    assert (solver.predict(t, return_std=True)[1] < 1e-3).all()
+
+
+def test_a_network_of_the_package_survives_pickling_and_goes_on():
+    words = {"network": MLP((6,), "sin"), "resample": None, "warm_start": True}
+    solver = quiet(small(UNKNOWN_DECAY, **words).fit, *noisy_decay())
+    again = pickle.loads(pickle.dumps(solver))
+    np.testing.assert_array_equal(again.predict([[0.3]]), solver.predict([[0.3]]))
+    before = solver.loss_
+    assert quiet(again.fit, *noisy_decay()).loss_ <= before
+    again.set_params(network=MLP((5,), "sin"))
+    with pytest.raises(ValueError, match="warm_start=True continues"):
+        again.fit(*noisy_decay())
+
+
+def test_the_losses_are_means_of_squares():
+    solver = quiet(small(max_iter=3, resample=None).fit)
+    log = solver.convergence_log_
+    np.testing.assert_allclose(
+        log["loss"], log["loss_interior"] + log["loss_initial"], rtol=1e-12
+    )
+    start = solver.predict([[0.0]])[0]
+    assert log["loss_initial"][-1] == pytest.approx(0.5 * (start - 1) ** 2, rel=1e-9)
+    best = np.argmin(log["val_loss"])
+    assert solver.fresh_loss_ == log["val_loss"][best]
+    assert solver.loss_ == pytest.approx(log["loss"][best], rel=1e-9)
+
+
+def test_kovasznay_flow_reaches_three_digits_in_seconds():
+    solver = PINNSolver(
+        Kovasznay(),
+        hidden_layer_sizes=(20, 20),
+        n_interior=100,
+        n_boundary=40,
+        resample=None,
+        max_iter=60,
+        random_state=0,
+    )
+    quiet(solver.fit)
+    u, v, p = solver.relative_error(multioutput="raw_values")
+    assert max(u, v) < 1e-3
+    assert p < 1e-2
+    assert solver.relative_error() < 1e-3
+    log = solver.convergence_log_
+    assert log["relative_error"].min() < 1e-3
+    # Once compiled, seconds: the first iteration contains the compilation.
+    assert log["time"][-1] - log["time"][0] < 30
+    X = Kovasznay().domain.sample(50, np.random.RandomState(0))
+    exact = Kovasznay().exact_values(X)
+    error = solver.predict(X) - exact
+    assert np.linalg.norm(error[:, :2]) < 1e-3 * np.linalg.norm(exact[:, :2])
+    # The pressure is free up to a constant.
+    error = error[:, 2] - error[:, 2].mean()
+    assert np.linalg.norm(error) < 1e-2 * np.linalg.norm(exact[:, 2])
+
+
+def linear_data(n=40, noise=0.1):
+    rng = np.random.RandomState(0)
+    X = rng.normal(size=(n, 3)) * [1.0, 10.0, 0.1] + 5
+    y = X @ [1.0, -0.2, 3.0] + 2 + noise * rng.normal(size=n)
+    return X, y
+
+
+def test_without_hidden_layers_it_is_linear_regression():
+    X, y = linear_data()
+    solver = PINNSolver(hidden_layer_sizes=(), max_iter=20)
+    solver.fit(X, y)
+    expected = LinearRegression().fit(X, y)
+    np.testing.assert_allclose(solver.predict(X), expected.predict(X), rtol=1e-8)
+    assert solver.loss_ == pytest.approx(
+        0.5 * np.mean((y - expected.predict(X)) ** 2), rel=1e-8
+    )
+
+
+@pytest.mark.parametrize("damping", ["trust_region", 1.0])
+def test_error_bars_of_a_linear_model_are_the_textbook_ones(damping):
+    # The damping is not part of what is minimised.
+    X, y = linear_data()
+    solver = PINNSolver(hidden_layer_sizes=(), max_iter=80, damping=damping)
+    solver.fit(X, y)
+    design = np.column_stack([X, np.ones(len(X))])
+    residual = y - design @ np.linalg.lstsq(design, y)[0]
+    noise = residual @ residual / (len(X) - 4)
+    new = np.column_stack([X[:5] + 1, np.ones(5)])
+    expected = np.sqrt(
+        noise * np.sum(new @ np.linalg.inv(design.T @ design) * new, axis=1)
+    )
+    _, std = solver.predict(X[:5] + 1, return_std=True)
+    np.testing.assert_allclose(std, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_weights_are_repetitions(n_targets):
+    X, y = linear_data(20)
+    y = np.column_stack([y, y**2])[:, :n_targets]
+    weight = np.arange(20) % 3
+    model = PINNSolver(hidden_layer_sizes=(4,), max_iter=5, random_state=0)
+    weighted = quiet(clone(model).fit, X, y, weight)
+    repeated = quiet(clone(model).fit, np.repeat(X, weight, 0), np.repeat(y, weight, 0))
+    assert weighted.predict(X).shape == (20, n_targets)
+    np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-9)
+
+
+def test_hundreds_of_features_are_no_hundreds_of_derivatives():
+    X = np.random.RandomState(0).normal(size=(20, 300))
+    solver = PINNSolver(hidden_layer_sizes=(2,), max_iter=10, random_state=0)
+    quiet(solver.fit, X, X[:, 0])
+    assert solver.score(X, X[:, 0]) > 0.5
+
+
+def test_observations_stay_where_the_transform_is_finite():
+    problem = Problem(
+        radial,
+        Box(r=(1.0, 2.0)),
+        (Dirichlet(np.log(2), on="r=max"),),
+        transform=vanishing_inside,
+    )
+    r = np.linspace(1.1, 1.9, 5)
+    solver = quiet(small(problem).fit, r[:, None], np.log(r))
+    assert solver.stop_reason_ != "non_finite"
+    np.testing.assert_allclose(solver.predict(r[:, None]), np.log(r), atol=1e-3)
+
+
+# --- inverse problems ----------------------------------------------------------------
+
+
+def noisy_decay(noise=0.01, n=40):
+    rng = np.random.RandomState(1)
+    t = np.sort(rng.uniform(0, 1, n))
+    return t[:, None], np.exp(-2 * t) + noise * rng.normal(size=n)
+
+
+def test_an_unknown_rate_and_its_error_bar_are_those_of_curve_fit():
+    t, y = noisy_decay()
+    solver = small(UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight=1e-2)
+    quiet(solver.fit, t, y)
+    (rate,), cov = curve_fit(lambda t, a: np.exp(-a * t), t[:, 0], y, p0=[1.0])
+    std = float(np.sqrt(cov[0, 0]))
+    found, bar = solver.coefficients_["rate"], solver.coefficients_std_["rate"]
+    assert abs(found - rate) < 0.1 * std
+    assert bar == pytest.approx(std, rel=0.1)
+    assert abs(found - 2) < 1.96 * bar
+    y_mean, y_std = solver.predict(t, return_std=True)
+    expected = np.abs(t[:, 0] * np.exp(-rate * t[:, 0])) * std
+    inside = t[:, 0] > 0.2
+    np.testing.assert_allclose(y_std[inside], expected[inside], rtol=0.2)
+    np.testing.assert_allclose(y_mean, np.exp(-rate * t[:, 0]), atol=0.2 * std)
+
+
+def test_a_viscosity_is_recovered_from_some_noisy_velocities():
+    problem = Kovasznay(viscosity=Unknown(0.1, positive=True))
+    rng = np.random.RandomState(0)
+    X = problem.domain.sample(60, rng)
+    y = problem.exact_values(X)[:, :2] + 0.01 * rng.normal(size=(60, 2))
+    solver = PINNSolver(
+        problem,
+        hidden_layer_sizes=(20, 20),
+        n_interior=100,
+        n_boundary=40,
+        observed_outputs=("u", "v"),
+        max_iter=60,
+        random_state=0,
+    )
+    # Columns are known by their names, in any order.
+    table = pd.DataFrame(X, columns=["x", "y"])[["y", "x"]]
+    quiet(solver.fit, table, y)
+    nu, std = solver.coefficients_["nu"], solver.coefficients_std_["nu"]
+    assert std < 0.1 * nu
+    assert abs(nu - 1 / 40) < 1.96 * std
+    assert solver.predict(table).shape == (60, 3)
+    np.testing.assert_array_equal(solver.predict(table), solver.predict(X))
+    assert solver.score(table, y) > 0.99
+
+
+def test_coefficients_are_found_from_zero():
+    problem = Problem(
+        oscillator,
+        Box(t=(0.0, 2.0)),
+        coefficients={"mass": Unknown(0.0), "stiffness": Unknown(0.0)},
+    )
+    t = np.linspace(0, 2, 30)
+    y = np.exp(-t) + np.exp(-3 * t)
+    solver = quiet(small(problem, max_iter=60).fit, t[:, None], y)
+    assert solver.coefficients_["mass"] == pytest.approx(1 / 4, rel=1e-3)
+    assert solver.coefficients_["stiffness"] == pytest.approx(3 / 4, rel=1e-3)
+    assert all(std > 0 for std in solver.coefficients_std_.values())
+
+
+# --- settings ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"damping": "gain_ratio"},
+        {"damping": "loss"},
+        {"damping": 1e-6},
+        {"damping": 1e-6, "rank": 8},
+        {"rank": 8},
+        {"momentum": 0.5},
+        {"jacobi_scaling": True},
+        {"loss_weights": "balanced"},
+        {"sampling": "residual", "resample": 2},
+        {"sampling": "uniform", "resample": "drift"},
+        {"geodesic_acceleration": False},
+        {"single_precision_iter": 3},
+        {"dtype": "float32"},
+        {"activation": "sin"},
+        {"n_interior": 80},  # more residuals than weights: the primal form
+    ],
+    ids=lambda words: "-".join(map(str, words)),
+)
+def test_every_setting_solves_the_decay(words):
+    solver = quiet(small(**{"max_iter": 25, **words}).fit)
+    assert solver.relative_error() < 2e-3
+    log = solver.convergence_log_
+    assert len({len(column) for column in log.values()}) == 1
+    assert len(solver.gram_spectrum_) in (8, 21, 25)  # rank, residuals, weights
+    assert (np.diff(solver.gram_spectrum_) <= 0).all()
+    assert np.isfinite(log["loss"]).all()
+
+
+@pytest.mark.parametrize("solver", sorted(set(PINN_SOLVERS) - {"dngd"}))
+def test_other_solvers_lower_the_loss(solver):
+    fitted = quiet(small(solver=solver, max_iter=15, resample=None).fit)
+    log = fitted.convergence_log_
+    assert log["loss"][-1] < 0.1 * log["loss"][0] or log["loss"][-1] < 1e-5
+    assert fitted.relative_error() < 0.2
+    assert fitted.gram_spectrum_.size == 0
+
+
+def test_single_precision_does_not_end_a_fit_that_goes_on_in_double():
+    solver = small(single_precision_iter=60, max_iter=90, resample=None)
+    quiet(solver.fit)
+    loss = solver.convergence_log_["loss"]
+    assert loss[60:].min() < 1e-2 * loss[:60].min()
+
+
+def test_balance_evens_out_and_ignores_a_class_without_loss():
+    def settled(losses):
+        balance = np.ones(2)
+        for _ in range(500):
+            balance = rebalanced(np.array(losses), balance)
+        return balance
+
+    np.testing.assert_allclose(settled([1.0, 3.0]), [1.5, 0.5], rtol=1e-9)
+    high, low = settled([0.0, 1.0])
+    assert high / low == pytest.approx(2e6, rel=1e-9)
+    np.testing.assert_array_equal(settled([0.0, 0.0]), 1)
+
+
+def decay_of(rate):
+    return Problem(
+        decay, DECAY.domain, DECAY.conditions, coefficients={"rate": float(rate)}
+    )
+
+
+def test_a_curriculum_begins_with_other_problems():
+    solver = small(decay_of(3), max_iter=6, curriculum=[(decay_of(1), 2)])
+    quiet(solver.fit)
+    assert solver.n_iter_ == 6
+    first = quiet(small(decay_of(1), max_iter=2).fit)
+    log = solver.convergence_log_
+    np.testing.assert_array_equal(log["loss"][:2], first.convergence_log_["loss"])
+    other = quiet(small(decay_of(3), max_iter=2).fit)
+    assert (log["loss"][:2] != other.convergence_log_["loss"]).all()
+    with pytest.raises(ValueError, match="curriculum must hold problems with the"):
+        small(Kovasznay(), curriculum=[(DECAY, 3)]).fit()
+    with pytest.raises(ValueError, match=r"pairs \(Problem, iterations\), got"):
+        small(curriculum=[(DECAY, 0)]).fit()
+
+
+def test_grids_search_damping_and_rank():
+    X, y = linear_data(30)
+    model = PINNSolver(hidden_layer_sizes=(3,), max_iter=3, random_state=0)
+    grid = {"damping": ["trust_region", 1e-3], "rank": [None, 5]}
+    search = quiet(GridSearchCV(model, grid, cv=2).fit, X, y)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    scores = [
+        quiet(small(max_iter=3).set_params(**words).fit).score()
+        for words in ParameterGrid({"damping": [1e-3, 1e-1]})
+    ]
+    assert scores[0] != scores[1]
+
+
+# --- the life of a fit ---------------------------------------------------------------
+
+
+def test_folds_and_seeds_compile_once():
+    X, y = linear_data(40)
+    model = PINNSolver(hidden_layer_sizes=(3,), max_iter=2, random_state=0)
+    quiet(model.fit, X[:35], y[:35])
+    size = dngd.trust_region._cache_size()
+    quiet(clone(model).set_params(random_state=1).fit, 2 * X[4:], y[4:] - 1)
+    assert dngd.trust_region._cache_size() == size
+    quiet(small(max_iter=2).fit)
+    size = dngd.trust_region._cache_size()
+    quiet(small(max_iter=7, random_state=3, resample=2, tol=1e-9).fit)
+    assert dngd.trust_region._cache_size() == size
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"resample": 2, "momentum": 0.3},
+        {"sampling": "residual", "resample": 3, "loss_weights": "balanced"},
+        {"solver": "adam"},
+        {"solver": "ssbroyden"},
+    ],
+    ids=["momentum", "residual", "adam", "ssbroyden"],
+)
+def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(words, tmp_path):
+    model = small(tol=0.0, max_iter=8, **words)
+    whole = quiet(clone(model).fit)
+    path = tmp_path / "fit.ckpt"
+    quiet(clone(model).set_params(max_iter=5).set_callbacks(Checkpoint(path)).fit)
+    resumed = clone(model).set_callbacks(Checkpoint(path))
+    quiet(resumed.fit)
+    assert resumed.n_iter_ == 8
+    for a, b in zip(resumed.coefs_, whole.coefs_, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(
+        resumed.convergence_log_["loss"], whole.convergence_log_["loss"]
+    )
+
+
+@pytest.mark.parametrize("seed", [None, np.random.RandomState(1)])
+def test_a_fit_without_a_seed_is_resumed_with_its_own_points(seed, tmp_path):
+    def fit(seed, *callbacks, max_iter=8):
+        model = small(tol=0.0, resample=2, max_iter=max_iter, random_state=seed)
+        return quiet(model.set_callbacks(*callbacks).fit)
+
+    whole = fit(np.random.RandomState(0))
+    path = tmp_path / "fit.ckpt"
+    fit(np.random.RandomState(0), Checkpoint(path), max_iter=5)
+    resumed = fit(seed, Checkpoint(path))
+    for name in ("loss", "val_loss", "relative_error"):
+        np.testing.assert_array_equal(
+            resumed.convergence_log_[name], whole.convergence_log_[name]
+        )
+    np.testing.assert_array_equal(resumed.coefs_[0], whole.coefs_[0])
+    assert resumed.fresh_loss_ == whole.fresh_loss_
+
+
+def test_a_problem_that_cannot_be_pickled_is_named_by_the_checkpoint(tmp_path):
+    problem = Problem(lambda u, x: d(u, "t") + u, Box(t=(0, 1)), (Initial(1.0),))
+    solver = small(problem).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
+    with pytest.raises(ValueError, match="functions defined at the top of a module"):
+        quiet(solver.fit)
+
+
+def test_ctrl_c_keeps_the_best_network():
+    class Interrupt:
+        def setup(self, estimator, context):
+            pass
+
+        teardown = on_fit_task_begin = setup
+
+        def on_fit_task_end(self, estimator, context, **_):
+            if context.max_subtasks == 0 and context.task_id == 3:
+                raise KeyboardInterrupt
+
+    solver = small().set_callbacks(Interrupt())
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        solver.fit()
+    assert solver.stop_reason_ == "interrupted"
+    assert np.isfinite(solver.predict([[0.5]])).all()
+
+
+def test_warm_start_goes_on_and_refuses_other_networks():
+    solver = quiet(small(warm_start=True, resample=None, max_iter=5).fit)
+    first = solver.convergence_log_["loss"]
+    quiet(solver.fit)
+    second = solver.convergence_log_["loss"]
+    assert second[0] <= first[-1] * (1 + 1e-9)
+    assert second[-1] < first[-1]
+    with pytest.raises(ValueError, match="warm_start=True continues"):
+        solver.set_params(hidden_layer_sizes=(5,)).fit()
+
+
+def test_a_fitted_solver_survives_pickling():
+    solver = quiet(small(UNKNOWN_DECAY, max_iter=3).fit, *noisy_decay())
+    again = pickle.loads(pickle.dumps(solver))
+    t = [[0.1], [0.7]]
+    for a, b in zip(
+        solver.predict(t, return_std=True),
+        again.predict(t, return_std=True),
+        strict=True,
+    ):
+        assert a.dtype == np.float64
+        np.testing.assert_array_equal(a, b)
+    assert again.coefficients_ == solver.coefficients_
+
+
+def test_a_shift_that_factorisation_needs_is_raised():
+    # With damping 0 the Gramian of a single repeated row cannot be factored.
+    X, y = np.zeros((5, 1)), np.zeros(5)
+    model = PINNSolver(hidden_layer_sizes=(3,), damping=0.0, max_iter=3)
+    quiet(model.fit, np.append(X, [[1.0]], 0), np.append(y, 1.0))
+    assert np.isfinite(model.predict(X)).all()
+
+
+# --- warnings and errors -------------------------------------------------------------
+
+
+def test_a_loss_that_is_small_on_training_points_only_warns():
+    solver = small(Burgers(), n_interior=6, n_boundary=6, resample=None, max_iter=60)
+    with pytest.warns(ConvergenceWarning, match="fresh points .* not to be trusted"):
+        solver.fit()
+    log = solver.convergence_log_
+    assert log["loss"][-1] < 1e-20
+    assert log["val_loss"][-1] > 0.1
+    # What is returned is the best on fresh points.
+    assert solver.fresh_loss_ <= log["val_loss"].min()
+
+
+def test_the_warning_measures_by_an_untrained_network():
+    solver = small()
+    solver.convergence_log_ = {"loss": np.array([1e-23]), "val_loss": np.array([1e-20])}
+    solver._warn_if_overfitted(1.0)  # of a warm start: solved all along
+    solver.convergence_log_ = {
+        "loss": np.array([1.0, 1e-9]),
+        "val_loss": np.array([np.inf, 1e-2]),
+    }
+    with pytest.warns(ConvergenceWarning, match="not to be trusted"):
+        solver._warn_if_overfitted(1.0)
+
+
+@pytest.mark.parametrize(
+    ("solver", "data", "message"),
+    [
+        (PINNSolver(), (), "requires y to be passed|X"),
+        (small(solver="dgnd"), (), "Did you mean 'dngd'"),
+        (small(activation="tan"), (), "activation='tan' is unknown"),
+        (small(activation=("tanh", "sin")), (), "names 2 activations for 1 hidden"),
+        (small(observed_outputs=["w"]), ([[0.5]], [1.0]), "observed_outputs='w'"),
+        (small(), ([[0.5]], [[1.0, 2.0]]), "y has 2 columns; observed are"),
+        (small(), ([[0.5, 1.0]], [1.0]), "X has 2 columns; the problem has the 1"),
+        (
+            small(),
+            (pd.DataFrame({"s": [0.5]}), [1.0]),
+            r"X has the columns \['s'\]; the axes are \['t'\]",
+        ),
+        (small(n_boundary=0), (), "n_boundary=0 is too few"),
+        (small(), (None, None, [1.0]), "sample_weight needs observations"),
+        (small(network=MLP), (), "network must be an object, got the class MLP"),
+        (small(network=MLP((0,))), (), "hidden_layer_sizes must hold positive"),
+        (small(network=Summing()), (), r"features of shape \(1, width\), got \(1,\)"),
+        (
+            small(hidden_layer_sizes=(50.7,)),
+            (),
+            r"hidden_layer_sizes must hold positive whole numbers, got \(50.7,\)",
+        ),
+        (
+            small(hidden_layer_sizes=(-3,)),
+            (),
+            r"hidden_layer_sizes must hold positive whole numbers, got \(-3,\)",
+        ),
+    ],
+)
+def test_bad_input_is_named(solver, data, message):
+    with pytest.raises(ValueError, match=message):
+        solver.fit(*data)
+
+
+def test_validation_data_alone_are_refused():
+    with pytest.raises(ValueError, match="X_val needs observations: X and y"):
+        small().fit(X_val=[[0.5]], y_val=[1.0])
+
+
+def test_bad_questions_are_named():
+    solver = quiet(small(max_iter=1).fit)
+    with pytest.raises(ValueError, match="axis 'x' is unknown; the axes are"):
+        solver.derivative([[0.5]], "x")
+    with pytest.raises(ValueError, match="multioutput must be"):
+        solver.relative_error(multioutput="each")
+    X, y = linear_data(10)
+    plain = quiet(PINNSolver(hidden_layer_sizes=(2,), max_iter=1).fit, X, y)
+    with pytest.raises(ValueError, match="problem=None: residual is of an equation"):
+        plain.residual(X)
+    with pytest.raises(ValueError, match="no exact solution"):
+        plain.relative_error()
+
+
+def test_computed_references_are_compared_at_their_own_points():
+    t = np.linspace(0, 1, 30)[:, None]
+    problem = Problem(
+        decay,
+        Box(t=(0.0, 1.0)),
+        (Initial(one_at_start),),
+        coefficients={"rate": 2.0},
+        exact=Reference(t, np.exp(-2 * t)),
+    )
+    solver = quiet(small(problem, max_iter=2).fit)
+    expected = np.linalg.norm(solver.predict(t) - np.exp(-2 * t[:, 0]))
+    expected /= np.linalg.norm(np.exp(-2 * t))
+    assert solver.relative_error() == pytest.approx(expected, rel=1e-10)
+    best = np.argmin(solver.convergence_log_["val_loss"])
+    found = solver.convergence_log_["relative_error"][best]
+    assert found == pytest.approx(expected, rel=1e-10)

@@ -1,0 +1,509 @@
+"""ShallowReLURegressor: exact recovery, units, weights, bad input, hard numerics."""
+
+import pickle
+
+import numpy as np
+import pytest
+from joblib import parallel_backend
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.shallow_relu import search as relocation
+from sklearn_gn.shallow_relu import sggn
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
+
+quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def kinked(n=200, scale=1.0, shift=0.0):
+    """Kinks at 0.3 and 0.7 of [0, 1], in units of ``scale`` from ``shift``."""
+    t = np.linspace(0, 1, n)
+    return shift + scale * t[:, None], np.abs(t - 0.3) + 2 * np.abs(t - 0.7)
+
+
+def inner_breakpoints(model, low, high):
+    t = model.breakpoints_
+    margin = 0.01 * (high - low)
+    return t[(t > low + margin) & (t < high - margin)]
+
+
+def noisy(n=40, d=3, q=None, seed=0):
+    rng = np.random.RandomState(seed)
+    X = rng.randn(n, d)
+    y = rng.randn(n) if q is None else rng.randn(n, q)
+    return X, y
+
+
+# -- what is fitted -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("init", ["uniform", "horizontal", "vertical", "random"])
+def test_recovers_kinks_exactly(init):
+    X, y = kinked()
+    model = ShallowReLURegressor(3, init=init, random_state=0).fit(X, y)
+    np.testing.assert_allclose(inner_breakpoints(model, 0, 1), [0.3, 0.7], atol=1e-10)
+    assert model.loss_ < 1e-24
+    assert model.stop_reason_ == "rounding"
+    assert model.converged_
+
+
+def test_recovers_a_jump_between_two_rows():
+    x = np.arange(0.5, 100) / 100
+    y = np.where(x < 0.4, 1.0, 3.0)
+    model = ShallowReLURegressor(2, random_state=0).fit(x[:, None], y)
+    assert model.loss_ < 1e-22
+    assert np.all((model.breakpoints_ > 0.39) & (model.breakpoints_ < 0.41))
+
+
+def test_recovers_a_random_network_in_two_dimensions():
+    rng = np.random.RandomState(1)
+    X = rng.uniform(-1, 1, (2000, 2))
+    angle = rng.uniform(0, np.pi, 5)
+    planes = np.c_[rng.uniform(-0.5, 0.5, 5), np.cos(angle), np.sin(angle)]
+    y = np.maximum(planes[:, 0] + X @ planes[:, 1:].T, 0) @ rng.randn(5) + 0.5
+    model = ShallowReLURegressor(5, init="horizontal", random_state=0).fit(X, y)
+    assert model.loss_ < 1e-20
+    # The same lines up to orientation and order.
+    found = model.hyperplanes_ * np.sign(model.hyperplanes_[:, 2:])
+    expected = planes * np.sign(planes[:, 2:])
+    gap = np.abs(found[:, None] - expected[None]).max(axis=2).min(axis=0)
+    np.testing.assert_allclose(gap, 0, atol=1e-8)
+
+
+def test_attributes_are_the_model_in_the_user_s_units():
+    X, y = noisy(d=3)
+    X = X * [1e-3, 1.0, 1e4] + [5.0, 0.0, -3e4]
+    model = ShallowReLURegressor(6, relocations=3, random_state=0).fit(X, y)
+    b, w = model.hyperplanes_[:, 0], model.hyperplanes_[:, 1:]
+    np.testing.assert_allclose(np.linalg.norm(w, axis=1), 1, rtol=1e-14)
+    features = np.maximum(b + X @ w.T, 0)
+    np.testing.assert_allclose(model.transform(X), features, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        features @ model.coef_ + model.intercept_, model.predict(X), atol=1e-6
+    )
+    assert model.coef_.shape == (model.active_.sum(),)
+    assert model.gram_spectrum_.shape == (4 * model.active_.sum(),)
+    assert model.mass_spectrum_.shape == (1 + model.active_.sum(),)
+    assert np.all(np.diff(model.gram_spectrum_) <= 0)
+    error = model.predict(X) - y
+    assert model.loss_ == pytest.approx(0.5 * np.mean(error**2), rel=1e-10)
+    assert model.loss_ == pytest.approx(model.convergence_log_["loss"].min(), rel=1e-9)
+
+
+def test_several_targets():
+    X, y = noisy(q=3)
+    model = ShallowReLURegressor(5, relocations=2, random_state=0).fit(X, y)
+    assert model.coef_.shape == (3, model.active_.sum())
+    assert model.intercept_.shape == (3,)
+    np.testing.assert_allclose(
+        model.transform(X) @ model.coef_.T + model.intercept_,
+        model.predict(X),
+        atol=1e-11,
+    )
+    one = ShallowReLURegressor(5, relocations=2, random_state=0).fit(X, y[:, :1])
+    assert one.predict(X).shape == (40, 1)
+
+
+def test_breakpoints_only_with_one_feature():
+    X, y = kinked()
+    model = ShallowReLURegressor(3, relocations=1, random_state=0).fit(X, y)
+    assert np.all(np.diff(model.breakpoints_) >= 0)
+    model.fit(np.c_[X, X[::-1] ** 2], y)
+    assert not hasattr(model, "breakpoints_")
+
+
+def test_feature_names_out_and_pandas_output():
+    X, y = noisy()
+    model = ShallowReLURegressor(4, relocations=1, random_state=0).fit(X, y)
+    names = model.get_feature_names_out()
+    assert names[0] == "shallowreluregressor0"
+    frame = model.set_output(transform="pandas").transform(X)
+    assert list(frame.columns) == list(names)
+
+
+def test_damping_is_the_ridge_penalty_of_the_output_layer():
+    X, y = noisy()
+    model = ShallowReLURegressor(4, damping=1e-2, relocations=2, random_state=0)
+    model.fit(X, y)
+    net, scaling = model._network
+    # Given its hyperplanes, the network is scikit-learn's ridge regression on them.
+    features = np.maximum(
+        net.hyperplanes[:, 0] + scaling.x(X) @ net.hyperplanes[:, 1:].T, 0
+    )[:, net.alive]
+    ridge = Ridge(alpha=1e-2 * len(X)).fit(features, y)
+    np.testing.assert_allclose(ridge.predict(features), model.predict(X), atol=1e-9)
+
+
+def test_rank_larger_than_there_is_changes_nothing():
+    X, y = noisy()
+    small = ShallowReLURegressor(4, rank=2, relocations=2, random_state=0).fit(X, y)
+    large = ShallowReLURegressor(4, rank=10**12, relocations=2, random_state=0)
+    none = clone(large).set_params(rank=None).fit(X, y)
+    np.testing.assert_array_equal(large.fit(X, y).predict(X), none.predict(X))
+    assert small.loss_ > none.loss_
+
+
+@quiet
+@pytest.mark.parametrize("solver", ["sggn", "vpgn", "lm"])
+def test_restarts_keep_the_best(solver):
+    X, y = noisy(d=2)
+    one = ShallowReLURegressor(5, solver=solver, relocations=0, random_state=0)
+    many = clone(one).set_params(n_starts=4).fit(X, y)
+    assert many.loss_ < one.fit(X, y).loss_
+    # "lm" takes them one after the other, the others side by side.
+    assert many.n_iter_ > one.n_iter_ or solver != "lm"
+    assert len(many.convergence_log_["loss"]) == many.n_iter_
+
+
+@pytest.mark.parametrize("solver", ["sggn", "vpgn"])
+def test_a_start_goes_its_way_whatever_runs_beside_it(solver):
+    X, y = noisy(d=2)
+    model = ShallowReLURegressor(4, solver=solver, relocations=0, random_state=0)
+    many = clone(model).set_params(n_starts=3).fit(X, y)
+    # The first start is the same; the best of all is no worse than it.
+    first = many.convergence_log_["loss"]
+    alone = model.fit(X, y).convergence_log_["loss"]
+    assert np.all(first[: len(alone)] <= alone[: len(first)] * (1 + 1e-9))
+
+
+# -- same data, same result -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", sorted(SHALLOW_RELU_SOLVERS))
+@quiet
+def test_weights_repetition_order_and_zero_weights_are_equivalent(solver):
+    rng = np.random.RandomState(0)
+    X, y = noisy(30, 2)
+    repeats = rng.randint(0, 4, 30)
+    order = rng.permutation(repeats.sum())
+    model = ShallowReLURegressor(
+        4, solver=solver, init="random", relocations=2, max_iter=8, random_state=3
+    )
+    weighted = clone(model).fit(X, y, sample_weight=7.0 * repeats).predict(X)
+    repeated = clone(model).fit(
+        np.repeat(X, repeats, axis=0)[order], np.repeat(y, repeats)[order]
+    )
+    np.testing.assert_array_equal(repeated.predict(X), weighted)
+
+
+def test_same_seed_same_bits():
+    X, y = noisy()
+    model = ShallowReLURegressor(5, relocations=3, random_state=7)
+    a, b = clone(model).fit(X, y), clone(model).fit(X, y)
+    np.testing.assert_array_equal(a.predict(X), b.predict(X))
+    np.testing.assert_array_equal(a.gram_spectrum_, b.gram_spectrum_)
+
+
+@pytest.mark.parametrize("solver", ["sggn", "lm"])
+def test_scale_of_the_targets_is_immaterial(solver):
+    X, y = noisy()
+    model = ShallowReLURegressor(
+        4, solver=solver, relocations=2, damping=1e-3, random_state=0
+    )
+    plain = clone(model).fit(X, y)
+    scaled = clone(model).fit(X, 2.0**40 * y)
+    np.testing.assert_array_equal(scaled.predict(X), 2.0**40 * plain.predict(X))
+    assert scaled.loss_ == 2.0**80 * plain.loss_
+
+
+def test_pickle_keeps_float64_exactly_and_holds_no_jax():
+    X, y = noisy()
+    model = ShallowReLURegressor(5, relocations=1, random_state=0).fit(X, y)
+    content = pickle.dumps(model)
+    assert b"jax" not in content.replace(b"sklearn_gn.core.backend", b"")
+    copy = pickle.loads(content)
+    np.testing.assert_array_equal(copy.predict(X), model.predict(X))
+    for name, value in vars(model).items():
+        if isinstance(value, np.ndarray):
+            copied = getattr(copy, name)
+            assert copied.dtype == value.dtype
+            np.testing.assert_array_equal(copied, value)
+
+
+def test_float32_is_close_and_is_float32():
+    X, y = kinked()
+    model = ShallowReLURegressor(3, dtype="float32", random_state=0).fit(X, y)
+    assert model._network[0].coef.dtype == np.float32
+    assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 1e-4
+
+
+# -- warm start, validation data ------------------------------------------------------
+
+
+def test_warm_start_continues_from_the_hyperplanes():
+    X, y = kinked()
+    model = ShallowReLURegressor(3, warm_start=True, random_state=0).fit(X, y)
+    model.set_params(relocations=0).fit(X, y)
+    assert model.convergence_log_["inner_iterations"].sum() <= 4
+    assert model.loss_ < 1e-24
+
+
+def test_warm_start_fills_up_when_neurons_are_added():
+    X, y = noisy()
+    model = ShallowReLURegressor(3, warm_start=True, relocations=0, random_state=0)
+    smaller = model.fit(X, y).loss_
+    assert model.set_params(n_neurons=6).fit(X, y).loss_ < smaller
+    assert model.active_.shape == (6,)
+
+
+def test_given_hyperplanes_are_the_start():
+    X, y = kinked()
+    init = [[0.0, 5.0], [-0.31, 1.0], [0.69, -1.0]]
+    model = ShallowReLURegressor(3, init=init, relocations=0).fit(X, y)
+    np.testing.assert_allclose(inner_breakpoints(model, 0, 1), [0.3, 0.7], atol=1e-10)
+
+
+@quiet
+def test_early_stopping_returns_the_best_on_validation_data():
+    X, y = noisy(80, 3)
+    model = ShallowReLURegressor(
+        15, early_stopping=True, n_iter_no_change=3, random_state=0
+    )
+    model.fit(X[:50], y[:50], X_val=X[50:], y_val=y[50:])
+    log = model.convergence_log_
+    error = model.predict(X[50:]) - y[50:]
+    # The initial network counts too, which has no row in the log.
+    assert 0.5 * np.mean(error**2) <= log["val_loss"].min() * (1 + 1e-12)
+    assert log["loss"].min() < model.loss_
+    assert model.stop_reason_ == "early_stopping"
+
+
+@quiet
+def test_early_stopping_sets_rows_aside_and_weights_them():
+    X, y = noisy(80, 2)
+    weight = np.random.RandomState(0).randint(0, 3, 80)
+    model = ShallowReLURegressor(8, early_stopping=True, max_iter=5, random_state=0)
+    a = clone(model).fit(X, y, sample_weight=weight)
+    b = clone(model).fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
+    np.testing.assert_array_equal(
+        a.convergence_log_["val_loss"], b.convergence_log_["val_loss"]
+    )
+
+
+def test_validation_loss_is_logged_without_early_stopping():
+    X, y = noisy()
+    model = ShallowReLURegressor(4, relocations=1, random_state=0)
+    model.fit(X, y, X_val=X[:10], y_val=y[:10])
+    error = model.predict(X[:10]) - y[:10]
+    assert np.isfinite(model.convergence_log_["val_loss"]).all()
+    assert model.convergence_log_["val_loss"][-1] == pytest.approx(
+        0.5 * np.mean(error**2)
+    )
+
+
+# -- inside scikit-learn --------------------------------------------------------------
+
+
+@quiet
+def test_grid_over_damping_and_rank_in_a_pipeline():
+    X, y = load_diabetes(return_X_y=True)
+    pipeline = make_pipeline(
+        StandardScaler(),
+        ShallowReLURegressor(3, relocations=1, max_iter=30, random_state=0),
+    )
+    grid = {
+        "shallowreluregressor__damping": [0.0, 1e-2],
+        "shallowreluregressor__rank": [2, 1000],
+    }
+    search = GridSearchCV(pipeline, grid, cv=2).fit(X, y)
+    assert search.best_score_ > 0.4
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_parallel_scores_equal_serial_ones(backend):
+    X, y = noisy(90, 2)
+    model = ShallowReLURegressor(4, relocations=1, random_state=0)
+    serial = cross_val_score(model, X, y, cv=4)
+    with parallel_backend(backend, n_jobs=2):
+        parallel = cross_val_score(model, X, y, cv=4)
+    np.testing.assert_allclose(parallel, serial, rtol=1e-8)
+
+
+KERNELS = [
+    relocation.initialise_all,
+    relocation.descend_all,
+    relocation.insert_all,
+    relocation.delete_all,
+    sggn.spectra,
+]
+
+
+@quiet
+def test_a_grid_of_folds_compiles_each_kernel_once():
+    X, y = noisy(403, 5)
+    grid = {"damping": [0.0, 1e-4, 1e-2, 1.0]}
+    # A number of neurons that no other test has, so that nothing is compiled yet.
+    model = ShallowReLURegressor(11, relocations=1, tol=1e-2, random_state=0)
+    before = [kernel._cache_size() for kernel in KERNELS]
+    search = GridSearchCV(model, grid, cv=5, refit=False).fit(X, y)
+    after = [kernel._cache_size() for kernel in KERNELS]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [1] * len(KERNELS)
+    model.set_params(**search.best_params_, tol=1e-3, relocations=2, rank=3)
+    model.fit(X[:330], y[:330])
+    assert [kernel._cache_size() for kernel in KERNELS] == after
+
+
+# -- bad input ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_neurons": 0}, "'n_neurons' parameter.*Got 0"),
+        ({"solver": "sgd"}, "solver='sgd' is unknown"),
+        ({"init": "grid"}, "'init' parameter.*Got 'grid'"),
+        (
+            {"init": np.ones((2, 3))},
+            r"init has shape \(2, 3\), expected .* = \(20, 4\)",
+        ),
+        ({"n_neurons": 1, "init": [[1.0, 0, 0, 0]]}, "init must hold .* row 0 is not"),
+        ({"damping": -1e-3}, "'damping' parameter.*Got -0.001"),
+        ({"rank": 0}, "'rank' parameter.*Got 0"),
+        ({"rank_tol": 1.0}, "'rank_tol' parameter"),
+        ({"relocations": -1}, "'relocations' parameter"),
+        ({"max_iter": 0}, "'max_iter' parameter"),
+        ({"max_time": 0}, "'max_time' parameter"),
+        ({"tol": -1}, "'tol' parameter"),
+        ({"dtype": "float16"}, "'dtype' parameter"),
+        ({"validation_fraction": 1.0}, "'validation_fraction' parameter"),
+    ],
+)
+def test_bad_parameters_are_named(parameters, message):
+    X, y = noisy()
+    with pytest.raises(ValueError, match=message):
+        ShallowReLURegressor(**parameters).fit(X, y)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bad_data_are_named(bad):
+    X, y = noisy()
+    X_bad, y_bad = X.copy(), y.copy()
+    X_bad[3, 1] = y_bad[4] = bad
+    model = ShallowReLURegressor(2)
+    with pytest.raises(ValueError, match="Input X contains"):
+        model.fit(X_bad, y)
+    with pytest.raises(ValueError, match="Input y contains"):
+        model.fit(X, y_bad)
+    with pytest.raises(ValueError, match="sample_weight"):
+        model.fit(X, y, sample_weight=y_bad)
+    with pytest.raises(ValueError, match="sample_weight"):
+        model.fit(X, y, sample_weight=-np.ones(40))
+    with pytest.raises(ValueError, match=r"[Ss]ample.weight.*zero|zero.*weight"):
+        model.fit(X, y, sample_weight=np.zeros(40))
+    with pytest.raises(ValueError, match="y_val is missing"):
+        model.fit(X, y, X_val=X)
+    with pytest.raises(ValueError, match=r"2 features.*3 features"):
+        model.fit(X, y, X_val=X[:, :2], y_val=y)
+    with pytest.raises(ValueError, match="y_val has 2 targets, y has 1"):
+        model.fit(X, y, X_val=X, y_val=np.c_[y, y])
+    with pytest.raises(ValueError, match="leaves none for training"):
+        ShallowReLURegressor(2, early_stopping=True).fit(X[:1], y[:1])
+
+
+# -- hard numerics --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", sorted(SHALLOW_RELU_SOLVERS))
+@pytest.mark.parametrize(
+    "case",
+    [
+        "constant feature",
+        "constant target",
+        "one row",
+        "duplicate rows",
+        "fewer rows than neurons",
+        "tiny and huge features",
+        "collinear",
+        "huge targets",
+    ],
+)
+@quiet
+def test_hard_data_give_finite_predictions(solver, case):
+    X, y = noisy(20, 3)
+    if case == "constant feature":
+        X[:, 1] = 4.0
+    elif case == "constant target":
+        y[:] = -2.5
+    elif case == "one row":
+        X, y = X[:1], y[:1]
+    elif case == "duplicate rows":
+        X, y = np.repeat(X[:3], 5, axis=0), np.repeat(y[:3], 5)
+    elif case == "fewer rows than neurons":
+        X, y = X[:4], y[:4]
+    elif case == "tiny and huge features":
+        X = X * [1e-150, 1.0, 1e150]
+    elif case == "collinear":
+        X[:, 2] = X[:, 0] + X[:, 1]
+    elif case == "huge targets":
+        y = y * 1e140
+    model = ShallowReLURegressor(
+        7, solver=solver, relocations=2, max_iter=10, random_state=0
+    ).fit(X, y)
+    prediction = model.predict(X)
+    assert np.isfinite(prediction).all()
+    assert np.isfinite(model.hyperplanes_).all()
+    assert np.isfinite(model.loss_)
+    if case in ("constant target", "one row"):
+        np.testing.assert_allclose(prediction, y, rtol=1e-12)
+        assert model.transform(X).shape == (len(X), model.active_.sum())
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e170])
+def test_targets_whose_squares_leave_the_range_of_floats(scale):
+    X, y = kinked()
+    model = ShallowReLURegressor(3, random_state=0).fit(X, scale * y)
+    np.testing.assert_allclose(model.predict(X) / scale, y, atol=1e-10)
+
+
+def test_predictions_far_outside_the_training_data_are_numbers():
+    X, y = noisy()
+    model = ShallowReLURegressor(4, relocations=1, random_state=0).fit(X * 1e-200, y)
+    assert not np.isnan(model.predict(X * 1e200)).any()
+
+
+def test_warm_start_with_tiny_features_and_with_others():
+    X, y = noisy()
+    model = ShallowReLURegressor(4, warm_start=True, relocations=1, random_state=0)
+    loss = model.fit(X * 1e-170, y).loss_
+    assert model.fit(X * 1e-170, y).loss_ <= loss
+    message = r"warm_start=True continues from 3 features, X has 2"
+    with pytest.raises(ValueError, match=message):
+        model.fit(X[:, :2], y)
+
+
+def test_numbers_beyond_int32_are_no_limit():
+    X, y = kinked()
+    model = ShallowReLURegressor(3, max_iter=10**12, rank=10**12, random_state=0)
+    assert model.fit(X, y).converged_
+
+
+def test_scale_of_the_features_is_immaterial():
+    X, y = noisy()
+    model = ShallowReLURegressor(4, relocations=2, random_state=0)
+    plain = clone(model).fit(X, y).predict(X)
+    factor = 2.0 ** np.array([-498, 0, 498])  # about 1e-150 and 1e150
+    scaled = clone(model).fit(X * factor, y)
+    np.testing.assert_array_equal(scaled.predict(X * factor), plain)
+
+
+def test_an_offset_far_from_zero_costs_only_its_own_digits():
+    X, y = kinked(scale=1e-3, shift=1e6)
+    model = ShallowReLURegressor(3, random_state=0).fit(X, y)
+    # Neighbouring floats at 1e6 are 1e-10 apart, 1e-7 of the range of X.
+    np.testing.assert_allclose(model.predict(X), y, atol=1e-6)
+    for kink in (1e6 + 3e-4, 1e6 + 7e-4):  # to the distance of neighbouring rows
+        assert np.abs(model.breakpoints_ - kink).min() < 5.1e-6
+
+
+def test_stopping_early_warns_with_the_cause():
+    X, y = noisy()
+    with pytest.warns(
+        ConvergenceWarning, match=r"max_iter\) after 1 it.*Raise max_iter"
+    ):
+        ShallowReLURegressor(5, max_iter=1).fit(X, y)

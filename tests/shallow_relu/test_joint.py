@@ -1,0 +1,239 @@
+"""The joint step against dense variable projection, and sums in blocks of rows."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.core.linear_algebra import blocks
+from sklearn_gn.shallow_relu import joint as vpgn
+from sklearn_gn.shallow_relu import search as relocation
+from sklearn_gn.shallow_relu import sggn
+from sklearn_gn.shallow_relu.network import ShallowReLU, predict
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+fit_output_layer = jax.jit(sggn.fit_output_layer)
+reduced_model = jax.jit(vpgn.reduced_model)
+
+
+def options(**changes):
+    defaults = {
+        "damping": np.float64(0),
+        "rank": np.int32(10**6),
+        "rank_tol": np.float64(1e-12),
+        "active_tol": np.float64(1e-10),
+        "tol": np.float64(1e-10),
+        "relocations": np.int32(0),
+        "max_iter": np.int32(100),
+        "learning_rate": np.float64(0.01),
+        "seed": np.int32(0),
+    }
+    return sggn.Options(**{**defaults, **changes})
+
+
+def make(m=80, d=2, n=4, q=1, n_spare=0, seed=0, opt=None):
+    """Random rows and a network with the best output layer."""
+    rng = np.random.RandomState(seed)
+    weight = rng.rand(m)
+    rows = sggn.Rows(
+        jnp.array(rng.uniform(-1, 1, (m, d))),
+        jnp.array(rng.randn(m, q)),
+        jnp.array(weight / weight.sum()),
+    )
+    hyperplanes = rng.randn(n + n_spare, 1 + d)
+    hyperplanes[:, 0] *= 0.3
+    hyperplanes /= np.linalg.norm(hyperplanes[:, 1:], axis=1, keepdims=True)
+    net = ShallowReLU(
+        jnp.array(hyperplanes),
+        jnp.zeros((n + n_spare, q)),
+        jnp.zeros(q),
+        jnp.arange(n + n_spare) < n,
+    )
+    return fit_output_layer(net, rows, opt or options()), rows
+
+
+def dense_model(net, rows, damping):
+    """K and the gradient by automatic differentiation and an explicit projector."""
+    q, n = net.coef.shape[1], net.coef.shape[0]
+
+    def residual(r):
+        return sggn.residual(net._replace(hyperplanes=r), rows).T.ravel()
+
+    m = rows.x.shape[0]
+    jacobian = np.asarray(jax.jacobian(residual)(net.hyperplanes))
+    jacobian = jacobian.reshape(q * m, -1)
+    jacobian = np.r_[jacobian, np.zeros((q * n, jacobian.shape[1]))]
+    design = np.asarray(sggn.mass_design(net, rows))
+    output = np.r_[
+        np.kron(np.eye(q), design),
+        np.kron(np.eye(q), np.sqrt(damping) * np.eye(1 + n)[1:]),
+    ]
+    error = np.r_[residual(net.hyperplanes), np.sqrt(damping) * net.coef.T.ravel()]
+    projected = jacobian - output @ (np.linalg.pinv(output) @ jacobian)
+    return projected.T @ projected, projected.T @ error
+
+
+def matrix_of(model):
+    return np.asarray((model.basis * model.values[None, :]) @ model.basis.T)
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.05])
+@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize("n_spare", [0, 3])
+def test_reduced_model_is_the_projected_gauss_newton_matrix(q, damping, n_spare):
+    opt = options(damping=np.float64(damping))
+    net, rows = make(q=q, n_spare=n_spare, opt=opt)
+    model = reduced_model(net, rows, opt)
+    matrix, gradient = dense_model(net, rows, damping)
+    np.testing.assert_allclose(matrix_of(model), matrix, atol=1e-12)
+    np.testing.assert_allclose(model.basis @ model.slopes, gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("q", [1, 2])
+def test_model_from_the_gram_matrix_is_the_same_in_single_precision(q, monkeypatch):
+    net, rows = make(m=200, q=q)
+    monkeypatch.setattr(vpgn, "QR_LIMIT", 0)
+    # A function of its own, whose trace sees the limit.
+    model = jax.jit(lambda *a: vpgn.reduced_model(*a))(net, rows, options())
+    matrix, gradient = dense_model(net, rows, 0.0)
+    # Rounding times the condition of the mass matrix.
+    size = np.abs(matrix).max()
+    np.testing.assert_allclose(matrix_of(model), matrix, atol=2e-3 * size)
+    # The gradient is that of double precision, where a direction is not left out.
+    slopes = np.asarray(model.slopes)
+    kept = slopes != 0
+    expected = np.asarray(model.basis).T @ gradient
+    np.testing.assert_allclose(slopes[kept], expected[kept], atol=1e-12)
+    assert kept.sum() >= 6
+
+
+def test_fewer_rows_than_columns_leave_no_direction_out():
+    net, rows = make(m=12, n=4, n_spare=8)
+    model = reduced_model(net, rows, options())
+    matrix, gradient = dense_model(net, rows, 0.0)
+    np.testing.assert_allclose(matrix_of(model), matrix, atol=1e-11)
+    np.testing.assert_allclose(model.basis @ model.slopes, gradient, atol=1e-11)
+
+
+def test_null_directions_are_the_lengths_of_the_normals():
+    net, rows = make(n=3)
+    matrix = matrix_of(reduced_model(net, rows, options()))
+    for i in range(3):
+        direction = np.zeros((3, 3))
+        direction[i] = net.hyperplanes[i]
+        np.testing.assert_allclose(matrix @ direction.ravel(), 0, atol=1e-13)
+
+
+def test_iterations_lower_the_loss_and_converge_to_a_network():
+    target, rows = make(m=400, n=4, seed=3)
+    rows = rows._replace(y=predict(target, rows.x))
+    net = target._replace(hyperplanes=target.hyperplanes + 0.02)
+    net, loss = jax.jit(sggn.initialise)(net, rows, options())
+    memory, iterate = vpgn.begin(net), jax.jit(vpgn.iterate)
+    for _ in range(25):
+        result = iterate(net, memory, rows, options())
+        assert result.loss <= loss
+        net, memory, loss = result.net, result.memory, result.loss
+        norms = np.linalg.norm(np.asarray(net.hyperplanes)[:, 1:], axis=1)
+        np.testing.assert_allclose(norms, 1, rtol=1e-14)
+        if result.rounding:
+            break
+    assert float(loss) < 1e-26
+    assert bool(result.rounding)
+
+
+def test_fits_do_not_depend_on_units_or_on_a_far_outlier_s_range():
+    rng = np.random.RandomState(0)
+    X = rng.randn(200, 3)
+    X[0, 1] = 1e3
+    y = np.abs(X[:, 0]) + X[:, 2]
+    scale, shift = np.array([1.0, 1e-3, 50.0]), np.array([0.0, 4.0, -1e3])
+    model = ShallowReLURegressor(
+        4, solver="vpgn", relocations=0, random_state=0, max_iter=20, tol=0
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        one = clone(model).fit(X, y)
+        other = clone(model).fit(X * scale + shift, y)
+    np.testing.assert_allclose(
+        other.predict(X * scale + shift), one.predict(X), atol=1e-8
+    )
+    assert one.score(X, y) > 0.99
+
+
+# -- blocks of rows -------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(blocks, "LEAST_ROWS", 8)
+
+
+def test_sums_over_blocks_equal_those_over_all_rows(small_blocks):
+    rng = np.random.RandomState(0)
+    a = rng.randn(48, 5)
+    assert blocks.block_length(48) == 16
+    assert blocks.block_length(20) == 20  # no power of two of some size divides it
+    r = np.asarray(blocks.triangular_factor(lambda b: b, jnp.array(a)))
+    np.testing.assert_allclose(r.T @ r, a.T @ a, atol=1e-12)
+    np.testing.assert_allclose(blocks.gram(lambda b: b, jnp.array(a)), a.T @ a)
+    total = blocks.sum_rows(lambda b: b.sum(axis=0), jnp.array(a))
+    np.testing.assert_allclose(total, a.sum(axis=0))
+    np.testing.assert_array_equal(blocks.map_rows(lambda b: 2 * b, jnp.array(a)), 2 * a)
+
+
+def test_factor_of_few_rows_is_filled_up_with_zeros():
+    a = np.random.RandomState(0).randn(2, 5)
+    r = np.asarray(blocks.triangular_factor(lambda b: b, jnp.array(a)))
+    assert r.shape == (5, 5)
+    np.testing.assert_allclose(r.T @ r, a.T @ a, atol=1e-13)
+
+
+def test_an_iteration_in_blocks_equals_one_with_all_rows(monkeypatch):
+    net, rows = make(m=64, q=2)
+    arguments = net, vpgn.begin(net), rows, options()
+    whole = jax.jit(lambda *a: vpgn.iterate(*a))(*arguments)
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(blocks, "LEAST_ROWS", 8)
+    parts = jax.jit(lambda *a: vpgn.iterate(*a))(*arguments)
+    np.testing.assert_allclose(parts.net.hyperplanes, whole.net.hyperplanes, atol=1e-9)
+    assert float(parts.loss) == pytest.approx(float(whole.loss), rel=1e-12)
+
+
+# -- search on a sample ---------------------------------------------------------------
+
+
+def test_many_rows_are_searched_on_a_sample_and_fitted_whole(monkeypatch):
+    monkeypatch.setattr(relocation, "SAMPLE_ROWS", 64)
+    monkeypatch.setattr(relocation, "MANY_ROWS", 128)
+    rng = np.random.RandomState(0)
+    X = rng.uniform(-1, 1, (500, 2))
+    y = np.abs(X[:, 0] + 0.5 * X[:, 1]) + np.maximum(X[:, 1] - 0.3, 0)
+    model = ShallowReLURegressor(4, solver="vpgn", relocations=6, random_state=0)
+    model.fit(X, y)
+    log = model.convergence_log_["loss"]
+    assert np.all(np.diff(log) <= 0)  # of all rows, whatever the search looked at
+    assert log[-1] == pytest.approx(model.loss_, rel=1e-6)
+    assert model.loss_ < 1e-24
+
+
+def test_sample_has_the_rows_once_and_none_of_weight_zero(monkeypatch):
+    monkeypatch.setattr(relocation, "SAMPLE_ROWS", 64)
+    monkeypatch.setattr(relocation, "MANY_ROWS", 128)
+    _, rows = make(m=256)
+    rows = rows._replace(weight=rows.weight.at[200:].set(0))
+    data = relocation.prepare(rows, options())
+    assert data.sample.x.shape == (64, 2)
+    assert len(np.unique(data.sample.x[:, 0])) == 64
+    assert np.all(np.isin(data.sample.x[:, 0], np.asarray(rows.x[:200, 0])))
+    assert float(np.sum(data.sample.weight)) == pytest.approx(1, rel=1e-14)
+    few = sggn.Rows(*(a[:100] for a in rows))
+    assert relocation.prepare(few, options()).sample is few

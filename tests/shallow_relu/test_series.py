@@ -1,0 +1,179 @@
+"""Many series at once, and the choice of the number of neurons."""
+
+import numpy as np
+import pytest
+
+from sklearn_gn import ShallowReLURegressor, fit_series
+from sklearn_gn.shallow_relu import segmented
+from sklearn_gn.shallow_relu.size_selection import criterion_value
+
+
+def broken_line(rng, n, noise=0.1):
+    x = rng.uniform(0, 10, n)
+    return x, np.interp(x, [0, 3, 6, 10], [0, 3, 1, 6]) + noise * rng.standard_normal(n)
+
+
+@pytest.fixture(scope="module")
+def series():
+    rng = np.random.default_rng(0)
+    return zip(*(broken_line(rng, n) for n in (90, 150, 120)), strict=True)
+
+
+@pytest.fixture(scope="module")
+def data(series):
+    return [list(part) for part in series]
+
+
+def model(**words):
+    words = {"n_neurons": 3, "relocations": 2, "random_state": 0, **words}
+    return ShallowReLURegressor(**words)
+
+
+# -- fit_series -----------------------------------------------------------------------
+
+
+def test_series_are_fitted_as_by_fit(data):
+    together = fit_series(model(), *data)
+    for fitted, x, y in zip(together, *data, strict=True):
+        alone = model().fit(x[:, None], y)
+        np.testing.assert_allclose(fitted.breakpoints_, alone.breakpoints_, rtol=1e-9)
+        np.testing.assert_allclose(
+            fitted.breakpoint_std_, alone.breakpoint_std_, rtol=1e-7
+        )
+        assert fitted.loss_ == pytest.approx(alone.loss_, rel=1e-12)
+        np.testing.assert_allclose(
+            fitted.predict(x[:, None]), alone.predict(x[:, None])
+        )
+        assert len(fitted.convergence_log_["loss"]) == fitted.n_iter_
+        assert fitted.converged_
+
+
+def test_numbers_of_series_up_to_a_power_of_two_share_what_is_compiled(data):
+    X, Y = data
+    three = fit_series(model(), X, Y)
+    before = segmented._relocate_many._cache_size()
+    four = fit_series(model(), [*X, X[0]], [*Y, Y[0]])
+    assert segmented._relocate_many._cache_size() == before
+    for one, other in zip(three, four, strict=False):
+        np.testing.assert_array_equal(one.breakpoints_, other.breakpoints_)
+
+
+def test_weights_of_series_count_rows(data):
+    (x, *_), (y, *_) = data
+    weight = 1.0 + (np.arange(len(x)) < 40)
+    ones = np.ones(len(x) + 40)
+    twice, weighted, _ = fit_series(
+        model(),
+        [np.r_[x, x[:40]], x, x],
+        [np.r_[y, y[:40]], y, y],
+        [ones, weight, weight],
+    )
+    np.testing.assert_allclose(weighted.breakpoints_, twice.breakpoints_, rtol=1e-8)
+    np.testing.assert_allclose(
+        weighted.breakpoint_std_, twice.breakpoint_std_, rtol=1e-6
+    )
+
+
+def test_series_of_several_targets_share_breakpoints(data):
+    X, Y = data
+    Y = [np.c_[y, 2 * y] for y in Y]
+    fitted = fit_series(model(relocations=0), X, Y)[0]
+    np.testing.assert_allclose(fitted.coef_[1], 2 * fitted.coef_[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"damping": 0.1}, r"damping=0, got 0\.1"),
+        ({"rank": 2}, "rank=None, got 2"),
+        ({"solver": "lm"}, "solver='vpgn', got 'lm'"),
+        ({"n_neurons": "auto"}, "number for n_neurons, got 'auto'"),
+        ({"dtype": "float32"}, "dtype='float64', got 'float32'"),
+        ({"max_time": 5.0}, r"max_time=None, got 5\.0"),
+        ({"n_neurons": 0}, "'n_neurons' parameter"),
+    ],
+)
+def test_what_series_cannot_do_is_named(data, words, message):
+    with pytest.raises(ValueError, match=message):
+        fit_series(model(**words), *data)
+
+
+def test_errors_name_the_series(data):
+    X, Y = data
+    with pytest.raises(ValueError, match=r"Series 1: .*NaN"):
+        fit_series(model(), X, [Y[0], np.where(Y[1] > 3, np.nan, Y[1]), Y[2]])
+    with pytest.raises(ValueError, match="Series 0: X has 2 features, expected 1"):
+        fit_series(model(), [np.c_[X[0], X[0]]], Y[:1])
+    with pytest.raises(ValueError, match="they have 3, 2 and 3"):
+        fit_series(model(), X, Y[:2])
+    with pytest.raises(ValueError, match="is no ShallowReLURegressor"):
+        fit_series("model", X, Y)
+
+
+# -- n_neurons="auto" -----------------------------------------------------------------
+
+
+def test_bic_finds_the_number_of_segments():
+    x, y = broken_line(np.random.default_rng(1), 300)
+    words = {"n_neurons": "auto", "relocations": 2, "random_state": 0}
+    fitted = ShallowReLURegressor(**words).fit(x[:, None], y)
+    assert fitted.hyperplanes_.shape == (3, 2)
+    # The third carries the first slope, from the left of the data or their beginning.
+    np.testing.assert_allclose(fitted.breakpoints_[-2:], [3, 6], atol=0.15)
+    assert fitted.breakpoints_[0] < 0.5
+
+
+def test_criteria_forbid_more_parameters_than_rows():
+    for criterion in ("bic", "aic", "gcv"):
+        assert criterion_value(criterion, 1.0, 10, 10.0) == np.inf
+
+
+def test_size_of_a_surface_is_found_too():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (200, 2))
+    y = np.abs(X[:, 0] + 0.3 * X[:, 1]) + np.maximum(X[:, 1] - 0.2, 0)
+    y += 0.05 * rng.standard_normal(200)
+    words = {"n_neurons": "auto", "relocations": 0, "random_state": 0}
+    fitted = ShallowReLURegressor(solver="vpgn", **words).fit(X, y)
+    assert len(fitted.active_) == 3
+    assert fitted.loss_ < 1.1 * 0.05**2 / 2
+
+
+# -- standard errors ------------------------------------------------------------------
+
+
+def test_standard_errors_are_those_of_independent_lines():
+    x, y = broken_line(np.random.default_rng(3), 400)
+    fitted = model(relocations=0, init=[[1.0, 1.0], [-3.0, 1.0], [-6.0, 1.0]])
+    fitted.fit(x[:, None], y)
+    inside = fitted.breakpoints_[np.isfinite(fitted.breakpoint_std_)]
+    assert len(inside) == 2
+    edges = np.r_[-np.inf, inside, np.inf]
+    variance = 2 * fitted.loss_ * len(x) / (len(x) - 6)
+    at, jumps = np.array([1.0, 4.0, 9.0]), np.zeros(2)
+    expected = []
+    for k in range(3):
+        own = x[(x >= edges[k]) & (x < edges[k + 1])]
+        spread = np.sum((own - own.mean()) ** 2)
+
+        def of_line(position, own=own, spread=spread):
+            return 1 / len(own) + (position - own.mean()) ** 2 / spread
+
+        expected.append(np.sqrt(variance * of_line(at[k])))
+        for i in {k - 1, k} & {0, 1}:
+            jumps[i] += of_line(inside[i])
+    _, std = fitted.predict(at[:, None], return_std=True)
+    np.testing.assert_allclose(std, expected, rtol=1e-7)
+    change = fitted.coef_[np.isfinite(fitted.breakpoint_std_)]
+    np.testing.assert_allclose(
+        fitted.breakpoint_std_[np.isfinite(fitted.breakpoint_std_)],
+        np.sqrt(variance * jumps) / np.abs(change),
+        rtol=1e-7,
+    )
+
+
+def test_no_more_rows_than_parameters_are_warned_about():
+    X = np.arange(4.0)[:, None]
+    fitted = model().fit(X, np.array([0.0, 1.0, 0.0, 2.0]))
+    with pytest.warns(UserWarning, match="the noise cannot be estimated"):
+        fitted.predict(X, return_std=True)

@@ -1,0 +1,479 @@
+"""The SgGN iteration against automatic differentiation and dense formulas."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import least_squares, minimize
+from sklearn.linear_model import LinearRegression, Ridge
+
+from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.core import backend
+from sklearn_gn.shallow_relu import baselines, sggn
+from sklearn_gn.shallow_relu import search as relocation
+from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
+from sklearn_gn.shallow_relu.network import (
+    ShallowReLU,
+    hidden_features,
+    predict,
+    rescale,
+)
+from sklearn_gn.solvers import FGN
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def options(**changes):
+    defaults = {
+        "damping": np.float64(0),
+        "rank": np.int32(10**6),
+        "rank_tol": np.float64(1e-12),
+        "active_tol": np.float64(1e-10),
+        "tol": np.float64(1e-10),
+        "relocations": np.int32(0),
+        "max_iter": np.int32(100),
+        "learning_rate": np.float64(0.01),
+        "seed": np.int32(0),
+    }
+    return sggn.Options(**{**defaults, **changes})
+
+
+def make(m=60, d=2, n=5, q=1, n_spare=0, seed=0):
+    """Random rows and a random network; the second neuron is inactive."""
+    rng = np.random.RandomState(seed)
+    weight = rng.rand(m)
+    rows = sggn.Rows(
+        jnp.array(rng.uniform(-1, 1, (m, d))),
+        jnp.array(rng.randn(m, q)),
+        jnp.array(weight / weight.sum()),
+    )
+    hyperplanes = rng.randn(n + n_spare, 1 + d)
+    hyperplanes[:, 0] *= 0.3
+    hyperplanes /= np.linalg.norm(hyperplanes[:, 1:], axis=1, keepdims=True)
+    coef = rng.randn(n + n_spare, q)
+    coef[1] = 0
+    coef[n:] = 0
+    net = ShallowReLU(
+        jnp.array(hyperplanes),
+        jnp.array(coef),
+        jnp.array(rng.randn(q)),
+        jnp.arange(n + n_spare) < n,
+    )
+    return net, rows
+
+
+def stacked(*nets):
+    """Networks as one, with a leading axis."""
+    return ShallowReLU(*(jnp.stack(leaves) for leaves in zip(*nets, strict=True)))
+
+
+def residual_of_hyperplanes(net, rows):
+    return lambda r: sggn.residual(net._replace(hyperplanes=r), rows).ravel()
+
+
+# -- matrices -------------------------------------------------------------------------
+
+
+def test_mass_matrix_equals_the_sum_over_rows():
+    net, rows = make()
+    design = np.asarray(sggn.mass_design(net, rows))
+    s = np.c_[np.ones(60), hidden_features(net.hyperplanes, rows.x)]
+    expected = sum(w * np.outer(a, a) for w, a in zip(rows.weight, s, strict=True))
+    np.testing.assert_allclose(design.T @ design, expected, atol=1e-12)
+
+
+def test_layer_matrix_equals_the_kronecker_sum():
+    net, rows = make()
+    active = sggn.active_set(net, 1e-10)
+    design = np.asarray(sggn.layer_design(net, rows, active))
+    r, x = np.asarray(net.hyperplanes), np.asarray(rows.x)
+    expected = 0
+    for w, xk in zip(np.asarray(rows.weight), x, strict=True):
+        y = np.r_[1, xk]
+        h = (r @ y > 0) * np.asarray(active)
+        expected = expected + w * np.kron(np.outer(h, h), np.outer(y, y))
+    # D(sign c) on both sides is what the design leaves in for one output.
+    sign = np.repeat(np.sign(np.asarray(net.coef[:, 0])), 3)
+    found = design.T @ design * np.outer(sign, sign)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("q", [1, 3])
+def test_gauss_newton_matrix_and_gradient_equal_automatic_differentiation(q):
+    net, rows = make(q=q)
+    jacobian = jax.jacfwd(residual_of_hyperplanes(net, rows))(net.hyperplanes)
+    jacobian = np.asarray(jacobian).reshape(60 * q, -1)
+    size = np.repeat(np.asarray(sggn.activity(net)), 3)
+    design = np.asarray(sggn.layer_design(net, rows, sggn.active_set(net, 1e-10)))
+    scaled = design * size
+    np.testing.assert_allclose(scaled.T @ scaled, jacobian.T @ jacobian, atol=1e-12)
+    _, gradient, _ = sggn.direction(net, rows, options())
+    expected = jax.grad(
+        lambda r: sggn.objective(net._replace(hyperplanes=r), rows, 0.0)
+    )(net.hyperplanes)
+    np.testing.assert_allclose(gradient, expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("q", [1, 3])
+def test_direction_equals_the_dense_gauss_newton_step(q):
+    net, rows = make(q=q)
+    p, _, decrease = sggn.direction(net, rows, options())
+    jacobian = np.asarray(
+        jax.jacfwd(residual_of_hyperplanes(net, rows))(net.hyperplanes)
+    )
+    active = [0, 2, 3, 4]
+    dense = jacobian[:, active].reshape(60 * q, -1)
+    error = np.asarray(sggn.residual(net, rows)).ravel()
+    step, *_ = np.linalg.lstsq(dense, error)
+    np.testing.assert_allclose(np.asarray(p)[active].ravel(), step, rtol=1e-9)
+    assert np.all(np.asarray(p)[1] == 0)
+    model = 0.5 * (error @ error - np.sum((error - dense @ step) ** 2))
+    assert float(decrease) == pytest.approx(model, rel=1e-12)
+
+
+def test_damped_direction_shifts_the_layer_matrix():
+    net, rows = make()
+    p, *_ = sggn.direction(net, rows, options(damping=np.float64(0.1)))
+    active = sggn.active_set(net, 1e-10)
+    design = np.asarray(sggn.layer_design(net, rows, active))
+    error = np.asarray(sggn.residual(net, rows)).ravel()
+    s = np.linalg.solve(design.T @ design + 0.1 * np.eye(15), design.T @ error)
+    c = np.where(active, sggn.activity(net), np.inf)
+    np.testing.assert_allclose(p, s.reshape(5, 3) / c[:, None], atol=1e-13)
+
+
+def test_spectra_equal_dense_eigenvalues():
+    net, rows = make()
+    gram, mass = sggn.spectra(net, rows, 1e-10)
+    design = np.asarray(sggn.layer_design(net, rows, sggn.active_set(net, 1e-10)))
+    np.testing.assert_allclose(
+        gram, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-13
+    )
+    active = sggn.active_set(net, 1e-10)
+    design = np.asarray(sggn.mass_design(net._replace(alive=active), rows))
+    assert np.all(design[:, 2] == 0)  # the inactive neuron
+    np.testing.assert_allclose(
+        mass, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-13
+    )
+
+
+# -- output layer ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.05])
+@pytest.mark.parametrize("q", [1, 2])
+def test_output_layer_equals_scikit_learn(damping, q):
+    net, rows = make(q=q)
+    net = sggn.fit_output_layer(net, rows, options(damping=np.float64(damping)))
+    features = np.asarray(hidden_features(net.hyperplanes, rows.x))
+    oracle = Ridge(alpha=damping) if damping else LinearRegression()
+    oracle.fit(features, np.asarray(rows.y), sample_weight=np.asarray(rows.weight))
+    np.testing.assert_allclose(net.coef.T, np.atleast_2d(oracle.coef_), rtol=1e-8)
+    np.testing.assert_allclose(net.intercept, oracle.intercept_, rtol=1e-8)
+
+
+def test_padding_rows_change_nothing():
+    net, rows = make()
+    padded = sggn.Rows(*(jnp.array(backend.pad_rows(np.asarray(a), 128)) for a in rows))
+    a, b = (
+        sggn.iterate(net, (), rows, options()),
+        sggn.iterate(net, (), padded, options()),
+    )
+    np.testing.assert_allclose(a.net.hyperplanes, b.net.hyperplanes, atol=1e-11)
+    np.testing.assert_allclose(float(a.loss), float(b.loss), rtol=1e-12)
+
+
+def test_spare_neurons_change_nothing():
+    net, rows = make()
+    wide, _ = make(n_spare=3)
+    wide = wide._replace(
+        hyperplanes=wide.hyperplanes.at[:5].set(net.hyperplanes),
+        coef=wide.coef.at[:5].set(net.coef),
+        intercept=net.intercept,
+    )
+    a, b = (
+        sggn.iterate(net, (), rows, options()),
+        sggn.iterate(wide, (), rows, options()),
+    )
+    np.testing.assert_allclose(a.net.hyperplanes, b.net.hyperplanes[:5], atol=1e-11)
+    np.testing.assert_allclose(a.net.coef, b.net.coef[:5], atol=1e-9)
+    assert np.all(np.asarray(b.net.coef[5:]) == 0)
+
+
+# -- iteration ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damping", [0.0, 1e-3])
+def test_iterations_never_raise_the_loss_and_keep_unit_normals(damping):
+    net, rows = make(m=200, d=3, n=8)
+    opt = options(damping=np.float64(damping))
+    net, loss = sggn.initialise(net, rows, opt)
+    for _ in range(10):
+        result = sggn.iterate(net, (), rows, opt)
+        expected = sggn.objective(net, rows, damping) - result.loss
+        assert float(result.decrease) == pytest.approx(float(expected), abs=1e-14)
+        assert result.loss <= loss
+        net, loss = result.net, result.loss
+        norms = np.linalg.norm(np.asarray(net.hyperplanes)[:, 1:], axis=1)
+        np.testing.assert_allclose(norms, 1, rtol=1e-14)
+
+
+def test_iteration_converges_quadratically_to_a_network():
+    target, rows = make(m=400, d=2, n=4, seed=3)
+    rows = rows._replace(y=predict(target, rows.x))
+    net = target._replace(hyperplanes=target.hyperplanes + 0.01)
+    net, _ = sggn.initialise(net, rows, options())
+    losses = []
+    for _ in range(12):
+        result = sggn.iterate(net, (), rows, options())
+        net = result.net
+        losses.append(float(result.loss))
+    assert losses[-1] < 1e-28
+    assert bool(result.rounding)
+
+
+# -- relocation -----------------------------------------------------------------------
+
+
+def projected_loss(hyperplanes, rows):
+    root = np.sqrt(np.asarray(rows.weight))[:, None]
+    features = np.asarray(hidden_features(jnp.array(hyperplanes), rows.x))
+    design = root * np.c_[np.ones(len(root)), features]
+    target = root * np.asarray(rows.y)
+    solution, *_ = np.linalg.lstsq(design, target)
+    return 0.5 * np.sum((design @ solution - target) ** 2)
+
+
+@pytest.mark.parametrize("q", [1, 2])
+def test_insertion_takes_the_candidate_of_largest_least_squares_gain(q):
+    net, rows = make(m=80, d=2, n=4, q=q, n_spare=1)
+    net = sggn.fit_output_layer(net, rows, options())
+    grown = relocation.insert(net, rows, options(), np.int32(0), np.int32(8))
+    old = np.asarray(net.hyperplanes)[:4]
+    key = jax.random.fold_in(jax.random.key(np.int32(0)), np.int32(0))
+    drawn = relocation.draw_hyperplanes(key, rows, sggn.residual(net, rows), 256)[:8]
+    losses = [projected_loss(np.r_[old, h[None]], rows) for h in np.asarray(drawn)]
+    new = np.asarray(grown.hyperplanes)[4]
+    np.testing.assert_allclose(new, drawn[np.argmin(losses)], rtol=1e-14)
+    assert bool(grown.alive[4])
+    assert float(sggn.objective(grown, rows, 0.0)) == pytest.approx(
+        min(losses), rel=1e-10
+    )
+
+
+@pytest.mark.parametrize("place", [0, 1, 4])
+@pytest.mark.parametrize("q", [1, 2])
+def test_deletion_goes_by_the_least_squares_cost_over_all_turns(q, place):
+    net, rows = make(m=80, d=2, n=6, q=q)
+    net = sggn.fit_output_layer(net, rows, options())
+    pruned = relocation.delete(net, rows, options(), np.int32(place))
+    r = np.asarray(net.hyperplanes)
+    losses = np.empty((7, 6))
+    for turn in range(-1, 6):
+        signs = np.where(np.arange(6) == turn, -1, 1)[:, None]
+        for i in range(6):
+            left = np.delete(signs * r, i, axis=0)
+            losses[turn + 1, i] = projected_loss(left, rows)
+    order = np.argsort(losses.min(axis=0))
+    assert list(np.flatnonzero(~np.asarray(pruned.alive))) == [order[place]]
+    assert float(sggn.objective(pruned, rows, 0.0)) == pytest.approx(
+        losses.min(axis=0)[order[place]], rel=1e-10
+    )
+
+
+def test_deletion_turns_a_neuron_that_another_had_to_make_up_for():
+    _, rows = make(m=200, d=2, seed=5)
+    planes = np.array([[0.1, 0.6, 0.8], [-0.2, -0.8, 0.6], [0.0, 0.0, 1.0]])
+    rows = rows._replace(y=hidden_features(jnp.array(planes), rows.x) @ np.ones((3, 1)))
+    # The first neuron turned round, and one outside the data that is linear there.
+    wrong = np.r_[planes * [[-1], [1], [1]], [[5.0, 0.6, 0.8]]]
+    net = ShallowReLU(
+        jnp.array(wrong), jnp.zeros((4, 1)), jnp.zeros(1), jnp.ones(4, bool)
+    )
+    net = sggn.fit_output_layer(net, rows, options())
+    assert float(sggn.objective(net, rows, 0.0)) < 1e-28
+    pruned = relocation.delete(net, rows, options(), np.int32(0))
+    assert float(sggn.objective(pruned, rows, 0.0)) < 1e-28
+    assert int(np.asarray(pruned.alive).sum()) == 3
+
+
+def test_drawn_hyperplanes_pass_through_rows_with_residual():
+    net, rows = make(m=80, d=3)
+    error = sggn.residual(net, rows).at[20:].set(0)
+    key = jax.random.key(np.int32(1))
+    drawn = np.asarray(relocation.draw_hyperplanes(key, rows, error, 64))
+    distance = np.abs(drawn[:, :1] + drawn[:, 1:] @ np.asarray(rows.x[:20]).T)
+    np.testing.assert_allclose(distance.min(axis=1), 0, atol=1e-14)
+    # The second smallest too, unless both draws were the same row.
+    assert np.mean(np.sort(distance, axis=1)[:, 1] < 1e-13) > 0.8
+
+
+def test_relocation_round_is_rejected_without_harm():
+    net, rows = make(m=40, n=3, n_spare=relocation.N_SPARE)
+    opt = options(relocations=np.int32(50))
+    data = relocation.prepare(rows, opt)
+    state = relocation.SGGN.init(data, stacked(net), opt)
+    losses, accepted = [state.loss], []
+    for _ in range(60):
+        state, report = relocation.SGGN.step(data, state, opt)
+        losses.append(state.loss)
+        accepted.append(report.accepted)
+        assert int(np.asarray(state.net.alive).sum()) == 3
+        if report.stop:
+            break
+    assert np.all(np.diff(losses) <= 0)
+    assert not all(accepted)
+
+
+# -- baselines ------------------------------------------------------------------------
+
+
+def small_regression():
+    """A noisy problem with two well separated kinks and one clear optimum."""
+    rng = np.random.RandomState(0)
+    x = np.sort(rng.uniform(-1, 1, 200))
+    y = np.abs(x + 0.4) - 2 * np.maximum(x - 0.3, 0) + 0.01 * rng.randn(200)
+    hyperplanes = np.array([[1.0, 1.0], [0.45, 1.0], [-0.25, 1.0]])
+    net = ShallowReLU(
+        jnp.array(hyperplanes), jnp.zeros((3, 1)), jnp.zeros(1), jnp.ones(3, bool)
+    )
+    rows = sggn.Rows(
+        jnp.array(x[:, None]), jnp.array(y[:, None]), jnp.full(200, 1 / 200)
+    )
+    return net, rows
+
+
+def run(name, net, rows, opt, n):
+    solver = ALGORITHMS[name]
+    data = solver.prepare(rows, opt)
+    state = solver.init(data, stacked(net) if solver.side_by_side else net, opt)
+    for _ in range(n):
+        state, report = solver.step(data, state, opt)
+        if report.stop:
+            break
+    return state.net, report
+
+
+def kinks(net):
+    r = np.asarray(net.hyperplanes)
+    return np.sort(-r[:, 0] / r[:, 1])[-2:]
+
+
+@pytest.mark.parametrize("name", ["lm", "lm_hidden", "bfgs", "sggn", "vpgn"])
+def test_second_order_solvers_reach_scipy_s_optimum(name):
+    net, rows = small_regression()
+    start, _ = sggn.initialise(net, rows, options())
+    x, y = np.asarray(rows.x)[:, 0], np.asarray(rows.y)[:, 0]
+
+    def error(p):
+        b, w, c, c0 = p[:3], p[3:6], p[6:9], p[9]
+        u = np.maximum(b + np.outer(x, w), 0) @ c + c0
+        return (u - y) / np.sqrt(200)
+
+    p0 = np.r_[np.asarray(start.hyperplanes).T.ravel(), start.coef.ravel(), 0.0]
+    p0[9] = float(start.intercept[0])
+    oracle = least_squares(error, p0, method="trf", ftol=1e-15, xtol=1e-15, gtol=1e-15)
+    opt = options(tol=np.float64(1e-14))
+    found, report = run(name, net, rows, opt, 300)
+    assert report.loss == pytest.approx(oracle.cost, rel=1e-8)
+    expected = np.sort(-oracle.x[:3] / oracle.x[3:6])[-2:]
+    np.testing.assert_allclose(kinks(found), expected, atol=1e-5)
+
+
+def test_lm_step_equals_the_dense_damped_step():
+    net, rows = make(q=2)
+    shift = 0.3
+    full = np.asarray(baselines.full_jacobian(net, rows))
+
+    def error(p):
+        return sggn.residual(baselines.with_parameters(net, p), rows).ravel()
+
+    blocks = jax.jacfwd(error)(baselines.trainable(net))
+    dense = np.concatenate([np.asarray(b).reshape(120, -1) for b in blocks], axis=1)
+    # The Jacobian of an inactive neuron's hyperplane is zero either way.
+    np.testing.assert_allclose(full, dense, atol=1e-13)
+    gradient = dense.T @ np.asarray(error(baselines.trainable(net)))
+    step = np.linalg.solve(dense.T @ dense + shift * np.eye(dense.shape[1]), gradient)
+    state = baselines.LMState(net, 0.0, baselines.Nielsen.start(jnp.array(shift)))
+    moved, decrease, *_, gain, count = baselines.lm_iterate(
+        state, rows, options(), hidden_only=False
+    )
+    assert int(count) == 1
+    found, _ = jax.flatten_util.ravel_pytree(baselines.trainable(moved.net))
+    start, _ = jax.flatten_util.ravel_pytree(baselines.trainable(net))
+    np.testing.assert_allclose(start - found, step, atol=1e-11)
+    assert float(decrease) > 0
+    assert 0 < float(gain) < 2
+
+
+def test_bfgs_follows_scipy_s_decrease():
+    net, rows = small_regression()
+    start, _ = sggn.initialise(net, rows, options())
+    x0, unravel = jax.flatten_util.ravel_pytree(baselines.trainable(start))
+
+    @jax.jit
+    def fun(x):
+        moved = baselines.with_parameters(start, unravel(x))
+        return sggn.objective(moved, rows, 0.0)
+
+    oracle = minimize(
+        fun,
+        np.asarray(x0),
+        jac=jax.jit(jax.grad(fun)),
+        method="BFGS",
+        options={"maxiter": 300, "gtol": 1e-10},
+    )
+    _, report = run("bfgs", net, rows, options(tol=np.float64(1e-14)), 300)
+    assert report.loss <= oracle.fun * (1 + 1e-6)
+
+
+def test_kfra_solves_its_kronecker_blocks():
+    rng = np.random.RandomState(0)
+    left, right = rng.randn(20, 4), rng.randn(20, 3)
+    left, right = left.T @ left, right.T @ right
+    gradient = rng.randn(4, 3)
+    found = baselines._kronecker_solve(
+        jnp.array(left), jnp.array(right), jnp.array(gradient), 0.01
+    )
+    pi = np.sqrt((np.trace(left) / 4) / (np.trace(right) / 3))
+    dense = np.kron(left + 0.1 * pi * np.eye(4), right + 0.1 / pi * np.eye(3))
+    expected = np.linalg.solve(dense, gradient.ravel()).reshape(4, 3)
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_solver_lowers_the_loss_from_the_same_start(name):
+    net, rows = make(m=100, n=6, n_spare=relocation.N_SPARE)
+    opt = options(learning_rate=np.float64(1e-3))
+    _, start = sggn.initialise(net, rows, opt)
+    _, report = run(name, net, rows, opt, 20)
+    assert report.loss < float(start)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_penalty_does_not_depend_on_the_length_of_the_normals(name):
+    net, rows = make(m=100, n=6, n_spare=relocation.N_SPARE)
+    opt = options(damping=np.float64(0.05), learning_rate=np.float64(1e-2))
+    found, report = run(name, net, rows, opt, 15)
+    unit = rescale(found)
+    assert float(sggn.objective(unit, rows, 0.05)) == pytest.approx(report.loss)
+    np.testing.assert_allclose(predict(unit, rows.x), predict(found, rows.x))
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_states_are_arrays_and_numbers_only(name):
+    net, rows = make(n_spare=relocation.N_SPARE)
+    solver = ALGORITHMS[name]
+    net = stacked(net) if solver.side_by_side else net
+    data = solver.prepare(rows, options())
+    state = solver.init(data, net, options())
+    state, _ = solver.step(data, state, options())
+    for leaf in jax.tree.leaves(backend.to_numpy(state)):
+        assert isinstance(leaf, np.ndarray | np.generic | int | float | bool)
+
+
+def test_registry_names_the_nearest_solver():
+    with pytest.raises(ValueError, match=r"solver='sgn'.*Did you mean 'sggn'\?"):
+        ShallowReLURegressor(solver="sgn").fit([[0.0], [1.0]], [0.0, 1.0])
+    with pytest.raises(ValueError, match=r"FGN\(\) does not fit ShallowReLURegressor"):
+        ShallowReLURegressor(solver=FGN()).fit([[0.0], [1.0]], [0.0, 1.0])

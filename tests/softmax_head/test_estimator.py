@@ -1,0 +1,569 @@
+"""FGNSoftmaxHead: optima, equivalences, hard data."""
+
+import pickle
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.special import log_softmax
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_gn import FGNSoftmaxHead
+from sklearn_gn.callbacks import Checkpoint
+from sklearn_gn.softmax_head import fgn
+from sklearn_gn.softmax_head import newton as fgn_newton
+from sklearn_gn.softmax_head.algorithms import ALGORITHMS
+
+SOLVERS = ("fgn_newton", "fgn", "sgn", "adam")
+
+
+def standardised(load):
+    X, y = load(return_X_y=True)
+    return StandardScaler().fit_transform(X), y
+
+
+def hundred_classes(return_X_y=True):
+    rng = np.random.RandomState(0)
+    means = rng.randn(100, 12)
+    y = np.repeat(np.arange(100), 12)
+    return means[y] + rng.randn(len(y), 12), y
+
+
+def small(n_classes=3, n=40, seed=0):
+    rng = np.random.RandomState(seed)
+    y = np.arange(n) % n_classes
+    return rng.randn(n, 4) + 0.5 * y[:, None], y
+
+
+def objective(model, X, y, alpha, weight=None):
+    logits = X @ model.coef_.T + model.intercept_
+    if logits.shape[1] == 1:
+        logits = np.concatenate([0 * logits, logits], axis=1)
+    code = np.searchsorted(model.classes_, y)
+    losses = -log_softmax(logits, axis=1)[np.arange(len(y)), code]
+    return np.average(losses, weights=weight) + 0.5 * alpha * np.sum(model.coef_**2)
+
+
+# --- the optimum ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("load", "alpha"),
+    [
+        (load_wine, 1e-3),
+        (load_digits, 1e-3),
+        (load_breast_cancer, 1e-2),
+        (hundred_classes, 1e-3),
+    ],
+    ids=lambda v: getattr(v, "__name__", v),
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_optimum_is_that_of_logistic_regression(load, alpha, weighted):
+    X, y = standardised(load)
+    weight = 0.5 + np.random.RandomState(1).rand(len(y)) if weighted else None
+    total = len(y) if weight is None else weight.sum()
+    oracle = LogisticRegression(
+        C=1 / (alpha * total), solver="newton-cholesky", tol=1e-12, max_iter=200
+    ).fit(X, y, weight)
+    model = FGNSoftmaxHead(alpha=alpha, tol=1e-9, random_state=0).fit(X, y, weight)
+    expected = objective(oracle, X, y, alpha, weight)
+    assert objective(model, X, y, alpha, weight) == pytest.approx(expected, rel=1e-9)
+    assert model.loss_ == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(model.coef_, oracle.coef_, atol=1e-5)
+    offset = (
+        (model.intercept_ - oracle.intercept_).mean() if len(oracle.coef_) > 1 else 0
+    )
+    np.testing.assert_allclose(model.intercept_ - offset, oracle.intercept_, atol=1e-5)
+    np.testing.assert_allclose(
+        model.predict_proba(X), oracle.predict_proba(X), atol=1e-6
+    )
+    assert model.converged_
+    assert model.stop_reason_ == "tol"
+
+
+def test_kronecker_preconditioner_reaches_the_same_optimum(monkeypatch):
+    X, y = standardised(load_wine)
+    blocks = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
+    monkeypatch.setattr(fgn_newton, "_BLOCK_FLOATS", 0)
+    other = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
+    np.testing.assert_allclose(other.coef_, blocks.coef_, atol=1e-6)
+    monkeypatch.setattr(fgn_newton, "_ROTATED", 0)
+    scaled = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
+    np.testing.assert_allclose(scaled.coef_, blocks.coef_, atol=1e-6)
+
+
+def test_without_intercept_the_optimum_is_that_of_logistic_regression():
+    X, y = standardised(load_wine)
+    oracle = LogisticRegression(
+        C=1 / (1e-2 * len(y)), fit_intercept=False, solver="newton-cg", tol=1e-12
+    ).fit(X + 0.3, y)
+    model = FGNSoftmaxHead(alpha=1e-2, tol=1e-9, fit_intercept=False, random_state=0)
+    model.fit(X + 0.3, y)
+    np.testing.assert_allclose(model.coef_, oracle.coef_, atol=1e-5)
+    assert (model.intercept_ == 0).all()
+
+
+def test_single_precision_reaches_the_optimum_to_its_digits():
+    X, y = standardised(load_digits)
+    double = FGNSoftmaxHead(random_state=0).fit(X, y)
+    single = FGNSoftmaxHead(dtype="float32", tol=1e-5, random_state=0).fit(X, y)
+    assert single.converged_
+    assert single.loss_ == pytest.approx(double.loss_, rel=1e-5)
+    assert single.coef_.dtype == np.float64
+
+
+@pytest.mark.parametrize("solver", ["fgn", "sgn"])
+def test_full_batch_method_without_damping_is_newtons(solver):
+    """Two classes, one batch, step one: both are Newton's method."""
+    X, y = small(2)
+    model = FGNSoftmaxHead(
+        solver, alpha=0.1, damping=1e-6, learning_rate=1.0, tol=0.0, max_iter=25
+    )
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model.set_params(max_iter=5).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.set_params(max_iter=25).fit(X, y)
+    optimum = FGNSoftmaxHead(alpha=0.1, tol=1e-10).fit(X, y)
+    np.testing.assert_allclose(model.coef_, optimum.coef_, atol=1e-6)
+
+
+def test_sgn_and_fgn_of_full_rank_take_the_same_path():
+    X, y = small(4, n=60)
+    words = {"batch_size": 16, "max_iter": 3, "learning_rate": 0.5, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        a = FGNSoftmaxHead("fgn", rank=2, **words).fit(X, y)
+        b = FGNSoftmaxHead("fgn", rank=99, **words).fit(X, y)
+        c = FGNSoftmaxHead("sgn", **words).fit(X, y)
+    np.testing.assert_array_equal(a.coef_, b.coef_)
+    np.testing.assert_allclose(a.coef_, c.coef_, atol=1e-3)  # five steps of CG
+
+
+# --- equivalences --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_weights_equal_repetition(solver):
+    X, y = small()
+    times = np.random.RandomState(0).randint(0, 4, size=len(y))
+    model = FGNSoftmaxHead(
+        solver, max_iter=8, batch_size=16, random_state=0, class_weight="balanced"
+    )
+    a = clone(model).fit(X, y, sample_weight=times)
+    b = clone(model).fit(np.repeat(X, times, axis=0), np.repeat(y, times))
+    c = clone(model).fit(X[::-1], y[::-1], sample_weight=3.5 * times[::-1])
+    np.testing.assert_array_equal(a.coef_, b.coef_)
+    np.testing.assert_allclose(a.coef_, c.coef_, rtol=1e-9)
+
+
+def test_wide_rows_are_merged_and_ordered_by_content():
+    X, y = small()
+    X = np.tile(X, 6)
+    X[0, 0] = 0.0
+    weight = np.ones(len(y))
+    weight[::2] = 2
+    twice = np.flatnonzero(weight == 2)
+    model = FGNSoftmaxHead("fgn", max_iter=3, batch_size=16, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        a = clone(model).fit(X, y, weight)
+    Z, t = np.concatenate([X, X[twice]]), np.concatenate([y, y[twice]])
+    Z[Z == 0] = -0.0
+    with pytest.warns(ConvergenceWarning):
+        b = clone(model).fit(Z[::-1], t[::-1])
+    np.testing.assert_array_equal(a.coef_, b.coef_)
+
+
+def test_sparse_and_frames_equal_dense():
+    pd = pytest.importorskip("pandas")
+    X, y = small()
+    X[np.abs(X) < 0.5] = 0
+    dense = FGNSoftmaxHead(random_state=0).fit(X, y)
+    loose = FGNSoftmaxHead(random_state=0).fit(sparse.csr_matrix(X), y)
+    np.testing.assert_array_equal(dense.coef_, loose.coef_)
+    np.testing.assert_allclose(
+        loose.predict_proba(sparse.csr_matrix(X)), dense.predict_proba(X), rtol=1e-13
+    )
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    named = FGNSoftmaxHead(random_state=0).fit(frame, y)
+    np.testing.assert_array_equal(named.coef_, dense.coef_)
+    assert named.feature_names_in_.tolist() == list("abcd")
+
+
+def test_labels_of_any_kind():
+    X, y = small()
+    numbers = FGNSoftmaxHead(random_state=0).fit(X, y)
+    names = np.array(["b", "a", "c"], dtype=object)
+    words = FGNSoftmaxHead(random_state=0).fit(X, names[y])
+    assert words.classes_.tolist() == ["a", "b", "c"]
+    np.testing.assert_allclose(words.coef_, numbers.coef_[[1, 0, 2]], atol=1e-6)
+    assert (words.predict(X) == names[numbers.predict(X)]).all()
+
+
+def test_feature_grams_change_nothing(monkeypatch):
+    X, y = small(3, n=64)
+    X = np.tile(X, 8)  # more features than rows in a batch: the Grams are kept
+    model = FGNSoftmaxHead("fgn", max_iter=3, batch_size=16, random_state=0)
+    kept = []
+    prepare = fgn.prepare
+    monkeypatch.setattr(
+        fgn, "feature_grams", lambda x, b: kept.append(b) or real(x, b)
+    ) if (real := fgn.feature_grams) else None
+    with pytest.warns(ConvergenceWarning):
+        with_grams = clone(model).fit(X, y)
+    assert kept == [16]
+    solver = fgn.FGN
+    plain = type(solver)(
+        "fgn",
+        solver.init,
+        solver.step,
+        prepare=lambda rows, options: prepare(rows, options, grams=False),
+    )
+    monkeypatch.setitem(ALGORITHMS, "fgn", plain)
+    with pytest.warns(ConvergenceWarning):
+        without = clone(model).fit(X, y)
+    np.testing.assert_allclose(with_grams.coef_, without.coef_, rtol=1e-10)
+
+
+# --- going on ------------------------------------------------------------------------
+
+
+def test_warm_start_at_the_optimum_ends_at_once():
+    X, y = small()
+    model = FGNSoftmaxHead(warm_start=True, random_state=0).fit(X, y)
+    coef, steps = model.coef_, model.n_iter_
+    model.fit(X, y)
+    assert model.n_iter_ == 1 < steps
+    np.testing.assert_allclose(model.coef_, coef, atol=1e-5)
+    with pytest.raises(ValueError, match=r"warm_start=True.*classes"):
+        model.fit(X, y + 1)
+    with pytest.raises(ValueError, match="warm_start=True continues from 4 features"):
+        model.fit(X[:, :3], y)
+
+
+@pytest.mark.parametrize("solver", ["fgn", "sgn", "adam"])
+def test_partial_fit_is_an_epoch_of_fit(solver):
+    X, y = small()
+    model = FGNSoftmaxHead(
+        solver, batch_size=16, random_state=0, max_iter=1, learning_rate=0.1
+    )
+    with pytest.warns(ConvergenceWarning):
+        whole = clone(model).fit(X, y)
+    part = clone(model).partial_fit(X, y, classes=[0, 1, 2])
+    np.testing.assert_array_equal(part.coef_, whole.coef_)
+    first = part.loss_
+    for _ in range(3):
+        part.partial_fit(X, y)
+    assert part.loss_ < first
+    assert part.n_iter_ == 4
+
+
+def test_partial_fit_with_classes_missing_from_the_batch():
+    X, y = small(4)
+    model = FGNSoftmaxHead("fgn", random_state=0)
+    with pytest.raises(ValueError, match="classes must be given"):
+        model.partial_fit(X, y)
+    model.partial_fit(X[y < 2], y[y < 2], classes=[0, 1, 2, 3])
+    assert model.predict_proba(X).shape == (len(X), 4)
+    model.partial_fit(X, y)
+    assert np.isfinite(model.coef_).all()
+    with pytest.raises(ValueError, match=r"y holds labels .* \[9\]"):
+        model.partial_fit(X[:1], [9])
+    with pytest.raises(ValueError, match=r"classes=\[0, 1\] differ"):
+        model.partial_fit(X, y, classes=[0, 1])
+
+
+def test_partial_fit_needs_a_mini_batch_solver():
+    assert not hasattr(FGNSoftmaxHead(), "partial_fit")
+    assert hasattr(FGNSoftmaxHead("adam"), "partial_fit")
+    with pytest.raises(AttributeError) as info:
+        FGNSoftmaxHead().partial_fit  # noqa: B018
+    assert "'fgn', 'sgn' or 'adam'" in str(info.value.__cause__)
+
+
+@pytest.mark.parametrize("solver", ["fgn_newton", "sgn"])
+def test_a_resumed_fit_ends_as_an_uninterrupted_one(solver, tmp_path):
+    X, y = small()
+    words = {"random_state": 0, "batch_size": 16, "tol": 1e-9, "shuffle": True}
+    model = FGNSoftmaxHead(solver, max_iter=12, **words)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        whole = clone(model).fit(X, y)
+        path = tmp_path / "fit.ckpt"
+        half = clone(model).set_params(max_iter=7).set_callbacks(Checkpoint(path))
+        half.fit(X, y)
+        resumed = clone(model).set_callbacks(Checkpoint(path)).fit(X, y)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+    assert resumed.n_iter_ == whole.n_iter_
+
+
+def test_early_stopping_returns_the_best_head_on_validation_data():
+    X, y = small(3, n=90, seed=3)
+    noisy = np.random.RandomState(0).permutation(y)
+    model = FGNSoftmaxHead(
+        alpha=1e-6, early_stopping=True, n_iter_no_change=2, random_state=0
+    )
+    model.fit(X[:60], noisy[:60], X_val=X[60:], y_val=noisy[60:])
+    log = model.convergence_log_["val_loss"]
+    assert model.stop_reason_ == "early_stopping"
+    found = -np.mean(model.predict_log_proba(X[60:])[np.arange(30), noisy[60:]])
+    assert found == pytest.approx(min(*log, np.log(3)), rel=1e-9)
+    split = FGNSoftmaxHead(early_stopping=True, random_state=0).fit(X, y)
+    assert np.isfinite(split.convergence_log_["val_loss"]).all()
+    with pytest.raises(ValueError, match=r"y_val holds labels .* \[7\]"):
+        model.fit(X, y, X_val=X[:2], y_val=[0, 7])
+
+
+def test_a_search_over_damping_and_rank_compiles_each_rank_once():
+    X, y = small(4, n=100)
+    search = GridSearchCV(
+        make_pipeline(
+            StandardScaler(),
+            FGNSoftmaxHead("fgn", max_iter=2, batch_size=16, random_state=0),
+        ),
+        {
+            "fgnsoftmaxhead__damping": [0.1, 1.0, 10.0],
+            "fgnsoftmaxhead__rank": [0, 1],
+        },
+        cv=4,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        before = fgn.fgn_epoch._cache_size()
+        search.fit(X, y)
+        # The folds share a size; the refit on all rows has its own.
+        assert fgn.fgn_epoch._cache_size() - before <= 4
+        once = fgn.fgn_epoch._cache_size()
+        search.fit(X, y)
+    assert fgn.fgn_epoch._cache_size() == once
+    assert search.best_score_ > 0.25
+
+
+def test_folds_of_newton_compile_once():
+    X, y = small(3, n=120)
+    FGNSoftmaxHead(random_state=0).fit(X[:70], y[:70])
+    kernels = fgn_newton.newton_direction, fgn_newton.start_epoch, fgn.evaluate
+    sizes = [kernel._cache_size() for kernel in kernels]
+    for n in (68, 80, 100):
+        FGNSoftmaxHead(alpha=n * 1e-4, random_state=0).fit(X[:n], y[:n])
+    assert [kernel._cache_size() for kernel in kernels] == sizes
+
+
+def test_fitted_estimators_pickle_and_stay_numpy():
+    X, y = small()
+    model = FGNSoftmaxHead(random_state=0).fit(X, y)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    arrays = [v for v in vars(model).values() if hasattr(v, "shape")]
+    assert all(isinstance(v, np.ndarray | np.generic) for v in arrays)
+    assert not any(isinstance(v, jax.Array) for v in vars(model).values())
+
+
+# --- fitted attributes ---------------------------------------------------------------
+
+
+def test_dispersion_and_traces_are_those_of_the_fitted_probabilities():
+    X, y = small(5, n=80)
+    weight = 1 + np.random.RandomState(0).rand(len(y))
+    model = FGNSoftmaxHead(random_state=0).fit(X, y, weight)
+    p = model.predict_proba(X)
+    true = p[np.arange(len(y)), y]
+    rho = p / (1 - true)[:, None]
+    rho[np.arange(len(y)), y] = 0
+    xi = 1 - np.sum(rho**2, axis=1)
+    share = weight / weight.sum()
+    retained = share @ (true * (1 - true) * (2 - xi))
+    assert model.competitor_dispersion_ == pytest.approx(share @ xi, rel=1e-10)
+    assert model.retained_trace_ == pytest.approx(retained, rel=1e-10)
+    assert model.dropped_trace_ == pytest.approx(share @ ((1 - true) * xi), rel=1e-10)
+    log = model.convergence_log_
+    assert log["dropped_trace"][-1] == pytest.approx(model.dropped_trace_, rel=1e-6)
+    assert len(log["competitor_dispersion"]) == model.n_iter_
+
+
+def test_gram_spectrum_is_that_of_the_dense_matrix():
+    X, y = small(3, n=30)
+    model = FGNSoftmaxHead(alpha=0.1, random_state=0).fit(X, y)
+    p = model.predict_proba(X)
+    true = p[np.arange(30), y]
+    a = p / (1 - true)[:, None]
+    a[np.arange(30), y] = -1
+    h = np.concatenate([X, np.ones((30, 1))], axis=1)
+    rows = np.sqrt(true * (1 - true))[:, None, None] * h[:, :, None] * a[:, None, :]
+    expected = np.linalg.eigvalsh(
+        np.cov(rows.reshape(30, -1).T, bias=True) * 0
+        + (rows.reshape(30, -1).T @ rows.reshape(30, -1)) / 30
+    )[::-1]
+    found = model.gram_spectrum_
+    n = min(len(found), len(expected))
+    np.testing.assert_allclose(found[:n], expected[:n], atol=1e-12)
+
+
+# --- hard data -----------------------------------------------------------------------
+
+
+def test_one_class_is_refused():
+    X, y = small()
+    with pytest.raises(ValueError, match=r"at least two classes.*\[0\]"):
+        FGNSoftmaxHead().fit(X, 0 * y)
+    with pytest.raises(ValueError, match=r"at least two classes.*\[1\]"):
+        FGNSoftmaxHead().fit(X, y, sample_weight=(y == 1).astype(float))
+
+
+def test_a_class_without_weight_is_no_class():
+    X, y = small(4)
+    model = FGNSoftmaxHead(random_state=0).fit(X, y, (y != 2).astype(float))
+    assert model.classes_.tolist() == [0, 1, 3]
+    other = FGNSoftmaxHead(random_state=0).fit(X[y != 2], y[y != 2])
+    np.testing.assert_array_equal(model.coef_, other.coef_)
+
+
+def test_a_class_of_one_sample():
+    X, y = small(2)
+    y[0] = 2
+    model = FGNSoftmaxHead(random_state=0, early_stopping=False).fit(X, y)
+    assert model.converged_
+    split = FGNSoftmaxHead(random_state=0, early_stopping=True, validation_fraction=0.3)
+    assert np.isfinite(split.fit(X, y).predict_proba(X)).all()
+
+
+def test_separable_classes_without_penalty_are_named():
+    X, y = small()
+    X = X + 100 * np.eye(3)[y] @ np.eye(3, 4)
+    model = FGNSoftmaxHead(alpha=0.0, random_state=0)
+    with pytest.warns(
+        ConvergenceWarning, match=r"separates the classes and alpha is 0"
+    ):
+        model.fit(X, y)
+    assert model.stop_reason_ == "separable"
+    assert not model.converged_
+    assert model.score(X, y) == 1
+    assert np.isfinite(model.coef_).all()
+
+
+@pytest.mark.parametrize(
+    "extend",
+    [
+        lambda X: np.concatenate([X, X], axis=1),
+        lambda X: np.concatenate([X, 0 * X + 7], axis=1),
+        lambda X: np.concatenate([X, 0 * X], axis=1),
+    ],
+    ids=["twice", "constant", "zero"],
+)
+@pytest.mark.parametrize("n_rotated", [4096, 0])
+@pytest.mark.parametrize("n_block_floats", [2**26, 0])
+def test_dependent_features_without_penalty_change_no_optimum(
+    extend, n_rotated, n_block_floats, monkeypatch
+):
+    monkeypatch.setattr(fgn_newton, "_ROTATED", n_rotated)
+    monkeypatch.setattr(fgn_newton, "_BLOCK_FLOATS", n_block_floats)
+    X, y = small(3, n=60)
+    plain = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(X, y)
+    more = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(extend(X), y)
+    assert plain.converged_
+    assert more.converged_
+    assert more.loss_ == pytest.approx(plain.loss_, rel=1e-8)
+    p = more.predict_proba(extend(X))
+    np.testing.assert_allclose(p, plain.predict_proba(X), atol=1e-5)
+
+
+def test_fewer_rows_than_features_are_separable():
+    X, y = np.random.RandomState(0).randn(30, 50), np.arange(30) % 3
+    with pytest.warns(ConvergenceWarning, match="separates the classes"):
+        model = FGNSoftmaxHead(alpha=0.0, random_state=0).fit(X, y)
+    assert model.stop_reason_ == "separable"
+    assert model.score(X, y) == 1
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda X: X * 1e3,
+        lambda X: X * 1e-8,
+        lambda X: np.concatenate([X, X, X[:, :1] * 0 + 7], axis=1),
+        lambda X: X + 1e6,
+        lambda X: X * np.array([1e8, 1, 1e-8, 0]),
+        lambda X: X[:5],
+    ],
+    ids=["large", "tiny", "collinear", "offset", "mixed", "few"],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_hard_features_give_finite_predictions(solver, spoil):
+    X, y = small()
+    X = spoil(X)
+    y = y[: len(X)]
+    model = FGNSoftmaxHead(solver, max_iter=30, random_state=0).fit(X, y)
+    assert np.isfinite(model.predict_proba(X)).all()
+    assert model.loss_ <= np.log(3) * (1 + 1e-12)
+    if solver == "fgn_newton":
+        assert model.stop_reason_ in ("tol", "rounding")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("scale", [1e200, 1e-200])
+def test_absurd_scales_do_not_spoil_predictions(scale):
+    X, y = small()
+    model = FGNSoftmaxHead(random_state=0).fit(X * scale, y)
+    assert np.isfinite(model.predict_proba(X * scale)).all()
+
+
+def test_predictions_of_huge_rows_are_finite():
+    X, y = small()
+    for n_classes in (2, 3):
+        model = FGNSoftmaxHead(random_state=0).fit(X, np.minimum(y, n_classes - 1))
+        huge = np.array([[1e308, -1e308, 1e308, -1e308]])
+        assert np.isfinite(model.predict_proba(huge)).all()
+        assert np.isfinite(model.predict_log_proba(huge)).all()
+
+
+def test_large_sparse_input_is_refused_with_advice():
+    X = sparse.eye_array(200_000, 100_000, format="csr")
+    with pytest.raises(ValueError, match=r"149\.0 GiB.*TruncatedSVD"):
+        FGNSoftmaxHead().fit(X, np.arange(200_000) % 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"alpha": -1}, "alpha"),
+        ({"rank": -1}, "rank"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"learning_rate": 0}, "learning_rate"),
+        ({"solver": "fng"}, r"solver='fng' is unknown.*Did you mean 'fgn'"),
+        ({"damping": -0.5}, "damping"),
+    ],
+)
+def test_bad_parameters_are_named(words, message):
+    X, y = small()
+    with pytest.raises(ValueError, match=message):
+        FGNSoftmaxHead(**words).fit(X, y)
+
+
+def test_steps_that_are_too_long_are_no_convergence():
+    X, y = small()
+    model = FGNSoftmaxHead(
+        "fgn", damping=1e-6, learning_rate=1.0, batch_size=8, random_state=0
+    )
+    with pytest.warns(ConvergenceWarning, match=r"diverged(.|\n)*raise damping"):
+        model.fit(X, y)
+    assert not model.converged_
+    assert model.loss_ <= np.log(3) * (1 + 1e-12)
+
+
+def test_divergence_keeps_the_best_head_and_says_so():
+    X, y = small()
+    model = FGNSoftmaxHead("adam", learning_rate=1e306, max_iter=5, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    assert model.loss_ <= np.log(3) * (1 + 1e-12)
+    assert np.isfinite(model.predict_proba(X)).all()

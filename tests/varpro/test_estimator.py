@@ -1,0 +1,656 @@
+"""VarProNetRegressor and VarProNetClassifier."""
+
+import pickle
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_gn import VarProNetClassifier, VarProNetRegressor
+from sklearn_gn.callbacks import Checkpoint
+from sklearn_gn.networks import MLP, NeuralODE
+from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, NETWORK_REGRESSOR_SOLVERS
+from sklearn_gn.varpro import gnvpro
+
+
+def smooth(n=120, seed=0, noise=0.0):
+    rng = np.random.RandomState(seed)
+    X = rng.uniform(-1, 1, (n, 2))
+    y = np.stack([np.sin(3 * X[:, 0]) * X[:, 1], np.exp(X[:, 0])], axis=1)
+    return X, y + noise * rng.randn(n, 2)
+
+
+def rings(n=150, seed=0, n_classes=3):
+    rng = np.random.RandomState(seed)
+    X = rng.uniform(-1, 1, (n, 2))
+    radius = np.linalg.norm(X, axis=1)
+    return X, np.digitize(radius, np.linspace(0.5, 0.9, n_classes - 1))
+
+
+def regressor(**words):
+    settings = {"hidden_layer_sizes": (6,), "max_iter": 10, "random_state": 0}
+    penalties = {"alpha": 1e-6, "alpha_output": 1e-6, "tol": 1e-5}
+    return VarProNetRegressor(**{**settings, **penalties, **words})
+
+
+def classifier(**words):
+    settings = {"hidden_layer_sizes": (6,), "max_iter": 10, "random_state": 0}
+    penalties = {"alpha": 1e-4, "alpha_output": 1e-4, "tol": 1e-5}
+    return VarProNetClassifier(**{**settings, **penalties, **words})
+
+
+class StopAfter:
+    """A callback that ends a fit after some iterations."""
+
+    def __init__(self, iterations):
+        self.iterations = iterations
+
+    def setup(self, estimator, context):
+        pass
+
+    teardown = on_fit_task_begin = setup
+
+    def on_fit_task_end(self, estimator, context, **_):
+        return context.max_subtasks == 0 and context.task_id == self.iterations - 1
+
+
+def quiet(function, *args, **words):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return function(*args, **words)
+
+
+# --- without hidden layers -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_without_hidden_layers_it_is_ridge_regression(weighted):
+    X, y = load_diabetes(return_X_y=True)
+    weight = 0.5 + np.random.RandomState(0).rand(len(y)) if weighted else None
+    total = len(y) if weight is None else weight.sum()
+    model = VarProNetRegressor(
+        hidden_layer_sizes=(), scale=False, alpha_output=1e-3
+    ).fit(X, y, weight)
+    Z = np.concatenate([X, np.ones((len(X), 1))], axis=1)
+    ridge = Ridge(alpha=total * 1e-3, fit_intercept=False, solver="cholesky")
+    ridge.fit(Z, y, weight)
+    found = np.append(model.output_coef_[0], model.output_intercept_)
+    np.testing.assert_allclose(found, ridge.coef_, rtol=1e-8)
+    np.testing.assert_allclose(model.predict(X), ridge.predict(Z), rtol=1e-8)
+    assert model.converged_
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_without_hidden_layers_it_is_logistic_regression(n_classes):
+    X, y = load_iris(return_X_y=True)
+    X, y = X[50 * (3 - n_classes) :], y[50 * (3 - n_classes) :]
+    model = VarProNetClassifier(
+        hidden_layer_sizes=(), scale=False, alpha_output=1e-2
+    ).fit(X, y)
+    Z = np.concatenate([X, np.ones((len(X), 1))], axis=1)
+    peer = LogisticRegression(
+        C=1 / (len(y) * 1e-2),
+        fit_intercept=False,
+        solver="newton-cholesky",
+        tol=1e-12,
+        max_iter=500,
+    ).fit(Z, y)
+    found = np.concatenate(
+        [model.output_coef_, model.output_intercept_[:, None]], axis=1
+    )
+    np.testing.assert_allclose(found, peer.coef_, atol=1e-8)
+    np.testing.assert_allclose(model.predict_proba(X), peer.predict_proba(Z), atol=1e-8)
+
+
+# --- accuracy ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("curvature_solver", ["krylov", "dense"])
+def test_a_smooth_function_is_found(curvature_solver):
+    X, y = smooth()
+    model = regressor(
+        hidden_layer_sizes=(12,), max_iter=60, curvature_solver=curvature_solver
+    )
+    quiet(model.fit, X, y)
+    Z, t = smooth(seed=1)
+    assert model.score(Z, t) > 0.9995
+    assert model.convergence_log_["loss"][-1] < 1e-2 * model.convergence_log_["loss"][0]
+
+
+def test_rings_are_told_apart():
+    X, y = rings(400)
+    model = classifier(hidden_layer_sizes=(8,), max_iter=40, tol=1e-3)
+    quiet(model.fit, X, y)
+    assert model.score(*rings(400, seed=1)) > 0.94
+    assert np.isfinite(model.predict_log_proba(1e6 * X)).all()
+
+
+def test_levels_of_the_ode_follow_each_other():
+    X, y = smooth(60)
+    model = regressor(
+        network=NeuralODE(width=3, n_cells=1, n_levels=2), max_iter=6, tol=0.0
+    )
+    quiet(model.fit, X, y)
+    np.testing.assert_array_equal(model.convergence_log_["level"], [0, 0, 0, 1, 1, 1])
+    loss = model.convergence_log_["loss"]
+    assert loss[-1] < loss[3] < loss[0]
+    assert [a.shape[0] for a in model.intercepts_] == [3, 3]
+
+
+@pytest.mark.parametrize("solver", sorted(NETWORK_REGRESSOR_SOLVERS))
+def test_every_regression_solver_lowers_the_objective(solver):
+    X, y = smooth()
+    model = regressor(solver=solver, max_iter=6, batch_size=32)
+    if solver in ("gnvpro", "gn", "lbfgs_vpro"):
+        model.set_params(batch_size=None)
+    quiet(model.fit, X, y)
+    log = model.convergence_log_
+    assert log["loss"][-1] < log["loss"][0]
+    assert (np.diff(log["work_units"]) > 0).all()
+    assert model.n_work_units_ == log["work_units"][-1]
+
+
+@pytest.mark.parametrize(
+    ("solver", "n_classes"),
+    [("gnvpro", 2), ("fgn", 2), *((name, 3) for name in NETWORK_CLASSIFIER_SOLVERS)],
+)
+def test_every_classification_solver_lowers_the_objective(solver, n_classes):
+    X, y = rings(n_classes=n_classes)
+    model = classifier(solver=solver, max_iter=6)
+    quiet(model.fit, X, y)
+    assert model.convergence_log_["loss"][-1] < model.convergence_log_["loss"][0]
+    assert model.predict_proba(X).shape == (len(X), n_classes)
+
+
+def test_loss_is_the_objective_in_the_units_of_the_targets():
+    X, y = smooth(noise=0.1)
+    model = quiet(regressor(alpha=1e-3, alpha_output=1e-2).fit, X, y)
+    error = model.predict(X) - y
+    scale = np.sqrt(np.mean(y.std(axis=0) ** 2))
+    _, net, _ = model._fitted
+    weights = sum(np.sum(leaf**2) for leaf in jax.tree.leaves(net.theta))
+    expected = 0.5 * np.mean(np.sum(error**2, axis=1))
+    expected += scale**2 * 0.5 * (1e-3 * weights + 1e-2 * np.sum(net.output**2))
+    assert model.loss_ == pytest.approx(expected, rel=1e-9)
+    assert model.loss_ == pytest.approx(model.convergence_log_["loss"][-1], rel=1e-9)
+
+
+def test_cross_validated_penalty_damps_noise():
+    X, y = smooth(40, noise=0.3)
+    free = quiet(regressor(alpha_output=1e-12, max_iter=3).fit, X, y[:, 0])
+    chosen = quiet(regressor(alpha_output="gcv", max_iter=3).fit, X, y[:, 0])
+    assert chosen.alpha_output_ > 1e-6
+    size = np.linalg.norm(chosen.output_coef_)
+    assert size < np.linalg.norm(free.output_coef_)
+
+
+def test_a_fixed_damping_is_the_shift_of_the_step():
+    X, y = smooth()
+    model = quiet(regressor(damping=1e-2).fit, X, y)
+    np.testing.assert_allclose(model.convergence_log_["damping"], 1e-2)
+
+
+# --- equivalences --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "lbfgs_vpro", "fgn"])
+def test_weights_equal_repetition(solver):
+    X, y = rings(60)
+    times = np.random.RandomState(0).randint(0, 4, size=len(y))
+    model = classifier(solver=solver, max_iter=3)
+    a = quiet(clone(model).fit, X, y, sample_weight=times)
+    b = quiet(clone(model).fit, np.repeat(X, times, axis=0), np.repeat(y, times))
+    np.testing.assert_array_equal(a.output_coef_, b.output_coef_)
+    if solver in NETWORK_REGRESSOR_SOLVERS:
+        X, y = smooth(50)
+        times = np.random.RandomState(0).randint(0, 4, size=len(y))
+        model = regressor(solver=solver, max_iter=3)
+        a = quiet(clone(model).fit, X, y, sample_weight=times)
+        b = quiet(
+            clone(model).fit, np.repeat(X, times, axis=0), np.repeat(y, times, axis=0)
+        )
+        np.testing.assert_array_equal(a.output_coef_, b.output_coef_)
+
+
+def test_units_of_the_data_change_nothing():
+    X, y = smooth()
+    a = quiet(regressor().fit, X, y)
+    b = quiet(regressor().fit, 1024 * X - 2048, 4 * y)
+    np.testing.assert_allclose(b.predict(1024 * X - 2048), 4 * a.predict(X), rtol=1e-5)
+    assert b.loss_ == pytest.approx(16 * a.loss_, rel=1e-5)
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "adam", "lbfgs_vpro"])
+def test_a_resumed_fit_ends_as_an_uninterrupted_one(solver, tmp_path):
+    X, y = smooth(60)
+    model = regressor(solver=solver, tol=0.0)
+    if solver == "gnvpro":  # the place in the levels is resumed too
+        model.set_params(network=NeuralODE(width=3, n_cells=1, n_levels=2))
+    whole = quiet(clone(model).set_params(max_iter=8).fit, X, y)
+    path = tmp_path / "fit.ckpt"
+    callbacks = Checkpoint(path), StopAfter(5)
+    half = clone(model).set_params(max_iter=8).set_callbacks(*callbacks)
+    quiet(half.fit, X, y)
+    assert half.n_iter_ < 8
+    resumed = clone(model).set_params(max_iter=8).set_callbacks(Checkpoint(path))
+    quiet(resumed.fit, X, y)
+    np.testing.assert_array_equal(resumed.output_coef_, whole.output_coef_)
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
+def test_a_fit_on_batches_can_be_prolonged(solver, tmp_path):
+    X, y = smooth(70)
+    words = {"batch_size": 20, "iterations_per_batch": 2, "tol": 0.0, "rank": 3}
+    model = regressor(solver=solver, curvature_solver="krylov", **words)
+    whole = quiet(clone(model).set_params(max_iter=30).fit, X, y)
+    judged = whole.convergence_log_["judged"]
+    between = np.flatnonzero(~judged)[1]
+    path = tmp_path / "fit.ckpt"
+    for max_iter in (between + 1, 30):
+        part = clone(model).set_params(max_iter=max_iter)
+        quiet(part.set_callbacks(Checkpoint(path)).fit, X, y)
+    np.testing.assert_array_equal(part.output_coef_, whole.output_coef_)
+    again = part.convergence_log_["judged"]
+    np.testing.assert_array_equal(np.delete(again, between), np.delete(judged, between))
+
+
+def test_warm_start_goes_on():
+    X, y = smooth()
+    model = quiet(regressor(warm_start=True, max_iter=4).fit, X, y)
+    first = model.loss_
+    quiet(model.fit, X, y)
+    assert model.loss_ < first
+    with pytest.raises(ValueError, match=r"warm_start=True continues .* 2 features"):
+        model.fit(X[:, :1], y)
+    model = quiet(classifier(warm_start=True).fit, *rings())
+    with pytest.raises(ValueError, match="warm_start=True continues with the classes"):
+        model.fit(*rings(n_classes=4))
+
+
+def test_early_stopping_returns_the_best_network_on_validation_data():
+    X, y = smooth(60, noise=1.0)
+    model = regressor(
+        hidden_layer_sizes=(20,), alpha=0, alpha_output=1e-9, max_iter=100, tol=0.0
+    )
+    model.set_params(early_stopping=True, n_iter_no_change=4)
+    model.fit(X[:40], y[:40], X_val=X[40:], y_val=y[40:])
+    assert model.stop_reason_ == "early_stopping"
+    log = model.convergence_log_["val_loss"]
+    error = model.predict(X[40:]) - y[40:]
+    found = 0.5 * np.mean(np.sum(error**2, axis=1))
+    assert found <= np.min(log) * (1 + 1e-9)
+    split = quiet(classifier(early_stopping=True).fit, *rings())
+    assert np.isfinite(split.convergence_log_["val_loss"]).all()
+
+
+def test_folds_and_dampings_compile_once():
+    X, y = smooth(120)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), regressor(max_iter=2)),
+        {"varpronetregressor__damping": [None, 1e-3, 1e-2]},
+        cv=4,
+    )
+    kernels = gnvpro.primal_model, gnvpro.try_step, gnvpro.inner_problem
+    sizes = [kernel._cache_size() for kernel in kernels]
+    quiet(search.fit, X, y)
+    # The folds, and all rows once more for the best.
+    added = [k._cache_size() - size for k, size in zip(kernels, sizes, strict=True)]
+    assert max(added) <= 2
+    sizes = [kernel._cache_size() for kernel in kernels]
+    quiet(
+        search.set_params(param_grid={"varpronetregressor__damping": [0.1]}).fit, X, y
+    )
+    assert [kernel._cache_size() for kernel in kernels] == sizes
+
+
+def test_a_grid_reaches_the_network():
+    X, y = smooth(60)
+    search = GridSearchCV(
+        regressor(network=MLP((3,)), max_iter=2),
+        {"network__hidden_layer_sizes": [(3,), (5,)]},
+        cv=2,
+    )
+    quiet(search.fit, X, y)
+    (best,) = search.best_params_.values()
+    assert search.best_estimator_.coefs_[0].shape == (2, *best)
+
+
+def test_fitted_estimators_pickle_and_stay_numpy():
+    for model, data in ((regressor(), smooth()), (classifier(), rings())):
+        quiet(model.fit, *data)
+        again = pickle.loads(pickle.dumps(model))
+        np.testing.assert_array_equal(again.predict(data[0]), model.predict(data[0]))
+        assert b"jaxlib" not in pickle.dumps(model)
+        assert not any(
+            isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(vars(model))
+        )
+
+
+# --- what it returns -----------------------------------------------------------------
+
+
+def test_transform_gives_the_inputs_of_the_output_layer():
+    X, y = smooth()
+    model = quiet(regressor().fit, X, y)
+    Z = model.transform(X)
+    predicted = Z @ model.output_coef_.T + model.output_intercept_
+    np.testing.assert_allclose(predicted, model.predict(X), rtol=1e-10)
+    assert list(model.get_feature_names_out()) == [
+        f"varpronetregressor{k}" for k in range(6)
+    ]
+
+
+def test_error_bars_of_a_linear_model_are_those_of_theory():
+    rng = np.random.RandomState(0)
+    X = rng.randn(60, 3)
+    y = X @ [1.0, 2.0, 3.0] + 0.5 * rng.randn(60)
+    model = VarProNetRegressor(hidden_layer_sizes=(), alpha_output=0.0).fit(X, y)
+    _, std = model.predict(X, return_std=True)
+    Z = np.concatenate([X, np.ones((60, 1))], axis=1)
+    residual = y - Z @ np.linalg.lstsq(Z, y, rcond=None)[0]
+    covariance = np.linalg.inv(Z.T @ Z) * (residual @ residual) / (60 - 4)
+    np.testing.assert_allclose(std, np.sqrt(np.einsum("ij,jk,ik->i", Z, covariance, Z)))
+
+
+def test_error_bars_cover_the_truth():
+    X, y = smooth(noise=0.1)
+    model = quiet(regressor(max_iter=60).fit, X, y)
+    Z, truth = smooth(400, seed=1)
+    mean, std = model.predict(Z, return_std=True)
+    assert std.shape == (400, 2)
+    assert 0.8 < np.mean(np.abs(mean - truth) < 2 * std) <= 1
+
+
+# --- networks of others --------------------------------------------------------------
+
+
+class Polynomial:
+    """A network in the convention of Flax, without Flax."""
+
+    def init(self, key, x):
+        return {"w": jax.random.normal(key, (x.shape[1], 4), x.dtype)}
+
+    def apply(self, params, x):
+        z = x @ params["w"]
+        return z + z**2
+
+    def __eq__(self, other):
+        return isinstance(other, Polynomial)
+
+    def __hash__(self):
+        return 1
+
+
+def test_any_object_with_init_and_apply_will_do():
+    X, y = smooth()
+    model = quiet(regressor(network=Polynomial()).fit, X, y)
+    assert model.score(X, y) > 0.6
+    assert model.coefs_[0].shape == (2, 4)
+    assert model.intercepts_ == []
+
+
+def test_a_flax_module_will_do():
+    nn = pytest.importorskip("flax.linen")
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.tanh(nn.Dense(5, param_dtype=x.dtype)(x))
+
+    X, y = smooth()
+    model = quiet(regressor(network=Net(), max_iter=20).fit, X, y)
+    assert model.score(X, y) > 0.9
+
+
+def test_images_must_be_square_for_the_short_name():
+    rng = np.random.RandomState(0)
+    X, y = rng.randn(20, 36), np.arange(20) % 2
+    model = classifier(network="cnn", curvature_solver="krylov", rank=2, max_iter=1)
+    quiet(model.fit, X, y)
+    assert model.transform(X).shape == (20, 64)
+    with pytest.raises(ValueError, match=r"network='cnn' takes square images"):
+        classifier(network="cnn").fit(X[:, :35], y)
+
+
+# --- bad input and hard data ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"solver": "gnvpr"}, r"solver='gnvpr' is unknown.*Did you mean 'gnvpro'"),
+        ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
+        ({"activation": "tan"}, "activation='tan'"),
+        ({"alpha_output": "cv"}, "alpha_output"),
+        ({"rank": 0}, "rank"),
+        ({"damping": -1.0}, "damping"),
+        ({"network": "ode"}, "network"),
+        ({"network": NeuralODE(width=0)}, "width"),
+        ({"curvature_solver": "lu"}, "curvature_solver"),
+    ],
+)
+def test_bad_parameters_are_named(words, message):
+    with pytest.raises(ValueError, match=message):
+        regressor(**words).fit(*smooth())
+
+
+def test_one_class_is_refused():
+    X, y = rings()
+    with pytest.raises(ValueError, match=r"at least two classes.*\[0\]"):
+        classifier().fit(X, 0 * y)
+    with pytest.raises(ValueError, match=r"y_val holds labels .* \[9\]"):
+        classifier().fit(X, y, X_val=X[:1], y_val=[9])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("solver", ["gnvpro", "lbfgs_vpro"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda X: X * 1e200,
+        lambda X: X * 1e-200,
+        lambda X: np.concatenate([X, X, X[:, :1] * 0 + 7], axis=1),
+        lambda X: X + 1e6,
+        lambda X: 0 * X,
+        lambda X: X[:4],
+    ],
+    ids=["large", "tiny", "collinear", "offset", "zero", "few"],
+)
+def test_hard_features_give_finite_predictions(solver, spoil):
+    X, y = smooth()
+    X = spoil(X)
+    y = y[: len(X)]
+    model = regressor(solver=solver, max_iter=3, alpha_output=0.0).fit(X, y)
+    assert np.isfinite(model.predict(X)).all()
+    error = 0.5 * np.mean(np.sum((model.predict(X) - y) ** 2, axis=1))
+    total = 0.5 * np.mean(np.sum((y - y.mean(axis=0)) ** 2, axis=1))
+    assert error <= total * (1 + 1e-3) + 1e-12
+
+
+def test_constant_targets_are_predicted():
+    X, _ = smooth()
+    model = regressor().fit(X, np.full(len(X), 3.5))
+    np.testing.assert_allclose(model.predict(X), 3.5)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_separable_classes_give_finite_probabilities():
+    X, y = rings()
+    X = X + 100 * y[:, None]
+    model = classifier(alpha=0.0, alpha_output=1e-12, max_iter=5).fit(X, y)
+    assert np.isfinite(model.predict_log_proba(X)).all()
+    assert model.score(X, y) == 1
+
+
+def test_single_precision_is_near_double():
+    X, y = smooth()
+    single = quiet(regressor(dtype="float32", alpha_output=1e-3).fit, X, y)
+    double = quiet(regressor(alpha_output=1e-3).fit, X, y)
+    assert single.loss_ == pytest.approx(double.loss_, rel=0.5)
+    assert single.predict(X).dtype == np.float64
+
+
+# --- batches -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
+def test_batches_are_judged_by_all_rows(solver):
+    X, y = smooth(70)
+    model = regressor(
+        solver=solver, batch_size=30, iterations_per_batch=2, max_iter=50, tol=0.0
+    )
+    quiet(model.fit, X, y)
+    log = model.convergence_log_
+    assert model.loss_ == pytest.approx(np.min(log["loss"]), rel=1e-9)
+    if solver != "gn":  # the output layer is the best for all rows
+        z = np.c_[model.transform(X), np.ones(len(X))]
+        found = np.c_[model.output_coef_, model.output_intercept_].T
+        scale = model._fitted[2].y_scale
+        center = y.mean(axis=0)
+        ridge = z.T @ z / len(X) + model.alpha_output * np.eye(z.shape[1])
+        best = np.linalg.solve(ridge, z.T @ (y - center).reshape(len(X), -1) / len(X))
+        best[-1] += center
+        np.testing.assert_allclose(found, best, atol=1e-8 * scale)
+    # Looks are neither too rare nor too frequent; in between the last loss stands.
+    judged, work = log["judged"], log["work_units"]
+    assert judged[0]
+    assert judged[-1]
+    assert not judged.all()
+    assert np.all(np.diff(log["loss"])[~judged[1:]] == 0)
+    gaps = np.diff(work[judged])[:-1]  # at the end it may be sooner
+    pause = np.minimum(work[judged][:-2] / 4, gnvpro._JUDGED_EVERY)
+    assert np.all(gaps >= pause)
+    assert np.all(gaps <= pause + np.diff(work).max() + 1)
+    # A pass over a batch of 30 counts as 30 of 70.
+    parts = (np.diff(work)[:-1] - judged[1:-1]) * 70 / 30
+    np.testing.assert_allclose(parts, np.round(parts), atol=1e-9)
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
+def test_a_fit_that_stops_between_looks_is_judged(solver):
+    X, y = smooth(70)
+    words = {"batch_size": 30, "iterations_per_batch": 2, "tol": 0.0}
+    whole = quiet(regressor(solver=solver, max_iter=40, **words).fit, X, y)
+    between = np.flatnonzero(~whole.convergence_log_["judged"])[0]  # far from the end
+    stop = StopAfter(between + 1)
+    stopped = regressor(solver=solver, max_iter=40, **words).set_callbacks(stop)
+    quiet(stopped.fit, X, y)
+    log = stopped.convergence_log_
+    assert stopped.stop_reason_ == "callback"
+    assert log["judged"][-1]
+    assert log["loss"][-1] < whole.convergence_log_["loss"][between]
+    assert stopped.loss_ == pytest.approx(log["loss"].min(), rel=1e-9)
+
+
+def test_early_stopping_waits_for_looks():
+    X, y = smooth(200, noise=0.01)
+    model = regressor(
+        solver="gn",
+        rank=8,
+        batch_size=20,
+        max_iter=200,
+        tol=0.0,
+        early_stopping=True,
+        n_iter_no_change=3,
+    )
+    quiet(model.fit, X[:150], y[:150], X_val=X[150:], y_val=y[150:])
+    log = model.convergence_log_
+    assert model.stop_reason_ == "early_stopping"
+    looks = log["val_loss"][log["judged"]]
+    assert len(looks) - 1 - np.argmin(looks) == 3
+    assert np.all(np.diff(log["val_loss"])[~log["judged"][1:]] == 0)
+
+
+def test_a_level_ends_with_a_look():
+    X, y = smooth(70)
+    network = NeuralODE(width=3, n_cells=1, n_levels=2)
+    words = {"batch_size": 20, "iterations_per_batch": 1, "tol": 0.0}
+    model = regressor(network=network, curvature_solver="krylov", rank=3, **words)
+    quiet(model.set_params(max_iter=41).fit, X, y)
+    log = model.convergence_log_
+    last = np.flatnonzero(log["level"] == 0)[-1]
+    assert last == 20  # half of the iterations
+    assert log["judged"][last]
+    assert not log["judged"][:last].all()
+
+
+def test_many_rows_come_in_batches():
+    X, y = smooth(9000)
+    given, auto = (
+        quiet(regressor(batch_size=size, max_iter=2).fit, X, y)
+        for size in (2048, "auto")
+    )
+    np.testing.assert_array_equal(auto.predict(X[:9]), given.predict(X[:9]))
+    fewer = quiet(regressor(batch_size="auto", max_iter=2).fit, X[:8192], y[:8192])
+    whole = clone(fewer).set_params(batch_size=None)
+    quiet(whole.fit, X[:8192], y[:8192])
+    np.testing.assert_array_equal(fewer.predict(X[:9]), whole.predict(X[:9]))
+    assert fewer.n_work_units_ > 2 * given.n_work_units_
+
+
+def test_lbfgs_without_hidden_layers_is_the_output_layer():
+    X, y = smooth(40)
+    words = {"hidden_layer_sizes": (), "alpha_output": 1e-2}
+    expected = quiet(regressor(**words).fit, X, y)
+    found = quiet(regressor(solver="lbfgs_vpro", **words).fit, X, y)
+    np.testing.assert_allclose(found.predict(X), expected.predict(X), rtol=1e-12)
+
+
+# --- hard numbers --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1e-170, 1e160])
+def test_targets_of_any_size(size):
+    X, y = smooth(50)
+    expected = quiet(regressor(max_iter=3).fit, X, y).predict(X)
+    found = quiet(regressor(max_iter=3).fit, X, size * y).predict(X)
+    np.testing.assert_allclose(found / size, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_softmax_without_penalty_is_that_of_scikit_learn():
+    rng = np.random.RandomState(0)
+    X, y = rng.randn(90, 2), rng.randint(3, size=90)
+    model = VarProNetClassifier(
+        hidden_layer_sizes=(), alpha_output=0.0, scale=False, random_state=0
+    )
+    quiet(model.fit, X, y)
+    expected = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000).fit(X, y)
+    np.testing.assert_allclose(
+        model.predict_proba(X), expected.predict_proba(X), atol=1e-6
+    )
+
+
+def test_few_rows_and_a_singular_matrix_still_move():
+    X, y = smooth(10)
+    model = regressor(network=NeuralODE(width=8), max_iter=5, tol=0.0)
+    quiet(model.fit, X, y)
+    log = model.convergence_log_
+    assert model.n_iter_ == 5
+    assert np.isfinite(log["damping"]).all()
+    for level in (0, 1):  # the next one begins with interpolated weights
+        assert np.all(np.diff(log["loss"][log["level"] == level]) < 0)
+    assert model.loss_ < log["loss"][0] / 10
+
+
+def test_a_fitted_model_keeps_its_network():
+    X, y = smooth(40)
+    model = quiet(regressor(network=MLP((4,)), max_iter=2).fit, X, y)
+    before = model.predict(X)
+    model.set_params(network__activation="relu", network__hidden_layer_sizes=(5,))
+    np.testing.assert_array_equal(model.predict(X), before)
+    model.set_params(warm_start=True)
+    with pytest.raises(ValueError, match="warm_start=True continues with"):
+        model.fit(X, y)
+
+
+def test_a_class_is_no_network():
+    with pytest.raises(ValueError, match="got the class NeuralODE: call it"):
+        regressor(network=NeuralODE).fit(*smooth(10))
