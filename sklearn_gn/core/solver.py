@@ -14,7 +14,15 @@ solver.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+
+class Rows(NamedTuple):
+    """Weighted rows of a least-squares problem; padding has weight zero."""
+
+    x: Any  # (m, d)
+    y: Any  # (m, q) targets, or probabilities of the classes
+    weight: Any  # (m,), sum one
 
 
 class Report(NamedTuple):

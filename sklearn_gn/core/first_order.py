@@ -1,0 +1,67 @@
+"""First-order and quasi-Newton updates: optax under its own rules of promotion.
+
+The methods call optax through these functions only, inside their compiled steps.
+"""
+
+from functools import partial
+
+import jax
+import optax
+
+OPTIMISERS = {
+    "adam": optax.scale_by_adam(),
+    "sgd": optax.trace(decay=0.9, nesterov=True),
+}
+
+
+def zoom_line_search(max_steps):
+    """The line search for the strong Wolfe conditions, from step size 1."""
+    return optax.scale_by_zoom_linesearch(
+        max_linesearch_steps=max_steps, initial_guess_strategy="one"
+    )
+
+
+@partial(jax.jit, static_argnames="method")
+def start(method, parameters):
+    """Return the empty memory of an optimiser.
+
+    Parameters
+    ----------
+    method : str or optax.GradientTransformation
+        A name of ``OPTIMISERS``, or a transformation.
+    parameters : tree of arrays
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        return OPTIMISERS.get(method, method).init(parameters)
+
+
+def gradient_step(name, parameters, gradient, memory, learning_rate):
+    """Return the parameters after one step of "adam" or "sgd", and its memory."""
+    with jax.numpy_dtype_promotion("standard"):
+        move, memory = OPTIMISERS[name].update(gradient, memory)
+    new = jax.tree.map(lambda p, u: p - learning_rate * u, parameters, move)
+    return new, memory
+
+
+def line_search_step(method, parameters, value, gradient, memory, objective):
+    """Return the move of a quasi-Newton method with a line search, and its memory.
+
+    Parameters
+    ----------
+    method : optax.GradientTransformationExtraArgs
+    parameters, gradient : trees of arrays
+    value : scalar
+        Objective at ``parameters``.
+    memory : optax state
+    objective : callable
+        Maps parameters to the value.
+    """
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return method.update(
+            gradient,
+            memory,
+            parameters,
+            value=value,
+            grad=gradient,
+            value_fn=objective,
+        )
