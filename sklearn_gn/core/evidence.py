@@ -1,0 +1,194 @@
+r"""Evidence: penalties and noise level that the Gauss-Newton matrix chooses by itself.
+
+MacKay, "A practical Bayesian framework for backpropagation networks" (1992), with the
+Gauss-Newton matrix in place of the Hessian as in Foresee and Hagan (1997). The
+parameters stand in groups g of N_g numbers; with residuals r_i of rows of weight w_i
+and sum n_eff,
+
+.. math::
+    E = \frac\beta2 \sum_i w_i r_i^2 + \frac12 \sum_g \alpha_g |\theta_g|^2, \qquad
+    H = \beta J^T W J + \mathrm{diag}(\alpha).
+
+The number of well-determined parameters of a group is
+:math:`\gamma_g = N_g - \alpha_g \mathrm{tr}(H^{-1})_g`; at a maximum of the evidence
+:math:`\alpha_g = \gamma_g / |\theta_g|^2` and
+:math:`\beta = (n_{eff} - \sum_g \gamma_g) / \sum_i w_i r_i^2`, and an update sets both
+so. For the cross-entropy J^T W J becomes J^T W Lambda J with the covariance Lambda of
+the probabilities, and beta is one.
+
+Parameters of group -1 are free: they have no penalty, and all of them count as
+well determined. Weights count as repetitions of rows. All functions work on arrays of
+NumPy and, with ``xp=jax.numpy``, inside compiled functions.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
+
+
+class Curvature(NamedTuple):
+    """What the evidence takes from the Gauss-Newton matrix H."""
+
+    gamma: Any  # (G,) well-determined parameters of every group
+    n_free: Any  # parameters without a penalty
+    log_det: Any  # log det H less the sum of N_g log alpha_g
+
+
+def group_sums(values, groups, n_groups, xp=np):
+    """Sums of ``values`` over the groups, of shape (n_groups,); group -1 is left out.
+
+    Parameters
+    ----------
+    values : array of shape (N,)
+    groups : array of int of shape (N,)
+    n_groups : int
+    """
+    member = xp.asarray(groups)[None, :] == xp.arange(n_groups)[:, None]
+    return xp.sum(xp.where(member, values[None, :], 0), axis=1)
+
+
+def prior_precision(groups, alpha, xp=np):
+    """The precision of every parameter; zero where it is free."""
+    return xp.where(groups >= 0, alpha[xp.maximum(groups, 0)], 0)
+
+
+def primal_curvature(gram, groups, alpha, beta, xp=np):
+    """Curvature from the Gram matrix, for fewer parameters than rows.
+
+    Parameters
+    ----------
+    gram : array of shape (N, N)
+        J^T W J. With free parameters its block of these must not be singular.
+    groups : array of int of shape (N,)
+        Group of every parameter; -1 where it is free.
+    alpha : array of shape (G,)
+        Precisions of the groups.
+    beta : float
+        Precision of the noise; one for the cross-entropy.
+
+    Returns
+    -------
+    Curvature
+        NaN where H is singular to rounding.
+    """
+    precision = prior_precision(groups, alpha, xp)
+    root = _inverse_root(beta * gram + xp.diag(precision), xp)
+    inverse = root.T @ root
+    # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
+    share = beta * xp.sum(inverse * gram, axis=1)
+    log_det = -2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))
+    log_det = log_det - xp.sum(_log_of_penalised(precision, xp))
+    free = xp.sum(xp.where(groups < 0, 1.0, 0.0))
+    return Curvature(group_sums(share, groups, len(alpha), xp), free, log_det)
+
+
+def dual_curvature(rows, groups, alpha, beta, n_free=0, xp=np):
+    """Curvature from the rows, for fewer rows than parameters.
+
+    Parameters
+    ----------
+    rows : array of shape (m, N)
+        ``sqrt(W) J``; rows of weight zero may be there or not.
+    groups : array of int of shape (N,)
+        Group of every parameter; -1 where it is free.
+    alpha : array of shape (G,)
+        Precisions of the groups.
+    beta : float
+        Precision of the noise; one for the cross-entropy.
+    n_free : int
+        Number of free parameters, which must stand first.
+
+    Returns
+    -------
+    Curvature
+        Equal to that of :func:`primal_curvature` of ``rows.T @ rows``.
+    """
+    free, penalised, groups = rows[:, :n_free], rows[:, n_free:], groups[n_free:]
+    log_det = 0.0
+    if n_free:  # integrated out: what is left is orthogonal to their columns
+        q, r = xp.linalg.qr(free)
+        penalised = penalised - q @ (q.T @ penalised)
+        log_det = 2 * xp.sum(xp.log(xp.sqrt(beta) * xp.abs(xp.diagonal(r))))
+    scaled = penalised * xp.sqrt(beta / alpha[groups])[None, :]
+    root = _inverse_root(scaled @ scaled.T + xp.eye(len(rows), dtype=rows.dtype), xp)
+    share = xp.sum((root @ scaled) ** 2, axis=0)
+    log_det = log_det - 2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))
+    gamma = group_sums(share, groups, len(alpha), xp)
+    return Curvature(gamma, n_free, log_det)
+
+
+def log_evidence(curvature, energy, n_effective, beta, xp=np):
+    """Logarithm of the evidence of a least-squares problem.
+
+    Parameters
+    ----------
+    curvature : Curvature
+    energy : float
+        E, the weighted squares times ``beta / 2`` plus the penalties.
+    n_effective : float
+        Sum of the weights, times the number of targets.
+    beta : float
+        Precision of the noise.
+    """
+    return log_evidence_of_classes(curvature, energy) + n_effective / 2 * xp.log(
+        beta / (2 * np.pi)
+    )
+
+
+def log_evidence_of_classes(curvature, energy):
+    """Logarithm of the evidence of a cross-entropy, E included in ``energy``."""
+    return -energy - curvature.log_det / 2
+
+
+def updated_alpha(curvature, squares, xp=np):
+    """Precisions of the groups, within bounds.
+
+    Parameters
+    ----------
+    curvature : Curvature
+    squares : array of shape (G,)
+        Sums of squares of the parameters of every group.
+    """
+    tiny = np.finfo(np.float64).tiny
+    return xp.clip(curvature.gamma / xp.maximum(squares, tiny), SMALLEST, LARGEST)
+
+
+def updated_beta(curvature, square_error, n_effective, floor, xp=np):
+    """Precision of the noise.
+
+    Parameters
+    ----------
+    curvature : Curvature
+    square_error : float
+        Weighted sum of squares of the residuals.
+    n_effective : float
+        Sum of the weights, times the number of targets.
+    floor : float
+        Least variance of the noise: that of rounding errors.
+    """
+    freedom = n_effective - xp.sum(curvature.gamma) - curvature.n_free
+    # With as many parameters as rows the noise is not determined; one row remains.
+    freedom = xp.maximum(freedom, 1.0)
+    return 1 / xp.maximum(square_error / freedom, floor)
+
+
+def _log_of_penalised(precision, xp):
+    return xp.log(xp.where(precision > 0, precision, 1))
+
+
+def _inverse_root(matrix, xp):
+    """``R`` with ``R^T R`` the inverse of a matrix; NaN if not positive definite."""
+    eye = xp.eye(len(matrix), dtype=matrix.dtype)
+    if xp is np:
+        from scipy.linalg import solve_triangular
+
+        try:
+            factor = np.linalg.cholesky(matrix)
+        except np.linalg.LinAlgError:
+            return np.full_like(matrix, np.nan)
+        return solve_triangular(factor, eye, lower=True, check_finite=False)
+    from jax.scipy.linalg import solve_triangular
+
+    return solve_triangular(xp.linalg.cholesky(matrix), eye, lower=True)
