@@ -25,8 +25,8 @@ from sklearn_gn.callbacks import (
 from sklearn_gn.core.data import canonical_rows
 from sklearn_gn.core.fit_loop import LOG_COLUMNS
 from sklearn_gn.core.solver import Report
-from sklearn_gn.shallow_relu.search import SGGN
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
+from sklearn_gn.shallow_relu.algorithms import SGGN
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Adam, JointGN, SgGN, Solver
 
 SOLVERS = sorted(SHALLOW_RELU_SOLVERS)
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -37,8 +37,12 @@ def data(n=40, d=2, seed=0):
     return rng.randn(n, d), rng.randn(n)
 
 
-def make(solver="sggn", **changes):
-    settings = {"relocations": 4, "max_iter": 12, "random_state": 0, **changes}
+def make(solver="sggn", relocations=4, **changes):
+    if solver == "sggn":
+        solver = SgGN(relocations=relocations)
+    elif solver == "vpgn":
+        solver = JointGN(relocations=relocations)
+    settings = {"max_iter": 12, "random_state": 0, **changes}
     return ShallowReLURegressor(4, solver=solver, **settings)
 
 
@@ -183,7 +187,7 @@ def test_errors_leave_no_trace_on_the_estimator(interrupting):
 @quiet
 def test_best_iterate_is_returned_not_the_last():
     X, y = data()
-    model = make("adam", learning_rate=1.0, max_iter=30).fit(X, y)
+    model = make(Adam(learning_rate=1.0), max_iter=30).fit(X, y)
     log = model.convergence_log_["loss"]
     assert log[-1] > model.loss_
     assert model.loss_ <= log.min() * (1 + 1e-9)
@@ -304,8 +308,8 @@ def test_resumed_fit_equals_the_uninterrupted_one_bit_for_bit(tmp_path, solver):
     X, y = data()
     path = tmp_path / "fit.ckpt"
     # Adam's rate follows max_iter, so both runs must announce the same number.
-    whole = make(solver, n_starts=2).fit(X, y)
-    part = make(solver, n_starts=2).set_callbacks(Checkpoint(path, every=0))
+    whole = make(solver, n_init=2).fit(X, y)
+    part = make(solver, n_init=2).set_callbacks(Checkpoint(path, every=0))
     killed = part.set_params(max_time=1e-9).fit(X, y)
     assert killed.n_iter_ < whole.n_iter_
     resumed = part.set_params(max_time=None).fit(X, y)
@@ -320,7 +324,7 @@ def test_resumed_fit_equals_the_uninterrupted_one_bit_for_bit(tmp_path, solver):
 @quiet
 def test_resumed_fit_goes_on_with_its_own_draws_without_a_seed(tmp_path, seed):
     X, y = data()
-    model = make(init="random", n_starts=2, random_state=seed, max_iter=2)
+    model = make(init="random", n_init=2, random_state=seed, max_iter=2)
     model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
     first = model.fit(X, y).convergence_log_["loss"]
     second = model.set_params(max_iter=6).fit(X, y).convergence_log_["loss"]
@@ -332,10 +336,10 @@ def test_early_stopping_ends_a_start_and_not_the_fit():
     X, y = data(80)
     # A solver that takes its starts one after the other.
     model = make("lm", early_stopping=True, n_iter_no_change=2, max_iter=500)
-    model.set_params(n_starts=3)
+    model.set_params(n_init=3)
     model.fit(X, y)
     assert model.stop_reason_ == "early_stopping"
-    one = clone(model).set_params(n_starts=1).fit(X, y)
+    one = clone(model).set_params(n_init=1).fit(X, y)
     assert model.n_iter_ > one.n_iter_ + 4
     best = model.convergence_log_["val_loss"].min()
     assert best <= one.convergence_log_["val_loss"].min()
