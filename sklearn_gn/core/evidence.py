@@ -24,6 +24,7 @@ NumPy and, with ``xp=jax.numpy``, inside compiled functions.
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import lapack, solve_triangular
 
 SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
 
@@ -74,11 +75,9 @@ def primal_curvature(gram, groups, alpha, beta, xp=np):
         NaN where H is singular to rounding.
     """
     precision = prior_precision(groups, alpha, xp)
-    root = _inverse_root(beta * gram + xp.diag(precision), xp)
-    inverse = root.T @ root
+    inverse, log_det = _inverse(beta * gram + xp.diag(precision), xp)
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
     share = beta * xp.sum(inverse * gram, axis=1)
-    log_det = -2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))
     log_det = log_det - xp.sum(_log_of_penalised(precision, xp))
     free = xp.sum(xp.where(groups < 0, 1.0, 0.0))
     return Curvature(group_sums(share, groups, len(alpha), xp), free, log_det)
@@ -178,17 +177,27 @@ def _log_of_penalised(precision, xp):
     return xp.log(xp.where(precision > 0, precision, 1))
 
 
+def _inverse(matrix, xp):
+    """Inverse of a positive definite matrix and log det of it; NaN if it is not."""
+    if xp is not np:
+        root = _inverse_root(matrix, xp)
+        return root.T @ root, -2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))
+    factor, failed = lapack.dpotrf(matrix, lower=True)
+    if failed:
+        return np.full_like(matrix, np.nan), np.nan
+    log_det = 2 * np.sum(np.log(np.diagonal(factor)))
+    inverse, _ = lapack.dpotri(factor, lower=True, overwrite_c=True)
+    return np.tril(inverse) + np.tril(inverse, -1).T, log_det
+
+
 def _inverse_root(matrix, xp):
     """``R`` with ``R^T R`` the inverse of a matrix; NaN if not positive definite."""
     eye = xp.eye(len(matrix), dtype=matrix.dtype)
     if xp is np:
-        from scipy.linalg import solve_triangular
-
-        try:
-            factor = np.linalg.cholesky(matrix)
-        except np.linalg.LinAlgError:
+        factor, failed = lapack.dpotrf(matrix, lower=True)
+        if failed:
             return np.full_like(matrix, np.nan)
         return solve_triangular(factor, eye, lower=True, check_finite=False)
-    from jax.scipy.linalg import solve_triangular
+    from jax.scipy.linalg import solve_triangular as jax_solve_triangular
 
-    return solve_triangular(xp.linalg.cholesky(matrix), eye, lower=True)
+    return jax_solve_triangular(xp.linalg.cholesky(matrix), eye, lower=True)

@@ -1,0 +1,420 @@
+r"""Joint Gauss-Newton steps whose penalties and noise level the evidence chooses.
+
+The model has a linear term,
+
+    u(x) = c0 + S^T x + sum_i c_i relu(w_i . x + b_i),
+
+and a penalty for each group of parameters: the slopes S, the coefficients c, the biases
+b, and the weights of each feature. The intercept is free. One iteration:
+
+1. the Gauss-Newton matrix and the gradient, from the sums of the layer;
+2. a Levenberg-Marquardt step on the energy E of :mod:`sklearn_gn.core.evidence` at the
+   present penalties and noise: the damping is raised until E falls, then follows the
+   gain ratio by Nielsen's rule;
+3. the number of well-determined parameters of each group, and from it new penalties
+   and a new noise level.
+
+A fit ends when the log evidence has stopped rising, or when the noise is that of
+rounding errors. More neurons than the data need do no harm: penalties switch them off,
+and noise-free data of a network are recovered exactly. Neurons whose breaking
+hyperplane misses the data are taken into the linear term at the end.
+
+The matrix has a structure: with h_0 = 1 and y = (1, x), all columns of the Jacobian are
+combinations of the products ``h_i y_j``, whose Gram matrix is that of the layer in
+:mod:`sklearn_gn.shallow_relu.sggn` with one neuron that is always active. It is summed
+over the rows once, for all targets. At the sizes of tables this is all the work, in
+products that NumPy hands to BLAS: nothing is compiled.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from sklearn_gn.core import evidence
+from sklearn_gn.core.solver import Algorithm, Report
+from sklearn_gn.shallow_relu.network import ShallowReLU
+
+_BLOCK_ROWS = 2048  # whose products stay in the processor's cache
+_ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
+_EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
+_FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
+_RISE = 0.1  # of the log evidence in an iteration that counts as progress
+_PATIENCE = 3  # iterations without it after which a fit ends
+_MAX_TRIALS = 20  # dampings that one iteration tries
+_START_COEF = 0.1  # standard deviation of the first coefficients
+_START_RIDGE = 1e-3  # of the first linear fit, in rows
+
+
+class Shape(NamedTuple):
+    """Numbers of neurons, features and targets."""
+
+    n: int
+    d: int
+    q: int
+
+    @property
+    def n_linear(self):
+        """Parameters that enter linearly: intercept, slopes and coefficients."""
+        return (1 + self.d + self.n) * self.q
+
+    @property
+    def size(self):
+        """Number of all parameters."""
+        return self.n_linear + self.n * (1 + self.d)
+
+    def groups(self):
+        """Group of every parameter; -1 for the intercept, which is free."""
+        n, d, q = self
+        hyperplane = np.concatenate([[2], 3 + np.arange(d)])
+        parts = [
+            np.full(q, -1),
+            np.zeros(d * q),
+            np.ones(n * q),
+            np.tile(hyperplane, n),
+        ]
+        return np.concatenate(parts).astype(np.intp)
+
+    def split(self, theta):
+        """Return (c0, S) of shape (1 + d, q), c of (n, q) and (b, w) of (n, 1 + d)."""
+        n, d, q = self
+        linear, coef, hyperplanes = np.split(theta, [(1 + d) * q, self.n_linear])
+        return (
+            linear.reshape(1 + d, q),
+            coef.reshape(n, q),
+            hyperplanes.reshape(n, 1 + d),
+        )
+
+
+class Sums(NamedTuple):
+    """What an iteration needs of all rows."""
+
+    gram: np.ndarray  # (P, P)  J^T W J
+    slope: np.ndarray  # (P,)  J^T W r
+    error: float  # weighted sum of squares of the residuals
+
+
+class Posterior(NamedTuple):
+    """Covariance of the parameters of a fitted network, in scaled units."""
+
+    shape: Shape
+    theta: np.ndarray  # (P,)
+    covariance: np.ndarray  # (P, P)  H^-1
+    noise: float  # variance of an observation
+
+
+class EvidenceState(NamedTuple):
+    """State of a run."""
+
+    net: ShallowReLU
+    loss: float
+    theta: np.ndarray
+    alpha: np.ndarray  # precisions of the groups
+    beta: float  # precision of the noise
+    sums: Sums  # at theta
+    shift: float  # Levenberg-Marquardt damping, of the energy
+    log_evidence: float = -math.inf
+    gamma: np.ndarray | None = None
+    highest: float = -math.inf
+    waited: int = 0
+    iteration: int = 0
+
+
+# --- the model -----------------------------------------------------------------------
+
+
+def predict(theta, shape, x):
+    """Return the outputs of the network, of shape (m, q)."""
+    linear, coef, hyperplanes = shape.split(theta)
+    hidden = np.maximum(x @ hyperplanes[:, 1:].T + hyperplanes[:, 0], 0)
+    return linear[0] + x @ linear[1:] + hidden @ coef
+
+
+def jacobian_factor(theta, shape, x):
+    """Return the products ``h_i y_j`` of every row, of shape (m, (1 + n)(1 + d))."""
+    *_, hyperplanes = shape.split(theta)
+    y = np.concatenate([np.ones((len(x), 1)), x], axis=1)
+    active = np.ones((len(x), 1 + shape.n))
+    active[:, 1:] = y @ hyperplanes.T > 0
+    return (active[:, :, None] * y[:, None, :]).reshape(len(x), -1)
+
+
+def linear_combinations(theta, shape):
+    """Return U with ``factor @ U`` the columns (1, x, relu) of the Jacobian."""
+    n, d, _ = shape
+    *_, hyperplanes = shape.split(theta)
+    u = np.zeros((1 + n, 1 + d, 1 + d + n))
+    u[0, :, : 1 + d] = np.eye(1 + d)
+    neuron = np.arange(n)
+    u[1 + neuron, :, 1 + d + neuron] = hyperplanes
+    return u.reshape((1 + n) * (1 + d), -1)
+
+
+def sums_over_rows(theta, shape, rows):
+    """Return the Gauss-Newton matrix, the slope and the error at some parameters."""
+    width = (1 + shape.n) * (1 + shape.d)
+    gram, slope, error = np.zeros((width, width)), np.zeros((width, shape.q)), 0.0
+    for start in range(0, len(rows.x), _BLOCK_ROWS):
+        x, y, weight = (a[start : start + _BLOCK_ROWS] for a in rows)
+        root = np.sqrt(weight)[:, None]
+        factor = root * jacobian_factor(theta, shape, x)
+        residual = root * (y - predict(theta, shape, x))
+        gram += factor.T @ factor
+        slope += factor.T @ residual
+        error += np.sum(residual**2)
+    return _in_parameters(theta, shape, gram, slope, error)
+
+
+def _in_parameters(theta, shape, gram, slope, error):
+    """Sums in the parameters, from those of the products ``h_i y_j``."""
+    n, d, q = shape
+    _, coef, _ = shape.split(theta)
+    u = linear_combinations(theta, shape)
+    moved = slice(1 + d, None)  # the products of the neurons that move
+    coef = np.repeat(coef, 1 + d, axis=0)
+    half = gram @ u
+    linear = np.kron(u.T @ half, np.eye(q))
+    cross = half[moved].T[:, None, :] * coef.T[None, :, :]
+    cross = cross.reshape(shape.n_linear, n * (1 + d))
+    hidden = gram[moved, moved] * (coef @ coef.T)
+    whole = np.block([[linear, cross], [cross.T, hidden]])
+    down = np.concatenate([(u.T @ slope).ravel(), np.sum(coef * slope[moved], axis=1)])
+    return Sums(whole, down, float(error))
+
+
+# --- the iteration -------------------------------------------------------------------
+
+
+def init(rows, net, options):
+    """Start with the linear fit, and with small random coefficients of the neurons."""
+    shape = Shape(len(net.hyperplanes), rows.x.shape[1], rows.y.shape[1])
+    rng = np.random.RandomState(int(options.seed))
+    tiny = np.finfo(np.float64).tiny
+    y = np.concatenate([np.ones((len(rows.x), 1)), rows.x], axis=1)
+    weighted = rows.weight[:, None] * y
+    ridge = _START_RIDGE * np.eye(1 + shape.d) / options.n_effective
+    linear = np.linalg.solve(y.T @ weighted + ridge, weighted.T @ rows.y)
+    size = math.sqrt(
+        max(float(rows.weight @ np.sum(rows.y**2, axis=1)) / shape.q, tiny)
+    )
+    given = np.any(net.coef != 0)
+    drawn = _START_COEF * size * rng.standard_normal((shape.n, shape.q))
+    coef = net.coef if given else drawn
+    theta = np.concatenate([linear.ravel(), coef.ravel(), net.hyperplanes.ravel()])
+    sums = sums_over_rows(theta, shape, rows)
+    alpha = np.ones(3 + shape.d)
+    alpha[:2] = 1 / size**2
+    return EvidenceState(
+        net=network_of(theta, shape, net),
+        loss=sums.error / 2,
+        theta=theta,
+        alpha=alpha,
+        beta=1 / max(sums.error / shape.q, _EXACT),
+        sums=sums,
+        shift=1.0,
+    )
+
+
+def step(rows, state, options):
+    """One accepted step at fixed penalties, then new penalties."""
+    shape = Shape(len(state.net.hyperplanes), rows.x.shape[1], rows.y.shape[1])
+    before = state
+    # 1. a step with the Gauss-Newton matrix at the present penalties
+    found = accepted_step(rows, shape, state, options)
+    if found is None:
+        return state, _report(state, shape, options.n_effective, "line_search")
+    theta, used, shift, length, gain, trials = found
+    # 2. the Gauss-Newton matrix at the new point
+    sums = sums_over_rows(theta, shape, rows)
+    state = state._replace(
+        theta=theta, sums=sums, shift=shift, iteration=state.iteration + 1
+    )
+    # 3. the penalties that the evidence chooses there
+    state, report = updated(shape, state, options)
+    return state, report._replace(
+        step_size=length,
+        damping=used / (before.beta * options.n_effective),
+        gain_ratio=float(gain),
+        inner_iterations=trials,
+    )
+
+
+def accepted_step(rows, shape, state, options):
+    """Return the first step that lowers the energy, or None.
+
+    Returns
+    -------
+    theta : ndarray of shape (P,)
+        The new parameters.
+    used, shift : float
+        Damping of this step, and that with which the next iteration begins.
+    length, gain : float
+        Length of the step, and actual over predicted reduction.
+    trials : int
+    """
+    sums = state.sums
+    precision = evidence.prior_precision(shape.groups(), state.alpha)
+    scale = state.beta * options.n_effective
+    down = scale * sums.slope - precision * state.theta
+    matrix = scale * sums.gram + np.diag(precision)
+    solve = _solver(matrix, _ROUNDING * scale * np.trace(sums.gram), int(options.rank))
+    before = _energy(sums.error, state.theta, precision, scale)
+    fixed = options.damping is not None
+    shift = scale * float(options.damping) if fixed else state.shift
+    share = 1.0
+    for trials in range(1, _MAX_TRIALS + 1):
+        move = solve(shift, down)
+        if move is not None:
+            move = share * move
+            theta = state.theta + move
+            error = _error(theta, shape, rows)
+            actual = before - _energy(error, theta, precision, scale)
+            if actual > 0:
+                gain = actual / (move @ down - move @ (matrix @ move) / 2)
+                after = shift * max(1 / 3, 1 - (2 * gain - 1) ** 3)  # Nielsen's rule
+                length = float(np.linalg.norm(move))
+                return theta, shift, after, length, gain, trials
+        shift, share = (shift, share / 2) if fixed else (4 * shift, 1.0)
+    return None
+
+
+def _solver(matrix, floor, rank):
+    """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (P, P)
+    floor : float
+        Least shift, at rounding level.
+    rank : int
+        Most eigenvectors, those of the largest eigenvalues, along which a solution
+        goes.
+    """
+    if rank < len(matrix):
+        values, vectors = np.linalg.eigh(matrix)
+        values, vectors = values[-rank:], vectors[:, -rank:]
+        return lambda shift, right: (
+            vectors @ (vectors.T @ right / (values + shift + floor))
+        )
+
+    def solve(shift, right):
+        damped = matrix.copy()
+        damped[np.diag_indices_from(damped)] += shift + floor
+        try:
+            factor = cho_factor(damped, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            return None
+        return cho_solve(factor, right, check_finite=False)
+
+    return solve
+
+
+def updated(shape, state, options):
+    """Return state and report with the penalties that the evidence chooses here."""
+    sums, n_effective = state.sums, options.n_effective
+    n_numbers = n_effective * shape.q
+    groups = shape.groups()
+    found = curvature(sums, groups, state.alpha, state.beta, n_effective)
+    precision = evidence.prior_precision(groups, state.alpha)
+    energy = _energy(sums.error, state.theta, precision, state.beta * n_effective)
+    value = float(evidence.log_evidence(found, energy, n_numbers, state.beta))
+    stop = None if math.isfinite(value) else "non_finite"
+    state = state._replace(log_evidence=value, gamma=found.gamma)
+    if state.iteration >= _FIRST_UPDATE and stop is None:
+        squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
+        square_error = n_effective * sums.error
+        beta = evidence.updated_beta(found, square_error, n_numbers, _EXACT)
+        state = state._replace(
+            alpha=evidence.updated_alpha(found, squares), beta=float(beta)
+        )
+        rose = value > state.highest + _RISE
+        waited = 0 if rose else state.waited + 1
+        state = state._replace(highest=max(value, state.highest), waited=waited)
+        if 1 / state.beta <= _EXACT:
+            stop = "rounding"
+        elif waited >= _PATIENCE:
+            stop = "tol"
+    net = network_of(state.theta, shape, state.net)
+    state = state._replace(net=net)
+    report = _report(state, shape, n_effective, stop)
+    return state._replace(loss=report.loss), report
+
+
+def curvature(sums, groups, alpha, beta, n_effective):
+    """Curvature of the evidence, of a matrix that is positive definite in rounding."""
+    gram = n_effective * sums.gram
+    gram = gram + _ROUNDING * np.trace(gram) * np.eye(len(gram))
+    return evidence.primal_curvature(gram, groups, alpha, beta)
+
+
+def _report(state, shape, n_effective, stop):
+    precision = evidence.prior_precision(shape.groups(), state.alpha)
+    scale = state.beta * n_effective
+    down = state.sums.slope - precision * state.theta / scale
+    gamma = math.nan if state.gamma is None else float(np.sum(state.gamma)) + shape.q
+    return Report(
+        loss=_energy(state.sums.error, state.theta, precision, scale) / scale,
+        grad_norm=float(np.linalg.norm(down)),
+        stop=stop,
+        extra={
+            "log_evidence": state.log_evidence,
+            "n_effective_parameters": gamma,
+            "noise_std": math.sqrt(1 / state.beta),
+        },
+    )
+
+
+def _energy(error, theta, precision, scale):
+    return scale * error / 2 + float(np.sum(precision * theta**2)) / 2
+
+
+def _error(theta, shape, rows):
+    """Weighted sum of squares of the residuals."""
+    residual = rows.y - predict(theta, shape, rows.x)
+    return float(rows.weight @ np.sum(residual**2, axis=1))
+
+
+# --- the network ---------------------------------------------------------------------
+
+
+def network_of(theta, shape, before):
+    """Return the network with ``|w_i| = 1``; neurons without direction are inactive."""
+    linear, coef, hyperplanes = shape.split(theta)
+    norm = np.linalg.norm(hyperplanes[:, 1:], axis=1, keepdims=True)
+    usable = norm > np.finfo(np.float64).tiny
+    unit = np.where(usable, hyperplanes / np.where(usable, norm, 1), before.hyperplanes)
+    # Without a direction it is a constant.
+    constant = np.where(usable[:, 0], 0, np.maximum(hyperplanes[:, 0], 0)) @ coef
+    return ShallowReLU(
+        hyperplanes=unit,
+        coef=np.where(usable, coef * norm, 0),
+        intercept=linear[0] + constant,
+        alive=np.array(before.alive),
+        slope=linear[1:],
+    )
+
+
+def pruned(net, rows):
+    """Return the network without neurons whose hyperplane misses the rows.
+
+    A neuron that is active in all rows of positive weight is linear there, and joins
+    the linear term; one that is active in none of them is left out. Predictions for the
+    rows stay the same.
+    """
+    x = rows.x[rows.weight > 0]
+    n_active = np.zeros(len(net.hyperplanes), dtype=np.intp)
+    for start in range(0, len(x), _BLOCK_ROWS):
+        block = x[start : start + _BLOCK_ROWS]
+        active = net.hyperplanes[:, 0] + block @ net.hyperplanes[:, 1:].T > 0
+        n_active += active.sum(axis=0)
+    always = n_active == len(x)
+    taken = np.where(always[:, None], net.coef, 0)
+    return net._replace(
+        coef=np.where((always | (n_active == 0))[:, None], 0, net.coef),
+        intercept=net.intercept + net.hyperplanes[:, 0] @ taken,
+        slope=net.slope + net.hyperplanes[:, 1:].T @ taken,
+    )
+
+
+EVIDENCE_GN = Algorithm("vpgn", init, step)

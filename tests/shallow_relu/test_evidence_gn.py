@@ -1,0 +1,217 @@
+"""Joint steps with the penalties of the evidence, against dense formulas."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sklearn_gn.core import evidence
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu import evidence_gn
+from sklearn_gn.shallow_relu.evidence_gn import Shape
+from sklearn_gn.shallow_relu.starts import initial_network, random_hyperplanes
+
+
+def problem(m=60, shape=(4, 3, 2), seed=0):
+    shape = Shape(*shape)
+    rng = np.random.default_rng(seed)
+    theta = rng.standard_normal(shape.size)
+    weight = rng.uniform(size=m)
+    rows = Rows(
+        rng.standard_normal((m, shape.d)),
+        rng.standard_normal((m, shape.q)),
+        weight / weight.sum(),
+    )
+    return shape, theta, rows
+
+
+def options(rows, **changes):
+    settings = {
+        "n_effective": float(len(rows.x)),
+        "seed": 0,
+        "rank": 10**6,
+        "damping": None,
+    }
+    return SimpleNamespace(**settings | changes)
+
+
+def start(rows, n=8, seed=0):
+    rng = np.random.RandomState(seed)
+    hyperplanes = random_hyperplanes(rows.x, np.cumsum(rows.weight), n, rng)
+    return initial_network(hyperplanes, 0, rows.y.shape[1], np.float64)
+
+
+def run(rows, net, opt, n_steps=200):
+    state = evidence_gn.init(rows, net, opt)
+    for _ in range(n_steps):
+        state, report = evidence_gn.step(rows, state, opt)
+        if report.stop is not None:
+            break
+    return state, report
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 1), (5, 1, 1), (3, 2, 2)])
+def test_sums_are_those_of_automatic_differentiation(float64, shape):
+    shape, theta, rows = problem(shape=shape)
+
+    def outputs(theta):
+        linear, coef, hyperplanes = shape.split(theta)
+        hidden = jnp.maximum(rows.x @ hyperplanes[:, 1:].T + hyperplanes[:, :1].T, 0)
+        return linear[:1] + rows.x @ linear[1:] + hidden @ coef
+
+    np.testing.assert_allclose(
+        evidence_gn.predict(theta, shape, rows.x), outputs(theta), rtol=1e-12
+    )
+    jacobian = np.asarray(jax.jacfwd(outputs)(jnp.asarray(theta)))
+    residual = rows.y - outputs(theta)
+    found = evidence_gn.sums_over_rows(theta, shape, rows)
+    gram = np.einsum("kqi,k,kqj->ij", jacobian, rows.weight, jacobian)
+    slope = np.einsum("kqi,k,kq->i", jacobian, rows.weight, residual)
+    np.testing.assert_allclose(found.gram, gram, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.slope, slope, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        found.error, rows.weight @ residual**2 @ np.ones(shape.q)
+    )
+
+
+def test_blocks_of_rows_change_nothing(monkeypatch):
+    shape, theta, rows = problem()
+    whole = evidence_gn.sums_over_rows(theta, shape, rows)
+    monkeypatch.setattr(evidence_gn, "_BLOCK_ROWS", 7)
+    for a, b in zip(evidence_gn.sums_over_rows(theta, shape, rows), whole, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-14)
+
+
+def noisy(m=120, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (m, 2))
+    y = np.abs(x[:, :1] - 0.2) + 0.5 * x[:, 1:] + 0.1 * rng.standard_normal((m, 1))
+    return Rows(x, y, np.full(m, 1 / m))
+
+
+def test_step_lowers_the_energy_at_its_penalties():
+    rows = noisy()
+    opt = options(rows)
+    state = evidence_gn.init(rows, start(rows), opt)
+    shape = Shape(8, 2, 1)
+    for _ in range(12):
+        precision = evidence.prior_precision(shape.groups(), state.alpha)
+        scale = state.beta * opt.n_effective
+
+        def energy(theta, precision=precision, scale=scale):
+            error = evidence_gn.sums_over_rows(theta, shape, rows).error
+            return scale * error / 2 + np.sum(precision * theta**2) / 2
+
+        before = state.theta
+        state, _ = evidence_gn.step(rows, state, opt)
+        assert energy(state.theta) < energy(before)
+
+
+def test_end_is_a_fixed_point_of_the_penalties():
+    rows = noisy()
+    opt = options(rows)
+    state, report = run(rows, start(rows), opt)
+    assert report.stop == "tol"
+    for _ in range(300):  # until penalties no longer move
+        state, report = evidence_gn.step(rows, state, opt)
+        if report.stop == "line_search":
+            break
+    shape = Shape(8, 2, 1)
+    groups = shape.groups()
+    gram = opt.n_effective * state.sums.gram
+    hessian = state.beta * gram + np.diag(evidence.prior_precision(groups, state.alpha))
+    inverse = np.linalg.inv(hessian)
+    for g, alpha in enumerate(state.alpha):
+        own = groups == g
+        gamma = own.sum() - alpha * np.trace(inverse[np.ix_(own, own)])
+        square = np.sum(state.theta[own] ** 2)
+        if alpha < evidence.LARGEST:
+            assert alpha * square == pytest.approx(gamma, rel=1e-2, abs=1e-2)
+    freedom = len(rows.x) - 1 - np.sum(state.gamma)
+    noise = opt.n_effective * state.sums.error / freedom
+    assert 1 / state.beta == pytest.approx(noise, rel=1e-3)
+
+
+def test_noise_level_is_found():
+    rows = noisy(m=2000)
+    state, _ = run(rows, start(rows), options(rows))
+    assert 1 / np.sqrt(state.beta) == pytest.approx(0.1, rel=0.05)
+
+
+def test_weights_are_repetitions():
+    rows = noisy()
+    count = 1 + np.arange(len(rows.x)) % 3
+    weight = count / count.sum()
+    repeated = np.repeat(np.arange(len(rows.x)), count)
+    many = Rows(
+        rows.x[repeated], rows.y[repeated], np.full(len(repeated), 1 / len(repeated))
+    )
+    net = start(rows)
+    opt = options(rows, n_effective=float(count.sum()))
+    a, _ = run(rows._replace(weight=weight), net, opt, 15)
+    b, _ = run(many, net, opt, 15)
+    np.testing.assert_allclose(a.theta, b.theta, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(a.log_evidence, b.log_evidence, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_network_without_noise_is_recovered_to_rounding(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (1000, 2))
+    normal = rng.standard_normal((3, 2))
+    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
+    point = rng.uniform(-0.7, 0.7, (3, 2))
+    hidden = np.maximum(x @ normal.T - np.sum(normal * point, axis=1), 0)
+    y = hidden @ rng.standard_normal((3, 1))
+    rows = Rows(x, y, np.full(1000, 1e-3))
+    _, report = run(rows, start(rows, n=12, seed=seed), options(rows))
+    assert report.stop == "rounding"
+    assert report.loss < 1e-28 * np.mean(y**2)
+
+
+def test_pruning_leaves_predictions_as_they_are():
+    rows = noisy()
+    state, _ = run(rows, start(rows), options(rows), 5)
+    net = state.net._replace(
+        hyperplanes=np.concatenate(
+            [state.net.hyperplanes[:6], [[9.0, 1.0, 0.0], [-9.0, 1.0, 0.0]]]
+        )
+    )
+
+    def outputs(net):
+        hidden = rows.x @ net.hyperplanes[:, 1:].T + net.hyperplanes[:, 0]
+        return net.intercept + rows.x @ net.slope + np.maximum(hidden, 0) @ net.coef
+
+    found = evidence_gn.pruned(net, rows)
+    np.testing.assert_allclose(outputs(found), outputs(net), rtol=1e-12, atol=1e-14)
+    assert not found.coef[6:].any()
+
+
+def test_fixed_damping_is_the_shift_of_the_matrix_of_the_loss():
+    rows = noisy()
+    opt = options(rows, damping=0.3)
+    state = evidence_gn.init(rows, start(rows), opt)
+    shape = Shape(8, 2, 1)
+    scale = state.beta * opt.n_effective
+    precision = evidence.prior_precision(shape.groups(), state.alpha) / scale
+    matrix = state.sums.gram + np.diag(precision + 0.3)
+    expected = np.linalg.solve(matrix, state.sums.slope - precision * state.theta)
+    new, report = evidence_gn.step(rows, state, opt)
+    assert report.damping == pytest.approx(0.3)
+    np.testing.assert_allclose(new.theta - state.theta, expected, rtol=1e-8, atol=1e-12)
+
+
+def test_rank_bounds_the_directions_of_a_step():
+    rows = noisy()
+    opt = options(rows, rank=3)
+    state = evidence_gn.init(rows, start(rows), opt)
+    shape = Shape(8, 2, 1)
+    precision = evidence.prior_precision(shape.groups(), state.alpha)
+    matrix = state.beta * opt.n_effective * state.sums.gram + np.diag(precision)
+    _, vectors = np.linalg.eigh(matrix)
+    new, _ = evidence_gn.step(rows, state, opt)
+    move = new.theta - state.theta
+    outside = move - vectors[:, -3:] @ (vectors[:, -3:].T @ move)
+    assert np.linalg.norm(outside) < 1e-10 * np.linalg.norm(move)
