@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
-from sklearn_gn.core.estimator import GaussNewtonEstimator
+from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.networks import CNN, MLP, NeuralODE
@@ -157,6 +157,7 @@ class _VarProNet(
             [start],
             loss_scale=scaling.loss_scale,
             val_loss=self._validation_loss(validation, scaling, options.model),
+            validation=validation,
         )
         self._run(
             run,
@@ -166,8 +167,8 @@ class _VarProNet(
                 "_fitted": (options.model, net, scaling),
                 **self._prediction_attributes(),
             },
+            set_fitted=lambda: self._set_fitted(run, rows, options, scaling),
         )
-        self._set_fitted(run, rows, options, scaling)
 
     def _network_object(self, n_features):
         network = self.network
@@ -570,6 +571,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
             random_state=random_state,
         )
 
+    @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
         """Fit the network to the data.
@@ -990,6 +992,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         )
         self.class_weight = class_weight
 
+    @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
         """Fit the network to the data.
