@@ -26,7 +26,7 @@ from sklearn_gn.core.solver import Algorithm, Report
 from sklearn_gn.varpro import batches, problem, training, trust_region
 from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
-from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel
+from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel, krylov_dimension
 
 _FGN_DAMPING = 1.0
 _FGN_CG = 10
@@ -87,13 +87,15 @@ def try_full_step(model, net, spectral, rows, penalties, radius, damping, fracti
 
 def gn_step(rows, state, settings):
     """One accepted step of full Gauss-Newton."""
-    state, _ = training.enter_level(rows, state, settings)
+    state, _ = training.enter_level(state, settings)
     before = state
     batch, share = batches.current_batch(rows, settings, state.iteration)
     penalties = training.current_penalties(state.net.theta, batch, settings, share)
     net = jax.device_put(state.net)
     loss = float(problem.objective(settings.model, net, batch, penalties))
-    found = full_model(settings.model, net, batch, penalties, int(settings.rank))
+    found = full_model(
+        settings.model, net, batch, penalties, krylov_dimension(settings, net)
+    )
     attempt = partial(
         try_full_step, settings.model, net, found.spectral, batch, penalties
     )
@@ -172,17 +174,18 @@ def lbfgs_update(model, net, memory, rows, penalties):
 def lbfgs_step(rows, state, settings):
     """One step of L-BFGS on the reduced objective."""
     if not jax.tree.leaves(state.net.theta):
-        return training.output_layer_only(state)
-    state, _ = training.enter_level(rows, state, settings)
+        return training.nothing_to_train(state)
+    state, _ = training.enter_level(state, settings)
     before = state
     batch, share = batches.current_batch(rows, settings, state.iteration)
     penalties = training.current_penalties(state.net.theta, batch, settings, share)
     net, memory = jax.device_put((state.net, state.memory))
     # What it remembers belongs to one batch.
-    other = batch is not rows and state.iteration % settings.iterations_per_batch == 0
+    per_batch = settings.solver.iterations_per_batch
+    other = batch is not rows and state.iteration % per_batch == 0
     if memory is None or other:
         memory = first_order.start(_LBFGS, net.theta)
-    elif settings.gcv:
+    elif settings.cross_validated:
         memory = without_last_value(memory)
     # The value and gradient, unless they are known, and the new output layer.
     work = 1 if np.isfinite(memory[-1].value) else 3
@@ -258,21 +261,28 @@ def fgn_epoch(model, net, epoch, penalties, rate, damping, batch_size):
     return lax.fori_loop(jnp.int32(0), epoch.n_batches, update, net)
 
 
+def prepare_fgn(rows, settings):
+    """Put the rows on the device."""
+    if settings.damping == 0:
+        raise ValueError("damping=0.0: solver='fgn' needs a positive damping, or None.")
+    return training.prepare(rows, settings)
+
+
 def epoch_init(rows, net, settings):
     """The optimal output layer of some rows: that of all can cost many epochs."""
-    return training.init(rows, net, settings._replace(batch_size=np.int32(_START_ROWS)))
+    return training.init_from(_START_ROWS, rows, net, settings)
 
 
 def epoch_step(rows, state, settings, *, name):
     """One epoch, and the loss on all rows."""
-    state, _ = training.enter_level(rows, state, settings, _EPOCHS)
+    state, _ = training.enter_level(state, settings, _EPOCHS)
     penalties = training.current_penalties(state.net.theta, rows, settings)
     net, memory = jax.device_put((state.net, state.memory))
     epoch, b = batches.shuffled_epoch(rows, settings, state.iteration)
-    rate = settings.learning_rate
+    rate = np.asarray(settings.solver.learning_rate, settings.dtype)
     if name == "fgn":
         given = _FGN_DAMPING if settings.damping is None else settings.damping
-        damping = np.asarray(given, settings.tol.dtype)
+        damping = np.asarray(given, settings.dtype)
         net = fgn_epoch(settings.model, net, epoch, penalties, rate, damping, b)
     else:
         memory = first_order.start(name, net) if memory is None else memory
@@ -311,6 +321,7 @@ ALGORITHMS = (
         prepare=training.prepare,
         look=training.evaluate_last,
     ),
+    Algorithm("fgn", epoch_init, partial(epoch_step, name="fgn"), prepare=prepare_fgn),
     *(
         Algorithm(
             name,
@@ -318,6 +329,6 @@ ALGORITHMS = (
             partial(epoch_step, name=name),
             prepare=training.prepare,
         )
-        for name in ("adam", "sgd", "fgn")
+        for name in ("adam", "sgd")
     ),
 )

@@ -31,7 +31,8 @@ from sklearn_gn.varpro.inner import (
 )
 from sklearn_gn.varpro.problem import loss_curvature, penalty_matrix, penalty_product
 
-KRYLOV_TOL = 1e-2
+KRYLOV_TOL = 1e-2  # relative residual at which a Krylov space is large enough
+_KRYLOV_DIMENSION = 20
 _DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
 _DENSE_FLOATS = 2**27  # of the Jacobian
 
@@ -62,24 +63,34 @@ def reduced_model(net, rows, penalties, settings):
     """
     model, form = settings.model, curvature_form(settings, rows, net)
     if form == "krylov":
-        found = krylov_model(model, net, rows, penalties, int(settings.rank))
+        found = krylov_model(
+            model, net, rows, penalties, krylov_dimension(settings, net.theta)
+        )
         return found, 2 + 2 * int(found.inner_iterations)
     compute = primal_model if form == "primal" else dual_model
     work = dense_work(form, model.loss, net, rows)
     return compute(model, net, rows, penalties), work
 
 
+def krylov_dimension(settings, parameters):
+    """Return the largest dimension of the Krylov space for these parameters."""
+    rank = _KRYLOV_DIMENSION if settings.rank is None else settings.rank
+    return min(rank, dimension(parameters))
+
+
 def curvature_form(settings, rows, net):
     """Return how the Gauss-Newton matrix is met: "krylov", "primal" or "dual"."""
-    network, loss = settings.model
+    network, loss = settings.model.network, settings.model.loss
+    curvature = settings.solver.curvature
     n = dimension(net.theta)
     (m, n_classes), (p, q) = rows.y.shape, net.output.shape
-    inner_is_direct = loss == "squared" or is_direct(net.output)
-    if settings.curvature_solver == "krylov" or not inner_is_direct or n == 0:
+    if settings.rank is not None or curvature == "krylov":
+        return "krylov"
+    if n == 0 or not (loss == "squared" or is_direct(net.output)):
         return "krylov"
     n_dual = m * n_classes + net.output.size
     dual = getattr(network, "plain_penalty", True) and n_dual < n
-    if settings.curvature_solver == "dense":
+    if curvature == "dense":
         return "dual" if dual else "primal"
     per_row = min(q, p - 1) if loss == "squared" else q
     affordable = m * per_row * n <= _DENSE_FLOATS

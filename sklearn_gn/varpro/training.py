@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from sklearn_gn.core.solver import Report
-from sklearn_gn.varpro.batches import current_batch, n_batches
+from sklearn_gn.varpro import batches
 from sklearn_gn.varpro.inner import cross_validated_penalty, with_optimal_output
 from sklearn_gn.varpro.problem import Model, Net, Penalties, objective
 
@@ -16,22 +16,28 @@ EVALUATED_EVERY = 20  # work units on batches after which all rows are evaluated
 
 
 class Settings(NamedTuple):
-    """What the solvers are told, most of it as numpy scalars."""
+    """What a solver is told beside the rows."""
 
     model: Model
-    curvature_solver: str
-    alpha: np.ndarray
-    alpha_output: np.ndarray
-    gcv: bool  # whether alpha_output is chosen by generalised cross-validation
-    n_samples: np.ndarray  # that this needs: the sum of the weights as given
-    damping: np.ndarray  # fixed shift; negative: the trust region
-    rank: np.int32
+    solver: Any  # solver object of the estimator, with what only this solver needs
+    penalties: Penalties
+    damping: np.ndarray | None  # shift of the Gauss-Newton matrix; None: trust region
+    rank: int | None  # dimension of the Krylov space; None: the solver decides
     tol: np.ndarray
-    max_iter: np.int32
-    learning_rate: np.ndarray
-    batch_size: np.int32  # 0: all rows
-    iterations_per_batch: np.int32
+    max_iter: int
+    n_rows: int  # that have weight
+    n_samples: np.ndarray  # sum of the sample weights as they were given
     seed: np.int32
+
+    @property
+    def cross_validated(self):
+        """Whether the output penalty is chosen by generalised cross-validation."""
+        return self.penalties.output is None
+
+    @property
+    def dtype(self):
+        """Precision of the fit."""
+        return self.tol.dtype
 
 
 class TrainingState(NamedTuple):
@@ -59,10 +65,15 @@ def prepare(rows, settings):
 
 def init(rows, net, settings):
     """Return the start; its output layer is optimal for all rows or the first batch."""
+    return init_from(batches.batch_size(settings), rows, net, settings)
+
+
+def init_from(size, rows, net, settings):
+    """Return the start; its output layer is optimal for ``size`` rows, None for all."""
     net, model = jax.device_put(net), settings.model
     if not jax.tree.leaves(net.theta):  # then it is the solution
-        settings = settings._replace(batch_size=np.int32(0))
-    batch, share = current_batch(rows, settings, 0)
+        size = None
+    batch, share = batches.draw_batch(rows, size, 0, settings)
     penalties = current_penalties(net.theta, batch, settings, share)
     started, loss = with_optimal_output(model, net, batch, penalties)
     work = share
@@ -78,24 +89,29 @@ def init(rows, net, settings):
 
 
 def current_penalties(theta, rows, settings, share=1.0):
-    """The penalties as given, or with the better one for a share of the rows."""
-    alpha_output = settings.alpha_output
-    if settings.gcv:
-        n_samples = (settings.n_samples * share).astype(alpha_output.dtype)
-        alpha_output = cross_validated_penalty(settings.model, theta, rows, n_samples)
-    return Penalties(settings.alpha, alpha_output)
+    """Return the penalties, the output penalty as a share of all rows suggests it.
+
+    ``rows`` are that share. The suggestion is that of generalised cross-validation, if
+    it is asked for.
+    """
+    penalties = settings.penalties
+    if not settings.cross_validated:
+        return penalties
+    n_samples = (settings.n_samples * share).astype(settings.dtype)
+    chosen = cross_validated_penalty(settings.model, theta, rows, n_samples)
+    return penalties._replace(output=chosen)
 
 
-def patience_of(rows, settings, state):
+def patience_of(settings, state):
     """Iterations without a lower loss after which a level ends.
 
     With batches they make a sweep at least, in which all rows judge a few times.
     """
-    count = n_batches(rows, settings)
+    count = batches.n_batches(settings)
     if count == 1:
         return PATIENCE
     between = EVALUATED_EVERY * state.iteration / max(1.0, state.work)
-    return max(count * int(settings.iterations_per_batch), PATIENCE * between)
+    return max(count * settings.solver.iterations_per_batch, PATIENCE * between)
 
 
 def evaluate_when_due(rows, before, state, report, settings, *, evaluate=None):
@@ -121,7 +137,7 @@ def evaluate_when_due(rows, before, state, report, settings, *, evaluate=None):
     finite = math.isfinite(state.loss)
     state = state._replace(loss=before.loss, waited=before.waited)
     due = state.work - before.judged >= min(EVALUATED_EVERY, before.judged / 4)
-    due = due or level_ends(state, settings, patience_of(rows, settings, state))
+    due = due or level_ends(state, settings, patience_of(settings, state))
     if finite and not due:
         extra = {**log_columns(state), "judged": False}
         return state, report._replace(loss=before.loss, stop=None, extra=extra)
@@ -129,9 +145,7 @@ def evaluate_when_due(rows, before, state, report, settings, *, evaluate=None):
     tol = float(settings.tol)
     fell = loss < (1 - tol) * before.lowest or tol == 0
     waited = 0 if fell else before.waited + state.iteration - before.looked
-    tired = waited >= patience_of(rows, settings, state) and on_last_level(
-        state, settings
-    )
+    tired = waited >= patience_of(settings, state) and on_last_level(state, settings)
     stop = "tol" if tired else None
     stop = stop if math.isfinite(loss) else "non_finite"
     work = state.work + 1
@@ -152,7 +166,7 @@ def evaluate_last(rows, state, settings, *, optimal=with_optimal_output):
 
     ``optimal(model, net, rows, penalties)`` returns both.
     """
-    if n_batches(rows, settings) == 1 or state.judged == state.work:
+    if batches.batch_size(settings) is None or state.judged == state.work:
         return None
     penalties = current_penalties(state.net.theta, rows, settings)
     net, loss = optimal(settings.model, state.net, rows, penalties)
@@ -173,17 +187,17 @@ def level_ends(state, settings, patience):
     """Whether the next iteration belongs to a finer level."""
     if on_last_level(state, settings):
         return False
-    share = -(-int(settings.max_iter) // n_levels(settings))
+    share = -(-settings.max_iter // n_levels(settings))
     return state.waited >= patience or state.iteration >= share * (state.level + 1)
 
 
-def enter_level(rows, state, settings, patience=None):
+def enter_level(state, settings, patience=None):
     """Return the state, on a finer network where a level ends, and whether it does.
 
     ``patience`` is the number of iterations without a lower loss after which a level
     ends; if None, :func:`patience_of` says.
     """
-    patience = patience_of(rows, settings, state) if patience is None else patience
+    patience = patience_of(settings, state) if patience is None else patience
     ends = level_ends(state, settings, patience)
     return (_refined(state, settings) if ends else state), ends
 
@@ -202,7 +216,7 @@ def _refined(state, settings):
     )
 
 
-def output_layer_only(state):
+def nothing_to_train(state):
     """Return state and report where W is all there is: the start is the solution."""
     report = Report(
         loss=state.loss, grad_norm=0.0, stop="tol", extra=log_columns(state)

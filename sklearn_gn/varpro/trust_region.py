@@ -62,7 +62,7 @@ def find_step(state, attempt, settings):
     -------
     StepSearch
     """
-    cast = settings.tol.dtype.type
+    cast = settings.dtype.type
     eps = float(np.finfo(cast).eps)
 
     def attempt_floats(radius, fraction=1.0):
