@@ -25,7 +25,8 @@ from sklearn_gn.solvers import (
     FullGN,
     GNvpro,
 )
-from sklearn_gn.varpro import gnvpro, inner, reduced, training
+from sklearn_gn.varpro import gnvpro, inner, posterior, reduced, training
+from sklearn_gn.varpro.problem import Model
 
 
 def smooth(n=120, seed=0, noise=0.0):
@@ -689,3 +690,238 @@ def test_a_fitted_model_keeps_its_network():
 def test_a_class_is_no_network():
     with pytest.raises(ValueError, match="got the class NeuralODE: call it"):
         regressor(network=NeuralODE).fit(*smooth(10))
+
+
+# --- the solver and its settings -----------------------------------------------------
+
+
+def test_one_penalty_stands_for_both():
+    X, y = smooth(40)
+    one, pair = (
+        quiet(regressor(alpha=alpha, max_iter=2).fit, X, y)
+        for alpha in (1e-3, np.array([1e-3, 1e-3]))
+    )
+    np.testing.assert_array_equal(one.output_coef_, pair.output_coef_)
+    assert one.alpha_ == pair.alpha_ == (1e-3, 1e-3)
+    with pytest.raises(ValueError, match="alpha must be"):
+        classifier(alpha=(1e-3, "gcv")).fit(*rings())
+
+
+def test_a_rank_is_the_dimension_of_the_krylov_space():
+    X, y = smooth(40)
+    dense, few, many, more = (
+        quiet(regressor(rank=rank, max_iter=4, tol=0.0).fit, X, y)
+        for rank in (None, 3, 10**3, 10**12)
+    )
+    n_weights = sum(a.size for a in (*dense.coefs_, *dense.intercepts_))
+    assert dense.gram_spectrum_.shape == (n_weights,)
+    assert few.gram_spectrum_.shape == (3,)
+    assert few.convergence_log_["inner_iterations"].max() == 3
+    # More than there are dimensions has no effect.
+    assert many.gram_spectrum_.shape == (n_weights,)
+    np.testing.assert_array_equal(more.output_coef_, many.output_coef_)
+    krylov = regressor(hidden_layer_sizes=(12,), solver=GNvpro(curvature="krylov"))
+    assert quiet(krylov.fit, X, y).gram_spectrum_.shape == (20,)
+
+
+def test_a_grid_reaches_damping_rank_and_the_settings_of_a_solver():
+    X, y = smooth(60)
+    search = GridSearchCV(
+        regressor(max_iter=2), {"damping": [None, 1e-2], "rank": [None, 4]}, cv=2
+    )
+    quiet(search.fit, X, y)
+    scores = search.cv_results_["mean_test_score"]
+    assert len(np.unique(scores)) == 4
+    model = regressor(solver=Adam(), max_iter=2)
+    search = GridSearchCV(model, {"solver__learning_rate": [1e-3, 1e-1]}, cv=2)
+    quiet(search.fit, X, y)
+    first, second = search.cv_results_["mean_test_score"]
+    assert first != second
+    again = clone(search.best_estimator_).solver
+    assert again.learning_rate == search.best_params_["solver__learning_rate"]
+
+
+def test_a_solver_object_is_its_short_form_and_does_not_change():
+    X, y = rings(60)
+    for name, solver in NETWORK_CLASSIFIER_SOLVERS.items():
+        before = solver.get_params()
+        by_name, by_object = (
+            quiet(classifier(solver=given, max_iter=2).fit, X, y)
+            for given in (name, clone(solver))
+        )
+        np.testing.assert_array_equal(by_name.output_coef_, by_object.output_coef_)
+        assert solver.get_params() == before
+
+
+def test_damping_of_fgn_is_one_unless_it_is_given():
+    X, y = rings(60)
+    usual, one, ten = (
+        quiet(classifier(solver="fgn", damping=damping, max_iter=2).fit, X, y)
+        for damping in (None, 1.0, 10.0)
+    )
+    np.testing.assert_array_equal(usual.output_coef_, one.output_coef_)
+    assert not np.allclose(one.output_coef_, ten.output_coef_)
+    with pytest.raises(ValueError, match=r"damping=0.0: solver='fgn' needs a positive"):
+        classifier(solver="fgn", damping=0.0).fit(X, y)
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
+def test_batches_of_any_size_and_length(solver):
+    X, y = smooth(40)
+    large = clone(NETWORK_REGRESSOR_SOLVERS[solver])
+    large.set_params(batch_size=10**12, iterations_per_batch=10**12)
+    whole = clone(large).set_params(batch_size=None)
+    a, b = (quiet(regressor(solver=s, max_iter=2).fit, X, y) for s in (large, whole))
+    np.testing.assert_array_equal(a.output_coef_, b.output_coef_)
+    large.set_params(batch_size=20)
+    model = quiet(regressor(solver=large, max_iter=8, tol=0.0).fit, X, y)
+    assert np.isfinite(model.loss_)
+
+
+def test_mini_batches_of_any_size():
+    X, y = smooth(40)
+    a, b = (
+        quiet(regressor(solver=Adam(batch_size=size), max_iter=2).fit, X, y)
+        for size in (10**12, 40)
+    )
+    np.testing.assert_array_equal(a.output_coef_, b.output_coef_)
+
+
+def test_a_network_must_be_hashable():
+    class Unhashable(Polynomial):
+        __hash__ = None
+
+    with pytest.raises(ValueError, match="must be hashable"):
+        regressor(network=Unhashable()).fit(*smooth(10))
+
+
+# --- predictions read fitted state only ----------------------------------------------
+
+
+def test_parameters_of_the_device_and_precision_do_not_reach_predictions():
+    X, y = smooth(40)
+    fitted = quiet(regressor(max_iter=2).fit, X, y)
+    before = *fitted.predict(X, return_std=True), fitted.transform(X)
+    fitted.set_params(device="tpu", dtype="float32", alpha=1.0, scale=False)
+    after = *fitted.predict(X, return_std=True), fitted.transform(X)
+    for a, b in zip(after, before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    X, y = rings(60)
+    fitted = quiet(classifier(max_iter=2).fit, X, y)
+    before = fitted.predict_proba(X)
+    fitted.set_params(device="tpu", dtype="float32")
+    np.testing.assert_array_equal(fitted.predict_proba(X), before)
+
+
+def test_a_model_of_another_device_predicts_on_the_default_one():
+    X, y = smooth(40)
+    model = quiet(regressor(max_iter=2).fit, X, y)
+    before = model.predict(X, return_std=True)
+    model._computed_in = "float64", "tpu"  # as a pickle from such a machine has it
+    again = pickle.loads(pickle.dumps(model))
+    for a, b in zip(again.predict(X, return_std=True), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="device='tpu' is not available"):
+        regressor(device="tpu").fit(X, y)
+
+
+# --- error bars ----------------------------------------------------------------------
+
+
+def test_error_bars_are_computed_once_and_when_asked_for(monkeypatch):
+    X, y = smooth(60)
+    calls = []
+
+    def counted(*arguments):
+        calls.append(1)
+        return compute(*arguments)
+
+    compute = posterior.posterior
+    monkeypatch.setattr(posterior, "posterior", counted)
+    model = quiet(regressor(max_iter=3).fit, X, y)
+    model.predict(X)
+    assert not calls
+    copy = pickle.loads(pickle.dumps(model))
+    _, std = model.predict(X, return_std=True)
+    model.predict(X[:5], return_std=True)
+    assert len(calls) == 1
+    # A copy from before and one from after have the same.
+    for again in (copy, pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(again.predict(X, return_std=True)[1], std)
+    assert len(calls) == 2
+    # Then the training rows are given up.
+    wide = np.random.RandomState(0).rand(3000, 2)
+    model = quiet(regressor(max_iter=1).fit, wide, wide[:, 0])
+    before = len(pickle.dumps(model))
+    model.predict(wide[:2], return_std=True)
+    assert len(pickle.dumps(model)) < before - wide.nbytes
+
+
+def test_error_bars_count_rows_by_their_weights():
+    X, y = smooth(60, noise=0.1)
+    model = regressor(max_iter=5)
+    once = quiet(clone(model).fit, X, y)
+    double = quiet(clone(model).fit, X, y, sample_weight=np.full(60, 2.0))
+    twice = quiet(clone(model).fit, np.r_[X, X], np.r_[y, y])
+    bars = [m.predict(X, return_std=True)[1] for m in (once, double, twice)]
+    np.testing.assert_array_equal(bars[1], bars[2])
+    # But for the degrees of freedom, of which the data have 60 and 120.
+    ratio = bars[1] / bars[0]
+    assert ratio.max() == pytest.approx(ratio.min(), rel=1e-6)
+    assert 0.5 < ratio.max() < np.sqrt(0.5)
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "lbfgs_vpro"])
+@pytest.mark.parametrize("sizes", [(6,), (40, 40)])
+def test_error_bars_of_targets_of_any_size(sizes, solver):
+    X, y = smooth(50, noise=0.1)
+    model = regressor(hidden_layer_sizes=sizes, max_iter=3, scale=False, solver=solver)
+    expected = quiet(clone(model).fit, X, y).predict(X, return_std=True)[1]
+    large = quiet(clone(model).fit, X, 1e200 * y)
+    mean, std = large.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(std).all()
+    assert (std > 0).all()
+    assert 0.1 < np.median(std / 1e200) / np.median(expected) < 10
+
+
+# --- Ctrl-C --------------------------------------------------------------------------
+
+
+class NotToBeCompared(MLP):
+    """A network with which Python meets an interrupt where it is compared."""
+
+    interrupted = False
+
+    def __eq__(self, other):
+        if NotToBeCompared.interrupted:
+            raise KeyboardInterrupt
+        return super().__eq__(other)
+
+    def __hash__(self):
+        if NotToBeCompared.interrupted:
+            raise KeyboardInterrupt
+        return super().__hash__()
+
+
+def test_compiled_functions_do_not_compare_networks(monkeypatch):
+    X, y = smooth(40)
+    model = regressor(network=NotToBeCompared((4,)), max_iter=4)
+
+    class Begin(StopAfter):
+        def on_fit_task_end(self, estimator, context, **_):
+            monkeypatch.setattr(NotToBeCompared, "interrupted", True)
+            return False
+
+    quiet(model.set_callbacks(Begin(0)).fit, X, y)
+    assert model.n_iter_ == 4
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_equal_networks_make_one_model():
+    model = Model(MLP([3, 4]), "squared")
+    assert Model(MLP((3, 4)), "squared") is model
+    assert pickle.loads(pickle.dumps(model)) is model
+    assert Model(MLP((3, 4)), "cross_entropy") is not model
+    assert Model.__eq__ is object.__eq__
+    assert Model.__hash__ is object.__hash__
