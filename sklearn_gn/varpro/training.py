@@ -16,7 +16,7 @@ EVALUATED_EVERY = 20  # work units on batches after which all rows are evaluated
 
 
 class Settings(NamedTuple):
-    """What a solver is told beside the rows."""
+    """The settings of a fit: what a solver is given besides the rows."""
 
     model: Model
     solver: Any  # solver object of the estimator, with what only this solver needs
@@ -41,18 +41,18 @@ class Settings(NamedTuple):
 
 
 class TrainingState(NamedTuple):
-    """Network, objective, trust region, and the place in the schedule."""
+    """Network, loss, trust region, and the place in the schedule."""
 
     net: Net
     loss: float
     radius: float = math.nan
-    waited: int = 0
+    n_stalled: int = 0
     lowest: float = math.inf  # loss of the level, for methods whose loss may rise
     level: int = 0
     iteration: int = 0
     work: float = 0.0
-    judged: float = 0.0  # work when all rows judged last
-    looked: int = 0  # and the iteration
+    work_at_evaluation: float = 0.0  # of all rows, the last one
+    iteration_at_evaluation: int = 0
     spectrum: np.ndarray | None = None
     memory: Any = None  # what an optimiser carries from step to step
 
@@ -103,9 +103,9 @@ def current_penalties(theta, rows, settings, share=1.0):
 
 
 def patience_of(settings, state):
-    """Iterations without a lower loss after which a level ends.
+    """Return the number of iterations without a lower loss after which a level ends.
 
-    With batches they make a sweep at least, in which all rows judge a few times.
+    With batches it is a sweep at least, in which all rows are evaluated a few times.
     """
     count = batches.n_batches(settings)
     if count == 1:
@@ -115,12 +115,12 @@ def patience_of(settings, state):
 
 
 def evaluate_when_due(rows, before, state, report, settings, *, evaluate=None):
-    """State and report of an iteration on a batch, with the loss on all rows.
+    """Return state and report of an iteration on a batch, with the loss on all rows.
 
-    Losses of different batches do not compare, nor does the end of one end a fit: that
-    does a sweep without a lower loss on all rows. These judge when the work has grown
-    by a quarter, later whenever ``EVALUATED_EVERY`` units are spent, and before a finer
-    level. Until then the last loss stands.
+    Losses of different batches cannot be compared, and a batch that is fitted does not
+    end the fit; a sweep without a lower loss on all rows does. All rows are evaluated
+    when the work has grown by a quarter, later after every ``EVALUATED_EVERY`` units,
+    and before a finer level. In between the last loss stands.
 
     Parameters
     ----------
@@ -135,8 +135,9 @@ def evaluate_when_due(rows, before, state, report, settings, *, evaluate=None):
     """
     evaluate = evaluate or evaluate_last
     finite = math.isfinite(state.loss)
-    state = state._replace(loss=before.loss, waited=before.waited)
-    due = state.work - before.judged >= min(EVALUATED_EVERY, before.judged / 4)
+    state = state._replace(loss=before.loss, n_stalled=before.n_stalled)
+    last = before.work_at_evaluation
+    due = state.work - last >= min(EVALUATED_EVERY, last / 4)
     due = due or level_ends(state, settings, patience_of(settings, state))
     if finite and not due:
         extra = {**log_columns(state), "judged": False}
@@ -144,8 +145,9 @@ def evaluate_when_due(rows, before, state, report, settings, *, evaluate=None):
     net, loss = evaluate(rows, state, settings)
     tol = float(settings.tol)
     fell = loss < (1 - tol) * before.lowest or tol == 0
-    waited = 0 if fell else before.waited + state.iteration - before.looked
-    tired = waited >= patience_of(settings, state) and on_last_level(state, settings)
+    since = state.iteration - before.iteration_at_evaluation
+    n_stalled = 0 if fell else before.n_stalled + since
+    tired = n_stalled >= patience_of(settings, state) and on_last_level(state, settings)
     stop = "tol" if tired else None
     stop = stop if math.isfinite(loss) else "non_finite"
     work = state.work + 1
@@ -153,20 +155,20 @@ def evaluate_when_due(rows, before, state, report, settings, *, evaluate=None):
         net=net,
         loss=loss,
         lowest=min(loss, before.lowest),
-        waited=waited,
+        n_stalled=n_stalled,
         work=work,
-        judged=work,
-        looked=state.iteration,
+        work_at_evaluation=work,
+        iteration_at_evaluation=state.iteration,
     )
     return state, report._replace(loss=loss, stop=stop, extra=log_columns(state))
 
 
 def evaluate_last(rows, state, settings, *, optimal=with_optimal_output):
-    """The network that all rows make of that of a batch, and its loss; None if known.
+    """Return the network with an output layer for all rows, and its loss, if not known.
 
-    ``optimal(model, net, rows, penalties)`` returns both.
+    ``optimal(model, net, rows, penalties)`` returns both. None: the last report has them.
     """
-    if batches.batch_size(settings) is None or state.judged == state.work:
+    if batches.batch_size(settings) is None or state.work_at_evaluation == state.work:
         return None
     penalties = current_penalties(state.net.theta, rows, settings)
     net, loss = optimal(settings.model, state.net, rows, penalties)
@@ -174,12 +176,12 @@ def evaluate_last(rows, state, settings, *, optimal=with_optimal_output):
 
 
 def n_levels(settings):
-    """Number of levels of the network; one for networks that do not say."""
+    """Return the number of levels of the network, 1 if it defines none."""
     return getattr(settings.model.network, "n_levels", 1)
 
 
 def on_last_level(state, settings):
-    """Whether there is no finer network to come."""
+    """Whether no finer network follows."""
     return state.level + 1 >= n_levels(settings)
 
 
@@ -188,7 +190,7 @@ def level_ends(state, settings, patience):
     if on_last_level(state, settings):
         return False
     share = -(-settings.max_iter // n_levels(settings))
-    return state.waited >= patience or state.iteration >= share * (state.level + 1)
+    return state.n_stalled >= patience or state.iteration >= share * (state.level + 1)
 
 
 def enter_level(state, settings, patience=None):
@@ -203,13 +205,13 @@ def enter_level(state, settings, patience=None):
 
 
 def _refined(state, settings):
-    """The same function on a finer network; its loss differs a little."""
+    """Return the state with a finer network of the same function, nearly."""
     theta = settings.model.network.refine(jax.tree.map(np.asarray, state.net.theta))
     net = Net(jax.device_put(theta), state.net.output)
     return state._replace(
         net=net,
         level=state.level + 1,
-        waited=0,
+        n_stalled=0,
         lowest=math.inf,
         radius=math.nan,
         memory=None,
@@ -217,7 +219,7 @@ def _refined(state, settings):
 
 
 def nothing_to_train(state):
-    """Return state and report where W is all there is: the start is the solution."""
+    """Return state and report if W is all there is: the start is the solution."""
     report = Report(
         loss=state.loss, grad_norm=0.0, stop="tol", extra=log_columns(state)
     )
@@ -225,5 +227,5 @@ def nothing_to_train(state):
 
 
 def log_columns(state):
-    """Further columns of the log."""
+    """Return further columns of the log."""
     return {"work_units": state.work, "level": state.level, "judged": True}
