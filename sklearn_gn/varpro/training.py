@@ -164,9 +164,9 @@ def evaluate_when_due(rows, before, state, report, settings, *, evaluate=None):
 
 
 def evaluate_last(rows, state, settings, *, optimal=with_optimal_output):
-    """Return the network with an output layer for all rows, and its loss, if not known.
+    """Return the network with the output layer for all rows, and its loss.
 
-    ``optimal(model, net, rows, penalties)`` returns both. None: the last report has them.
+    ``optimal(model, net, rows, penalties)`` returns both. None if they are known.
     """
     if batches.batch_size(settings) is None or state.work_at_evaluation == state.work:
         return None
