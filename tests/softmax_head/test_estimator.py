@@ -1,5 +1,6 @@
 """FGNSoftmaxHead: optima, equivalences, hard data."""
 
+import dataclasses
 import pickle
 import warnings
 
@@ -18,11 +19,18 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.softmax_head import fgn
-from sklearn_gn.softmax_head import newton as fgn_newton
+from sklearn_gn.softmax_head import fgn, head, minibatch, newton, whitening
 from sklearn_gn.softmax_head.algorithms import ALGORITHMS
+from sklearn_gn.solvers import FGN, SGN, SOFTMAX_HEAD_SOLVERS, Adam, FGNNewton
 
 SOLVERS = ("fgn_newton", "fgn", "sgn", "adam")
+
+
+def solver_object(name, **settings):
+    """The solver of a short form, with those of the settings that it has."""
+    solver = clone(SOFTMAX_HEAD_SOLVERS[name])
+    known = solver.get_params()
+    return solver.set_params(**{k: v for k, v in settings.items() if k in known})
 
 
 def standardised(load):
@@ -92,10 +100,10 @@ def test_optimum_is_that_of_logistic_regression(load, alpha, weighted):
 def test_kronecker_preconditioner_reaches_the_same_optimum(monkeypatch):
     X, y = standardised(load_wine)
     blocks = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
-    monkeypatch.setattr(fgn_newton, "_BLOCK_FLOATS", 0)
+    monkeypatch.setattr(newton, "_BLOCK_FLOATS", 0)
     other = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
     np.testing.assert_allclose(other.coef_, blocks.coef_, atol=1e-6)
-    monkeypatch.setattr(fgn_newton, "_ROTATED", 0)
+    monkeypatch.setattr(whitening, "_ROTATED", 0)
     scaled = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
     np.testing.assert_allclose(scaled.coef_, blocks.coef_, atol=1e-6)
 
@@ -125,7 +133,11 @@ def test_full_batch_method_without_damping_is_newtons(solver):
     """Two classes, one batch, step one: both are Newton's method."""
     X, y = small(2)
     model = FGNSoftmaxHead(
-        solver, alpha=0.1, damping=1e-6, learning_rate=1.0, tol=0.0, max_iter=25
+        solver_object(solver, learning_rate=1.0),
+        alpha=0.1,
+        damping=1e-6,
+        tol=0.0,
+        max_iter=25,
     )
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model.set_params(max_iter=5).fit(X, y)
@@ -138,12 +150,13 @@ def test_full_batch_method_without_damping_is_newtons(solver):
 
 def test_sgn_and_fgn_of_full_rank_take_the_same_path():
     X, y = small(4, n=60)
-    words = {"batch_size": 16, "max_iter": 3, "learning_rate": 0.5, "random_state": 0}
+    own = {"batch_size": 16, "learning_rate": 0.5}
+    words = {"max_iter": 3, "random_state": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        a = FGNSoftmaxHead("fgn", rank=2, **words).fit(X, y)
-        b = FGNSoftmaxHead("fgn", rank=99, **words).fit(X, y)
-        c = FGNSoftmaxHead("sgn", **words).fit(X, y)
+        a = FGNSoftmaxHead(FGN(**own), rank=3, **words).fit(X, y)
+        b = FGNSoftmaxHead(FGN(**own), rank=10**12, **words).fit(X, y)
+        c = FGNSoftmaxHead(SGN(**own), **words).fit(X, y)
     np.testing.assert_array_equal(a.coef_, b.coef_)
     np.testing.assert_allclose(a.coef_, c.coef_, atol=1e-3)  # five steps of CG
 
@@ -157,7 +170,10 @@ def test_weights_equal_repetition(solver):
     X, y = small()
     times = np.random.RandomState(0).randint(0, 4, size=len(y))
     model = FGNSoftmaxHead(
-        solver, max_iter=8, batch_size=16, random_state=0, class_weight="balanced"
+        solver_object(solver, batch_size=16),
+        max_iter=8,
+        random_state=0,
+        class_weight="balanced",
     )
     a = clone(model).fit(X, y, sample_weight=times)
     b = clone(model).fit(np.repeat(X, times, axis=0), np.repeat(y, times))
@@ -173,7 +189,7 @@ def test_wide_rows_are_merged_and_ordered_by_content():
     weight = np.ones(len(y))
     weight[::2] = 2
     twice = np.flatnonzero(weight == 2)
-    model = FGNSoftmaxHead("fgn", max_iter=3, batch_size=16, random_state=0)
+    model = FGNSoftmaxHead(FGN(batch_size=16), max_iter=3, random_state=0)
     with pytest.warns(ConvergenceWarning):
         a = clone(model).fit(X, y, weight)
     Z, t = np.concatenate([X, X[twice]]), np.concatenate([y, y[twice]])
@@ -212,25 +228,19 @@ def test_labels_of_any_kind():
 def test_feature_grams_change_nothing(monkeypatch):
     X, y = small(3, n=64)
     X = np.tile(X, 8)  # more features than rows in a batch: the Grams are kept
-    model = FGNSoftmaxHead("fgn", max_iter=3, batch_size=16, random_state=0)
-    kept = []
-    prepare = fgn.prepare
+    model = FGNSoftmaxHead(FGN(batch_size=16), max_iter=3, random_state=0)
+    kept, real = [], minibatch.feature_grams
     monkeypatch.setattr(
-        fgn, "feature_grams", lambda x, b: kept.append(b) or real(x, b)
-    ) if (real := fgn.feature_grams) else None
+        minibatch, "feature_grams", lambda x, b: kept.append(b) or real(x, b)
+    )
     with pytest.warns(ConvergenceWarning):
         with_grams = clone(model).fit(X, y)
     assert kept == [16]
-    solver = fgn.FGN
-    plain = type(solver)(
-        "fgn",
-        solver.init,
-        solver.step,
-        prepare=lambda rows, options: prepare(rows, options, grams=False),
-    )
+    plain = dataclasses.replace(fgn.FGN, prepare=minibatch.prepare_rows)
     monkeypatch.setitem(ALGORITHMS, "fgn", plain)
     with pytest.warns(ConvergenceWarning):
         without = clone(model).fit(X, y)
+    assert kept == [16]
     np.testing.assert_allclose(with_grams.coef_, without.coef_, rtol=1e-10)
 
 
@@ -254,7 +264,9 @@ def test_warm_start_at_the_optimum_ends_at_once():
 def test_partial_fit_is_an_epoch_of_fit(solver):
     X, y = small()
     model = FGNSoftmaxHead(
-        solver, batch_size=16, random_state=0, max_iter=1, learning_rate=0.1
+        solver_object(solver, batch_size=16, learning_rate=0.1),
+        random_state=0,
+        max_iter=1,
     )
     with pytest.warns(ConvergenceWarning):
         whole = clone(model).fit(X, y)
@@ -284,7 +296,11 @@ def test_partial_fit_with_classes_missing_from_the_batch():
 
 def test_partial_fit_needs_a_mini_batch_solver():
     assert not hasattr(FGNSoftmaxHead(), "partial_fit")
+    assert not hasattr(FGNSoftmaxHead(FGNNewton()), "partial_fit")
     assert hasattr(FGNSoftmaxHead("adam"), "partial_fit")
+    assert hasattr(FGNSoftmaxHead(Adam()), "partial_fit")
+    with pytest.raises(ValueError, match="solver='fng' is unknown"):
+        FGNSoftmaxHead("fng").partial_fit([[0.0], [1.0]], [0, 1], classes=[0, 1])
     with pytest.raises(AttributeError) as info:
         FGNSoftmaxHead().partial_fit  # noqa: B018
     assert "'fgn', 'sgn' or 'adam'" in str(info.value.__cause__)
@@ -293,8 +309,12 @@ def test_partial_fit_needs_a_mini_batch_solver():
 @pytest.mark.parametrize("solver", ["fgn_newton", "sgn"])
 def test_a_resumed_fit_ends_as_an_uninterrupted_one(solver, tmp_path):
     X, y = small()
-    words = {"random_state": 0, "batch_size": 16, "tol": 1e-9, "shuffle": True}
-    model = FGNSoftmaxHead(solver, max_iter=12, **words)
+    model = FGNSoftmaxHead(
+        solver_object(solver, batch_size=16, shuffle=True),
+        max_iter=12,
+        tol=1e-9,
+        random_state=0,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         whole = clone(model).fit(X, y)
@@ -328,11 +348,11 @@ def test_a_search_over_damping_and_rank_compiles_each_rank_once():
     search = GridSearchCV(
         make_pipeline(
             StandardScaler(),
-            FGNSoftmaxHead("fgn", max_iter=2, batch_size=16, random_state=0),
+            FGNSoftmaxHead(FGN(batch_size=16), max_iter=2, random_state=0),
         ),
         {
             "fgnsoftmaxhead__damping": [0.1, 1.0, 10.0],
-            "fgnsoftmaxhead__rank": [0, 1],
+            "fgnsoftmaxhead__rank": [None, 2],
         },
         cv=4,
     )
@@ -351,7 +371,7 @@ def test_a_search_over_damping_and_rank_compiles_each_rank_once():
 def test_folds_of_newton_compile_once():
     X, y = small(3, n=120)
     FGNSoftmaxHead(random_state=0).fit(X[:70], y[:70])
-    kernels = fgn_newton.newton_direction, fgn_newton.start_epoch, fgn.evaluate
+    kernels = newton.whitened_newton_direction, newton.start_epoch, head.evaluate
     sizes = [kernel._cache_size() for kernel in kernels]
     for n in (68, 80, 100):
         FGNSoftmaxHead(alpha=n * 1e-4, random_state=0).fit(X[:n], y[:n])
@@ -464,8 +484,8 @@ def test_separable_classes_without_penalty_are_named():
 def test_dependent_features_without_penalty_change_no_optimum(
     extend, n_rotated, n_block_floats, monkeypatch
 ):
-    monkeypatch.setattr(fgn_newton, "_ROTATED", n_rotated)
-    monkeypatch.setattr(fgn_newton, "_BLOCK_FLOATS", n_block_floats)
+    monkeypatch.setattr(whitening, "_ROTATED", n_rotated)
+    monkeypatch.setattr(newton, "_BLOCK_FLOATS", n_block_floats)
     X, y = small(3, n=60)
     plain = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(X, y)
     more = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(extend(X), y)
@@ -536,9 +556,10 @@ def test_large_sparse_input_is_refused_with_advice():
     ("words", "message"),
     [
         ({"alpha": -1}, "alpha"),
-        ({"rank": -1}, "rank"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"learning_rate": 0}, "learning_rate"),
+        ({"rank": 0}, "rank"),
+        ({"solver": FGN(batch_size=0)}, "batch_size"),
+        ({"solver": SGN(learning_rate=0)}, "learning_rate"),
+        ({"solver": Adam(shuffle=2)}, "shuffle"),
         ({"solver": "fng"}, r"solver='fng' is unknown.*Did you mean 'fgn'"),
         ({"damping": -0.5}, "damping"),
     ],
@@ -551,9 +572,8 @@ def test_bad_parameters_are_named(words, message):
 
 def test_steps_that_are_too_long_are_no_convergence():
     X, y = small()
-    model = FGNSoftmaxHead(
-        "fgn", damping=1e-6, learning_rate=1.0, batch_size=8, random_state=0
-    )
+    solver = FGN(learning_rate=1.0, batch_size=8)
+    model = FGNSoftmaxHead(solver, damping=1e-6, random_state=0)
     with pytest.warns(ConvergenceWarning, match=r"diverged(.|\n)*raise damping"):
         model.fit(X, y)
     assert not model.converged_
@@ -562,7 +582,7 @@ def test_steps_that_are_too_long_are_no_convergence():
 
 def test_divergence_keeps_the_best_head_and_says_so():
     X, y = small()
-    model = FGNSoftmaxHead("adam", learning_rate=1e306, max_iter=5, random_state=0)
+    model = FGNSoftmaxHead(Adam(learning_rate=1e306), max_iter=5, random_state=0)
     with pytest.warns(ConvergenceWarning):
         model.fit(X, y)
     assert model.loss_ <= np.log(3) * (1 + 1e-12)
