@@ -686,12 +686,12 @@ def test_steps_are_timed_in_turn_and_their_memory_counted(monkeypatch):
     assert methods["fgn"]["runs"] == methods["fgn_uncached"]["runs"]
     for method in methods.values():
         assert len(method["runs"]) == 2
-        for run, adam, fgn in zip(
+        for run, by_adam, by_fgn in zip(
             method["runs"], methods["adam"]["runs"], methods["fgn"]["runs"], strict=True
         ):
             seconds = run["seconds_per_step"]
-            assert run["over_adam"] == seconds / adam["seconds_per_step"]
-            assert run["over_fgn"] == seconds / fgn["seconds_per_step"]
+            assert run["over_adam"] == seconds / by_adam["seconds_per_step"]
+            assert run["over_fgn"] == seconds / by_fgn["seconds_per_step"]
     memory = {m: methods[m]["summary"]["memory_mib"]["median"] for m in methods}
     assert min(memory.values()) > 64 * 48 * 4 / 2**20  # the features
     grams = 2 * 32 * 32 * 4 / 2**20
