@@ -366,9 +366,16 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         Raises
         ------
         ValueError
-            If the first call has no ``classes``, if a later one has others, or if y
-            holds a label that is not among them.
+            If the first call has no ``classes``, if a later one has others, if y holds
+            a label that is not among them, or if ``class_weight`` is "balanced".
         """
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs the labels of all pieces, which "
+                "partial_fit does not have. Compute the weights from all labels with "
+                "sklearn.utils.class_weight.compute_class_weight and give them as a "
+                "dict, or as sample_weight."
+            )
         solver = self._solver_object()
         algorithm = solver.algorithm(ALGORITHMS)
         first = not hasattr(self, "coef_")

@@ -587,3 +587,114 @@ def test_divergence_keeps_the_best_head_and_says_so():
         model.fit(X, y)
     assert model.loss_ <= np.log(3) * (1 + 1e-12)
     assert np.isfinite(model.predict_proba(X)).all()
+
+
+# --- changes between fits ------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_warm_start_without_intercept_has_none(solver):
+    X, y = small()
+    words = {"tol": 1e-9, "random_state": 0}
+    model = FGNSoftmaxHead(solver, warm_start=True, max_iter=20, **words)
+    assert model.fit(X, y).intercept_.any()
+    model.set_params(fit_intercept=False, max_iter=60).fit(X, y)
+    assert (model.intercept_ == 0).all()
+    if solver == "fgn_newton":
+        cold = FGNSoftmaxHead(fit_intercept=False, **words).fit(X, y)
+        np.testing.assert_allclose(model.coef_, cold.coef_, atol=1e-5)
+
+
+def test_partial_fit_without_intercept_has_none():
+    X, y = small()
+    model = FGNSoftmaxHead("fgn", random_state=0).partial_fit(X, y, classes=[0, 1, 2])
+    assert model.intercept_.any()
+    model.set_params(fit_intercept=False).partial_fit(X, y)
+    assert (model.intercept_ == 0).all()
+
+
+def test_partial_fit_does_not_balance_pieces():
+    X, y = small()
+    model = FGNSoftmaxHead("fgn", class_weight="balanced", random_state=0)
+    with pytest.raises(ValueError, match=r"class_weight='balanced'.*dict.*sample_w"):
+        model.partial_fit(X, y, classes=[0, 1, 2])
+    model.set_params(class_weight={0: 2.0}).partial_fit(X, y, classes=[0, 1, 2])
+    weighted = FGNSoftmaxHead("fgn", random_state=0)
+    weighted.partial_fit(X, y, [0, 1, 2], sample_weight=np.where(y == 0, 2.0, 1.0))
+    np.testing.assert_array_equal(model.coef_, weighted.coef_)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_predictions_read_no_parameter(n_classes):
+    X, y = small(n_classes)
+    model = FGNSoftmaxHead(random_state=0).fit(X, y)
+    before = model.decision_function(X), model.predict(X), model.predict_log_proba(X)
+    nonsense = {name: object() for name in model.get_params(deep=False)}
+    vars(model).update(nonsense)
+    after = model.decision_function(X), model.predict(X), model.predict_log_proba(X)
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# --- sizes ---------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("solver", ["fgn", "sgn", "adam"])
+def test_batches_of_more_rows_than_there_are_take_all(solver):
+    X, y = small()
+    model = FGNSoftmaxHead(max_iter=3, random_state=0)
+    huge, all_rows = (
+        clone(model).set_params(solver=solver_object(solver, batch_size=size)).fit(X, y)
+        for size in (10**12, 64)
+    )
+    np.testing.assert_array_equal(huge.coef_, all_rows.coef_)
+
+
+def test_batches_of_any_size_are_evaluated_in_blocks(float64):
+    n_features, n_classes = 4, 5000
+
+    def temporary_bytes(n_rows):
+        def shape(*sizes, dtype=np.float64):
+            return jax.ShapeDtypeStruct(sizes, dtype)
+
+        scalar = shape(dtype=np.int32)
+        rows = head.BatchedRows(
+            shape(n_rows, n_features),
+            shape(n_rows, dtype=np.int32),
+            shape(n_rows),
+            scalar,
+            scalar,
+        )
+        net = head.AffineHead(shape(n_features, n_classes), shape(n_classes))
+        lowered = head.evaluate.lower(net, rows, shape(1, 1), shape())
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    even = temporary_bytes(2**13)
+    logits = 2**13 * n_classes * 8
+    assert even < logits
+    for n_rows in (33 * 255, 8191):  # odd, and prime
+        assert temporary_bytes(n_rows) < 1.5 * even
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 31, 32, 97])
+def test_blocks_cover_every_row_once(float64, monkeypatch, n_rows):
+    monkeypatch.setattr(head, "_BLOCK_ELEMENTS", 10)
+    blocks = []
+
+    def collect(total, x):
+        blocks.append(x.shape[0])
+        return total + x.sum()
+
+    x = 3.0 ** -np.arange(n_rows)
+    total = head.over_blocks(collect, np.float64(0), (x,), 2)
+    assert float(total) == pytest.approx(x.sum(), rel=1e-15)
+    assert max(blocks) <= 5
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_an_odd_batch_size_gives_the_loss_of_the_coefficients():
+    X, y = hundred_classes()
+    model = FGNSoftmaxHead(FGN(batch_size=255), max_iter=2, random_state=0).fit(X, y)
+    assert model.loss_ == pytest.approx(objective(model, X, y, 1e-3), rel=1e-12)
