@@ -10,7 +10,6 @@ from scipy.special import softmax
 
 from sklearn_gn.core import fgn as core_fgn
 from sklearn_gn.core import multinomial
-from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
 from sklearn_gn.core.multinomial import all_classes
 from sklearn_gn.softmax_head import baselines, curvature, fgn, minibatch
 from sklearn_gn.softmax_head import head as heads
@@ -52,18 +51,6 @@ def test_nothing_is_dropped_with_two_classes():
     assert np.abs(curvature.dropped_part(split)).max() == 0
 
 
-def test_cross_entropy_and_gradient_are_those_of_the_softmax():
-    logits, label = draw_logits(5)
-    split = multinomial.margins(jnp.asarray(logits), jnp.asarray(label))
-    log_p = jax.nn.log_softmax(jnp.asarray(logits), axis=1)
-    expected = -log_p[np.arange(N_ROWS), label]
-    np.testing.assert_allclose(multinomial.cross_entropy(split.margin), expected, 1e-14)
-    gradient = split.p_rest[:, None] * split.gradient
-    np.testing.assert_allclose(
-        gradient, np.exp(log_p) - np.eye(5)[label], atol=1e-15, rtol=0
-    )
-
-
 def test_traces_are_those_of_the_parts():
     logits, label = draw_logits(7)
     split = multinomial.margins(jnp.asarray(logits), jnp.asarray(label))
@@ -88,22 +75,6 @@ def test_competitor_directions_leave_a_positive_remainder(rank):
     assert np.linalg.eigvalsh(rest).min() > -1e-15
     if rank == 5:  # C - 2
         assert np.abs(rest).max() < 1e-15
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("margin", [1e3, -1e3, 88.0, 0.0])
-def test_extreme_margins_are_finite_and_exact(dtype, margin):
-    logits = jnp.asarray([[0.0, margin, margin - 1]], dtype)
-    split = multinomial.margins(logits, jnp.asarray([0], jnp.int32))
-    expected = np.logaddexp(0, margin + np.log1p(np.exp(-1)))
-    found = float(multinomial.cross_entropy(split.margin)[0])
-    assert found == pytest.approx(expected, rel=4 * float(np.finfo(dtype).eps))
-    for part in (*split, *curvature.traces(split)):
-        assert np.isfinite(part).all()
-    root = multinomial.root_curvature(split.margin)
-    product = np.sqrt(np.float64(split.p_true * split.p_rest))
-    if product > 0:
-        np.testing.assert_allclose(root, product, rtol=1e-5)
 
 
 # --- steps ---------------------------------------------------------------------------
@@ -289,45 +260,3 @@ def test_steps_at_margins_of_a_thousand_are_finite(dtype, cg_iterations):
     )
     rtol = 1e-3 if dtype == np.float32 else 1e-9
     assert_same_step(step, expected, rtol)
-
-
-# --- conjugate gradients -------------------------------------------------------------
-
-
-def test_conjugate_gradients_solve_and_count():
-    rng = np.random.RandomState(0)
-    a = rng.randn(6, 6)
-    matrix = jnp.asarray(a @ a.T + np.eye(6))
-    right = jnp.asarray(rng.randn(6))
-    expected = np.linalg.solve(matrix, right)
-    x, count, residual = conjugate_gradient(
-        lambda v: matrix @ v, right, tol=jnp.float64(1e-13), max_iter=50
-    )
-    np.testing.assert_allclose(x, expected, rtol=1e-10)
-    assert float(residual) <= 1e-13
-    inverse = jnp.asarray(np.linalg.inv(matrix))
-    _, one, _ = conjugate_gradient(
-        lambda v: matrix @ v,
-        right,
-        precondition=lambda r: inverse @ r,
-        tol=jnp.float64(1e-10),
-        max_iter=50,
-    )
-    assert int(one) == 1
-    _, none, _ = conjugate_gradient(
-        lambda v: matrix @ v,
-        right,
-        start=jnp.asarray(expected),
-        tol=jnp.float64(1e-10),
-        max_iter=50,
-    )
-    assert int(none) == 0 < int(count) <= 8
-
-
-def test_conjugate_gradients_of_nothing_is_nothing():
-    x, count, residual = conjugate_gradient(
-        lambda v: v, jnp.zeros(3), tol=jnp.float64(1e-3), max_iter=5
-    )
-    assert (np.asarray(x) == 0).all()
-    assert int(count) == 0
-    assert float(residual) == 0

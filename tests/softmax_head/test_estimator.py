@@ -161,6 +161,72 @@ def test_sgn_and_fgn_of_full_rank_take_the_same_path():
     np.testing.assert_allclose(a.coef_, c.coef_, atol=1e-3)  # five steps of CG
 
 
+# --- damping and rank ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("solver", "damping", "rank"),
+    [("fgn_newton", 0.0, 100), ("fgn", 1.0, 1), ("sgn", 1.0, 5)],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_none_is_the_solvers_own_choice(solver, damping, rank):
+    X, y = small(4)
+    model = FGNSoftmaxHead(solver, max_iter=4, random_state=0)
+    a = clone(model).fit(X, y)
+    b = clone(model).set_params(damping=damping, rank=rank).fit(X, y)
+    np.testing.assert_array_equal(a.coef_, b.coef_)
+
+
+def test_damping_and_rank_shorten_newton_steps_and_keep_the_optimum():
+    X, y = standardised(load_wine)
+    plain, damped, one = (
+        FGNSoftmaxHead(alpha=0.1, tol=1e-8, random_state=0, **words).fit(X, y)
+        for words in ({}, {"damping": 0.03}, {"rank": 1})
+    )
+    assert plain.convergence_log_["inner_iterations"].max() > 1
+    assert np.isnan(plain.convergence_log_["damping"]).all()
+    assert (one.convergence_log_["inner_iterations"] == 1).all()
+    assert (damped.convergence_log_["damping"] == 0.03).all()
+    for model in (damped, one):
+        assert model.converged_
+        assert model.n_iter_ > plain.n_iter_
+        np.testing.assert_allclose(model.coef_, plain.coef_, atol=1e-5)
+
+
+def test_a_grid_over_damping_and_rank_searches_the_default_solver():
+    X, y = small(n=60)
+    grid = {"damping": [None, 0.1], "rank": [None, 1]}
+    search = GridSearchCV(FGNSoftmaxHead(max_iter=2, random_state=0), grid, cv=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        search.set_params(scoring="neg_log_loss").fit(X, y)
+    assert len(np.unique(search.cv_results_["mean_test_score"])) == 4
+
+
+def test_settings_of_a_solver_are_searched_and_cloned():
+    X, y = small(n=60)
+    model = FGNSoftmaxHead(FGN(batch_size=16), max_iter=2, random_state=0)
+    rates = [0.1, 0.9]
+    grid = {"solver__learning_rate": rates, "solver__batch_size": [8, 16]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        search = GridSearchCV(model, grid, cv=3, scoring="neg_log_loss").fit(X, y)
+    assert len(np.unique(search.cv_results_["mean_test_score"])) == 4
+    assert model.solver.get_params() == FGN(batch_size=16).get_params()
+    again = clone(search.best_estimator_)
+    assert again.solver is not search.best_estimator_.solver
+    assert again.solver.get_params() == search.best_estimator_.solver.get_params()
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_an_object_of_default_settings_is_the_short_form(solver):
+    X, y = small()
+    a = FGNSoftmaxHead(solver, max_iter=3, random_state=0).fit(X, y)
+    b = FGNSoftmaxHead(solver_object(solver), max_iter=3, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(a.coef_, b.coef_)
+
+
 # --- equivalences --------------------------------------------------------------------
 
 
@@ -673,9 +739,9 @@ def test_batches_of_any_size_are_evaluated_in_blocks(float64):
 
     even = temporary_bytes(2**13)
     logits = 2**13 * n_classes * 8
-    assert even < logits
+    assert even < logits / 10
     for n_rows in (33 * 255, 8191):  # odd, and prime
-        assert temporary_bytes(n_rows) < 1.5 * even
+        assert temporary_bytes(n_rows) < 2.5 * even
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 31, 32, 97])
