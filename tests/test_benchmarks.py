@@ -986,7 +986,7 @@ def test_a_recorded_fit_ends_with_the_figures_of_its_model():
         for net in recorder.nets:
             start = np.zeros_like(net.output)
             output, seconds = _varpro._timed_solution(
-                recorder.options, recorder.rows, net.theta, start
+                recorder.settings, recorder.rows, net.theta, start
             )
             np.testing.assert_allclose(output, net.output, rtol=1e-6, atol=1e-8)
             assert seconds > 0

@@ -21,6 +21,7 @@ from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation
 from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
+from sklearn_gn.core.solver import Rows
 from sklearn_gn.networks import CNN, MLP, NeuralODE
 from sklearn_gn.networks._base import (
     Network,
@@ -30,19 +31,17 @@ from sklearn_gn.networks._base import (
 )
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, NETWORK_REGRESSOR_SOLVERS
 from sklearn_gn.varpro.algorithms import ALGORITHMS
-from sklearn_gn.varpro.gnvpro import (
+from sklearn_gn.varpro.inner import cross_validated_penalty
+from sklearn_gn.varpro.posterior import posterior, predictive_variance
+from sklearn_gn.varpro.problem import (
     Model,
     Net,
-    Options,
     Penalties,
-    Rows,
-    best_penalty,
     objective,
-    posterior,
     predict_features,
     predict_values,
-    predictive_variance,
 )
+from sklearn_gn.varpro.training import Settings
 
 _JOINT_WEIGHTS = 1200  # weights up to which the error bars take all of them
 _JACOBIAN_FLOATS = 2**27
@@ -148,26 +147,26 @@ class _VarProNet(
         )
         t = self._scaled_targets(y, scaling)
         rows = self._rows(scaling.x(X), t, weight)
-        options = self._options(network, np.count_nonzero(weight), n_samples, rng)
-        start = self._start(options.model, rows, rng)
+        settings = self._settings(network, np.count_nonzero(weight), n_samples, rng)
+        start = self._start(settings.model, rows, rng)
         run = FitRun(
             self,
             solver,
-            (rows, options),
+            (rows, settings),
             [start],
             loss_scale=scaling.loss_scale,
-            val_loss=self._validation_loss(validation, scaling, options.model),
+            val_loss=self._validation_loss(validation, scaling, settings.model),
         )
         self._run(
             run,
             max_steps=self.max_iter,
             data=data,
             attributes=lambda net: {
-                "_fitted": (options.model, net, scaling),
+                "_fitted": (settings.model, net, scaling),
                 **self._prediction_attributes(),
             },
         )
-        self._set_fitted(run, rows, options, scaling)
+        self._set_fitted(run, rows, settings, scaling)
 
     def _network_object(self, n_features):
         network = self.network
@@ -202,17 +201,17 @@ class _VarProNet(
         by_itself = n_rows <= _FEW_ROWS or self.solver not in ("gnvpro", "gn")
         return 0 if by_itself else _BATCH_ROWS
 
-    def _options(self, network, n_rows, n_samples, rng):
+    def _settings(self, network, n_rows, n_samples, rng):
         gcv = isinstance(self.alpha_output, str)
         rate = self.learning_rate or _LEARNING_RATES.get(self.solver, 1.0)
-        return Options(
+        return Settings(
             model=Model(network, self._loss),
             curvature_solver=self.curvature_solver,
             alpha=self._cast(self.alpha),
             alpha_output=self._cast(0 if gcv else self.alpha_output),
             gcv=gcv,
             n_samples=self._cast(n_samples),
-            damping=self._cast(-1 if self.damping is None else self.damping),
+            damping=None if self.damping is None else self._cast(self.damping),
             rank=np.int32(min(self.rank, _LARGEST_INT)),
             tol=self._cast(self.tol),
             max_iter=np.int32(min(self.max_iter, _LARGEST_INT)),
@@ -254,8 +253,8 @@ class _VarProNet(
 
     # -- after the fit ----------------------------------------------------------------
 
-    def _set_fitted(self, run, rows, options, scaling):
-        model, net = options.model, run.best_net
+    def _set_fitted(self, run, rows, settings, scaling):
+        model, net = settings.model, run.best_net
         self._fitted = model, net, scaling
         network = model.network
         if isinstance(network, Network):
@@ -269,11 +268,13 @@ class _VarProNet(
         self.output_intercept_ = output[-1] + self._output_center(scaling)
         self._n_features_out = len(output) - 1
         with backend.scope(self.dtype, self.device):
-            alpha_output = options.alpha_output
-            if options.gcv:
-                alpha_output = best_penalty(model, net.theta, rows, options.n_samples)
+            alpha_output = settings.alpha_output
+            if settings.gcv:
+                alpha_output = cross_validated_penalty(
+                    model, net.theta, rows, settings.n_samples
+                )
         self.alpha_output_ = float(alpha_output)
-        penalties = Penalties(options.alpha, self._cast(self.alpha_output_))
+        penalties = Penalties(settings.alpha, self._cast(self.alpha_output_))
         with backend.scope(self.dtype, self.device):
             loss = float(objective(model, net, rows, penalties))
         self.loss_ = loss * scaling.loss_scale
@@ -666,21 +667,21 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
         return loss
 
-    def _set_fitted(self, run, rows, options, scaling):
-        super()._set_fitted(run, rows, options, scaling)
-        model, net = options.model, run.best_net
+    def _set_fitted(self, run, rows, settings, scaling):
+        super()._set_fitted(run, rows, settings, scaling)
+        model, net = settings.model, run.best_net
         n_weights = net.output.size + sum(
             leaf.size for leaf in backend.leaves(net.theta)
         )
         size = rows.y.size * n_weights
         whole = n_weights <= _JOINT_WEIGHTS and size <= _JACOBIAN_FLOATS
-        penalties = Penalties(options.alpha, self._cast(self.alpha_output_))
+        penalties = Penalties(settings.alpha, self._cast(self.alpha_output_))
         with backend.scope(self.dtype, self.device):
             found = backend.to_numpy(posterior(model, net, rows, penalties, whole))
             values = backend.to_numpy(predict_values(model, net, rows.x))
         error = (values - rows.y).astype(np.float64)
         square = rows.weight.astype(np.float64) @ error**2
-        n = float(options.n_samples)
+        n = float(settings.n_samples)
         q = rows.y.shape[1] if whole else 1
         left = max(n - float(found.freedom) / q, 1.0)
         # In the covariance of the weights, one over n for the mean in the loss.

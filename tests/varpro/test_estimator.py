@@ -18,7 +18,7 @@ from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.networks import MLP, NeuralODE
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, NETWORK_REGRESSOR_SOLVERS
-from sklearn_gn.varpro import gnvpro
+from sklearn_gn.varpro import gnvpro, inner, reduced, training
 
 
 def smooth(n=120, seed=0, noise=0.0):
@@ -298,7 +298,7 @@ def test_folds_and_dampings_compile_once():
         {"varpronetregressor__damping": [None, 1e-3, 1e-2]},
         cv=4,
     )
-    kernels = gnvpro.primal_model, gnvpro.try_step, gnvpro.inner_problem
+    kernels = reduced.primal_model, gnvpro.try_step, inner.with_optimal_output
     sizes = [kernel._cache_size() for kernel in kernels]
     quiet(search.fit, X, y)
     # The folds, and all rows once more for the best.
@@ -526,7 +526,7 @@ def test_batches_are_judged_by_all_rows(solver):
     assert not judged.all()
     assert np.all(np.diff(log["loss"])[~judged[1:]] == 0)
     gaps = np.diff(work[judged])[:-1]  # at the end it may be sooner
-    pause = np.minimum(work[judged][:-2] / 4, gnvpro._JUDGED_EVERY)
+    pause = np.minimum(work[judged][:-2] / 4, training.EVALUATED_EVERY)
     assert np.all(gaps >= pause)
     assert np.all(gaps <= pause + np.diff(work).max() + 1)
     # A pass over a batch of 30 counts as 30 of 70.
