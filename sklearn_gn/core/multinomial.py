@@ -54,6 +54,11 @@ def to_columns(by_class):
     return by_class if by_class.shape[-1] > 2 else by_class[..., 1:]
 
 
+def probabilities(values):
+    """Softmax over all C classes, of shape (n, C)."""
+    return jax.nn.softmax(all_classes(values), axis=1)
+
+
 def is_true_class(label, n_classes):
     """Mask of shape (n, C)."""
     return label[:, None] == jnp.arange(n_classes, dtype=label.dtype)[None, :]

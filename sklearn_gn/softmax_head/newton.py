@@ -32,6 +32,7 @@ from sklearn_gn.core.multinomial import (
     insufficient_decrease,
     is_true_class,
     newton_direction,
+    probabilities,
     python_while_loop,
     to_columns,
 )
@@ -280,7 +281,7 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
         )
     )
     n_classes = max(net.bias.shape[0], 2)
-    p = _probabilities(single, x)
+    p = probabilities(values(single, x))
     curvature = jnp.sum(weight[:, None] * p * (1 - p), axis=0)
     least = _LEAST_CURVATURE * jnp.max(curvature)
     curvature = to_columns(jnp.maximum(curvature, least))
@@ -330,10 +331,6 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
     )
     direction = from_whitened(direction, data.center, data.basis)
     return direction, trial.astype(size.dtype), slope, iterations
-
-
-def _probabilities(head, x):
-    return jax.nn.softmax(all_classes(values(head, x)), axis=1)
 
 
 def _single(tree):
@@ -436,7 +433,7 @@ def class_blocks(net, data, settings, slots):
         )
     )
     x, d = data.x, data.x.shape[1]
-    p = _probabilities(head, x)
+    p = probabilities(values(head, x))
     curvature = to_columns(p * (1 - p) * weight[:, None])
     total = jnp.sum(curvature, axis=0)
     total = jnp.maximum(total, _LEAST_CURVATURE * jnp.max(total))
