@@ -395,8 +395,9 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             net, memory = backend.to_numpy((state.net, state.memory))
         if not np.isfinite(report.loss):
             raise ValueError(
-                "The loss is not a finite number. Check the scale of X, or raise "
-                f"damping={self.damping}."
+                "The loss is not a finite number. Check the scale of X, raise damping "
+                f"(damping={self.damping!r}), or lower the learning rate of "
+                f"solver={self.solver!r}."
             )
         self._carried = solver.name, memory
         self._set_fitted(net, rows, options)
