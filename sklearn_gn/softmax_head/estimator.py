@@ -19,10 +19,10 @@ from sklearn_gn.softmax_head.algorithms import ALGORITHMS
 from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
 from sklearn_gn.softmax_head.head import (
     AffineHead,
-    BatchedRows,
     HeadOptions,
     objective,
 )
+from sklearn_gn.softmax_head.minibatch import batched_rows
 from sklearn_gn.solvers import FGN, SOFTMAX_HEAD_SOLVERS, Solver
 
 _BATCH_SIZE = 256  # where a solver does not say
@@ -459,37 +459,16 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         return kept[train], weight[train], validation
 
     def _problem(self, solver, X, label, kept, weight, rng):
-        """Rows in random order, the last batch filled from the start; the options.
-
-        A row of more than twice the mean weight, such as a merged one, comes as several
-        rows, which spread over the batches.
-        """
-        copies = np.ceil(weight * (len(weight) / (2 * weight.sum()))).astype(int)
-        weight = np.repeat(weight / weight.sum() / copies, copies)
-        kept = np.repeat(kept, copies)
-        n, b = len(kept), _batch_size(solver, len(kept))
-        n_batches = -(-n // b)
-        order = rng.permutation(n)
-        if n > b:
-            order = np.append(order, order[: n_batches * b - n])
-        length = -(-backend.row_bucket(n) // b) * b
-        # Large arrays are written once: first touch of memory is what costs.
-        x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
-        np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
-        rows = BatchedRows(
-            x=x.astype(self.dtype, copy=False),
-            label=backend.pad_rows(label[kept[order]].astype(np.int32), length),
-            weight=backend.pad_rows(self._cast(weight[order]), length),
-            n_rows=np.int32(n),
-            n_batches=np.int32(n_batches),
-        )
+        """What an algorithm gets: the rows in batches, and the options."""
+        size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
+        rows, size = batched_rows(X, label, kept, weight, size, rng, self.dtype)
         return rows, HeadOptions(
             alpha=self._cast(self.alpha),
             damping=self.damping,
             rank=self.rank,
             intercept=self._cast(self.fit_intercept),
             tol=self._cast(self.tol),
-            batch_size=b,
+            batch_size=size,
             seed=np.int32(rng.randint(_LARGEST_INT)),
             solver=solver,
         )
@@ -551,14 +530,6 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         self.dropped_trace_ = float(found.dropped)
         n_examples = min(n_examples, int(rows.n_rows))
         self.gram_spectrum_ = np.maximum(spectrum[: n_examples * (1 + competitors)], 0)
-
-
-def _batch_size(solver, n_rows):
-    """Rows of a mini-batch; all of them for a solver that has none."""
-    everything = backend.row_bucket(n_rows)
-    if not hasattr(solver, "batch_size"):
-        return everything
-    return min(solver.batch_size or _BATCH_SIZE, everything)
 
 
 def _dense(X):

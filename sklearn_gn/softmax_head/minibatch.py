@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.core import backend
 from sklearn_gn.core.linear_algebra.blocks import symmetric_product
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.softmax_head.head import (
@@ -142,6 +143,53 @@ def finish_epoch(data, state, options, net, memory):
 
 
 # --- batches -------------------------------------------------------------------------
+
+
+def batched_rows(X, label, kept, weight, batch_size, rng, dtype):
+    """Put rows in random order, in batches of which the last is filled from the first.
+
+    A row of more than twice the mean weight, such as a merged one, comes as several
+    rows, which spread over the batches.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, d)
+    label : ndarray of int of shape (n_samples,)
+    kept : ndarray of int
+        Numbers of the rows to take.
+    weight : ndarray
+        Their weights.
+    batch_size : int or inf
+        Rows of a batch; all of them if there are fewer.
+    rng : RandomState
+    dtype : dtype
+
+    Returns
+    -------
+    rows : BatchedRows
+    batch_size : int
+    """
+    copies = np.ceil(weight * (len(weight) / (2 * weight.sum()))).astype(int)
+    weight = np.repeat(weight / weight.sum() / copies, copies)
+    kept = np.repeat(kept, copies)
+    n, bucket = len(kept), backend.row_bucket(len(kept))
+    b = int(min(batch_size, bucket))
+    n_batches = -(-n // b)
+    order = rng.permutation(n)
+    if n > b:
+        order = np.append(order, order[: n_batches * b - n])
+    length = -(-bucket // b) * b
+    # Large arrays are written once: first touch of memory is what costs.
+    x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
+    np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
+    rows = BatchedRows(
+        x=x.astype(dtype, copy=False),
+        label=backend.pad_rows(label[kept[order]].astype(np.int32), length),
+        weight=backend.pad_rows(weight[order].astype(dtype), length),
+        n_rows=np.int32(n),
+        n_batches=np.int32(n_batches),
+    )
+    return rows, b
 
 
 def sweep(update, carry, data, batch_size):
