@@ -30,7 +30,7 @@ from sklearn_gn.pde import (
     hessian,
     laplacian,
 )
-from sklearn_gn.pde.domains import METHODS
+from sklearn_gn.pde.patches import METHODS
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -483,7 +483,7 @@ def test_any_number_of_points(n):
 
 def test_many_points_come_in_pieces(monkeypatch):
     whole = SQUARE.sample(1000, rng())
-    monkeypatch.setattr(pde.domains, "_BATCH", 64)
+    monkeypatch.setattr(pde.patches, "_BATCH", 64)
     np.testing.assert_array_equal(SQUARE.sample(1000, rng()), whole)
 
 
@@ -542,7 +542,7 @@ def test_parts_of_the_boundary(on):
         return points[:, 1] < 0.25
 
     patch = SQUARE.boundary(low if on == "predicate" else on)
-    points, normals = pde.domains.draw(patch, 64, rng())
+    points, normals = pde.patches.draw(patch, 64, rng())
     faces = {
         "boundary": {(-1, 0), (1, 0), (0, -1), (0, 1)},
         "x=max": {(1, 0)},
