@@ -67,12 +67,23 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
     def _cast(self, value):
         return np.asarray(value, dtype=self.dtype)
 
+    def _dtype_and_device(self):
+        """Those of the fit that is being made, or else of the last one.
+
+        If this machine lacks the device of the last one, the default takes its place.
+        """
+        if hasattr(self, "_fit_run") or not hasattr(self, "_computed_in"):
+            return self.dtype, self.device
+        dtype, device = self._computed_in
+        return dtype, backend.available(device)
+
     def _in_batches(self, function, x, batch_rows=_BATCH_ROWS):
         """A compiled function of rows, in float64, for few shapes of its argument."""
         parts = []
-        with backend.scope(self.dtype, self.device):
+        dtype, device = self._dtype_and_device()
+        with backend.scope(dtype, device):
             for batch in gen_batches(len(x), batch_rows):
-                part = self._cast(x[batch])
+                part = np.asarray(x[batch], dtype=dtype)
                 # Padded by the last row: zeros may lie outside of a domain.
                 n = backend.row_bucket(len(part)) - len(part)
                 padded = np.concatenate([part, np.repeat(part[-1:], n, axis=0)])
@@ -92,12 +103,17 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         attributes : callable
             Maps a network to the fitted attributes that predictions need.
         """
+        computed_in = self.dtype, self.device
         self._fit_run = run
         try:
             tasks = FitTasks(self, self._fit_callbacks(), max_iter=max_steps, data=data)
-            run.run(tasks, lambda: attributes(run.best_net))
+            run.run(
+                tasks,
+                lambda: {**attributes(run.best_net), "_computed_in": computed_in},
+            )
         finally:
             del self._fit_run
+        self._computed_in = computed_in
         self.convergence_log_ = run.convergence_log()
         self.n_iter_ = len(run.log)
         self.converged_ = run.converged
