@@ -167,7 +167,10 @@ class Problem:
 
     def __repr__(self):
         name = self.name or getattr(self.residual, "__name__", repr(self.residual))
-        return f"Problem({name}, {self.domain!r}, outputs={self.outputs})"
+        words = [name, f"{self.domain!r}", f"outputs={self.outputs}"]
+        if self.n_laplacian_directions is not None:
+            words.append(f"n_laplacian_directions={self.n_laplacian_directions}")
+        return f"Problem({', '.join(words)})"
 
     # --- coefficients and fields -----------------------------------------------------
 
