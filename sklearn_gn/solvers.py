@@ -155,9 +155,31 @@ class FGNNewton(Solver):
 
 
 class FGN(Solver):
-    """Fast Gauss-Newton on mini-batches."""
+    """Fast Gauss-Newton on mini-batches.
+
+    Parameters
+    ----------
+    learning_rate : float, default=0.1
+        Factor of the steps.
+
+    batch_size : int, default=256
+        Rows of a mini-batch.
+
+    shuffle : bool, default=False
+        If True, draw new mini-batches in every epoch; networks always do.
+    """
 
     name = "fgn"
+    _parameter_constraints = {
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "shuffle": ["boolean"],
+    }
+
+    def __init__(self, *, learning_rate=0.1, batch_size=256, shuffle=False):
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.shuffle = shuffle
 
 
 class SGN(Solver):
@@ -169,22 +191,144 @@ class SGN(Solver):
 # --- VarProNetRegressor and VarProNetClassifier --------------------------------------
 
 
+_BATCHES = {
+    "batch_size": [
+        StrOptions({"auto"}),
+        Interval(Integral, 1, None, closed="left"),
+        None,
+    ],
+    "iterations_per_batch": [Interval(Integral, 1, None, closed="left")],
+}
+
+
 class GNvpro(Solver):
-    """Gauss-Newton variable projection."""
+    """Gauss-Newton-Krylov variable projection (GNvpro) [1]_.
+
+    The output layer is solved for, to rounding, and a Gauss-Newton method with a trust
+    region minimises what is left as a function of the hidden layers. Each step solves a
+    system with the Gauss-Newton matrix of that reduced objective.
+
+    Parameters
+    ----------
+    curvature : {"auto", "krylov", "dense"}, default="auto"
+        How the Gauss-Newton system is solved.
+
+        - "krylov": in a Krylov space, by ``rank`` products with the matrix; 20 if the
+          estimator's ``rank`` is None.
+        - "dense": the matrix is formed and diagonalised, or its dual if there are fewer
+          rows than parameters. ``rank`` must be None.
+        - "auto": in a Krylov space if ``rank`` is given; otherwise dense up to 1500
+          parameters, or rows of the dual, and in a Krylov space of dimension 20 beyond.
+
+    batch_size : int, "auto" or None, default="auto"
+        Number of rows of a batch. If None, every iteration uses all rows. If "auto",
+        batches have 2048 rows where more than 8192 different rows are fitted, and all
+        rows otherwise.
+
+    iterations_per_batch : int, default=3
+        Number of iterations for which a batch is kept. The loss on all rows is
+        evaluated, and the output layer solved for them, whenever 20 work units have
+        been spent, more often at first, and at the end.
+
+    See Also
+    --------
+    FullGN : The same without variable projection.
+
+    Notes
+    -----
+    The estimator's ``damping`` is the shift added to the reduced Gauss-Newton matrix;
+    if None, the trust region sets it.
+
+    References
+    ----------
+    .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
+       (Var)Pro: efficient training of neural networks with variable projection", SIAM
+       Journal on Mathematics of Data Science 3 (2021), Algorithm 1.
+    """
 
     name = "gnvpro"
+    _parameter_constraints = {
+        "curvature": [StrOptions({"auto", "krylov", "dense"})],
+        **_BATCHES,
+    }
+
+    def __init__(self, *, curvature="auto", batch_size="auto", iterations_per_batch=3):
+        self.curvature = curvature
+        self.batch_size = batch_size
+        self.iterations_per_batch = iterations_per_batch
 
 
 class LBFGSvpro(Solver):
-    """L-BFGS on the reduced objective."""
+    """L-BFGS on the reduced objective of variable projection [1]_.
+
+    The output layer is solved for, and the gradient in the hidden layers is that at
+    fixed output layer. A line search finds steps that satisfy the strong Wolfe
+    conditions.
+
+    Parameters
+    ----------
+    batch_size : int, "auto" or None, default=None
+        Number of rows of a batch. If None, every iteration uses all rows. If "auto",
+        batches have 2048 rows where more than 8192 different rows are fitted.
+
+    iterations_per_batch : int, default=3
+        Number of iterations for which a batch is kept; the memory of L-BFGS is emptied
+        after them.
+
+    Notes
+    -----
+    The estimator's ``damping`` and ``rank`` have no effect.
+
+    References
+    ----------
+    .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
+       (Var)Pro: efficient training of neural networks with variable projection", SIAM
+       Journal on Mathematics of Data Science 3 (2021), section 4.
+    """
 
     name = "lbfgs_vpro"
+    _parameter_constraints = _BATCHES
+
+    def __init__(self, *, batch_size=None, iterations_per_batch=3):
+        self.batch_size = batch_size
+        self.iterations_per_batch = iterations_per_batch
 
 
 class FullGN(Solver):
-    """Gauss-Newton in all weights."""
+    """Gauss-Newton in all weights together, a baseline for :class:`GNvpro`.
+
+    The output layer is one group of weights among others. Systems are solved in a
+    Krylov space, and the trust region is that of GNvpro.
+
+    Parameters
+    ----------
+    batch_size : int, "auto" or None, default="auto"
+        Number of rows of a batch. If None, every iteration uses all rows. If "auto",
+        batches have 2048 rows where more than 8192 different rows are fitted, and all
+        rows otherwise.
+
+    iterations_per_batch : int, default=3
+        Number of iterations for which a batch is kept.
+
+    Notes
+    -----
+    The estimator's ``rank`` is the dimension of the Krylov space; None is 20. Its
+    ``damping`` is the shift added to the Gauss-Newton matrix; if None, the trust region
+    sets it.
+
+    References
+    ----------
+    .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
+       (Var)Pro: efficient training of neural networks with variable projection", SIAM
+       Journal on Mathematics of Data Science 3 (2021), section 4.
+    """
 
     name = "gn"
+    _parameter_constraints = _BATCHES
+
+    def __init__(self, *, batch_size="auto", iterations_per_batch=3):
+        self.batch_size = batch_size
+        self.iterations_per_batch = iterations_per_batch
 
 
 # --- PINNSolver ----------------------------------------------------------------------
@@ -300,35 +444,56 @@ class Adam(Solver):
 
     Parameters
     ----------
-    learning_rate : float, default=1e-3
-        Step size.
+    learning_rate : float, default=0.001
+        Factor of the steps.
+
+    batch_size : int or None, default=None
+        Rows of a mini-batch. If None, the estimator's usual size: 256 in
+        FGNSoftmaxHead, 64 in networks, all rows in ShallowReLURegressor.
+
+    shuffle : bool, default=False
+        Of FGNSoftmaxHead. If True, draw new mini-batches in every epoch. If False, they
+        are drawn once.
+
+    References
+    ----------
+    .. [1] D. P. Kingma and J. Ba, "Adam: a method for stochastic optimization" (2015).
     """
 
     name = "adam"
     _parameter_constraints = {
-        "learning_rate": [Interval(Real, 0, None, closed="neither")]
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+        "shuffle": ["boolean"],
     }
 
-    def __init__(self, *, learning_rate=1e-3):
+    def __init__(self, *, learning_rate=1e-3, batch_size=None, shuffle=False):
         self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.shuffle = shuffle
 
 
 class SGD(Solver):
-    """Stochastic gradient descent with Nesterov's momentum 0.9.
+    """Stochastic gradient descent with Nesterov's momentum of 0.9.
 
     Parameters
     ----------
-    learning_rate : float, default=1e-2
-        Step size; the largest one where a schedule varies it.
+    learning_rate : float, default=0.01
+        Factor of the steps; the largest one where a schedule varies it.
+
+    batch_size : int or None, default=None
+        Rows of a mini-batch. If None, the estimator's usual size: 64 in networks.
     """
 
     name = "sgd"
     _parameter_constraints = {
-        "learning_rate": [Interval(Real, 0, None, closed="neither")]
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
     }
 
-    def __init__(self, *, learning_rate=1e-2):
+    def __init__(self, *, learning_rate=1e-2, batch_size=None):
         self.learning_rate = learning_rate
+        self.batch_size = batch_size
 
 
 # --- Short forms ---------------------------------------------------------------------
@@ -343,5 +508,5 @@ SHALLOW_RELU_SOLVERS = _by_name(
 )
 SOFTMAX_HEAD_SOLVERS = _by_name(FGNNewton(), FGN(), SGN(), Adam())
 NETWORK_REGRESSOR_SOLVERS = _by_name(GNvpro(), FullGN(), LBFGSvpro(), Adam(), SGD())
-NETWORK_CLASSIFIER_SOLVERS = NETWORK_REGRESSOR_SOLVERS | _by_name(FGN())
+NETWORK_CLASSIFIER_SOLVERS = NETWORK_REGRESSOR_SOLVERS | _by_name(FGN(batch_size=64))
 PINN_SOLVERS = _by_name(DNGD(), Adam(), SGD(), LBFGS(), SSBroyden())
