@@ -8,6 +8,7 @@ Jacobian.
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.scipy.linalg import cho_solve
 
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
 from sklearn_gn.core.softmax import competitor_directions, margins, root_curvature
@@ -80,15 +81,7 @@ def solve_rows(gram, root, slope, total, cg_iterations):
     shifted = matrix + total * jnp.eye(root.shape[0], dtype=root.dtype)
     factor = lax.linalg.cholesky(shifted, symmetrize_input=False)
 
-    def solve(right):
-        half = lax.linalg.triangular_solve(
-            factor, right[:, None], left_side=True, lower=True
-        )
-        return lax.linalg.triangular_solve(
-            factor, half, left_side=True, lower=True, transpose_a=True
-        )[:, 0]
-
-    return (slope - root * solve(right)) / total
+    return (slope - root * cho_solve((factor, True), right)) / total
 
 
 def model_direction(logits, parameters, label, weight, *, damping, cg_iterations):

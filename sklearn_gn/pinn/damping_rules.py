@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.damping import Nielsen
 from sklearn_gn.core.linear_algebra.trees import norm
 from sklearn_gn.core.linear_algebra.trust_region import radius_shift
@@ -133,9 +134,13 @@ def trust_region_step(attempt, scales, zero_step):
 def gain_ratio(local, state, rank):
     """Try one step, whose gain ratio decides on the next shift, after Nielsen."""
     solve, values, _ = solver_for(local.linear, local.net, rank)
-    shift = state.value
-    best = candidate(local, damped_step(local, solve, shift), shift)
-    return best, state.update(best.gain_ratio), values
+
+    def trial(shift):
+        new = candidate(local, damped_step(local, solve, shift), shift)
+        return new, new.actual, new.predicted
+
+    result = search_damping(trial, no_step(local), state, max_trials=1)
+    return result.candidate, result.damping, values
 
 
 # --- line search ---------------------------------------------------------------------
