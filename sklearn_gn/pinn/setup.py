@@ -5,7 +5,6 @@ the JAX side.
 """
 
 from dataclasses import dataclass
-from numbers import Integral
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.networks._base import (
     activation_function,
     checked_network,
+    checked_sizes,
     initial_parameters,
     n_features,
 )
@@ -94,13 +94,7 @@ def activations(activation, hidden_layer_sizes):
 
 
 def _widths(hidden_layer_sizes):
-    widths = np.atleast_1d(hidden_layer_sizes).tolist()
-    if not all(isinstance(w, Integral) and w > 0 for w in widths):
-        raise ValueError(
-            "hidden_layer_sizes must hold positive whole numbers, got "
-            f"{hidden_layer_sizes!r}."
-        )
-    return widths
+    return checked_sizes("hidden_layer_sizes", hidden_layer_sizes)
 
 
 # --- problems and their models -------------------------------------------------------

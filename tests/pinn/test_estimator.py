@@ -787,12 +787,12 @@ def test_the_warning_measures_by_an_untrained_network():
         (
             small(hidden_layer_sizes=(50.7,)),
             (),
-            r"hidden_layer_sizes must hold positive whole numbers, got \(50.7,\)",
+            r"hidden_layer_sizes must hold positive integers, got \(50.7,\)",
         ),
         (
             small(hidden_layer_sizes=(-3,)),
             (),
-            r"hidden_layer_sizes must hold positive whole numbers, got \(-3,\)",
+            r"hidden_layer_sizes must hold positive integers, got \(-3,\)",
         ),
     ],
 )
