@@ -55,7 +55,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.networks import MLP
 from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.softmax_head import fgn
-from sklearn_gn.solvers import GNvpro
+from sklearn_gn.solvers import DNGD, GNvpro
 
 ROOT = Path(__file__).parents[1]
 
@@ -1455,13 +1455,16 @@ def test_figures_at_a_time_and_time_to_a_loss():
 
 def test_a_short_fit_passes_every_stage_once():
     stage = Kovasznay(20.0)
-    solver = PINNSolver(
-        Kovasznay(), curriculum=[(stage, 50)] * 2, single_precision_iter=9, max_iter=99
-    )
+    problem = [*[(stage, 50)] * 2, Kovasznay()]
+    solver = PINNSolver(problem, solver=DNGD(single_precision_iter=9), max_iter=99)
     short = _pinn.short(solver)
-    assert short.curriculum == [(stage, 1)] * 2
-    assert (short.max_iter, short.single_precision_iter) == (4, 1)
-    assert (solver.max_iter, solver.single_precision_iter) == (99, 9)
+    assert short.problem == [*[(stage, 1)] * 2, Kovasznay()]
+    assert (short.max_iter, short.solver.single_precision_iter) == (4, 1)
+    assert (solver.max_iter, solver.solver.single_precision_iter) == (99, 9)
+    assert _pinn.short(PINNSolver(stage)).get_params() | {
+        "max_iter": 300,
+        "tol": 1e-3,
+    } == (PINNSolver(stage).get_params())
 
 
 def test_errors_are_those_of_the_outputs_that_count():
@@ -1496,10 +1499,11 @@ def test_the_sizes_of_the_paper():
     for case in cases.values():
         ((figures,),) = case.paper.values()
         assert case.aims == {600: figures["error"]}
-    stages = [stage.known["nu"] for stage, _ in cases["cavity"].solver.curriculum]
+    *stages, _ = cases["cavity"].solver.problem
+    stages = [stage.known["nu"] for stage, _ in stages]
     np.testing.assert_allclose(stages, [1 / 100, 1 / 400, 1 / 1000])
     for case in pinn_paper.cases(quick=True).values():
-        case.solver.problem.check()
+        _pinn.problem_of(case.solver).check()
 
 
 def test_peers_that_are_not_there_are_skipped(tmp_path):

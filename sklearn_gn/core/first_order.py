@@ -21,6 +21,15 @@ def zoom_line_search(max_steps):
     )
 
 
+def quasi_newton(init, update, line_search_steps):
+    """Return a method whose ``update`` turns a gradient, with a line search."""
+    return optax.chain(
+        optax.GradientTransformation(init, update),
+        optax.scale(-1.0),
+        zoom_line_search(line_search_steps),
+    )
+
+
 @partial(jax.jit, static_argnames="method")
 def start(method, parameters):
     """Return the empty memory of an optimiser.
