@@ -17,11 +17,16 @@ from sklearn_gn.solvers import (
     PINN_SOLVERS,
     SHALLOW_RELU_SOLVERS,
     SOFTMAX_HEAD_SOLVERS,
+    JointGN,
 )
 
 # Small settings: the checks fit hundreds of times.
 DEFAULTS = {
-    "ShallowReLURegressor": {"n_neurons": 4, "relocations": 0, "max_iter": 20},
+    "ShallowReLURegressor": {
+        "n_neurons": 4,
+        "solver": JointGN(relocations=0),
+        "max_iter": 20,
+    },
     "FGNSoftmaxHead": {"max_iter": 60},
     "PINNSolver": {"hidden_layer_sizes": (4,), "max_iter": 20},
     "VarProNetRegressor": {"hidden_layer_sizes": (4,), "max_iter": 20},
@@ -32,7 +37,7 @@ DEFAULTS = {
 SOLVERS = {
     "ShallowReLURegressor": (
         SHALLOW_RELU_SOLVERS,
-        {"n_neurons": 3, "relocations": 2, "init": "uniform"},
+        {"n_neurons": 3, "init": "uniform"},
     ),
     "FGNSoftmaxHead": (SOFTMAX_HEAD_SOLVERS, {"batch_size": 32}),
     "PINNSolver": (PINN_SOLVERS, {"hidden_layer_sizes": (4,)}),

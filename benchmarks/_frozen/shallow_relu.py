@@ -6,9 +6,16 @@ import numpy as np
 
 from benchmarks._frozen._common import features, resumed, targets, weights, with_std
 from sklearn_gn import ShallowReLURegressor, fit_series
+from sklearn_gn.solvers import JointGN, SgGN
 
 X1, X3 = features(1), features(3)
-SMALL = {"n_neurons": 5, "relocations": 2, "max_iter": 10, "random_state": 0}
+SMALL = {
+    "n_neurons": 5,
+    "solver": JointGN(relocations=2),
+    "max_iter": 10,
+    "random_state": 0,
+}
+SGGN = SgGN(relocations=2)
 
 
 def regressor(**words):
@@ -22,7 +29,7 @@ def fitted(X, n_targets=None, *, sample_weight=None, **words):
 
 
 def resumed_fit():
-    model = resumed(regressor(solver="sggn"), X3, targets(X3))
+    model = resumed(regressor(solver=SGGN), X3, targets(X3))
     return model, model.predict(X3)
 
 
@@ -37,19 +44,21 @@ def series():
 
 CASES = {
     "vpgn_1d": partial(fitted, X1),
-    "vpgn_1d_damping": partial(fitted, X1, damping=1e-6),
-    "vpgn_weights": partial(fitted, X3, 2, sample_weight=weights(X3), n_starts=3),
+    "vpgn_1d_alpha": partial(fitted, X1, alpha=1e-6),
+    "vpgn_weights": partial(fitted, X3, 2, sample_weight=weights(X3), n_init=3),
     "vpgn_early_stopping": partial(
         fitted, X3, n_neurons=12, max_iter=40, early_stopping=True, n_iter_no_change=2
     ),
-    "auto_1d": partial(fitted, X1, n_neurons="auto", relocations=0),
-    "auto": partial(fitted, X3, n_neurons="auto", criterion="gcv", relocations=0),
-    "sggn": partial(fitted, X3, solver="sggn", damping=1e-6, rank=12),
-    "sggn_1d_float32": partial(
-        fitted, X1, solver="sggn", dtype="float32", relocations=0, max_iter=6
+    "auto_1d": partial(fitted, X1, n_neurons="auto", solver=JointGN(relocations=0)),
+    "auto": partial(
+        fitted, X3, n_neurons="auto", criterion="gcv", solver=JointGN(relocations=0)
     ),
-    "lm": partial(fitted, X3, solver="lm", damping=1e-6, rank=12),
-    "lm_hidden": partial(fitted, X3, solver="lm_hidden", n_starts=2),
+    "sggn": partial(fitted, X3, solver=SGGN, alpha=1e-6, damping=1e-6, rank=12),
+    "sggn_1d_float32": partial(
+        fitted, X1, solver=SgGN(relocations=0), dtype="float32", max_iter=6
+    ),
+    "lm": partial(fitted, X3, solver="lm", alpha=1e-6, rank=12),
+    "lm_hidden": partial(fitted, X3, solver="lm_hidden", n_init=2),
     "kfra": partial(fitted, X3, solver="kfra"),
     "bfgs": partial(fitted, X3, solver="bfgs", init="horizontal"),
     "adam": partial(fitted, X3, solver="adam"),

@@ -135,7 +135,7 @@ def gain_ratio(local, state, rank):
     """Try one step, whose gain ratio decides on the next shift, after Nielsen."""
     solve, values, _ = solver_for(local.linear, local.net, rank)
 
-    def trial(shift):
+    def trial(shift, _):
         new = candidate(local, damped_step(local, solve, shift), shift)
         return new, new.actual, new.predicted
 
