@@ -12,17 +12,22 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sklearn_gn.core.affine import all_classes, to_columns
 from sklearn_gn.core.linear_algebra.blocks import (
     sum_rows,
     symmetric_product_of,
 )
-from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
+from sklearn_gn.core.multinomial import (
+    backtrack,
+    hessian_product,
+    insufficient_decrease,
+    newton_direction,
+    probabilities,
+    to_columns,
+)
 from sklearn_gn.varpro.problem import (
     Net,
     example_losses,
     features,
-    loss_curvature,
     loss_gradient,
     total_penalty,
 )
@@ -83,10 +88,10 @@ def solve_hessian(model, inner, rows, penalties, right):
     if is_direct(inner.output):
         return f.solve(right)
     alpha_output = penalties.output
-    solved, _ = entropy_cg(
-        model, inner.z, inner.values, rows.weight, alpha_output, f, right, INNER_TOL
+    direction, _ = entropy_direction(
+        inner.z, inner.values, rows.weight, alpha_output, f, right, INNER_TOL
     )
-    return solved
+    return -direction
 
 
 def output_response(model, inner, rows, penalties, right, change):
@@ -246,23 +251,20 @@ def solve_entropy(model, z, rows, alpha_output, start, factors=None):
         factors = lax.cond(fresh, factors_at, lambda output: factors, output)
         # Exact enough for quadratic convergence.
         forcing = jnp.clip(size(g) / size(first), INNER_TOL, _FORCING)
-        step, iterations = entropy_cg(
-            model, z, z @ output, weight, alpha_output, factors, -g, forcing
+        step, iterations = entropy_direction(
+            z, z @ output, weight, alpha_output, factors, g, forcing
         )
-        slope = jnp.sum(step * g)
+        slope, rounding = jnp.sum(step * g), 4 * eps * jnp.abs(loss)
 
-        def too_long(search):
-            length, new = search
-            allowed = loss + 1e-4 * length * slope + 4 * eps * jnp.abs(loss)
-            return ~(new <= allowed) & (length > 1e-9)
+        def too_long(length, new):
+            return insufficient_decrease(new, loss, length, slope, rounding)
 
-        def shorter(search):
-            length, _ = search
-            return length / 2, objective(output + length / 2 * step)
-
-        one = jnp.ones_like(loss)
-        length, new = lax.while_loop(too_long, shorter, (one, objective(output + step)))
-        good = (new <= loss + 4 * eps * jnp.abs(loss)) & (slope < 0)
+        length, new = backtrack(
+            lambda length: objective(output + length * step),
+            too_long,
+            jnp.ones_like(loss),
+        )
+        good = (new <= loss + rounding) & (slope < 0)
         moved = jnp.where(good, output + length * step, output)
         following = gradient(moved)
         # At rounding the gradient no longer falls.
@@ -285,23 +287,28 @@ def solve_entropy(model, z, rows, alpha_output, start, factors=None):
     return output, factors_at(output)
 
 
-def entropy_cg(model, z, values, weight, alpha_output, factors, right, tol):
-    """Solve with the inner Hessian by conjugate gradients; (p, q), and iterations."""
+def entropy_direction(z, values, weight, alpha_output, factors, gradient, forcing):
+    """Newton direction of the inner problem, of shape (p, q), and CG iterations."""
+    p = probabilities(values)
 
     def product(v):
-        change = loss_curvature(model, values, z @ v)
-        return z.T @ (weight[:, None] * change) + alpha_output * v
+        image = hessian_product(
+            lambda v: z @ v, lambda change: z.T @ change, p, weight, v
+        )
+        return image + alpha_output * v
 
-    tol = jnp.asarray(tol, right.dtype)
-    x, iterations, _ = conjugate_gradient(
-        product, right, precondition=factors.solve, tol=tol, max_iter=_INNER_CG
+    return newton_direction(
+        product,
+        gradient,
+        precondition=factors.solve,
+        forcing=forcing,
+        max_iter=_INNER_CG,
     )
-    return x, iterations
 
 
 def entropy_hessian(z, values, weight):
     """Exact Hessian of the inner problem without penalty, W raveled class by class."""
-    probability = to_columns(jax.nn.softmax(all_classes(values), axis=1))
+    probability = to_columns(probabilities(values))
     p, q = z.shape[1], probability.shape[1]
 
     def scaled_features(own, probability, scaled):
@@ -323,7 +330,7 @@ def entropy_hessian(z, values, weight):
 
 def entropy_factors(z, values, weight, alpha_output):
     """Root of the inverse of the inner Hessian, or of the blocks on its diagonal."""
-    probability = to_columns(jax.nn.softmax(all_classes(values), axis=1))
+    probability = to_columns(probabilities(values))
     if z.shape[1] * probability.shape[1] <= _DIRECT_UNKNOWNS:
         hessian = entropy_hessian(z, values, weight)
         # Where the network is certain, this is what large terms leave of each other.

@@ -17,8 +17,12 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core.affine import all_classes, to_columns
-from sklearn_gn.core.softmax import covariance_product
+from sklearn_gn.core.multinomial import (
+    all_classes,
+    covariance_product,
+    probabilities,
+    to_columns,
+)
 
 
 class Net(NamedTuple):
@@ -85,15 +89,14 @@ def loss_gradient(model, values, y):
     """Return the derivative of L with respect to the values, of shape (m, q)."""
     if model.loss == "squared":
         return values - y
-    return to_columns(jax.nn.softmax(all_classes(values), axis=1) - y)
+    return to_columns(probabilities(values) - y)
 
 
 def loss_curvature(model, values, u):
     """Return the second derivative of L times u; both have the shape (m, q)."""
     if model.loss == "squared":
         return u
-    p = jax.nn.softmax(all_classes(values), axis=1)
-    return to_columns(covariance_product(p, all_classes(u)))
+    return to_columns(covariance_product(probabilities(values), all_classes(u)))
 
 
 def total_penalty(model, theta, output, penalties):

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core.affine import all_classes, to_columns
 from sklearn_gn.core.linear_algebra.blocks import (
     symmetric_product,
     transposed_product,
@@ -21,6 +20,7 @@ from sklearn_gn.core.linear_algebra.blocks import (
 from sklearn_gn.core.linear_algebra.krylov import lanczos
 from sklearn_gn.core.linear_algebra.trees import dimension
 from sklearn_gn.core.linear_algebra.trust_region import SpectralModel
+from sklearn_gn.core.multinomial import probabilities, to_columns
 from sklearn_gn.varpro.inner import (
     is_direct,
     output_response,
@@ -349,7 +349,7 @@ def _curvature_roots(model, values):
     m, q = values.shape
     if model.loss == "squared":
         return jnp.broadcast_to(jnp.eye(q, dtype=values.dtype)[None], (m, q, q))
-    root = jnp.sqrt(jax.nn.softmax(all_classes(values), axis=1))
+    root = jnp.sqrt(probabilities(values))
     eye = jnp.eye(root.shape[1], dtype=root.dtype)
     # (I - r r^T) diag(r) with |r| = 1.
     full = (eye[None] - root[:, :, None] * root[:, None, :]) * root[:, None, :]

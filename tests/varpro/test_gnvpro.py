@@ -10,7 +10,6 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from sklearn_gn.core.affine import all_classes, to_columns
 from sklearn_gn.core.linear_algebra.krylov import lanczos
 from sklearn_gn.core.linear_algebra.trust_region import (
     SpectralModel,
@@ -18,6 +17,7 @@ from sklearn_gn.core.linear_algebra.trust_region import (
     decrease,
     radius_shift,
 )
+from sklearn_gn.core.multinomial import all_classes, to_columns
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.networks import CNN, MLP, NeuralODE
 from sklearn_gn.networks.cnn import convolve
