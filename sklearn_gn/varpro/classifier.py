@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import canonical_rows, check_sample_weight
+from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS
 from sklearn_gn.varpro.estimator import _VarProNet
 from sklearn_gn.varpro.problem import predict_values
@@ -269,6 +270,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         )
         self.class_weight = class_weight
 
+    @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
         """Fit the network to the data.

@@ -6,6 +6,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core.data import canonical_rows, check_sample_weight
+from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS
 from sklearn_gn.varpro.estimator import _VarProNet
 from sklearn_gn.varpro.posterior import ErrorBars
@@ -258,6 +259,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
             random_state=random_state,
         )
 
+    @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
         """Fit the network to the data.
