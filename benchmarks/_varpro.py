@@ -332,10 +332,10 @@ def add_standing(answers, reference, figure, standing):
 
 
 @partial(jax.jit, static_argnames="model")
-def _inner_solution(model, z, rows, alpha_output, start):
+def _inner_solution(model, z, rows, penalty, start):
     if model.loss == "squared":
-        return inner.solve_squares(z, rows, alpha_output)
-    return inner.solve_entropy(model, z, rows, alpha_output, start)
+        return inner.solve_squares(z, rows, penalty)
+    return inner.solve_entropy(model, z, rows, penalty, start)
 
 
 _features = jax.jit(features, static_argnames="model")
@@ -382,7 +382,8 @@ def add_inner_share(method, recorders, dtype):
 def _timed_solution(told, rows, theta, start):
     """The solution of an inner problem, and its seconds without compilation."""
     z = _features(told.model, theta, rows.x)
-    solve = partial(_inner_solution, told.model, z, rows, told.alpha_output, start)
+    penalty = told.penalties.output
+    solve = partial(_inner_solution, told.model, z, rows, penalty, start)
     jax.block_until_ready(solve())
     begun = time.perf_counter()
     output, _ = jax.block_until_ready(solve())

@@ -55,6 +55,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.networks import MLP
 from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.softmax_head import fgn
+from sklearn_gn.solvers import GNvpro
 
 ROOT = Path(__file__).parents[1]
 
@@ -968,9 +969,8 @@ def test_a_recorded_fit_ends_with_the_figures_of_its_model():
     X, Y = problem.train
     estimator = VarProNetRegressor(
         network=MLP((3,)),
-        curvature_solver="krylov",
+        solver=GNvpro(curvature="krylov"),
         alpha=1e-6,
-        alpha_output=1e-6,
         tol=0.0,
         random_state=0,
     )
@@ -1000,8 +1000,7 @@ def test_inner_problems_of_all_iterations_count(monkeypatch, batch_size, every):
     X, Y = problem.train
     estimator = VarProNetRegressor(
         hidden_layer_sizes=(3,),
-        curvature_solver="krylov",
-        batch_size=batch_size,
+        solver=GNvpro(curvature="krylov", batch_size=batch_size),
         max_iter=9,
         tol=0.0,
         random_state=0,

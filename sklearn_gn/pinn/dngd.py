@@ -29,6 +29,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.damping import Nielsen
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
@@ -240,7 +241,9 @@ class Trial(NamedTuple):
     step: Any
     loss: jnp.ndarray
     losses: jnp.ndarray  # (n_classes,)
-    gain: jnp.ndarray  # decrease over that of the linearised residuals
+    actual: jnp.ndarray  # decrease of the loss
+    predicted: jnp.ndarray  # that of the linearised residuals
+    gain: jnp.ndarray  # actual over predicted
     length: jnp.ndarray  # of the step without acceleration
     shift: jnp.ndarray
     inner: jnp.ndarray
@@ -272,7 +275,18 @@ def tried(model, net, batches, linear, found, shift):
     gain = actual / jnp.where(promised > 0, promised, 1)
     losses = class_losses(model, batches, new)
     trusted = (gain >= _TRUSTED) & (actual > 0)
-    return Trial(step, jnp.sum(losses), losses, gain, length, shift, inner, trusted)
+    return Trial(
+        step=step,
+        loss=jnp.sum(losses),
+        losses=losses,
+        actual=actual,
+        predicted=promised,
+        gain=gain,
+        length=length,
+        shift=shift,
+        inner=inner,
+        trusted=trusted,
+    )
 
 
 def staying(model, net, batches, linear):
@@ -281,7 +295,8 @@ def staying(model, net, batches, linear):
     zero = jnp.zeros_like(linear.r[0])
     still = jax.tree.map(jnp.zeros_like, net)
     count, no = jnp.int32(0), jnp.array(False)
-    return Trial(still, jnp.sum(losses), losses, zero, zero, zero, count, no)
+    loss = jnp.sum(losses)
+    return Trial(still, loss, losses, zero, zero, zero, zero, zero, count, no)
 
 
 # --- 4. how far to go ----------------------------------------------------------------
@@ -464,11 +479,15 @@ def gain_ratio(model, net, here, before, memory, *, geodesic, momentum, jacobi, 
     linear = linearise(r, parts, before, momentum=momentum, jacobi=jacobi)
     still = staying(model, net, batches, linear)
     solve, values, _ = solution(linear, net, rank)
-    shift = memory.value
-    found = damped_step(model, net, batches, linear, solve, shift, geodesic)
-    trial = tried(model, net, batches, linear, found, shift)
-    memory = memory.update(trial.gain)
-    return outcome(net, linear, trial, memory, values, still.loss)
+
+    def attempt(shift):
+        found = damped_step(model, net, batches, linear, solve, shift, geodesic)
+        trial = tried(model, net, batches, linear, found, shift)
+        return trial, trial.actual, trial.predicted
+
+    found = search_damping(attempt, still, memory, max_trials=1)
+    trial = found.candidate
+    return outcome(net, linear, trial, found.damping, values, still.loss)
 
 
 # --- the solver ----------------------------------------------------------------------

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
-from sklearn_gn.core.estimator import GaussNewtonEstimator
+from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.networks._base import (
@@ -420,6 +420,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
 
     # -- the fit ----------------------------------------------------------------------
 
+    @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X=None, y=None, sample_weight=None, *, X_val=None, y_val=None):
         """Solve the problem, with observations where there are any.
@@ -488,6 +489,7 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             [start],
             loss_scale=1.0 if scaling is None else scaling.loss_scale,
             val_loss=fresh_loss if has_fresh else None,
+            validation=validation,
         )
         if self.problem is not None:
             run.monitor = "val_loss"
@@ -496,8 +498,8 @@ class PINNSolver(MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
             max_steps=self.max_iter,
             data=data,
             attributes=lambda net: {"_fitted": _Fitted(models[-1], net, scaling)},
+            set_fitted=lambda: self._set_fitted(run, models[-1], scaling),
         )
-        self._set_fitted(run, models[-1], scaling)
         if self.problem is not None:
             self._warn_if_overfitted(run.val_loss(untrained))
         return self

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.damping import Nielsen
 from sklearn_gn.core.linear_algebra.line_search import grid_search
 from sklearn_gn.core.linear_algebra.solve import filter_factors
@@ -131,31 +131,19 @@ def lm_iterate(state, rows, options, hidden_only):
         # |e|^2 - |e - J d|^2, in the coordinates of the SVD.
         predicted = 0.5 * jnp.sum(s * along * (2 * coordinates - s * along))
         decrease = sggn.loss_decrease(net, new, rows, options.damping)
-        return new, decrease, decrease / jnp.where(predicted > 0, predicted, 1)
+        return new, decrease, predicted
 
-    def attempt(carry):
-        shift, count, *_ = carry
-        new, decrease, gain = trial(shift.value)
-        return shift.update(gain), count + 1, shift.value, new, decrease, gain
-
-    def rejected(carry):
-        _, count, _, _, decrease, _ = carry
-        return ~(decrease > 0) & (count < _MAX_TRIALS)
-
-    zero = jnp.zeros_like(state.shift.value)
-    carry = (state.shift, jnp.int32(0), zero, net, zero - 1, zero)
-    shift, count, used, new, decrease, gain = lax.while_loop(rejected, attempt, carry)
-    accept = decrease > 0
-    kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), new, net)
+    found = search_damping(trial, net, state.shift, max_trials=_MAX_TRIALS)
+    kept = found.accepted_or(net)
     gradient = jnp.linalg.norm(jacobian.T @ error)
     loss = sggn.objective(kept, rows, options.damping)
     return (
-        LMState(kept, loss, shift),
-        jnp.where(accept, decrease, 0),
+        LMState(kept, loss, found.damping),
+        jnp.where(found.accepted, found.actual, 0),
         gradient,
-        used,
-        gain,
-        count,
+        found.shift,
+        found.gain_ratio,
+        found.n_trials,
     )
 
 

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
-from sklearn_gn.core.estimator import GaussNewtonEstimator
+from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import moments
 from sklearn_gn.shallow_relu import search as relocation
@@ -416,6 +416,7 @@ class ShallowReLURegressor(
         self.verbose = verbose
         self.random_state = random_state
 
+    @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
         """Fit the network to the data.
@@ -463,6 +464,7 @@ class ShallowReLURegressor(
             problem.starts,
             loss_scale=problem.scaling.loss_scale,
             val_loss=self._validation_loss(problem.validation, problem.scaling),
+            validation=problem.validation,
         )
         self._run(
             run,
@@ -472,8 +474,8 @@ class ShallowReLURegressor(
                 "_network": (net, problem.scaling),
                 "_single_target": self._single_target,
             },
+            set_fitted=lambda: self._set_fitted(run.best_net, problem, run.data),
         )
-        self._set_fitted(run.best_net, problem, run.data)
         return self
 
     def predict(self, X, return_std=False):

@@ -15,10 +15,9 @@ straight-line fits, see :mod:`sklearn_gn.shallow_relu.segmented`.
 
 from functools import partial
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
+from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.blocks import (
     sum_rows,
     transposed_product,
@@ -193,30 +192,17 @@ def iterate(net, damping, rows, options):
         fall = loss_decrease(net, new, rows, options.damping)
         return new, fall, decrease(model, coordinates)
 
-    def attempt(carry):
-        damping, count, *_ = carry
-        new, fall, promised = trial(damping.value)
-        gain = jnp.where(promised > 0, fall / jnp.where(promised > 0, promised, 1), 0)
-        return damping.update(gain), count + 1, new, fall, promised, gain
-
-    def rejected(carry):
-        _, count, _, fall, promised, _ = carry
-        return ~(fall > 0) & (promised > 0) & (count < MAX_TRIALS)
-
-    zero = jnp.zeros_like(damping.value)
-    carry = (damping, jnp.int32(0), net, zero, zero + 1, zero)
-    damping, _, new, fall, promised, gain = lax.while_loop(rejected, attempt, carry)
-    accept = fall > 0
-    kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), new, net)
+    found = search_damping(trial, net, damping, max_trials=MAX_TRIALS)
+    kept = found.accepted_or(net)
     loss = objective(kept, rows, options.damping)
     return Iterate(
         net=kept,
-        memory=damping,
+        memory=found.damping,
         loss=loss,
-        decrease=jnp.where(accept, fall, 0),
+        decrease=jnp.where(found.accepted, found.actual, 0),
         rounding=at_rounding_level(kept, rows, loss),
-        solved=jnp.isfinite(promised),
+        solved=jnp.isfinite(found.predicted),
         grad_norm=jnp.linalg.norm(model.slopes),
-        step_size=jnp.where(accept, 1, 0).astype(loss.dtype),
-        gain_ratio=jnp.where(accept, gain, 0),
+        step_size=jnp.where(found.accepted, 1, 0).astype(loss.dtype),
+        gain_ratio=jnp.where(found.accepted, found.gain_ratio, 0),
     )

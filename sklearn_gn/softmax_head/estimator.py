@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
-from sklearn_gn.core.estimator import GaussNewtonEstimator
+from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.softmax_head.algorithms import ALGORITHMS
 from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
@@ -271,6 +271,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         tags.input_tags.sparse = True
         return tags
 
+    @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
         """Fit the head to the data.
@@ -325,6 +326,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             [self._zero_head() if start is None else start],
             loss_scale=1.0,
             val_loss=self._validation_loss(validation),
+            validation=validation,
         )
         self._run(
             run,
@@ -334,8 +336,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
                 "classes_": self.classes_,
                 **self._coefficients(net),
             },
+            set_fitted=lambda: self._set_fitted(run.best_net, rows, run.options),
         )
-        self._set_fitted(run.best_net, rows, run.options)
         self._carried = None, None
         return self
 

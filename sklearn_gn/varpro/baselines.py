@@ -26,7 +26,7 @@ from sklearn_gn.core.solver import Algorithm, Report
 from sklearn_gn.varpro import batches, problem, training, trust_region
 from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
-from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel
+from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel, krylov_dimension
 
 _FGN_DAMPING = 1.0
 _FGN_CG = 10
@@ -39,7 +39,7 @@ _EPOCHS = 10  # without a new lowest loss, after which a mini-batch method ends
 
 @partial(jax.jit, static_argnames=("model", "rank"))
 def full_model(model, net, rows, penalties, rank):
-    """Krylov projection of the Gauss-Newton matrix in (theta, W)."""
+    """Return the model in (theta, W), projected on a Krylov space of the gradient."""
     flat, unravel = ravel_pytree(net)
 
     def values(flat):
@@ -57,8 +57,8 @@ def full_model(model, net, rows, penalties, rank):
         return ravel_pytree(Net(smooth, penalties.output * output))[0]
 
     def product(d):
-        bent = rows.weight[:, None] * problem.loss_curvature(model, here, push(d))
-        return pull(bent)[0] + penalised(d)
+        curved = rows.weight[:, None] * problem.loss_curvature(model, here, push(d))
+        return pull(curved)[0] + penalised(d)
 
     weighted = rows.weight[:, None] * problem.loss_gradient(model, here, rows.y)
     gradient = pull(weighted)[0] + penalised(flat)
@@ -68,7 +68,7 @@ def full_model(model, net, rows, penalties, rank):
 
 @partial(jax.jit, static_argnames="model")
 def try_full_step(model, net, spectral, rows, penalties, radius, damping, fraction):
-    """As ``try_step``, in all weights."""
+    """Return the step for a radius or a fixed shift, in all weights."""
     flat, unravel = ravel_pytree(net)
     coordinates, shift, radius = trust_region.step_coordinates(
         spectral, flat, radius, damping
@@ -86,14 +86,16 @@ def try_full_step(model, net, spectral, rows, penalties, radius, damping, fracti
 
 
 def gn_step(rows, state, settings):
-    """One accepted step of full Gauss-Newton."""
-    state, _ = training.enter_level(rows, state, settings)
+    """One iteration of Gauss-Newton in all weights."""
+    state, _ = training.enter_level(state, settings)
     before = state
     batch, share = batches.current_batch(rows, settings, state.iteration)
     penalties = training.current_penalties(state.net.theta, batch, settings, share)
     net = jax.device_put(state.net)
     loss = float(problem.objective(settings.model, net, batch, penalties))
-    found = full_model(settings.model, net, batch, penalties, int(settings.rank))
+    found = full_model(
+        settings.model, net, batch, penalties, krylov_dimension(settings, net)
+    )
     attempt = partial(
         try_full_step, settings.model, net, found.spectral, batch, penalties
     )
@@ -112,7 +114,7 @@ def gn_step(rows, state, settings):
 
 
 def with_given_output(model, net, rows, penalties):
-    """The network, and its objective."""
+    """Return the network as it is, and its objective."""
     return net, problem.objective(model, net, rows, penalties)
 
 
@@ -125,7 +127,7 @@ _LBFGS = first_order.lbfgs(line_search_steps=20)
 
 
 def reduced_objective(model, start, rows, penalties, theta):
-    """Phi_red, differentiable by the envelope theorem."""
+    """Return Phi_red, differentiable by the envelope theorem."""
     frozen = lax.stop_gradient(theta)
     inner = solve_inner(model, frozen, rows, penalties, start)
     output = lax.stop_gradient(inner.output)
@@ -135,9 +137,9 @@ def reduced_objective(model, start, rows, penalties, theta):
 
 
 def without_last_value(memory):
-    """The memory without the value and gradient that the last line search ended with.
+    """Return the memory without value and gradient of the last line search.
 
-    They are of no use where the step was not taken, or the objective is another one.
+    They are of no use if the step was not taken, or if the objective has changed.
     """
     search = memory[-1]
     return *memory[:-1], search._replace(value=jnp.full_like(search.value, jnp.inf))
@@ -145,7 +147,7 @@ def without_last_value(memory):
 
 @partial(jax.jit, static_argnames="model")
 def lbfgs_update(model, net, memory, rows, penalties):
-    """One step with a line search for the strong Wolfe conditions."""
+    """One step of L-BFGS with a line search for the strong Wolfe conditions."""
     reduced = partial(reduced_objective, model, net.output, rows, penalties)
     value, gradient = first_order.value_and_gradient(reduced, net.theta, memory)
     move, memory = first_order.line_search_step(
@@ -170,19 +172,20 @@ def lbfgs_update(model, net, memory, rows, penalties):
 
 
 def lbfgs_step(rows, state, settings):
-    """One step of L-BFGS on the reduced objective."""
+    """One iteration of L-BFGS on the reduced objective."""
     if not jax.tree.leaves(state.net.theta):
-        return training.output_layer_only(state)
-    state, _ = training.enter_level(rows, state, settings)
+        return training.nothing_to_train(state)
+    state, _ = training.enter_level(state, settings)
     before = state
     batch, share = batches.current_batch(rows, settings, state.iteration)
     penalties = training.current_penalties(state.net.theta, batch, settings, share)
     net, memory = jax.device_put((state.net, state.memory))
     # What it remembers belongs to one batch.
-    other = batch is not rows and state.iteration % settings.iterations_per_batch == 0
+    per_batch = settings.solver.iterations_per_batch
+    other = batch is not rows and state.iteration % per_batch == 0
     if memory is None or other:
         memory = first_order.start(_LBFGS, net.theta)
-    elif settings.gcv:
+    elif settings.cross_validated:
         memory = without_last_value(memory)
     # The value and gradient, unless they are known, and the new output layer.
     work = 1 if np.isfinite(memory[-1].value) else 3
@@ -200,18 +203,19 @@ def lbfgs_step(rows, state, settings):
 
 
 def end_descent(state, settings, before, loss, gradient_norm):
-    """State and report of a method that lowers the loss step by step."""
+    """Return state and report of a method that lowers the loss step by step."""
     fell = before - loss > float(settings.tol) * abs(before)
     return end_with(state, settings, loss, gradient_norm, fell, training.PATIENCE)
 
 
 def end_with(state, settings, loss, gradient_norm, fell, patience):
-    """State and report of an iteration, after which the loss fell or did not."""
-    waited = 0 if fell else state.waited + 1
-    tired = waited >= patience and training.on_last_level(state, settings)
+    """Return state and report of an iteration, in which the loss fell or did not."""
+    n_stalled = 0 if fell else state.n_stalled + 1
+    tired = n_stalled >= patience and training.on_last_level(state, settings)
     stop = "tol" if tired else None
     stop = stop if math.isfinite(loss) else "non_finite"
-    state = state._replace(loss=loss, waited=waited, iteration=state.iteration + 1)
+    iteration = state.iteration + 1
+    state = state._replace(loss=loss, n_stalled=n_stalled, iteration=iteration)
     report = Report(
         loss=loss, grad_norm=gradient_norm, stop=stop, extra=training.log_columns(state)
     )
@@ -258,21 +262,28 @@ def fgn_epoch(model, net, epoch, penalties, rate, damping, batch_size):
     return lax.fori_loop(jnp.int32(0), epoch.n_batches, update, net)
 
 
+def prepare_fgn(rows, settings):
+    """Put the rows on the device."""
+    if settings.damping == 0:
+        raise ValueError("damping=0.0: solver='fgn' needs a positive damping, or None.")
+    return training.prepare(rows, settings)
+
+
 def epoch_init(rows, net, settings):
-    """The optimal output layer of some rows: that of all can cost many epochs."""
-    return training.init(rows, net, settings._replace(batch_size=np.int32(_START_ROWS)))
+    """Return the start with the output layer of some rows: all may cost many epochs."""
+    return training.init_from(_START_ROWS, rows, net, settings)
 
 
 def epoch_step(rows, state, settings, *, name):
     """One epoch, and the loss on all rows."""
-    state, _ = training.enter_level(rows, state, settings, _EPOCHS)
+    state, _ = training.enter_level(state, settings, _EPOCHS)
     penalties = training.current_penalties(state.net.theta, rows, settings)
     net, memory = jax.device_put((state.net, state.memory))
     epoch, b = batches.shuffled_epoch(rows, settings, state.iteration)
-    rate = settings.learning_rate
+    rate = np.asarray(settings.solver.learning_rate, settings.dtype)
     if name == "fgn":
         given = _FGN_DAMPING if settings.damping is None else settings.damping
-        damping = np.asarray(given, settings.tol.dtype)
+        damping = np.asarray(given, settings.dtype)
         net = fgn_epoch(settings.model, net, epoch, penalties, rate, damping, b)
     else:
         memory = first_order.start(name, net) if memory is None else memory
@@ -286,7 +297,7 @@ def epoch_step(rows, state, settings, *, name):
 
 
 def end_epoch(state, settings, loss):
-    """State and report of a method whose loss goes up and down.
+    """Return state and report of a method whose loss goes up and down.
 
     The gradient on all rows, for the log alone, would cost as much as the epoch.
     """
@@ -311,6 +322,7 @@ ALGORITHMS = (
         prepare=training.prepare,
         look=training.evaluate_last,
     ),
+    Algorithm("fgn", epoch_init, partial(epoch_step, name="fgn"), prepare=prepare_fgn),
     *(
         Algorithm(
             name,
@@ -318,6 +330,6 @@ ALGORITHMS = (
             partial(epoch_step, name=name),
             prepare=training.prepare,
         )
-        for name in ("adam", "sgd", "fgn")
+        for name in ("adam", "sgd")
     ),
 )

@@ -9,27 +9,43 @@ from jax import lax
 
 from sklearn_gn.core.solver import Rows
 
-_MINI_BATCH = 64
+_FEW_ROWS = 8192  # up to which "auto" batches are all rows
+_BATCH_ROWS = 2048
+_MINI_BATCH = 64  # of first-order methods that leave it open
 
 
-def n_batches(rows, settings):
-    """Batches of a sweep over the rows that have weight; 1 where it is all of them."""
-    size = int(settings.batch_size)
-    if size == 0:  # the weights stay on the device
-        return 1
-    return max(1, -(-np.count_nonzero(rows.weight) // size))
+def batch_size(settings):
+    """Return the number of rows of a batch; None takes all rows."""
+    size = settings.solver.batch_size
+    if size == "auto":
+        size = _BATCH_ROWS if settings.n_rows > _FEW_ROWS else None
+    return None if size is None or size >= settings.n_rows else size
+
+
+def n_batches(settings):
+    """Return the number of batches of a sweep over the rows."""
+    size = batch_size(settings)
+    return 1 if size is None else -(-settings.n_rows // size)
 
 
 def current_batch(rows, settings, iteration):
-    """The rows of an iteration: all, or a batch of them, and their share of all.
+    """Return the rows of an iteration, all or a batch, and their share of all rows."""
+    size = batch_size(settings)
+    if size is None:
+        return rows, 1.0
+    number = iteration // settings.solver.iterations_per_batch
+    return draw_batch(rows, size, number, settings)
+
+
+def draw_batch(rows, size, number, settings):
+    """Return the batch of a given size and number, and its share of all rows.
 
     Sweeps draw new batches from the rows that have weight; the last batch of a sweep is
     filled up from the first.
     """
-    count, size = n_batches(rows, settings), int(settings.batch_size)
-    if count == 1:
+    if size is None or size >= settings.n_rows:
         return rows, 1.0
-    sweep, batch = divmod(iteration // int(settings.iterations_per_batch), count)
+    sweep, batch = divmod(number, -(-settings.n_rows // size))
     rng = np.random.RandomState((int(settings.seed) + sweep) % 2**32)
     order = rng.permutation(np.flatnonzero(rows.weight))
     chosen = order[np.arange(batch * size, (batch + 1) * size) % len(order)]
@@ -38,7 +54,7 @@ def current_batch(rows, settings, iteration):
 
 @jax.jit
 def take_rows(rows, order):
-    """Some of the rows, with weights of sum one."""
+    """Return some of the rows, with weights of sum one."""
     x, y, weight = (a[order] for a in rows)
     return Rows(x, y, weight / jnp.sum(weight))
 
@@ -54,7 +70,7 @@ def shuffled_epoch(rows, settings, iteration):
     """Return a shuffled pass over the rows with weight, and the size of a batch."""
     weight = np.asarray(rows.weight)
     counted = np.flatnonzero(weight > 0)
-    b = min(int(settings.batch_size) or _MINI_BATCH, len(counted))
+    b = min(settings.solver.batch_size or _MINI_BATCH, len(counted))
     rng = np.random.RandomState((int(settings.seed) + iteration) % 2**32)
     order = rng.permutation(counted)
     n_batches = -(-len(order) // b)

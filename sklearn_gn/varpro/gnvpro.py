@@ -37,16 +37,27 @@ from sklearn_gn.varpro.trust_region import (
 )
 
 
+def prepare(rows, settings):
+    """Put the rows on the device."""
+    if settings.solver.curvature == "dense" and settings.rank is not None:
+        raise ValueError(
+            f"rank={settings.rank} is the dimension of a Krylov space, and "
+            "GNvpro(curvature='dense') takes none: leave rank at None, or set "
+            "curvature='krylov'."
+        )
+    return training.prepare(rows, settings)
+
+
 def step(rows, state, settings):
     """One iteration, on all rows or on a batch of them."""
-    if not jax.tree.leaves(state.net.theta):
-        return training.output_layer_only(state)
-    state, refined = training.enter_level(rows, state, settings)
+    if not jax.tree.leaves(state.net.theta):  # the start is the solution
+        return training.nothing_to_train(state)
+    state, refined = training.enter_level(state, settings)
     before, model, net = state, settings.model, state.net
     batch, share = current_batch(rows, settings, state.iteration)
     penalties = training.current_penalties(net.theta, batch, settings, share)
     # 1. The inner problem, where the objective is another one than before.
-    if refined or settings.gcv or batch is not rows:
+    if refined or settings.cross_validated or batch is not rows:
         net, loss = with_optimal_output(model, net, batch, penalties)
         state = state._replace(net=net, loss=float(loss), work=state.work + share)
     # 2. and 3. Linearisation, and the spectral form of the Gauss-Newton matrix.
@@ -85,6 +96,6 @@ GNVPRO = Algorithm(
     "gnvpro",
     training.init,
     step,
-    prepare=training.prepare,
+    prepare=prepare,
     look=training.evaluate_last,
 )

@@ -9,6 +9,7 @@ The features z have a one appended, so that the last row of W is the bias; it is
 penalised like the other rows. L is half of the squared error, or the cross-entropy.
 """
 
+import weakref
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,18 +32,44 @@ class Net(NamedTuple):
     output: jnp.ndarray  # (p, q)  output layer W; the last row is the bias
 
 
-class Model(NamedTuple):
-    """The feature extractor and the loss, fixed when functions are compiled."""
+class Model:
+    """The feature extractor and the loss, fixed when functions are compiled.
 
-    network: Any
-    loss: str  # "squared" or "cross_entropy"
+    Equal networks with the same loss make the same object, which compares by identity:
+    JAX compares the static arguments of a compiled function in every call, and a Ctrl-C
+    that falls into a comparison in Python comes out as another error.
+
+    Parameters
+    ----------
+    network : object
+        With ``apply``, and hashable. It must not change any more.
+    loss : {"squared", "cross_entropy"}
+    """
+
+    __slots__ = ("__weakref__", "loss", "network")
+    _known = weakref.WeakValueDictionary()
+
+    def __new__(cls, network, loss):
+        """Return the model with this network and loss, a new one if there is none."""
+        model = cls._known.get((network, loss))
+        if model is None:
+            model = super().__new__(cls)
+            model.network, model.loss = network, loss
+            cls._known[network, loss] = model
+        return model
+
+    def __reduce__(self):
+        return Model, (self.network, self.loss)
+
+    def __repr__(self):
+        return f"Model({self.network!r}, {self.loss!r})"
 
 
 class Penalties(NamedTuple):
     """Factors of the two penalties in the objective."""
 
     hidden: jnp.ndarray  # alpha
-    output: jnp.ndarray  # alpha_out
+    output: jnp.ndarray | None  # alpha_out; None: generalised cross-validation
 
 
 def features(model, theta, x):

@@ -1,8 +1,8 @@
 """Steps 2 and 3 of GNvpro: the reduced Jacobian and the reduced Gauss-Newton matrix.
 
 The output layer W follows the weights theta, as the implicit function theorem says. The
-Gauss-Newton matrix is projected on a Krylov space, formed, or met through its dual, the
-Gram matrix of the rows; each form returns a :class:`SpectralModel`.
+Gauss-Newton matrix is projected on a Krylov space, formed, or replaced by its dual, the
+Gram matrix of the rows. All three give a quadratic model in eigenvectors.
 """
 
 from functools import partial
@@ -31,7 +31,8 @@ from sklearn_gn.varpro.inner import (
 )
 from sklearn_gn.varpro.problem import loss_curvature, penalty_matrix, penalty_product
 
-KRYLOV_TOL = 1e-2
+KRYLOV_TOL = 1e-2  # relative residual at which a Krylov space is large enough
+_KRYLOV_DIMENSION = 20
 _DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
 _DENSE_FLOATS = 2**27  # of the Jacobian
 
@@ -62,24 +63,34 @@ def reduced_model(net, rows, penalties, settings):
     """
     model, form = settings.model, curvature_form(settings, rows, net)
     if form == "krylov":
-        found = krylov_model(model, net, rows, penalties, int(settings.rank))
+        found = krylov_model(
+            model, net, rows, penalties, krylov_dimension(settings, net.theta)
+        )
         return found, 2 + 2 * int(found.inner_iterations)
     compute = primal_model if form == "primal" else dual_model
     work = dense_work(form, model.loss, net, rows)
     return compute(model, net, rows, penalties), work
 
 
+def krylov_dimension(settings, parameters):
+    """Return the largest dimension of the Krylov space for these parameters."""
+    rank = _KRYLOV_DIMENSION if settings.rank is None else settings.rank
+    return min(rank, dimension(parameters))
+
+
 def curvature_form(settings, rows, net):
-    """Return how the Gauss-Newton matrix is met: "krylov", "primal" or "dual"."""
-    network, loss = settings.model
+    """Return the form of the Gauss-Newton matrix: "krylov", "primal" or "dual"."""
+    network, loss = settings.model.network, settings.model.loss
+    curvature = settings.solver.curvature
     n = dimension(net.theta)
     (m, n_classes), (p, q) = rows.y.shape, net.output.shape
-    inner_is_direct = loss == "squared" or is_direct(net.output)
-    if settings.curvature_solver == "krylov" or not inner_is_direct or n == 0:
+    if settings.rank is not None or curvature == "krylov":
+        return "krylov"
+    if n == 0 or not (loss == "squared" or is_direct(net.output)):
         return "krylov"
     n_dual = m * n_classes + net.output.size
     dual = getattr(network, "plain_penalty", True) and n_dual < n
-    if settings.curvature_solver == "dense":
+    if curvature == "dense":
         return "dual" if dual else "primal"
     per_row = min(q, p - 1) if loss == "squared" else q
     affordable = m * per_row * n <= _DENSE_FLOATS
@@ -89,10 +100,10 @@ def curvature_form(settings, rows, net):
 
 
 class ReducedJacobian(NamedTuple):
-    """The reduced ReducedJacobian as a pair of functions on raveled parameters.
+    """The reduced Jacobian as a pair of functions on raveled parameters.
 
-    ``forward(d)`` are the changes of the values (m, q) and of W (p, q);
-    ``transposed(values, output)`` is the exact transpose.
+    ``forward(d)`` returns the changes of the values (m, q) and of W (p, q), and
+    ``transposed(values, output)`` is its exact transpose.
     """
 
     forward: Any
@@ -101,7 +112,7 @@ class ReducedJacobian(NamedTuple):
 
 
 def reduced_jacobian(model, theta, inner, rows, penalties):
-    """Linearise the features once; W follows by implicit differentiation.
+    """Return the reduced Jacobian; W moves by the implicit function theorem.
 
     With e the weighted error and S the second derivative of the loss,
 
@@ -115,7 +126,7 @@ def reduced_jacobian(model, theta, inner, rows, penalties):
 
     _, push = jax.linearize(bare, flat)
     pull = jax.linear_transpose(push, flat)
-    bend = partial(loss_curvature, model, inner.values)
+    curve = partial(loss_curvature, model, inner.values)
     respond = partial(output_response, model, inner, rows, penalties)
     respond_transposed = partial(
         output_response_transposed, model, inner, rows, penalties
@@ -127,12 +138,12 @@ def reduced_jacobian(model, theta, inner, rows, penalties):
     def forward(d):
         dz = push(d)
         at_fixed = dz @ w
-        change = -respond(pad(dz.T @ e), bend(at_fixed))
+        change = -respond(pad(dz.T @ e), curve(at_fixed))
         return at_fixed + z @ change, change
 
     def transposed(values, output):
         solved, fitted = respond_transposed(z.T @ values + output)
-        dz = (values - bend(fitted)) @ w.T - e @ solved[:-1].T
+        dz = (values - curve(fitted)) @ w.T - e @ solved[:-1].T
         (d,) = pull(dz)
         return d
 
@@ -144,15 +155,15 @@ def reduced_jacobian(model, theta, inner, rows, penalties):
 
 @partial(jax.jit, static_argnames=("model", "rank"))
 def krylov_model(model, net, rows, penalties, rank):
-    """Projection of the reduced Gauss-Newton matrix on a Krylov space."""
+    """Return the model projected on a Krylov space of the gradient."""
     inner = solve_inner(model, net.theta, rows, penalties, net.output)
     jacobian = reduced_jacobian(model, net.theta, inner, rows, penalties)
     _, unravel = ravel_pytree(net.theta)
 
     def product(d):
         values, output = jacobian.forward(d)
-        bent = rows.weight[:, None] * loss_curvature(model, inner.values, values)
-        image = jacobian.transposed(bent, penalties.output * output)
+        curved = rows.weight[:, None] * loss_curvature(model, inner.values, values)
+        image = jacobian.transposed(curved, penalties.output * output)
         smooth, _ = ravel_pytree(penalty_product(model, unravel(d)))
         return image + penalties.hidden * smooth
 
@@ -165,12 +176,12 @@ def krylov_model(model, net, rows, penalties, rank):
 
 @partial(jax.jit, static_argnames="model")
 def primal_model(model, net, rows, penalties):
-    """Eigenpairs of the reduced Gauss-Newton matrix itself.
+    """Return the model in the eigenvectors of the reduced Gauss-Newton matrix.
 
     With ``J_W = -H^-1 (F + E)`` for the parts F (fit) and E (error) and the inner
     Hessian H, everything but the products with H^-1 cancels:
 
-        J_red^T w S J_red + alpha_output J_W^T J_W = A - F^T H^-1 F + E^T H^-1 E.
+        J_red^T w S J_red + alpha_out J_W^T J_W = A - F^T H^-1 F + E^T H^-1 E.
     """
     inner = solve_inner(model, net.theta, rows, penalties, net.output)
     jacobian = reduced_jacobian(model, net.theta, inner, rows, penalties)
@@ -192,11 +203,11 @@ def primal_model(model, net, rows, penalties):
 
 @partial(jax.jit, static_argnames="model")
 def dual_model(model, net, rows, penalties):
-    """The same by way of the rows, where these are fewer; needs ``B = I``.
+    """Return the same model by way of the rows, if these are fewer; needs ``B = I``.
 
-    The rows of J_red, with those of ``sqrt(alpha_output) J_W`` below, have a Gram
+    The rows of J_red, with those of ``sqrt(alpha_out) J_W`` below, have a Gram
     matrix whose eigenvectors give those of the Gauss-Newton matrix that are not in its
-    null space. On that, the penalty alone acts, and of the gradient only its part.
+    null space. There only the penalty acts, and only its part of the gradient.
     """
     inner = solve_inner(model, net.theta, rows, penalties, net.output)
     jacobian = reduced_jacobian(model, net.theta, inner, rows, penalties)
@@ -223,7 +234,7 @@ def dual_model(model, net, rows, penalties):
     usable = gram > gram.shape[0] * jnp.finfo(gram.dtype).eps * gram[0]
     scale = jnp.where(usable, lax.rsqrt(jnp.where(usable, gram, 1)), 0)
     basis = (stacked.T @ left) * scale[None, :]
-    # What of the penalty's gradient lies outside.
+    # The part of the penalty's gradient that lies outside.
     outside = flat - basis @ (basis.T @ flat)
     length = jnp.linalg.norm(outside)
     outside = outside / jnp.where(length > 0, length, 1)
@@ -238,15 +249,15 @@ def dual_model(model, net, rows, penalties):
 
 
 def gauss_newton_parts(model, theta, inner, rows):
-    """``A = Jv^T w S Jv`` at fixed W, and the two parts of ``hess_WW J_W``.
+    """Return ``A = Jv^T w S Jv`` at fixed W, and the two parts of ``hess_WW J_W``.
 
     Returns
     -------
     fixed : array of shape (n, n)
     fit, by_error : arrays of shape (p, q, n)
         ``z^T w S Jv`` and ``d z^T e``, whose sum is ``-hess_WW J_W``. For least squares
-        each may be turned by an orthogonal matrix of the targets, which leaves its
-        products over them as they are, and have fewer.
+        the targets of each may be rotated, which changes no product over the targets,
+        and then are fewer.
     """
     z, weight = inner.z, rows.weight
     q, width = inner.output.shape[1], inner.output.shape[0] - 1
@@ -268,18 +279,18 @@ def gauss_newton_parts(model, theta, inner, rows):
     along = jax.vmap(
         lambda u: loss_curvature(model, inner.values, u), in_axes=-1, out_axes=-1
     )
-    bent = weight[:, None, None] * along(jv)
+    curved = weight[:, None, None] * along(jv)
     if model.loss == "squared":
         rows_of = jnp.sqrt(weight)[:, None, None] * jv
         fixed = symmetric_product(rows_of.reshape(-1, n).T)
     else:
-        fixed = transposed_product(jv.reshape(-1, n), bent.reshape(-1, n))
-    fit = jnp.einsum("ik,iqn->kqn", z, bent)
+        fixed = transposed_product(jv.reshape(-1, n), curved.reshape(-1, n))
+    fit = jnp.einsum("ik,iqn->kqn", z, curved)
     return fixed, fit, _error_part(model, theta, inner, rows)
 
 
 def value_jacobian(model, theta, output, x):
-    """Derivative of the values at fixed W, of shape (m, q, n)."""
+    """Return the derivative of the values at fixed W, of shape (m, q, n)."""
     flat, unravel = ravel_pytree(theta)
 
     def values(flat, row):
@@ -292,7 +303,7 @@ def value_jacobian(model, theta, output, x):
 
 
 def feature_jacobian(model, theta, x):
-    """Derivative of the features, of shape (m, p - 1, n)."""
+    """Return the derivative of the features, of shape (m, p - 1, n)."""
     flat, unravel = ravel_pytree(theta)
 
     def bare(flat, row):
@@ -346,7 +357,7 @@ def _curvature_roots(model, values):
 
 
 def dense_work(form, loss, net, rows):
-    """Passes over the rows that a dense Gauss-Newton matrix takes."""
+    """Return the passes over the rows that a dense Gauss-Newton matrix takes."""
     width, q = net.output.shape[0] - 1, net.output.shape[1]
     if form == "primal" and loss == "squared" and width < q:
         return 2 + width  # derivatives of the features alone

@@ -62,7 +62,7 @@ def find_step(state, attempt, settings):
     -------
     StepSearch
     """
-    cast = settings.tol.dtype.type
+    cast = settings.dtype.type
     eps = float(np.finfo(cast).eps)
 
     def attempt_floats(radius, fraction=1.0):
@@ -149,21 +149,21 @@ def end_iteration(state, search, reduced, work, settings):
     trial, stop = search.trial, None
     last = on_last_level(state, settings)
     if trial is None:
-        loss, waited = state.loss, PATIENCE
+        loss, n_stalled = state.loss, PATIENCE
         if last:
             stop = "rounding" if search.gain_ratio == 0 else "line_search"
     else:
         loss = float(trial.loss)
         fell = state.loss - loss > float(settings.tol) * abs(state.loss)
-        waited = 0 if fell else state.waited + 1
-        if waited >= PATIENCE and last:
+        n_stalled = 0 if fell else state.n_stalled + 1
+        if n_stalled >= PATIENCE and last:
             stop = "tol"
         state = state._replace(net=trial.net)
     if not math.isfinite(loss):
         stop = "non_finite"
     state = state._replace(
         loss=loss,
-        waited=waited,
+        n_stalled=n_stalled,
         iteration=state.iteration + 1,
         radius=search.radius,
         work=state.work + work,

@@ -485,11 +485,22 @@ def test_a_fit_without_a_seed_is_resumed_with_its_own_points(seed, tmp_path):
     assert resumed.fresh_loss_ == whole.fresh_loss_
 
 
-def test_a_problem_that_cannot_be_pickled_is_named_by_the_checkpoint(tmp_path):
-    problem = Problem(lambda u, x: d(u, "t") + u, Box(t=(0, 1)), (Initial(1.0),))
-    solver = small(problem).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
-    with pytest.raises(ValueError, match="functions defined at the top of a module"):
-        quiet(solver.fit)
+def equation(rate):
+    source = f"def residual(u, x):\n    return d(u, 't') + {rate} * u"
+    names = {"d": d}
+    exec(source, names)
+    return Problem(names["residual"], Box(t=(0, 1)), (Initial(1.0),))
+
+
+def test_a_checkpoint_belongs_to_the_code_of_the_residual(tmp_path):
+    def fit(problem):
+        solver = small(problem).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
+        return quiet(solver.fit).predict([[0.5]])
+
+    first = fit(equation(1.0))
+    np.testing.assert_array_equal(fit(equation(1.0)), first)
+    with pytest.raises(ValueError, match=r"has changed: the parameter 'problem'\."):
+        fit(equation(2.0))
 
 
 def test_ctrl_c_keeps_the_best_network():

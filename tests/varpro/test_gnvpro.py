@@ -1,7 +1,6 @@
 """GNvpro: the inner problem, the reduced Jacobian, the step."""
 
 from functools import partial
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,7 @@ from sklearn_gn.core.multinomial import all_classes, to_columns
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.networks import CNN, MLP, NeuralODE
 from sklearn_gn.networks.cnn import convolve
+from sklearn_gn.solvers import Adam, GNvpro
 from sklearn_gn.varpro import baselines, problem, reduced, training
 from sklearn_gn.varpro import inner as inner_problem
 from sklearn_gn.varpro.batches import current_batch, mini_batch, shuffled_epoch
@@ -614,15 +614,22 @@ def test_posterior_has_the_penalties_of_the_objective(network):
 # --- the schedule --------------------------------------------------------------------
 
 
+def settings_of(rows, solver, **words):
+    """What the schedule of batches needs to know."""
+    n_rows = int(np.count_nonzero(rows.weight))
+    nothing = training.Settings(*[None] * len(training.Settings._fields))
+    return nothing._replace(solver=solver, n_rows=n_rows, seed=0, **words)
+
+
 def test_batches_sweep_over_all_rows():
     rows = Rows(np.arange(10.0)[:, None], np.zeros((10, 1)), np.full(10, 0.1))
     rows = jax.device_put(rows)
-    options = SimpleNamespace(batch_size=5, iterations_per_batch=2, seed=0)
-    seen = [np.asarray(current_batch(rows, options, k)[0].x)[:, 0] for k in range(6)]
+    settings = settings_of(rows, GNvpro(batch_size=5, iterations_per_batch=2))
+    seen = [np.asarray(current_batch(rows, settings, k)[0].x)[:, 0] for k in range(6)]
     np.testing.assert_array_equal(seen[0], seen[1])
     np.testing.assert_array_equal(np.sort(np.r_[seen[0], seen[2]]), np.arange(10.0))
     assert not np.array_equal(seen[0], seen[4])
-    batch, share = current_batch(rows, options, 0)
+    batch, share = current_batch(rows, settings, 0)
     assert float(jnp.sum(batch.weight)) == pytest.approx(1)
     assert share == 0.5
 
@@ -630,15 +637,14 @@ def test_batches_sweep_over_all_rows():
 def test_batches_hold_no_padding_and_miss_no_row():
     rows = Rows(np.arange(16.0)[:, None], np.zeros((16, 1)), np.full(16, 0.1))
     rows.weight[10:] = 0
-    options = SimpleNamespace(batch_size=4, iterations_per_batch=1, seed=0)
-    batches = [current_batch(rows, options, k)[0] for k in range(3)]
+    settings = settings_of(rows, GNvpro(batch_size=4, iterations_per_batch=1))
+    batches = [current_batch(rows, settings, k)[0] for k in range(3)]
     seen = np.concatenate([np.asarray(batch.x)[:, 0] for batch in batches])
     np.testing.assert_array_equal(np.unique(seen), np.arange(10.0))
     for batch in batches:
         np.testing.assert_allclose(batch.weight, 0.25, rtol=1e-15)
-    whole, share = current_batch(
-        rows, SimpleNamespace(batch_size=10, iterations_per_batch=1, seed=0), 0
-    )
+    settings = settings_of(rows, GNvpro(batch_size=10, iterations_per_batch=1))
+    whole, share = current_batch(rows, settings, 0)
     assert whole is rows
     assert share == 1
 
@@ -648,12 +654,10 @@ def test_many_rows_start_with_the_output_layer_of_some(start, monkeypatch):
     monkeypatch.setattr(baselines, "_START_ROWS", 30)
     model, net, rows, penalties = example("squared", 2, m=70)
     rows = rows._replace(y=jnp.sin(rows.x[:, :2]))
-    words = {"model": model, "gcv": False, "iterations_per_batch": 1, "seed": 0}
-    given = {"alpha": penalties.hidden, "alpha_output": penalties.output}
-    nothing = training.Settings(*[None] * len(training.Settings._fields))
-    options = nothing._replace(batch_size=30, **words, **given)
-    state = start(rows, net, options)
-    batch, share = current_batch(rows, options, 0)
+    solver = GNvpro(batch_size=30, iterations_per_batch=1)
+    settings = settings_of(rows, solver, model=model, penalties=penalties)
+    state = start(rows, net, settings)
+    batch, share = current_batch(rows, settings, 0)
     of_batch = solve_inner(model, net.theta, batch, penalties, net.output)
     np.testing.assert_allclose(state.net.output, of_batch.output, rtol=1e-10)
     on_all = problem.objective(model, state.net, rows, penalties)
@@ -662,12 +666,12 @@ def test_many_rows_start_with_the_output_layer_of_some(start, monkeypatch):
     # Alone it is the solution of the whole problem.
     alone = Net((), np.zeros((4, 2)))
     model_alone = Model(MLP(()), "squared")
-    state = start(rows, alone, options._replace(model=model_alone))
+    state = start(rows, alone, settings._replace(model=model_alone))
     of_all = solve_inner(model_alone, (), rows, penalties, alone.output)
     np.testing.assert_allclose(state.net.output, of_all.output, rtol=1e-10)
     # The layer of a former fit is kept if it suits all rows better.
     best = solve_inner(model, net.theta, rows, penalties, net.output)
-    former = start(rows, net._replace(output=best.output), options)
+    former = start(rows, net._replace(output=best.output), settings)
     np.testing.assert_array_equal(former.net.output, best.output)
     assert former.loss == pytest.approx(float(best.loss), rel=1e-13)
 
@@ -676,8 +680,8 @@ def test_mini_batches_make_up_the_weighted_objective():
     rng = np.random.RandomState(0)
     weight = np.append(rng.rand(12), np.zeros(4))
     rows = Rows(rng.randn(16, 2), rng.randn(16, 1), weight / weight.sum())
-    options = SimpleNamespace(batch_size=4, seed=0)
-    epoch, size = shuffled_epoch(jax.device_put(rows), options, 0)
+    settings = settings_of(rows, Adam(batch_size=4))
+    epoch, size = shuffled_epoch(jax.device_put(rows), settings, 0)
     assert int(epoch.n_batches) == 3
     batches = [mini_batch(epoch, k, size) for k in range(3)]
     mean = sum(batch.weight @ batch.y for batch in batches) / 3
