@@ -50,11 +50,12 @@ from benchmarks import (
     varpro_tabular,
 )
 from benchmarks._peers import _common
-from sklearn_gn import PINNSolver, VarProNetRegressor
+from sklearn_gn import PINNSolver, VarProNetRegressor, solvers
 from sklearn_gn.core import backend
 from sklearn_gn.networks import MLP
 from sklearn_gn.pde.problems import Kovasznay
-from sklearn_gn.softmax_head.fgn import FGN
+from sklearn_gn.softmax_head import fgn
+from sklearn_gn.solvers import DNGD, GNvpro
 
 ROOT = Path(__file__).parents[1]
 
@@ -686,12 +687,12 @@ def test_steps_are_timed_in_turn_and_their_memory_counted(monkeypatch):
     assert methods["fgn"]["runs"] == methods["fgn_uncached"]["runs"]
     for method in methods.values():
         assert len(method["runs"]) == 2
-        for run, adam, fgn in zip(
+        for run, by_adam, by_fgn in zip(
             method["runs"], methods["adam"]["runs"], methods["fgn"]["runs"], strict=True
         ):
             seconds = run["seconds_per_step"]
-            assert run["over_adam"] == seconds / adam["seconds_per_step"]
-            assert run["over_fgn"] == seconds / fgn["seconds_per_step"]
+            assert run["over_adam"] == seconds / by_adam["seconds_per_step"]
+            assert run["over_fgn"] == seconds / by_fgn["seconds_per_step"]
     memory = {m: methods[m]["summary"]["memory_mib"]["median"] for m in methods}
     assert min(memory.values()) > 64 * 48 * 4 / 2**20  # the features
     grams = 2 * 32 * 32 * 4 / 2**20
@@ -701,16 +702,19 @@ def test_steps_are_timed_in_turn_and_their_memory_counted(monkeypatch):
     assert "median over_adam of fgn <= 1.15" in text
 
 
-def test_an_epoch_of_steps_is_that_of_the_solver():
+def test_an_epoch_of_steps_is_that_of_the_solver(monkeypatch):
+    # The solver would factor so small a system.
+    monkeypatch.setattr(fgn, "_CHOLESKY_ROWS", 0)
+    monkeypatch.setattr(fgn, "_CG_ITERATIONS", fgn_mechanism.CG_ITERATIONS)
     sizes = fgn_mechanism.Sizes(64, 48, 32, (3,), most_steps=4, least_steps=4)
-    options = fgn_mechanism.options_of(0.1, sizes.batch_size)
+    options = fgn_mechanism.options_of(solvers.FGN(), sizes.batch_size)
     with backend.scope("float32"):
         rows = fgn_mechanism.labelled(fgn_mechanism.features(sizes), 3, sizes)
-        data = FGN.prepare(rows, options)
+        data = fgn.FGN.prepare(rows, options)
         stepper = fgn_mechanism.Stepper("fgn", 3, data, sizes.batch_size)
-        state = FGN.init(data, stepper.carry[0], options)
+        state = fgn.FGN.init(data, stepper.carry[0], options)
         stepper.seconds(2)
-        state, _ = FGN.step(data, state, options)
+        state, _ = fgn.FGN.step(data, state, options)
         ours, expected = backend.to_numpy((stepper.carry[0], state.net))
     assert np.bincount(rows.label).tolist() == [22, 21, 21]
     assert np.abs(expected.weight).max() > 0
@@ -965,9 +969,8 @@ def test_a_recorded_fit_ends_with_the_figures_of_its_model():
     X, Y = problem.train
     estimator = VarProNetRegressor(
         network=MLP((3,)),
-        curvature_solver="krylov",
+        solver=GNvpro(curvature="krylov"),
         alpha=1e-6,
-        alpha_output=1e-6,
         tol=0.0,
         random_state=0,
     )
@@ -983,7 +986,7 @@ def test_a_recorded_fit_ends_with_the_figures_of_its_model():
         for net in recorder.nets:
             start = np.zeros_like(net.output)
             output, seconds = _varpro._timed_solution(
-                recorder.options, recorder.rows, net.theta, start
+                recorder.settings, recorder.rows, net.theta, start
             )
             np.testing.assert_allclose(output, net.output, rtol=1e-6, atol=1e-8)
             assert seconds > 0
@@ -997,8 +1000,7 @@ def test_inner_problems_of_all_iterations_count(monkeypatch, batch_size, every):
     X, Y = problem.train
     estimator = VarProNetRegressor(
         hidden_layer_sizes=(3,),
-        curvature_solver="krylov",
-        batch_size=batch_size,
+        solver=GNvpro(curvature="krylov", batch_size=batch_size),
         max_iter=9,
         tol=0.0,
         random_state=0,
@@ -1453,13 +1455,16 @@ def test_figures_at_a_time_and_time_to_a_loss():
 
 def test_a_short_fit_passes_every_stage_once():
     stage = Kovasznay(20.0)
-    solver = PINNSolver(
-        Kovasznay(), curriculum=[(stage, 50)] * 2, single_precision_iter=9, max_iter=99
-    )
+    problem = [*[(stage, 50)] * 2, Kovasznay()]
+    solver = PINNSolver(problem, solver=DNGD(single_precision_iter=9), max_iter=99)
     short = _pinn.short(solver)
-    assert short.curriculum == [(stage, 1)] * 2
-    assert (short.max_iter, short.single_precision_iter) == (4, 1)
-    assert (solver.max_iter, solver.single_precision_iter) == (99, 9)
+    assert short.problem == [*[(stage, 1)] * 2, Kovasznay()]
+    assert (short.max_iter, short.solver.single_precision_iter) == (4, 1)
+    assert (solver.max_iter, solver.solver.single_precision_iter) == (99, 9)
+    assert _pinn.short(PINNSolver(stage)).get_params() | {
+        "max_iter": 300,
+        "tol": 1e-3,
+    } == (PINNSolver(stage).get_params())
 
 
 def test_errors_are_those_of_the_outputs_that_count():
@@ -1494,10 +1499,11 @@ def test_the_sizes_of_the_paper():
     for case in cases.values():
         ((figures,),) = case.paper.values()
         assert case.aims == {600: figures["error"]}
-    stages = [stage.known["nu"] for stage, _ in cases["cavity"].solver.curriculum]
+    *stages, _ = cases["cavity"].solver.problem
+    stages = [stage.known["nu"] for stage, _ in stages]
     np.testing.assert_allclose(stages, [1 / 100, 1 / 400, 1 / 1000])
     for case in pinn_paper.cases(quick=True).values():
-        case.solver.problem.check()
+        _pinn.problem_of(case.solver).check()
 
 
 def test_peers_that_are_not_there_are_skipped(tmp_path):

@@ -89,12 +89,23 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
     def _cast(self, value):
         return np.asarray(value, dtype=self.dtype)
 
+    def _dtype_and_device(self):
+        """Those of the fit that is being made, or else of the last one.
+
+        If this machine lacks the device of the last one, the default takes its place.
+        """
+        if hasattr(self, "_fit_run") or not hasattr(self, "_computed_in"):
+            return self.dtype, self.device
+        dtype, device = self._computed_in
+        return dtype, backend.available(device)
+
     def _in_batches(self, function, x, batch_rows=_BATCH_ROWS):
         """A compiled function of rows, in float64, for few shapes of its argument."""
         parts = []
-        with backend.scope(self.dtype, self.device):
+        dtype, device = self._dtype_and_device()
+        with backend.scope(dtype, device):
             for batch in gen_batches(len(x), batch_rows):
-                part = self._cast(x[batch])
+                part = np.asarray(x[batch], dtype=dtype)
                 # Padded by the last row: zeros may lie outside of a domain.
                 n = backend.row_bucket(len(part)) - len(part)
                 padded = np.concatenate([part, np.repeat(part[-1:], n, axis=0)])
@@ -117,13 +128,18 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
             Called without arguments after the run to set the fitted attributes; once
             more where Ctrl-C falls into it.
         """
+        computed_in = self.dtype, self.device
         self._fit_run = run
         run.given = data
         try:
             tasks = FitTasks(self, self._fit_callbacks(), max_iter=max_steps, data=data)
-            run.run(tasks, lambda: attributes(run.best_net))
+            run.run(
+                tasks,
+                lambda: {**attributes(run.best_net), "_computed_in": computed_in},
+            )
         finally:
             del self._fit_run
+        self._computed_in = computed_in
         try:
             self._set_results(run, set_fitted)
         except (KeyboardInterrupt, Exception) as error:

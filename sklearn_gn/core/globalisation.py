@@ -32,7 +32,7 @@ class SearchResult(NamedTuple):
         )
 
 
-def search_damping(trial, current, damping, *, max_trials):
+def search_damping(trial, current, damping, *, fixed=None, max_trials):
     """Try steps of increasing damping until one of them lowers the objective.
 
     To be called inside a compiled function. The search also ends where the model
@@ -41,12 +41,15 @@ def search_damping(trial, current, damping, *, max_trials):
     Parameters
     ----------
     trial : callable
-        Maps a shift to ``(candidate, actual, predicted)``: what the step leads to, and
-        the actual and predicted reduction of the objective.
+        Maps a shift and the number of trials before this one to ``(candidate, actual,
+        predicted)``: what the step leads to, and the actual and predicted reduction of
+        the objective. The number serves steps that are shortened at a fixed shift.
     current : tree of arrays
         What there is without a step, of the structure of a candidate.
     damping : Nielsen, or the like
         State with the shift as ``value``, and ``update(gain_ratio)`` to the next state.
+    fixed : scalar or None, default=None
+        Shift of all trials in place of ``damping.value``.
     max_trials : int
         Largest number of steps tried.
 
@@ -56,8 +59,8 @@ def search_damping(trial, current, damping, *, max_trials):
     """
 
     def attempt(result):
-        shift = result.damping.value
-        candidate, actual, predicted = trial(shift)
+        shift = result.damping.value if fixed is None else fixed
+        candidate, actual, predicted = trial(shift, result.n_trials)
         usable = predicted > 0
         ratio = jnp.where(usable, actual / jnp.where(usable, predicted, 1), 0)
         return SearchResult(

@@ -15,16 +15,16 @@ from sklearn.utils import check_random_state, check_X_y
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
+from sklearn_gn.core.solver import Rows
 from sklearn_gn.networks._base import checked_network, initial_parameters
-from sklearn_gn.varpro.gnvpro import (
+from sklearn_gn.varpro.problem import (
     Model,
     Net,
     Penalties,
-    Rows,
-    curvature,
-    error,
+    example_losses,
     features,
-    losses,
+    loss_curvature,
+    loss_gradient,
     objective,
 )
 
@@ -44,11 +44,11 @@ def inexact_inner(model, theta, rows, alpha_output, tol, rank):
     eps = float(jnp.finfo(z.dtype).eps)
 
     def value(output):
-        mean = rows.weight @ losses(model, z @ output, rows.y)
+        mean = rows.weight @ example_losses(model, z @ output, rows.y)
         return mean + 0.5 * alpha_output * jnp.sum(output**2)
 
     def gradient(output):
-        e = rows.weight[:, None] * error(model, z @ output, rows.y)
+        e = rows.weight[:, None] * loss_gradient(model, z @ output, rows.y)
         return z.T @ e + alpha_output * output
 
     def unfinished(carry):
@@ -60,7 +60,7 @@ def inexact_inner(model, theta, rows, alpha_output, tol, rank):
         here = z @ output
 
         def product(v):
-            bent = rows.weight[:, None] * curvature(model, here, z @ v)
+            bent = rows.weight[:, None] * loss_curvature(model, here, z @ v)
             return z.T @ bent + alpha_output * v
 
         step, *_ = conjugate_gradient(
@@ -94,7 +94,7 @@ def taylor_values(model, theta, direction, rows, penalties, steps, tol, rank):
 
     def solved(flat):
         theta = unravel(flat)
-        output, size = solve(theta, rows, penalties.alpha_output, tol, rank)
+        output, size = solve(theta, rows, penalties.output, tol, rank)
         return Net(theta, output), size
 
     def value(step):

@@ -22,7 +22,7 @@ from sklearn_gn.plotting._common import (
     numbers,
     panels_or_new,
 )
-from sklearn_gn.varpro.estimator import VarProNetClassifier
+from sklearn_gn.varpro.classifier import VarProNetClassifier
 
 _LEGEND = {  # of the methods of the benchmarks
     "gnvpro": "GNvpro",

@@ -8,9 +8,11 @@ Gauss-Newton matrix H and the cross block B of both (see
     K = D(c) (H - B^T A^-1 B) D(c),    (K + shift) delta = -D(c) G,
 
 where the alternating step of SgGN has H alone. K has a null direction for every neuron,
-the length of (b, w) against its coefficient; the shift of Levenberg and Marquardt,
-ruled by the gain ratio, takes care of these. With one feature all of this collapses to
-straight-line fits, see :mod:`sklearn_gn.shallow_relu.segmented`.
+the length of (b, w) against its coefficient; the shift of Levenberg and Marquardt
+takes care of these. It is relative to the largest eigenvalue of K and follows the gain
+ratio, or is the ``damping`` that was given; the step is then halved until the loss
+falls. With one feature all of this collapses to straight-line fits, see
+:mod:`sklearn_gn.shallow_relu.segmented`.
 """
 
 from functools import partial
@@ -44,7 +46,7 @@ from sklearn_gn.shallow_relu.sggn import (
 
 FIRST_SHIFT = 1e-3  # relative to the largest eigenvalue
 SINGLE_ROUNDING = 1e-6  # of a Gram matrix, relative to its largest eigenvalue
-MAX_TRIALS = 20  # shifts tried in one iteration
+MAX_TRIALS = 20  # steps tried in one iteration
 
 
 def begin(net):
@@ -109,7 +111,7 @@ def _model_by_factor(net, rows, options, scale):
     """By QR, which projects the output layer out, and an SVD."""
     p, layer, q = _sizes(net)
     r = triangular_factor(partial(joint_design, net), rows)
-    r = _with_penalty(r, net, options.damping)
+    r = _with_penalty(r, net, options.alpha)
     r = _outside_mass(r, p)
     below = r[:, p : p + layer]
     hidden = jnp.concatenate([below * scale[:, k][None, :] for k in range(q)])
@@ -129,10 +131,10 @@ def _outside_mass(r, p):
     return jnp.concatenate([free, r[p:]])
 
 
-def _with_penalty(r, net, damping):
-    """The factor with the rows of the penalty ``damping |c|^2``."""
+def _with_penalty(r, net, alpha):
+    """The factor with the rows of the penalty ``alpha |c|^2``."""
     p, layer, _ = _sizes(net)
-    root = jnp.sqrt(damping)
+    root = jnp.sqrt(alpha)
     penalty = jnp.zeros((p - 1, r.shape[1]), r.dtype)
     penalty = penalty.at[:, 1:p].set(root * jnp.eye(p - 1, dtype=r.dtype))
     penalty = penalty.at[:, p + layer :].set(root * net.coef)
@@ -158,7 +160,7 @@ def _model_by_gram(net, rows, options, scale):
         )
 
     mass, cross, layer_products, slopes = sum_rows(sums, rows)
-    penalty = jnp.where(jnp.arange(p, dtype=jnp.int32) > 0, options.damping, 0)
+    penalty = jnp.where(jnp.arange(p, dtype=jnp.int32) > 0, options.alpha, 0)
     mass = mass + jnp.diag(penalty)
     reduced = layer_products - cross.T @ _solve_mass(mass, cross)
     values, basis = jnp.linalg.eigh(reduced * (scale @ scale.T))
@@ -180,21 +182,25 @@ def _solve_mass(mass, cross):
 
 
 def iterate(net, damping, rows, options):
-    """One accepted step; one set of eigenvectors serves all shifts that are tried."""
+    """One accepted step; one set of eigenvectors serves all trial steps."""
     model = reduced_model(net, rows, options)
 
-    def trial(shift):
-        coordinates = damped_coordinates(model, shift * model.values[0])
+    def trial(shift, count):
+        if options.damping is None:
+            coordinates = damped_coordinates(model, shift * model.values[0])
+        else:
+            length = jnp.exp2(-count.astype(shift.dtype))
+            coordinates = length * damped_coordinates(model, options.damping)
         step = (model.basis @ coordinates).reshape(net.hyperplanes.shape)
         moved = net.hyperplanes + step
         moved = unit_normals(moved, fallback=net.hyperplanes)
         new = fit_output_layer(net._replace(hyperplanes=moved), rows, options)
-        fall = loss_decrease(net, new, rows, options.damping)
+        fall = loss_decrease(net, new, rows, options.alpha)
         return new, fall, decrease(model, coordinates)
 
     found = search_damping(trial, net, damping, max_trials=MAX_TRIALS)
     kept = found.accepted_or(net)
-    loss = objective(kept, rows, options.damping)
+    loss = objective(kept, rows, options.alpha)
     return Iterate(
         net=kept,
         memory=found.damping,

@@ -18,7 +18,7 @@ from sklearn_gn.callbacks import Checkpoint, EarlyStopping
 from sklearn_gn.core import checkpoint
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, JointGN, SgGN, Solver
 
 SOLVERS = sorted(SHALLOW_RELU_SOLVERS)
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -30,8 +30,12 @@ def data(n=40, d=2, seed=0):
     return rng.randn(n, d), rng.randn(n)
 
 
-def make(solver="sggn", **changes):
-    settings = {"relocations": 4, "max_iter": 12, "random_state": 0, **changes}
+def make(solver="sggn", relocations=4, **changes):
+    if solver == "sggn":
+        solver = SgGN(relocations=relocations)
+    elif solver == "vpgn":
+        solver = JointGN(relocations=relocations)
+    settings = {"max_iter": 12, "random_state": 0, **changes}
     return ShallowReLURegressor(4, solver=solver, **settings)
 
 
@@ -55,8 +59,8 @@ def test_resumed_fit_equals_the_uninterrupted_one_bit_for_bit(tmp_path, solver):
     X, y = data()
     path = tmp_path / "fit.ckpt"
     # Adam's rate follows max_iter, so both runs must announce the same number.
-    whole = make(solver, n_starts=2).fit(X, y)
-    part = make(solver, n_starts=2).set_callbacks(Checkpoint(path, every=0))
+    whole = make(solver, n_init=2).fit(X, y)
+    part = make(solver, n_init=2).set_callbacks(Checkpoint(path, every=0))
     killed = part.set_params(max_time=1e-9).fit(X, y)
     assert killed.n_iter_ < whole.n_iter_
     resumed = part.set_params(max_time=None).fit(X, y)
@@ -70,7 +74,7 @@ def test_resumed_fit_equals_the_uninterrupted_one_bit_for_bit(tmp_path, solver):
 @pytest.mark.parametrize("seed", [None, np.random.RandomState(0)])
 def test_resumed_fit_goes_on_with_its_own_draws_without_a_seed(tmp_path, seed):
     X, y = data()
-    model = make(init="random", n_starts=2, random_state=seed, max_iter=2)
+    model = make(init="random", n_init=2, random_state=seed, max_iter=2)
     model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
     first = model.fit(X, y).convergence_log_["loss"]
     second = model.set_params(max_iter=6).fit(X, y).convergence_log_["loss"]
@@ -108,7 +112,7 @@ class Counter(list):
 @pytest.mark.parametrize(("part", "number"), [("step", 3), ("init", 2)])
 def test_a_fit_that_ctrl_c_has_ended_is_resumed_bit_for_bit(part, number, tmp_path):
     X, y = data()
-    settings = {"n_starts": 2, "max_iter": 60, "tol": 1e-2}
+    settings = {"n_init": 2, "max_iter": 60, "tol": 1e-2}
     whole = make("lm", **settings).fit(X, y)
     model = make(lm_pressed(part, number, Counter()), **settings)
     model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
@@ -125,9 +129,9 @@ def test_a_fit_that_ctrl_c_has_ended_is_resumed_bit_for_bit(part, number, tmp_pa
 
 def test_starts_that_max_iter_has_cut_off_are_made_up_for(tmp_path):
     X, y = data()
-    settings = {"n_starts": 3, "max_iter": 200, "tol": 1e-2}
+    settings = {"n_init": 3, "max_iter": 200, "tol": 1e-2}
     whole = make("lm", **settings).fit(X, y)
-    first = make("lm", **{**settings, "n_starts": 1}).fit(X, y).n_iter_
+    first = make("lm", **{**settings, "n_init": 1}).fit(X, y).n_iter_
     model = make("lm", **settings).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
     model.set_params(max_iter=first).fit(X, y)
     assert model.stop_reason_ == "max_iter"
@@ -214,7 +218,7 @@ def test_other_data_are_refused(fitted):
     ("name", "value"),
     [
         ("damping", 0.1),
-        ("relocations", 3),
+        ("solver", SgGN(relocations=3)),
         ("init", np.ones((4, 3))),
         ("solver", "vpgn"),
         ("random_state", 1),

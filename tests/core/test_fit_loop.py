@@ -27,7 +27,7 @@ from sklearn_gn.callbacks import (
 from sklearn_gn.core.fit_loop import LOG_COLUMNS, FitRun
 from sklearn_gn.core.solver import Report
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Adam, JointGN, SgGN, Solver
 
 SGGN = ALGORITHMS["sggn"]
 SOLVERS = sorted(SHALLOW_RELU_SOLVERS)
@@ -39,8 +39,12 @@ def data(n=40, d=2, seed=0):
     return rng.randn(n, d), rng.randn(n)
 
 
-def make(solver="sggn", **changes):
-    settings = {"relocations": 4, "max_iter": 12, "random_state": 0, **changes}
+def make(solver="sggn", relocations=4, **changes):
+    if solver == "sggn":
+        solver = SgGN(relocations=relocations)
+    elif solver == "vpgn":
+        solver = JointGN(relocations=relocations)
+    settings = {"max_iter": 12, "random_state": 0, **changes}
     return ShallowReLURegressor(4, solver=solver, **settings)
 
 
@@ -207,7 +211,7 @@ def test_ctrl_c_while_an_iteration_is_recorded_drops_that_iteration(call, monkey
 def test_ctrl_c_between_two_starts_keeps_the_first():
     X = data()[0]
     settings = {"max_iter": 50, "tol": 1e-2}
-    two = failing("init", 1, algorithm=ALGORITHMS["lm"], n_starts=2, **settings)
+    two = failing("init", 1, algorithm=ALGORITHMS["lm"], n_init=2, **settings)
     model = interrupted(two)
     alone = make("lm", **settings).fit(*data())
     assert model.n_iter_ == alone.n_iter_ < 50
@@ -220,7 +224,7 @@ def test_ctrl_c_in_the_last_evaluation_keeps_the_best_model():
 
 
 def test_ctrl_c_while_the_fitted_attributes_are_set_keeps_the_model(monkeypatch):
-    name = "_set_uncertainty"
+    name = "_set_fitted"
     function = raising(getattr(ShallowReLURegressor, name), 0, KeyboardInterrupt())
     monkeypatch.setattr(ShallowReLURegressor, name, function)
     model = interrupted(make(max_iter=3))
@@ -323,7 +327,7 @@ def test_a_reason_that_nobody_knows_is_an_error():
 @quiet
 def test_best_iterate_is_returned_not_the_last():
     X, y = data()
-    model = make("adam", learning_rate=1.0, max_iter=30).fit(X, y)
+    model = make(Adam(learning_rate=1.0), max_iter=30).fit(X, y)
     log = model.convergence_log_["loss"]
     assert log[-1] > model.loss_
     assert model.loss_ <= log.min() * (1 + 1e-9)
@@ -440,10 +444,10 @@ def test_early_stopping_ends_a_start_and_not_the_fit():
     X, y = data(80)
     # A solver that takes its starts one after the other.
     model = make("lm", early_stopping=True, n_iter_no_change=2, max_iter=500)
-    model.set_params(n_starts=3)
+    model.set_params(n_init=3)
     model.fit(X, y)
     assert model.stop_reason_ == "early_stopping"
-    one = clone(model).set_params(n_starts=1).fit(X, y)
+    one = clone(model).set_params(n_init=1).fit(X, y)
     assert model.n_iter_ > one.n_iter_ + 4
     best = model.convergence_log_["val_loss"].min()
     assert best <= one.convergence_log_["val_loss"].min()

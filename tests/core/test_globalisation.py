@@ -25,7 +25,7 @@ def search(trial, *, max_trials=20, shift=1.0):
 def accepted_from(limit):
     """A trial that lowers the objective for shifts of at least ``limit``."""
 
-    def trial(shift):
+    def trial(shift, _):
         actual = jnp.where(shift >= limit, 0.5, -1.0)
         return shift, actual, jnp.ones_like(shift)
 
@@ -33,7 +33,7 @@ def accepted_from(limit):
 
 
 def test_step_of_an_exact_model_is_taken_and_damping_falls_to_a_third():
-    found, kept = search(lambda shift: (shift + 6, shift, shift))
+    found, kept = search(lambda shift, _: (shift + 6, shift, shift))
     assert found.accepted
     assert found.n_trials == 1
     assert found.gain_ratio == 1
@@ -62,7 +62,7 @@ def test_without_an_accepted_step_the_current_point_stays():
 
 
 def test_search_ends_where_the_model_predicts_no_reduction():
-    def trial(shift):
+    def trial(shift, _):
         return shift, -shift, jnp.zeros_like(shift)
 
     found, kept = search(trial)
@@ -72,7 +72,7 @@ def test_search_ends_where_the_model_predicts_no_reduction():
 
 
 def test_steps_that_are_not_finite_are_rejected():
-    def trial(shift):
+    def trial(shift, _):
         actual = jnp.where(shift > 5, shift, jnp.nan)
         return actual, actual, jnp.ones_like(shift)
 
@@ -112,3 +112,22 @@ def test_searches_run_side_by_side():
     found = jax.vmap(run)(jnp.array([0.5, 8.0, 2.0]))
     np.testing.assert_array_equal(found.n_trials, [1, 3, 2])
     np.testing.assert_array_equal(found.candidate, [1, 8, 2])
+
+
+def test_a_fixed_shift_is_that_of_all_trials_which_are_counted():
+    def trial(shift, n_before):
+        length = jnp.exp2(-n_before.astype(shift.dtype))
+        return length * shift, jnp.where(n_before == 2, 1.0, -1.0), length
+
+    def run():
+        damping = Nielsen.start(jnp.asarray(1.0))
+        fixed = jnp.asarray(12.0)
+        return search_damping(
+            trial, jnp.asarray(0.0), damping, fixed=fixed, max_trials=9
+        )
+
+    found = jax.jit(run)()
+    assert found.accepted
+    assert found.shift == 12
+    assert found.candidate == 3
+    assert found.n_trials == 3

@@ -17,6 +17,7 @@ from sklearn_gn.plotting import (
     ConvergenceDisplay,
     GramSpectrumDisplay,
 )
+from sklearn_gn.solvers import JointGN
 
 DISPLAYS = [BreakpointDisplay, ConvergenceDisplay, GramSpectrumDisplay]
 
@@ -29,7 +30,8 @@ def _no_figure_left():
 
 
 def regressor(n_neurons=3):
-    return ShallowReLURegressor(n_neurons, relocations=2, random_state=0)
+    solver = JointGN(relocations=2)
+    return ShallowReLURegressor(n_neurons, solver=solver, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -384,7 +386,8 @@ def test_truncation_is_drawn_where_something_is_below():
     [(1e-3, "float64", 1e-3), (1e-12, "float32", np.finfo("float32").eps)],
 )
 def test_truncation_is_that_of_the_solver(data_1d, rank_tol, dtype, expected):
-    model = regressor().set_params(rank_tol=rank_tol, dtype=dtype).fit(*data_1d)
+    model = regressor().set_params(solver__rank_tol=rank_tol, dtype=dtype)
+    model.fit(*data_1d)
     display = GramSpectrumDisplay.from_estimator(model)
     assert display.truncation == pytest.approx(float(expected) ** 2, rel=1e-6)
 

@@ -107,7 +107,7 @@ def points_of(ticks):
 def changed(solver, **words):
     """The same solution of a problem that is stated differently; nothing is fitted."""
     solver = copy.copy(solver)
-    solver.problem = Problem(**{**PLANE, **words})
+    solver.problem_ = Problem(**{**PLANE, **words})
     return solver
 
 

@@ -20,6 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_gn import ShallowReLURegressor, VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.callbacks import ValidationMonitor
 from sklearn_gn.core.backend import scope
+from sklearn_gn.core.solver import Rows
 from sklearn_gn.networks import MLP, NeuralODE
 from sklearn_gn.plotting import (
     FeatureDisplay,
@@ -28,7 +29,8 @@ from sklearn_gn.plotting import (
     WorkDisplay,
 )
 from sklearn_gn.plotting._taylor import inexact_inner, taylor_errors
-from sklearn_gn.varpro.gnvpro import Model, Penalties, Rows, solve_inner
+from sklearn_gn.varpro.inner import solve_inner
+from sklearn_gn.varpro.problem import Model, Penalties
 
 
 @pytest.fixture(autouse=True)
