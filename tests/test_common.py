@@ -4,6 +4,7 @@ import importlib.util
 import os
 
 import pytest
+from sklearn.base import clone
 from sklearn.utils.estimator_checks import (
     estimator_checks_generator,
     parametrize_with_checks,
@@ -68,7 +69,11 @@ def other_solvers():
                 rate = {"learning_rate": LEARNING_RATES[solver]}
             # A first-order method needs its iterations to score above one half.
             max_iter = 100 if rate else 5
-            estimator = cls(solver=solver, max_iter=max_iter, **rate, **settings)
+            given = {**settings, **rate}
+            chosen = clone(solvers[solver])
+            own = {name: given.pop(name) for name in chosen.get_params().keys() & given}
+            chosen = chosen.set_params(**own) if own else solver
+            estimator = cls(solver=chosen, max_iter=max_iter, **given)
             quick = CHECKS_OF_QUICK_SOLVERS if name in QUICK else set()
             for instance, check in estimator_checks_generator(estimator):
                 if check.func.__name__ in CHECKS_OF_SOLVERS | quick:
