@@ -55,7 +55,7 @@ def parse(argv):
         nargs="+",
         metavar="PROBLEM",
         help="run these problems; in the file, the others stay as they are "
-        "(fgn_heads, varpro_*, pinn_* and sggn_*)",
+        "(fgn_heads, varpro_*, pinn_* and sggn_*); frozen: the cases that begin so",
     )
     parser.add_argument(
         "--seconds",
@@ -89,11 +89,19 @@ def parse(argv):
         help="has a virtual environment DIR/NAME for each peer, default "
         "benchmarks/data/peers",
     )
+    frozen = parser.add_argument_group("frozen")
+    frozen.add_argument(
+        "--compare",
+        type=Path,
+        metavar="FILE",
+        help="fit again and compare with this result, write nothing; exit status 1 if "
+        "a case differs",
+    )
     args = parser.parse_args(argv)
     args.peers = args.peers or args.data / "peers"
     args.seeds_given = args.seeds is not None
     args.seeds = list(range(args.seeds or default_seeds(args)))
-    if args.out is None and not args.quick:
+    if args.out is None and not args.quick and not args.compare:
         args.out = HERE / "results" / f"{args.name}.json"
     return args
 

@@ -1,4 +1,4 @@
-"""Compilations and seconds of a 5-fold GridSearchCV over 4 dampings on 403 x 5 data.
+"""Compilations and seconds of a 5-fold GridSearchCV over 4 penalties on 403 x 5 data.
 
 The folds differ in their numbers of rows, and the final fit has more: padding should
 let all of them share one compilation of every function.
@@ -12,16 +12,17 @@ from sklearn.datasets import make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
-from benchmarks._report import summary, target
+from benchmarks._report import settings, summary, target
 from benchmarks._timing import stages
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.shallow_relu import sggn
+from sklearn_gn.shallow_relu import dense, sggn
+from sklearn_gn.solvers import JointGN
 
 N_ROWS = 403  # not a multiple of 5
-DAMPINGS = [0.0, 1e-6, 1e-4, 1e-2]
+ALPHAS = [0.0, 1e-6, 1e-4, 1e-2]
 
 NOTES = (
-    "One process, n_jobs=1, default settings but for the damping: 21 fits.",
+    "One process, n_jobs=1, default settings but for alpha: 21 fits.",
     "most_compilations is the largest number of compilations of one function; "
     "compilations lists all functions. seconds are those of a second search, which "
     "compiles nothing.",
@@ -32,7 +33,7 @@ def compilations():
     """How often every function of the solver was compiled."""
     return {
         name: function._cache_size()
-        for name, function in vars(sggn).items()
+        for name, function in {**vars(sggn), **vars(dense)}.items()
         if hasattr(function, "_cache_size")
     }
 
@@ -40,7 +41,7 @@ def compilations():
 def search(parameters):
     """One search; the fitted GridSearchCV and its seconds."""
     X, y = make_friedman1(N_ROWS, n_features=5, noise=1.0, random_state=0)
-    grid = GridSearchCV(ShallowReLURegressor(**parameters), {"damping": DAMPINGS}, cv=5)
+    grid = GridSearchCV(ShallowReLURegressor(**parameters), {"alpha": ALPHAS}, cv=5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         start = time.perf_counter()
@@ -51,7 +52,8 @@ def search(parameters):
 def run(args):
     parameters = {"random_state": 0}
     if args.quick:
-        parameters |= {"n_neurons": 3, "relocations": 1, "max_iter": 5}
+        solver = JointGN(relocations=1)
+        parameters |= {"n_neurons": 3, "solver": solver, "max_iter": 5}
     jax.clear_caches()
     stages()
     search(parameters)
@@ -62,13 +64,13 @@ def run(args):
         {
             "seconds": seconds,
             "most_compilations": max(counts.values()),
-            "best_damping": grid.best_params_["damping"],
+            "best_alpha": grid.best_params_["alpha"],
             "best_R2": grid.best_score_,
         }
     ]
     methods = {
         "sggn": {
-            "settings": parameters,
+            "settings": settings(ShallowReLURegressor(**parameters)),
             "compilations": counts,
             "compile_seconds": compiling,
             "runs": runs,
@@ -76,7 +78,7 @@ def run(args):
         }
     }
     problem = {
-        "description": f"{N_ROWS} x 5, 5 folds, dampings {DAMPINGS}",
+        "description": f"{N_ROWS} x 5, 5 folds, alphas {ALPHAS}",
         "rows": N_ROWS,
         "methods": methods,
         "target": target(methods, "sggn", "most_compilations", "max", 1),

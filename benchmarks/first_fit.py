@@ -37,6 +37,11 @@ def fresh_process(parameters):
 
     import_seconds = time.perf_counter() - start
     from benchmarks._timing import stages, timed_fit
+    from sklearn_gn.solvers import JointGN
+
+    if "relocations" in parameters:
+        solver = JointGN(relocations=parameters["relocations"])
+        parameters = {"n_neurons": parameters["n_neurons"], "solver": solver}
 
     def fit(seed):
         return timed_fit(ShallowReLURegressor(random_state=seed, **parameters), X, y)

@@ -11,9 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.base import clone
 
+from benchmarks import _report
 from benchmarks._report import summary, target
 from benchmarks._timing import compile_seconds, timed_fit
 from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.solvers import Adam, JointGN, SgGN
 
 # Skewed values, and pieces of uneven length: evenly spaced breakpoints miss the jumps.
 STEP_VALUES = (0.2, 0.9, 0.4, 2.6, 0.1, 0.6, 1.5, 0.3, 3.8, 0.7)
@@ -42,8 +44,8 @@ NOTES = (
     "lm, lm_hidden, bfgs "
     "and kfra may take as many iterations as the paper's longest run, adam 10,000.",
     "adam starts from the paper's rate or from 0.01, whichever ends lower, and halves "
-    "it ten times over the run. kfra uses its least damping, since a larger one would "
-    "also penalise the coefficients. Both act on scaled features.",
+    "it ten times over the run. kfra uses its default damping. Both act on scaled "
+    "features.",
     "The paper does not give its step function nor the parameters of its random "
     f"network. Ours: values {STEP_VALUES} with jumps at {STEP_JUMPS}; network drawn "
     f"with seed {NETWORK_SEED}.",
@@ -241,25 +243,27 @@ def settings(method, problem):
         "solver": "sggn",
     }
     if method == "vpgn":
-        starts = {"n_starts": 8} if problem.X.shape[1] == 1 else {}
-        return [{**common, "solver": "vpgn", "relocations": 60, **starts}]
+        starts = {"n_init": 8} if problem.X.shape[1] == 1 else {}
+        return [{**common, "solver": JointGN(relocations=60), **starts}]
     if method == "sggn":  # rounds end by themselves once the loss is at rounding
-        return [{**common, "relocations": 60}]
+        return [{**common, "solver": SgGN(relocations=60)}]
     if method == "sggn_default":
         return [common]
     if method == "sggn_bare":
-        return [{**common, "relocations": 0, "max_iter": problem.max_iter}]
+        bare = SgGN(relocations=0)
+        return [{**common, "solver": bare, "max_iter": problem.max_iter}]
     if method == "adam":
-        adam = {**common, "solver": method, "max_iter": 10_000}
+        adam = {**common, "max_iter": 10_000}
         rates = sorted({problem.learning_rate, 0.01})
-        return [{**adam, "learning_rate": rate} for rate in rates]
+        return [{**adam, "solver": Adam(learning_rate=rate)} for rate in rates]
     return [{**common, "solver": method, "max_iter": problem.max_iter}]
 
 
-def shortest(method):
+def shortest(method, solver):
     """Changes after which a fit calls every compiled function and soon stops."""
     if method in RANDOM:  # no decrease satisfies this tol: relocation comes at once,
-        return {"relocations": 4, "tol": 1e30}  # in all its kinds of rounds
+        kind = JointGN if isinstance(solver, JointGN) else SgGN
+        return {"solver": kind(relocations=4), "tol": 1e30}  # in all kinds of rounds
     return {"max_iter": 3}
 
 
@@ -276,7 +280,7 @@ def outcome(model, problem, seconds):
 
 def run_variant(method, parameters, problem, seeds):
     estimator = ShallowReLURegressor(**parameters)
-    short = clone(estimator).set_params(**shortest(method))
+    short = clone(estimator).set_params(**shortest(method, estimator.solver))
     compiling = compile_seconds(short, problem.X, problem.y)
     deterministic = method not in RANDOM
     runs = []
@@ -286,7 +290,7 @@ def run_variant(method, parameters, problem, seeds):
         runs.append({"seed": seed, **outcome(model, problem, seconds)})
         print(f"{method:10s} {runs[-1]}", file=sys.stderr, flush=True)
     return {
-        "settings": parameters,
+        "settings": _report.settings(estimator),
         "deterministic": deterministic,
         "compile_seconds": compiling,
         "runs": runs,

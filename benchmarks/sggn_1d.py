@@ -27,7 +27,9 @@ from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compiling, timed, warm, warm_fit
 from sklearn_gn import ShallowReLURegressor, fit_series
 from sklearn_gn.core import backend
-from sklearn_gn.shallow_relu import segmented
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu import broken_line, interval_sums, search, segmented
+from sklearn_gn.solvers import JointGN
 
 NOISE = 0.05
 CHANGES = (4.0, 12.0)  # of the slope at a kink, in absolute value
@@ -57,11 +59,11 @@ SERIES = SeriesSizes(240, 6, (1500, 3000), (3, 6), 7)
 SMALL_SERIES = SeriesSizes(6, 2, (130, 250), (1, 2), 3)
 
 # What is fitted with, n_neurons apart.
-ONE_FIT = {"n_starts": 200}
-SMALL_FIT = {"n_starts": 10, "relocations": 8}
-MANY_FITS = {"relocations": 4}
-COVERED_FIT = {"relocations": 6}
-QUICK = {"n_starts": 2, "relocations": 1, "max_iter": 20}
+ONE_FIT = {"n_init": 200}
+SMALL_FIT = {"n_init": 10, "solver": JointGN(relocations=8)}
+MANY_FITS = {"solver": JointGN(relocations=4)}
+COVERED_FIT = {"solver": JointGN(relocations=6)}
+QUICK = {"n_init": 2, "solver": JointGN(relocations=1), "max_iter": 20}
 
 NOTES = (
     "mse_over_noise is the mean squared residual over that of the true function, which "
@@ -151,12 +153,12 @@ def predictions(model, sample):
 
 
 @jax.jit
-def one_iteration(knots, series):
+def one_iteration(knots, running):
     """A Gauss-Newton iteration from given breakpoints, for all starts side by side."""
 
     def step(t):
-        fitted = segmented.fit(t, segmented.moments(t, series))
-        return segmented.iterate(t, fitted, series)
+        fitted = broken_line.fit_values(t, interval_sums.moments(t, running))
+        return broken_line.iterate(t, fitted, running)
 
     return jax.vmap(step)(knots)
 
@@ -168,15 +170,15 @@ def iteration_seconds(model, sample, seed):
     weight = np.full(len(sample.x), 1 / len(sample.x))
     rng = np.random.default_rng(seed)
     with backend.scope("float64"):
-        data = segmented.prepare((*rows, weight), None)
-        shape = model.n_starts, model.n_neurons + segmented.N_SPARE
-        knots = np.full(shape, segmented.RIGHT)
-        inside = rng.uniform(-1, 1, (model.n_starts, model.n_neurons))
+        data = segmented.ENGINE.prepare(Rows(*rows, weight), None)
+        shape = model.n_init, model.n_neurons + search.N_SPARE
+        knots = np.full(shape, interval_sums.RIGHT)
+        inside = rng.uniform(-1, 1, (model.n_init, model.n_neurons))
         knots[:, : model.n_neurons] = np.sort(inside, axis=1)
-        few = knots[: segmented.N_KEPT]
+        few = knots[: search.N_KEPT]
         return {
             "all": median_seconds(one_iteration, knots, data.thin),
-            "kept": median_seconds(one_iteration, few, data.device),
+            "kept": median_seconds(one_iteration, few, data.running),
         }
 
 

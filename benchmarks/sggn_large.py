@@ -26,18 +26,20 @@ from benchmarks._timing import compile_seconds, timed, warm_fit
 from benchmarks.pinn_memory import peak_gb
 from benchmarks.varpro_tabular import mlp, seeded
 from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.solvers import JointGN, SgGN
 
 ROOT = Path(__file__).parents[1]
 TEST_SHARE = 0.2
 QUICK = {"n_neurons": 4, "max_iter": 5}
 THINNED = 100  # diamonds of which a quick run takes one
 
+LOCAL = JointGN(relocations=0)
 # On diamonds; the first one has the targets.
 OURS = {
-    "vpgn_50": {"n_neurons": 50, "relocations": 0, "max_iter": 15},
-    "vpgn_50_long": {"n_neurons": 50, "relocations": 0, "max_iter": 50},
-    "vpgn_20": {"n_neurons": 20, "relocations": 0, "max_iter": 30},
-    "sggn_50": {"n_neurons": 50, "solver": "sggn", "relocations": 0, "max_iter": 30},
+    "vpgn_50": {"n_neurons": 50, "solver": LOCAL, "max_iter": 15},
+    "vpgn_50_long": {"n_neurons": 50, "solver": LOCAL, "max_iter": 50},
+    "vpgn_20": {"n_neurons": 20, "solver": LOCAL, "max_iter": 30},
+    "sggn_50": {"n_neurons": 50, "solver": SgGN(relocations=0), "max_iter": 30},
 }
 LINEAR_TREE = {  # class of linear-tree: name
     "LinearTreeRegressor": "linear_tree",
@@ -45,16 +47,16 @@ LINEAR_TREE = {  # class of linear-tree: name
 }
 LEAST_R2, MOST_SECONDS = 0.9920, 5.0
 
-MILLION = {"n_neurons": 50, "solver": "vpgn", "relocations": 0, "max_iter": 20}
+MILLION = {"n_neurons": 50, "solver": LOCAL, "max_iter": 20}
 ROWS, FEATURES = 1_000_000, 8
 QUICK_ROWS = 2000
 MEMORY_RUNS = 3  # at most
 MOST_GB = 2.0
 
 WAYS = {  # the first is what the others are compared with
-    "sggn": {"solver": "sggn"},
-    "vpgn": {"solver": "vpgn"},
-    "vpgn_uniform": {"solver": "vpgn", "init": "uniform"},
+    "sggn": (SgGN, {}),
+    "vpgn": (JointGN, {}),
+    "vpgn_uniform": (JointGN, {"init": "uniform"}),
 }
 TABLE_NEURONS = (10,)
 TABLE_RELOCATIONS = 5
@@ -222,7 +224,7 @@ def million_rows(args):
         runs.append(json.loads(process.stdout))
         progress("vpgn", runs[-1])
     words = quick(args, MILLION)
-    methods = {"vpgn": answer_of(words, runs)}
+    methods = {"vpgn": answer_of(settings(ShallowReLURegressor(**words)), runs)}
     rows = QUICK_ROWS if args.quick else ROWS
     return {
         "description": f"{rows:,} rows, {FEATURES} features, {words['n_neurons']} "
@@ -255,7 +257,8 @@ def table_run(estimator, name, X, y, seed):
 
 
 def table_answer(args, way, n_neurons, found, seed):
-    words = quick(args, {**WAYS[way], "relocations": TABLE_RELOCATIONS})
+    kind, words = WAYS[way]
+    words = quick(args, {**words, "solver": kind(relocations=TABLE_RELOCATIONS)})
     estimator = ShallowReLURegressor(**{**words, "n_neurons": n_neurons})
     runs = []
     for name, (X, y) in found.items():

@@ -4,6 +4,7 @@ import importlib.util
 import os
 
 import pytest
+from sklearn.base import clone
 from sklearn.utils.estimator_checks import (
     estimator_checks_generator,
     parametrize_with_checks,
@@ -16,11 +17,16 @@ from sklearn_gn.solvers import (
     PINN_SOLVERS,
     SHALLOW_RELU_SOLVERS,
     SOFTMAX_HEAD_SOLVERS,
+    JointGN,
 )
 
 # Small settings: the checks fit hundreds of times.
 DEFAULTS = {
-    "ShallowReLURegressor": {"n_neurons": 4, "relocations": 0, "max_iter": 20},
+    "ShallowReLURegressor": {
+        "n_neurons": 4,
+        "solver": JointGN(relocations=0),
+        "max_iter": 20,
+    },
     "FGNSoftmaxHead": {"max_iter": 60},
     "PINNSolver": {"hidden_layer_sizes": (4,), "max_iter": 20},
     "VarProNetRegressor": {"hidden_layer_sizes": (4,), "max_iter": 20},
@@ -31,7 +37,7 @@ DEFAULTS = {
 SOLVERS = {
     "ShallowReLURegressor": (
         SHALLOW_RELU_SOLVERS,
-        {"n_neurons": 3, "relocations": 2, "init": "uniform"},
+        {"n_neurons": 3, "init": "uniform"},
     ),
     "FGNSoftmaxHead": (SOFTMAX_HEAD_SOLVERS, {"batch_size": 32}),
     "PINNSolver": (PINN_SOLVERS, {"hidden_layer_sizes": (4,)}),
@@ -68,7 +74,11 @@ def other_solvers():
                 rate = {"learning_rate": LEARNING_RATES[solver]}
             # A first-order method needs its iterations to score above one half.
             max_iter = 100 if rate else 5
-            estimator = cls(solver=solver, max_iter=max_iter, **rate, **settings)
+            given = {**settings, **rate}
+            chosen = clone(solvers[solver])
+            own = {name: given.pop(name) for name in chosen.get_params().keys() & given}
+            chosen = chosen.set_params(**own) if own else solver
+            estimator = cls(solver=chosen, max_iter=max_iter, **given)
             quick = CHECKS_OF_QUICK_SOLVERS if name in QUICK else set()
             for instance, check in estimator_checks_generator(estimator):
                 if check.func.__name__ in CHECKS_OF_SOLVERS | quick:

@@ -21,6 +21,15 @@ def zoom_line_search(max_steps):
     )
 
 
+def quasi_newton(init, update, line_search_steps):
+    """Return a method whose ``update`` turns a gradient, with a line search."""
+    return optax.chain(
+        optax.GradientTransformation(init, update),
+        optax.scale(-1.0),
+        zoom_line_search(line_search_steps),
+    )
+
+
 @partial(jax.jit, static_argnames="method")
 def start(method, parameters):
     """Return the empty memory of an optimiser.
@@ -65,3 +74,14 @@ def line_search_step(method, parameters, value, gradient, memory, objective):
             grad=gradient,
             value_fn=objective,
         )
+
+
+def lbfgs(line_search_steps):
+    """Return L-BFGS with a line search for the strong Wolfe conditions."""
+    return optax.lbfgs(linesearch=zoom_line_search(line_search_steps))
+
+
+def value_and_gradient(objective, parameters, memory):
+    """Return both: those of the last line search, or new ones for a new memory."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return optax.value_and_grad_from_state(objective)(parameters, state=memory)

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pde.domains import draw
 from sklearn_gn.pde.operators import d
+from sklearn_gn.pde.patches import draw
 
 
 class Points(NamedTuple):

@@ -22,7 +22,7 @@ import numpy as np
 from sklearn_gn.networks._base import activation_function
 
 
-class Rows(NamedTuple):
+class DerivativeRows(NamedTuple):
     """Which derivatives a stack carries, as axes of the input points."""
 
     first: tuple = ()  # axes
@@ -96,7 +96,7 @@ def input_stack(embedding, x, rows, axes=None):
     embedding : callable
         Maps a point to the network's inputs.
     x : array of shape (d,)
-    rows : Rows
+    rows : DerivativeRows
     axes : array of int of shape (s,), default=None
         Axes that the rows number; None: all of them.
     """
@@ -172,7 +172,7 @@ def propagate(activations, layers, stack, rows, taps=None):
     layers : sequence of arrays of shape (n_inputs + 1, n_outputs)
         Weights with the biases in the last row; one more than the activations.
     stack : array of shape (n, size, n_inputs) or Along
-    rows : Rows
+    rows : DerivativeRows
     taps : sequence of arrays of shape (n, size, n_outputs), default=None
         Added to the layers' outputs before activation: derivatives in them are what
         the Jacobian is made of.
@@ -212,7 +212,7 @@ def local_field(top, x0, rows, axes=None):
     top : array of shape (size, n_outputs)
         Rows of the last layer at ``x0``.
     x0 : array of shape (d,)
-    rows : Rows
+    rows : DerivativeRows
     axes : array of int of shape (s,), default=None
         Axes that the rows number; None: all of them.
 

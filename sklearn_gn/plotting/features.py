@@ -10,7 +10,7 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from sklearn_gn.callbacks import _Callback
 from sklearn_gn.plotting._common import Display, class_numbers, fitted_attribute
-from sklearn_gn.varpro.estimator import VarProNetClassifier
+from sklearn_gn.varpro.classifier import VarProNetClassifier
 
 _MOST_NAMED_CLASSES = 10  # that fit into a legend
 _FAR = 20.0  # how far regions reach beyond the features, relative to their range

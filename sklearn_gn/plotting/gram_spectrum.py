@@ -144,7 +144,8 @@ class GramSpectrumDisplay(Display):
 
 def _truncation(estimator):
     """Share of the largest eigenvalue below which the solves drop directions."""
-    if not hasattr(estimator, "rank_tol"):
+    solver = estimator._solver_object()
+    if not hasattr(solver, "rank_tol"):
         return None
     # The tolerance is one of singular values, and never below rounding.
-    return max(estimator.rank_tol, np.finfo(estimator.dtype).eps) ** 2
+    return max(solver.rank_tol, np.finfo(estimator.dtype).eps) ** 2

@@ -316,7 +316,7 @@ class SolutionDisplay(Display):
 
 def _problem(estimator):
     check_is_fitted(estimator)
-    problem = getattr(estimator, "problem", None)
+    problem = getattr(estimator, "problem_", None)
     if problem is None:
         raise ValueError(
             f"SolutionDisplay draws solutions of a problem, {type(estimator).__name__} "

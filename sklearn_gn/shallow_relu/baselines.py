@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.damping import Nielsen
 from sklearn_gn.core.linear_algebra.line_search import grid_search
 from sklearn_gn.core.linear_algebra.solve import filter_factors
@@ -30,7 +30,8 @@ from sklearn_gn.shallow_relu.network import (
     unit_normals,
 )
 
-_MAX_TRIALS = 30  # shifts tried in one iteration of Levenberg-Marquardt
+KFRA_DAMPING = 1e-4  # where none is given
+_MAX_TRIALS = 30  # steps tried in one iteration of Levenberg-Marquardt
 
 
 def trainable(net):
@@ -47,7 +48,7 @@ def with_parameters(net, parameters):
 def value_and_gradient(net, rows, options):
     """The objective F and its gradient in the trainable parameters."""
     return jax.value_and_grad(
-        lambda p: sggn.objective(with_parameters(net, p), rows, options.damping)
+        lambda p: sggn.objective(with_parameters(net, p), rows, options.alpha)
     )(trainable(net))
 
 
@@ -102,7 +103,7 @@ def lm_start(net, rows, hidden_only):
 
 @partial(jax.jit, static_argnames="hidden_only")
 def lm_iterate(state, rows, options, hidden_only):
-    """One accepted step; the SVD of the Jacobian serves all shifts that are tried."""
+    """One accepted step; the SVD of the Jacobian serves all trial steps."""
     net = state.net
     parameters, unravel = ravel_pytree(trainable(net))
     n_moving = net.hyperplanes.size if hidden_only else parameters.shape[0]
@@ -112,7 +113,7 @@ def lm_iterate(state, rows, options, hidden_only):
 
         def penalty(p):
             weights = output_weights(with_parameters(net, unravel(p)))
-            return jnp.sqrt(options.damping) * weights.ravel()
+            return jnp.sqrt(options.alpha) * weights.ravel()
 
         jacobian = jnp.concatenate([jacobian, jax.jacfwd(penalty)(parameters)])
         error = jnp.concatenate([error, penalty(parameters)])
@@ -120,9 +121,11 @@ def lm_iterate(state, rows, options, hidden_only):
     u, s, vt = jnp.linalg.svd(r[:, :n_moving], full_matrices=False)
     coordinates = u.T @ r[:, n_moving]
 
-    def trial(shift):
+    def trial(shift, count):
         factors = filter_factors(s, shift, options.rank, options.rank_tol)
         along = factors * coordinates
+        if options.damping is not None:
+            along = jnp.exp2(-count.astype(s.dtype)) * along
         moved = parameters.at[:n_moving].add(-(vt.T @ along))
         new = with_parameters(net, unravel(moved))
         if hidden_only:
@@ -130,32 +133,22 @@ def lm_iterate(state, rows, options, hidden_only):
             new = sggn.fit_output_layer(new._replace(hyperplanes=unit), rows, options)
         # |e|^2 - |e - J d|^2, in the coordinates of the SVD.
         predicted = 0.5 * jnp.sum(s * along * (2 * coordinates - s * along))
-        decrease = sggn.loss_decrease(net, new, rows, options.damping)
-        return new, decrease, decrease / jnp.where(predicted > 0, predicted, 1)
+        decrease = sggn.loss_decrease(net, new, rows, options.alpha)
+        return new, decrease, predicted
 
-    def attempt(carry):
-        shift, count, *_ = carry
-        new, decrease, gain = trial(shift.value)
-        return shift.update(gain), count + 1, shift.value, new, decrease, gain
-
-    def rejected(carry):
-        _, count, _, _, decrease, _ = carry
-        return ~(decrease > 0) & (count < _MAX_TRIALS)
-
-    zero = jnp.zeros_like(state.shift.value)
-    carry = (state.shift, jnp.int32(0), zero, net, zero - 1, zero)
-    shift, count, used, new, decrease, gain = lax.while_loop(rejected, attempt, carry)
-    accept = decrease > 0
-    kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), new, net)
+    found = search_damping(
+        trial, net, state.shift, fixed=options.damping, max_trials=_MAX_TRIALS
+    )
+    kept = found.accepted_or(net)
     gradient = jnp.linalg.norm(jacobian.T @ error)
-    loss = sggn.objective(kept, rows, options.damping)
+    loss = sggn.objective(kept, rows, options.alpha)
     return (
-        LMState(kept, loss, shift),
-        jnp.where(accept, decrease, 0),
+        LMState(kept, loss, found.damping),
+        jnp.where(found.accepted, found.actual, 0),
         gradient,
-        used,
-        gain,
-        count,
+        found.shift,
+        found.gain_ratio,
+        found.n_trials,
     )
 
 
@@ -166,7 +159,7 @@ def lm_init(rows, net, options, *, hidden_only):
 
 
 def lm_step(rows, state, options, *, hidden_only):
-    """One accepted step; the shifts tried count as inner iterations."""
+    """One accepted step; the trial steps count as inner iterations."""
     state, decrease, gradient, used, gain, count = lm_iterate(
         state, rows, options, hidden_only
     )
@@ -207,10 +200,11 @@ def kfra_iterate(net, rows, options):
     """Block-diagonal Gauss-Newton with Kronecker-factored blocks (Botev et al. 2017).
 
     Of the hidden layer: E[y y^T] kron (E[h h^T] o C C^T); of the output layer:
-    E[S S^T] kron I. ``damping`` (at least 1e-4) is split between the two factors of
-    a block by the ratio of their mean traces; the step is scaled by a line search.
+    E[S S^T] kron I. ``damping`` is split between the two factors of a block by the
+    ratio of their mean traces; the step is scaled by a line search.
     """
-    damping = jnp.maximum(options.damping, 1e-4)
+    given = KFRA_DAMPING if options.damping is None else options.damping
+    damping = jnp.asarray(given, net.coef.dtype)
     loss, (g_hidden, g_coef, g_intercept) = value_and_gradient(net, rows, options)
     z = preactivations(net.hyperplanes, rows.x)
     ones = jnp.ones_like(z[:, :1])
@@ -232,14 +226,14 @@ def kfra_iterate(net, rows, options):
         return with_parameters(net, moved)
 
     gamma = grid_search(
-        lambda g: sggn.objective(along(g), rows, options.damping), z.dtype
+        lambda g: sggn.objective(along(g), rows, options.alpha), z.dtype
     )
     new = along(gamma)
-    decrease = sggn.loss_decrease(net, new, rows, options.damping)
+    decrease = sggn.loss_decrease(net, new, rows, options.alpha)
     accept = decrease > 0
     kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), new, net)
     gradient = jnp.sqrt(sum(jnp.sum(g**2) for g in (g_hidden, g_coef, g_intercept)))
-    loss = sggn.objective(kept, rows, options.damping)
+    loss = sggn.objective(kept, rows, options.alpha)
     return rescale(kept), loss, jnp.where(accept, decrease, 0), gradient, gamma, damping
 
 
@@ -298,7 +292,7 @@ def bfgs_iterate(net, inverse_hessian, rows, options):
     x, unravel = ravel_pytree(trainable(net))
 
     def objective(x):
-        return sggn.objective(with_parameters(net, unravel(x)), rows, options.damping)
+        return sggn.objective(with_parameters(net, unravel(x)), rows, options.alpha)
 
     value, gradient = jax.value_and_grad(objective)(x)
     search = -(inverse_hessian @ gradient)
@@ -382,7 +376,7 @@ def adam_iterate(net, moments, rows, options, rate):
     moved = jax.tree.map(lambda p, u: p - rate * u, trainable(net), update)
     net = with_parameters(net, moved)
     norm = jnp.sqrt(sum(jnp.sum(g**2) for g in gradient))
-    return net, moments, sggn.objective(net, rows, options.damping), norm
+    return net, moments, sggn.objective(net, rows, options.alpha), norm
 
 
 def adam_step(rows, state, options):

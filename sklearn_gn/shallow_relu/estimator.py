@@ -13,90 +13,44 @@ from sklearn.base import (
     TransformerMixin,
     _fit_context,
 )
-from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
-from sklearn_gn.core.estimator import GaussNewtonEstimator
+from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.core.scaling import moments
-from sklearn_gn.shallow_relu import search as relocation
-from sklearn_gn.shallow_relu import segmented
-from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
-from sklearn_gn.shallow_relu.network import ShallowReLU
-from sklearn_gn.shallow_relu.segmented import SEGMENTED, condensed
-from sklearn_gn.shallow_relu.sggn import Options, Rows, finish, spectra
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, SEGMENTED
+from sklearn_gn.shallow_relu.dense import DenseSizes
+from sklearn_gn.shallow_relu.fitted import (
+    fitted_attributes,
+    hidden_features,
+    predict_scaled,
+    prediction_errors,
+)
+from sklearn_gn.shallow_relu.options import FitOptions
+from sklearn_gn.shallow_relu.scaling import Scaling
+from sklearn_gn.shallow_relu.segmented import SegmentedSizes
 from sklearn_gn.shallow_relu.size_selection import select_size
-from sklearn_gn.shallow_relu.uncertainty import (
-    breakpoint_deviation,
-    deviation,
-    posterior,
+from sklearn_gn.shallow_relu.starts import (
+    axis_hyperplanes,
+    check_hyperplanes,
+    initial_network,
+    random_hyperplanes,
+    stack_networks,
 )
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
 
-_BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
-_DEVIATION_ROWS = 2048  # of standard deviations, which take the tangent space
-_FAR = 1e100  # in units of the training data
 _LARGEST_INT = np.iinfo(np.int32).max
-
-
-class _Scaling(NamedTuple):
-    """Units of a fit; targets have mean 0 and size 1.
-
-    One feature is mapped to [-1, 1]; several are standardised, which is the metric in
-    which |w| = 1 and steps are damped: a range would be that of the outliers. One
-    factor serves all targets, so that the loss is the user's up to that factor.
-    """
-
-    x_center: np.ndarray
-    x_scale: np.ndarray
-    y_center: np.ndarray
-    y_scale: float
-
-    @classmethod
-    def of(cls, X, y, weight):
-        center, scale = _ends(X) if X.shape[1] == 1 else moments(X, weight)
-        y_center = weight @ y
-        y_scale = np.max(np.abs(y - y_center))
-        return cls(
-            x_center=center,
-            x_scale=scale,
-            y_center=y_center,
-            y_scale=y_scale if y_scale > 0 else 1.0,
-        )
-
-    def x(self, X):
-        # Bounded, so that rows far outside the training data give no infinities, whose
-        # differences are not numbers.
-        with np.errstate(over="ignore"):
-            return np.clip((X - self.x_center) / self.x_scale, -_FAR, _FAR)
-
-    def y(self, y):
-        return (y - self.y_center) / self.y_scale
-
-    @property
-    def loss_scale(self):
-        """Factor from losses in scaled units to the user's; it may be 0 or infinite."""
-        with np.errstate(over="ignore"):
-            return float(np.square(np.float64(self.y_scale)))
-
-    def hyperplanes_to_scaled(self, hyperplanes):
-        """Hyperplanes of the user's units in those of the solver, |w| = 1."""
-        normal = hyperplanes[:, 1:] * self.x_scale
-        bias = hyperplanes[:, :1] + hyperplanes[:, 1:] @ self.x_center[:, None]
-        return np.concatenate([bias, normal], axis=1) / _norms(normal)
-
-    def hyperplanes_to_user(self, hyperplanes):
-        """The way back; also the factors that the rescaling to |w| = 1 takes out."""
-        # Relative to the smallest scale, so that no ratio of scales can overflow.
-        unit = self.x_scale.min()
-        normal = hyperplanes[:, 1:] * (unit / self.x_scale)
-        bias = hyperplanes[:, 0] * unit - normal @ self.x_center
-        norm = _norms(normal)
-        rows = np.concatenate([bias[:, None], normal], axis=1) / norm
-        return rows, norm[:, 0] / unit
+# Of solvers without such a parameter.
+_OTHER_SETTINGS = {
+    "relocations": 0,
+    "active_tol": 1e-10,
+    "rank_tol": 1e-12,
+    "learning_rate": 0.01,
+}
 
 
 class _Problem(NamedTuple):
@@ -104,27 +58,11 @@ class _Problem(NamedTuple):
 
     solver: object
     rows: Rows
-    options: Options
+    options: FitOptions
     starts: list
-    scaling: _Scaling
+    scaling: Scaling
     validation: tuple | None
     n_effective: float  # sum of the sample weights
-
-
-def _ends(X):
-    """Centre and half length of the range; 1 for what is constant."""
-    low, high = X.min(axis=0), X.max(axis=0)
-    center = low / 2 + high / 2
-    # Rounded as the features are, so that none leaves [-1, 1].
-    half = np.maximum(high - center, center - low)
-    return center, np.where(half > 0, half, 1.0)
-
-
-def _norms(normal):
-    """Euclidean norms of rows, of shape (n, 1), without under- or overflow."""
-    largest = np.max(np.abs(normal), axis=1, keepdims=True)
-    largest = np.where(largest > 0, largest, 1.0)
-    return largest * np.linalg.norm(normal / largest, axis=1, keepdims=True)
 
 
 class ShallowReLURegressor(
@@ -136,6 +74,10 @@ class ShallowReLURegressor(
 ):
     r"""Continuous piecewise-linear regression with free breaking hyperplanes.
 
+    Use it where kinks, jumps or segments are of interest: it reports the breakpoints
+    with standard errors. For smooth functions of several features use
+    :class:`~sklearn_gn.VarProNetRegressor`.
+
     The model is a shallow ReLU network,
 
     .. math:: u(x) = c_0 + \sum_{i=1}^n c_i \max(0, w_i \cdot x + b_i), \quad |w_i| = 1,
@@ -144,33 +86,54 @@ class ShallowReLURegressor(
     :math:`w_i \cdot x + b_i = 0` move to the kinks and jumps of the data. The output
     layer is a linear least-squares problem. In the structure-guided Gauss-Newton method
     (SgGN) of [1]_ the hidden layer takes Gauss-Newton steps in turn with it, from which
-    inactive neurons are left out; the default solver takes both layers together. Rounds
-    of relocation carry either out of the local minima in which the bare iteration ends.
+    inactive neurons are left out; the default solver moves both layers together. A
+    global search carries either out of the local minima in which the bare iteration
+    ends.
 
     Parameters
     ----------
     n_neurons : int or "auto", default=20
         Number of neurons n, each with one breaking hyperplane (one breakpoint where
-        there is one feature). The model has no linear term: with one feature a neuron
+        there is one feature). The model has no linear term: with one feature, a neuron
         left of the data carries the slope of the first segment, so that n neurons
-        make n segments. "auto" chooses by ``criterion``: the network doubles where the
-        error is until the criterion gets worse, to at most 64 neurons with one
-        feature and 32 with several, then loses its least useful neurons one by one.
+        make n segments. If "auto", ``criterion`` chooses the number: the network
+        doubles where the error is until the criterion gets worse, to at most 64
+        neurons with one feature and 32 with several, then loses its least useful
+        neurons one by one.
 
-    solver : str, default="vpgn"
-        All minimise the same objective from the same starting network.
+    alpha : float, default=0.0
+        Ridge penalty ``alpha / 2 * |c|^2`` of the output layer, part of the objective
+        that all solvers minimise. It is measured in scaled units: one feature in
+        [-1, 1], several standardised, targets of size 1, loss divided by the sum of
+        weights.
 
-        - "vpgn": Gauss-Newton in all parameters together, the output layer projected
-          out, with relocation. With one feature an iteration costs
-          O(n_neurons log n_samples), unless ``damping``, ``rank`` or float32 is asked
-          for. On 18 real tables it was ahead of "sggn" on most, and quicker.
-        - "sggn": structure-guided Gauss-Newton with relocation.
-        - "lm": Levenberg-Marquardt in all parameters.
-        - "lm_hidden": Levenberg-Marquardt in the hidden parameters, the output layer
-          solved after each step.
-        - "bfgs": BFGS with a line search for the strong Wolfe conditions.
-        - "kfra": Gauss-Newton with Kronecker-factored diagonal blocks.
-        - "adam": Adam on all rows, its rate halved ten times over ``max_iter``.
+    solver : str or solver object, default="vpgn"
+        Solver of the least-squares problem: a name, or an object of
+        :mod:`sklearn_gn.solvers`, which has further parameters. All solvers minimise
+        the same objective from the same starting network.
+
+        - "vpgn", :class:`~sklearn_gn.solvers.JointGN`: Gauss-Newton in both layers
+          together, with a global search. On 18 real tables it was more accurate than
+          "sggn" on most, and faster.
+        - "sggn", :class:`~sklearn_gn.solvers.SgGN`: structure-guided Gauss-Newton,
+          with the same search.
+        - "lm", "lm_hidden", :class:`~sklearn_gn.solvers.LM`: Levenberg-Marquardt in
+          all parameters, or in the hidden ones alone.
+        - "bfgs", :class:`~sklearn_gn.solvers.BFGS`: BFGS with a line search.
+        - "kfra", :class:`~sklearn_gn.solvers.KFRA`: Gauss-Newton with
+          Kronecker-factored diagonal blocks.
+        - "adam", ``Adam(learning_rate=0.01)``: Adam on all rows. Its learning rate is
+          halved ten times over ``max_iter``.
+
+    damping : float or None, default=None
+        Shift added to the Gauss-Newton matrix of every step, in scaled units. If None,
+        the solver chooses it: "vpgn" and "lm" adapt it to the gain ratio, "sggn" adds
+        nothing. It is no part of the objective; "bfgs" and "adam" do not use it.
+
+    rank : int or None, default=None
+        Largest number of directions that a Gauss-Newton step and the solve for the
+        output layer keep, those of the largest singular values. If None, or larger
+        than there are, all directions are kept.
 
     init : str or array, default="auto"
         Initial breaking hyperplanes.
@@ -182,81 +145,60 @@ class ShallowReLURegressor(
           first feature.
         - "random": random directions through random rows.
         - array of shape (n_neurons, 1 + n_features): rows (b, w) in the units of X.
+          With ``n_neurons="auto"``, an array of any number of rows is the network from
+          which the choice of the size starts; the names other than "auto" then need
+          a number of neurons.
 
-    relocations : int, default=20
-        Rounds of the global search of "sggn": neurons are added where the error is,
-        all move, those that matter least are deleted, and the result is kept if it is
-        better. 0 gives the iteration of [1]_ alone, in which the intercept does not
-        move in the hidden-layer step.
-
-    n_starts : int, default=1
+    n_init : int, default=1
         Number of initial networks: ``init`` first, then random ones. The best result
-        is kept. "vpgn" and "sggn" run them side by side, and the best eight go on to
-        relocation; the others take them one after the other. "adam" does not end
-        before ``max_iter`` and gets to the first only.
+        is returned. "vpgn" and "sggn" run them side by side, and the best eight go on
+        to the global search; the others run them one after the other. "adam" does not
+        end before ``max_iter`` and gets to the first only.
 
     criterion : {"bic", "aic", "gcv"}, default="bic"
-        What ``n_neurons="auto"`` makes small. The Bayesian and Akaike information
-        criteria take the residuals for independent and normal, generalised
+        Criterion that ``n_neurons="auto"`` minimises. The Bayesian and Akaike
+        information criteria take the residuals for independent and normal, generalised
         cross-validation only for independent.
 
-    damping : float, default=0.0
-        Shift added to the layer Gauss-Newton matrix and to the mass matrix, in scaled
-        units (one feature in [-1, 1], several standardised, targets of size 1, loss
-        divided by the sum of weights). For the output layer this is a ridge penalty
-        ``damping / 2 * |c|^2``, which the loss of every solver includes.
-
-    rank : int or None, default=None
-        Most directions kept in each linear solve of "sggn", "lm" and "lm_hidden", and
-        in the solve for the output layer from which all start. None, or a number
-        larger than there are, keeps all.
-
-    rank_tol : float, default=1e-12
-        Singular values below ``rank_tol`` times the largest are dropped in each solve.
-
-    active_tol : float, default=1e-10
-        Neurons whose coefficient is below ``active_tol`` times the largest are
-        inactive: they do not move, and are left out of the fitted attributes.
-
     max_iter : int, default=200
-        Most iterations of one fit, over all starts and rounds. An accepted round of
-        relocation counts as one, whatever its number of Gauss-Newton steps.
+        Largest number of iterations of one fit, over all starts and rounds. An accepted
+        round of the global search counts as one, whatever its number of Gauss-Newton
+        steps.
 
     tol : float, default=1e-10
         A descent ends when an iteration lowers the loss by no more than ``tol`` times
-        the loss. "adam" takes no notice.
+        the loss. "adam" does not use it.
 
     max_time : float or None, default=None
-        Seconds after which the fit stops, compilation included.
-
-    learning_rate : float, default=0.01
-        Initial rate of "adam".
+        Seconds after which the fit stops, compilation included. If None, there is no
+        limit.
 
     early_stopping : bool, default=False
-        Stop when the loss on validation data no longer falls, and return the iterate
-        with the lowest. The data are ``X_val`` and ``y_val`` of ``fit``, or else a
-        random part of the training data.
+        Whether to stop when the loss on validation data no longer falls, and to return
+        the iterate with the lowest one. The data are ``X_val`` and ``y_val`` of
+        ``fit``, or else a random part of the training data.
 
     validation_fraction : float, default=0.1
         Share of the rows set aside where ``early_stopping`` has no ``X_val``.
 
     n_iter_no_change : int, default=10
-        Iterations without improvement that ``early_stopping`` waits for.
+        Number of iterations without improvement after which ``early_stopping`` stops.
 
     warm_start : bool, default=False
-        Start from the hyperplanes of the previous fit.
+        Whether to start from the hyperplanes of the previous fit. With
+        ``n_neurons="auto"`` the choice of the size starts from them.
 
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit.
 
     device : str or None, default=None
-        Where to compute: "cpu", "gpu", or None for JAX's default.
+        Where to compute: "cpu" or "gpu". If None, JAX's default device.
 
     verbose : int, default=0
-        1 prints a line a second, 2 one an iteration.
+        If 1, print a line a second; if 2, one an iteration.
 
     random_state : int, RandomState instance or None, default=None
-        Seed of initialisation, relocation and validation split. The draws depend on
+        Seed of initialisation, global search and validation split. The draws depend on
         the weighted data set, not on the order or the multiplicity of its rows.
 
     Attributes
@@ -277,7 +219,7 @@ class ShallowReLURegressor(
 
     selection_path_ : dict of ndarrays
         ``n_neurons``, ``loss``, ``n_parameters`` and the criterion of all sizes that
-        ``n_neurons="auto"`` looked at. Only then.
+        were compared. Only with ``n_neurons="auto"``.
 
     coef_ : ndarray of shape (n_active,) or (n_targets, n_active)
         Output coefficients, in the order of ``hyperplanes_``.
@@ -302,7 +244,7 @@ class ShallowReLURegressor(
 
     loss_ : float
         Half the weighted mean squared error of the returned network, plus the penalty
-        of ``damping``.
+        of ``alpha``.
 
     n_iter_ : int
         Iterations of this fit.
@@ -330,6 +272,10 @@ class ShallowReLURegressor(
     Unlike in the papers, the loss is divided by the sum of weights. Outside the range
     of the training data the model goes on linearly.
 
+    If a fit is poor, raise ``n_init`` or the number of rounds, for instance
+    ``solver=JointGN(relocations=60)``; if it follows the noise, lower ``n_neurons`` or
+    raise ``alpha``. Read more in the :ref:`User Guide <shallow_relu>`.
+
     References
     ----------
     .. [1] Z. Cai, T. Ding, M. Liu, X. Liu and J. Xia, "A structure-guided Gauss-Newton
@@ -356,34 +302,29 @@ class ShallowReLURegressor(
         **GaussNewtonEstimator._parameter_constraints,
         "n_neurons": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "criterion": [StrOptions({"bic", "aic", "gcv"})],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "damping": [Interval(Real, 0, None, closed="left"), None],
         "init": [
             StrOptions({"auto", "uniform", "horizontal", "vertical", "random"}),
             "array-like",
         ],
-        "relocations": [Interval(Integral, 0, None, closed="left")],
-        "n_starts": [Interval(Integral, 1, None, closed="left")],
-        "rank_tol": [Interval(Real, 0, 1, closed="left")],
-        "active_tol": [Interval(Real, 0, 1, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(
         self,
         n_neurons=20,
         *,
+        alpha=0.0,
         solver="vpgn",
-        init="auto",
-        relocations=20,
-        n_starts=1,
-        criterion="bic",
-        damping=0.0,
+        damping=None,
         rank=None,
-        rank_tol=1e-12,
-        active_tol=1e-10,
+        init="auto",
+        n_init=1,
+        criterion="bic",
         max_iter=200,
         tol=1e-10,
         max_time=None,
-        learning_rate=0.01,
         early_stopping=False,
         validation_fraction=0.1,
         n_iter_no_change=10,
@@ -394,19 +335,16 @@ class ShallowReLURegressor(
         random_state=None,
     ):
         self.n_neurons = n_neurons
+        self.alpha = alpha
         self.solver = solver
-        self.init = init
-        self.relocations = relocations
-        self.n_starts = n_starts
-        self.criterion = criterion
         self.damping = damping
         self.rank = rank
-        self.rank_tol = rank_tol
-        self.active_tol = active_tol
+        self.init = init
+        self.n_init = n_init
+        self.criterion = criterion
         self.max_iter = max_iter
         self.tol = tol
         self.max_time = max_time
-        self.learning_rate = learning_rate
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
@@ -416,6 +354,7 @@ class ShallowReLURegressor(
         self.verbose = verbose
         self.random_state = random_state
 
+    @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
         """Fit the network to the data.
@@ -463,17 +402,18 @@ class ShallowReLURegressor(
             problem.starts,
             loss_scale=problem.scaling.loss_scale,
             val_loss=self._validation_loss(problem.validation, problem.scaling),
+            validation=problem.validation,
         )
         self._run(
             run,
-            max_steps=self.n_starts * (self.max_iter + self.relocations),
+            max_steps=self.n_init * (self.max_iter + self._setting("relocations")),
             data=data,
             attributes=lambda net: {
                 "_network": (net, problem.scaling),
                 "_single_target": self._single_target,
             },
+            set_fitted=lambda: self._set_fitted(run.best_net, problem, run.data),
         )
-        self._set_fitted(run.best_net, problem, run.data)
         return self
 
     def predict(self, X, return_std=False):
@@ -495,18 +435,18 @@ class ShallowReLURegressor(
         y_std : ndarray of the same shape
             Standard errors of the predicted means by the delta method, with the
             breaking hyperplanes uncertain too; the noise of a new observation is not
-            in them. Only with ``return_std``.
+            in them. A weight of two counts as two rows. Only with ``return_std``.
 
         Warns
         -----
         UserWarning
-            If ``return_std`` is set and the data have no more rows than the network
-            has parameters: the noise cannot be estimated then.
+            If ``return_std`` is set and the weights of the rows sum to no more than the
+            number of parameters: the noise cannot be estimated then.
         """
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
         net, scaling = self._network
-        y = _predict(net, scaling, X)
+        y = predict_scaled(net, scaling.x(X)) * scaling.y_scale + scaling.y_center
         if not return_std:
             return y[:, 0] if self._single_target else y
         std = self._deviation(X)
@@ -514,18 +454,17 @@ class ShallowReLURegressor(
 
     def _deviation(self, X):
         net, scaling = self._network
-        if self._posterior.degrees_of_freedom <= 0:
+        freedom = self._posterior.degrees_of_freedom
+        if freedom <= 0:
+            n_rows, q = self._posterior.n_effective, net.coef.shape[1]
             warnings.warn(
-                f"The data have {-self._posterior.degrees_of_freedom:.0f} rows fewer "
-                "than the network has parameters, or as many: the noise cannot be "
+                f"The weights of the rows sum to {n_rows:.4g}, and the network has "
+                f"{n_rows * q - freedom:.0f} parameters: the noise cannot be "
                 "estimated, and the standard deviations mean nothing. Lower n_neurons.",
                 UserWarning,
                 stacklevel=3,
             )
-        active = self._active_network(net)
-        std = np.empty((len(X), net.coef.shape[1]))
-        for batch in gen_batches(len(X), _DEVIATION_ROWS):
-            std[batch] = deviation(self._posterior, active, scaling.x(X[batch]))
+        std = prediction_errors(self._posterior, net, self._active_slots, scaling.x(X))
         return std * scaling.y_scale
 
     def transform(self, X):
@@ -546,7 +485,7 @@ class ShallowReLURegressor(
         X = validate_data(self, X, reset=False, dtype=np.float64)
         net, scaling = self._network
         _, factor = scaling.hyperplanes_to_user(net.hyperplanes[self._active_slots])
-        features = _hidden(net.hyperplanes[self._active_slots], scaling.x(X))
+        features = hidden_features(net.hyperplanes[self._active_slots], scaling.x(X))
         return features / factor
 
     # -- before the run ---------------------------------------------------------------
@@ -563,8 +502,9 @@ class ShallowReLURegressor(
     def _problem(self, X, y, weight, validation):
         """What a solver is given, in its units."""
         solver = self._find_solver(X.shape[1])
-        # Weights of a quadrature rule are not counts: every row counts as one at least.
-        n_effective = max(_total(weight), np.count_nonzero(weight))
+        n_effective = _total(weight)
+        # Weights of a quadrature rule are no counts: a size is chosen for its rows.
+        n_observations = max(n_effective, np.count_nonzero(weight))
         rng = check_random_state(self.random_state)
         y = y.reshape(len(y), -1).astype(np.float64)
         if solver is SEGMENTED and not self.early_stopping:
@@ -577,14 +517,16 @@ class ShallowReLURegressor(
         if self.early_stopping and validation is None:
             X, y, weight, validation = self._split(X, y, weight, rng)
             n_effective *= 1 - self.validation_fraction
-        scaling = _Scaling.of(X, y, weight)
+            n_observations *= 1 - self.validation_fraction
+        scaling = Scaling.of(X, y, weight)
         z, t = scaling.x(X), scaling.y(y)
         rows = self._rows(z, t, weight, solver)
         first = None
         if hasattr(self, "selection_path_"):
             del self.selection_path_
         if self.n_neurons == "auto":
-            first = self._select_size(rows, solver, scaling, n_effective, rng)
+            first = self._given_hyperplanes(None, scaling)
+            first = self._select_size(rows, solver, scaling, n_observations, first, rng)
         starts = self._initial_networks(z, t, weight, scaling, solver, rng, first)
         options = self._options(rng)
         return _Problem(solver, rows, options, starts, scaling, validation, n_effective)
@@ -592,22 +534,32 @@ class ShallowReLURegressor(
     def _find_solver(self, n_features):
         """The solver; with one feature the joint step has an engine of its own."""
         solver = self._solver_object().algorithm(ALGORITHMS)
-        whole = self.damping == 0 and self.rank is None and self.dtype == "float64"
-        one_feature = solver.name == SEGMENTED.name and n_features == 1
-        return SEGMENTED if one_feature and whole else solver
+        plain = self.alpha == 0 and self.damping is None and self.rank is None
+        one_feature = solver is ALGORITHMS[SEGMENTED.name] and n_features == 1
+        return (
+            SEGMENTED if one_feature and plain and self.dtype == "float64" else solver
+        )
+
+    def _setting(self, name):
+        """A parameter of the solver object, or what stands for it."""
+        return getattr(self._solver_object(), name, _OTHER_SETTINGS[name])
 
     def _options(self, rng):
-        return Options(
-            damping=self._cast(self.damping),
+        damping = self.damping
+        return FitOptions(
+            alpha=self._cast(self.alpha),
+            damping=None if damping is None else self._cast(damping),
             rank=np.int32(
                 _LARGEST_INT if self.rank is None else min(self.rank, _LARGEST_INT)
             ),
-            rank_tol=self._cast(max(self.rank_tol, np.finfo(self.dtype).eps)),
-            active_tol=self._cast(self.active_tol),
+            rank_tol=self._cast(
+                max(self._setting("rank_tol"), np.finfo(self.dtype).eps)
+            ),
+            active_tol=self._cast(self._setting("active_tol")),
             tol=self._cast(self.tol),
-            relocations=np.int32(min(self.relocations, _LARGEST_INT)),
+            relocations=np.int32(min(self._setting("relocations"), _LARGEST_INT)),
             max_iter=np.int32(min(self.max_iter, _LARGEST_INT)),
-            learning_rate=self._cast(self.learning_rate),
+            learning_rate=self._cast(self._setting("learning_rate")),
             seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
         )
 
@@ -629,7 +581,7 @@ class ShallowReLURegressor(
         z, t = scaling.x(X), scaling.y(y)
 
         def loss(net):
-            error = _predict(net, scaling, z, scaled=True) - t
+            error = predict_scaled(net, z) - t
             return 0.5 * float(weight @ np.sum(error**2, axis=1))
 
         return loss
@@ -642,14 +594,14 @@ class ShallowReLURegressor(
         n_padded = backend.row_bucket(len(z))
         return Rows(*(self._cast(backend.pad_rows(a, n_padded)) for a in rows))
 
-    def _select_size(self, rows, solver, scaling, n_effective, rng):
+    def _select_size(self, rows, solver, scaling, n_observations, first, rng):
         """Hyperplanes of the best size by ``criterion``, and the path to it."""
-        module = segmented if solver is SEGMENTED else relocation
+        kind = SegmentedSizes if solver is SEGMENTED else DenseSizes
         mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
         with backend.scope(self.dtype, self.device):
-            sizes = module.Sizes(rows, self._options(rng))
+            sizes = kind(rows, self._options(rng), first)
             hyperplanes, path = select_size(
-                sizes, self.criterion, n_effective * rows.y.shape[1], mean_square / 2
+                sizes, self.criterion, n_observations * rows.y.shape[1], mean_square / 2
             )
         path["loss"] = path["loss"] * scaling.loss_scale
         self.selection_path_ = path
@@ -657,140 +609,70 @@ class ShallowReLURegressor(
 
     def _initial_networks(self, z, t, weight, scaling, solver, rng, first):
         """Initial networks in scaled units, with room for spare neurons."""
-        d, n_spare = z.shape[1], solver.n_spare if self.relocations else 0
+        n_spare = solver.n_spare if self._setting("relocations") else 0
         n = self.n_neurons if first is None else len(first)
-        draw = partial(_random_hyperplanes, z, np.cumsum(weight))
+        draw = partial(random_hyperplanes, z, np.cumsum(weight))
         if first is None:
-            first = self._initial_hyperplanes(z, draw, scaling, rng)
-        others = (draw(n, rng) for _ in range(1, self.n_starts))
-        alive = np.arange(n + n_spare) < n
-        spare = np.zeros((n_spare, 1 + d))
-        spare[:, 1] = 1.0
+            first = self._first_hyperplanes(z, draw, scaling, rng)
+        others = [draw(n, rng) for _ in range(1, self.n_init)]
         networks = [
-            ShallowReLU(
-                hyperplanes=self._cast(np.concatenate([hyperplanes, spare])),
-                coef=self._cast(np.zeros((n + n_spare, t.shape[1]))),
-                intercept=self._cast(np.zeros(t.shape[1])),
-                alive=alive,
-            )
+            initial_network(hyperplanes, n_spare, t.shape[1], self.dtype)
             for hyperplanes in (first, *others)
         ]
-        return [_stack(networks)] if solver.side_by_side else networks
+        return [stack_networks(networks)] if solver.side_by_side else networks
 
-    def _initial_hyperplanes(self, z, draw, scaling, rng):
+    def _first_hyperplanes(self, z, draw, scaling, rng):
         n, d = self.n_neurons, z.shape[1]
+        given = self._given_hyperplanes(n, scaling)
+        if given is not None:
+            return np.concatenate([given[:n], draw(max(n - len(given), 0), rng)])
+        if self.init == "random" or (self.init == "auto" and d > 1):
+            return draw(n, rng)
+        axes = {"horizontal": [d - 1], "vertical": [0]}
+        return axis_hyperplanes(z, n, list(axes.get(self.init, range(d))))
+
+    def _given_hyperplanes(self, n, scaling):
+        """Those of the previous fit or of ``init``, in scaled units; None without."""
+        d = len(scaling.x_scale)
         if self.warm_start and hasattr(self, "_network"):
             if self.hyperplanes_.shape[1] != 1 + d:
                 raise ValueError(
                     f"warm_start=True continues from {self.hyperplanes_.shape[1] - 1} "
                     f"features, X has {d}."
                 )
-            old = scaling.hyperplanes_to_scaled(self.hyperplanes_)[:n]
-            fill = draw(n - len(old), rng)
-            return np.concatenate([old, fill])
-        if isinstance(self.init, str):
-            if self.init == "random" or (self.init == "auto" and d > 1):
-                return draw(n, rng)
-            axes = {"horizontal": [d - 1], "vertical": [0]}
-            return _axis_hyperplanes(z, n, list(axes.get(self.init, range(d))))
-        hyperplanes = np.asarray(self.init, dtype=np.float64)
-        if hyperplanes.shape != (n, 1 + d):
+            if n is None and len(self.hyperplanes_) == 0:
+                return None
+            return scaling.hyperplanes_to_scaled(self.hyperplanes_)
+        if not isinstance(self.init, str):
+            return scaling.hyperplanes_to_scaled(check_hyperplanes(self.init, n, d))
+        if n is None and self.init != "auto":
             raise ValueError(
-                f"init has shape {hyperplanes.shape}, expected (n_neurons, 1 + "
-                f"n_features) = {(n, 1 + d)}."
+                f"init={self.init!r} needs a number for n_neurons, got 'auto'. Give a "
+                "number, or hyperplanes from which to start, or leave init='auto'."
             )
-        normal_is_zero = ~np.any(hyperplanes[:, 1:] != 0, axis=1)
-        if not np.isfinite(hyperplanes).all() or normal_is_zero.any():
-            raise ValueError(
-                "init must hold finite rows (b, w) with w different from zero; row "
-                f"{int(np.argmax(normal_is_zero | ~np.isfinite(hyperplanes).all(1)))} "
-                "is not."
-            )
-        return scaling.hyperplanes_to_scaled(hyperplanes)
+        return None
 
     # -- after the run ----------------------------------------------------------------
 
     def _set_fitted(self, net, problem, data):
         """Fitted attributes of a network; ``data`` is what the solver prepared."""
-        rows, scaling = problem.rows, problem.scaling
-        with backend.scope(self.dtype, self.device):
-            if problem.solver is SEGMENTED:
-                rows, mean_square = condensed(net, data.host)
-                rows = Rows(
-                    *(backend.pad_rows(a, backend.row_bucket(len(a))) for a in rows)
-                )
-            else:
-                mean_square = _mean_square(net, rows, scaling)
-            net = backend.to_numpy(finish(net))
-            gram, mass = backend.to_numpy(
-                spectra(net, rows, self._cast(self.active_tol))
-            )
-        size = np.linalg.norm(net.coef, axis=1)
-        active = net.alive & (size > 0) & (size >= self.active_tol * size.max())
-        self._network = (net, scaling)
-        self._active_slots = np.flatnonzero(active)
-        self.active_ = active[net.alive]
-        n_active = len(self._active_slots)
-        self._n_features_out = n_active
-
-        slots = self._active_slots
-        scaled = net.hyperplanes[slots].astype(np.float64)
-        self.hyperplanes_, factor = scaling.hyperplanes_to_user(scaled)
-        coef = (net.coef[slots].T * scaling.y_scale) * factor
-        intercept = net.intercept * scaling.y_scale + scaling.y_center
-        self.coef_ = coef[0] if self._single_target else coef
-        self.intercept_ = float(intercept[0]) if self._single_target else intercept
-        self.gram_spectrum_ = gram[: n_active * (1 + self.n_features_in_)]
-        self.mass_spectrum_ = mass[: 1 + n_active]
-        penalty = self.damping * np.sum(net.coef.astype(np.float64) ** 2)
-        loss = 0.5 * float(np.sum(mean_square) + penalty)
-        self.loss_ = loss * scaling.loss_scale
-        self._set_uncertainty(net, rows, scaling, mean_square, problem.n_effective)
-
-    def _set_uncertainty(self, net, rows, scaling, mean_square, n_effective):
-        # All slots, so that the shapes do not depend on how many are active.
-        net = self._active_network(net)
-        rows = Rows(*(np.asarray(a, np.float64) for a in rows))
-        with backend.scope("float64", self.device):
-            self._posterior = posterior(net, rows, mean_square, n_effective)
-            if self.n_features_in_ == 1:
-                self._set_breakpoints(net, rows, scaling)
-        if self.n_features_in_ > 1 and hasattr(self, "breakpoints_"):
-            del self.breakpoints_, self.breakpoint_std_
-
-    def _active_network(self, net):
-        """The network in float64, only its active neurons alive."""
-        active = np.zeros(len(net.alive), dtype=bool)
-        active[self._active_slots] = True
-        coef = np.where(active[:, None], net.coef, 0).astype(np.float64)
-        hyperplanes, intercept = (
-            a.astype(np.float64) for a in (net.hyperplanes, net.intercept)
+        segmented = problem.solver is SEGMENTED
+        attributes = fitted_attributes(
+            net,
+            data.rows if segmented else problem.rows,
+            problem.scaling,
+            problem.options,
+            n_effective=problem.n_effective,
+            device=self.device,
         )
-        return ShallowReLU(hyperplanes, coef, intercept, active)
-
-    def _set_breakpoints(self, net, rows, scaling):
-        position = -net.hyperplanes[:, 0] / net.hyperplanes[:, 1]
-        position[~net.alive] = max(2.0, position[net.alive].max(initial=0) + 1)
-        order = np.argsort(position, kind="stable")
-        left = (net.hyperplanes[:, 1] < 0) & net.alive
-        std = breakpoint_deviation(
-            position[order],
-            net.coef[order],
-            rows,
-            self._posterior.pooled,
-            left[order],
-        )
-        order = order[: len(self._active_slots)]
-        knots, std = position[order], std[: len(order)]
-        std[(knots <= -1) | (knots >= 1)] = np.nan
-        self.breakpoints_ = knots * scaling.x_scale[0] + scaling.x_center[0]
-        self.breakpoint_std_ = std * scaling.x_scale[0]
-
-
-def _mean_square(net, rows, scaling):
-    """Weighted mean squares of the residuals of all targets, in scaled units."""
-    error = _predict(net, scaling, rows.x, scaled=True) - rows.y
-    return rows.weight.astype(np.float64) @ error**2
+        if self._single_target:
+            attributes["coef_"] = attributes["coef_"][0]
+            attributes["intercept_"] = float(attributes["intercept_"][0])
+        for name in ("breakpoints_", "breakpoint_std_"):  # of a fit of one feature
+            if hasattr(self, name):
+                delattr(self, name)
+        for name, value in attributes.items():
+            setattr(self, name, value)
 
 
 def _normalised(weight):
@@ -803,45 +685,3 @@ def _total(weight):
     """Sum of the weights, at most the largest float."""
     with np.errstate(over="ignore"):
         return min(float(weight.sum()), np.finfo(float).max)
-
-
-def _stack(starts):
-    """One network of stacked arrays for starts that run side by side."""
-    return ShallowReLU(*(np.stack(leaves) for leaves in zip(*starts, strict=True)))
-
-
-def _hidden(hyperplanes, z):
-    return np.maximum(hyperplanes[:, 0] + z @ hyperplanes[:, 1:].T, 0)
-
-
-def _predict(net, scaling, X, *, scaled=False):
-    """Predictions in float64; ``scaled`` means scaled units on both sides."""
-    y = np.empty((len(X), net.coef.shape[1]))
-    for batch in gen_batches(len(X), _BATCH_ROWS):
-        z = X[batch] if scaled else scaling.x(X[batch])
-        y[batch] = _hidden(net.hyperplanes, z) @ net.coef + net.intercept
-    return y if scaled else y * scaling.y_scale + scaling.y_center
-
-
-def _axis_hyperplanes(z, n, axes):
-    """Hyperplanes evenly spaced over the range of given features in turn.
-
-    The first on every axis lies at the lower end and carries the linear term.
-    """
-    low, high = z.min(axis=0), z.max(axis=0)
-    hyperplanes = np.zeros((n, 1 + z.shape[1]))
-    for k, axis in enumerate(axes):
-        mine = np.arange(k, n, len(axes))
-        share = np.arange(len(mine)) / max(len(mine), 1)
-        hyperplanes[mine, 1 + axis] = 1.0
-        hyperplanes[mine, 0] = -(low[axis] + (high[axis] - low[axis]) * share)
-    return hyperplanes
-
-
-def _random_hyperplanes(z, cumulated, n, rng):
-    """Hyperplanes through random rows, of any orientation."""
-    normal = rng.standard_normal((n, z.shape[1]))
-    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
-    row = np.searchsorted(cumulated, rng.random_sample(n), side="right")
-    point = z[np.minimum(row, len(z) - 1)]
-    return np.concatenate([-np.sum(normal * point, axis=1)[:, None], normal], axis=1)

@@ -8,17 +8,18 @@ Gauss-Newton matrix H and the cross block B of both (see
     K = D(c) (H - B^T A^-1 B) D(c),    (K + shift) delta = -D(c) G,
 
 where the alternating step of SgGN has H alone. K has a null direction for every neuron,
-the length of (b, w) against its coefficient; the shift of Levenberg and Marquardt,
-ruled by the gain ratio, takes care of these. With one feature all of this collapses to
-straight-line fits, see :mod:`sklearn_gn.shallow_relu.segmented`.
+the length of (b, w) against its coefficient; the shift of Levenberg and Marquardt
+takes care of these. It is relative to the largest eigenvalue of K and follows the gain
+ratio, or is the ``damping`` that was given; the step is then halved until the loss
+falls. With one feature all of this collapses to straight-line fits, see
+:mod:`sklearn_gn.shallow_relu.segmented`.
 """
 
 from functools import partial
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
+from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.blocks import (
     sum_rows,
     transposed_product,
@@ -45,7 +46,7 @@ from sklearn_gn.shallow_relu.sggn import (
 
 FIRST_SHIFT = 1e-3  # relative to the largest eigenvalue
 SINGLE_ROUNDING = 1e-6  # of a Gram matrix, relative to its largest eigenvalue
-MAX_TRIALS = 20  # shifts tried in one iteration
+MAX_TRIALS = 20  # steps tried in one iteration
 
 
 def begin(net):
@@ -110,7 +111,7 @@ def _model_by_factor(net, rows, options, scale):
     """By QR, which projects the output layer out, and an SVD."""
     p, layer, q = _sizes(net)
     r = triangular_factor(partial(joint_design, net), rows)
-    r = _with_penalty(r, net, options.damping)
+    r = _with_penalty(r, net, options.alpha)
     r = _outside_mass(r, p)
     below = r[:, p : p + layer]
     hidden = jnp.concatenate([below * scale[:, k][None, :] for k in range(q)])
@@ -130,10 +131,10 @@ def _outside_mass(r, p):
     return jnp.concatenate([free, r[p:]])
 
 
-def _with_penalty(r, net, damping):
-    """The factor with the rows of the penalty ``damping |c|^2``."""
+def _with_penalty(r, net, alpha):
+    """The factor with the rows of the penalty ``alpha |c|^2``."""
     p, layer, _ = _sizes(net)
-    root = jnp.sqrt(damping)
+    root = jnp.sqrt(alpha)
     penalty = jnp.zeros((p - 1, r.shape[1]), r.dtype)
     penalty = penalty.at[:, 1:p].set(root * jnp.eye(p - 1, dtype=r.dtype))
     penalty = penalty.at[:, p + layer :].set(root * net.coef)
@@ -159,7 +160,7 @@ def _model_by_gram(net, rows, options, scale):
         )
 
     mass, cross, layer_products, slopes = sum_rows(sums, rows)
-    penalty = jnp.where(jnp.arange(p, dtype=jnp.int32) > 0, options.damping, 0)
+    penalty = jnp.where(jnp.arange(p, dtype=jnp.int32) > 0, options.alpha, 0)
     mass = mass + jnp.diag(penalty)
     reduced = layer_products - cross.T @ _solve_mass(mass, cross)
     values, basis = jnp.linalg.eigh(reduced * (scale @ scale.T))
@@ -181,42 +182,33 @@ def _solve_mass(mass, cross):
 
 
 def iterate(net, damping, rows, options):
-    """One accepted step; one set of eigenvectors serves all shifts that are tried."""
+    """One accepted step; one set of eigenvectors serves all trial steps."""
     model = reduced_model(net, rows, options)
 
-    def trial(shift):
-        coordinates = damped_coordinates(model, shift * model.values[0])
+    def trial(shift, count):
+        if options.damping is None:
+            coordinates = damped_coordinates(model, shift * model.values[0])
+        else:
+            length = jnp.exp2(-count.astype(shift.dtype))
+            coordinates = length * damped_coordinates(model, options.damping)
         step = (model.basis @ coordinates).reshape(net.hyperplanes.shape)
         moved = net.hyperplanes + step
         moved = unit_normals(moved, fallback=net.hyperplanes)
         new = fit_output_layer(net._replace(hyperplanes=moved), rows, options)
-        fall = loss_decrease(net, new, rows, options.damping)
+        fall = loss_decrease(net, new, rows, options.alpha)
         return new, fall, decrease(model, coordinates)
 
-    def attempt(carry):
-        damping, count, *_ = carry
-        new, fall, promised = trial(damping.value)
-        gain = jnp.where(promised > 0, fall / jnp.where(promised > 0, promised, 1), 0)
-        return damping.update(gain), count + 1, new, fall, promised, gain
-
-    def rejected(carry):
-        _, count, _, fall, promised, _ = carry
-        return ~(fall > 0) & (promised > 0) & (count < MAX_TRIALS)
-
-    zero = jnp.zeros_like(damping.value)
-    carry = (damping, jnp.int32(0), net, zero, zero + 1, zero)
-    damping, _, new, fall, promised, gain = lax.while_loop(rejected, attempt, carry)
-    accept = fall > 0
-    kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), new, net)
-    loss = objective(kept, rows, options.damping)
+    found = search_damping(trial, net, damping, max_trials=MAX_TRIALS)
+    kept = found.accepted_or(net)
+    loss = objective(kept, rows, options.alpha)
     return Iterate(
         net=kept,
-        memory=damping,
+        memory=found.damping,
         loss=loss,
-        decrease=jnp.where(accept, fall, 0),
+        decrease=jnp.where(found.accepted, found.actual, 0),
         rounding=at_rounding_level(kept, rows, loss),
-        solved=jnp.isfinite(promised),
+        solved=jnp.isfinite(found.predicted),
         grad_norm=jnp.linalg.norm(model.slopes),
-        step_size=jnp.where(accept, 1, 0).astype(loss.dtype),
-        gain_ratio=jnp.where(accept, gain, 0),
+        step_size=jnp.where(found.accepted, 1, 0).astype(loss.dtype),
+        gain_ratio=jnp.where(found.accepted, found.gain_ratio, 0),
     )

@@ -8,7 +8,9 @@ from sklearn.base import clone
 from sklearn_gn.core import backend
 from sklearn_gn.core.fit_loop import LOG_COLUMNS
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
-from sklearn_gn.shallow_relu.segmented import fit_many, prepare
+from sklearn_gn.shallow_relu.segmented import ENGINE
+from sklearn_gn.shallow_relu.side_by_side import fit_many
+from sklearn_gn.solvers import JointGN
 
 _TOGETHER = 64  # series fitted side by side, which bounds the memory
 
@@ -24,10 +26,11 @@ def fit_series(estimator, X, y, sample_weight=None):
     Parameters
     ----------
     estimator : ShallowReLURegressor
-        With a number for ``n_neurons``, and ``solver`` "auto" or "vpgn" without
-        ``damping``, ``rank``, ``early_stopping``, ``max_time``, ``warm_start`` or
-        float32. It is not changed. ``max_iter`` takes no part, ``relocations`` ends
-        the search.
+        Estimator to clone; it is not changed. It needs a number for ``n_neurons`` and
+        the default solver, which may be ``JointGN(relocations=...)`` with another
+        number of rounds. ``alpha``, ``damping``, ``rank``, ``early_stopping``,
+        ``max_time``, ``warm_start`` and ``dtype`` must have their defaults.
+        ``max_iter`` is not read: the number of rounds ends the search.
 
     X : list of array-likes of shape (n_samples_k,) or (n_samples_k, 1)
         Positions of the points of every series.
@@ -79,19 +82,26 @@ def fit_series(estimator, X, y, sample_weight=None):
 
 def _check_estimator(estimator):
     if not isinstance(estimator, ShallowReLURegressor):
-        raise ValueError(f"estimator={estimator!r} is no ShallowReLURegressor.")
+        raise ValueError(
+            f"estimator={estimator!r} is no ShallowReLURegressor: fit_series takes one."
+        )
     estimator._validate_params()
-    plain = {
-        "damping": 0,
+    if not isinstance(estimator._solver_object(), JointGN):
+        raise ValueError(
+            "fit_series needs solver='vpgn' or a JointGN object, got "
+            f"{estimator.solver!r}."
+        )
+    needed = {
+        "alpha": 0,
+        "damping": None,
         "rank": None,
         "early_stopping": False,
         "max_time": None,
         "warm_start": False,
         "dtype": "float64",
-        "solver": "vpgn",
     }
     parameters = estimator.get_params(deep=False)
-    for name, value in plain.items():
+    for name, value in needed.items():
         if parameters[name] != value:
             raise ValueError(
                 f"fit_series needs {name}={value!r}, got {parameters[name]!r}."
@@ -132,16 +142,16 @@ def _fit_group(models, problems):
     begin = time.perf_counter()
     n_padded = max(backend.row_bucket(len(p.rows.x)) for p in problems)
     with backend.scope("float64", models[0].device):
-        prepared = [prepare(p.rows, p.options, n_padded) for p in problems]
+        prepared = [ENGINE.prepare(p.rows, p.options, n_padded) for p in problems]
         starts = [p.starts[0] for p in problems]
         answers = fit_many(prepared, starts, [p.options for p in problems])
     seconds = time.perf_counter() - begin
     for model, problem, data, answer in zip(
         models, problems, prepared, answers, strict=True
     ):
-        state, reports = answer
+        net, reports = answer
         _set_log(model, reports, problem.scaling.loss_scale, seconds)
-        model._set_fitted(state.net, problem, data)
+        model._set_fitted(net, problem, data)
 
 
 def _set_log(model, reports, scale, seconds):

@@ -6,7 +6,7 @@ neural network", Algorithm 1. The global search around it is in
 
 The objective, for rows x_k with targets t_k and weights mu_k that sum to one, is
 
-    F(c, r) = 1/2 sum_k mu_k |u(x_k) - t_k|^2 + damping/2 sum_i |c_i|^2 |w_i|^2 .
+    F(c, r) = 1/2 sum_k mu_k |u(x_k) - t_k|^2 + alpha/2 sum_i |c_i|^2 |w_i|^2 .
 
 The output layer c is a linear least-squares problem with the mass matrix A(r). In the
 hidden layer r the Gauss-Newton matrix is (D(c) kron I) H(r) (D(c) kron I): it is
@@ -36,28 +36,6 @@ from sklearn_gn.shallow_relu.network import (
     rescale,
     unit_normals,
 )
-
-
-class Rows(NamedTuple):
-    """Training rows, padded with rows of weight zero; the weights sum to one."""
-
-    x: jnp.ndarray  # (m, d)
-    y: jnp.ndarray  # (m, q)
-    weight: jnp.ndarray  # (m,)
-
-
-class Options(NamedTuple):
-    """Settings, all traced but the two that only Python reads."""
-
-    damping: float  # shift of the Gauss-Newton matrices
-    rank: int  # most directions kept in a solve
-    rank_tol: float  # least relative singular value kept in a solve
-    active_tol: float  # least relative |c_i| of an active neuron
-    tol: float  # relative decrease of the loss that ends the descent
-    relocations: int  # rounds of the global search
-    max_iter: int  # iterations the run may take at most
-    learning_rate: float  # of first-order solvers
-    seed: int  # of the relocation's random draws
 
 
 class Iterate(NamedTuple):
@@ -125,9 +103,9 @@ def residual(net, rows):
     return jnp.sqrt(rows.weight)[:, None] * (predict(net, rows.x) - rows.y)
 
 
-def objective(net, rows, damping):
+def objective(net, rows, alpha):
     """The objective F."""
-    penalty = damping * jnp.sum(output_weights(net) ** 2)
+    penalty = alpha * jnp.sum(output_weights(net) ** 2)
     square = sum_rows(lambda block: jnp.sum(residual(net, block) ** 2), rows)
     return 0.5 * (square + penalty)
 
@@ -141,7 +119,7 @@ def fit_output_layer(net, rows, options):
     def weighted_sums(block):
         return block.weight @ alive_features(net, block.x), block.weight @ block.y
 
-    # The intercept is eliminated by centring, so that neither the damping nor the
+    # The intercept is eliminated by centring, so that neither the penalty nor the
     # truncation touches it.
     mean_feature, mean_target = sum_rows(weighted_sums, rows)
 
@@ -155,7 +133,7 @@ def fit_output_layer(net, rows, options):
         system,
         rows,
         rows.y.shape[1],
-        damping=options.damping,
+        damping=options.alpha,
         rank=options.rank,
         rank_tol=options.rank_tol,
     )
@@ -189,7 +167,7 @@ def direction(net, rows, options):
     s = least_squares(
         design,
         error,
-        damping=options.damping,
+        damping=0.0 if options.damping is None else options.damping,
         rank=options.rank,
         rank_tol=options.rank_tol,
     )
@@ -248,7 +226,7 @@ def at_rounding_level(net, rows, loss):
 def initialise(net, rows, options):
     """Fit the output layer of an initial network; also return the loss."""
     net = fit_output_layer(net, rows, options)
-    return net, objective(net, rows, options.damping)
+    return net, objective(net, rows, options.alpha)
 
 
 def begin(net):
@@ -263,10 +241,10 @@ def iterate(net, memory, rows, options):
     gamma = line_search(net, rows, p, options)
     moved = unit_normals(net.hyperplanes - gamma * p, fallback=net.hyperplanes)
     trial = fit_output_layer(net._replace(hyperplanes=moved), rows, options)
-    decrease = loss_decrease(net, trial, rows, options.damping)
+    decrease = loss_decrease(net, trial, rows, options.alpha)
     accept = decrease > 0  # False for a loss that is not a number
     kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), trial, net)
-    loss = objective(kept, rows, options.damping)
+    loss = objective(kept, rows, options.alpha)
     return Iterate(
         net=kept,
         memory=memory,
@@ -280,7 +258,7 @@ def iterate(net, memory, rows, options):
     )
 
 
-def loss_decrease(old, new, rows, damping):
+def loss_decrease(old, new, rows, alpha):
     """``F(old) - F(new)`` without cancellation.
 
     The difference of two sums of squares loses the small decreases near an optimum;
@@ -293,7 +271,7 @@ def loss_decrease(old, new, rows, damping):
 
     c0, c1 = output_weights(old), output_weights(new)
     ridge = jnp.sum((c0 - c1) * (c0 + c1))
-    return 0.5 * (sum_rows(difference, rows) + damping * ridge)
+    return 0.5 * (sum_rows(difference, rows) + alpha * ridge)
 
 
 @jax.jit

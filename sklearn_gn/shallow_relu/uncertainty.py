@@ -12,12 +12,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import null_space
 
 from sklearn_gn.core.linear_algebra.blocks import gram, triangular_factor
 from sklearn_gn.core.linear_algebra.solve import QR_LIMIT
 from sklearn_gn.shallow_relu.joint import joint_design
-from sklearn_gn.shallow_relu.segmented import exact_moments, sorted_series
 
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
@@ -31,6 +29,7 @@ class Posterior(NamedTuple):
     coef: np.ndarray  # (n, q) zero where not active
     variance: np.ndarray  # (q,) of the noise, over N
     pooled: float  # the same of all targets together
+    n_effective: float  # N
     degrees_of_freedom: float  # N q less the number of parameters that are determined
 
 
@@ -71,6 +70,7 @@ def posterior(net, rows, mean_square, n_effective):
         coef=net.coef,
         variance=mean_square * ratio,
         pooled=float(np.mean(mean_square) * ratio),
+        n_effective=n_effective,
         degrees_of_freedom=float(freedom),
     )
 
@@ -90,8 +90,8 @@ def joint_factor(net, rows):
     return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
 
 
-def deviation(found, net, z):
-    """Standard deviations of the network's outputs at rows ``z``, of shape (m, q)."""
+def prediction_deviations(found, net, z):
+    """Return standard deviations of the outputs at rows ``z``, of shape (m, q)."""
     pre = net.hyperplanes[:, 0] + z @ net.hyperplanes[:, 1:].T
     pre[:, ~net.alive] = 0
     mass = np.column_stack([np.ones(len(z)), np.maximum(pre, 0)])
@@ -105,74 +105,3 @@ def deviation(found, net, z):
         moved = np.sum(((hidden * scale) @ found.hidden) ** 2, axis=1)
         variance[:, k] = found.variance[k] * output + found.pooled * moved
     return np.sqrt(variance)
-
-
-def breakpoint_deviation(knots, coef, rows, variance, left=None):
-    """Standard deviations of breakpoints, from the jumps of independent lines.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (n,)
-        Sorted.
-    coef : ndarray of shape (n, q)
-        Changes of slope.
-    rows : Rows or tuple of x, y and weights
-        Of one feature.
-    variance : float
-        Of the noise, over the sum of the sample weights.
-    left : ndarray of shape (n,), dtype bool, default=None
-        Neurons that point left; None if there is none.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        Infinite where neighbouring intervals do not determine two lines.
-    """
-    _, host = sorted_series(rows)
-    m = exact_moments(knots, host)
-    slopes, determined = _slopes(m.xx, left)
-    covariance = _jump_covariance(knots, m, slopes)
-    two = (m.weight > 0) & determined
-    known = two[1:] & two[:-1]
-    if coef.shape[1] == 1:
-        size = np.abs(coef[:, 0])
-        inverse = np.diagonal(covariance) / np.where(size > 0, size, 1) ** 2
-    else:
-        information = np.linalg.inv(covariance) * (coef @ coef.T)
-        inverse = np.diagonal(np.linalg.pinv(information, hermitian=True))
-    known &= np.any(coef != 0, axis=1)
-    return np.where(known, np.sqrt(variance * np.maximum(inverse, 0)), np.inf)
-
-
-def _slopes(xx, left):
-    """Covariance of the slopes, and which the data determine.
-
-    The slope of the first segment is minus the changes at the neurons that point left,
-    all of which still act there; without such neurons it is zero.
-    """
-    if left is None or not left.any():
-        determined = np.concatenate([[True], xx[1:] > 0])
-        inverse = 1 / np.where(xx > 0, xx, np.inf)
-        inverse[0] = 0
-        return np.diag(inverse), determined
-    tie = np.zeros((1, len(xx)))
-    tie[0, 0] = 1
-    tie[0, 1:] += left
-    tie[0, :-1] -= left
-    free = null_space(tie)
-    information, vectors = np.linalg.eigh(free.T @ (xx[:, None] * free))
-    kept = information > _DEPENDENT**2 * information[-1]
-    along = free @ vectors
-    root = along[:, kept] / np.sqrt(information[kept])
-    return root @ root.T, np.linalg.norm(along[:, ~kept], axis=1) < _DEPENDENT
-
-
-def _jump_covariance(knots, m, slopes):
-    """As ``jump_covariance`` of the segmented engine, of the slopes given."""
-    row = np.arange(len(knots))
-    arm = np.zeros((len(knots), len(knots) + 1))
-    arm[row, row + 1] = knots - m.x[1:]
-    arm[row, row] = m.x[:-1] - knots
-    level = np.diff(np.eye(len(knots) + 1), axis=0)
-    mass = 1 / np.maximum(m.weight, 1e-12)
-    return (level * mass) @ level.T + arm @ slopes @ arm.T

@@ -21,6 +21,7 @@ from benchmarks import (
 from benchmarks._peers import _common
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde.problems import Kovasznay
+from sklearn_gn.solvers import DNGD
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,13 +103,16 @@ def test_figures_at_a_time_and_time_to_a_loss():
 
 def test_a_short_fit_passes_every_stage_once():
     stage = Kovasznay(20.0)
-    solver = PINNSolver(
-        Kovasznay(), curriculum=[(stage, 50)] * 2, single_precision_iter=9, max_iter=99
-    )
+    problem = [*[(stage, 50)] * 2, Kovasznay()]
+    solver = PINNSolver(problem, solver=DNGD(single_precision_iter=9), max_iter=99)
     short = _pinn.short(solver)
-    assert short.curriculum == [(stage, 1)] * 2
-    assert (short.max_iter, short.single_precision_iter) == (4, 1)
-    assert (solver.max_iter, solver.single_precision_iter) == (99, 9)
+    assert short.problem == [*[(stage, 1)] * 2, Kovasznay()]
+    assert (short.max_iter, short.solver.single_precision_iter) == (4, 1)
+    assert (solver.max_iter, solver.solver.single_precision_iter) == (99, 9)
+    assert _pinn.short(PINNSolver(stage)).get_params() | {
+        "max_iter": 300,
+        "tol": 1e-3,
+    } == (PINNSolver(stage).get_params())
 
 
 def test_errors_are_those_of_the_outputs_that_count():

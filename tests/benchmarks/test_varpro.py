@@ -19,6 +19,7 @@ from benchmarks import (
 from sklearn_gn import VarProNetRegressor
 from sklearn_gn.core import backend
 from sklearn_gn.networks import MLP
+from sklearn_gn.solvers import GNvpro
 
 
 def test_a_surrogate_may_be_centred_by_its_training_rows():
@@ -146,9 +147,8 @@ def test_a_recorded_fit_ends_with_the_figures_of_its_model():
     X, Y = problem.train
     estimator = VarProNetRegressor(
         network=MLP((3,)),
-        curvature_solver="krylov",
+        solver=GNvpro(curvature="krylov"),
         alpha=1e-6,
-        alpha_output=1e-6,
         tol=0.0,
         random_state=0,
     )
@@ -164,7 +164,7 @@ def test_a_recorded_fit_ends_with_the_figures_of_its_model():
         for net in recorder.nets:
             start = np.zeros_like(net.output)
             output, seconds = _varpro._timed_solution(
-                recorder.options, recorder.rows, net.theta, start
+                recorder.settings, recorder.rows, net.theta, start
             )
             np.testing.assert_allclose(output, net.output, rtol=1e-6, atol=1e-8)
             assert seconds > 0
@@ -177,8 +177,7 @@ def test_inner_problems_of_all_iterations_count(monkeypatch, batch_size, every):
     X, Y = problem.train
     estimator = VarProNetRegressor(
         hidden_layer_sizes=(3,),
-        curvature_solver="krylov",
-        batch_size=batch_size,
+        solver=GNvpro(curvature="krylov", batch_size=batch_size),
         max_iter=9,
         tol=0.0,
         random_state=0,

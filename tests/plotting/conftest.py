@@ -9,6 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import FGNSoftmaxHead, PINNSolver, ShallowReLURegressor
 from sklearn_gn.pde import Box, Dirichlet, Problem, d, laplacian
+from sklearn_gn.solvers import JointGN
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,8 @@ def data_1d():
 @pytest.fixture(scope="session")
 def model_1d(data_1d):
     X, y = data_1d
-    model = ShallowReLURegressor(3, relocations=2, random_state=0)
+    solver = JointGN(relocations=2)
+    model = ShallowReLURegressor(3, solver=solver, random_state=0)
     return model.fit(X, y, X_val=X[::3], y_val=y[::3] + 0.1)
 
 
@@ -49,7 +51,8 @@ def data_2d():
 
 @pytest.fixture(scope="session")
 def model_2d(data_2d):
-    return ShallowReLURegressor(3, relocations=0, random_state=0).fit(*data_2d)
+    solver = JointGN(relocations=0)
+    return ShallowReLURegressor(3, solver=solver, random_state=0).fit(*data_2d)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import pytest
 from sklearn.base import clone
 
 from sklearn_gn.plotting import GramSpectrumDisplay
+from sklearn_gn.solvers import JointGN
 
 
 def test_spectra_are_those_of_the_estimator(model_1d):
@@ -32,7 +33,8 @@ def test_truncation_is_drawn_where_something_is_below():
     [(1e-3, "float64", 1e-3), (1e-12, "float32", np.finfo("float32").eps)],
 )
 def test_truncation_is_that_of_the_solver(model_1d, rank_tol, dtype, expected):
-    model = copy.copy(model_1d).set_params(rank_tol=rank_tol, dtype=dtype)
+    model = copy.copy(model_1d)
+    model.set_params(solver=JointGN(rank_tol=rank_tol), dtype=dtype)
     display = GramSpectrumDisplay.from_estimator(model)
     assert display.truncation == pytest.approx(float(expected) ** 2, rel=1e-6)
 

@@ -60,7 +60,7 @@ def changed(plane, plane_problem):
 
     def change(**words):
         solver = copy.copy(plane)
-        solver.problem = Problem(**{**plane_problem, **words})
+        solver.problem_ = Problem(**{**plane_problem, **words})
         return solver
 
     return change

@@ -14,10 +14,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.shallow_relu import search as relocation
-from sklearn_gn.shallow_relu import sggn
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
+from sklearn_gn.shallow_relu import dense, sggn
+from sklearn_gn.solvers import LM, SHALLOW_RELU_SOLVERS, Adam, JointGN, SgGN
 
+LOCAL = JointGN(relocations=0)  # without global search
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
@@ -31,6 +31,14 @@ def inner_breakpoints(model, low, high):
     t = model.breakpoints_
     margin = 0.01 * (high - low)
     return t[(t > low + margin) & (t < high - margin)]
+
+
+def with_rounds(name, relocations):
+    """The solver of a name, with so many rounds if it has any."""
+    solver = clone(SHALLOW_RELU_SOLVERS[name])
+    if "relocations" in solver.get_params():
+        solver.set_params(relocations=relocations)
+    return solver
 
 
 def noisy(n=40, d=3, q=None, seed=0):
@@ -79,7 +87,9 @@ def test_recovers_a_random_network_in_two_dimensions():
 def test_attributes_are_the_model_in_the_user_s_units():
     X, y = noisy(d=3)
     X = X * [1e-3, 1.0, 1e4] + [5.0, 0.0, -3e4]
-    model = ShallowReLURegressor(6, relocations=3, random_state=0).fit(X, y)
+    model = ShallowReLURegressor(6, solver=JointGN(relocations=3), random_state=0).fit(
+        X, y
+    )
     b, w = model.hyperplanes_[:, 0], model.hyperplanes_[:, 1:]
     np.testing.assert_allclose(np.linalg.norm(w, axis=1), 1, rtol=1e-14)
     features = np.maximum(b + X @ w.T, 0)
@@ -98,7 +108,9 @@ def test_attributes_are_the_model_in_the_user_s_units():
 
 def test_several_targets():
     X, y = noisy(q=3)
-    model = ShallowReLURegressor(5, relocations=2, random_state=0).fit(X, y)
+    model = ShallowReLURegressor(5, solver=JointGN(relocations=2), random_state=0).fit(
+        X, y
+    )
     assert model.coef_.shape == (3, model.active_.sum())
     assert model.intercept_.shape == (3,)
     np.testing.assert_allclose(
@@ -106,13 +118,17 @@ def test_several_targets():
         model.predict(X),
         atol=1e-11,
     )
-    one = ShallowReLURegressor(5, relocations=2, random_state=0).fit(X, y[:, :1])
+    one = ShallowReLURegressor(5, solver=JointGN(relocations=2), random_state=0).fit(
+        X, y[:, :1]
+    )
     assert one.predict(X).shape == (40, 1)
 
 
 def test_breakpoints_only_with_one_feature():
     X, y = kinked()
-    model = ShallowReLURegressor(3, relocations=1, random_state=0).fit(X, y)
+    model = ShallowReLURegressor(3, solver=JointGN(relocations=1), random_state=0).fit(
+        X, y
+    )
     assert np.all(np.diff(model.breakpoints_) >= 0)
     model.fit(np.c_[X, X[::-1] ** 2], y)
     assert not hasattr(model, "breakpoints_")
@@ -120,16 +136,20 @@ def test_breakpoints_only_with_one_feature():
 
 def test_feature_names_out_and_pandas_output():
     X, y = noisy()
-    model = ShallowReLURegressor(4, relocations=1, random_state=0).fit(X, y)
+    model = ShallowReLURegressor(4, solver=JointGN(relocations=1), random_state=0).fit(
+        X, y
+    )
     names = model.get_feature_names_out()
     assert names[0] == "shallowreluregressor0"
     frame = model.set_output(transform="pandas").transform(X)
     assert list(frame.columns) == list(names)
 
 
-def test_damping_is_the_ridge_penalty_of_the_output_layer():
+def test_alpha_is_the_ridge_penalty_of_the_output_layer():
     X, y = noisy()
-    model = ShallowReLURegressor(4, damping=1e-2, relocations=2, random_state=0)
+    model = ShallowReLURegressor(
+        4, alpha=1e-2, solver=JointGN(relocations=2), random_state=0
+    )
     model.fit(X, y)
     net, scaling = model._network
     # Given its hyperplanes, the network is scikit-learn's ridge regression on them.
@@ -142,8 +162,12 @@ def test_damping_is_the_ridge_penalty_of_the_output_layer():
 
 def test_rank_larger_than_there_is_changes_nothing():
     X, y = noisy()
-    small = ShallowReLURegressor(4, rank=2, relocations=2, random_state=0).fit(X, y)
-    large = ShallowReLURegressor(4, rank=10**12, relocations=2, random_state=0)
+    small = ShallowReLURegressor(
+        4, rank=2, solver=JointGN(relocations=2), random_state=0
+    ).fit(X, y)
+    large = ShallowReLURegressor(
+        4, rank=10**12, solver=JointGN(relocations=2), random_state=0
+    )
     none = clone(large).set_params(rank=None).fit(X, y)
     np.testing.assert_array_equal(large.fit(X, y).predict(X), none.predict(X))
     assert small.loss_ > none.loss_
@@ -153,8 +177,8 @@ def test_rank_larger_than_there_is_changes_nothing():
 @pytest.mark.parametrize("solver", ["sggn", "vpgn", "lm"])
 def test_restarts_keep_the_best(solver):
     X, y = noisy(d=2)
-    one = ShallowReLURegressor(5, solver=solver, relocations=0, random_state=0)
-    many = clone(one).set_params(n_starts=4).fit(X, y)
+    one = ShallowReLURegressor(5, solver=with_rounds(solver, 0), random_state=0)
+    many = clone(one).set_params(n_init=4).fit(X, y)
     assert many.loss_ < one.fit(X, y).loss_
     # "lm" takes them one after the other, the others side by side.
     assert many.n_iter_ > one.n_iter_ or solver != "lm"
@@ -164,8 +188,8 @@ def test_restarts_keep_the_best(solver):
 @pytest.mark.parametrize("solver", ["sggn", "vpgn"])
 def test_a_start_goes_its_way_whatever_runs_beside_it(solver):
     X, y = noisy(d=2)
-    model = ShallowReLURegressor(4, solver=solver, relocations=0, random_state=0)
-    many = clone(model).set_params(n_starts=3).fit(X, y)
+    model = ShallowReLURegressor(4, solver=with_rounds(solver, 0), random_state=0)
+    many = clone(model).set_params(n_init=3).fit(X, y)
     # The first start is the same; the best of all is no worse than it.
     first = many.convergence_log_["loss"]
     alone = model.fit(X, y).convergence_log_["loss"]
@@ -183,7 +207,7 @@ def test_weights_repetition_order_and_zero_weights_are_equivalent(solver):
     repeats = rng.randint(0, 4, 30)
     order = rng.permutation(repeats.sum())
     model = ShallowReLURegressor(
-        4, solver=solver, init="random", relocations=2, max_iter=8, random_state=3
+        4, solver=with_rounds(solver, 2), init="random", max_iter=8, random_state=3
     )
     weighted = clone(model).fit(X, y, sample_weight=7.0 * repeats).predict(X)
     repeated = clone(model).fit(
@@ -194,7 +218,7 @@ def test_weights_repetition_order_and_zero_weights_are_equivalent(solver):
 
 def test_same_seed_same_bits():
     X, y = noisy()
-    model = ShallowReLURegressor(5, relocations=3, random_state=7)
+    model = ShallowReLURegressor(5, solver=JointGN(relocations=3), random_state=7)
     a, b = clone(model).fit(X, y), clone(model).fit(X, y)
     np.testing.assert_array_equal(a.predict(X), b.predict(X))
     np.testing.assert_array_equal(a.gram_spectrum_, b.gram_spectrum_)
@@ -204,7 +228,7 @@ def test_same_seed_same_bits():
 def test_scale_of_the_targets_is_immaterial(solver):
     X, y = noisy()
     model = ShallowReLURegressor(
-        4, solver=solver, relocations=2, damping=1e-3, random_state=0
+        4, solver=with_rounds(solver, 2), alpha=1e-3, damping=1e-3, random_state=0
     )
     plain = clone(model).fit(X, y)
     scaled = clone(model).fit(X, 2.0**40 * y)
@@ -214,7 +238,9 @@ def test_scale_of_the_targets_is_immaterial(solver):
 
 def test_pickle_keeps_float64_exactly_and_holds_no_jax():
     X, y = noisy()
-    model = ShallowReLURegressor(5, relocations=1, random_state=0).fit(X, y)
+    model = ShallowReLURegressor(5, solver=JointGN(relocations=1), random_state=0).fit(
+        X, y
+    )
     content = pickle.dumps(model)
     assert b"jax" not in content.replace(b"sklearn_gn.core.backend", b"")
     copy = pickle.loads(content)
@@ -239,14 +265,14 @@ def test_float32_is_close_and_is_float32():
 def test_warm_start_continues_from_the_hyperplanes():
     X, y = kinked()
     model = ShallowReLURegressor(3, warm_start=True, random_state=0).fit(X, y)
-    model.set_params(relocations=0).fit(X, y)
+    model.set_params(solver=LOCAL).fit(X, y)
     assert model.convergence_log_["inner_iterations"].sum() <= 4
     assert model.loss_ < 1e-24
 
 
 def test_warm_start_fills_up_when_neurons_are_added():
     X, y = noisy()
-    model = ShallowReLURegressor(3, warm_start=True, relocations=0, random_state=0)
+    model = ShallowReLURegressor(3, warm_start=True, solver=LOCAL, random_state=0)
     smaller = model.fit(X, y).loss_
     assert model.set_params(n_neurons=6).fit(X, y).loss_ < smaller
     assert model.active_.shape == (6,)
@@ -255,8 +281,34 @@ def test_warm_start_fills_up_when_neurons_are_added():
 def test_given_hyperplanes_are_the_start():
     X, y = kinked()
     init = [[0.0, 5.0], [-0.31, 1.0], [0.69, -1.0]]
-    model = ShallowReLURegressor(3, init=init, relocations=0).fit(X, y)
+    model = ShallowReLURegressor(3, init=init, solver=LOCAL).fit(X, y)
     np.testing.assert_allclose(inner_breakpoints(model, 0, 1), [0.3, 0.7], atol=1e-10)
+
+
+def test_choice_of_the_size_starts_from_given_hyperplanes():
+    rng = np.random.RandomState(1)
+    X, angle = rng.uniform(-1, 1, (300, 2)), rng.uniform(0, np.pi, 5)
+    planes = np.c_[rng.uniform(-0.5, 0.5, 5), np.cos(angle), np.sin(angle)]
+    y = np.maximum(planes[:, 0] + X @ planes[:, 1:].T, 0) @ rng.randn(5)
+    model = ShallowReLURegressor("auto", init=planes, solver=LOCAL, random_state=0)
+    model.fit(X, y)
+    # It doubles twice in vain; a start of its own would have powers of two.
+    assert model.selection_path_["n_neurons"].max() == 20
+    assert len(model.hyperplanes_) == 5
+    assert model.loss_ < 1e-20
+
+
+def test_choice_of_the_size_starts_from_the_previous_fit():
+    x = (np.arange(200) + 0.5) / 200
+    y = np.array([3.0, -1, 2, 0, 4])[(5 * x).astype(int)]
+    model = ShallowReLURegressor(12, warm_start=True, random_state=0)
+    n_active = len(model.fit(x[:, None], y).hyperplanes_)
+    model.set_params(n_neurons="auto", solver=LOCAL).fit(x[:, None], y)
+    assert model.selection_path_["n_neurons"].max() in (2 * n_active, 4 * n_active)
+    assert len(model.hyperplanes_) <= n_active
+    assert model.loss_ < 1e-20
+    model.fit(x[:, None], np.ones(200))  # nothing is active
+    assert len(model.fit(x[:, None], y).hyperplanes_) >= 5
 
 
 @quiet
@@ -288,7 +340,7 @@ def test_early_stopping_sets_rows_aside_and_weights_them():
 
 def test_validation_loss_is_logged_without_early_stopping():
     X, y = noisy()
-    model = ShallowReLURegressor(4, relocations=1, random_state=0)
+    model = ShallowReLURegressor(4, solver=JointGN(relocations=1), random_state=0)
     model.fit(X, y, X_val=X[:10], y_val=y[:10])
     error = model.predict(X[:10]) - y[:10]
     assert np.isfinite(model.convergence_log_["val_loss"]).all()
@@ -305,11 +357,15 @@ def test_grid_over_damping_and_rank_in_a_pipeline():
     X, y = load_diabetes(return_X_y=True)
     pipeline = make_pipeline(
         StandardScaler(),
-        ShallowReLURegressor(3, relocations=1, max_iter=30, random_state=0),
+        ShallowReLURegressor(
+            3, solver=JointGN(relocations=1), max_iter=30, random_state=0
+        ),
     )
     grid = {
-        "shallowreluregressor__damping": [0.0, 1e-2],
+        "shallowreluregressor__alpha": [0.0, 1e-2],
+        "shallowreluregressor__damping": [None, 1e-3],
         "shallowreluregressor__rank": [2, 1000],
+        "shallowreluregressor__solver__relocations": [0, 1],
     }
     search = GridSearchCV(pipeline, grid, cv=2).fit(X, y)
     assert search.best_score_ > 0.4
@@ -318,7 +374,7 @@ def test_grid_over_damping_and_rank_in_a_pipeline():
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_parallel_scores_equal_serial_ones(backend):
     X, y = noisy(90, 2)
-    model = ShallowReLURegressor(4, relocations=1, random_state=0)
+    model = ShallowReLURegressor(4, solver=JointGN(relocations=1), random_state=0)
     serial = cross_val_score(model, X, y, cv=4)
     with parallel_backend(backend, n_jobs=2):
         parallel = cross_val_score(model, X, y, cv=4)
@@ -326,10 +382,10 @@ def test_parallel_scores_equal_serial_ones(backend):
 
 
 KERNELS = [
-    relocation.initialise_all,
-    relocation.descend_all,
-    relocation.insert_all,
-    relocation.delete_all,
+    dense.initialise_all,
+    dense.descend_all,
+    dense.insert_all,
+    dense.delete_all,
     sggn.spectra,
 ]
 
@@ -337,14 +393,16 @@ KERNELS = [
 @quiet
 def test_a_grid_of_folds_compiles_each_kernel_once():
     X, y = noisy(403, 5)
-    grid = {"damping": [0.0, 1e-4, 1e-2, 1.0]}
+    grid = {"alpha": [0.0, 1e-4, 1e-2, 1.0], "solver__rank_tol": [1e-12, 1e-9]}
     # A number of neurons that no other test has, so that nothing is compiled yet.
-    model = ShallowReLURegressor(11, relocations=1, tol=1e-2, random_state=0)
+    model = ShallowReLURegressor(
+        11, solver=JointGN(relocations=1), tol=1e-2, random_state=0
+    )
     before = [kernel._cache_size() for kernel in KERNELS]
     search = GridSearchCV(model, grid, cv=5, refit=False).fit(X, y)
     after = [kernel._cache_size() for kernel in KERNELS]
     assert [b - a for a, b in zip(before, after, strict=True)] == [1] * len(KERNELS)
-    model.set_params(**search.best_params_, tol=1e-3, relocations=2, rank=3)
+    model.set_params(**search.best_params_, tol=1e-3, solver__relocations=2, rank=3)
     model.fit(X[:330], y[:330])
     assert [kernel._cache_size() for kernel in KERNELS] == after
 
@@ -365,8 +423,18 @@ def test_a_grid_of_folds_compiles_each_kernel_once():
         ({"n_neurons": 1, "init": [[1.0, 0, 0, 0]]}, "init must hold .* row 0 is not"),
         ({"damping": -1e-3}, "'damping' parameter.*Got -0.001"),
         ({"rank": 0}, "'rank' parameter.*Got 0"),
-        ({"rank_tol": 1.0}, "'rank_tol' parameter"),
-        ({"relocations": -1}, "'relocations' parameter"),
+        ({"alpha": -1e-3}, "'alpha' parameter.*Got -0.001"),
+        ({"n_init": 0}, "'n_init' parameter.*Got 0"),
+        ({"solver": JointGN(rank_tol=1.0)}, "'rank_tol' parameter of JointGN"),
+        ({"solver": JointGN(relocations=-1)}, "'relocations' parameter of JointGN"),
+        ({"solver": SgGN(active_tol=2)}, "'active_tol' parameter of SgGN"),
+        ({"solver": LM(hidden_only=1)}, "'hidden_only' parameter of LM"),
+        ({"solver": Adam(learning_rate=0)}, "'learning_rate' parameter of Adam"),
+        ({"n_neurons": "auto", "init": "random"}, "init='random' needs a number"),
+        (
+            {"n_neurons": "auto", "init": np.ones((2, 3))},
+            r"init has shape \(2, 3\), expected .* = \(any, 4\)",
+        ),
         ({"max_iter": 0}, "'max_iter' parameter"),
         ({"max_time": 0}, "'max_time' parameter"),
         ({"tol": -1}, "'tol' parameter"),
@@ -443,7 +511,7 @@ def test_hard_data_give_finite_predictions(solver, case):
     elif case == "huge targets":
         y = y * 1e140
     model = ShallowReLURegressor(
-        7, solver=solver, relocations=2, max_iter=10, random_state=0
+        7, solver=with_rounds(solver, 2), max_iter=10, random_state=0
     ).fit(X, y)
     prediction = model.predict(X)
     assert np.isfinite(prediction).all()
@@ -463,18 +531,66 @@ def test_targets_whose_squares_leave_the_range_of_floats(scale):
 
 def test_predictions_far_outside_the_training_data_are_numbers():
     X, y = noisy()
-    model = ShallowReLURegressor(4, relocations=1, random_state=0).fit(X * 1e-200, y)
+    model = ShallowReLURegressor(4, solver=JointGN(relocations=1), random_state=0).fit(
+        X * 1e-200, y
+    )
     assert not np.isnan(model.predict(X * 1e200)).any()
 
 
 def test_warm_start_with_tiny_features_and_with_others():
     X, y = noisy()
-    model = ShallowReLURegressor(4, warm_start=True, relocations=1, random_state=0)
+    model = ShallowReLURegressor(
+        4, warm_start=True, solver=JointGN(relocations=1), random_state=0
+    )
     loss = model.fit(X * 1e-170, y).loss_
     assert model.fit(X * 1e-170, y).loss_ <= loss
     message = r"warm_start=True continues from 3 features, X has 2"
     with pytest.raises(ValueError, match=message):
         model.fit(X[:, :2], y)
+
+
+@pytest.mark.parametrize(
+    ("init", "d", "factor"),
+    [
+        ([[0, 1e-200]], 1, 1e-200),
+        ([[1e300, 1e300]], 1, 1e200),
+        ([[0, 1e-200, 1e-200]], 2, 1e-200),
+        ([[1e300, 1e300, 1e300]], 2, 1e200),
+        ([[1e300, 1e-300, 1e-300]], 2, 1e-200),
+    ],
+)
+def test_hyperplanes_whose_products_leave_the_range_of_floats(init, d, factor):
+    X, y = noisy(d=d)
+    model = ShallowReLURegressor(1, init=init, solver=JointGN(relocations=1))
+    model.set_params(random_state=0).fit(X * factor, y)
+    for prediction in model.predict(X * factor, return_std=True):
+        assert np.isfinite(prediction).all()
+    assert np.isfinite(model.hyperplanes_).all()
+    assert model.score(X * factor, y) > 0
+
+
+def test_hyperplanes_of_the_same_ratio_are_the_same_start_in_all_units():
+    X, y = noisy(d=2)
+    init = np.array([[0.3, 1.0, -2.0], [-0.1, 0.5, 1.0]])
+    model = ShallowReLURegressor(2, solver=LOCAL, random_state=0)
+    plain = clone(model).set_params(init=init).fit(X, y)
+    unit = 2.0**-660
+    small = clone(model).set_params(init=init * [unit, 1, 1]).fit(unit * X, y)
+    np.testing.assert_array_equal(small.predict(unit * X), plain.predict(X))
+    # Rows of length 2^-340 are the same hyperplanes.
+    short = np.ldexp(init, [[-1000, -340, -340]] * 2)
+    smallest = clone(model).set_params(init=short).fit(unit * X, y)
+    np.testing.assert_array_equal(smallest.predict(unit * X), plain.predict(X))
+
+
+@pytest.mark.parametrize("factors", [(1e200, 1e-200), (1e-200, 1e200)])
+def test_warm_start_in_other_units_gives_a_model(factors):
+    X, y = noisy()
+    model = ShallowReLURegressor(4, warm_start=True, random_state=0)
+    for factor in factors:
+        model.fit(X * factor, y)
+        assert np.isfinite(model.predict(X * factor)).all()
+        assert model.score(X * factor, y) > 0.3
 
 
 def test_numbers_beyond_int32_are_no_limit():
@@ -485,7 +601,7 @@ def test_numbers_beyond_int32_are_no_limit():
 
 def test_scale_of_the_features_is_immaterial():
     X, y = noisy()
-    model = ShallowReLURegressor(4, relocations=2, random_state=0)
+    model = ShallowReLURegressor(4, solver=JointGN(relocations=2), random_state=0)
     plain = clone(model).fit(X, y).predict(X)
     factor = 2.0 ** np.array([-498, 0, 498])  # about 1e-150 and 1e150
     scaled = clone(model).fit(X * factor, y)

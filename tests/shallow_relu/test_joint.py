@@ -11,21 +11,23 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core.linear_algebra import blocks
-from sklearn_gn.shallow_relu import joint as vpgn
-from sklearn_gn.shallow_relu import search as relocation
-from sklearn_gn.shallow_relu import sggn
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu import dense, joint, sggn
 from sklearn_gn.shallow_relu.network import ShallowReLU, predict
+from sklearn_gn.shallow_relu.options import FitOptions
+from sklearn_gn.solvers import JointGN
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 
 fit_output_layer = jax.jit(sggn.fit_output_layer)
-reduced_model = jax.jit(vpgn.reduced_model)
+reduced_model = jax.jit(joint.reduced_model)
 
 
 def options(**changes):
     defaults = {
-        "damping": np.float64(0),
+        "alpha": np.float64(0),
+        "damping": None,
         "rank": np.int32(10**6),
         "rank_tol": np.float64(1e-12),
         "active_tol": np.float64(1e-10),
@@ -35,14 +37,14 @@ def options(**changes):
         "learning_rate": np.float64(0.01),
         "seed": np.int32(0),
     }
-    return sggn.Options(**{**defaults, **changes})
+    return FitOptions(**{**defaults, **changes})
 
 
 def make(m=80, d=2, n=4, q=1, n_spare=0, seed=0, opt=None):
     """Random rows and a network with the best output layer."""
     rng = np.random.RandomState(seed)
     weight = rng.rand(m)
-    rows = sggn.Rows(
+    rows = Rows(
         jnp.array(rng.uniform(-1, 1, (m, d))),
         jnp.array(rng.randn(m, q)),
         jnp.array(weight / weight.sum()),
@@ -59,7 +61,7 @@ def make(m=80, d=2, n=4, q=1, n_spare=0, seed=0, opt=None):
     return fit_output_layer(net, rows, opt or options()), rows
 
 
-def dense_model(net, rows, damping):
+def dense_model(net, rows, alpha):
     """K and the gradient by automatic differentiation and an explicit projector."""
     q, n = net.coef.shape[1], net.coef.shape[0]
 
@@ -73,9 +75,9 @@ def dense_model(net, rows, damping):
     design = np.asarray(sggn.mass_design(net, rows))
     output = np.r_[
         np.kron(np.eye(q), design),
-        np.kron(np.eye(q), np.sqrt(damping) * np.eye(1 + n)[1:]),
+        np.kron(np.eye(q), np.sqrt(alpha) * np.eye(1 + n)[1:]),
     ]
-    error = np.r_[residual(net.hyperplanes), np.sqrt(damping) * net.coef.T.ravel()]
+    error = np.r_[residual(net.hyperplanes), np.sqrt(alpha) * net.coef.T.ravel()]
     projected = jacobian - output @ (np.linalg.pinv(output) @ jacobian)
     return projected.T @ projected, projected.T @ error
 
@@ -84,14 +86,14 @@ def matrix_of(model):
     return np.asarray((model.basis * model.values[None, :]) @ model.basis.T)
 
 
-@pytest.mark.parametrize("damping", [0.0, 0.05])
+@pytest.mark.parametrize("alpha", [0.0, 0.05])
 @pytest.mark.parametrize("q", [1, 2])
 @pytest.mark.parametrize("n_spare", [0, 3])
-def test_reduced_model_is_the_projected_gauss_newton_matrix(q, damping, n_spare):
-    opt = options(damping=np.float64(damping))
+def test_reduced_model_is_the_projected_gauss_newton_matrix(q, alpha, n_spare):
+    opt = options(alpha=np.float64(alpha))
     net, rows = make(q=q, n_spare=n_spare, opt=opt)
     model = reduced_model(net, rows, opt)
-    matrix, gradient = dense_model(net, rows, damping)
+    matrix, gradient = dense_model(net, rows, alpha)
     np.testing.assert_allclose(matrix_of(model), matrix, atol=1e-12)
     np.testing.assert_allclose(model.basis @ model.slopes, gradient, atol=1e-12)
 
@@ -99,9 +101,9 @@ def test_reduced_model_is_the_projected_gauss_newton_matrix(q, damping, n_spare)
 @pytest.mark.parametrize("q", [1, 2])
 def test_model_from_the_gram_matrix_is_the_same_in_single_precision(q, monkeypatch):
     net, rows = make(m=200, q=q)
-    monkeypatch.setattr(vpgn, "QR_LIMIT", 0)
+    monkeypatch.setattr(joint, "QR_LIMIT", 0)
     # A function of its own, whose trace sees the limit.
-    model = jax.jit(lambda *a: vpgn.reduced_model(*a))(net, rows, options())
+    model = jax.jit(lambda *a: joint.reduced_model(*a))(net, rows, options())
     matrix, gradient = dense_model(net, rows, 0.0)
     # Rounding times the condition of the mass matrix.
     size = np.abs(matrix).max()
@@ -112,6 +114,54 @@ def test_model_from_the_gram_matrix_is_the_same_in_single_precision(q, monkeypat
     expected = np.asarray(model.basis).T @ gradient
     np.testing.assert_allclose(slopes[kept], expected[kept], atol=1e-12)
     assert kept.sum() >= 6
+
+
+def optimal_loss(hyperplanes, rows):
+    """Half the weighted squared error with the best output layer, by dense algebra."""
+    x, y, root = (np.asarray(a) for a in (rows.x, rows.y, jnp.sqrt(rows.weight)))
+    features = np.maximum(hyperplanes[:, 0] + x @ hyperplanes[:, 1:].T, 0)
+    design = root[:, None] * np.c_[np.ones(len(x)), features]
+    coef, *_ = np.linalg.lstsq(design, root[:, None] * y)
+    return 0.5 * np.sum((design @ coef - root[:, None] * y) ** 2)
+
+
+@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize("damping", [1e-7, 1e-3, 0.1])
+def test_numeric_damping_is_the_shift_of_the_matrix_and_steps_are_halved(q, damping):
+    opt = options(damping=np.float64(damping))
+    halved = []
+    for seed in range(4):
+        net, rows = make(q=q, seed=seed)
+        result = jax.jit(joint.iterate)(net, joint.begin(net), rows, opt)
+        matrix, gradient = dense_model(net, rows, 0.0)
+        shifted = matrix + damping * np.eye(len(matrix))
+        step = np.linalg.solve(shifted, -gradient).reshape(net.hyperplanes.shape)
+        start = optimal_loss(np.asarray(net.hyperplanes), rows)
+        for count in range(20):
+            moved = np.asarray(net.hyperplanes) + 0.5**count * step
+            moved /= np.linalg.norm(moved[:, 1:], axis=1, keepdims=True)
+            loss = optimal_loss(moved, rows)
+            if loss < start:
+                break
+        np.testing.assert_allclose(result.net.hyperplanes, moved, rtol=1e-6, atol=1e-8)
+        assert float(result.loss) == pytest.approx(loss, rel=1e-8)
+        halved.append(count)
+    assert min(halved) == 0
+    assert max(halved) > 0 or damping == 0.1
+
+
+def test_rank_keeps_the_leading_eigenvectors_of_a_step():
+    net, rows = make()
+    # More than the output layer has.
+    opt = options(rank=np.int32(5), damping=np.float64(1e-2))
+    result = jax.jit(joint.iterate)(net, joint.begin(net), rows, opt)
+    matrix, gradient = dense_model(net, rows, 0.0)
+    values, basis = np.linalg.eigh(matrix)
+    leading = basis[:, -5:]
+    step = -leading @ ((leading.T @ gradient) / (values[-5:] + 1e-2))
+    moved = np.asarray(net.hyperplanes) + step.reshape(net.hyperplanes.shape)
+    moved /= np.linalg.norm(moved[:, 1:], axis=1, keepdims=True)
+    np.testing.assert_allclose(result.net.hyperplanes, moved, atol=1e-10)
 
 
 def test_fewer_rows_than_columns_leave_no_direction_out():
@@ -136,7 +186,7 @@ def test_iterations_lower_the_loss_and_converge_to_a_network():
     rows = rows._replace(y=predict(target, rows.x))
     net = target._replace(hyperplanes=target.hyperplanes + 0.02)
     net, loss = jax.jit(sggn.initialise)(net, rows, options())
-    memory, iterate = vpgn.begin(net), jax.jit(vpgn.iterate)
+    memory, iterate = joint.begin(net), jax.jit(joint.iterate)
     for _ in range(25):
         result = iterate(net, memory, rows, options())
         assert result.loss <= loss
@@ -156,7 +206,7 @@ def test_fits_do_not_depend_on_units_or_on_a_far_outlier_s_range():
     y = np.abs(X[:, 0]) + X[:, 2]
     scale, shift = np.array([1.0, 1e-3, 50.0]), np.array([0.0, 4.0, -1e3])
     model = ShallowReLURegressor(
-        4, solver="vpgn", relocations=0, random_state=0, max_iter=20, tol=0
+        4, solver=JointGN(relocations=0), random_state=0, max_iter=20, tol=0
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -199,11 +249,11 @@ def test_factor_of_few_rows_is_filled_up_with_zeros():
 
 def test_an_iteration_in_blocks_equals_one_with_all_rows(monkeypatch):
     net, rows = make(m=64, q=2)
-    arguments = net, vpgn.begin(net), rows, options()
-    whole = jax.jit(lambda *a: vpgn.iterate(*a))(*arguments)
+    arguments = net, joint.begin(net), rows, options()
+    whole = jax.jit(lambda *a: joint.iterate(*a))(*arguments)
     monkeypatch.setattr(blocks, "BLOCK_ROWS", 16)
     monkeypatch.setattr(blocks, "LEAST_ROWS", 8)
-    parts = jax.jit(lambda *a: vpgn.iterate(*a))(*arguments)
+    parts = jax.jit(lambda *a: joint.iterate(*a))(*arguments)
     np.testing.assert_allclose(parts.net.hyperplanes, whole.net.hyperplanes, atol=1e-9)
     assert float(parts.loss) == pytest.approx(float(whole.loss), rel=1e-12)
 
@@ -212,12 +262,12 @@ def test_an_iteration_in_blocks_equals_one_with_all_rows(monkeypatch):
 
 
 def test_many_rows_are_searched_on_a_sample_and_fitted_whole(monkeypatch):
-    monkeypatch.setattr(relocation, "SAMPLE_ROWS", 64)
-    monkeypatch.setattr(relocation, "MANY_ROWS", 128)
+    monkeypatch.setattr(dense, "SAMPLE_ROWS", 64)
+    monkeypatch.setattr(dense, "MANY_ROWS", 128)
     rng = np.random.RandomState(0)
     X = rng.uniform(-1, 1, (500, 2))
     y = np.abs(X[:, 0] + 0.5 * X[:, 1]) + np.maximum(X[:, 1] - 0.3, 0)
-    model = ShallowReLURegressor(4, solver="vpgn", relocations=6, random_state=0)
+    model = ShallowReLURegressor(4, solver=JointGN(relocations=6), random_state=0)
     model.fit(X, y)
     log = model.convergence_log_["loss"]
     assert np.all(np.diff(log) <= 0)  # of all rows, whatever the search looked at
@@ -226,14 +276,14 @@ def test_many_rows_are_searched_on_a_sample_and_fitted_whole(monkeypatch):
 
 
 def test_sample_has_the_rows_once_and_none_of_weight_zero(monkeypatch):
-    monkeypatch.setattr(relocation, "SAMPLE_ROWS", 64)
-    monkeypatch.setattr(relocation, "MANY_ROWS", 128)
+    monkeypatch.setattr(dense, "SAMPLE_ROWS", 64)
+    monkeypatch.setattr(dense, "MANY_ROWS", 128)
     _, rows = make(m=256)
     rows = rows._replace(weight=rows.weight.at[200:].set(0))
-    data = relocation.prepare(rows, options())
+    data = dense.draw_sample(rows, options())
     assert data.sample.x.shape == (64, 2)
     assert len(np.unique(data.sample.x[:, 0])) == 64
     assert np.all(np.isin(data.sample.x[:, 0], np.asarray(rows.x[:200, 0])))
     assert float(np.sum(data.sample.weight)) == pytest.approx(1, rel=1e-14)
-    few = sggn.Rows(*(a[:100] for a in rows))
-    assert relocation.prepare(few, options()).sample is few
+    few = Rows(*(a[:100] for a in rows))
+    assert dense.draw_sample(few, options()).sample is few

@@ -12,8 +12,9 @@ from sklearn.linear_model import LinearRegression
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.shallow_relu import segmented, sggn
+from sklearn_gn.solvers import JointGN
 
-SMALL = ShallowReLURegressor(6, relocations=8, random_state=0)
+SMALL = ShallowReLURegressor(6, solver=JointGN(relocations=8), random_state=0)
 
 
 def kinked(n=32, n_kinks=5, seed=0, q=None):
@@ -61,7 +62,7 @@ def test_recovers_ten_pieces_of_a_step_function():
 @pytest.mark.parametrize("seed", range(6))
 def test_recovers_random_functions_with_five_kinks(seed):
     x, y, kinks = kinked(seed=seed)
-    model = clone(SMALL).set_params(relocations=30).fit(x[:, None], y)
+    model = clone(SMALL).set_params(solver__relocations=30).fit(x[:, None], y)
     assert model.loss_ < 1e-20
     inside = model.breakpoints_[model.breakpoints_ > 0]
     np.testing.assert_allclose(inside, kinks, atol=1e-9)
@@ -78,7 +79,9 @@ def test_recovers_random_functions_with_five_kinks(seed):
 def test_several_targets_share_their_breakpoints():
     x, y, kinks = kinked(q=3, seed=3)
     start = np.c_[[1, *-np.round(kinks, 2)], np.ones(6)]
-    model = ShallowReLURegressor(6, init=start, relocations=0, random_state=0)
+    model = ShallowReLURegressor(
+        6, init=start, solver=JointGN(relocations=0), random_state=0
+    )
     model.fit(x[:, None], y)
     assert model.loss_ < 1e-24
     assert model.coef_.shape == (3, 6)
@@ -109,7 +112,9 @@ def test_descent_ends_in_scipy_s_optimum():
         **dict.fromkeys(("xtol", "ftol", "gtol"), 1e-15),
     )
     start = np.c_[[1, *-first], np.ones(6)]
-    model = ShallowReLURegressor(6, init=start, relocations=0, random_state=0)
+    model = ShallowReLURegressor(
+        6, init=start, solver=JointGN(relocations=0), random_state=0
+    )
     model.fit(x[:, None], y)
     assert model.loss_ == pytest.approx(oracle.cost / 32, rel=1e-10)
     np.testing.assert_allclose(model.breakpoints_[1:], oracle.x[7:], atol=1e-6)
@@ -192,7 +197,7 @@ def test_the_loss_is_that_of_the_predictions(n, decimals):
         if np.ptp(x) == 0:
             continue
         weight = rng.uniform(0.5, 2, n)
-        model = clone(SMALL).set_params(relocations=3, random_state=seed)
+        model = clone(SMALL).set_params(solver__relocations=3, random_state=seed)
         model.fit(x[:, None], y, sample_weight=weight)
         square = mean_square(model, x[:, None], y, weight)
         assert model.loss_ == pytest.approx(square / 2, rel=1e-8, abs=1e-16)
@@ -212,10 +217,12 @@ def test_no_more_rows_than_parameters_warn():
     x = np.sort(np.r_[edges[:-1] + 0.03, edges[1:] - 0.03])
     y = np.maximum(x[:, None] - edges[:-1], 0) @ [3.0, -5, 4, -6, 5, -4]
     start = np.c_[[1, *-edges[1:-1]], np.ones(6)]
-    model = ShallowReLURegressor(6, init=start, relocations=0, random_state=0)
+    model = ShallowReLURegressor(
+        6, init=start, solver=JointGN(relocations=0), random_state=0
+    )
     model.fit(x[:, None], y)
     np.testing.assert_allclose(model.breakpoints_[1:], edges[1:-1])
-    message = "rows fewer than the network has parameters.*Lower n_neurons"
+    message = "rows sum to 12, and the network has 12 parameters:.*Lower n_neurons"
     with pytest.warns(UserWarning, match=message):
         _, std = model.predict(x[:, None], return_std=True)
     assert np.isfinite(std).all()
@@ -278,11 +285,11 @@ def test_warm_start_continues_from_the_breakpoints():
     X, y = noisy()
     model = clone(SMALL).set_params(warm_start=True).fit(X, y)
     before, loss = model.breakpoints_, model.loss_
-    model.set_params(relocations=0).fit(X, y)
+    model.set_params(solver__relocations=0).fit(X, y)
     np.testing.assert_allclose(model.breakpoints_, before, rtol=1e-6)
     assert model.loss_ == pytest.approx(loss, rel=1e-9)
     assert model.convergence_log_["inner_iterations"].sum() <= 6
-    cold = clone(SMALL).set_params(relocations=0).fit(X, y)
+    cold = clone(SMALL).set_params(solver__relocations=0).fit(X, y)
     assert cold.loss_ > 1.01 * loss
 
 
@@ -311,7 +318,7 @@ def test_a_second_fit_of_the_same_size_compiles_nothing(caplog):
     before = [kernel._cache_size() for kernel in kernels]
     X, y = noisy(29, seed=1)
     with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
-        clone(SMALL).set_params(tol=1e-8, relocations=5).fit(X, y, np.ones(29))
+        clone(SMALL).set_params(tol=1e-8, solver__relocations=5).fit(X, y, np.ones(29))
     assert [kernel._cache_size() for kernel in kernels] == before
     assert not [r for r in caplog.records if "ompil" in r.getMessage()]
 

@@ -10,19 +10,28 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.shallow_relu import segmented, sggn
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu import (
+    broken_line,
+    interval_sums,
+    search,
+    segmented,
+    segments,
+    side_by_side,
+)
+from sklearn_gn.shallow_relu.interval_sums import LEFT, RIGHT
 from sklearn_gn.shallow_relu.network import predict
-from sklearn_gn.shallow_relu.segmented import LEFT, RIGHT
+from sklearn_gn.solvers import JointGN
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-moments = jax.jit(segmented.moments)
-steps = jax.jit(segmented.steps)
+moments = jax.jit(interval_sums.moments)
+steps = jax.jit(broken_line.gauss_newton_steps)
 insertion_gains = jax.jit(segmented.insertion_gains)
 deletion_costs = jax.jit(segmented.deletion_costs)
-jump_covariance = jax.jit(segmented.jump_covariance)
-descend = jax.jit(segmented.descend, static_argnames=("n_steps", "tol"))
+jump_covariance = jax.jit(broken_line.jump_covariance)
+descend = jax.jit(broken_line.descend, static_argnames=("n_steps", "tol"))
 
 
 def make_rows(n=200, q=1, seed=0):
@@ -31,11 +40,11 @@ def make_rows(n=200, q=1, seed=0):
     x = np.sort(np.r_[-1, rng.uniform(-1, 1, n - 2), 1])
     y = np.abs(x[:, None] - [0.3, -0.4][:q]) + 0.3 * rng.randn(n, q)
     weight = rng.uniform(0.2, 1, n)
-    return sggn.Rows(x[:, None], y, weight / weight.sum())
+    return Rows(x[:, None], y, weight / weight.sum())
 
 
 def series_of(rows, n_padded=256):
-    return segmented.sorted_series(rows, n_padded)
+    return interval_sums.sort_rows(rows, n_padded)
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one target", "two targets"])
@@ -131,7 +140,7 @@ def test_moments_equal_sums_over_masked_rows(rows, case, kind):
     if kind == "running":
         found, atol = moments(knots, device), 1e-13
     else:
-        found, atol = segmented.exact_moments(knots, host), 1e-15
+        found, atol = interval_sums.exact_moments(knots, host), 1e-15
     for k, expected in enumerate(direct_moments(knots, rows)):
         weight, x, y, *squares = expected
         np.testing.assert_allclose(found.weight[k], weight, atol=atol)
@@ -148,7 +157,7 @@ def test_moments_equal_sums_over_masked_rows(rows, case, kind):
 
 def test_sums_in_blocks_are_those_in_one(rows, monkeypatch):
     whole, _ = series_of(rows)
-    monkeypatch.setattr(segmented, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(interval_sums, "_BLOCK_ROWS", 7)
     blocks, _ = series_of(rows)
     np.testing.assert_allclose(blocks.sums, whole.sums, atol=1e-15)
     assert not np.array_equal(blocks.sums, whole.sums)  # else it was one block
@@ -160,14 +169,14 @@ def test_padding_changes_nothing():
     short, _ = series_of(rows, 200)
     long, _ = series_of(rows, 512)
     assert np.isinf(long.x[200:]).all()
-    a, b = (segmented.fit_running(knots, s) for s in (short, long))
+    a, b = (broken_line.fit_running(knots, s) for s in (short, long))
     np.testing.assert_array_equal(a.values, b.values)
     assert float(a.loss) == float(b.loss)
 
 
 def test_order_of_the_rows_is_irrelevant(rows):
     order = np.random.RandomState(1).permutation(200)
-    shuffled = sggn.Rows(*(a[order] for a in rows))
+    shuffled = Rows(*(a[order] for a in rows))
     for a, b in zip(series_of(rows)[0], series_of(shuffled)[0], strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -177,37 +186,37 @@ def test_rows_of_weight_zero_are_left_out(rows):
     weight[::3] = 0
     # Nothing that they hold matters.
     y = np.where(weight[:, None] > 0, rows.y, 1e30)
-    with_zeros = series_of(sggn.Rows(rows.x, y, weight))
+    with_zeros = series_of(Rows(rows.x, y, weight))
     kept = weight > 0
-    without = series_of(sggn.Rows(rows.x[kept], rows.y[kept], weight[kept]))
+    without = series_of(Rows(rows.x[kept], rows.y[kept], weight[kept]))
     for a, b in zip(jax.tree.leaves(with_zeros), jax.tree.leaves(without), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_equal_x_are_one_row_of_their_mean_and_their_variance(rows):
     x = np.round(rows.x, 1)
-    tied = sggn.Rows(x, rows.y, rows.weight)
+    tied = Rows(x, rows.y, rows.weight)
     device, host = series_of(tied)
     np.testing.assert_array_equal(host.x, np.unique(x))
     assert int(device.n_rows) == 21
     knots = np.array([LEFT, -0.55, -0.15, 0.33, 0.61, RIGHT])
-    fitted = segmented.exact_fit(knots, host)
+    fitted = broken_line.fit_exact(knots, host)
     line = LinearRegression().fit(relu_design(knots, x[:, 0]), rows.y, rows.weight)
     error = line.predict(relu_design(knots, x[:, 0])).reshape(rows.y.shape) - rows.y
     expected = 0.5 * rows.weight @ np.sum(error**2, axis=1)
-    assert segmented.loss_of(fitted, host) == pytest.approx(expected, rel=1e-13)
+    assert segmented.total_loss(fitted, host) == pytest.approx(expected, rel=1e-13)
     assert float(fitted.loss) < 0.9 * expected  # the rest is the ties' variance
 
 
 def test_repeated_rows_are_weights(rows):
     times = np.random.RandomState(2).randint(1, 4, 200)
     weight = times / times.sum()
-    repeated = sggn.Rows(*(np.repeat(a, times, axis=0) for a in rows))
+    repeated = Rows(*(np.repeat(a, times, axis=0) for a in rows))
     repeated = repeated._replace(weight=np.full(times.sum(), 1 / times.sum()))
     a, b = series_of(rows._replace(weight=weight)), series_of(repeated)
     for left, right in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-15)
-    np.testing.assert_allclose(b[1].apart, 0, atol=1e-30)
+    np.testing.assert_allclose(b[1].tie_variance, 0, atol=1e-30)
 
 
 # -- the function with given breakpoints ----------------------------------------------
@@ -225,8 +234,8 @@ def test_fit_equals_scikit_learn_on_relu_features(rows, case):
         expected = oracle.predict(design).reshape(rows.y.shape)
     loss = 0.5 * rows.weight @ np.sum((expected - rows.y) ** 2, axis=1)
     for fitted in (
-        segmented.fit_running(knots, device),
-        segmented.exact_fit(knots, host),
+        broken_line.fit_running(knots, device),
+        broken_line.fit_exact(knots, host),
     ):
         np.testing.assert_allclose(on_rows(knots, fitted, x), expected, atol=1e-9)
         assert float(fitted.loss) == pytest.approx(loss, rel=1e-11)
@@ -244,8 +253,8 @@ def test_breakpoints_that_coincide_let_the_function_jump(rows):
     device, host = series_of(rows)
     expected = lstsq_loss(apart, rows)
     assert expected < 0.999 * lstsq_loss(np.array([LEFT, -0.5, at, 0.6]), rows)
-    assert float(segmented.fit_running(knots, device).loss) == pytest.approx(expected)
-    assert float(segmented.exact_fit(knots, host).loss) == pytest.approx(expected)
+    assert float(broken_line.fit_running(knots, device).loss) == pytest.approx(expected)
+    assert float(broken_line.fit_exact(knots, host).loss) == pytest.approx(expected)
 
 
 @cases
@@ -254,7 +263,7 @@ def test_gradient_equals_differences_of_the_dense_loss(rows, case):
     if case == "at rows":
         pytest.skip("the loss has corners at the rows")
     _, host = series_of(rows)
-    found = segmented.gradient(knots, segmented.exact_fit(knots, host))
+    found = broken_line.gradient(knots, broken_line.fit_exact(knots, host))
     inner = np.flatnonzero((knots > LEFT) & (knots < RIGHT))
     for i in inner:
         h = 1e-6 * np.eye(len(knots))[i]
@@ -297,9 +306,9 @@ def test_step_equals_the_dense_joint_gauss_newton_step(rows, case, exact):
     knots = KNOTS[case](rows)
     device, host = series_of(rows)
     fitted = (
-        segmented.exact_fit(knots, host)
+        broken_line.fit_exact(knots, host)
         if exact
-        else segmented.fit_running(knots, device)
+        else broken_line.fit_running(knots, device)
     )
     expected = dense_step(knots, rows)
     assert np.count_nonzero(expected) >= 2
@@ -325,7 +334,7 @@ def test_second_step_goes_to_where_fitted_lines_meet(case):
         if left is not None:
             expected[i] = np.roots(np.polysub(right, left))[0] - used[i]
     assert np.count_nonzero(expected) >= 2
-    found = steps(knots, segmented.fit_running(knots, series_of(rows)[0]))[1]
+    found = steps(knots, broken_line.fit_running(knots, series_of(rows)[0]))[1]
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
@@ -338,9 +347,9 @@ def test_second_step_with_two_targets_goes_to_where_the_lines_of_both_meet():
     knots = plain(rows)
     low, high = np.minimum(knots, truth), np.maximum(knots, truth)
     clear = ~np.any((rows.x >= low) & (rows.x <= high), axis=1)
-    rows = sggn.Rows(*(a[clear] for a in rows))
+    rows = Rows(*(a[clear] for a in rows))
     device, _ = series_of(rows)
-    found = steps(knots, segmented.fit_running(knots, device))[1]
+    found = steps(knots, broken_line.fit_running(knots, device))[1]
     np.testing.assert_allclose(knots + found, truth, atol=1e-10)
 
 
@@ -348,11 +357,11 @@ def test_breakpoints_outside_the_data_and_without_slope_do_not_move(rows):
     constant = rows._replace(y=np.zeros_like(rows.y))
     for case in ("plain", "not in use"):
         device, _ = series_of(constant)
-        for step in steps(plain(rows), segmented.fit_running(plain(rows), device)):
+        for step in steps(plain(rows), broken_line.fit_running(plain(rows), device)):
             assert np.all(step == 0), case
     knots = KNOTS["not in use"](rows)
     device, _ = series_of(rows)
-    for step in steps(knots, segmented.fit_running(knots, device)):
+    for step in steps(knots, broken_line.fit_running(knots, device)):
         assert list(np.flatnonzero(step)) == [1, 2]
 
 
@@ -371,7 +380,9 @@ def test_jump_covariance_equals_that_of_independent_lines(rows):
         if i:
             functional[i, 6 + i] -= t
     expected = functional @ covariance @ functional.T
-    found = jump_covariance(knots, segmented.exact_moments(knots, series_of(rows)[1]))
+    found = jump_covariance(
+        knots, interval_sums.exact_moments(knots, series_of(rows)[1])
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -385,7 +396,7 @@ def test_descent_never_raises_the_loss_and_ends_where_no_step_lowers_it(rows):
     assert np.all(np.diff(losses) <= 1e-12)
     assert losses[-1] < 0.99 * losses[0]
     assert int(count) < 5
-    for trial in segmented.moves(knots, fitted):
+    for trial in broken_line.full_steps(knots, fitted):
         assert lstsq_loss(np.asarray(trial), rows) >= losses[-1] * (1 - 1e-12)
 
 
@@ -398,7 +409,7 @@ def test_descent_never_raises_the_loss_and_ends_where_no_step_lowers_it(rows):
 def test_insertion_gains_equal_the_drop_of_the_dense_loss(rows, case):
     knots = KNOTS[case](rows)
     device, _ = series_of(rows)
-    fitted = segmented.fit_running(knots, device)
+    fitted = broken_line.fit_running(knots, device)
     # Left of the first breakpoint, right of the last, beside and between them.
     candidate = np.r_[0:6, 58:64, 88:93, 130:200:3, 196:200].astype(np.int32)
     found = np.asarray(insertion_gains(knots, fitted, device, candidate))
@@ -422,7 +433,7 @@ def test_insertion_gains_equal_the_drop_of_the_dense_loss(rows, case):
 def test_deletion_costs_equal_the_rise_of_the_dense_loss(rows, case):
     knots = KNOTS[case](rows)
     device, _ = series_of(rows)
-    found = deletion_costs(knots, segmented.fit_running(knots, device))
+    found = deletion_costs(knots, broken_line.fit_running(knots, device))
     before = lstsq_loss(knots, rows)
     for i, t in enumerate(knots):
         if t == RIGHT:
@@ -439,19 +450,19 @@ def test_a_third_breakpoint_in_a_gap_costs_nothing(rows):
         KNOTS["empty intervals"](rows),
         np.array([LEFT, at, at, at, 0.4, RIGHT]),
     ):
-        costs = deletion_costs(knots, segmented.fit_running(knots, device))
+        costs = deletion_costs(knots, broken_line.fit_running(knots, device))
         np.testing.assert_allclose(costs[1:4], 0, atol=1e-12)
         assert np.all(costs[np.array([0, 4])] > 1e-4)
 
 
 def test_price_of_a_breakpoint_inside_is_that_of_the_bayesian_criterion(rows):
     device, host = series_of(rows)
-    prepared = segmented.Prepared(device, host, 1.0, device)
+    prepared = segmented.Data(device, host, 1.0, device)
     knots = np.array([KNOTS[case](rows) for case in ("plain", "not in use")])
     losses = np.array([0.3, 0.2])
     values = np.array(
         [
-            segmented.price(t, jnp.asarray(v), device)
+            segmented.penalised_loss(t, jnp.asarray(v), device)
             for t, v in zip(knots, losses, strict=True)
         ]
     )
@@ -460,14 +471,14 @@ def test_price_of_a_breakpoint_inside_is_that_of_the_bayesian_criterion(rows):
     )
     # What the log holds is the loss of the start with the lowest price.
     many = np.array([knots, knots[::-1]]), np.array([values, values[::-1]])
-    lowest = segmented._lowest(*many, [prepared, prepared])
+    lowest = side_by_side._lowest_losses(*many, [prepared, prepared])
     np.testing.assert_allclose(lowest, losses[np.argmin(values)], rtol=1e-14)
 
 
 def test_thinned_sums_are_those_at_every_kth_row(rows, monkeypatch):
-    monkeypatch.setattr(segmented, "THIN_ROWS", 64)
+    monkeypatch.setattr(interval_sums, "THIN_ROWS", 64)
     host, _ = series_of(rows)
-    thin = segmented.thinned(host, 200)
+    thin = interval_sums.thin_sums(host, 200)
     assert thin.n_rows == 50
     knots = rows.x[[4, 40, 80, 100, 160, 196], 0]  # at rows that are kept
     few, all_ = moments(knots, thin), moments(knots, host)
@@ -479,9 +490,12 @@ def test_starts_on_thinned_sums_end_in_the_optimum_of_all_rows(monkeypatch):
     rng = np.random.RandomState(0)
     x = rng.uniform(-1, 1, 1000)
     y = np.interp(x, [-1, -0.3, 0.4, 1], [0, 1, -1, 2]) + 0.05 * rng.randn(1000)
-    model = ShallowReLURegressor(3, n_starts=10, relocations=0, random_state=0)
+    model = ShallowReLURegressor(
+        3, n_init=10, solver=JointGN(relocations=0), random_state=0
+    )
     whole = clone(model).fit(x[:, None], y)
-    monkeypatch.setattr(segmented, "THIN_ROWS", 128)
+    for module in (segmented, interval_sums):
+        monkeypatch.setattr(module, "THIN_ROWS", 128)
     thinned = clone(model).fit(x[:, None], y)
     np.testing.assert_allclose(thinned.breakpoints_[1:], whole.breakpoints_[1:])
     assert thinned.loss_ == pytest.approx(whole.loss_, rel=1e-12)
@@ -497,12 +511,12 @@ def test_delete_and_insert_take_the_best():
         expected = np.sort(np.r_[np.delete(knots, i), RIGHT])
         np.testing.assert_array_equal(delete(knots, device, place), expected)
     # Fewer rows than candidates: all rows are tried.
-    grown = insert(knots, device, jax.random.key(0), segmented.N_CANDIDATES)
+    grown = insert(knots, device, jax.random.key(0), search.N_CANDIDATES)
     losses = [lstsq_loss(np.r_[knots, row(rows, k)], rows) for k in range(200)]
     new = row(rows, int(np.argmin(losses)))
     np.testing.assert_array_equal(grown, np.sort(np.r_[knots[:5], new]))
     full = np.array([LEFT, -0.6, -0.1, 0.2, 0.3, 0.5])
-    again = insert(full, device, jax.random.key(0), segmented.N_CANDIDATES)
+    again = insert(full, device, jax.random.key(0), search.N_CANDIDATES)
     np.testing.assert_array_equal(again, full)
 
 
@@ -522,13 +536,13 @@ def test_candidates_are_one_row_of_every_part():
 
 
 def test_breakpoints_that_nearly_coincide_become_one():
-    h = segmented._CLOSE / 2
+    h = broken_line._CLOSE / 2
     knots = np.array([[0.5, 0.2, 0.2 + h, 0.2 + 2 * h], [RIGHT - h, -3, LEFT + h, 2]])
-    found = np.asarray(segmented.merged(jnp.asarray(knots)))
+    found = np.asarray(broken_line.merge_knots(jnp.asarray(knots)))
     np.testing.assert_array_equal(found[0], [*(3 * [0.2 + 2 * h]), 0.5])
     np.testing.assert_array_equal(found[1], [LEFT + h, LEFT + h, RIGHT, RIGHT])
-    apart = np.array([LEFT, 0.1, 0.1 + 2 * segmented._CLOSE, RIGHT])
-    np.testing.assert_array_equal(segmented.merged(jnp.asarray(apart)), apart)
+    apart = np.array([LEFT, 0.1, 0.1 + 2 * broken_line._CLOSE, RIGHT])
+    np.testing.assert_array_equal(broken_line.merge_knots(jnp.asarray(apart)), apart)
 
 
 CROWDED = {
@@ -551,11 +565,11 @@ def test_spreading_keeps_the_function_at_all_rows(rows, case):
     knots = np.sort(np.array(CROWDED[case](rows)))
     _, host = series_of(rows)
     x = rows.x[:, 0]
-    found = segmented.spread(knots, x)
+    found = broken_line.spread_knots(knots, x)
     assert found.shape == knots.shape
     assert np.all(np.diff(found) >= 0)
-    before, after = (segmented.exact_fit(t, host) for t in (knots, found))
-    net = segmented.to_network(found, after, 5)
+    before, after = (broken_line.fit_exact(t, host) for t in (knots, found))
+    net = broken_line.to_network(found, after, 5)
     np.testing.assert_allclose(
         predict(net, rows.x), on_rows(found, after, x), atol=1e-9
     )
@@ -567,15 +581,15 @@ def test_spreading_keeps_the_function_at_all_rows(rows, case):
     assert len(np.unique(at)) == len(at)
     inner = used[~np.isin(used, x)]
     assert not np.isin(x[np.searchsorted(x, inner) - 1], used).any()
-    np.testing.assert_array_equal(segmented.spread(found, x), found)
+    np.testing.assert_array_equal(broken_line.spread_knots(found, x), found)
 
 
 @pytest.mark.parametrize("case", [c for c in KNOTS if c != "empty intervals"])
 def test_network_is_the_piecewise_linear_function(rows, case):
     knots = KNOTS[case](rows)
     _, host = series_of(rows)
-    fitted = segmented.exact_fit(knots, host)
-    net = segmented.to_network(knots, fitted, 4)
+    fitted = broken_line.fit_exact(knots, host)
+    net = broken_line.to_network(knots, fitted, 4)
     np.testing.assert_array_equal(net.alive, [True] * 4 + [False] * 2)
     np.testing.assert_array_equal(net.hyperplanes[:, 1], 1)
     grid = np.linspace(-1, 1, 777)
@@ -589,13 +603,13 @@ def test_network_is_the_piecewise_linear_function(rows, case):
 
 @pytest.mark.parametrize("case", [c for c in KNOTS if c != "empty intervals"])
 def test_condensed_rows_have_the_sums_of_all_rows(rows, case):
-    knots = segmented.spread(KNOTS[case](rows), rows.x[:, 0])
+    knots = broken_line.spread_knots(KNOTS[case](rows), rows.x[:, 0])
     tied = rows._replace(x=np.round(rows.x, 2))
     for data in (rows, tied):
         _, host = series_of(data)
-        at = segmented.spread(knots, host.x)
-        net = segmented.to_network(at, segmented.exact_fit(at, host), 6)
-        (x, y, weight), mean_square = segmented.condensed(net, host)
+        at = broken_line.spread_knots(knots, host.x)
+        net = broken_line.to_network(at, broken_line.fit_exact(at, host), 6)
+        (x, y, weight), mean_square = segments.condense_rows(net, host)
         ends = np.sort(-net.hyperplanes[:, 0])
         assert len(x) <= 2 * len(np.unique(np.searchsorted(ends, host.x, "right")))
         # Every pair lies inside the rows of its interval.
@@ -621,8 +635,8 @@ def test_mean_square_is_that_of_the_network_and_not_of_a_better_one():
     rows = make_rows()
     _, host = series_of(rows)
     knots = plain(rows)
-    net = segmented.to_network(knots, segmented.exact_fit(knots, host), 6)
+    net = broken_line.to_network(knots, broken_line.fit_exact(knots, host), 6)
     off = net._replace(coef=1.1 * net.coef, intercept=net.intercept - 0.2)
     error = np.asarray(predict(off, rows.x)) - rows.y
-    _, mean_square = segmented.condensed(off, host)
+    _, mean_square = segments.condense_rows(off, host)
     np.testing.assert_allclose(mean_square, rows.weight @ error**2, rtol=1e-12)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from sklearn_gn import ShallowReLURegressor, fit_series
-from sklearn_gn.shallow_relu import segmented
+from sklearn_gn.shallow_relu import side_by_side
 from sklearn_gn.shallow_relu.size_selection import criterion_value
+from sklearn_gn.solvers import LM, JointGN
 
 
 def broken_line(rng, n, noise=0.1):
@@ -24,9 +25,10 @@ def data(series):
     return [list(part) for part in series]
 
 
-def model(**words):
-    words = {"n_neurons": 3, "relocations": 2, "random_state": 0, **words}
-    return ShallowReLURegressor(**words)
+def model(relocations=2, **changes):
+    solver = JointGN(relocations=relocations)
+    parameters = {"n_neurons": 3, "solver": solver, "random_state": 0, **changes}
+    return ShallowReLURegressor(**parameters)
 
 
 # -- fit_series -----------------------------------------------------------------------
@@ -51,9 +53,9 @@ def test_series_are_fitted_as_by_fit(data):
 def test_numbers_of_series_up_to_a_power_of_two_share_what_is_compiled(data):
     X, Y = data
     three = fit_series(model(), X, Y)
-    before = segmented._relocate_many._cache_size()
+    before = side_by_side._relocate_many._cache_size()
     four = fit_series(model(), [*X, X[0]], [*Y, Y[0]])
-    assert segmented._relocate_many._cache_size() == before
+    assert side_by_side._relocate_many._cache_size() == before
     for one, other in zip(three, four, strict=False):
         np.testing.assert_array_equal(one.breakpoints_, other.breakpoints_)
 
@@ -82,20 +84,23 @@ def test_series_of_several_targets_share_breakpoints(data):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("changes", "message"),
     [
-        ({"damping": 0.1}, r"damping=0, got 0\.1"),
+        ({"alpha": 0.1}, r"alpha=0, got 0\.1"),
+        ({"damping": 0.1}, r"damping=None, got 0\.1"),
         ({"rank": 2}, "rank=None, got 2"),
-        ({"solver": "lm"}, "solver='vpgn', got 'lm'"),
+        ({"solver": "lm"}, "solver='vpgn' or a JointGN object, got 'lm'"),
+        ({"solver": LM()}, r"a JointGN object, got LM\(\)"),
+        ({"solver": "auto"}, "solver='auto' is unknown"),
         ({"n_neurons": "auto"}, "number for n_neurons, got 'auto'"),
         ({"dtype": "float32"}, "dtype='float64', got 'float32'"),
         ({"max_time": 5.0}, r"max_time=None, got 5\.0"),
         ({"n_neurons": 0}, "'n_neurons' parameter"),
     ],
 )
-def test_what_series_cannot_do_is_named(data, words, message):
+def test_what_series_cannot_do_is_named(data, changes, message):
     with pytest.raises(ValueError, match=message):
-        fit_series(model(**words), *data)
+        fit_series(model(**changes), *data)
 
 
 def test_errors_name_the_series(data):
@@ -115,8 +120,7 @@ def test_errors_name_the_series(data):
 
 def test_bic_finds_the_number_of_segments():
     x, y = broken_line(np.random.default_rng(1), 300)
-    words = {"n_neurons": "auto", "relocations": 2, "random_state": 0}
-    fitted = ShallowReLURegressor(**words).fit(x[:, None], y)
+    fitted = model(n_neurons="auto").fit(x[:, None], y)
     assert fitted.hyperplanes_.shape == (3, 2)
     # The third carries the first slope, from the left of the data or their beginning.
     np.testing.assert_allclose(fitted.breakpoints_[-2:], [3, 6], atol=0.15)
@@ -133,8 +137,7 @@ def test_size_of_a_surface_is_found_too():
     X = rng.uniform(-1, 1, (200, 2))
     y = np.abs(X[:, 0] + 0.3 * X[:, 1]) + np.maximum(X[:, 1] - 0.2, 0)
     y += 0.05 * rng.standard_normal(200)
-    words = {"n_neurons": "auto", "relocations": 0, "random_state": 0}
-    fitted = ShallowReLURegressor(solver="vpgn", **words).fit(X, y)
+    fitted = model(n_neurons="auto", relocations=0).fit(X, y)
     assert len(fitted.active_) == 3
     assert fitted.loss_ < 1.1 * 0.05**2 / 2
 
@@ -175,5 +178,7 @@ def test_standard_errors_are_those_of_independent_lines():
 def test_no_more_rows_than_parameters_are_warned_about():
     X = np.arange(4.0)[:, None]
     fitted = model().fit(X, np.array([0.0, 1.0, 0.0, 2.0]))
-    with pytest.warns(UserWarning, match="the noise cannot be estimated"):
+    n_parameters = 4 - fitted._posterior.degrees_of_freedom
+    message = rf"rows sum to 4, and the network has {n_parameters:.0f} parameters"
+    with pytest.warns(UserWarning, match=message):
         fitted.predict(X, return_std=True)

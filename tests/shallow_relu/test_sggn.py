@@ -9,15 +9,16 @@ from sklearn.linear_model import LinearRegression, Ridge
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core import backend
-from sklearn_gn.shallow_relu import baselines, sggn
-from sklearn_gn.shallow_relu import search as relocation
-from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu import baselines, dense, search, sggn
+from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, SGGN
 from sklearn_gn.shallow_relu.network import (
     ShallowReLU,
     hidden_features,
     predict,
     rescale,
 )
+from sklearn_gn.shallow_relu.options import FitOptions
 from sklearn_gn.solvers import FGN
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -25,7 +26,8 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 def options(**changes):
     defaults = {
-        "damping": np.float64(0),
+        "alpha": np.float64(0),
+        "damping": None,
         "rank": np.int32(10**6),
         "rank_tol": np.float64(1e-12),
         "active_tol": np.float64(1e-10),
@@ -35,14 +37,14 @@ def options(**changes):
         "learning_rate": np.float64(0.01),
         "seed": np.int32(0),
     }
-    return sggn.Options(**{**defaults, **changes})
+    return FitOptions(**{**defaults, **changes})
 
 
 def make(m=60, d=2, n=5, q=1, n_spare=0, seed=0):
     """Random rows and a random network; the second neuron is inactive."""
     rng = np.random.RandomState(seed)
     weight = rng.rand(m)
-    rows = sggn.Rows(
+    rows = Rows(
         jnp.array(rng.uniform(-1, 1, (m, d))),
         jnp.array(rng.randn(m, q)),
         jnp.array(weight / weight.sum()),
@@ -160,13 +162,13 @@ def test_spectra_equal_dense_eigenvalues():
 # -- output layer ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damping", [0.0, 0.05])
+@pytest.mark.parametrize("alpha", [0.0, 0.05])
 @pytest.mark.parametrize("q", [1, 2])
-def test_output_layer_equals_scikit_learn(damping, q):
+def test_output_layer_equals_scikit_learn(alpha, q):
     net, rows = make(q=q)
-    net = sggn.fit_output_layer(net, rows, options(damping=np.float64(damping)))
+    net = sggn.fit_output_layer(net, rows, options(alpha=np.float64(alpha)))
     features = np.asarray(hidden_features(net.hyperplanes, rows.x))
-    oracle = Ridge(alpha=damping) if damping else LinearRegression()
+    oracle = Ridge(alpha=alpha) if alpha else LinearRegression()
     oracle.fit(features, np.asarray(rows.y), sample_weight=np.asarray(rows.weight))
     np.testing.assert_allclose(net.coef.T, np.atleast_2d(oracle.coef_), rtol=1e-8)
     np.testing.assert_allclose(net.intercept, oracle.intercept_, rtol=1e-8)
@@ -174,7 +176,7 @@ def test_output_layer_equals_scikit_learn(damping, q):
 
 def test_padding_rows_change_nothing():
     net, rows = make()
-    padded = sggn.Rows(*(jnp.array(backend.pad_rows(np.asarray(a), 128)) for a in rows))
+    padded = Rows(*(jnp.array(backend.pad_rows(np.asarray(a), 128)) for a in rows))
     a, b = (
         sggn.iterate(net, (), rows, options()),
         sggn.iterate(net, (), padded, options()),
@@ -203,14 +205,15 @@ def test_spare_neurons_change_nothing():
 # -- iteration ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damping", [0.0, 1e-3])
-def test_iterations_never_raise_the_loss_and_keep_unit_normals(damping):
+@pytest.mark.parametrize("alpha", [0.0, 1e-3])
+@pytest.mark.parametrize("damping", [None, 1e-3])
+def test_iterations_never_raise_the_loss_and_keep_unit_normals(alpha, damping):
     net, rows = make(m=200, d=3, n=8)
-    opt = options(damping=np.float64(damping))
+    opt = options(alpha=np.float64(alpha), damping=damping)
     net, loss = sggn.initialise(net, rows, opt)
     for _ in range(10):
         result = sggn.iterate(net, (), rows, opt)
-        expected = sggn.objective(net, rows, damping) - result.loss
+        expected = sggn.objective(net, rows, alpha) - result.loss
         assert float(result.decrease) == pytest.approx(float(expected), abs=1e-14)
         assert result.loss <= loss
         net, loss = result.net, result.loss
@@ -248,10 +251,10 @@ def projected_loss(hyperplanes, rows):
 def test_insertion_takes_the_candidate_of_largest_least_squares_gain(q):
     net, rows = make(m=80, d=2, n=4, q=q, n_spare=1)
     net = sggn.fit_output_layer(net, rows, options())
-    grown = relocation.insert(net, rows, options(), np.int32(0), np.int32(8))
+    grown = dense.insert(net, rows, options(), np.int32(0), np.int32(8))
     old = np.asarray(net.hyperplanes)[:4]
     key = jax.random.fold_in(jax.random.key(np.int32(0)), np.int32(0))
-    drawn = relocation.draw_hyperplanes(key, rows, sggn.residual(net, rows), 256)[:8]
+    drawn = dense.draw_hyperplanes(key, rows, sggn.residual(net, rows), 256)[:8]
     losses = [projected_loss(np.r_[old, h[None]], rows) for h in np.asarray(drawn)]
     new = np.asarray(grown.hyperplanes)[4]
     np.testing.assert_allclose(new, drawn[np.argmin(losses)], rtol=1e-14)
@@ -266,7 +269,7 @@ def test_insertion_takes_the_candidate_of_largest_least_squares_gain(q):
 def test_deletion_goes_by_the_least_squares_cost_over_all_turns(q, place):
     net, rows = make(m=80, d=2, n=6, q=q)
     net = sggn.fit_output_layer(net, rows, options())
-    pruned = relocation.delete(net, rows, options(), np.int32(place))
+    pruned = dense.delete(net, rows, options(), np.int32(place))
     r = np.asarray(net.hyperplanes)
     losses = np.empty((7, 6))
     for turn in range(-1, 6):
@@ -292,7 +295,7 @@ def test_deletion_turns_a_neuron_that_another_had_to_make_up_for():
     )
     net = sggn.fit_output_layer(net, rows, options())
     assert float(sggn.objective(net, rows, 0.0)) < 1e-28
-    pruned = relocation.delete(net, rows, options(), np.int32(0))
+    pruned = dense.delete(net, rows, options(), np.int32(0))
     assert float(sggn.objective(pruned, rows, 0.0)) < 1e-28
     assert int(np.asarray(pruned.alive).sum()) == 3
 
@@ -301,7 +304,7 @@ def test_drawn_hyperplanes_pass_through_rows_with_residual():
     net, rows = make(m=80, d=3)
     error = sggn.residual(net, rows).at[20:].set(0)
     key = jax.random.key(np.int32(1))
-    drawn = np.asarray(relocation.draw_hyperplanes(key, rows, error, 64))
+    drawn = np.asarray(dense.draw_hyperplanes(key, rows, error, 64))
     distance = np.abs(drawn[:, :1] + drawn[:, 1:] @ np.asarray(rows.x[:20]).T)
     np.testing.assert_allclose(distance.min(axis=1), 0, atol=1e-14)
     # The second smallest too, unless both draws were the same row.
@@ -309,13 +312,13 @@ def test_drawn_hyperplanes_pass_through_rows_with_residual():
 
 
 def test_relocation_round_is_rejected_without_harm():
-    net, rows = make(m=40, n=3, n_spare=relocation.N_SPARE)
+    net, rows = make(m=40, n=3, n_spare=search.N_SPARE)
     opt = options(relocations=np.int32(50))
-    data = relocation.prepare(rows, opt)
-    state = relocation.SGGN.init(data, stacked(net), opt)
+    data = dense.draw_sample(rows, opt)
+    state = SGGN.init(data, stacked(net), opt)
     losses, accepted = [state.loss], []
     for _ in range(60):
-        state, report = relocation.SGGN.step(data, state, opt)
+        state, report = SGGN.step(data, state, opt)
         losses.append(state.loss)
         accepted.append(report.accepted)
         assert int(np.asarray(state.net.alive).sum()) == 3
@@ -337,9 +340,7 @@ def small_regression():
     net = ShallowReLU(
         jnp.array(hyperplanes), jnp.zeros((3, 1)), jnp.zeros(1), jnp.ones(3, bool)
     )
-    rows = sggn.Rows(
-        jnp.array(x[:, None]), jnp.array(y[:, None]), jnp.full(200, 1 / 200)
-    )
+    rows = Rows(jnp.array(x[:, None]), jnp.array(y[:, None]), jnp.full(200, 1 / 200))
     return net, rows
 
 
@@ -406,6 +407,39 @@ def test_lm_step_equals_the_dense_damped_step():
     assert 0 < float(gain) < 2
 
 
+@pytest.mark.parametrize("hidden_only", [False, True])
+def test_lm_with_a_numeric_damping_halves_the_step_until_the_loss_falls(hidden_only):
+    damping, halved = 1e-6, []
+    for seed in range(6):
+        net, rows = make(seed=seed)
+        net = sggn.fit_output_layer(net, rows, options())
+        kind = baselines.hidden_jacobian if hidden_only else baselines.full_jacobian
+        dense = np.asarray(kind(net, rows))
+        error = np.asarray(sggn.residual(net, rows)).ravel()
+        shifted = dense.T @ dense + damping * np.eye(dense.shape[1])
+        step = np.linalg.solve(shifted, dense.T @ error)
+        flat, unravel = jax.flatten_util.ravel_pytree(baselines.trainable(net))
+        start = float(sggn.objective(net, rows, 0.0))
+        state = baselines.LMState(net, start, baselines.Nielsen.start(jnp.array(9.0)))
+        moved, _, _, used, _, count = baselines.lm_iterate(
+            state, rows, options(damping=np.float64(damping)), hidden_only=hidden_only
+        )
+        assert float(used) == damping
+        for k in range(30):
+            new = np.asarray(flat).copy()
+            new[: len(step)] -= 0.5**k * step
+            trial = baselines.with_parameters(net, unravel(jnp.array(new)))
+            if hidden_only:
+                trial = sggn.fit_output_layer(trial, rows, options())
+            if float(sggn.objective(trial, rows, 0.0)) < start:
+                break
+        assert int(count) == k + 1
+        loss = float(sggn.objective(trial, rows, 0.0))
+        assert float(moved.loss) == pytest.approx(loss, rel=1e-6)
+        halved.append(k)
+    assert max(halved) > 0
+
+
 def test_bfgs_follows_scipy_s_decrease():
     net, rows = small_regression()
     start, _ = sggn.initialise(net, rows, options())
@@ -443,7 +477,7 @@ def test_kfra_solves_its_kronecker_blocks():
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_solver_lowers_the_loss_from_the_same_start(name):
-    net, rows = make(m=100, n=6, n_spare=relocation.N_SPARE)
+    net, rows = make(m=100, n=6, n_spare=search.N_SPARE)
     opt = options(learning_rate=np.float64(1e-3))
     _, start = sggn.initialise(net, rows, opt)
     _, report = run(name, net, rows, opt, 20)
@@ -452,8 +486,8 @@ def test_every_solver_lowers_the_loss_from_the_same_start(name):
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_penalty_does_not_depend_on_the_length_of_the_normals(name):
-    net, rows = make(m=100, n=6, n_spare=relocation.N_SPARE)
-    opt = options(damping=np.float64(0.05), learning_rate=np.float64(1e-2))
+    net, rows = make(m=100, n=6, n_spare=search.N_SPARE)
+    opt = options(alpha=np.float64(0.05), learning_rate=np.float64(1e-2))
     found, report = run(name, net, rows, opt, 15)
     unit = rescale(found)
     assert float(sggn.objective(unit, rows, 0.05)) == pytest.approx(report.loss)
@@ -462,7 +496,7 @@ def test_penalty_does_not_depend_on_the_length_of_the_normals(name):
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_states_are_arrays_and_numbers_only(name):
-    net, rows = make(n_spare=relocation.N_SPARE)
+    net, rows = make(n_spare=search.N_SPARE)
     solver = ALGORITHMS[name]
     net = stacked(net) if solver.side_by_side else net
     data = solver.prepare(rows, options())

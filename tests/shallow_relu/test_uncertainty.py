@@ -12,20 +12,20 @@ from sklearn.linear_model import LinearRegression
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core import backend
-from sklearn_gn.shallow_relu import segmented, sggn
+from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu.network import ShallowReLU, predict
+from sklearn_gn.shallow_relu.segmented import SegmentedSizes
+from sklearn_gn.shallow_relu.segments import breakpoint_deviations
 from sklearn_gn.shallow_relu.size_selection import select_size
-from sklearn_gn.shallow_relu.uncertainty import (
-    breakpoint_deviation,
-    deviation,
-    posterior,
-)
+from sklearn_gn.shallow_relu.uncertainty import posterior, prediction_deviations
+from sklearn_gn.solvers import JointGN, SgGN
 
 KINKS = np.array([0.2, 0.45, 0.7])
 BENDS = np.array([-4.0, 6.0, -5.0])
 START = np.c_[-np.r_[-1, KINKS], np.ones(4)]
 # One size for all data with one feature: at most 256 rows, four segments.
-MODEL = ShallowReLURegressor(4, init=START, relocations=0, random_state=0)
+LOCAL = JointGN(relocations=0)
+MODEL = ShallowReLURegressor(4, init=START, solver=LOCAL, random_state=0)
 
 
 def broken_line(n=200, noise=0.1, seed=4):
@@ -101,6 +101,36 @@ def test_standard_errors_take_weights_for_repetitions(fitted):
     )
 
 
+@pytest.mark.parametrize("weight", [0.25, 1.0, 3.0])
+def test_standard_errors_count_rows_by_their_weights(fitted, weight):
+    x, y, model = fitted
+    X, n = x[:, None], 200
+    weighted = clone(MODEL).fit(X, y, sample_weight=np.full(n, weight))
+    # Eight parameters: the variance is |residual|^2 / (N (N - 8)) times the same.
+    ratio = np.sqrt((n - 8) / (weight * n - 8))
+    for name in ("breakpoint_std_", "predict"):
+        one, other = getattr(model, name), getattr(weighted, name)
+        if name == "predict":
+            one, other = one(X, return_std=True)[1], other(X, return_std=True)[1]
+        np.testing.assert_allclose(other[1:], ratio * one[1:], rtol=1e-6)
+    # Rows given twice with half the weight are the same data.
+    halves = np.full(2 * n, weight / 2)
+    twice = clone(MODEL).fit(np.r_[X, X], np.r_[y, y], sample_weight=halves)
+    np.testing.assert_allclose(
+        twice.predict(X, return_std=True)[1],
+        weighted.predict(X, return_std=True)[1],
+        rtol=1e-7,
+    )
+
+
+def test_standard_errors_of_huge_targets_are_numbers(fitted):
+    x, y, model = fitted
+    huge = clone(MODEL).fit(x[:, None], 2.0**660 * y)
+    expected = model.predict(x[:, None], return_std=True)[1]
+    found = huge.predict(x[:, None], return_std=True)[1]
+    np.testing.assert_allclose(found, 2.0**660 * expected, rtol=1e-9)
+
+
 def test_standard_errors_have_the_units_of_their_breakpoints(fitted):
     x, y, model = fitted
     start = np.c_[-1e4 * np.r_[-1, KINKS] - 3e5, np.ones(4)]
@@ -129,11 +159,11 @@ def test_standard_errors_of_shared_breakpoints_equal_the_dense_formula(q):
     expected = np.sqrt(0.3 * np.diag(np.linalg.inv(information)))[-3:]
     rows = x[:, None], np.zeros((200, q)), weight
     with backend.scope("float64"):
-        found = breakpoint_deviation(KINKS, coef, rows, 0.3)
+        found = breakpoint_deviations(KINKS, coef, rows, 0.3)
         np.testing.assert_allclose(found, expected, rtol=1e-9)
         # One that changes no slope has no position.
         coef[1] = 0
-        found = breakpoint_deviation(KINKS, coef, rows, 0.3)
+        found = breakpoint_deviations(KINKS, coef, rows, 0.3)
     np.testing.assert_array_equal(np.isinf(found), [False, True, False])
 
 
@@ -157,7 +187,7 @@ def test_neurons_that_point_left_have_the_standard_errors_of_their_breakpoints()
     # The slope of the first segment comes from the right end of the data.
     start = np.array([[1.5, -1], *np.c_[-KINKS, np.ones(3)]])
     model = ShallowReLURegressor(
-        4, solver="sggn", init=start, relocations=0, random_state=0, tol=1e-14
+        4, solver=SgGN(relocations=0), init=start, random_state=0, tol=1e-14
     ).fit(x[:, None], y)
     assert model.hyperplanes_[:, 1].min() == -1
     inside = (model.breakpoints_ > 0) & (model.breakpoints_ < 1)
@@ -185,7 +215,7 @@ def test_standard_errors_where_neurons_point_both_ways_are_those_of_curve_fit():
     variance = error @ error / (200 - 9)
     expected = variance * np.diag(np.linalg.inv(jacobian.T @ jacobian))[5:]
     rows = x[:, None], y[:, None], np.full(200, 1 / 200)
-    std = breakpoint_deviation(t, coef[1:, None], rows, variance / 200, sign < 0)
+    std = breakpoint_deviations(t, coef[1:, None], rows, variance / 200, sign < 0)
     np.testing.assert_allclose(std, np.sqrt(expected), rtol=1e-9)
 
 
@@ -245,12 +275,12 @@ def test_deviation_equals_the_dense_delta_method(q):
         net = ShallowReLU(*arrays)
         variance = 0.2
         expected, n_parameters = dense_deviation(net, z, points, variance / 60)
-        rows = sggn.Rows(z, np.zeros((60, q)), np.full(60, 1 / 60))
+        rows = Rows(z, np.zeros((60, q)), np.full(60, 1 / 60))
         freedom = 60 * q - n_parameters
         mean_square = np.full(q, variance * freedom / (60 * q))
         net = backend.to_numpy(net)
         found = posterior(net, rows, mean_square, 60.0)
-        std = deviation(found, net, points)
+        std = prediction_deviations(found, net, points)
     assert found.degrees_of_freedom == freedom
     assert n_parameters == q * 4 + 6
     np.testing.assert_allclose(std, expected, rtol=1e-9)
@@ -280,7 +310,7 @@ def assert_criterion(path, name, n):
 def sorted_rows(x, y, weight=None):
     weight = np.full(len(x), 1 / len(x)) if weight is None else weight / weight.sum()
     x = (2 * x - x.min() - x.max()) / np.ptp(x)
-    return sggn.Rows(x[:, None], (y - weight @ y)[:, None], weight)
+    return Rows(x[:, None], (y - weight @ y)[:, None], weight)
 
 
 def select(x, y, criterion, weight=None):
@@ -289,7 +319,7 @@ def select(x, y, criterion, weight=None):
     n = len(x) if weight is None else weight.sum()
     with backend.scope("float64"):
         hyperplanes, path = select_size(
-            segmented.Sizes(rows, None), criterion, n, np.var(y) / 2
+            SegmentedSizes(rows, None), criterion, n, np.var(y) / 2
         )
     return (1 - hyperplanes[:, 0] / hyperplanes[:, 1]) / 2, path
 
@@ -329,7 +359,7 @@ def test_bic_recovers_the_number_of_segments(segments):
 
 def test_auto_fits_the_best_size():
     x, y = broken_line()
-    auto = ShallowReLURegressor("auto", relocations=0, random_state=0)
+    auto = ShallowReLURegressor("auto", solver=LOCAL, random_state=0)
     model = clone(auto).fit(1e3 * x[:, None], 0.1 * y)
     path = model.selection_path_
     assert_criterion(path, "bic", 200)

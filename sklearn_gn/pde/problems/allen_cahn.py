@@ -7,10 +7,10 @@ import numpy as np
 from scipy import fft
 
 from sklearn_gn.pde.conditions import Initial
-from sklearn_gn.pde.domains import Box
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.problems._common import Computed, check_count, grid, stored
+from sklearn_gn.pde.shapes import Box
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
 _DIFFUSION, _REACTION = 1e-4, 5.0

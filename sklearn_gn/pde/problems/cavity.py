@@ -22,7 +22,6 @@ from numpy.polynomial import legendre
 from scipy.linalg import lu_factor, lu_solve
 
 from sklearn_gn.pde.conditions import Dirichlet
-from sklearn_gn.pde.domains import Box
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.problems._common import (
     Computed,
@@ -32,6 +31,7 @@ from sklearn_gn.pde.problems._common import (
     stored,
 )
 from sklearn_gn.pde.problems.kovasznay import navier_stokes
+from sklearn_gn.pde.shapes import Box
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
 _STEEPNESS = 10.0  # of the lid's velocity

@@ -1,0 +1,453 @@
+"""The search's engine for several features: networks side by side, dense algebra.
+
+Neurons are added by the decrease of the least-squares loss and deleted by its increase,
+both exact for the output layer. With many rows the search looks at a sample of them.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sklearn_gn.core.linear_algebra.blocks import map_rows, sum_rows, triangular_factor
+from sklearn_gn.core.linear_algebra.solve import filter_factors
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu import joint, sggn
+from sklearn_gn.shallow_relu.network import (
+    ShallowReLU,
+    hidden_features,
+    unit_normals,
+)
+from sklearn_gn.shallow_relu.search import (
+    N_CANDIDATES,
+    N_SPARE,
+    ROUND_STEPS,
+    ROUND_TOL,
+    Best,
+    Outcome,
+    Phase,
+    best_start,
+)
+from sklearn_gn.shallow_relu.sggn import fit_output_layer, mass_design, residual
+
+SAMPLE_ROWS = 8192  # rows on which the search runs where there are ...
+MANY_ROWS = 2 * SAMPLE_ROWS  # ... more than this
+SAMPLE_TOL = 1e-2  # relative decrease at which a descent on the sample ends
+SAMPLE_STEPS = 5  # iterations on the sample between two looks at all rows
+
+
+class Data(NamedTuple):
+    """All rows, and those that the search looks at."""
+
+    rows: Rows
+    sample: Rows
+
+
+# --- the engine ----------------------------------------------------------------------
+
+
+class DenseEngine:
+    """Search with the iteration of a module, :mod:`sggn` or :mod:`joint`.
+
+    Its starts are pairs of networks and of what the iterations remember, all arrays
+    with a leading axis.
+
+    Parameters
+    ----------
+    method : module
+        With functions ``begin(net)`` and ``iterate(net, memory, rows, options)``.
+    """
+
+    def __init__(self, method):
+        self.iterate = method.iterate
+        self.begin = method.begin
+
+    def prepare(self, rows, options):
+        """Return the rows and a sample of them: all rows unless there are many."""
+        return draw_sample(rows, options)
+
+    def first_phase(self, relocations):
+        """Return what the first step does: without rounds there is one descent only."""
+        return Phase.STARTS if relocations else Phase.END
+
+    def start(self, data, nets, options):
+        """Return starts with the optimal output layers, their losses, and of what."""
+        fitted, losses = initialise_all(nets, data.sample, options)
+        starts = fitted, jax.vmap(self.begin)(fitted)
+        return starts, np.array(losses), data.sample is not data.rows
+
+    def start_on_all_rows(self, data, net, options):
+        """Return the only start, and its loss, of a network found on the sample."""
+        nets = jax.tree.map(lambda a: jnp.asarray(a)[None], net)
+        nets, losses = initialise_all(nets, data.rows, options)
+        return (nets, jax.vmap(self.begin)(nets)), np.array(losses)
+
+    def best_network(self, data, state, options):
+        """Return the best network, its output layer and loss those of all rows."""
+        nets, _ = state.starts
+        best = best_start(state.losses)
+        if state.on_sample:
+            one = jax.tree.map(lambda a: a[best : best + 1], nets)
+            nets, losses = initialise_all(one, data.rows, options)
+            return Best(jax.tree.map(lambda a: a[0], nets), float(losses[0]))
+        return Best(jax.tree.map(lambda a: a[best], nets), float(state.losses[best]))
+
+    def descend(self, data, state, options):
+        """Take an iteration of all starts, or a few on the sample."""
+        rows = data.sample if state.on_sample else data.rows
+        # Before and between the rounds, the rounds' own tolerance saves time.
+        last = state.phase == Phase.END
+        tol = options.tol if last else max(options.tol, ROUND_TOL)
+        if state.on_sample:
+            tol = max(tol, SAMPLE_TOL)
+        n_steps = SAMPLE_STEPS if state.on_sample else 1
+        nets, memory = jax.device_put(state.starts)
+        result, counts = self._descend(nets, memory, rows, options, n_steps, tol)
+        outcome = _outcome(result, counts)
+        falling = np.array(result.decrease) > tol * outcome.losses
+        failures = tuple(
+            ("non_finite" if not np.isfinite(loss) else None if solved else "singular")
+            for loss, solved in zip(
+                outcome.losses, np.array(result.solved), strict=True
+            )
+        )
+        return outcome._replace(settled=not np.any(falling), failures=failures)
+
+    def relocate(self, data, state, plan, options):
+        """Carry out a round for all starts.
+
+        1. Delete neurons at random, then by the cost of their absence.
+        2. Add neurons where they lower the loss most.
+        3. If they are now too many, descend and delete the cheapest.
+        4. Descend.
+        """
+        rows = data.sample if state.on_sample else data.rows
+        nets, _ = jax.device_put(state.starts)
+        n_starts, n_neurons = len(nets.alive), state.n_neurons
+        first = state.round * N_SPARE * n_starts
+        draws = first + np.arange(N_SPARE * n_starts, dtype=np.int32)
+        draws = draws.reshape(N_SPARE, n_starts)
+        n_random = min(plan.n_random, n_neurons - 1)
+        place = np.int32(plan.place % (n_neurons - n_random))
+        n_added = plan.n_added - plan.n_random + n_random
+        for draw in draws[:n_random]:
+            nets = delete_random_all(nets, rows, options, draw)
+        for _ in range(plan.n_cheapest):
+            nets = delete_all(nets, rows, options, place)
+        for draw in draws[:n_added]:
+            nets = insert_all(nets, rows, options, draw, np.int32(plan.n_candidates))
+        excess = n_added - n_random - plan.n_cheapest
+        steps, before = sum(ROUND_STEPS), np.int32(0)
+        if excess:
+            result, before = self.descend_again(nets, rows, options, ROUND_STEPS[0])
+            nets, steps = result.net, ROUND_STEPS[1]
+            for _ in range(excess):
+                nets = delete_all(nets, rows, options, np.int32(0))
+        result, counts = self.descend_again(nets, rows, options, steps)
+        return _outcome(result, before + counts)
+
+    def descend_again(self, nets, rows, options, n_steps):
+        """Descend from networks whose neurons have changed."""
+        memory = jax.vmap(self.begin)(nets)
+        return self._descend(nets, memory, rows, options, n_steps, ROUND_TOL)
+
+    def _descend(self, nets, memory, rows, options, n_steps, tol):
+        return descend_all(
+            nets,
+            memory,
+            rows,
+            options,
+            np.int32(n_steps),
+            np.asarray(tol, rows.x.dtype),
+            iterate=self.iterate,
+        )
+
+
+def _outcome(result, counts):
+    return Outcome(
+        starts=(result.net, result.memory),
+        losses=np.array(result.loss),
+        n_steps=int(np.max(counts)),
+        rounding=np.array(result.rounding),
+        log=tuple(
+            np.array(a) for a in (result.grad_norm, result.step_size, result.gain_ratio)
+        ),
+    )
+
+
+def draw_sample(rows, options):
+    """Return the rows and the sample that the search looks at."""
+    weight = np.asarray(rows.weight)
+    used = np.flatnonzero(weight > 0)
+    if len(used) <= MANY_ROWS:
+        return Data(rows, rows)
+    rng = np.random.RandomState(int(options.seed))
+    drawn = np.sort(rng.choice(used, SAMPLE_ROWS, replace=False))
+    x, y, weight = (np.asarray(a)[drawn] for a in rows)
+    return Data(rows, Rows(x, y, weight / weight.sum()))
+
+
+# --- one network ---------------------------------------------------------------------
+
+
+def draw_hyperplanes(key, rows, error, n):
+    """Return random hyperplanes through rows drawn by their squared residuals.
+
+    In one dimension a breakpoint at a row; otherwise a hyperplane of random orientation
+    through two rows, which finds a jump along a line as soon as both lie beside it.
+    """
+    d = rows.x.shape[1]
+    dtype = rows.x.dtype
+    key_row, key_normal = jax.random.split(key)
+    mass = jnp.cumsum(jnp.sum(error**2, axis=1))
+    drawn = jax.random.uniform(key_row, (2, n), dtype) * mass[-1]
+    index = jnp.searchsorted(mass, drawn, side="right")
+    first, second = rows.x[jnp.minimum(index, mass.shape[0] - 1)]
+    normal = jax.random.normal(key_normal, (n, d), dtype)
+    if d > 1:
+        along = second - first
+        length2 = jnp.sum(along**2, axis=1, keepdims=True)
+        shift = jnp.sum(normal * along, axis=1, keepdims=True)
+        normal = normal - along * (shift / jnp.where(length2 > 0, length2, 1))
+    bias = -jnp.sum(normal * first, axis=1, keepdims=True)
+    hyperplanes = jnp.concatenate([bias, normal], axis=1)
+    return unit_normals(hyperplanes, jnp.zeros_like(hyperplanes).at[:, 1].set(1))
+
+
+def insert(net, rows, options, draw, n_tried):
+    """Add the neuron whose column lowers the least-squares loss most.
+
+    Parameters
+    ----------
+    net, rows, options
+        With room for one more neuron in ``net``.
+    draw : int
+        Number of the random draw.
+    n_tried : int
+        Number of random hyperplanes among which the best is taken.
+    """
+    n, p = N_CANDIDATES, 1 + net.coef.shape[0]
+    key = jax.random.fold_in(jax.random.key(options.seed), draw)
+    error = map_rows(lambda block: residual(net, block), rows)
+    candidates = draw_hyperplanes(key, rows, error, n)
+
+    def columns(block, error):
+        new = jnp.sqrt(block.weight)[:, None] * hidden_features(candidates, block.x)
+        return new, jnp.concatenate([mass_design(net, block), error], axis=1)
+
+    def products(pair):
+        new, old = columns(*pair)
+        return jnp.sum(new**2, axis=0), old.T @ new
+
+    norm2, cross = sum_rows(products, (rows, error))
+    r = triangular_factor(lambda block: mass_design(net, block), rows)
+    # The residual is orthogonal to the columns of the network already, so only the
+    # norm of a candidate has to be projected.
+    _, s, vt = jnp.linalg.svd(r)
+    inverse = jnp.where(s > 1e-10 * s[0], 1 / jnp.where(s > 0, s, 1), 0)
+    inside2 = jnp.sum((inverse[:, None] * (vt @ cross[:p])) ** 2, axis=0)
+    outside2 = norm2 - inside2
+    new = outside2 > 1e-10 * norm2
+    drop = jnp.sum(cross[p:] ** 2, axis=0)
+    gain = jnp.where(new, drop / jnp.where(new, outside2, 1), -1)
+    best = jnp.argmax(jnp.where(jnp.arange(n, dtype=jnp.int32) < n_tried, gain, -1))
+    slot = jnp.argmin(net.alive)
+    grown = net._replace(
+        hyperplanes=net.hyperplanes.at[slot].set(candidates[best]),
+        alive=net.alive.at[slot].set(True),
+    )
+    return fit_output_layer(grown, rows, options)
+
+
+def delete(net, rows, options, place):
+    """Remove a neuron by the cost of its absence, turning another if that helps.
+
+    Without neuron i the squared loss grows by ``|c_i|^2 / (A^-1)_ii``. The model has no
+    linear term, so a neuron that points the wrong way, relu(-z) = relu(z) - z, makes
+    another carry that linear function; no small move leads out of this. Hence the cost
+    of every deletion is that of the network as it is or with one neuron turned round.
+
+    Parameters
+    ----------
+    net, rows, options
+    place : int
+        0 removes the neuron that costs least, 1 the next, and so on.
+    """
+    n, d = net.hyperplanes.shape[0], net.hyperplanes.shape[1] - 1
+
+    def columns(block):
+        root, design = jnp.sqrt(block.weight)[:, None], mass_design(net, block)
+        parts = [design[:, :1], root * block.x, design[:, 1:], root * block.y]
+        return jnp.concatenate(parts, axis=1)
+
+    # One factor of all columns that occur, so that each cost is a small problem.
+    r = triangular_factor(columns, rows)
+    affine, neurons, target = jnp.split(r, [1 + d, 1 + d + n], axis=1)
+    turned = neurons - affine @ net.hyperplanes.T
+    index = jnp.arange(-1, n, dtype=jnp.int32)  # -1: none is turned
+
+    def costs(j):
+        mixed = jnp.where((index[1:] == j)[None, :], turned, neurons)
+        u, s, vt = jnp.linalg.svd(
+            jnp.concatenate([affine[:, :1], mixed], axis=1), full_matrices=False
+        )
+        factors = filter_factors(s, 0.0, options.rank, options.rank_tol)
+        projected = u.T @ target
+        coef = (vt.T @ (factors[:, None] * projected))[1:]
+        fitted = jnp.sum(jnp.where(factors[:, None] > 0, projected, 0) ** 2)
+        # Columns that depend on others get a large inverse, hence a small cost.
+        tiny = jnp.finfo(s.dtype).tiny
+        floor = jnp.maximum(options.rank_tol * s[0], tiny)
+        inverse = jnp.sum((vt / jnp.maximum(s, floor)[:, None]) ** 2, axis=0)[1:]
+        cost = jnp.sum(coef**2, axis=1) / jnp.maximum(inverse, tiny) - fitted
+        usable = net.alive & ((j < 0) | net.alive[j])
+        return jnp.where(usable, cost, jnp.inf)
+
+    table = jax.vmap(costs)(index)
+    slot = jnp.argsort(jnp.min(table, axis=0))[place]
+    turn = index[jnp.argmin(table[:, slot])]  # the first: a tie turns nothing
+    sign = jnp.where(index[1:] == turn, -1, 1).astype(r.dtype)
+    net = net._replace(hyperplanes=net.hyperplanes * sign[:, None])
+    return _without(net, slot, rows, options)
+
+
+def delete_random(net, rows, options, draw):
+    """Remove a neuron at random."""
+    key = jax.random.fold_in(jax.random.key(options.seed), draw)
+    value = jax.random.uniform(key, net.alive.shape, net.coef.dtype)
+    slot = jnp.argmin(jnp.where(net.alive, value, jnp.inf))
+    return _without(net, slot, rows, options)
+
+
+def _without(net, slot, rows, options):
+    pruned = net._replace(alive=net.alive.at[slot].set(False))
+    return fit_output_layer(pruned, rows, options)
+
+
+def descend(net, memory, rows, options, n_steps, tol, *, iterate):
+    """At most ``n_steps`` iterations, to a relative decrease of ``tol``.
+
+    Returns
+    -------
+    result : Iterate
+        Of the last iteration.
+    count : int
+        Number of iterations.
+    """
+
+    def going(carry):
+        result, count = carry
+        falling = result.decrease > tol * result.loss
+        return falling & ~result.rounding & (count < n_steps)
+
+    def again(carry):
+        result, count = carry
+        return iterate(result.net, result.memory, rows, options), count + 1
+
+    first = iterate(net, memory, rows, options)
+    return lax.while_loop(going, again, (first, jnp.int32(1)))
+
+
+# --- all starts, side by side --------------------------------------------------------
+
+
+@jax.jit
+def initialise_all(nets, rows, options):
+    """Fit the output layers of initial networks; also return the losses."""
+    return jax.vmap(lambda net: sggn.initialise(net, rows, options))(nets)
+
+
+@partial(jax.jit, static_argnames="iterate")
+def descend_all(nets, memory, rows, options, n_steps, tol, *, iterate):
+    """:func:`descend` for all networks."""
+
+    def run(net, memory):
+        return descend(net, memory, rows, options, n_steps, tol, iterate=iterate)
+
+    return jax.vmap(run)(nets, memory)
+
+
+@jax.jit
+def insert_all(nets, rows, options, draws, n_tried):
+    """:func:`insert` for all networks, each with a draw of its own."""
+    return jax.vmap(lambda net, k: insert(net, rows, options, k, n_tried))(nets, draws)
+
+
+@jax.jit
+def delete_all(nets, rows, options, place):
+    """:func:`delete` for all networks."""
+    return jax.vmap(lambda net: delete(net, rows, options, place))(nets)
+
+
+@jax.jit
+def delete_random_all(nets, rows, options, draws):
+    """:func:`delete_random` for all networks, each with a draw of its own."""
+    return jax.vmap(lambda net, k: delete_random(net, rows, options, k))(nets, draws)
+
+
+# --- sizes ---------------------------------------------------------------------------
+
+
+class DenseSizes:
+    """Networks of growing or of falling size, for the choice of one.
+
+    Parameters
+    ----------
+    rows, options
+    start : ndarray of shape (n, 1 + d), default=None
+        Hyperplanes of the first network. If None, it has one neuron, the best of some.
+    """
+
+    def __init__(self, rows, options, start=None):
+        self.engine = DenseEngine(joint)
+        self.rows, self.options = rows, options
+        n_first = 0 if start is None else len(start)
+        self.most = max(32, n_first)
+        hyperplanes = np.zeros((1, self.most, rows.x.shape[1] + 1), rows.x.dtype)
+        hyperplanes[:, :, 1] = 1
+        if start is not None:
+            hyperplanes[0, :n_first] = start
+        q = rows.y.shape[1]
+        first = ShallowReLU(
+            hyperplanes,
+            np.zeros((1, self.most, q), rows.x.dtype),
+            np.zeros((1, q), rows.x.dtype),
+            np.arange(self.most)[None] < n_first,
+        )
+        self.nets, _ = initialise_all(first, rows, options)
+        self.draw = 0
+        self._add(0 if n_first else 1)
+
+    def _add(self, count):
+        for _ in range(count):
+            draw, n_tried = np.array([self.draw], np.int32), np.int32(N_CANDIDATES)
+            self.nets = insert_all(self.nets, self.rows, self.options, draw, n_tried)
+            self.draw += 1
+        self._descend()
+
+    def _descend(self):
+        result, _ = self.engine.descend_again(
+            self.nets, self.rows, self.options, ROUND_STEPS[1]
+        )
+        self.nets, self.loss = result.net, result.loss[0]
+
+    def grow(self):
+        """Double the number of neurons."""
+        self._add(int(np.sum(self.nets.alive)))
+
+    def prune(self):
+        """Delete the neuron that matters least."""
+        self.nets = delete_all(self.nets, self.rows, self.options, np.int32(0))
+        self._descend()
+
+    def candidate(self):
+        """Return hyperplanes of shape (size, 1 + d), loss and number of parameters."""
+        alive = np.array(self.nets.alive[0])
+        hyperplanes = np.array(self.nets.hyperplanes[0])[alive]
+        n, width = hyperplanes.shape
+        # A hyperplane has one length less than numbers.
+        parameters = n * (width - 1) + self.nets.coef.shape[2] * (1 + n)
+        return hyperplanes, float(self.loss), parameters

@@ -1,0 +1,118 @@
+"""A fitted network: predictions, attributes in the user's units, standard errors."""
+
+import numpy as np
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu.interval_sums import SortedRows
+from sklearn_gn.shallow_relu.network import ShallowReLU
+from sklearn_gn.shallow_relu.segments import condense_rows, fitted_breakpoints
+from sklearn_gn.shallow_relu.sggn import finish, spectra
+from sklearn_gn.shallow_relu.uncertainty import posterior, prediction_deviations
+
+_BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
+_DEVIATION_ROWS = 2048  # of standard deviations, which take the tangent space
+
+
+def predict_scaled(net, z):
+    """Return predictions of shape (m, q), in float64 and in scaled units."""
+    y = np.empty((len(z), net.coef.shape[1]))
+    for start in range(0, len(z), _BATCH_ROWS):
+        rows = slice(start, start + _BATCH_ROWS)
+        y[rows] = hidden_features(net.hyperplanes, z[rows]) @ net.coef + net.intercept
+    return y
+
+
+def hidden_features(hyperplanes, z):
+    """Return the features of shape (m, n), in scaled units."""
+    return np.maximum(hyperplanes[:, 0] + z @ hyperplanes[:, 1:].T, 0)
+
+
+def prediction_errors(found, net, slots, z):
+    """Return standard errors of predictions of shape (m, q), in scaled units.
+
+    Parameters
+    ----------
+    found : Posterior
+    net : ShallowReLU
+    slots : ndarray of int
+        Numbers of the active neurons.
+    z : ndarray of shape (m, d)
+    """
+    active = _active_network(net, slots)
+    std = np.empty((len(z), net.coef.shape[1]))
+    for start in range(0, len(z), _DEVIATION_ROWS):
+        rows = slice(start, start + _DEVIATION_ROWS)
+        std[rows] = prediction_deviations(found, active, z[rows])
+    return std
+
+
+def fitted_attributes(net, data, scaling, options, *, n_effective, device):
+    """Return the fitted attributes of a network, by name.
+
+    Parameters
+    ----------
+    net : ShallowReLU
+        As the solver left it, in scaled units.
+    data : Rows or SortedRows
+        All rows, those of one feature sorted.
+    scaling : Scaling
+    options : FitOptions
+    n_effective : float
+        Sum of the sample weights.
+    device : str or None
+    """
+    with backend.scope(net.coef.dtype, device):
+        if isinstance(data, SortedRows):
+            rows, mean_square = condense_rows(net, data)
+            size = backend.row_bucket(len(rows.x))
+            rows = Rows(*(backend.pad_rows(a, size) for a in rows))
+        else:
+            rows = data
+            error = predict_scaled(net, rows.x) - rows.y
+            mean_square = rows.weight.astype(np.float64) @ error**2
+        net = backend.to_numpy(finish(net))
+        gram, mass = backend.to_numpy(spectra(net, rows, options.active_tol))
+    size = np.linalg.norm(net.coef, axis=1)
+    active = net.alive & (size > 0) & (size >= options.active_tol * size.max())
+    slots = np.flatnonzero(active)
+    scaled = net.hyperplanes[slots].astype(np.float64)
+    hyperplanes, factor = scaling.hyperplanes_to_user(scaled)
+    penalty = float(options.alpha) * np.sum(net.coef.astype(np.float64) ** 2)
+    loss = 0.5 * float(np.sum(mean_square) + penalty)
+    attributes = {
+        "_network": (net, scaling),
+        "_active_slots": slots,
+        "_n_features_out": len(slots),
+        "active_": active[net.alive],
+        "hyperplanes_": hyperplanes,
+        "coef_": (net.coef[slots].T * scaling.y_scale) * factor,
+        "intercept_": net.intercept * scaling.y_scale + scaling.y_center,
+        "gram_spectrum_": gram[: hyperplanes.size],
+        "mass_spectrum_": mass[: 1 + len(slots)],
+        # The scale may be infinite.
+        "loss_": loss * scaling.loss_scale if loss > 0 else 0.0,
+    }
+    # All slots, so that the shapes do not depend on how many are active.
+    net = _active_network(net, slots)
+    rows = Rows(*(np.asarray(a, np.float64) for a in rows))
+    with backend.scope("float64", device):
+        found = posterior(net, rows, mean_square, n_effective)
+        if rows.x.shape[1] == 1:
+            knots, std = fitted_breakpoints(net, rows, found.pooled)
+            attributes |= {
+                "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
+                "breakpoint_std_": std * scaling.x_scale[0],
+            }
+    return {**attributes, "_posterior": found}
+
+
+def _active_network(net, slots):
+    """Return the network in float64, only its active neurons alive."""
+    active = np.zeros(len(net.alive), dtype=bool)
+    active[slots] = True
+    coef = np.where(active[:, None], net.coef, 0).astype(np.float64)
+    hyperplanes, intercept = (
+        a.astype(np.float64) for a in (net.hyperplanes, net.intercept)
+    )
+    return ShallowReLU(hyperplanes, coef, intercept, active)

@@ -1,0 +1,108 @@
+"""The units of a fit, and hyperplanes in them."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.core.scaling import moments
+
+_FAR = 1e100  # largest feature, in units of the training data
+_FAR_HYPERPLANE = 1e8  # largest distance of a hyperplane, in the same units
+
+
+class Scaling(NamedTuple):
+    """Features and targets of a fit: the targets have mean 0 and size 1.
+
+    One feature is mapped to [-1, 1]; several are standardised, which is the metric in
+    which |w| = 1 and steps are damped: a range would be that of the outliers. One
+    factor serves all targets, so that the loss is the user's up to that factor.
+    """
+
+    x_center: np.ndarray
+    x_scale: np.ndarray
+    y_center: np.ndarray
+    y_scale: float
+
+    @classmethod
+    def of(cls, X, y, weight):
+        """Return the units of weighted data, X of shape (m, d), y of shape (m, q)."""
+        center, scale = _range(X) if X.shape[1] == 1 else moments(X, weight)
+        y_center = weight @ y
+        y_scale = np.max(np.abs(y - y_center))
+        return cls(
+            x_center=center,
+            x_scale=scale,
+            y_center=y_center,
+            y_scale=y_scale if y_scale > 0 else 1.0,
+        )
+
+    def x(self, X):
+        """Return features in these units, bounded: infinities have no differences."""
+        with np.errstate(over="ignore"):
+            return np.clip((X - self.x_center) / self.x_scale, -_FAR, _FAR)
+
+    def y(self, y):
+        """Return targets in these units."""
+        return (y - self.y_center) / self.y_scale
+
+    @property
+    def loss_scale(self):
+        """Factor from losses in these units to the user's; it may be 0 or infinite."""
+        with np.errstate(over="ignore"):
+            return float(np.square(np.float64(self.y_scale)))
+
+    def hyperplanes_to_scaled(self, hyperplanes):
+        """Return hyperplanes of the user's units in these, ``|w| = 1``.
+
+        Those far from all data are moved to where they are as good: the rounding errors
+        of their hidden features would exceed the other features.
+        """
+        # Products may leave the range of floats, quotients of them need not: hence
+        # mantissas and exponents, relative to the largest component of the normal.
+        b, w = hyperplanes[:, :1], hyperplanes[:, 1:]
+        (w, ew), (s, es), (c, ec), (b, eb) = map(
+            np.frexp, (w, self.x_scale, self.x_center, b)
+        )
+        exponent = np.where(w != 0, ew + es, np.iinfo(ew.dtype).min)
+        largest = exponent.max(axis=1, keepdims=True)
+        normal = np.ldexp(w * s, np.where(w != 0, exponent - largest, 0))
+        with np.errstate(over="ignore", under="ignore"):
+            terms = np.ldexp(np.c_[b, w * c], np.c_[eb, ew + ec] - largest)
+        bound = np.finfo(float).max / (1 + terms.shape[1])
+        bias = np.sum(np.clip(terms, -bound, bound), axis=1, keepdims=True)
+        rows = np.concatenate([bias, normal], axis=1) / row_norms(normal)
+        rows[:, 0] = np.clip(rows[:, 0], -_FAR_HYPERPLANE, _FAR_HYPERPLANE)
+        return rows
+
+    def hyperplanes_to_user(self, hyperplanes):
+        """Return hyperplanes of these units in the user's, ``|w| = 1``.
+
+        Returns
+        -------
+        hyperplanes : ndarray of shape (n, 1 + d)
+        factor : ndarray of shape (n,)
+            What the rescaling to ``|w| = 1`` takes out.
+        """
+        # Relative to the smallest scale, so that no ratio of scales can overflow.
+        unit = self.x_scale.min()
+        normal = hyperplanes[:, 1:] * (unit / self.x_scale)
+        bias = hyperplanes[:, 0] * unit - normal @ self.x_center
+        norm = row_norms(normal)
+        rows = np.concatenate([bias[:, None], normal], axis=1) / norm
+        return rows, norm[:, 0] / unit
+
+
+def _range(X):
+    """Centre and half length of the range; 1 for what is constant."""
+    low, high = X.min(axis=0), X.max(axis=0)
+    center = low / 2 + high / 2
+    # Rounded as the features are, so that none leaves [-1, 1].
+    half = np.maximum(high - center, center - low)
+    return center, np.where(half > 0, half, 1.0)
+
+
+def row_norms(normal):
+    """Return Euclidean norms of rows, of shape (n, 1), without under- or overflow."""
+    largest = np.max(np.abs(normal), axis=1, keepdims=True)
+    largest = np.where(largest > 0, largest, 1.0)
+    return largest * np.linalg.norm(normal / largest, axis=1, keepdims=True)
