@@ -61,9 +61,9 @@ class BreakpointDisplay(Display):
     >>> import numpy as np
     >>> from sklearn_gn import ShallowReLURegressor
     >>> from sklearn_gn.plotting import BreakpointDisplay
-    >>> X = np.linspace(0, 1, 101)[:, None]
+    >>> X = np.linspace(0, 1, 61)[:, None]
     >>> y = np.abs(X[:, 0] - 0.25)
-    >>> model = ShallowReLURegressor(n_neurons=2, random_state=0).fit(X, y)
+    >>> model = ShallowReLURegressor(n_neurons=3, random_state=0).fit(X, y)
     >>> display = BreakpointDisplay.from_estimator(model, X, y)
     >>> bool(np.any(np.isclose(display.breaks, 0.25)))
     True

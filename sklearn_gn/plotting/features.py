@@ -75,7 +75,7 @@ class FeatureDisplay(Display):
     >>> import numpy as np
     >>> from sklearn_gn import VarProNetClassifier
     >>> from sklearn_gn.plotting import FeatureDisplay
-    >>> X = np.random.default_rng(0).uniform(-1, 1, (200, 2))
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (120, 2))
     >>> inside = np.sum(X**2, axis=1) < 0.5
     >>> model = VarProNetClassifier(hidden_layer_sizes=(4, 2), random_state=0)
     >>> display = FeatureDisplay.from_estimator(model, X, inside, iterations=(0, 1, 3))
