@@ -16,6 +16,7 @@ from sklearn.base import clone
 from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compile_seconds, timed_fit
 from sklearn_gn import PINNSolver
+from sklearn_gn.pde import Problem
 
 MARKS = (60, 100, 120, 300, 600, 1800)  # seconds at which the error is reported
 MOST_SCORED = 10_000  # points of the error on the way
@@ -55,11 +56,17 @@ def paper(error, seconds, method="D-NGD"):
     return {method: [{"error": error, "seconds": seconds}]}
 
 
+def problem_of(solver):
+    """The problem to solve, the last one of a sequence."""
+    problem = solver.problem
+    return problem if isinstance(problem, Problem) else problem[-1]
+
+
 def described(case):
     """The equation, its domain and its data, the network, and the points."""
-    solver = case.solver
-    hidden, n_outputs = solver.hidden_layer_sizes, len(solver.problem.outputs)
-    network = "-".join(map(str, (solver.problem.n_inputs, *hidden, n_outputs)))
+    solver, problem = case.solver, problem_of(case.solver)
+    hidden, n_outputs = solver.hidden_layer_sizes, len(problem.outputs)
+    network = "-".join(map(str, (problem.n_inputs, *hidden, n_outputs)))
     renewed = {
         None: "fixed",
         1: "new ones every iteration",
@@ -141,13 +148,14 @@ class Recorder:
 
 def short(solver):
     """One that compiles what a fit needs: an iteration of every stage, then two."""
-    stages = [(problem, 1) for problem, _ in solver.curriculum]
-    return clone(solver).set_params(
-        curriculum=stages,
-        single_precision_iter=min(solver.single_precision_iter, 1),
-        max_iter=len(stages) + 2,
-        tol=0.0,
-    )
+    stages = []
+    if not isinstance(solver.problem, Problem):
+        stages = [(problem, 1) for problem, _ in solver.problem[:-1]]
+    copy = clone(solver).set_params(max_iter=len(stages) + 2, tol=0.0)
+    if stages:
+        copy.set_params(problem=[*stages, problem_of(solver)])
+    n_single = getattr(solver.solver, "single_precision_iter", 0)
+    return copy.set_params(solver__single_precision_iter=1) if n_single else copy
 
 
 def recorded_fit(solver, score, seconds, seed):
@@ -208,7 +216,7 @@ def seed_run(case, full, score, seed):
     }
     if len(full.outputs) > 1:
         each = model.relative_error(multioutput="raw_values")
-        names = (f"error_{name}" for name in case.solver.problem.outputs)
+        names = (f"error_{name}" for name in problem_of(case.solver).outputs)
         known = zip(names, each, strict=True)
         figures |= {name: error for name, error in known if not math.isnan(error)}
     last = points[-1]
@@ -225,7 +233,7 @@ def seed_run(case, full, score, seed):
 def run_case(name, case, seeds):
     """The answer of a case."""
     progress(f"--- {name}")
-    problem = case.solver.problem
+    problem = problem_of(case.solver)
     full = Scorer(problem, case.outputs)
     score = Scorer(problem, case.outputs, MOST_SCORED)
     compiling = compile_seconds(short(case.solver), None, None)

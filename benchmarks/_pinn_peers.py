@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks._pinn import Scorer
+from benchmarks._pinn import Scorer, problem_of
 from benchmarks._report import progress
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +62,7 @@ def batches_of(recorder):
 
 def run_peer(directory, peer, solver, recorder, seed, seconds):
     """The result of a script, or None where it failed."""
-    score = Scorer(solver.problem, ("u", "v"))
+    score = Scorer(problem_of(solver), ("u", "v"))
     interior, boundary = batches_of(recorder)
     with tempfile.TemporaryDirectory() as folder:
         points = Path(folder, "points.npz")

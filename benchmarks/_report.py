@@ -85,10 +85,19 @@ def progress(*words):
 def settings(estimator):
     """Parameters that differ from the defaults; objects as text."""
     defaults = type(estimator)().get_params(deep=False)
-    return {
-        name: value if isinstance(value, PLAIN) else repr(value)
+    changed = {
+        name: value
         for name, value in estimator.get_params(deep=False).items()
         if value != defaults[name]
+    }
+    return as_text(changed)
+
+
+def as_text(words):
+    """The same parameters with objects as text."""
+    return {
+        name: value if isinstance(value, PLAIN) else repr(value)
+        for name, value in words.items()
     }
 
 

@@ -40,6 +40,7 @@ from benchmarks._varpro import (
 )
 from sklearn_gn import VarProNetRegressor
 from sklearn_gn.networks import MLP, NeuralODE
+from sklearn_gn.solvers import Adam, FullGN, GNvpro, LBFGSvpro
 
 ALPHA = 1e-7
 ADAM_RATES = (1e-3, 3e-3, 1e-2)
@@ -100,9 +101,14 @@ class Plan(NamedTuple):
 def quick_plan(plan, seconds):
     """The same in small."""
     network = NeuralODE(width=4, n_cells=2, n_levels=2)
-    small = {"rank": 5, "batch_size": 16, "network": MLP((8,))}
 
     def smaller(words):
+        solver = clone(words["solver"])
+        if solver.batch_size is not None:
+            solver.set_params(batch_size=16)
+        small = {"network": MLP((8,)), "solver": solver}
+        if words["rank"] is not None:
+            small["rank"] = 5
         return {name: small.get(name, value) for name, value in words.items()}
 
     return plan._replace(
@@ -111,7 +117,7 @@ def quick_plan(plan, seconds):
         units=60,
         seconds=seconds or 0.5,
         adam_batches=(16,),
-        batches=smaller(plan.batches),
+        batches=smaller(plan.batches) if plan.batches else plan.batches,
         timed={name: smaller(words) for name, words in plan.timed.items()},
     )
 
@@ -136,8 +142,6 @@ def regressor(plan, solver, **words):
         "network": plan.network,
         "rank": plan.rank,
         "alpha": ALPHA,
-        "alpha_output": ALPHA,
-        "batch_size": None,
         "tol": 0.0,
     }
     return VarProNetRegressor(solver=solver, **{**usual, **words})
@@ -149,24 +153,25 @@ def regressor(plan, solver, **words):
 def work_methods(plan, n_rows):
     krylov = krylov_cost(plan.rank)
     rates = tuple(
-        {"learning_rate": rate, "batch_size": size}
+        {"solver": Adam(learning_rate=rate, batch_size=size)}
         for rate, size in product(ADAM_RATES, plan.adam_batches)
     )
-    gnvpro = regressor(plan, "gnvpro", curvature_solver="krylov")
+    gnvpro = regressor(plan, GNvpro(curvature="krylov", batch_size=None))
     methods = {"gnvpro": Method(gnvpro, plan.units, krylov)}
     if plan.batches:
-        share = plan.batches["batch_size"] / n_rows
+        share = plan.batches["solver"].batch_size / n_rows
         batches = clone(gnvpro).set_params(**plan.batches)
         cost = share * krylov_cost(batches.rank)
         methods = {
             "gnvpro": Method(batches, plan.units, cost),
             "gnvpro_all_rows": methods["gnvpro"],
         }
-    lbfgs = regressor(plan, "lbfgs_vpro")
-    adam = regressor(plan, "adam")
+    gn = regressor(plan, FullGN(batch_size=None))
+    lbfgs = regressor(plan, LBFGSvpro())
+    adam = regressor(plan, Adam())
     return {
         **methods,
-        "gn": Method(regressor(plan, "gn"), plan.units, krylov),
+        "gn": Method(gn, plan.units, krylov),
         "lbfgs_vpro": Method(lbfgs, plan.units, LBFGS_COST),
         "adam": Method(adam, 2 * plan.units, EPOCH_COST, rates),
     }
@@ -241,7 +246,7 @@ def time_problem(problem, plan, seeds):
 def timed_runs(name, problem, plan, seeds):
     """The answer of GNvpro with the words of that name, and its curve."""
     words = {"early_stopping": True, "n_iter_no_change": NO_END, **plan.timed[name]}
-    estimator = regressor(plan, "gnvpro", **words)
+    estimator = regressor(plan, **words)
     watch = problem.watch(estimator)
     compiling = compile_seconds(short(estimator), *problem.train, **watch)
     estimator.set_params(max_iter=iterations_for(estimator, problem, plan.seconds))

@@ -19,7 +19,9 @@ from sklearn.base import BaseEstimator, clone
 from benchmarks._report import progress, settings, summary
 from benchmarks._timing import compile_seconds, timed_fit
 from sklearn_gn.core import backend
-from sklearn_gn.varpro import gnvpro
+from sklearn_gn.varpro import gnvpro, inner
+from sklearn_gn.varpro.batches import current_batch
+from sklearn_gn.varpro.problem import features
 
 TUNING_SHARE = 0.25  # of the budget, for fits that compare variants
 MOST_FITS = 4  # to find the number of iterations that a budget allows
@@ -113,7 +115,7 @@ class Recorder:
         self.score, self.until, self.every = score, until, every
         self.points, self.nets = [], []
         self.judged = []  # whether all rows judged a network, where batches made it
-        self.rows = self.options = None
+        self.rows = self.settings = None
         self.trials_per_step = 0.0  # of GNvpro
         self._spent = 0.0
 
@@ -141,7 +143,7 @@ class Recorder:
             self.points.append({**point, **self.score(fitted_estimator)})
             self.nets.append(run.final_state.net)
             self.judged.append(row.get("judged", True))
-            self.rows, self.options = run.rows, run.options
+            self.rows, self.settings = run.rows, run.options
         self._spent += time.perf_counter() - begun
         return self.until(point)
 
@@ -330,13 +332,13 @@ def add_standing(answers, reference, figure, standing):
 
 
 @partial(jax.jit, static_argnames="model")
-def _inner_solution(model, z, rows, alpha_output, start):
+def _inner_solution(model, z, rows, penalty, start):
     if model.loss == "squared":
-        return gnvpro.solve_squares(z, rows, alpha_output)
-    return gnvpro.solve_entropy(model, z, rows, alpha_output, start)
+        return inner.solve_squares(z, rows, penalty)
+    return inner.solve_entropy(model, z, rows, penalty, start)
 
 
-_features = jax.jit(gnvpro.features, static_argnames="model")
+_features = jax.jit(features, static_argnames="model")
 
 
 def inner_seconds(recorder, dtype):
@@ -348,7 +350,7 @@ def inner_seconds(recorder, dtype):
     that are not recorded are taken for average ones, as is the first, whose start is
     not.
     """
-    nets, options = recorder.nets, recorder.options
+    nets, told = recorder.nets, recorder.settings
     trials = recorder.trials_per_step
     seconds = []
     with backend.scope(dtype):
@@ -356,8 +358,8 @@ def inner_seconds(recorder, dtype):
         for before, net, point, judged in zip(
             nets[:-1], nets[1:], recorder.points[1:], recorder.judged[1:], strict=True
         ):
-            batch, _ = gnvpro.current_batch(rows, options, point["iteration"] - 1)
-            solve = partial(_timed_solution, options, batch)
+            batch, _ = current_batch(rows, told, point["iteration"] - 1)
+            solve = partial(_timed_solution, told, batch)
             output, first = solve(before.theta, before.output)
             _, again = solve(before.theta, output)
             found, trial = solve(net.theta, output)
@@ -365,7 +367,7 @@ def inner_seconds(recorder, dtype):
             if batch is not rows:
                 spent += first
             if batch is not rows and judged:
-                spent += _timed_solution(options, rows, net.theta, found)[1]
+                spent += _timed_solution(told, rows, net.theta, found)[1]
             seconds.append(spent)
     return np.mean(seconds) * recorder.points[-1]["iteration"] if seconds else 0.0
 
@@ -377,12 +379,11 @@ def add_inner_share(method, recorders, dtype):
     method["summary"] = summary(method["runs"])
 
 
-def _timed_solution(options, rows, theta, start):
+def _timed_solution(told, rows, theta, start):
     """The solution of an inner problem, and its seconds without compilation."""
-    z = _features(options.model, theta, rows.x)
-    solve = partial(
-        _inner_solution, options.model, z, rows, options.alpha_output, start
-    )
+    z = _features(told.model, theta, rows.x)
+    penalty = told.penalties.output
+    solve = partial(_inner_solution, told.model, z, rows, penalty, start)
     jax.block_until_ready(solve())
     begun = time.perf_counter()
     output, _ = jax.block_until_ready(solve())

@@ -23,7 +23,6 @@ from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compile_seconds, stages, timed_fit
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.core import backend
-from sklearn_gn.core.affine import AffineHead
 from sklearn_gn.softmax_head.algorithms import ALGORITHMS
 from sklearn_gn.softmax_head.baselines import (
     adam_epoch,
@@ -31,7 +30,10 @@ from sklearn_gn.softmax_head.baselines import (
     sgn_epoch,
     sgn_start,
 )
-from sklearn_gn.softmax_head.fgn import Options, Rows, fgn_epoch
+from sklearn_gn.softmax_head.fgn import fgn_epoch
+from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
+from sklearn_gn.softmax_head.minibatch import step_settings
+from sklearn_gn.solvers import FGN, SGN, Adam
 
 ALPHA = 1e-3
 GAPS = ("1e-4", "1e-8")  # relative distances from the minimum, and names of figures
@@ -90,7 +92,7 @@ def methods(alpha, n):
 
     head = partial(FGNSoftmaxHead, alpha=alpha, tol=0.0, random_state=0)
     rates = [
-        head(solver="adam", learning_rate=rate, batch_size=512) for rate in ADAM_RATES
+        head(solver=Adam(learning_rate=rate, batch_size=512)) for rate in ADAM_RATES
     ]
     float32 = head(solver="fgn_newton", dtype="float32")
     return {
@@ -554,10 +556,15 @@ def data_sets(args):
 CARS_BATCH = 128
 CARS_HORIZON = 12.0  # seconds of training that every method gets
 CARS_GRID = 200
-CARS_METHODS = {
-    "adam": (adam_epoch, adam_start, 3e-4),
-    "sgn": (sgn_epoch, sgn_start, 0.1),
-    "fgn": (fgn_epoch, lambda net: None, 0.1),
+CARS_METHODS = {  # epoch, what it carries at first, solver object, further arguments
+    "adam": (adam_epoch, adam_start, Adam(learning_rate=3e-4), {}),
+    "sgn": (sgn_epoch, sgn_start, SGN(), {"cg_iterations": np.int32(5)}),
+    "fgn": (
+        fgn_epoch,
+        lambda net: None,
+        FGN(),
+        {"n_competitors": 0, "cg_iterations": 5},
+    ),
 }
 CARS_NOTES = (
     "cars_like: the sizes and settings of the paper's Cars196 experiment on generated "
@@ -572,30 +579,28 @@ CARS_NOTES = (
 
 def cars_curve(name, split, seed, horizon):
     """Seconds, accuracy and cross-entropy on the test rows after every epoch."""
-    epoch, start, rate = CARS_METHODS[name]
+    epoch, start, solver, arguments = CARS_METHODS[name]
     n, d = split.X_train.shape
     order = np.random.RandomState(seed).permutation(n)
     n_batches = -(-n // CARS_BATCH)
     order = np.append(order, order[: n_batches * CARS_BATCH - n])
     one = np.float32(1)
-    rows = Rows(
+    rows = BatchedRows(
         split.X_train[order].astype(np.float32),
         split.y_train[order].astype(np.int32),
         np.full(len(order), one / n),
         np.int32(n),
         np.int32(n_batches),
     )
-    options = Options(
+    options = HeadOptions(
         alpha=0 * one,
-        damping=one,
+        damping=1.0,
+        rank=None,
         intercept=one,
-        learning_rate=np.float32(rate),
         tol=0 * one,
-        rank=np.int32(0),
-        batch_size=np.int32(CARS_BATCH),
-        cg_iterations=np.int32(5),
-        shuffle=np.bool_(False),
+        batch_size=CARS_BATCH,
         seed=np.int32(seed),
+        solver=solver,
     )
     points = []
     with backend.scope("float32"):
@@ -603,20 +608,25 @@ def cars_curve(name, split, seed, horizon):
             np.zeros((d, split.n_classes), np.float32),
             np.zeros(split.n_classes, np.float32),
         )
-        solver = ALGORITHMS[name]
         seconds = []
         for _ in range(2):  # the first time compiles
             begun = time.perf_counter()
-            data = jax.block_until_ready(solver.prepare(rows, options))
+            data = ALGORITHMS[name].prepare(rows, options)
+            jax.block_until_ready(data)
             seconds.append(time.perf_counter() - begun)
         used = seconds[-1]
-        step = partial(epoch, data=data, options=options)
-        sizes = {"batch_size": CARS_BATCH, "rank": 0, "cg_iterations": 5}
+        step = partial(
+            epoch,
+            data=data,
+            settings=step_settings(options),
+            batch_size=CARS_BATCH,
+            **arguments,
+        )
         net, memory = zero, start(zero)
-        jax.block_until_ready(step(net, memory, **sizes))
+        jax.block_until_ready(step(net, memory))
         while used < horizon:
             begun = time.perf_counter()
-            net, memory = jax.block_until_ready(step(net, memory, **sizes))
+            net, memory = jax.block_until_ready(step(net, memory))
             used += time.perf_counter() - begun
             logits = split.X_test @ np.asarray(net.weight, np.float64) + np.asarray(
                 net.bias
@@ -662,7 +672,7 @@ def run_cars(split, seeds, horizon):
             final = {"accuracy": accuracy[-1], "cross_entropy": entropy[-1]}
             runs.append({"seed": seed, **final, "best": accuracy.max(), **goals})
         methods[name] = {
-            "settings": {"learning_rate": CARS_METHODS[name][2]},
+            "settings": {"learning_rate": CARS_METHODS[name][2].learning_rate},
             "curves": {
                 "seconds": grid.tolist(),
                 "accuracy_mean": means[name].tolist(),

@@ -16,16 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks._report import summary, target
+from sklearn_gn import solvers
 from sklearn_gn.core import backend
-from sklearn_gn.core.affine import AffineHead
-from sklearn_gn.core.softmax import dropped, kept, margins, traces
+from sklearn_gn.core.multinomial import margins
 from sklearn_gn.softmax_head.baselines import (
     adam_epoch,
     adam_start,
     sgn_epoch,
     sgn_start,
 )
-from sklearn_gn.softmax_head.fgn import FGN, Options, Rows, feature_grams, fgn_epoch
+from sklearn_gn.softmax_head.curvature import dropped_part, retained_part, traces
+from sklearn_gn.softmax_head.fgn import FGN, fgn_epoch
+from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
+from sklearn_gn.softmax_head.minibatch import feature_grams, step_settings
 
 ROUNDS = 10  # in which the methods take turns
 WARM_UP = 2  # rounds before them
@@ -79,25 +82,33 @@ QUICK = Sizes(2048, 128, 64, (2, 16, 128), 200, 200)
 
 # --- (a) seconds per step ------------------------------------------------------------
 
-METHODS = {  # epoch, what it carries at first, learning rate
-    "adam": (adam_epoch, adam_start, 3e-4),
-    "fgn": (fgn_epoch, lambda net: None, 0.1),
-    "sgn": (sgn_epoch, sgn_start, 0.1),
+METHODS = {  # epoch, what it carries at first, solver object, further arguments
+    "adam": (adam_epoch, adam_start, solvers.Adam(learning_rate=3e-4), {}),
+    "fgn": (
+        fgn_epoch,
+        lambda net: None,
+        solvers.FGN(),
+        {"n_competitors": 0, "cg_iterations": CG_ITERATIONS},
+    ),
+    "sgn": (
+        sgn_epoch,
+        sgn_start,
+        solvers.SGN(),
+        {"cg_iterations": np.int32(CG_ITERATIONS)},
+    ),
 }
 
 
-def options_of(learning_rate, batch_size):
-    return Options(
+def options_of(solver, batch_size):
+    return HeadOptions(
         alpha=np.float32(0),
-        damping=np.float32(1),
+        damping=1.0,
+        rank=None,
         intercept=np.float32(1),
-        learning_rate=np.float32(learning_rate),
         tol=np.float32(0),
-        rank=np.int32(0),
-        batch_size=np.int32(batch_size),
-        cg_iterations=np.int32(CG_ITERATIONS),
-        shuffle=np.bool_(False),
+        batch_size=batch_size,
         seed=np.int32(0),
+        solver=solver,
     )
 
 
@@ -105,20 +116,20 @@ class Stepper:
     """A compiled method, its data and how far it has come."""
 
     def __init__(self, method, n_classes, data, batch_size):
-        epoch, start, rate = METHODS[method]
+        epoch, start, solver, arguments = METHODS[method]
         n_columns = 1 if n_classes == 2 else n_classes
         net = AffineHead(
             jnp.zeros((data.rows.x.shape[1], n_columns)), jnp.zeros(n_columns)
         )
         self.carry = net, start(net)
-        self.data, self.options = data, options_of(rate, batch_size)
-        static = {
-            "batch_size": batch_size,
-            "rank": int(self.options.rank),
-            "cg_iterations": CG_ITERATIONS,
-        }
+        self.data = data
+        self.settings = step_settings(options_of(solver, batch_size))
+        # Static arguments are compiled in, the others given at each call.
+        self.traced = {k: v for k, v in arguments.items() if isinstance(v, np.generic)}
         begin = time.perf_counter()
-        lowered = epoch.lower(*self.carry, data, self.options, **static)
+        lowered = epoch.lower(
+            *self.carry, data, self.settings, batch_size=batch_size, **arguments
+        )
         self.compiled = lowered.compile()
         self.compile_seconds = time.perf_counter() - begin
 
@@ -127,7 +138,7 @@ class Stepper:
         rows = self.data.rows._replace(n_batches=np.int32(n_steps))
         data = self.data._replace(rows=rows)
         begin = time.perf_counter()
-        self.carry = self.compiled(*self.carry, data, self.options)
+        self.carry = self.compiled(*self.carry, data, self.settings, **self.traced)
         jax.block_until_ready(self.carry)
         return (time.perf_counter() - begin) / n_steps
 
@@ -151,7 +162,7 @@ def labelled(x, n_classes, sizes):
     """The features with labels, all classes alike."""
     n = sizes.n_rows
     label = np.random.default_rng(1).permutation(n) % n_classes
-    return Rows(
+    return BatchedRows(
         x=x,
         label=label.astype(np.int32),
         weight=np.full(n, 1 / n, np.float32),
@@ -173,7 +184,7 @@ def timed_grams(x, batch_size):
 def time_steps(x, grams, gram_seconds, n_classes, sizes):
     """All methods on one number of classes."""
     b = sizes.batch_size
-    own = FGN.prepare(labelled(x, n_classes, sizes), options_of(0.1, b))
+    own = FGN.prepare(labelled(x, n_classes, sizes), options_of(solvers.FGN(), b))
     choice = "fgn_uncached" if own.grams is None else "fgn_cached"
     plain, cached = own._replace(grams=None), own._replace(grams=grams)
     steppers = {
@@ -284,7 +295,7 @@ def trace_problem(p_true=0.6):
     xi, rho = competitors()
     with backend.scope("float64"):
         split = split_of(p_true, rho)
-        whole = kept(split) + dropped(split)
+        whole = retained_part(split) + dropped_part(split)
         parts = *traces(split), jnp.trace(whole, axis1=1, axis2=2)
         names = "dispersion", "retained", "dropped", "full"
         ours = dict(zip(names, backend.to_numpy(parts), strict=True))
@@ -314,7 +325,8 @@ def decrease_fractions(slopes, split, scales):
     """Share of the full damped decrease that FGN's step reaches, by damping scale."""
     gradient = np.asarray(split.p_rest[:, None] * split.gradient) @ slopes
     fgn, rest = (
-        slopes.T @ np.asarray(part(split)) @ slopes for part in (kept, dropped)
+        slopes.T @ np.asarray(part(split)) @ slopes
+        for part in (retained_part, dropped_part)
     )
     unit = np.trace(fgn[0]) / 2  # of a single competitor
 

@@ -14,7 +14,6 @@ CASE = Case(
     PINNSolver(
         Kovasznay(40.0),
         hidden_layer_sizes=(50, 50, 50, 50),
-        damping="trust_region",
         n_interior=300,
         n_boundary=100,
         resample=None,

@@ -11,6 +11,7 @@ from benchmarks._pinn import (
     columns,
     described,
     middle,
+    problem_of,
     quick_case,
     recorded_fit,
     seeds_of,
@@ -34,7 +35,7 @@ PEERS = {
 def ours(case, seeds):
     """Our answer and curves, and the recorders with the points of training."""
     compiling = compile_seconds(short(case.solver), None, None)
-    score = Scorer(case.solver.problem, case.outputs)
+    score = Scorer(problem_of(case.solver), case.outputs)
     recorders = [
         recorded_fit(case.solver, score, case.seconds, seed)[1] for seed in seeds
     ]

@@ -21,6 +21,7 @@ from benchmarks._pinn import (
     Scorer,
     columns,
     described,
+    problem_of,
     quick_case,
     recorded_fit,
     seconds_to,
@@ -33,8 +34,9 @@ from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compile_seconds, timed_fit
 from sklearn_gn.core import backend
 from sklearn_gn.core.linear_algebra.jacobian import gramian
-from sklearn_gn.pinn.dngd import DNGD
+from sklearn_gn.pinn import dngd
 from sklearn_gn.pinn.residuals import jacobian
+from sklearn_gn.solvers import DNGD
 
 CASES = {
     "step_kovasznay": pinn_kovasznay.CASE,
@@ -51,8 +53,8 @@ GEMM_SHARE = 0.6
 STEP_SHARE = 1.5  # of Gramian and Cholesky factor
 RACE_SECONDS = 100.0
 HEAD_START = 20  # times less that we need
-PLAIN = {"damping": "loss", "geodesic_acceleration": False}
-WARM_UP = {"single_precision_iter": 25}  # of the race
+PLAIN = {"solver": DNGD(damping_rule="loss", geodesic_acceleration=False)}
+WARM_UP = {"solver": DNGD(single_precision_iter=25)}  # of the race
 
 NOTES = (
     "step_*: medians over rounds of compiled functions, from the state of a fit after "
@@ -63,7 +65,8 @@ NOTES = (
     f"{GEMM_SIZE} rows.",
     "trials_seconds is what is left of a step of the default, the trust region, after "
     "Jacobian, Gramian and eigendecomposition: the radii tried, with the geodesic "
-    "acceleration of each. plain is damping='loss' without geodesic acceleration.",
+    "acceleration of each. plain is damping_rule='loss' without geodesic "
+    "acceleration.",
     "race: seconds_to_NAME are those until our loss of training is that of the peer at "
     "the end of its time. Our first iterations are in single precision.",
 )
@@ -108,7 +111,7 @@ class Stepper:
 
     def seconds(self):
         """Seconds of the step, the same one every time."""
-        return seconds_of(DNGD.step, self.points, self.state, self.options)
+        return seconds_of(dngd.step, self.points, self.state, self.options)
 
     def sizes(self):
         """Residuals and weights."""
@@ -170,7 +173,7 @@ def step_problem(case, iterations, rate):
     methods = {
         "default": {"settings": changed, "runs": ours, "summary": summary(ours)},
         "plain": {
-            "settings": {**changed, **PLAIN},
+            "settings": settings(clone(case.solver).set_params(**PLAIN)),
             "runs": others,
             "summary": summary(others),
         },
@@ -212,7 +215,7 @@ def answer_of(changed, seeds, points):
 def race(case, args, seconds):
     """Losses of the peers, and our seconds to them."""
     seeds = seeds_of(args, seconds)
-    score = Scorer(case.solver.problem, case.outputs)
+    score = Scorer(problem_of(case.solver), case.outputs)
     compiling = compile_seconds(short(case.solver), None, None)
     bound = seconds / HEAD_START
     limit = 2 * bound  # so that a target that is missed still has a figure

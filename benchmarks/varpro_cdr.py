@@ -10,6 +10,7 @@ from benchmarks._surrogates import (
 )
 from sklearn_gn.datasets import make_cdr
 from sklearn_gn.networks import NeuralODE
+from sklearn_gn.solvers import GNvpro
 
 SAMPLES = 800
 SECONDS = 60.0
@@ -28,9 +29,9 @@ PLAN = Plan(
     paper=PAPER,
     timed={
         "gnvpro_dense": {
-            "curvature_solver": "dense",
+            "solver": GNvpro(curvature="dense", batch_size=None),
+            "rank": None,
             "alpha": 1e-6,
-            "alpha_output": 1e-6,
         }
     },
 )

@@ -10,6 +10,7 @@ from benchmarks._surrogates import (
 )
 from sklearn_gn.datasets import make_dcr
 from sklearn_gn.networks import MLP, NeuralODE
+from sklearn_gn.solvers import GNvpro
 
 SAMPLES = 10_000
 SECONDS = 600.0
@@ -21,6 +22,7 @@ PAPER = {
     "GNvpro": paper_figures(0.0198, 0.0191, 0.0199),
 }
 BATCHES = {"batch_size": 500, "iterations_per_batch": 6}
+KRYLOV = GNvpro(curvature="krylov", **BATCHES)
 PLAN = Plan(
     network=NeuralODE(16, final_time=4.0, n_cells=2, n_levels=3, input_gain=0.5),
     units=1200,
@@ -28,15 +30,17 @@ PLAN = Plan(
     adam_batches=(32,),
     aims={"units": 0.0199},
     paper=PAPER,
-    batches={"rank": 50, **BATCHES},
+    batches={"rank": 50, "solver": KRYLOV},
     timed={
         "gnvpro": {
             "network": MLP((64, 64, 64)),
-            "curvature_solver": "krylov",
+            "solver": KRYLOV,
             "rank": 35,
-            **BATCHES,
         },
-        "gnvpro_dense": {"curvature_solver": "dense", **BATCHES},
+        "gnvpro_dense": {
+            "solver": GNvpro(curvature="dense", **BATCHES),
+            "rank": None,
+        },
     },
 )
 

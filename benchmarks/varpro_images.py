@@ -26,11 +26,13 @@ from benchmarks._varpro import (
 from sklearn_gn import VarProNetClassifier
 from sklearn_gn.datasets import load_cifar10
 from sklearn_gn.networks import CNN
+from sklearn_gn.solvers import SGD, Adam, GNvpro
 
 ITERATIONS = 3  # of every batch
 TUNING_SHARE = 0.25  # of the work of gnvpro, for fits that compare learning rates
 INNER_SHARE = 0.1  # of the time of a fit, at most
 RATES = {"adam": (1e-3, 3e-3, 1e-2), "sgd": (1e-2, 3e-2, 1e-1)}
+OTHERS = {"adam": Adam, "sgd": SGD}
 BEYOND = 2  # times the work and the seconds of gnvpro, which adam and sgd get
 EPOCHS_BETWEEN = 2  # the points of a curve of Adam or SGD
 PAPER = {  # of CIFAR-10
@@ -100,20 +102,19 @@ def estimators(shape, size):
     common = partial(
         VarProNetClassifier,
         network=CNN(shape),
-        alpha=1e-4,
-        alpha_output=1e-2,
+        alpha=(1e-4, 1e-2),
         scale=False,
         dtype="float32",
         tol=0.0,
     )
     gnvpro = common(
-        curvature_solver="krylov",
+        solver=GNvpro(
+            curvature="krylov", batch_size=size.batch, iterations_per_batch=ITERATIONS
+        ),
         rank=size.rank,
-        batch_size=size.batch,
-        iterations_per_batch=ITERATIONS,
         max_iter=size.train // size.batch * ITERATIONS * size.sweeps,
     )
-    return gnvpro, {name: common(solver=name) for name in RATES}
+    return gnvpro, {name: common(solver=kind()) for name, kind in OTHERS.items()}
 
 
 def run_images(data, shape, size, seeds):
@@ -171,7 +172,7 @@ def run_other(name, estimator, problem, ours, seeds):
     compiling = compile_seconds(short(estimator), *problem.train)
     units = ours[0][-1]["work_units"]
     rate = best_rate(name, estimator, problem, units, seeds[0])
-    estimator = clone(estimator).set_params(learning_rate=rate, max_iter=10**6)
+    estimator = clone(estimator).set_params(solver__learning_rate=rate, max_iter=10**6)
     recorded = []
     for seed, points in zip(seeds, ours, strict=True):
         estimator.set_params(random_state=seed)
@@ -188,7 +189,7 @@ def best_rate(name, estimator, problem, units, seed):
 
     def validation(rate):
         trial = clone(estimator).set_params(
-            learning_rate=rate, max_iter=epochs, random_state=seed
+            solver__learning_rate=rate, max_iter=epochs, random_state=seed
         )
         _, recorder = recorded_fit(trial, problem, every=epochs)
         accuracy = recorder.points[-1]["validation"]

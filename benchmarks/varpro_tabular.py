@@ -5,7 +5,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.base import BaseEstimator, clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_diabetes
 from sklearn.ensemble import (
@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks import _data
-from benchmarks._report import progress, summary, target
+from benchmarks._report import as_text, progress, summary, target
 from benchmarks._timing import compile_seconds, timed_fit, warm_fit
 from benchmarks._varpro import (
     EPOCH_COST,
@@ -36,17 +36,17 @@ from benchmarks._varpro import (
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.datasets import load_indian_pines
 from sklearn_gn.networks import NeuralODE
+from sklearn_gn.solvers import Adam, GNvpro
 
 FOLDS = 3  # of the search
 TUNING_ROWS = 10_000  # at most, of the search
 TEST_SHARE = 0.25  # where there is no usual split
 TIME_SHARE = 0.9  # of the seconds of the best MLP, which end a tuned fit of ours
-REGRESSOR_SHARE = 0.6  # the same; afterwards it computes what error bars need
 LIMIT = 60  # seconds of a fit of ours with default settings
 SEARCH_LIMIT = 20  # seconds of one in a search
 OURS = {"varpro_tuned": "", "varpro_adam_tuned": "_adam"}
 ADAM_VARIANTS = tuple(
-    {"learning_rate": rate, "batch_size": size}
+    {"solver": Adam(learning_rate=rate, batch_size=size)}
     for rate, size in product((1e-3, 3e-3, 1e-2), (32, 128))
 )
 VALIDATION_ROWS = 1000  # of Satellite, taken from the training rows
@@ -66,8 +66,7 @@ NOTES = (
     "best_mlp: the higher score of the four of MLPRegressor or MLPClassifier on that "
     "seed. over_best_mlp is the score less that one, time_over_best_mlp the seconds "
     f"over its seconds; varpro_tuned and varpro_adam_tuned, the same with "
-    f"solver='adam', have max_time at {TIME_SHARE:.0%} of these, "
-    f"regressors at {REGRESSOR_SHARE:.0%}, since what error bars need comes after it; "
+    f"solver='adam', have max_time at {TIME_SHARE:.0%} of these; "
     f"varpro at {LIMIT} s, and its fits in the search at {SEARCH_LIMIT} s.",
     "Features of the MLPs and of the linear models are standardised, and targets.",
 )
@@ -83,12 +82,11 @@ def work_problem(problem, network, units, seeds, *, rank=5, alpha=1e-3):
         network=network,
         rank=rank,
         alpha=alpha,
-        alpha_output=alpha,
         tol=0.0,
     )
     adam = common(solver="adam"), units / 0.6, EPOCH_COST, ADAM_VARIANTS
     methods = {
-        "gnvpro": Method(common(curvature_solver="krylov"), units, krylov_cost(rank)),
+        "gnvpro": Method(common(), units, krylov_cost(rank)),
         "gn": Method(common(solver="gn"), units, krylov_cost(rank)),
         "lbfgs_vpro": Method(common(solver="lbfgs_vpro"), units, LBFGS_COST),
         "adam": Method(*adam),
@@ -255,8 +253,7 @@ def seed_runs(entered, data, seed):
     for name, entrant in entered.items():
         limit = LIMIT
         if name in OURS:
-            share = TIME_SHARE if is_classifier(entrant.estimator) else REGRESSOR_SHARE
-            limit = share * best_mlp(runs)["seconds"]
+            limit = TIME_SHARE * best_mlp(runs)["seconds"]
         estimator = seeded(entrant.estimator, seed, max_time=limit)
         model, seconds = warm_fit(estimator, data.X_train, data.y_train)
         score = model.score(data.X_test, data.y_test)
@@ -289,7 +286,7 @@ def run_task(task, seeds):
     for name, entrant in entered.items():
         runs = [runs[name] for runs in by_seed]
         answers[name] = {
-            "settings": entrant.words,
+            "settings": as_text(entrant.words),
             "search_seconds": entrant.search_seconds,
             "compile_seconds": compiling.get(name, 0.0),
             "runs": runs,
@@ -319,7 +316,10 @@ def targets(answers):
 def diabetes(args):
     competitors = candidates(
         regression=True,
-        ours={"hidden_layer_sizes": [(4,), (16,)], "alpha": [1e-3, 1e-2, 1e-1]},
+        ours={
+            "hidden_layer_sizes": [(4,), (16,)],
+            "alpha": [(1e-3, 1e-4), (1e-2, 1e-4), (1e-1, 1e-4)],
+        },
         theirs={
             "hidden_layer_sizes": [(100,), (32, 32)],
             "alpha": [1e-2, 1.0, 10.0],
@@ -335,9 +335,8 @@ def diamonds(args):
         regression=True,
         ours={
             "hidden_layer_sizes": [(24, 24), (32, 32)],
-            "alpha": [1e-6, 1e-5],
-            "curvature_solver": ["krylov"],
-            "batch_size": [2048],
+            "alpha": [(1e-6, 1e-4), (1e-5, 1e-4)],
+            "solver": [GNvpro(curvature="krylov", batch_size=2048)],
             "max_iter": [1000],
         },
         theirs={"hidden_layer_sizes": [(100,), (64, 64)], "alpha": [1e-4, 1e-2]},
@@ -352,10 +351,8 @@ def letters(args):
         regression=False,
         ours={
             "hidden_layer_sizes": [(32,), (64, 32)],
-            "alpha": [1e-6],
-            "alpha_output": [1e-4, 1e-3],
-            "batch_size": [2048],
-            "curvature_solver": ["krylov"],
+            "alpha": [(1e-6, 1e-4), (1e-6, 1e-3)],
+            "solver": [GNvpro(curvature="krylov", batch_size=2048)],
             "rank": [5],
             "max_iter": [1000],
         },
@@ -365,8 +362,7 @@ def letters(args):
     # The estimator with another of its solvers.
     adam = {
         "hidden_layer_sizes": [(64, 64), (100, 100)],
-        "learning_rate": [1e-3, 3e-3],
-        "batch_size": [128],
+        "solver": [Adam(learning_rate=rate, batch_size=128) for rate in (1e-3, 3e-3)],
         "max_iter": [1000],
     }
     competitors["varpro_adam"] = Candidate(VarProNetClassifier(solver="adam"), adam)
@@ -378,7 +374,7 @@ def small_task(args):
     """Diabetes with small grids and few iterations."""
     competitors = candidates(
         regression=True,
-        ours={"hidden_layer_sizes": [(4,)], "alpha": [1e-2], "max_iter": [5]},
+        ours={"hidden_layer_sizes": [(4,)], "alpha": [(1e-2, 1e-4)], "max_iter": [5]},
         theirs={"hidden_layer_sizes": [(8,)], "max_iter": [20]},
         rates=[1e-2],
     )

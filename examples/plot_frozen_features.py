@@ -74,10 +74,10 @@ for pipeline in (newton, reference):
 # A grid search over damping and rank
 # -----------------------------------
 #
-# The solver "fgn" works on mini-batches and has two parameters of its own. ``damping``
-# bounds its steps, which are taken in full here (``learning_rate=1``). ``rank`` gives
-# back some of the curvature that FGN leaves out; eight directions for ten classes are
-# all of it.
+# The solver "fgn" works on mini-batches; its object holds their size and the learning
+# rate, here 1, a full step. ``damping`` bounds the steps. ``rank`` is the number of
+# curvature directions that are kept for each image: 1 is FGN, more give back some of
+# what it leaves out, and nine for ten classes are all of it.
 #
 # The damping decides. With too little of it a step trusts the 128 images of its batch
 # too much, with too much the fit ends early. The rank shows only where the damping is
@@ -85,13 +85,15 @@ for pipeline in (newton, reference):
 
 from sklearn.model_selection import GridSearchCV
 
+from sklearn_gn.solvers import FGN
+
 fgn = make_pipeline(
     StandardScaler(),
     FGNSoftmaxHead(
-        "fgn", alpha=alpha, learning_rate=1.0, batch_size=128, tol=0.02, random_state=0
+        FGN(learning_rate=1.0, batch_size=128), alpha=alpha, tol=0.02, random_state=0
     ),
 )
-dampings, ranks = [0.1, 0.3, 1, 3], [0, 1, 8]
+dampings, ranks = [0.1, 0.3, 1, 3], [1, 2, 9]
 search = GridSearchCV(
     fgn,
     {"fgnsoftmaxhead__damping": dampings, "fgnsoftmaxhead__rank": ranks},
@@ -141,12 +143,13 @@ from sklearn_gn.plotting import (
     DispersionDisplay,
     GramSpectrumDisplay,
 )
+from sklearn_gn.solvers import Adam
 
 figure, (left, middle, right) = plt.subplots(
     1, 3, figsize=(14, 4.2), layout="constrained"
 )
 adam = clone(fgn).set_params(
-    fgnsoftmaxhead__solver="adam", fgnsoftmaxhead__learning_rate=0.01
+    fgnsoftmaxhead__solver=Adam(learning_rate=0.01, batch_size=128)
 )
 exact = clone(newton).set_params(fgnsoftmaxhead__tol=1e-10)
 for pipeline in (adam, exact):
@@ -159,10 +162,11 @@ left.axhline(
     linestyle=":",
     label="LogisticRegression",
 )
-for pipeline in (newton, search.best_estimator_, adam):
+curves = {"fgn_newton": newton, "fgn": search.best_estimator_, "adam": adam}
+for name, pipeline in curves.items():
     head = pipeline[-1]
     log = {**head.convergence_log_, "loss": head.convergence_log_["loss"] - optimum}
-    display = ConvergenceDisplay(convergence_log=log, name=f'solver="{head.solver}"')
+    display = ConvergenceDisplay(convergence_log=log, name=f'solver="{name}"')
     display.plot(left, marker=".")
 left.set(title="Convergence", ylabel="Objective, distance from the optimum")
 

@@ -72,20 +72,19 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import VarProNetRegressor
 from sklearn_gn.networks import NeuralODE
+from sklearn_gn.solvers import Adam, GNvpro
 
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 network = NeuralODE(width=6, n_cells=2, n_levels=2)
-common = {"alpha": 1e-8, "alpha_output": 1e-8, "tol": 0, "random_state": 0}
+common = {"alpha": 1e-8, "tol": 0, "random_state": 0}
 models = {
     "GNvpro, dense": VarProNetRegressor(
-        network, curvature_solver="dense", max_iter=20, **common
+        network, solver=GNvpro(curvature="dense"), max_iter=20, **common
     ),
-    "GNvpro, Krylov": VarProNetRegressor(
-        network, curvature_solver="krylov", rank=20, max_iter=20, **common
-    ),
+    "GNvpro, Krylov": VarProNetRegressor(network, rank=20, max_iter=20, **common),
     "Adam": VarProNetRegressor(
-        network, solver="adam", batch_size=16, max_iter=400, **common
+        network, solver=Adam(batch_size=16), max_iter=400, **common
     ),
 }
 print(f"\n{'Relative error':22}{'training':>10}{'test':>10}{'work units':>13}")
@@ -113,20 +112,24 @@ for peer in (Ridge(1e-3), mlp):
 
 import matplotlib.pyplot as plt
 
-from sklearn_gn.plotting import SurrogateDisplay, WorkDisplay
+from sklearn_gn.plotting import ConvergenceDisplay, SurrogateDisplay
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
-WorkDisplay.from_estimators(models, ax=left)
-WorkDisplay.from_estimators(models, x="seconds", ax=right)
+for name, model in models.items():
+    ConvergenceDisplay.from_estimator(model, x="work_units", ax=left, name=name)
+    ConvergenceDisplay.from_estimator(model, x="time", ax=right, name=name)
 right.set_ylabel(None)
-right.get_legend().remove()
+handles, labels = left.get_legend_handles_labels()
+for ax in (left, right):
+    ax.get_legend().remove()
+figure.legend(handles, labels, loc="outside lower center", ncols=4)
 
 # %%
 # Sweeps
 # ------
 #
-# What has to be chosen is the penalty ``alpha`` of the hidden weights, which with few
-# training samples holds the fit back; Adam needs a learning rate besides. A grid search
+# What has to be chosen are the penalties ``alpha`` of the weights, which with few
+# training samples hold the fit back; Adam needs a learning rate besides. A grid search
 # tries both. None of these values compiles anything.
 
 from sklearn.base import clone
@@ -135,14 +138,14 @@ from sklearn.model_selection import GridSearchCV, ShuffleSplit
 
 grids = {
     ("GNvpro, dense", "alpha"): [1e-10, 1e-8, 1e-6, 1e-4, 1e-2],
-    ("Adam", "learning_rate"): [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2],
+    ("Adam", "solver__learning_rate"): [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2],
 }
 sweeps, panels = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharey=True)
 searches = {}
-for panel, ((name, word), values) in zip(panels, grids.items(), strict=True):
+for panel, ((name, parameter), values) in zip(panels, grids.items(), strict=True):
     search = GridSearchCV(
         clone(models[name]),
-        {word: values},
+        {parameter: values},
         scoring=make_scorer(relative_error, greater_is_better=False),
         cv=ShuffleSplit(1, test_size=50, random_state=0),
     ).fit(X_train, Y_train)
@@ -150,9 +153,10 @@ for panel, ((name, word), values) in zip(panels, grids.items(), strict=True):
     error = -search.cv_results_["mean_test_score"]
     panel.loglog(values, error, marker="o", label="held out")
     best = relative_error(Y_test, search.predict(X_test))
-    panel.plot(search.best_params_[word], best, "k*", ms=10, label="best, test samples")
-    panel.set(xlabel=word, title=name)
-    print(f"{name}: best {word} {search.best_params_[word]}, test error {best:.4f}")
+    chosen = search.best_params_[parameter]
+    panel.plot(chosen, best, "k*", ms=10, label="best, test samples")
+    panel.set(xlabel=parameter.removeprefix("solver__"), title=name)
+    print(f"{name}: best {search.best_params_}, test error {best:.4f}")
 panels[0].set_ylabel("Relative error")
 panels[0].legend()
 search = searches["GNvpro, dense"]

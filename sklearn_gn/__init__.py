@@ -6,7 +6,8 @@ from sklearn_gn.pinn.estimator import PINNSolver
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
 from sklearn_gn.shallow_relu.series import fit_series
 from sklearn_gn.softmax_head.estimator import FGNSoftmaxHead
-from sklearn_gn.varpro.estimator import VarProNetClassifier, VarProNetRegressor
+from sklearn_gn.varpro.classifier import VarProNetClassifier
+from sklearn_gn.varpro.regressor import VarProNetRegressor
 
 __all__ = [
     "FGNSoftmaxHead",

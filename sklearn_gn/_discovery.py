@@ -1,6 +1,6 @@
 """Find what the package offers, so that tests forget nothing."""
 
-import importlib.util
+import importlib
 import inspect
 import pkgutil
 
@@ -12,7 +12,8 @@ import sklearn_gn
 def all_estimators():
     """Return the public estimator classes of the package, by name.
 
-    Every folder of a method has them in its module ``estimator``.
+    They are those that the modules of the method folders define. The folder of a method
+    has a module ``algorithms``.
 
     Returns
     -------
@@ -21,17 +22,19 @@ def all_estimators():
     """
     found = {}
     for folder in pkgutil.iter_modules(sklearn_gn.__path__, "sklearn_gn."):
-        name = f"{folder.name}.estimator"
-        if not folder.ispkg or folder.name == "sklearn_gn.core":
+        if not folder.ispkg:
             continue
-        if importlib.util.find_spec(name) is None:
+        package = importlib.import_module(folder.name)
+        names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+        if "algorithms" not in names:
             continue
-        for member_name, member in inspect.getmembers(importlib.import_module(name)):
-            if (
-                inspect.isclass(member)
-                and issubclass(member, BaseEstimator)
-                and member.__module__ == name
-                and not member_name.startswith("_")
-            ):
-                found[member_name] = member
+        for name in names:
+            module = importlib.import_module(f"{folder.name}.{name}")
+            for member_name, member in inspect.getmembers(module, inspect.isclass):
+                if (
+                    issubclass(member, BaseEstimator)
+                    and member.__module__ == module.__name__
+                    and not member_name.startswith("_")
+                ):
+                    found[member_name] = member
     return sorted(found.items())

@@ -6,11 +6,9 @@ being fitted; :class:`ValidationMonitor` and :class:`TimeBudget` need none of th
 work with any estimator that supports callbacks.
 """
 
-import os
-import pickle
-import tempfile
 import time
-from pathlib import Path
+
+from sklearn_gn.core import checkpoint
 
 __all__ = ["Checkpoint", "EarlyStopping", "TimeBudget", "ValidationMonitor"]
 
@@ -144,6 +142,7 @@ class EarlyStopping(_Callback):
                 "EarlyStopping(monitor='val_loss') needs validation data: give X_val "
                 "and y_val to fit, or set early_stopping=True."
             )
+        run.stopping_rules.append(repr(self))
         if self.restore_best:
             run.monitor = self.monitor
 
@@ -230,13 +229,21 @@ class Checkpoint(_Callback):
     Raises
     ------
     ValueError
-        At ``fit``, if ``path`` holds the checkpoint of another data set or of other
-        parameters. ``max_iter``, ``max_time`` and ``verbose`` may differ. A fit that
-        sets validation rows aside at random needs a number as ``random_state``.
+        At ``fit``, if ``path`` holds the checkpoint of another fit; the message says
+        what differs: training or validation data, sample weights, a parameter, or, with
+        ``warm_start=True``, the network to start from. ``max_iter``, ``max_time`` and
+        ``verbose`` may differ. A fit that sets validation rows aside at random needs a
+        number as ``random_state``. Also if a parameter holds something whose value
+        cannot be told, such as a generator or an open file.
 
     Notes
     -----
-    The file is a pickle: open only checkpoints that you wrote.
+    Parameters are compared by value: functions by their code and all that it refers to,
+    objects of your own classes by the code of the class and by their state. A function
+    from an installed package counts by its name.
+
+    The file is a pickle: open only checkpoints that you wrote. It holds arrays, and no
+    parameter.
     """
 
     def __init__(self, path, *, resume=True, every=30.0):
@@ -251,9 +258,8 @@ class Checkpoint(_Callback):
             return
         run = _run_of(self, estimator)
         self._saved_at[id(estimator)] = time.perf_counter()
-        if self.resume and Path(self.path).exists():
-            with open(self.path, "rb") as file:
-                snapshot = pickle.load(file)
+        snapshot = checkpoint.load(self.path) if self.resume else None
+        if snapshot is not None:
             run.restore(snapshot, source=self.path)
 
     def on_fit_task_end(self, estimator, context):
@@ -261,21 +267,10 @@ class Checkpoint(_Callback):
         now = time.perf_counter()
         due = now - self._saved_at[id(estimator)] >= self.every
         if due or _is_root(context):
-            self._save(_run_of(self, estimator).snapshot())
+            checkpoint.save(self.path, _run_of(self, estimator).snapshot())
             self._saved_at[id(estimator)] = now
         return False
 
     def teardown(self, estimator, context):
         """Forget that fit."""
         self._saved_at.pop(id(estimator), None)
-
-    def _save(self, snapshot):
-        path = Path(self.path)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                pickle.dump(snapshot, file)
-            os.replace(partial, path)
-        except BaseException:
-            os.unlink(partial)
-            raise

@@ -1,5 +1,6 @@
 """PINNSolver with every solver and every rule for the damping."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.networks import MLP
 from sklearn_gn.pde import Box, Dirichlet, Initial, Problem, Unknown, d, laplacian
 from sklearn_gn.pde.problems import Kovasznay, Poisson
+from sklearn_gn.solvers import DNGD
 
 SMALL = {
     "hidden_layer_sizes": (8,),
@@ -49,7 +51,7 @@ UNKNOWN_DECAY = Problem(
 
 def fitted(problem=MEMBRANE, **words):
     model = PINNSolver(problem, **{**SMALL, **words}).fit()
-    points = problem.domain.sample(20, np.random.RandomState(0), "uniform")
+    points = model.problem_.domain.sample(20, np.random.RandomState(0), "uniform")
     return model, model.predict(points)
 
 
@@ -70,7 +72,7 @@ def regression(n_targets=None, **words):
 
 
 def resumed_fit():
-    solver = PINNSolver(MEMBRANE, **SMALL, resample=2, momentum=0.3)
+    solver = PINNSolver(MEMBRANE, **SMALL, resample=2, solver=DNGD(momentum=0.3))
     model = resumed(solver)
     return model, model.predict(X2)
 
@@ -81,21 +83,25 @@ CASES = {
     ),
     "gain_ratio": partial(
         fitted,
-        damping="gain_ratio",
-        geodesic_acceleration=False,
+        solver=DNGD(damping_rule="gain_ratio", geodesic_acceleration=False),
         sampling="uniform",
         resample="drift",
         n_interior=12,
     ),
-    "loss": partial(fitted, damping="loss", momentum=0.5, jacobi_scaling=True),
+    "loss": partial(
+        fitted,
+        solver=DNGD(damping_rule="loss", momentum=0.5, jacobi_scaling=True),
+    ),
     "damping": partial(
         fitted, damping=1e-6, loss_weights="balanced", sampling="residual", resample=2
     ),
     "nystrom": partial(fitted, rank=8, n_interior=60),
-    "directions": partial(fitted, Poisson(4), n_directions=2),
+    "directions": partial(fitted, replace(Poisson(4), n_laplacian_directions=2)),
     "network": partial(fitted, network=MLP((6, 5), "sin")),
     "curriculum": partial(
-        fitted, curriculum=[(stretched(0.3), 3)], single_precision_iter=2
+        fitted,
+        [(stretched(0.3), 3), MEMBRANE],
+        solver=DNGD(single_precision_iter=2),
     ),
     "early_stopping": partial(
         fitted, n_interior=8, max_iter=40, early_stopping=True, n_iter_no_change=2

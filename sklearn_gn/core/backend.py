@@ -78,6 +78,15 @@ def _first_device(platform):
         ) from error
 
 
+def available(platform):
+    """Return the platform if this machine has it, else None: JAX's default."""
+    try:
+        jax.devices(platform)
+    except RuntimeError:
+        return None
+    return platform
+
+
 def to_numpy(tree):
     """Copy the arrays of a tree to numpy, keeping their precision.
 

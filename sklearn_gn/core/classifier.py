@@ -1,5 +1,7 @@
 """What the classifiers share: labels on the way in, logits on the way out."""
 
+from numbers import Real
+
 import numpy as np
 from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
@@ -63,6 +65,7 @@ class SoftmaxClassifier(ClassifierMixin):
             X, y, weight = X[counted], y[counted], weight[counted]
         code = self._encode(y, "y")
         if self.class_weight is not None:
+            self._check_class_weight()
             by_class = compute_class_weight(
                 self.class_weight,
                 classes=self.classes_,
@@ -70,7 +73,24 @@ class SoftmaxClassifier(ClassifierMixin):
                 sample_weight=weight,
             )
             weight = weight * by_class[code]
+            if not (np.isfinite(weight).all() and (weight > 0).any()):
+                raise ValueError(
+                    "class_weight times sample_weight must be finite, and positive for "
+                    f"at least one row; class_weight={self.class_weight!r} gives "
+                    f"weights from {weight.min()} to {weight.max()}."
+                )
         return X, code, weight
+
+    def _check_class_weight(self):
+        """Raise a ValueError that names the first weight that is no weight."""
+        if not isinstance(self.class_weight, dict):
+            return
+        for label, factor in self.class_weight.items():
+            if not (isinstance(factor, Real) and 0 <= factor < np.inf):
+                raise ValueError(
+                    "The values of class_weight must be finite numbers, zero or "
+                    f"larger; class {label!r} has {factor!r}."
+                )
 
     def _check_validation(self, X_val, y_val):
         """X, class numbers and weights; None where they are not given."""

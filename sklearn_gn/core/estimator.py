@@ -1,5 +1,6 @@
-"""The base class of the estimators: common words, validation, the run of a solver."""
+"""The base class of the estimators: parameters, validation, the run of a solver."""
 
+from functools import wraps
 from numbers import Integral, Real
 
 import numpy as np
@@ -12,13 +13,34 @@ from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.core import backend
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair
+from sklearn_gn.core.fit_loop import is_interrupt
 from sklearn_gn.solvers import Solver, resolve
 
 _BATCH_ROWS = 4096  # of predictions
 
 
+def unchanged_on_failure(fit):
+    """Decorate a method ``fit``: one that fails leaves the estimator as it was.
+
+    An error, or Ctrl-C before there is a model, would otherwise leave attributes of two
+    fits side by side.
+    """
+
+    @wraps(fit)
+    def wrapper(self, *args, **kwargs):
+        before = dict(vars(self))
+        try:
+            return fit(self, *args, **kwargs)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return wrapper
+
+
 class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
-    """What the estimators share: common words, validation, and the run of a solver."""
+    """What the estimators share: parameters, validation, and the run of a solver."""
 
     _parameter_constraints = {
         "solver": [str, Solver],
@@ -67,20 +89,31 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
     def _cast(self, value):
         return np.asarray(value, dtype=self.dtype)
 
+    def _dtype_and_device(self):
+        """Those of the fit that is being made, or else of the last one.
+
+        If this machine lacks the device of the last one, the default takes its place.
+        """
+        if hasattr(self, "_fit_run") or not hasattr(self, "_computed_in"):
+            return self.dtype, self.device
+        dtype, device = self._computed_in
+        return dtype, backend.available(device)
+
     def _in_batches(self, function, x, batch_rows=_BATCH_ROWS):
         """A compiled function of rows, in float64, for few shapes of its argument."""
         parts = []
-        with backend.scope(self.dtype, self.device):
+        dtype, device = self._dtype_and_device()
+        with backend.scope(dtype, device):
             for batch in gen_batches(len(x), batch_rows):
-                part = self._cast(x[batch])
+                part = np.asarray(x[batch], dtype=dtype)
                 # Padded by the last row: zeros may lie outside of a domain.
                 n = backend.row_bucket(len(part)) - len(part)
                 padded = np.concatenate([part, np.repeat(part[-1:], n, axis=0)])
                 parts.append(backend.to_numpy(function(padded))[: len(part)])
         return np.concatenate(parts).astype(np.float64)
 
-    def _run(self, run, *, max_steps, data, attributes):
-        """Run a solver under the callbacks and set the common fitted attributes.
+    def _run(self, run, *, max_steps, data, attributes, set_fitted):
+        """Run a solver under the callbacks and set the fitted attributes.
 
         Parameters
         ----------
@@ -91,15 +124,35 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
             ``X``, ``y`` and ``metadata`` for callbacks.
         attributes : callable
             Maps a network to the fitted attributes that predictions need.
+        set_fitted : callable
+            Called without arguments after the run to set the fitted attributes; once
+            more where Ctrl-C falls into it.
         """
+        computed_in = self.dtype, self.device
         self._fit_run = run
+        run.given = data
         try:
             tasks = FitTasks(self, self._fit_callbacks(), max_iter=max_steps, data=data)
-            run.run(tasks, lambda: attributes(run.best_net))
+            run.run(
+                tasks,
+                lambda: {**attributes(run.best_net), "_computed_in": computed_in},
+            )
         finally:
             del self._fit_run
+        self._computed_in = computed_in
+        try:
+            self._set_results(run, set_fitted)
+        except (KeyboardInterrupt, Exception) as error:
+            if not is_interrupt(error):
+                raise
+            run.interrupt()
+            self._set_results(run, set_fitted)
+        run.warn_if_not_converged()
+
+    def _set_results(self, run, set_fitted):
+        """Set the attributes that all estimators have, then those of this one."""
         self.convergence_log_ = run.convergence_log()
         self.n_iter_ = len(run.log)
         self.converged_ = run.converged
-        self.stop_reason_ = run.stop_reason
-        run.warn_if_not_converged()
+        self.stop_reason_ = run.stop_reason.value
+        set_fitted()

@@ -1,43 +1,19 @@
 """The step of fast Gauss-Newton in the space of the margins, one row an example.
 
 Korbit and Zanon, "Fast Gauss-Newton for multiclass cross-entropy", Algorithm 1. The
-softmax head calls it with the Gram matrix of an affine layer, networks without their
+softmax head solves with the Gram matrix of an affine layer, networks without their
 Jacobian.
 """
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.scipy.linalg import cho_solve
 
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
-from sklearn_gn.core.softmax import competitor_directions, margins, root_curvature
+from sklearn_gn.core.multinomial import margins, root_curvature
 
 _CG_TOL = 1e-5
-
-
-def curvature_rows(split, weight, rank):
-    """Rows of the whitened Jacobian in the logits, and the gradient in row space.
-
-    Returns
-    -------
-    root : array of shape (b * (1 + rank),)
-        Square roots of the curvatures, weights included: diag(S).
-    slope : array of shape (b * (1 + rank),)
-        ``S r`` with the whitened residual r, ``w p_rest`` on the rows of the margins
-        and zero on those of the competitors; finite where r itself overflows.
-    direction : array of shape (b * (1 + rank), C)
-        The margin gradient of each example, then its competitor directions.
-    """
-    dropped, others = competitor_directions(split, rank)
-    first = jnp.sqrt(weight) * root_curvature(split.margin)
-    root = jnp.concatenate(
-        [first[:, None], jnp.sqrt(weight[:, None] * dropped)], axis=1
-    )
-    slope = jnp.concatenate(
-        [(weight * split.p_rest)[:, None], jnp.zeros_like(dropped)], axis=1
-    )
-    direction = jnp.concatenate([split.gradient[:, None, :], others], axis=1)
-    return root.ravel(), slope.ravel(), direction.reshape(-1, direction.shape[-1])
 
 
 def solve_rows(gram, root, slope, total, cg_iterations):
@@ -79,16 +55,8 @@ def solve_rows(gram, root, slope, total, cg_iterations):
         return (slope - root * v) / total
     shifted = matrix + total * jnp.eye(root.shape[0], dtype=root.dtype)
     factor = lax.linalg.cholesky(shifted, symmetrize_input=False)
-
-    def solve(right):
-        half = lax.linalg.triangular_solve(
-            factor, right[:, None], left_side=True, lower=True
-        )
-        return lax.linalg.triangular_solve(
-            factor, half, left_side=True, lower=True, transpose_a=True
-        )[:, 0]
-
-    return (slope - root * solve(right)) / total
+    solved = cho_solve((factor, True), right)
+    return (slope - root * solved) / total
 
 
 def model_direction(logits, parameters, label, weight, *, damping, cg_iterations):

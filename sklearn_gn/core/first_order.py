@@ -21,6 +21,15 @@ def zoom_line_search(max_steps):
     )
 
 
+def quasi_newton(init, update, line_search_steps):
+    """Return a method whose ``update`` turns a gradient, with a line search."""
+    return optax.chain(
+        optax.GradientTransformation(init, update),
+        optax.scale(-1.0),
+        zoom_line_search(line_search_steps),
+    )
+
+
 @partial(jax.jit, static_argnames="method")
 def start(method, parameters):
     """Return the empty memory of an optimiser.
@@ -43,7 +52,9 @@ def gradient_step(name, parameters, gradient, memory, learning_rate):
     return new, memory
 
 
-def line_search_step(method, parameters, value, gradient, memory, objective):
+def line_search_step(
+    method, parameters, value, gradient, memory, objective, *, direction=None
+):
     """Return the move of a quasi-Newton method with a line search, and its memory.
 
     Parameters
@@ -55,13 +66,26 @@ def line_search_step(method, parameters, value, gradient, memory, objective):
     memory : optax state
     objective : callable
         Maps parameters to the value.
+    direction : tree of arrays, default=None
+        Along which a bare line search moves; None stands for the gradient.
     """
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         return method.update(
-            gradient,
+            gradient if direction is None else direction,
             memory,
             parameters,
             value=value,
             grad=gradient,
             value_fn=objective,
         )
+
+
+def lbfgs(line_search_steps):
+    """Return L-BFGS with a line search for the strong Wolfe conditions."""
+    return optax.lbfgs(linesearch=zoom_line_search(line_search_steps))
+
+
+def value_and_gradient(objective, parameters, memory):
+    """Return both: those of the last line search, or new ones for a new memory."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return optax.value_and_grad_from_state(objective)(parameters, state=memory)

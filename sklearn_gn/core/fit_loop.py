@@ -1,15 +1,23 @@
-"""The fit loop of all estimators: log, best iterate, stopping, checkpoints."""
+"""The loop around the step of a solver: log, best iterate, stopping, checkpoints.
 
-import hashlib
-import pickle
+All that a fit has reached stands in one immutable :class:`Progress`, which every
+iteration replaces in a single assignment. An interrupt at any moment therefore leaves
+that of the last complete iteration.
+"""
+
+import sys
 import time
 import warnings
 from numbers import Integral
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn.core import backend
+from sklearn_gn.core.checkpoint import check_same_question
+from sklearn_gn.core.fingerprint import digest
+from sklearn_gn.core.stop import StopReason
 
 LOG_COLUMNS = (
     "iteration",
@@ -23,27 +31,27 @@ LOG_COLUMNS = (
     "inner_iterations",
 )
 
-# Reasons that count as convergence, or as a stop that was asked for.
-_CONVERGED = {"tol", "rounding"}
-_REQUESTED = {"early_stopping", "callback"}
-# Reasons that a resumed fit lifts.
-_BUDGETS = {"max_iter", "max_time", "interrupted", "callback"}
+_BUDGET_PARAMETERS = ("max_iter", "max_time", "verbose")
 
-_ADVICE = {
-    "max_iter": "The loss was still falling. Raise max_iter, or tol if the model is "
-    "good enough.",
-    "max_time": "The time budget was used up. Raise max_time.",
-    "interrupted": "It was interrupted; the best model so far is kept.",
-    "line_search": "No step along the search direction lowers the loss. Rescale the "
-    "features, or try another solver.",
-    "non_finite": "The loss is not a finite number. Check the scale of X and y, or "
-    "raise damping.",
-    "diverged": "The loss rose and stayed above its best. Lower learning_rate or raise "
-    "damping.",
-    "separable": "A head separates the classes and alpha is 0: the loss has no "
-    "minimum, it falls to zero as the coefficients grow. Set alpha > 0.",
-    "singular": "The Gauss-Newton system is singular. Raise damping or lower rank.",
-}
+
+class BestNetwork(NamedTuple):
+    """The network with the lowest value of what is monitored."""
+
+    net: Any  # numpy
+    value: float  # in the units of the solver; those of the user may under- or overflow
+    start: int
+
+
+class Progress(NamedTuple):
+    """What a fit has reached."""
+
+    state: Any  # of the solver
+    best: BestNetwork
+    log: tuple = ()  # rows
+    start: int = 0  # number of the current start
+    ended: str | None = None  # why the current start has ended, if it has
+    reasons: tuple = ()  # why the earlier ones ended
+    elapsed: float = 0.0
 
 
 class FitRun:
@@ -53,130 +61,206 @@ class FitRun:
     ----------
     estimator : estimator
         The estimator being fitted, for its parameters and callbacks.
-    solver : Solver
+    solver : Algorithm
         Pair of ``init`` and ``step``.
     problem : tuple
-        What the solver is given beside its state: ``(rows, options)``.
+        What the solver is given besides its state: ``(rows, options)``.
     starts : list
         Initial networks, run one after the other; the best iterate of all is kept.
     loss_scale : float
         Factor from the solver's loss to that of the user's units.
     val_loss : callable or None
         Maps a network to its loss on the validation data, in the solver's units.
+    validation : object, default=None
+        The validation data.
+
+    Attributes
+    ----------
+    given : dict
+        ``X``, ``y`` and ``metadata`` of the fit. Like the parameters and the validation
+        data they are a part of the question that a checkpoint answers.
     """
 
-    def __init__(self, estimator, solver, problem, starts, *, loss_scale, val_loss):
+    def __init__(
+        self,
+        estimator,
+        solver,
+        problem,
+        starts,
+        *,
+        loss_scale,
+        val_loss,
+        validation=None,
+    ):
         self.estimator = estimator
         self.solver = solver
         self.rows, self.options = problem
         self.starts = starts
         self.loss_scale = loss_scale
         self.val_loss = val_loss
+        self.validation = validation
         self.has_validation_data = val_loss is not None
+        self.given = {}
         self.monitor = "loss"
-        self.log = []
+        self.stopping_rules = []  # descriptions of callbacks that may end the fit
         self.stop_reason = None
-        self.best_net = None
-        self._best_value = np.inf
-        self._best_start = 0
-        self._start = 0
-        self._reasons = []
-        self._state = None
+        self._continues = estimator.warm_start and hasattr(estimator, "n_iter_")
+        self._progress = None
+        self._resumable = None  # the progress before the last evaluation
         self._data = None
-        self._elapsed = 0.0
+        self._question = None
+        self._last_printed = -np.inf
 
     # -- the loop ---------------------------------------------------------------------
 
     def run(self, tasks, attributes):
-        """Step until something says stop, then end the tasks."""
-        tasks.begin()
-        self._clock = time.perf_counter() - self._elapsed
+        """Iterate until there is a reason to stop; Ctrl-C is one.
+
+        Parameters
+        ----------
+        tasks : FitTasks
+            Through which callbacks take part.
+        attributes : callable
+            Makes the fitted attributes of the best network, for callbacks.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If Ctrl-C comes before there is a network.
+        """
+        self._until_interrupted(self._loop, tasks, attributes)
+        self._until_interrupted(self._evaluate_last_network)
+        self._until_interrupted(tasks.end, attributes)
+
+    def _until_interrupted(self, action, *arguments):
         try:
-            with self._scope():
-                self._data = self.solver.prepare(self.rows, self.options)
-            if self._state is None:
-                self._state = self._init(0)
-            while self.stop_reason is None:
-                self._iterate(tasks, attributes)
-        except KeyboardInterrupt:
-            if self.best_net is None:
+            action(*arguments)
+        except (KeyboardInterrupt, Exception) as error:
+            if not is_interrupt(error):
                 raise
-            self.stop_reason = "interrupted"
-        self._judge_last()
-        tasks.end(attributes)
+            self.interrupt()
+
+    def interrupt(self):
+        """Stop because of Ctrl-C, if there is a network to keep."""
+        if self._progress is None or self._data is None:
+            raise KeyboardInterrupt
+        self.stop_reason = StopReason.INTERRUPTED
+
+    def _loop(self, tasks, attributes):
+        tasks.begin()  # where a checkpoint is resumed
+        self._prepare()
+        while self.stop_reason is None:
+            self._iterate(tasks, attributes)
+
+    def _prepare(self):
+        """Give the solver its data; begin with the first start, or as resumed."""
+        before = 0.0 if self._progress is None else self._progress.elapsed
+        self._clock = time.perf_counter() - before
+        with self._scope():
+            self._data = self.solver.prepare(self.rows, self.options)
+        if self._progress is None:
+            state, best = self._initial_state(0, None)
+            self._progress = Progress(state, best)
+        elif self._progress.ended is not None and self.stop_reason is None:
+            self._begin_next_start()
 
     def _iterate(self, tasks, attributes):
+        """Take one step, record it, and ask who wants to stop."""
         task = tasks.begin_iteration()
         with self._scope():
-            state, report = self.solver.step(self._data, self._state, self.options)
-        self._state = state
-        if report.accepted:
-            self._record(report)
-        self._elapsed = time.perf_counter() - self._clock
+            state, report = self.solver.step(
+                self._data, self._progress.state, self.options
+            )
+        self._progress = self._recorded(state, report)
         if report.stop is not None:
             self.end_start(report.stop)
-        if self.stop_reason is None and len(self.log) >= self.estimator.max_iter:
-            self.stop_reason = "max_iter"
-        if tasks.end_iteration(task, attributes) and self.stop_reason is None:
+        self._stop_at_max_iter()
+        if tasks.end_iteration(task, attributes):
             self.request_stop("callback")
         self._print_progress()
 
-    def _init(self, start):
+    def _recorded(self, state, report):
+        """Return the progress after a step."""
+        progress, extra = self._progress, report.extra or {}
+        elapsed = time.perf_counter() - self._clock
+        progress = progress._replace(state=state, elapsed=elapsed)
+        if not report.accepted:
+            return progress
+        best, val_loss = progress.best, np.nan
+        if extra.get("judged", True):
+            best, val_loss = self._compared(state.net, report.loss, best)
+            val_loss = val_loss * self.loss_scale
+        elif progress.log:  # like the loss, that of the last one
+            val_loss = progress.log[-1]["val_loss"]
+        row = {
+            "start": progress.start,
+            "iteration": len(progress.log) + 1,
+            "time": elapsed,
+            "loss": report.loss * self.loss_scale,
+            "val_loss": val_loss,
+            "grad_norm": report.grad_norm * self.loss_scale,
+            "step_size": report.step_size,
+            "damping": report.damping,
+            "gain_ratio": report.gain_ratio,
+            "inner_iterations": report.inner_iterations,
+            **extra,
+        }
+        return progress._replace(best=best, log=(*progress.log, row))
+
+    def _initial_state(self, start, best):
+        """Return the solver's first state of a start, and the best network so far."""
         with self._scope():
             state = self.solver.init(self._data, self.starts[start], self.options)
-        self._consider(state.net, float(state.loss), start)
-        return state
+        best, _ = self._compared(state.net, float(state.loss), best, start)
+        return state, best
 
-    def _consider(self, net, loss, start):
-        """Keep a network if it is the best so far; return its validation loss."""
+    def _compared(self, net, loss, best, start=None):
+        """Return the better one of a network and the best, and its validation loss."""
         net = self._numpy(net) if self.has_validation_data else net
         val_loss = self.val_loss(net) if self.has_validation_data else np.nan
-        # In the solver's units: those of the user may under- or overflow.
         value = loss if self.monitor == "loss" else val_loss
-        if self.best_net is None or value < self._best_value:
-            self.best_net = self._numpy(net)
-            self._best_value = value if np.isfinite(value) else np.inf
-            self._best_start = start
-        return val_loss
+        if best is None or value < best.value:
+            start = self._progress.start if start is None else start
+            value = value if np.isfinite(value) else np.inf
+            best = BestNetwork(self._numpy(net), value, start)
+        return best, val_loss
 
-    def _judge_last(self):
-        """Consider an iterate that no row of the log has judged."""
-        if self._state is None:
-            return
+    def _evaluate_last_network(self):
+        """Evaluate the last network on all rows, unless its step has done that."""
+        progress = self._resumable = self._progress
         with self._scope():
-            found = self.solver.look(self._data, self._state, self.options)
+            found = self.solver.look(self._data, progress.state, self.options)
         if found is None:
             return
         net, loss = found
-        val_loss = self._consider(net, loss, self._start)
-        if self.log:
-            self.log[-1].update(
-                loss=loss * self.loss_scale,
-                val_loss=val_loss * self.loss_scale,
-                judged=True,
+        best, val_loss = self._compared(net, loss, progress.best)
+        log = progress.log
+        if log:
+            row = {
+                **log[-1],
+                "loss": loss * self.loss_scale,
+                "val_loss": val_loss * self.loss_scale,
+                "judged": True,
+            }
+            log = (*log[:-1], row)
+        self._progress = progress._replace(best=best, log=log)
+
+    def _begin_next_start(self):
+        """Go on with the next start, or stop if that was the last one."""
+        progress = self._progress
+        reasons = (*progress.reasons, progress.ended)
+        if len(reasons) == len(self.starts):
+            self.request_stop(reasons[progress.best.start])
+        elif len(progress.log) < self.estimator.max_iter:
+            start = progress.start + 1
+            state, best = self._initial_state(start, progress.best)
+            self._progress = progress._replace(
+                state=state, best=best, start=start, ended=None, reasons=reasons
             )
 
-    def _record(self, report):
-        if (report.extra or {}).get("judged", True):
-            val_loss = self._consider(self._state.net, report.loss, self._start)
-            val_loss = val_loss * self.loss_scale
-        else:  # like the loss, that of the last one
-            val_loss = self.log[-1]["val_loss"]
-        self.log.append(
-            {
-                "start": self._start,
-                "iteration": len(self.log) + 1,
-                "time": time.perf_counter() - self._clock,
-                "loss": report.loss * self.loss_scale,
-                "val_loss": val_loss,
-                "grad_norm": report.grad_norm * self.loss_scale,
-                "step_size": report.step_size,
-                "damping": report.damping,
-                "gain_ratio": report.gain_ratio,
-                "inner_iterations": report.inner_iterations,
-                **(report.extra or {}),
-            }
-        )
+    def _stop_at_max_iter(self):
+        if len(self.log) >= self.estimator.max_iter:
+            self.request_stop("max_iter")
 
     def _scope(self):
         return backend.scope(self.estimator.dtype, self.estimator.device)
@@ -187,87 +271,15 @@ class FitRun:
 
     # -- what callbacks use -----------------------------------------------------------
 
-    def current_log(self):
-        """Rows of the log that belong to the current start."""
-        return [row for row in self.log if row["start"] == self._start]
+    @property
+    def log(self):
+        """Rows of the log: one dict an accepted iteration."""
+        return () if self._progress is None else self._progress.log
 
-    def request_stop(self, reason):
-        """Stop after this iteration; the first reason given stays."""
-        if self.stop_reason is None:
-            self.stop_reason = reason
-
-    def end_start(self, reason):
-        """End the current start; True if it was the last.
-
-        The run then stops for the reason of the start whose network is returned.
-        """
-        if self.stop_reason is not None:  # the solver and a callback may both end it
-            return True
-        self._reasons.append(reason)
-        if len(self._reasons) == len(self.starts):
-            self.request_stop(self._reasons[self._best_start])
-            return True
-        if len(self.log) < self.estimator.max_iter:
-            self._state = self._init(self._start + 1)
-            self._start += 1
-        return False
-
-    def snapshot(self):
-        """Everything that :meth:`restore` needs, as numpy and plain Python."""
-        return {
-            "fingerprint": self._fingerprint(),
-            "state": self._numpy(self._state),
-            "start": self._start,
-            "starts": self.starts,
-            "seed": self.options.seed,
-            "reasons": list(self._reasons),
-            "log": list(self.log),
-            "best_net": self.best_net,
-            "best_value": self._best_value,
-            "best_start": self._best_start,
-            "elapsed": self._elapsed,
-            # A stop by a budget is lifted by a larger budget, an end is an end.
-            "stop_reason": None if self.stop_reason in _BUDGETS else self.stop_reason,
-        }
-
-    def restore(self, snapshot, source):
-        """Continue from a snapshot of the same problem."""
-        if snapshot["fingerprint"] != self._fingerprint():
-            raise ValueError(
-                f"The checkpoint {str(source)!r} belongs to other data or other "
-                "parameters. Give another path, or resume=False to replace it."
-            )
-        self._state = snapshot["state"]
-        self._start = snapshot["start"]
-        self.starts = snapshot["starts"]
-        self.options = self.options._replace(seed=snapshot["seed"])
-        self._reasons = list(snapshot["reasons"])
-        self.log = list(snapshot["log"])
-        self.best_net = snapshot["best_net"]
-        self._best_value = snapshot["best_value"]
-        self._best_start = snapshot["best_start"]
-        self._elapsed = snapshot["elapsed"]
-        self.stop_reason = snapshot["stop_reason"]
-        if self.stop_reason is None and len(self.log) >= self.estimator.max_iter:
-            self.stop_reason = "max_iter"
-
-    def _fingerprint(self):
-        parameters = self.estimator.get_params(deep=False)
-        for name in ("max_iter", "max_time", "verbose"):
-            parameters.pop(name, None)
-        # Only a number names the same draws again; the others are in the snapshot.
-        if not isinstance(parameters["random_state"], Integral):
-            parameters["random_state"] = None
-        try:
-            content = pickle.dumps((sorted(parameters.items()), tuple(self.rows)))
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ValueError(
-                f"a checkpoint stores the parameters, one of which cannot be: {error}. "
-                "Use functions defined at the top of a module."
-            ) from error
-        return hashlib.sha256(content).hexdigest()
-
-    # -- results ----------------------------------------------------------------------
+    @property
+    def best_net(self):
+        """The best network so far, as numpy."""
+        return None if self._progress is None else self._progress.best.net
 
     @property
     def data(self):
@@ -277,12 +289,99 @@ class FitRun:
     @property
     def final_state(self):
         """The solver's state at the end."""
-        return self._state
+        return self._progress.state
+
+    def current_log(self):
+        """Rows of the log that belong to the current start."""
+        return [row for row in self.log if row["start"] == self._progress.start]
+
+    def request_stop(self, reason):
+        """Stop after this iteration; the first reason given stays.
+
+        Parameters
+        ----------
+        reason : str
+            Value of a :class:`~sklearn_gn.core.stop.StopReason`.
+        """
+        if self.stop_reason is None:
+            self.stop_reason = StopReason(reason)
+
+    def end_start(self, reason):
+        """End the current start; True if it was the last.
+
+        The run then stops for the reason of the start whose network is returned.
+        """
+        if self.stop_reason is None:  # the solver and a callback may both end it
+            self._progress = self._progress._replace(ended=StopReason(reason).value)
+            self._begin_next_start()
+        return self.stop_reason is not None
+
+    # -- checkpoints ------------------------------------------------------------------
+
+    def snapshot(self):
+        """Everything that :meth:`restore` needs, as numpy and plain Python."""
+        progress = self._progress if self._resumable is None else self._resumable
+        reason = self.stop_reason
+        # A stop by a budget is lifted by a larger budget, an end is an end.
+        ended = reason is not None and not reason.budget
+        return {
+            "question": self._asked(),
+            "progress": progress._replace(
+                state=self._numpy(progress.state), best=tuple(progress.best)
+            )._asdict(),
+            "starts": self.starts,
+            "seed": self.options.seed,
+            "stop_reason": reason.value if ended else None,
+        }
+
+    def restore(self, snapshot, source):
+        """Continue from a snapshot of the same fit.
+
+        Raises
+        ------
+        ValueError
+            If it is that of another one; the message says what differs.
+        """
+        check_same_question(snapshot["question"], self._asked(), source)
+        self.starts = snapshot["starts"]
+        self.options = self.options._replace(seed=snapshot["seed"])
+        progress = Progress(**snapshot["progress"])
+        self._progress = progress._replace(best=BestNetwork(*progress.best))
+        if snapshot["stop_reason"] is not None:
+            self.stop_reason = StopReason(snapshot["stop_reason"])
+        self._stop_at_max_iter()
+
+    def _asked(self):
+        """Digests of all that the result depends on, by name; budgets are left out."""
+        if self._question is None:
+            self._question = {
+                name: _digest_of(name, value) for name, value in self._influences()
+            }
+        return self._question
+
+    def _influences(self):
+        estimator = self.estimator
+        parameters = estimator.get_params(deep=False)
+        parameters["solver"] = estimator._solver_object()
+        # Only a number names the same draws again; the others are in the snapshot.
+        if not isinstance(parameters["random_state"], Integral):
+            parameters["random_state"] = None
+        for name in sorted(set(parameters) - set(_BUDGET_PARAMETERS)):
+            yield f"the parameter {name!r}", parameters[name]
+        yield "the training data", (self.given.get("X"), self.given.get("y"))
+        yield "the sample weights", self.given.get("metadata")
+        yield "the validation data", self.validation
+        yield "the rules of early stopping", [self.monitor, self.stopping_rules]
+        # The start is a part of the question where the draws do not decide it.
+        start = self.starts if self._continues else None
+        yield "the network to start from (warm_start=True)", start
+
+    # -- results ----------------------------------------------------------------------
 
     @property
     def converged(self):
         """Whether the solver ended by its own criterion."""
-        return self.stop_reason in _CONVERGED
+        return self.stop_reason.converged
 
     def convergence_log(self):
         """The log as a dict of equal-length arrays."""
@@ -295,31 +394,64 @@ class FitRun:
 
     def warn_if_not_converged(self):
         """Warn with the cause, and with advice that fits it."""
-        if self.converged or self.stop_reason in _REQUESTED:
+        reason = self.stop_reason
+        if not reason.is_warned_about:
             return
         loss = self.log[-1]["loss"] if self.log else np.nan
         warnings.warn(
             f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
-            f"({self.stop_reason}) after {len(self.log)} iterations and "
-            f"{self._elapsed:.3g} s at loss {loss:.6g}. {_ADVICE[self.stop_reason]}",
+            f"({reason.value}) after {len(self.log)} iterations and "
+            f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. {reason.advice}",
             ConvergenceWarning,
-            stacklevel=5,
+            stacklevel=_level_of_the_user(),
         )
 
     def _print_progress(self):
-        verbose = self.estimator.verbose
+        verbose, elapsed = self.estimator.verbose, self._progress.elapsed
         last = self.stop_reason is not None
         if not verbose or not self.log:
             return
-        if last or verbose > 1 or self._elapsed - getattr(self, "_printed", -1) > 1:
-            self._printed = self._elapsed
+        if last or verbose > 1 or elapsed - self._last_printed > 1:
+            self._last_printed = elapsed
             row = self.log[-1]
             val = (
                 f"  val_loss {row['val_loss']:.4e}" if self.has_validation_data else ""
             )
-            end = f"  ({self.stop_reason})" if last else ""
+            end = f"  ({self.stop_reason.value})" if last else ""
             print(
                 f"[{type(self.estimator).__name__}] iteration {row['iteration']:4d}  "
-                f"loss {row['loss']:.6e}{val}  {self._elapsed:7.1f} s{end}",
+                f"loss {row['loss']:.6e}{val}  {elapsed:7.1f} s{end}",
                 flush=True,
             )
+
+
+def _digest_of(name, value):
+    try:
+        return digest(value)
+    except TypeError as error:
+        raise ValueError(
+            f"A checkpoint belongs to the values that a fit depends on, and {name} "
+            f"holds something whose value is not known: {error}. Give it in another "
+            "form, or fit without the checkpoint."
+        ) from error
+
+
+def is_interrupt(error):
+    """Whether an error is a KeyboardInterrupt, or what compiled code made of one."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _level_of_the_user():
+    """The stacklevel, seen from the caller, of the call from outside the package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[
+        0
+    ] in ("sklearn_gn", "sklearn"):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -24,7 +24,12 @@ class Scaling(NamedTuple):
         """Units of weighted data, X of shape (m, d), y of shape (m, q)."""
         x_center, x_scale = moments(X, weight)
         y_center, y_scale = moments(y, weight)
-        y_scale = np.where(np.ptp(y, axis=0) > 0, y_scale, 0)
+        varies = np.ptp(y, axis=0) > 0
+        # Rounding of the mean would be a residual of its own.
+        y_center, y_scale = (
+            np.where(varies, y_center, y[0]),
+            np.where(varies, y_scale, 0),
+        )
         size = y_scale.max()
         if size == 0:
             return cls(x_center, x_scale, y_center, 1.0)

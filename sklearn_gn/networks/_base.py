@@ -1,7 +1,8 @@
-"""What the networks share: parameters that a grid search reaches, and identity."""
+"""What the networks share: parameters that a grid search reaches, and equality."""
 
 import copy
 import inspect
+from numbers import Integral, Real
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +23,14 @@ ACTIVATIONS = {
 
 
 def activation_function(name):
-    """The function of that name.
+    """Return the activation function of a name.
 
     Raises
     ------
     ValueError
         If there is none.
     """
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(
             f"activation={name!r} is unknown; the activations are "
             f"{sorted(ACTIVATIONS)}."
@@ -38,12 +39,12 @@ def activation_function(name):
 
 
 def checked_network(network):
-    """A network whose words are in range, and stay as they are.
+    """Return a network with valid parameters that stay as they are.
 
     Raises
     ------
     ValueError
-        If a word is out of its range, or if it is a class.
+        If a parameter is out of its range, if it is a class, or not hashable.
     """
     if isinstance(network, type):
         raise ValueError(
@@ -52,17 +53,60 @@ def checked_network(network):
     if isinstance(network, Network):
         network.check()
         # What is fitted does not change with the user's object.
-        network = copy.copy(network)
+        network = copy.deepcopy(network)
+    try:
+        hash(network)
+    except TypeError as error:
+        raise ValueError(
+            f"network={network!r} must be hashable, as compiled functions are kept by "
+            "network: give its class __eq__ and __hash__."
+        ) from error
     return network
 
 
+def checked_sizes(name, value):
+    """Return positive integers as a tuple.
+
+    Parameters
+    ----------
+    name : str
+        Name of the parameter, for the message.
+    value : int or sequence of int
+
+    Raises
+    ------
+    ValueError
+        If one of them is no positive integer.
+    """
+    try:
+        sizes = (value,) if isinstance(value, Integral | str) else tuple(value)
+    except TypeError:
+        sizes = (value,)
+    if not all(_is_size(size) for size in sizes):
+        raise ValueError(f"{name} must hold positive integers, got {value!r}.")
+    return tuple(int(size) for size in sizes)
+
+
+def check_size(name, value):
+    """Raise a ValueError where a parameter is no positive integer."""
+    if not _is_size(value):
+        raise ValueError(f"{name} must be a positive integer, got {value!r}.")
+
+
+def check_positive(name, value):
+    """Raise a ValueError where a parameter is no positive number."""
+    if not isinstance(value, Real) or not value > 0:
+        raise ValueError(f"{name} must be positive, got {value!r}.")
+
+
 def initial_parameters(network, rng, x):
-    """Parameters to start from: of a network of ours, or of one by Flax's convention.
+    """Return the parameters to start from.
 
     Parameters
     ----------
     network : object
-        Ours have ``init(rng, n_inputs)``, others ``init(key, x)``.
+        Ours have ``init(rng, n_inputs)``, others, by Flax's convention,
+        ``init(key, x)``.
     rng : RandomState
     x : array of shape (m, n_inputs)
     """
@@ -72,7 +116,7 @@ def initial_parameters(network, rng, x):
 
 
 def n_features(network, params, x):
-    """Number of features that a network makes of the rows of x.
+    """Return the number of features that a network makes of the rows of x.
 
     Raises
     ------
@@ -89,9 +133,9 @@ def n_features(network, params, x):
 
 
 class Network:
-    """A feature extractor ``x -> z(x; theta)``, described by the words of ``__init__``.
+    """A feature extractor ``x -> z(x; theta)``, described by constructor parameters.
 
-    Two networks of the same words are equal, so that compiled functions are shared.
+    Two networks of the same parameters are equal, and share compiled functions.
     Subclasses have ``init(rng, n_inputs)``, which draws parameters in numpy,
     ``apply(params, x)``, and ``split(params)``, weights and biases as two lists; those
     with levels also ``refine(params)``, parameters of the next level.
@@ -101,11 +145,11 @@ class Network:
     plain_penalty = True  # whether B is the identity
 
     @classmethod
-    def _words(cls):
+    def _parameter_names(cls):
         return [name for name in inspect.signature(cls.__init__).parameters][1:]
 
     def get_params(self, deep=True):
-        """Constructor words and their values.
+        """Return the constructor parameters and their values.
 
         Parameters
         ----------
@@ -117,25 +161,25 @@ class Network:
         dict
         """
         del deep
-        return {name: getattr(self, name) for name in self._words()}
+        return {name: getattr(self, name) for name in self._parameter_names()}
 
     def set_params(self, **params):
-        """Change constructor words.
+        """Change constructor parameters.
 
         Parameters
         ----------
         **params : dict
-            Words and their new values.
+            Names and new values.
 
         Returns
         -------
         Network
         """
         for name, value in params.items():
-            if name not in self._words():
+            if name not in self._parameter_names():
                 raise ValueError(
                     f"{type(self).__name__} has no parameter {name!r}; it has "
-                    f"{self._words()}."
+                    f"{self._parameter_names()}."
                 )
             setattr(self, name, value)
         return self
@@ -153,20 +197,24 @@ class Network:
         return hash(self._key())
 
     def __repr__(self):
-        words = ", ".join(f"{k}={v!r}" for k, v in self.get_params().items())
-        return f"{type(self).__name__}({words})"
+        given = ", ".join(f"{k}={v!r}" for k, v in self.get_params().items())
+        return f"{type(self).__name__}({given})"
 
     def check(self):
-        """Raise a ValueError where a word is out of its range."""
+        """Raise a ValueError where a parameter is out of its range."""
 
     def roughness(self, params):
-        """``B theta``, whose square is penalised: here the parameters themselves."""
+        """Return ``B theta``, whose square is penalised: here the parameters."""
         return params
 
     def level_of(self, params):
-        """Number of the level that parameters belong to."""
+        """Return the number of the level that parameters belong to."""
         del params
         return 0
+
+
+def _is_size(value):
+    return isinstance(value, Integral) and not isinstance(value, bool) and value > 0
 
 
 def _hashable(value):

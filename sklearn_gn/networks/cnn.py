@@ -1,13 +1,11 @@
 """Convolutional network for images."""
 
-from numbers import Integral
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.networks._base import Network
+from sklearn_gn.networks._base import Network, check_size, checked_sizes
 
 
 class CNN(Network):
@@ -31,28 +29,25 @@ class CNN(Network):
         self.kernel_size = kernel_size
 
     def _shape(self):
-        shape = tuple(self.image_shape)
+        shape = checked_sizes("image_shape", self.image_shape)
         return shape if len(shape) == 3 else (*shape, 1)
 
+    def _channels(self):
+        return checked_sizes("channels", self.channels)
+
     def check(self):
-        """Raise a ValueError where a word is out of its range."""
-        for name in ("image_shape", "channels"):
-            values = tuple(getattr(self, name))
-            if not values or not all(isinstance(v, Integral) and v > 0 for v in values):
-                raise ValueError(
-                    f"{name} must hold positive integers, got {getattr(self, name)!r}."
-                )
-        if len(tuple(self.image_shape)) not in (2, 3):
+        """Raise a ValueError where a parameter is out of its range."""
+        shape = checked_sizes("image_shape", self.image_shape)
+        n_poolings = len(self._channels()) - 1
+        if n_poolings < 0:
+            raise ValueError("channels must hold positive integers, got none.")
+        if len(shape) not in (2, 3):
             raise ValueError(
                 "image_shape must be (height, width) or (height, width, channels), got "
                 f"{self.image_shape!r}."
             )
-        if not isinstance(self.kernel_size, Integral) or self.kernel_size < 1:
-            raise ValueError(
-                f"kernel_size must be a positive integer, got {self.kernel_size!r}."
-            )
-        n_poolings = len(tuple(self.channels)) - 1
-        if min(tuple(self.image_shape)[:2]) < 2**n_poolings:
+        check_size("kernel_size", self.kernel_size)
+        if min(shape[:2]) < 2**n_poolings:
             raise ValueError(
                 f"image_shape={self.image_shape!r} leaves no pixel after {n_poolings} "
                 "poolings, one between any two of the channels."
@@ -84,18 +79,18 @@ class CNN(Network):
                 f"{n_inputs} features."
             )
         size, before, kernels = self.kernel_size, shape[2], []
-        for after in self.channels:
+        for after in self._channels():
             bound = 1 / np.sqrt(size * size * before)
             kernels.append(rng.uniform(-bound, bound, (size, size, before, after)))
             before = after
         return tuple(kernels)
 
     def split(self, params):
-        """Kernels; there are no biases."""
+        """Return the kernels; there are no biases."""
         return list(params), []
 
     def apply(self, params, x):
-        """Features of shape (m, channels[-1])."""
+        """Return the features, of shape (m, channels[-1])."""
         x = x.reshape(x.shape[0], *self._shape())
         for k, kernel in enumerate(params):
             if k:

@@ -1,10 +1,13 @@
 """Multilayer perceptron."""
 
-from numbers import Integral
-
 import numpy as np
 
-from sklearn_gn.networks._base import Network, activation_function
+from sklearn_gn.networks._base import (
+    Network,
+    activation_function,
+    check_positive,
+    checked_sizes,
+)
 
 
 class MLP(Network):
@@ -13,14 +16,15 @@ class MLP(Network):
     Parameters
     ----------
     hidden_layer_sizes : tuple of int, default=(64, 64)
-        Widths; the last one is the number of features. Empty: the inputs themselves.
+        Widths of the layers; the last one is the number of features. If empty, the
+        features are the inputs.
 
     activation : str or tuple of str, default="tanh"
-        One for all layers, or one a layer: "tanh", "relu", "sigmoid", "softplus",
-        "silu", "gelu", "sin" or "identity".
+        Activation of all layers, or one for each: "tanh", "relu", "sigmoid",
+        "softplus", "silu", "gelu", "sin" or "identity".
 
     input_gain : float, default=1.0
-        Factor of the first weights at the start.
+        Factor of the first layer's weights at the start.
     """
 
     def __init__(self, hidden_layer_sizes=(64, 64), activation="tanh", input_gain=1.0):
@@ -29,8 +33,7 @@ class MLP(Network):
         self.input_gain = input_gain
 
     def _layers(self):
-        sizes = self.hidden_layer_sizes
-        return (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
+        return checked_sizes("hidden_layer_sizes", self.hidden_layer_sizes)
 
     def _activations(self):
         if isinstance(self.activation, str):
@@ -38,13 +41,7 @@ class MLP(Network):
         return tuple(self.activation)
 
     def check(self):
-        """Raise a ValueError where a word is out of its range."""
-        for size in self._layers():
-            if not isinstance(size, Integral) or size < 1:
-                raise ValueError(
-                    "hidden_layer_sizes must hold positive integers, got "
-                    f"{self.hidden_layer_sizes!r}."
-                )
+        """Raise a ValueError where a parameter is out of its range."""
         if len(self._activations()) != len(self._layers()):
             raise ValueError(
                 f"activation={self.activation!r} must be one name or one a layer; "
@@ -52,8 +49,7 @@ class MLP(Network):
             )
         for name in self._activations():
             activation_function(name)
-        if not self.input_gain > 0:
-            raise ValueError(f"input_gain must be positive, got {self.input_gain!r}.")
+        check_positive("input_gain", self.input_gain)
 
     def init(self, rng, n_inputs):
         """Draw weights of variance ``1 / fan_in`` (2 for relu) and uniform biases.
@@ -77,11 +73,11 @@ class MLP(Network):
         return tuple(params)
 
     def split(self, params):
-        """Weights and biases, as two lists."""
+        """Return weights and biases, as two lists."""
         return [weight for weight, _ in params], [bias for _, bias in params]
 
     def apply(self, params, x):
-        """Features of shape (m, width)."""
+        """Return the features, of shape (m, width)."""
         for (weight, bias), name in zip(params, self._activations(), strict=True):
             x = activation_function(name)(x @ weight + bias[None, :])
         return x

@@ -1,12 +1,10 @@
 """Residual network as a discretised ordinary differential equation."""
 
-from numbers import Integral
-
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.networks._base import Network
+from sklearn_gn.networks._base import Network, check_positive, check_size
 
 _STABILITY = 1e-4  # gamma: keeps the flow from growing
 
@@ -53,15 +51,11 @@ class NeuralODE(Network):
         self.input_gain = input_gain
 
     def check(self):
-        """Raise a ValueError where a word is out of its range."""
+        """Raise a ValueError where a parameter is out of its range."""
         for name in ("width", "n_cells", "n_levels"):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}.")
+            check_size(name, getattr(self, name))
         for name in ("final_time", "input_gain"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ValueError(f"{name} must be positive, got {value!r}.")
+            check_positive(name, getattr(self, name))
 
     def init(self, rng, n_inputs):
         """Draw weights that do not depend on time; biases are zero.
@@ -88,7 +82,7 @@ class NeuralODE(Network):
         }
 
     def apply(self, params, x):
-        """Features of shape (m, width); the cells are as many as the parameters say."""
+        """Return the features, of shape (m, width); the parameters have the cells."""
         opening = params["opening_bias"][None, :]
         u = jnp.tanh(x @ _effective(params["opening_weight"]) + opening)
         step = self.final_time / (params["bias"].shape[0] - 1)
@@ -122,7 +116,7 @@ class NeuralODE(Network):
         return jnp.swapaxes(upper, 1, 2) - upper - _STABILITY * eye[None]
 
     def roughness(self, params):
-        """``B theta``: opening weights as they are, the others' changes in time.
+        """Return ``B theta``: opening weights as they are, the others' changes in time.
 
         Squared and summed, these are ``|K_0|^2 + |b_0|^2`` plus the integral of the
         squared time derivative, where K_0 holds the opening parameters, the root of
@@ -136,19 +130,19 @@ class NeuralODE(Network):
         return {**params, **changes}
 
     def split(self, params):
-        """Opening weights and triangles; opening biases and those of the flow."""
+        """Return weights and biases, each of the opening layer and of the flow."""
         return (
             [_effective(params["opening_weight"]), params["triangle"]],
             [params["opening_bias"], params["bias"]],
         )
 
     def level_of(self, params):
-        """Number of the level that parameters belong to."""
+        """Return the number of the level that parameters belong to."""
         cells = params["bias"].shape[0] - 1
         return int(np.log2(cells // self.n_cells))
 
     def refine(self, params):
-        """Parameters for twice the cells, the same function of time."""
+        """Return parameters for twice the cells, the same function of time."""
 
         def between(nodes):
             fine = np.empty((2 * len(nodes) - 1, nodes.shape[1]), nodes.dtype)

@@ -1,5 +1,6 @@
 """Partial differential equations: fields, domains, conditions, problems."""
 
+from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pde.conditions import (
     Condition,
     Dirichlet,
@@ -9,9 +10,11 @@ from sklearn_gn.pde.conditions import (
     Points,
     Robin,
 )
-from sklearn_gn.pde.domains import Ball, Box, Domain
+from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.operators import Field, apply, d, div, grad, hessian, laplacian
-from sklearn_gn.pde.problem import Problem, Reference, ResidualClass, Unknown
+from sklearn_gn.pde.problem import Problem, ResidualClass
+from sklearn_gn.pde.reference import Reference
+from sklearn_gn.pde.shapes import Ball, Box
 
 __all__ = [
     "Ball",

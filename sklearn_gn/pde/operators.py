@@ -43,7 +43,7 @@ class Field:
     outputs : tuple of str, default=None
         Names of the components.
 
-    probes : jax.Array of int, default=None
+    directions : jax.Array of int, default=None
         Axes of space from whose second derivatives ``laplacian`` estimates the sum
         over all of them, in very high dimension.
 
@@ -57,12 +57,12 @@ class Field:
 
     __array_ufunc__ = None  # arrays of numpy on the left leave the operation to us
 
-    def __init__(self, function, axes, time=None, outputs=None, probes=None):
+    def __init__(self, function, axes, time=None, outputs=None, directions=None):
         self.function = function
         self.axes = axes
         self.time = time
         self.outputs = outputs
-        self.probes = probes
+        self.directions = directions
 
     def __call__(self, x):
         """Value at a point of shape (d,)."""
@@ -73,7 +73,7 @@ class Field:
 
     def derived(self, function, outputs=None):
         """A field of another function on the same axes."""
-        return Field(function, self.axes, self.time, outputs, self.probes)
+        return Field(function, self.axes, self.time, outputs, self.directions)
 
     def axis(self, name):
         """Index of an axis, given by name or index."""
@@ -274,11 +274,11 @@ def laplacian(u):
         def second(i):
             return _along(_along(u, i), i)(x)
 
-        if u.probes is None:
+        if u.directions is None:
             return jnp.sum(_for_each(second, u.space), axis=-1)
         # Shi, Hu, Lin and Kawaguchi (2024): the mean is that of all axes.
-        share = len(u.space) / u.probes.shape[0]
-        return share * jnp.sum(jax.vmap(second, out_axes=-1)(u.probes), axis=-1)
+        share = len(u.space) / u.directions.shape[0]
+        return share * jnp.sum(jax.vmap(second, out_axes=-1)(u.directions), axis=-1)
 
     return u.derived(trace, u.outputs)
 

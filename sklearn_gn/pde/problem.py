@@ -5,9 +5,7 @@ if their functions are the same objects and all else has the same value, so that
 compiled functions are shared.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -19,94 +17,14 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.core.backend import scope, to_numpy
+from sklearn_gn.pde.checks import check_problem, named_errors
+from sklearn_gn.pde.coefficients import Unknown, as_array, frozen_coefficient
 from sklearn_gn.pde.conditions import Condition, Points
 from sklearn_gn.pde.domains import Domain, unique
 from sklearn_gn.pde.operators import Field
+from sklearn_gn.pde.reference import Reference, is_reference
 
 _CHUNK = 2**20  # numbers of the points at which an exact solution is taken at a time
-_PROBES = 4  # points at which each residual is tried
-_PROBED_AXES = 1000  # beyond these a trial costs more than it tells
-_LEVELS = (0.0, 2.0, -2.0)  # about which the fields of the trial swing
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A coefficient to be found.
-
-    Parameters
-    ----------
-    initial : float or array
-        Where the search begins.
-
-    positive : bool, default=False
-        Whether it must be positive: the search is then for its logarithm.
-    """
-
-    initial: float | tuple
-    positive: bool = False
-
-    def __post_init__(self):
-        initial = np.asarray(self.initial, dtype=float)
-        if not np.isfinite(initial).all() or (
-            self.positive and not (initial > 0).all()
-        ):
-            wanted = "positive" if self.positive else "finite"
-            raise ValueError(f"initial must be {wanted}, got {self.initial!r}.")
-        object.__setattr__(self, "initial", _nested(initial))
-
-    def encode(self, value):
-        """What the search is for: the value, or its logarithm. In numpy."""
-        value = np.asarray(value, dtype=float)
-        return np.log(value) if self.positive else value
-
-    def decode(self, raw):
-        """The inverse of ``encode``, in JAX."""
-        return jnp.exp(raw) if self.positive else raw
-
-
-def _nested(array):
-    """A number, or tuples of tuples, which have a hash."""
-    return tuple(map(_nested, array)) if array.ndim else float(array)
-
-
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """A solution known at some points only, such as one computed on a grid.
-
-    An object of any class with these attributes will do, and may compute them when they
-    are first wanted.
-
-    Parameters
-    ----------
-    points : ndarray of shape (N, d)
-
-    values : ndarray of shape (N, q)
-        NaN in the columns of components that are not known.
-
-    name : str, default=None
-        Says where the values come from.
-    """
-
-    points: np.ndarray
-    values: np.ndarray
-    name: str | None = None
-
-    def __post_init__(self):
-        shapes = np.shape(self.points), np.shape(self.values)
-        if [len(shape) for shape in shapes] != [2, 2] or shapes[0][0] != shapes[1][0]:
-            raise ValueError(
-                f"points and values must be (N, d) and (N, q), got {shapes}."
-            )
-
-    def __eq__(self, other):
-        return isinstance(other, Reference) and (
-            self.name == other.name
-            and np.array_equal(self.points, other.points)
-            and np.array_equal(self.values, other.values, equal_nan=True)
-        )
-
-    def __hash__(self):
-        return hash((self.name, np.shape(self.values)))
 
 
 class ResidualClass(NamedTuple):
@@ -187,8 +105,18 @@ class Problem:
         Outputs that the equations determine up to a constant only, such as a pressure:
         they are compared with the exact solution without their means.
 
+    n_laplacian_directions : int or None, default=None
+        Number of axes of space, drawn anew with the points, from whose second
+        derivatives :func:`laplacian` is estimated: for hundreds of axes and more [1]_.
+        If None, Laplacians are exact.
+
     name : str, default=None
         Name in logs and plots.
+
+    References
+    ----------
+    .. [1] Z. Shi, Z. Hu, M. Lin and K. Kawaguchi, "Stochastic Taylor derivative
+       estimator: efficient amortization for arbitrary differential operators".
     """
 
     residual: Callable
@@ -200,11 +128,14 @@ class Problem:
     transform: Callable | None = None
     periodic: tuple = ()
     up_to_constant: tuple = ()
+    n_laplacian_directions: int | None = None
     name: str | None = None
 
     def __post_init__(self):
         given = dict(self.coefficients or {})
-        values = {name: _coefficient(name, value) for name, value in given.items()}
+        values = {
+            name: frozen_coefficient(name, value) for name, value in given.items()
+        }
         object.__setattr__(self, "coefficients", MappingProxyType(values))
         for name in ("conditions", "outputs", "periodic", "up_to_constant"):
             object.__setattr__(self, name, _tuple(getattr(self, name)))
@@ -236,7 +167,10 @@ class Problem:
 
     def __repr__(self):
         name = self.name or getattr(self.residual, "__name__", repr(self.residual))
-        return f"Problem({name}, {self.domain!r}, outputs={self.outputs})"
+        words = [name, f"{self.domain!r}", f"outputs={self.outputs}"]
+        if self.n_laplacian_directions is not None:
+            words.append(f"n_laplacian_directions={self.n_laplacian_directions}")
+        return f"Problem({', '.join(words)})"
 
     # --- coefficients and fields -----------------------------------------------------
 
@@ -244,7 +178,7 @@ class Problem:
     def known(self):
         """Coefficients that are given: floats and arrays by name."""
         given = self.coefficients.items()
-        return {n: _array(c) for n, c in given if not isinstance(c, Unknown)}
+        return {n: as_array(c) for n, c in given if not isinstance(c, Unknown)}
 
     @property
     def unknown(self):
@@ -254,7 +188,7 @@ class Problem:
     @property
     def start(self):
         """All coefficients, those to be found at their initial values."""
-        return self.known | {n: _array(c.initial) for n, c in self.unknown.items()}
+        return self.known | {n: as_array(c.initial) for n, c in self.unknown.items()}
 
     @property
     def n_inputs(self):
@@ -283,15 +217,15 @@ class Problem:
         plain = 2 * share[np.flatnonzero(~circular)] - 1
         return jnp.concatenate([plain, jnp.cos(angle), jnp.sin(angle)])
 
-    def field(self, function, probes=None):
+    def field(self, function, directions=None):
         """The field of a network, after the transform.
 
         Parameters
         ----------
         function : callable
             Raw outputs of the network, of shape (q,), as a function of one point.
-        probes : jax.Array of int, default=None
-            Axes from which Laplacians are estimated; None: they are exact.
+        directions : jax.Array of int, default=None
+            Axes from which Laplacians are estimated. If None, they are exact.
 
         Returns
         -------
@@ -300,14 +234,23 @@ class Problem:
         """
 
         def value(x):
-            outputs = self._components(function(x), "the network")
+            outputs = self.as_outputs(function(x), "the network")
             if self.transform is not None:
-                outputs = self._components(self.transform(x, outputs), "transform")
+                outputs = self.as_outputs(self.transform(x, outputs), "transform")
             return outputs if len(self.outputs) > 1 else outputs[0]
 
-        return Field(value, self.domain.axes, self.domain.time, self.outputs, probes)
+        return Field(
+            value, self.domain.axes, self.domain.time, self.outputs, directions
+        )
 
-    def _components(self, value, source):
+    def as_outputs(self, value, source):
+        """One number for each output as an array of shape (q,).
+
+        Raises
+        ------
+        ValueError
+            That names the source of the value, if its shape is another one.
+        """
         value, q = jnp.asarray(value), len(self.outputs)
         if value.shape != (q,) and not (q == 1 and value.shape == ()):
             raise ValueError(
@@ -341,7 +284,7 @@ class Problem:
 
         points = jax.ShapeDtypeStruct((n_points, self.domain.dim), np.float64)
         data = jax.ShapeDtypeStruct((n_data,), np.float64)
-        with jax.enable_x64(True), _blaming(name):
+        with jax.enable_x64(True), named_errors(name):
             (k,) = jax.eval_shape(evaluate, points, data).shape
             if k == 0:
                 raise ValueError("the residual is empty.")
@@ -398,11 +341,30 @@ class Problem:
         counts = dict.fromkeys(dict(self._named_conditions()), n)
         return self._draw(n, counts, rng, "uniform")
 
+    def draw_directions(self, rng):
+        """Draw the axes from which Laplacians are estimated.
+
+        Parameters
+        ----------
+        rng : RandomState
+
+        Returns
+        -------
+        ndarray of int or None
+            None where Laplacians are exact.
+        """
+        if self.n_laplacian_directions is None:
+            return None
+        axes, time = self.domain.axes, self.domain.time
+        space = [i for i, name in enumerate(axes) if name != time]
+        count = min(self.n_laplacian_directions, len(space))
+        return rng.choice(space, count, replace=False).astype(np.int32)
+
     def _draw(self, n_interior, counts, rng, method):
         x = self.domain.sample(n_interior, rng, method)
         points = {"interior": Points(x[:, None], x[:, :0])}
         for name, condition in self._named_conditions():
-            with _blaming(name):
+            with named_errors(name):
                 points[name] = condition.sample(self.domain, counts[name], rng, method)
         return points
 
@@ -423,7 +385,7 @@ class Problem:
         X = np.asarray(X, dtype=float)
         if self.exact is None:
             raise ValueError("exact=None: the problem has no exact solution.")
-        if _is_reference(self.exact):
+        if is_reference(self.exact):
             if not np.array_equal(X, self.exact.points):
                 raise ValueError(
                     "the solution is known at the points of the reference only."
@@ -447,7 +409,7 @@ class Problem:
         points : ndarray of shape (n, d)
         values : ndarray of shape (n, q)
         """
-        if self.exact is not None and _is_reference(self.exact):
+        if self.exact is not None and is_reference(self.exact):
             return np.array(self.exact.points), np.array(self.exact.values)
         X = self.domain.sample(n_points, rng, method)
         return X, self.exact_values(X)
@@ -465,136 +427,17 @@ class Problem:
         ValueError
             With the name of the argument or condition.
         """
-        self._check_arguments()
-        self.residual_classes()
-        if self.exact is not None and not _is_reference(self.exact):
-            x = jax.ShapeDtypeStruct((self.domain.dim,), np.float64)
-            with jax.enable_x64(True), _blaming("exact"):
-                jax.eval_shape(lambda x: self._components(self.exact(x), "exact"), x)
-        rng = np.random.RandomState(0)
-        points = self.probes(_PROBES, rng)
-        if self.domain.dim <= _PROBED_AXES:
-            self._check_finite(points, rng)
-
-    def _check_arguments(self):
-        for name, wanted in (
-            ("residual", "a function"),
-            ("domain", "a domain such as Box"),
-            ("transform", "a function"),
-            ("exact", "a function or a reference"),
-        ):
-            value = getattr(self, name)
-            fits = isinstance(value, Domain) if name == "domain" else callable(value)
-            absent = name in ("transform", "exact") and value is None
-            if not (fits or absent or (name == "exact" and _is_reference(value))):
-                raise ValueError(f"{name} must be {wanted}, got {value!r}.")
-        for condition in self.conditions:
-            if not isinstance(condition, Condition):
-                raise ValueError(f"conditions must hold conditions, got {condition!r}.")
-            if condition.name == "data":
-                raise ValueError(
-                    "a condition cannot have the name 'data', which is that of the "
-                    "residuals of observations."
-                )
-        names = self.outputs
-        if not names or len(set(names)) < len(names) or not _all_strings(names):
-            raise ValueError(f"outputs must be different names, got {names!r}.")
-        for axis in self.periodic:
-            if axis not in self.domain.axes:
-                raise ValueError(
-                    f"periodic={axis!r} is unknown; the axes are {self.domain.axes}."
-                )
-        for output in self.up_to_constant:
-            if output not in names:
-                raise ValueError(
-                    f"up_to_constant={output!r} is unknown; the outputs are {names}."
-                )
-        try:
-            inspect.signature(self.residual).bind(None, None, **self.coefficients)
-        except TypeError as error:
-            raise ValueError(
-                "residual is called with the field, the point and the coefficients "
-                f"{tuple(self.coefficients)}, which does not fit: {error}."
-            ) from error
-
-    def _check_finite(self, points, rng):
-        shape = len(self.outputs), self.n_inputs
-        weights = rng.normal(size=shape) / np.sqrt(self.n_inputs)
-        bad = {}
-        for level in _LEVELS:  # a logarithm or a root needs fields of one sign
-            with scope("float64"):
-                values = to_numpy(_trial(self, np.float64(level), weights, points))
-            found = {n: ~np.isfinite(v).all(axis=1) for n, v in values.items()}
-            bad = {n: found[n] & bad.get(n, True) for n in found}
-        for name, failed in bad.items():
-            if failed.any():
-                x = points[name].x[failed][0].tolist()
-                raise ValueError(
-                    f"{name}: the residual is NaN or infinite at {x} for smooth fields."
-                )
+        check_problem(self)
 
 
 def _tuple(value):
     return (value,) if isinstance(value, (str, Condition)) else tuple(value)
 
 
-def _coefficient(name, value):
-    if isinstance(value, Unknown):
-        return value
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        array = np.array(np.nan)
-    if not np.isfinite(array).all():
-        raise ValueError(
-            f"coefficient {name!r} must be a finite number, an array or Unknown, got "
-            f"{value!r}."
-        )
-    return _nested(array)
-
-
-def _array(value):
-    return np.array(value) if isinstance(value, tuple) else value
-
-
-def _all_strings(names):
-    return all(isinstance(name, str) for name in names)
-
-
-def _is_reference(exact):
-    """Whether it has points, without computing them."""
-    return hasattr(type(exact), "points") or "points" in getattr(exact, "__dict__", {})
-
-
-@contextmanager
-def _blaming(name):
-    """Turn errors into ValueErrors that say where they come from."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(f"{name}: {error}") from error
-
-
 @partial(jax.jit, static_argnames="problem")
 def _exact(problem, X):
     def value(x):
-        return problem._components(problem.exact(x), "exact")
+        return problem.as_outputs(problem.exact(x), "exact")
 
     chunk = max(1, min(X.shape[0], _CHUNK // X.shape[1]))
     return lax.map(value, X, batch_size=chunk)
-
-
-@partial(jax.jit, static_argnames="problem")
-def _trial(problem, level, weights, points):
-    """All residuals of a smooth field about a level."""
-    field = problem.field(
-        lambda x: level + jnp.sin(jnp.pi * (weights @ problem.embedding(x)))
-    )
-
-    def values(kind, points):
-        def one(x, data):
-            return kind.function((field,) * kind.n_points, x, data, problem.start)
-
-        return jax.vmap(one)(points.x, points.data)
-
-    return {kind.name: values(kind, points[kind.name]) for kind in problem._classes}

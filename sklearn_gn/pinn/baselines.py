@@ -11,20 +11,122 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core import first_order
 from sklearn_gn.core.linear_algebra.trees import dimension, norm
 from sklearn_gn.core.solver import Algorithm
-from sklearn_gn.pinn.fit import begin, ended, prepare, renewed
-from sklearn_gn.pinn.residuals import class_losses, residuals, weighted
+from sklearn_gn.pinn import fit
+from sklearn_gn.pinn.residuals import class_losses, residuals, with_class_weights
 
 _STEPS = {"adam": 100, "sgd": 100, "lbfgs": 20, "ssbroyden": 20}  # of an iteration
+_LINE_SEARCH_STEPS = 25
 _LARGEST_MATRIX = 20_000  # rows of SSBroyden's matrix
-_SEARCH = optax.scale_by_zoom_linesearch(
-    max_linesearch_steps=25, initial_guess_strategy="one"
-)
+
+
+def init(points, net, settings, *, name):
+    """Return the state at the start."""
+    if name == "ssbroyden" and dimension(net) > _LARGEST_MATRIX:
+        raise ValueError(
+            f"solver='ssbroyden' keeps a matrix of {dimension(net)} rows; networks "
+            f"have at most {_LARGEST_MATRIX} weights. Take 'lbfgs'."
+        )
+    return fit.initial_state(points, net, settings, empty_memory(net, name))
+
+
+def step(points, state, settings, *, name):
+    """Make some steps on the same points."""
+    n_draws = state.n_draws
+    state = fit.with_due_points(points, state, settings)
+    net, memory = jax.device_put(state.net), state.memory
+    if state.n_draws > n_draws:
+        memory = memory_for_new_points(memory, net, name)
+    net, memory, losses, *norms = iterate(
+        settings.models[state.stage],
+        net,
+        memory,
+        state.batches,
+        state.balance,
+        learning_rates(settings, state.iteration, name),
+        name=name,
+    )
+    losses = np.asarray(losses) / state.balance
+    state = state._replace(net=net, memory=memory)
+    summary = fit.StepSummary(losses, *map(float, norms))
+    return fit.finish_iteration(points, state, settings, summary)
+
+
+@partial(jax.jit, static_argnames="name")
+def empty_memory(net, name):
+    """Return an empty memory."""
+    return first_order.start(_METHODS[name], ravel_pytree(net)[0])
+
+
+def memory_for_new_points(memory, net, name):
+    """Return the memory without what compares gradients of different points.
+
+    That difference says nothing of the curvature. SSBroyden keeps its matrix.
+    """
+    if name == "lbfgs":
+        return empty_memory(net, name)
+    if name == "ssbroyden":
+        broyden, *rest = memory
+        return broyden._replace(count=jnp.zeros_like(broyden.count)), *rest
+    return memory
+
+
+@partial(jax.jit, static_argnames=("model", "name"))
+def iterate(model, net, memory, batches, balance, rates, *, name):
+    """Make as many steps as there are learning rates.
+
+    Returns
+    -------
+    net, memory
+    losses : array of shape (n_classes,)
+    gradient_norm, step_norm, network_norm : scalars
+    """
+    batches = with_class_weights(batches, balance)
+    flat, unravel = ravel_pytree(net)
+
+    def loss(flat):
+        return 0.5 * jnp.sum(residuals(model, unravel(flat), batches) ** 2)
+
+    def one(carry, rate):
+        flat, memory = carry
+        value, gradient = jax.value_and_grad(loss)(flat)
+        if name in first_order.OPTIMISERS:
+            return first_order.gradient_step(name, flat, gradient, memory, rate), None
+        move, memory = first_order.line_search_step(
+            _METHODS[name], flat, value, gradient, memory, loss
+        )
+        return (flat + move, memory), None
+
+    (new, memory), _ = lax.scan(one, (flat, memory), rates)
+    net = unravel(new)
+    losses = class_losses(model, batches, residuals(model, net, batches))
+    gradient_norm = norm(jax.grad(loss)(new))
+    return net, memory, losses, gradient_norm, norm(new - flat), norm(new)
+
+
+def learning_rates(settings, iteration, name):
+    """Learning rates of the steps of an iteration; ones where a line search decides."""
+    n, dtype = _STEPS[name], settings.dtype
+    if name not in first_order.OPTIMISERS:
+        return np.ones(n, dtype)
+    rate = dtype.type(settings.solver.learning_rate)
+    if name != "sgd":
+        return np.full(n, rate)
+    total = n * int(settings.max_iter)
+    share = (n * iteration + np.arange(n) + 0.5) / total
+    return (rate * _one_cycle(share)).astype(dtype)
+
+
+def _one_cycle(share, *, rise=0.3, first=1 / 25, last=1e-4):
+    """Learning rate over its peak: up to it, then down, along cosines."""
+    up = first + (1 - first) * (1 - np.cos(np.pi * share / rise)) / 2
+    down = last + (1 - last) * (1 + np.cos(np.pi * (share - rise) / (1 - rise))) / 2
+    return np.where(share < rise, up, down)
 
 
 # --- SSBroyden -----------------------------------------------------------------------
@@ -40,8 +142,8 @@ class Broyden(NamedTuple):
     count: jnp.ndarray
 
 
-def scale_by_ssbroyden():
-    """The direction of SSBroyden, as a transformation of optax for flat vectors."""
+def ssbroyden():
+    """SSBroyden with a line search, for flat vectors."""
 
     def init(params):
         zero = jnp.zeros_like(params)
@@ -53,7 +155,7 @@ def scale_by_ssbroyden():
         moved = (state.count > 0) & (s @ y > 0)
         inverse = lax.cond(
             moved,
-            lambda: self_scaled(state.inverse, s, y, state),
+            lambda: _self_scaled_inverse(state.inverse, s, y, state),
             lambda: state.inverse,
         )
         direction = inverse @ gradient
@@ -64,10 +166,10 @@ def scale_by_ssbroyden():
         new = Broyden(inverse, params, gradient, -direction, state.count + 1)
         return direction, new
 
-    return optax.GradientTransformation(init, update)
+    return first_order.quasi_newton(init, update, _LINE_SEARCH_STEPS)
 
 
-def self_scaled(inverse, s, y, state):
+def _self_scaled_inverse(inverse, s, y, state):
     """Al-Baali's update with the member of Broyden's family that he recommends."""
     n = s.shape[0]
     image = inverse @ y
@@ -89,117 +191,15 @@ def self_scaled(inverse, s, y, state):
     return changed / tau + jnp.outer(s, s) / ys
 
 
-# --- steps ---------------------------------------------------------------------------
-
 _METHODS = {
-    "adam": optax.scale_by_adam(),
-    "sgd": optax.trace(decay=0.9, nesterov=True),
-    "lbfgs": optax.chain(optax.scale_by_lbfgs(), optax.scale(-1.0), _SEARCH),
-    "ssbroyden": optax.chain(scale_by_ssbroyden(), optax.scale(-1.0), _SEARCH),
+    "adam": "adam",
+    "sgd": "sgd",
+    "lbfgs": first_order.lbfgs(_LINE_SEARCH_STEPS),
+    "ssbroyden": ssbroyden(),
 }
-_FIRST_ORDER = ("adam", "sgd")
-
-
-@partial(jax.jit, static_argnames="name")
-def start(net, name):
-    """An empty memory."""
-    with jax.numpy_dtype_promotion("standard"):
-        return _METHODS[name].init(ravel_pytree(net)[0])
-
-
-def on_new_points(memory, net, name):
-    """The memory without what compares gradients of different points.
-
-    That difference says nothing of the curvature. SSBroyden keeps its matrix.
-    """
-    if name == "lbfgs":
-        return start(net, name)
-    if name == "ssbroyden":
-        broyden, *rest = memory
-        return broyden._replace(count=jnp.zeros_like(broyden.count)), *rest
-    return memory
-
-
-@partial(jax.jit, static_argnames=("model", "name"))
-def iterate(model, net, memory, batches, balance, rates, *, name):
-    """As many steps as there are rates; with the losses and the gradient's norm."""
-    batches = weighted(batches, balance)
-    flat, unravel = ravel_pytree(net)
-
-    def loss(flat):
-        return 0.5 * jnp.sum(residuals(model, unravel(flat), batches) ** 2)
-
-    def step(carry, rate):
-        flat, memory = carry
-        value, gradient = jax.value_and_grad(loss)(flat)
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            if name in _FIRST_ORDER:
-                move, memory = _METHODS[name].update(gradient, memory)
-                move = -rate * move
-            else:
-                move, memory = _METHODS[name].update(
-                    gradient, memory, flat, value=value, grad=gradient, value_fn=loss
-                )
-        return (flat + move, memory), None
-
-    (new, memory), _ = lax.scan(step, (flat, memory), rates)
-    net = unravel(new)
-    r = residuals(model, net, batches)
-    slope = norm(jax.grad(loss)(new))
-    losses = class_losses(model, batches, r)
-    return net, memory, losses, slope, norm(new - flat), norm(new)
-
-
-def step(points, state, options, *, name):
-    """Some steps on the same points."""
-    draws = state.draws
-    state = renewed(points, state, options)
-    net, memory = jax.device_put(state.net), state.memory
-    if state.draws > draws:
-        memory = on_new_points(memory, net, name)
-    net, memory, losses, *sizes = iterate(
-        options.models[state.stage],
-        net,
-        memory,
-        state.batches,
-        state.balance,
-        rates(options, state.iteration, name),
-        name=name,
-    )
-    losses = np.asarray(losses) / state.balance
-    state = state._replace(net=net, memory=memory)
-    slope, length, size = map(float, sizes)
-    return ended(points, state, options, losses, slope=slope, length=length, size=size)
-
-
-def rates(options, iteration, name):
-    """Learning rates of the steps of an iteration."""
-    n, rate = _STEPS[name], options.learning_rate
-    if name != "sgd":
-        return np.full(n, rate)
-    total = n * int(options.max_iter)
-    share = (n * iteration + np.arange(n) + 0.5) / total
-    return (rate * _one_cycle(share)).astype(rate.dtype)
-
-
-def _one_cycle(share, *, rise=0.3, first=1 / 25, last=1e-4):
-    """Learning rate over its peak: up to it, then down, along cosines."""
-    up = first + (1 - first) * (1 - np.cos(np.pi * share / rise)) / 2
-    down = last + (1 - last) * (1 + np.cos(np.pi * (share - rise) / (1 - rise))) / 2
-    return np.where(share < rise, up, down)
-
-
-def init(points, net, options, *, name):
-    """Loss of the start, on the first points."""
-    if name == "ssbroyden" and dimension(net) > _LARGEST_MATRIX:
-        raise ValueError(
-            f"solver='ssbroyden' keeps a matrix of {dimension(net)} rows; networks "
-            f"have at most {_LARGEST_MATRIX} weights. Take 'lbfgs'."
-        )
-    return begin(points, net, options, start(net, name))
-
-
 ALGORITHMS = tuple(
-    Algorithm(name, partial(init, name=name), partial(step, name=name), prepare=prepare)
+    Algorithm(
+        name, partial(init, name=name), partial(step, name=name), prepare=fit.prepare
+    )
     for name in _STEPS
 )

@@ -1,4 +1,7 @@
-"""What the solvers for differential equations share: points, and an iteration's end."""
+"""The iteration that all solvers of PINNSolver share: points, state, stopping, report.
+
+A solver computes a step between :func:`with_due_points` and :func:`finish_iteration`.
+"""
 
 import math
 from functools import partial
@@ -9,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.solver import Report
-from sklearn_gn.pinn.residuals import relative_error, residuals
+from sklearn_gn.pinn import solution
+from sklearn_gn.pinn.residuals import residuals
 
 _ROUNDING = 30  # residuals, in units in the last place, that are rounding
 _PATIENCE = 20  # iterations without a lower loss
@@ -17,14 +21,14 @@ _BALANCE_POWER = 0.05
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
-class Observed(NamedTuple):
+class Observations(NamedTuple):
     """What a fit is given."""
 
-    training: Any  # Batch of observations, or None
+    training: Any  # Batch, or None
     validation: Any
 
 
-class Points(NamedTuple):
+class FixedPoints(NamedTuple):
     """Points that stay. Those of an equation to train on are drawn as the fit goes."""
 
     data: Any  # Batch of observations, or None
@@ -32,60 +36,60 @@ class Points(NamedTuple):
     reference: Any  # (points, values) to compare with, or None
 
 
-class Options(NamedTuple):
-    """Settings, most of them as numpy scalars."""
+class PINNSettings(NamedTuple):
+    """Settings of a fit."""
 
-    models: tuple  # one for each stage of a curriculum, the problem itself last
-    stages: tuple  # iterations after which a stage ends, one less than the models
+    models: tuple  # one for each problem of the sequence
+    stage_ends: tuple  # iterations after which a problem is left, one less than models
     sampler: Any  # draw(model, seed, stage, number, net) makes batches
-    damping: str  # "trust_region", "gain_ratio", "loss" or "fixed"
-    shift: np.ndarray  # of "fixed"
-    geodesic: bool
-    momentum: float
-    jacobi: bool
-    rank: int | None  # of the preconditioner; None: none while the Gramian is small
-    balanced: bool
-    resample: int | str  # iterations for which points are kept, 0: for good; "drift"
-    n_single: int  # first iterations, in single precision
-    learning_rate: np.ndarray
+    solver: Any  # the solver object, for what only its algorithm needs
+    damping: float | None  # fixed shift, or None
+    rank: int | None  # columns of the preconditioner
+    balanced: bool  # whether the weights of the classes even out their losses
+    resample: int | str | None  # iterations for which points are kept, or "drift"
     max_iter: int
     tol: np.ndarray
+    dtype: np.dtype
     seed: np.int32
 
 
-class State(NamedTuple):
+class PINNState(NamedTuple):
     """Network, points, and what is remembered from one step to the next."""
 
     net: Any
     loss: float
     batches: tuple
     balance: np.ndarray  # (n_classes,)
-    memory: Any = None  # of the solver: radius or shift
-    before: Any = None  # the last step, for momentum
+    memory: Any = None  # of the solver: its damping, or that of optax
+    previous_step: Any = None  # for momentum
     spectrum: np.ndarray | None = None
     stage: int = 0
-    draws: int = 1
+    n_draws: int = 1
     iteration: int = 0
-    waited: int = 0
-    lowest: float = math.inf
+    n_stalled: int = 0  # iterations since the loss has last fallen by tol
+    lowest_loss: float = math.inf
 
 
-def begin(points, net, options, memory):
-    """The state at the start, on the first points."""
+def prepare(observations, settings):
+    """Put the points that stay on the device, the same ones for the same seed."""
+    model, seed = settings.models[-1], int(settings.seed)
+    fresh = settings.sampler.fresh(model, seed)
+    unseen = observations.validation
+    if unseen is None and fresh:
+        unseen = observations.training
+    if unseen is not None:
+        fresh = (*fresh, unseen)
+    reference = settings.sampler.reference(model.problem, seed)
+    return jax.device_put(FixedPoints(observations.training, fresh, reference))
+
+
+def initial_state(points, net, settings, memory):
+    """Return the state at the start, on the first points."""
     net = jax.device_put(net)
-    batches = draw(points, options, 0, 0, net)
-    balance = np.ones(len(options.models[0].classes), options.tol.dtype)
-    loss = float(total_loss(options.models[0], net, batches))
-    return State(net, loss, batches, balance, memory)
-
-
-def draw(points, options, stage, number, net):
-    """Points to train on."""
-    model = options.models[stage]
-    batches = options.sampler.draw(model, int(options.seed), stage, number, net)
-    if points.data is not None:
-        batches = (*batches, points.data)
-    return jax.device_put(batches)
+    batches = _draw(points, settings, 0, 0, net)
+    balance = np.ones(len(settings.models[0].classes), settings.dtype)
+    loss = float(total_loss(settings.models[0], net, batches))
+    return PINNState(net, loss, batches, balance, memory)
 
 
 @partial(jax.jit, static_argnames="model")
@@ -94,104 +98,111 @@ def total_loss(model, net, batches):
     return 0.5 * jnp.sum(residuals(model, net, batches) ** 2)
 
 
-def prepare(observed, options):
-    """Points that stay, the same ones for the same seed, on the device."""
-    model, seed = options.models[-1], int(options.seed)
-    fresh = options.sampler.fresh(model, seed)
-    unseen = observed.validation
-    if unseen is None and fresh:
-        unseen = observed.training
-    if unseen is not None:
-        fresh = (*fresh, unseen)
-    reference = options.sampler.reference(model.problem, seed)
-    return jax.device_put(Points(observed.training, fresh, reference))
-
-
-def renewed(points, state, options):
-    """The next stage, or new points, where it is time."""
-    stage = int(np.searchsorted(options.stages, state.iteration, side="right"))
-    if stage == state.stage and not _due(points, state, options):
+def with_due_points(points, state, settings):
+    """Return the state with the next problem, or with new points, where it is time."""
+    stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
+    if stage == state.stage and not _is_draw_due(points, state, settings):
         return state
-    batches = draw(points, options, stage, state.draws, state.net)
-    return state._replace(batches=batches, stage=stage, draws=state.draws + 1)
+    batches = _draw(points, settings, stage, state.n_draws, state.net)
+    return state._replace(batches=batches, stage=stage, n_draws=state.n_draws + 1)
 
 
-def _due(points, state, options):
-    if options.resample == "drift":
-        model = options.models[state.stage]
+def _is_draw_due(points, state, settings):
+    every = settings.resample
+    if every == "drift":
+        model = settings.models[state.stage]
         return float(total_loss(model, state.net, points.fresh)) > 2 * state.loss
-    every = int(options.resample)
-    return every > 0 and state.iteration > 0 and state.iteration % every == 0
+    return every is not None and state.iteration > 0 and state.iteration % every == 0
 
 
-def ended(
-    points,
-    state,
-    options,
-    losses,
-    *,
-    slope,
-    length,
-    size,
-    shift=math.nan,
-    gain=math.nan,
-    inner=1,
-    stuck=None,
-):
-    """State and report of an iteration.
+def _draw(points, settings, stage, number, net):
+    """Points to train on."""
+    model = settings.models[stage]
+    batches = settings.sampler.draw(model, int(settings.seed), stage, number, net)
+    if points.data is not None:
+        batches = (*batches, points.data)
+    return jax.device_put(batches)
 
-    ``losses`` are those of the classes, with the weights of the user; ``slope`` is the
-    norm of the gradient, ``length`` that of the step and ``size`` that of the network.
-    ``stuck`` is the reason to stop where points stay and nothing can be gained.
+
+class StepSummary(NamedTuple):
+    """What a solver says of its step."""
+
+    class_losses: np.ndarray  # with the weights of the user
+    gradient_norm: float
+    step_norm: float
+    network_norm: float
+    damping: float = math.nan
+    gain_ratio: float = math.nan
+    inner_iterations: int = 1
+    # Why to stop where points stay and nothing can be gained, or None.
+    no_progress: str | None = None
+    decisive: bool = True  # whether the loss tells that nothing can be gained
+
+
+def finish_iteration(points, state, settings, step):
+    """Return state and report of an iteration.
+
+    Parameters
+    ----------
+    points : FixedPoints
+    state : PINNState
+        With the network after the step.
+    settings : PINNSettings
+    step : StepSummary
+
+    Returns
+    -------
+    state : PINNState
+    report : Report
     """
-    model = options.models[state.stage]
-    loss = float(np.sum(losses))
-    # Neither an easier problem nor single precision decides that nothing is gained.
-    last = (
-        state.stage + 1 == len(options.models) and state.iteration >= options.n_single
-    )
-    fell = loss < (1 - float(options.tol)) * state.lowest
-    waited = state.waited + 1 if last and not fell else 0
-    eps = np.finfo(options.tol.dtype).eps
+    model = settings.models[state.stage]
+    loss = float(np.sum(step.class_losses))
+    # An easier problem does not decide that nothing is gained.
+    decisive = step.decisive and state.stage + 1 == len(settings.models)
+    fell = loss < (1 - float(settings.tol)) * state.lowest_loss
+    n_stalled = state.n_stalled + 1 if decisive and not fell else 0
+    eps = np.finfo(settings.dtype).eps
     stop = None
     if not math.isfinite(loss):
         stop = "non_finite"
-    elif loss <= (_ROUNDING * eps) ** 2 * size:
+    elif loss <= (_ROUNDING * eps) ** 2 * step.network_norm:
         stop = "rounding"
-    elif stuck and last and not options.resample:
-        stop = stuck
-    elif waited >= _PATIENCE and options.tol > 0:
+    elif step.no_progress and decisive and settings.resample is None:
+        stop = step.no_progress
+    elif n_stalled >= _PATIENCE and settings.tol > 0:
         stop = "tol"
     extra = {
         f"loss_{kind.residual.name}": float(value)
-        for kind, value in zip(model.classes, losses, strict=True)
+        for kind, value in zip(model.classes, step.class_losses, strict=True)
     }
     if points.reference is not None:
-        extra["relative_error"] = float(
-            relative_error(options.models[-1], state.net, *points.reference)
+        error = solution.relative_error(
+            settings.models[-1], state.net, *points.reference
         )
-    if options.balanced and stop is None:
-        state = state._replace(balance=rebalanced(losses, state.balance))
+        extra["relative_error"] = float(error)
+    if settings.balanced and stop is None:
+        balance = rebalanced_weights(step.class_losses, state.balance)
+        state = state._replace(balance=balance)
     state = state._replace(
         loss=loss,
-        waited=waited,
-        lowest=min(loss, state.lowest) if last else math.inf,
+        n_stalled=n_stalled,
+        lowest_loss=min(loss, state.lowest_loss) if decisive else math.inf,
         iteration=state.iteration + 1,
     )
     return state, Report(
         loss=loss,
-        grad_norm=slope,
-        step_size=length,
-        damping=shift,
-        gain_ratio=gain,
-        inner_iterations=inner,
+        grad_norm=step.gradient_norm,
+        step_size=step.step_norm,
+        damping=step.damping,
+        gain_ratio=step.gain_ratio,
+        inner_iterations=step.inner_iterations,
         stop=stop,
         extra=extra,
     )
 
 
-def rebalanced(losses, balance):
-    """Class weights that slowly even the classes' shares of the loss out.
+def rebalanced_weights(losses, balance):
+    """Return class weights that slowly even out the classes' shares of the loss.
 
     No loss counts as less than a millionth of their mean: the weight of one that is
     zero would grow until the others were lost beside it.

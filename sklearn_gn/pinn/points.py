@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pinn.residuals import Batch, class_residuals
+from sklearn_gn.pinn.model import Batch
+from sklearn_gn.pinn.residuals import class_residuals
 
-_POOL = 10  # candidates for every point that goes where the residual is large
+_POOL = 10  # candidates for every point drawn where the residual is large
 _FRESH = 2**32 - 1  # number of the draw that is never trained on
-_FRESH_SHARE = 4  # its points for each of a draw: it decides which network is best
+_FRESH_SHARE = 4  # times as many points: they decide which network is best
 _REFERENCE_POINTS = 2000
-REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
+_REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,6 @@ class Sampler:
     Parameters
     ----------
     n_interior, n_boundary : int
-    n_directions : int or None
-        Axes, other ones in every draw, from which Laplacians are estimated.
     method : {"sobol", "halton", "uniform", "residual"}
         With "residual", interior points are drawn with a probability that grows with
         the square of the residual there (Wu et al., "A comprehensive study of
@@ -36,19 +35,18 @@ class Sampler:
     n_boundary: int
     method: str
     dtype: str
-    n_directions: int | None = None
 
     def draw(self, model, seed, stage, number, net=None):
-        """Points for all residual classes of the model's problem.
+        """Draw the points of all residual classes of the model's problem.
 
         Parameters
         ----------
         model : Model
         seed : int
         stage : int
-            Of the curriculum.
+            Number of the problem in the sequence of those to solve.
         number : int
-            Of the draw.
+            Number of the draw.
         net : Parameters, default=None
             The network, for residual-adaptive points.
 
@@ -58,7 +56,7 @@ class Sampler:
         """
         rng = np.random.RandomState([seed, stage, number])
         problem = model.problem
-        axes = self.directions(problem.domain, rng)
+        axes = problem.draw_directions(rng)
         adaptive = self.method == "residual"
         method = "sobol" if adaptive else self.method
         points = problem.sample(self.n_interior, self.n_boundary, rng, method)
@@ -75,7 +73,7 @@ class Sampler:
         )
 
     def fresh(self, model, seed):
-        """Points that no fit draws, more of them."""
+        """Draw more points, which no fit trains on."""
         larger = replace(
             self,
             n_interior=_FRESH_SHARE * self.n_interior,
@@ -84,10 +82,10 @@ class Sampler:
         return larger.draw(model, seed, 0, _FRESH)
 
     def reference(self, problem, seed):
-        """Points with the exact solution there, or None where it is not known."""
+        """Draw points with the exact solution there; None where it is not known."""
         if problem.exact is None:
             return None
-        n = min(_REFERENCE_POINTS, max(64, REFERENCE_FLOATS // problem.domain.dim))
+        n = min(_REFERENCE_POINTS, max(64, _REFERENCE_FLOATS // problem.domain.dim))
         rng = np.random.RandomState(seed)
         points, values = problem.reference(n, rng)
         if len(points) > n:
@@ -95,16 +93,8 @@ class Sampler:
             points, values = points[chosen], values[chosen]
         return points.astype(self.dtype), values.astype(self.dtype)
 
-    def directions(self, domain, rng):
-        """Axes from which Laplacians are estimated, or None."""
-        if self.n_directions is None:
-            return None
-        space = [i for i, name in enumerate(domain.axes) if name != domain.time]
-        count = min(self.n_directions, len(space))
-        return rng.choice(space, count, replace=False).astype(np.int32)
-
     def _where_residuals_are_large(self, model, net, batch, rng):
-        square = np.asarray(_squares(model, net, batch), float)
+        square = np.asarray(_squared_residuals(model, net, batch), float)
         mean = square.mean()
         chance = square / mean + 1 if 0 < mean < np.inf else np.ones_like(square)
         return rng.choice(
@@ -113,22 +103,22 @@ class Sampler:
 
 
 @partial(jax.jit, static_argnames="model")
-def _squares(model, net, batch):
+def _squared_residuals(model, net, batch):
     return jnp.sum(class_residuals(model, model.classes[0], net, batch) ** 2, axis=1)
 
 
 def batch_of(x, data, weight, dtype, axes=None):
-    """Points of a class, whose mean square times the weight is in the loss.
+    """Return the points of a class whose weighted mean square is part of the loss.
 
     Parameters
     ----------
     x : ndarray of shape (N, P, d)
     data : ndarray of shape (N, e)
     weight : float or ndarray of shape (N,)
-        Of the class; or of its points.
+        Weight of the class, or weights of its points.
     dtype : str
     axes : ndarray of int of shape (s,), default=None
-        Axes from which Laplacians are estimated.
+        Axes from which Laplacians are estimated. If None, they are exact.
     """
     share = np.broadcast_to(np.asarray(weight, float) / len(x), len(x))
     scale = np.sqrt(share).astype(dtype)
@@ -137,17 +127,17 @@ def batch_of(x, data, weight, dtype, axes=None):
 
 @dataclass(frozen=True)
 class NoPoints:
-    """Of a fit to data alone."""
+    """In place of a sampler where there is no equation, only observations."""
 
     def draw(self, model, seed, stage, number, net=None):
-        """Nothing."""
+        """Return no points."""
         del model, seed, stage, number, net
         return ()
 
     def fresh(self, model, seed):
-        """Nothing."""
+        """Return no points."""
         return self.draw(model, seed, 0, 0)
 
     def reference(self, problem, seed):
-        """None."""
+        """Return None: there is nothing to compare with."""
         del problem, seed

@@ -8,81 +8,144 @@ Residuals of observations vary by their noise, estimated from the misfit; those 
 equation are taken to vary by what they are on points that were not trained on. What
 follows for a prediction or a coefficient with the derivative t in the parameters is the
 standard deviation ``|t^T J^+ diag(s)|``.
+
+Observations count by their weights: one of weight two is two observations of the same
+value, so that data given twice shrink the error bars by the root of two.
 """
 
-from functools import partial
+import math
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import cho_solve
 
 from sklearn_gn.core.linear_algebra import jacobian as operators
-from sklearn_gn.pinn.dngd import factors
-from sklearn_gn.pinn.residuals import (
-    class_losses,
-    coefficient_values,
-    network,
-    residuals,
-)
+from sklearn_gn.pinn.damped_step import weighted_jacobian
+from sklearn_gn.pinn.model import coefficient_values, network
+from sklearn_gn.pinn.residuals import residuals
 
 
-def _influence(matrix):
-    """The function ``t -> t J^+`` of rows t."""
+class Posterior:
+    """Standard deviations of outputs and coefficients about a fitted network.
+
+    The Gramian is factored when it is first needed, and then kept; it is not stored
+    with the object. To be used in the precision and on the device of the fit.
+
+    Parameters
+    ----------
+    model : Model
+    net : Parameters
+        In numpy, like all that follows.
+    batches : tuple of Batch
+        Points of training.
+    fresh : tuple of Batch
+        Points that were not trained on.
+    n_observations : float
+        Sum of the weights of the observations, before they were normalised.
+    """
+
+    def __init__(self, model, net, batches, fresh, n_observations):
+        self.model = model
+        self.net = net
+        self.batches = batches
+        self.fresh = fresh
+        self.n_observations = n_observations
+
+    def __getstate__(self):
+        return {k: v for k, v in self.__dict__.items() if k != "_factored"}
+
+    @cached_property
+    def _factored(self):
+        balance = np.ones(len(self.batches), self.net.extra.dtype)
+        _, r, parts = weighted_jacobian(self.model, self.net, self.batches, balance)
+        n_observations = balance.dtype.type(self.n_observations)
+        return _factor(
+            self.model, self.net, self.batches, r, parts, self.fresh, n_observations
+        )
+
+    def output_deviations(self, x):
+        """Standard deviations of the outputs at points, of shape (n, q)."""
+        return _output_deviations(self.model, self.net, self._factored, x)
+
+    def coefficient_deviations(self):
+        """Standard deviations of the coefficients that were to be found, by name."""
+        return _coefficient_deviations(self.model, self.net, self._factored)
+
+
+class _Factored(NamedTuple):
+    matrix: jnp.ndarray  # J, of shape (m, n)
+    factor: jnp.ndarray  # Cholesky factor of the smaller Gramian, shifted
+    deviations: jnp.ndarray  # s, of shape (m,)
+
+
+@partial(jax.jit, static_argnames="model")
+def _factor(model, net, batches, r, parts, fresh, n_observations):
+    matrix = operators.dense(parts)
     m, n = matrix.shape
     shift = jnp.finfo(matrix.dtype).eps * jnp.sum(matrix**2)
     small = matrix @ matrix.T if m < n else matrix.T @ matrix
     factor = jnp.linalg.cholesky(small + shift * jnp.eye(min(m, n), dtype=small.dtype))
-
-    def solve(b):
-        half = lax.linalg.triangular_solve(factor, b, left_side=True, lower=True)
-        return lax.linalg.triangular_solve(
-            factor, half, left_side=True, lower=True, transpose_a=True
-        )
-
-    if m < n:
-        return lambda t: solve(matrix @ t.T).T
-    return lambda t: solve(t.T).T @ matrix.T
+    unscaled = _Factored(matrix, factor, jnp.ones_like(r))
+    deviations = _row_deviations(
+        model, net, batches, r, unscaled, fresh, n_observations
+    )
+    return _Factored(matrix, factor, deviations)
 
 
-def linear_model(model, net, batches):
-    """Residuals (m,) and their Jacobian (m, n)."""
-    _, r, parts = factors(model, net, batches, np.ones(len(batches), net.extra.dtype))
-    return r, _dense(parts)
+def _responses(factored, slopes):
+    """``t J^+ diag(s)`` for the rows t of the slopes."""
+    matrix, factor, deviations = factored
+    if matrix.shape[0] < matrix.shape[1]:
+        rows = cho_solve((factor, True), matrix @ slopes.T).T
+    else:
+        rows = cho_solve((factor, True), slopes.T).T @ matrix.T
+    return rows * deviations[None]
 
 
-_dense = jax.jit(operators.dense)
-
-
-@partial(jax.jit, static_argnames="model")
-def row_deviations(model, net, batches, linear, fresh):
+def _row_deviations(model, net, batches, r, unscaled, fresh, n_observations):
     """Standard deviations of the residuals, of shape (m,)."""
-    r, matrix = linear
-    influence = _influence(matrix)
-    losses = class_losses(model, fresh, residuals(model, net, fresh))
+    sizes = [
+        batch.x.shape[0] * kind.residual.n_outputs
+        for kind, batch in zip(model.classes, batches, strict=True)
+    ]
+    fresh_sizes = [
+        batch.x.shape[0] * kind.residual.n_outputs
+        for kind, batch in zip(model.classes, fresh, strict=True)
+    ]
+    fresh_r = jnp.split(residuals(model, net, fresh), np.cumsum(fresh_sizes)[:-1])
     found, start = [], 0
     for k, (kind, batch) in enumerate(zip(model.classes, batches, strict=True)):
-        n, q = batch.x.shape[0], kind.residual.n_outputs
-        stop = start + n * q
+        rows, q = slice(start, start + sizes[k]), kind.residual.n_outputs
+        start += sizes[k]
         if kind.residual.name == "data":
-            own = matrix[start:stop]
-            freedom = jnp.sum(influence(own)[:, start:stop].diagonal())
-            counted = q * jnp.sum((batch.scale > 0).astype(r.dtype))
-            left = jnp.maximum(counted - freedom, 1)
-            square = jnp.sum(r[start:stop] ** 2) / jnp.sum(batch.scale**2) / q
-            deviation = batch.scale * jnp.sqrt(square * counted / left)
+            # Unweighted misfits have the variance |r|^2 / |scale|^2 / q. A weight w of
+            # the row, that of c observations, makes it w / c, the same for all rows.
+            own = _responses(unscaled, unscaled.matrix[rows])[:, rows]
+            counted = q * n_observations
+            left = jnp.maximum(1 - jnp.sum(own.diagonal()) / counted, 1 / counted)
+            noise = _norms(r[rows]) / jnp.sqrt(q * n_observations * left)
+            deviation = jnp.where(batch.scale > 0, noise, 0)
         else:
-            deviation = jnp.full(n, jnp.sqrt(2 * losses[k] / (n * q)), r.dtype)
+            n = batch.x.shape[0]
+            size = _norms(fresh_r[k]) / math.sqrt(n * q)
+            deviation = jnp.full(n, size, r.dtype)
         found.append(jnp.repeat(deviation, q))
-        start = stop
     return jnp.concatenate(found)
 
 
+def _norms(rows):
+    """Euclidean norms along the last axis, for numbers of any size."""
+    size = jnp.max(jnp.abs(rows), axis=-1, keepdims=True)
+    size = jnp.where(size > 0, size, 1)
+    return size[..., 0] * jnp.sqrt(jnp.sum((rows / size) ** 2, axis=-1))
+
+
 @partial(jax.jit, static_argnames="model")
-def variance(model, net, linear, deviations, x):
-    """Variance of the outputs at points, of shape (n, q)."""
-    influence = _influence(linear[1])
+def _output_deviations(model, net, factored, x):
     flat, unravel = ravel_pytree(net)
 
     def outputs(flat, x):
@@ -91,23 +154,18 @@ def variance(model, net, linear, deviations, x):
 
     slopes = jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(flat, x)
     n, q, _ = slopes.shape
-    rows = influence(slopes.reshape(n * q, -1)) * deviations[None]
-    return jnp.sum(rows**2, axis=1).reshape(n, q)
+    return _norms(_responses(factored, slopes.reshape(n * q, -1))).reshape(n, q)
 
 
 @partial(jax.jit, static_argnames="model")
-def coefficient_deviations(model, net, linear, deviations):
-    """Standard deviations of the unknown coefficients, by name."""
-    matrix = linear[1]
-    influence = _influence(matrix)
-
+def _coefficient_deviations(model, net, factored):
     def values(extra):
         return coefficient_values(model.problem, extra)
 
     def deviation(slopes, value):
         slopes = slopes.reshape(value.size, -1)
-        n = matrix.shape[1] - slopes.shape[1]
-        rows = influence(jnp.pad(slopes, ((0, 0), (n, 0)))) * deviations[None]
-        return jnp.sqrt(jnp.sum(rows**2, axis=1)).reshape(value.shape)
+        n = factored.matrix.shape[1] - slopes.shape[1]
+        rows = _responses(factored, jnp.pad(slopes, ((0, 0), (n, 0))))
+        return _norms(rows).reshape(value.shape)
 
     return jax.tree.map(deviation, jax.jacfwd(values)(net.extra), values(net.extra))

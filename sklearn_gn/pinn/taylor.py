@@ -22,7 +22,7 @@ import numpy as np
 from sklearn_gn.networks._base import activation_function
 
 
-class Rows(NamedTuple):
+class DerivativeRows(NamedTuple):
     """Which derivatives a stack carries, as axes of the input points."""
 
     first: tuple = ()  # axes
@@ -34,7 +34,7 @@ class Rows(NamedTuple):
         return 1 + len(self.first) + len(self.second)
 
 
-class Along(NamedTuple):
+class ScaledAxes(NamedTuple):
     """Rows of an embedding that scales single axes: values, and unit vectors.
 
     In very many dimensions these are not multiplied out. With n points, s axes:
@@ -96,9 +96,9 @@ def input_stack(embedding, x, rows, axes=None):
     embedding : callable
         Maps a point to the network's inputs.
     x : array of shape (d,)
-    rows : Rows
+    rows : DerivativeRows
     axes : array of int of shape (s,), default=None
-        Axes that the rows number; None: all of them.
+        Axes that the rows number. If None, they number all of them.
     """
     numbers = jnp.arange(x.shape[0], dtype=jnp.int32) if axes is None else axes
 
@@ -171,8 +171,8 @@ def propagate(activations, layers, stack, rows, taps=None):
         Of the hidden layers.
     layers : sequence of arrays of shape (n_inputs + 1, n_outputs)
         Weights with the biases in the last row; one more than the activations.
-    stack : array of shape (n, size, n_inputs) or Along
-    rows : Rows
+    stack : array of shape (n, size, n_inputs) or ScaledAxes
+    rows : DerivativeRows
     taps : sequence of arrays of shape (n, size, n_outputs), default=None
         Added to the layers' outputs before activation: derivatives in them are what
         the Jacobian is made of.
@@ -181,12 +181,12 @@ def propagate(activations, layers, stack, rows, taps=None):
     -------
     stack : array of shape (n, size, n_outputs)
     inputs : list of arrays of shape (n, size, n_inputs + 1)
-        With the ones of the biases, which only values have. The first is an Along where
-        the stack is.
+        With the ones of the biases, which only values have. The first is the stack
+        itself if that is a ScaledAxes.
     """
     inputs = []
     for k, matrix in enumerate(layers):
-        if isinstance(stack, Along):
+        if isinstance(stack, ScaledAxes):
             inputs.append(stack)
             stack = stack.times(matrix)
         else:
@@ -212,9 +212,9 @@ def local_field(top, x0, rows, axes=None):
     top : array of shape (size, n_outputs)
         Rows of the last layer at ``x0``.
     x0 : array of shape (d,)
-    rows : Rows
+    rows : DerivativeRows
     axes : array of int of shape (s,), default=None
-        Axes that the rows number; None: all of them.
+        Axes that the rows number. If None, they number all of them.
 
     Returns
     -------

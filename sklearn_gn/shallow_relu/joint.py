@@ -17,10 +17,9 @@ falls. With one feature all of this collapses to straight-line fits, see
 
 from functools import partial
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
+from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.blocks import (
     sum_rows,
     transposed_product,
@@ -51,12 +50,14 @@ MAX_TRIALS = 20  # steps tried in one iteration
 
 
 def begin(net):
-    """The damping of the first iteration."""
+    """Return what the first iteration remembers: the relative shift."""
     return Nielsen.start(jnp.asarray(FIRST_SHIFT, net.coef.dtype))
 
 
 def joint_design(net, rows):
-    """Columns of the output layer, of the hidden layer without c, and the residuals.
+    """Return the columns of the output layer and of the hidden one, and residuals.
+
+    Those of the hidden layer are without the factors c.
 
     Returns
     -------
@@ -81,7 +82,7 @@ def _layer_columns(active, y):
 
 
 def reduced_model(net, rows, options):
-    """Quadratic model of the loss in the hidden layer, the output layer optimal.
+    """Return the quadratic model of the loss in the hidden layer, c optimal.
 
     Returns
     -------
@@ -183,7 +184,15 @@ def _solve_mass(mass, cross):
 
 
 def iterate(net, damping, rows, options):
-    """One accepted step; one set of eigenvectors serves all trial steps."""
+    """Carry out one iteration.
+
+    1. Form the reduced Gauss-Newton matrix K and its eigenvectors, which serve all
+       trial steps.
+    2. Solve ``(K + shift) delta = -gradient``, move the hyperplanes by delta, rescale
+       them, and solve for the output layer.
+    3. If the loss has not fallen, raise the shift by Nielsen's rule, or halve the step
+       if the shift is fixed, and try again.
+    """
     model = reduced_model(net, rows, options)
 
     def trial(shift, count):
@@ -199,30 +208,17 @@ def iterate(net, damping, rows, options):
         fall = loss_decrease(net, new, rows, options.alpha)
         return new, fall, decrease(model, coordinates)
 
-    def attempt(carry):
-        damping, count, *_ = carry
-        new, fall, promised = trial(damping.value, count)
-        gain = jnp.where(promised > 0, fall / jnp.where(promised > 0, promised, 1), 0)
-        return damping.update(gain), count + 1, new, fall, promised, gain
-
-    def rejected(carry):
-        _, count, _, fall, promised, _ = carry
-        return ~(fall > 0) & (promised > 0) & (count < MAX_TRIALS)
-
-    zero = jnp.zeros_like(damping.value)
-    carry = (damping, jnp.int32(0), net, zero, zero + 1, zero)
-    damping, _, new, fall, promised, gain = lax.while_loop(rejected, attempt, carry)
-    accept = fall > 0
-    kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), new, net)
+    found = search_damping(trial, net, damping, max_trials=MAX_TRIALS)
+    kept = found.accepted_or(net)
     loss = objective(kept, rows, options.alpha)
     return Iterate(
         net=kept,
-        memory=damping,
+        memory=found.damping,
         loss=loss,
-        decrease=jnp.where(accept, fall, 0),
+        decrease=jnp.where(found.accepted, found.actual, 0),
         rounding=at_rounding_level(kept, rows, loss),
-        solved=jnp.isfinite(promised),
+        solved=jnp.isfinite(found.predicted),
         grad_norm=jnp.linalg.norm(model.slopes),
-        step_size=jnp.where(accept, 1, 0).astype(loss.dtype),
-        gain_ratio=jnp.where(accept, gain, 0),
+        step_size=jnp.where(found.accepted, 1, 0).astype(loss.dtype),
+        gain_ratio=jnp.where(found.accepted, found.gain_ratio, 0),
     )

@@ -2,6 +2,6 @@
 
 from sklearn_gn.softmax_head import baselines
 from sklearn_gn.softmax_head.fgn import FGN
-from sklearn_gn.softmax_head.newton import FGN_NEWTON
+from sklearn_gn.softmax_head.newton import NEWTON
 
-ALGORITHMS = {a.name: a for a in (FGN_NEWTON, FGN, *baselines.ALGORITHMS)}
+ALGORITHMS = {a.name: a for a in (NEWTON, FGN, *baselines.ALGORITHMS)}

@@ -1,6 +1,6 @@
 """FGNSoftmaxHead: softmax regression on frozen features by Gauss-Newton methods."""
 
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 from scipy import sparse
@@ -11,26 +11,31 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.affine import AffineHead
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
-from sklearn_gn.core.estimator import GaussNewtonEstimator
+from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.softmax_head.algorithms import ALGORITHMS
-from sklearn_gn.softmax_head.fgn import Options, Rows, evaluate, row_spectrum, uniform
-from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS
+from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
+from sklearn_gn.softmax_head.head import (
+    AffineHead,
+    HeadOptions,
+    objective,
+)
+from sklearn_gn.softmax_head.minibatch import batched_rows
+from sklearn_gn.solvers import FGN, SOFTMAX_HEAD_SOLVERS, Solver
 
-_LEARNING_RATES = {"fgn": 0.1, "sgn": 0.1, "adam": 1e-3, "fgn_newton": 1.0}
-_CHOLESKY_ROWS = 1024  # of the Gram: what is larger is left to conjugate gradients
-_CG_ITERATIONS = 100
-_SGN_CG_ITERATIONS = 5
+_BATCH_SIZE = 256  # where a solver does not say
 _SPECTRUM_ROWS = 1024
 _DENSE_BYTES = 2**32  # a sparse X larger than this is refused
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
 def _has_mini_batches(estimator):
-    if estimator.solver == "fgn_newton":
+    solver = estimator.solver
+    if isinstance(solver, str):
+        solver = SOFTMAX_HEAD_SOLVERS.get(solver)  # partial_fit names an unknown one
+    if isinstance(solver, Solver) and not hasattr(solver, "batch_size"):
         raise AttributeError(
             "partial_fit needs a mini-batch solver: 'fgn', 'sgn' or 'adam', not "
             f"solver={estimator.solver!r}."
@@ -55,34 +60,33 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     Parameters
     ----------
-    solver : {"fgn_newton", "fgn", "sgn", "adam"}, default="fgn_newton"
-        - "fgn_newton": Newton-CG with the exact Hessian on all rows, for large heads
-          after some epochs of FGN. Converges to the optimum.
-        - "fgn": mini-batch FGN, Algorithm 1 of [1]_.
-        - "sgn": mini-batch Gauss-Newton with the full softmax curvature, five steps of
-          conjugate gradients each.
-        - "adam": mini-batch Adam.
+    solver : str or solver object, default="fgn_newton"
+        - "fgn_newton" or :class:`~sklearn_gn.solvers.FGNNewton`: Newton's method on all
+          rows. Converges to the optimum.
+        - "fgn" or :class:`~sklearn_gn.solvers.FGN`: mini-batch FGN, Algorithm 1
+          of [1]_.
+        - "sgn" or :class:`~sklearn_gn.solvers.SGN`: mini-batch Gauss-Newton with the
+          full softmax curvature, a baseline.
+        - "adam" or :class:`~sklearn_gn.solvers.Adam`: mini-batch Adam, a baseline.
+
+        An object holds what only that solver needs, such as
+        ``FGN(learning_rate=0.5, batch_size=128)``.
 
     alpha : float, default=0.001
         Factor of the penalty. It corresponds to ``C = 1 / (alpha * sum of weights)``
         of ``LogisticRegression``. With 0, classes that a head separates have no
         optimum.
 
-    damping : float, default=1.0
-        Shift added to the Gauss-Newton matrix by "fgn" and "sgn", for features of size
-        one. "fgn_newton" chooses its own.
+    damping : float or None, default=None
+        Shift added to the matrix of a step, never part of the objective. If None,
+        nothing is added by "fgn_newton", and 1 by "fgn" and "sgn", for features of size
+        one. Raise it where mini-batch steps are too long. "adam" does not use it.
 
-    rank : int, default=0
-        Competitor directions that "fgn" keeps for each example beside that of the true
-        class. 0 is the method of [1]_; the number of classes less 2, or more, is the
-        full curvature.
-
-    learning_rate : float or None, default=None
-        Step length of the mini-batch solvers. None is 0.1 for "fgn" and "sgn" and 1e-3
-        for "adam".
-
-    batch_size : int, default=256
-        Rows of a mini-batch.
+    rank : int or None, default=None
+        Dimension in which the system of a step is solved. For "fgn_newton" and "sgn",
+        the most conjugate-gradient iterations of a step; if None, 100 and 5. For "fgn",
+        the curvature directions kept for each example; if None, 1, the method of [1]_,
+        and the number of classes less 1 is the full curvature. "adam" does not use it.
 
     fit_intercept : bool, default=True
         Whether there is an intercept, which is not penalised.
@@ -92,8 +96,9 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         alike.
 
     max_iter : int, default=100
-        Most iterations: epochs of a mini-batch solver; Newton steps of "fgn_newton",
-        with the epochs that a head of 32,768 or more coefficients starts with.
+        Largest number of iterations: epochs of a mini-batch solver; Newton steps of
+        "fgn_newton", with the epochs that a head of 32,768 or more coefficients starts
+        with.
 
     tol : float, default=1e-06
         "fgn_newton" ends when no component of the gradient is larger. A mini-batch
@@ -101,7 +106,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         times its size.
 
     max_time : float or None, default=None
-        Seconds after which the fit stops, compilation included.
+        Seconds after which the fit stops, compilation included. If None, there is no
+        limit.
 
     early_stopping : bool, default=False
         Stop when the cross-entropy on validation data no longer falls, and return the
@@ -117,10 +123,6 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     warm_start : bool, default=False
         Start from the coefficients of the previous fit, which must have had the same
         classes and features.
-
-    shuffle : bool, default=False
-        Whether to draw new batches in every epoch. Otherwise they are drawn once, and
-        the Gram matrices of their features are kept.
 
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit.
@@ -219,12 +221,9 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     _parameter_constraints = {
         **GaussNewtonEstimator._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left")],
-        "rank": [Interval(Integral, 0, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither"), None],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "damping": [Interval(Real, 0, None, closed="left"), None],
         "fit_intercept": ["boolean"],
         "class_weight": [dict, StrOptions({"balanced"}), None],
-        "shuffle": ["boolean"],
     }
     _accept_sparse = "csr"
 
@@ -233,10 +232,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         solver="fgn_newton",
         *,
         alpha=1e-3,
-        damping=1.0,
-        rank=0,
-        learning_rate=None,
-        batch_size=256,
+        damping=None,
+        rank=None,
         fit_intercept=True,
         class_weight=None,
         max_iter=100,
@@ -246,7 +243,6 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         validation_fraction=0.1,
         n_iter_no_change=10,
         warm_start=False,
-        shuffle=False,
         dtype="float64",
         device=None,
         verbose=0,
@@ -256,8 +252,6 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         self.alpha = alpha
         self.damping = damping
         self.rank = rank
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
         self.fit_intercept = fit_intercept
         self.class_weight = class_weight
         self.max_iter = max_iter
@@ -267,7 +261,6 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
-        self.shuffle = shuffle
         self.dtype = dtype
         self.device = device
         self.verbose = verbose
@@ -278,6 +271,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         tags.input_tags.sparse = True
         return tags
 
+    @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
         """Fit the head to the data.
@@ -313,7 +307,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             If a parameter is out of its range, if the data hold NaN or infinity or do
             not fit together, or if fewer than two classes have weight.
         """
-        solver = self._solver_object().algorithm(ALGORITHMS)
+        solver = self._solver_object()
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
         metadata = None if sample_weight is None else {"sample_weight": weight}
@@ -324,14 +318,15 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         dense, code, kept, weight = self._canonical(X, y, weight)
         if self.early_stopping and validation is None:
             kept, weight, validation = self._split(dense, code, kept, weight, rng)
-        rows = self._rows(dense, code, kept, weight, rng)
+        rows, options = self._problem(solver, dense, code, kept, weight, rng)
         run = FitRun(
             self,
-            solver,
-            (rows, self._options(rows.n_rows, rng)),
+            solver.algorithm(ALGORITHMS),
+            (rows, options),
             [self._zero_head() if start is None else start],
             loss_scale=1.0,
             val_loss=self._validation_loss(validation),
+            validation=validation,
         )
         self._run(
             run,
@@ -341,8 +336,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
                 "classes_": self.classes_,
                 **self._coefficients(net),
             },
+            set_fitted=lambda: self._set_fitted(run.best_net, rows, run.options),
         )
-        self._set_fitted(run.best_net, rows, run.options)
         self._carried = None, None
         return self
 
@@ -373,32 +368,40 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         Raises
         ------
         ValueError
-            If the first call has no ``classes``, if a later one has others, or if y
-            holds a label that is not among them.
+            If the first call has no ``classes``, if a later one has others, if y holds
+            a label that is not among them, or if ``class_weight`` is "balanced".
         """
-        solver = self._solver_object().algorithm(ALGORITHMS)
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs the labels of all pieces, which "
+                "partial_fit does not have. Compute the weights from all labels with "
+                "sklearn.utils.class_weight.compute_class_weight and give them as a "
+                "dict, or as sample_weight."
+            )
+        solver = self._solver_object()
+        algorithm = solver.algorithm(ALGORITHMS)
         first = not hasattr(self, "coef_")
         X, y = self._check_data(X, y, reset=first)
         weight = check_sample_weight(sample_weight, X)
         self._check_classes(classes, first)
         rng = check_random_state(self.random_state)
-        rows = self._rows(*self._canonical(X, y, weight), rng)
-        options = self._options(rows.n_rows, rng)
+        rows, options = self._problem(solver, *self._canonical(X, y, weight), rng)
         net = self._zero_head() if first else self._previous_head()
         with backend.scope(self.dtype, self.device):
-            data = solver.prepare(rows, options)
-            state = solver.init(data, net, options)
+            data = algorithm.prepare(rows, options)
+            state = algorithm.init(data, net, options)
             name, memory = getattr(self, "_carried", (None, None))
-            if name == self.solver:
+            if name == solver.name:
                 state = state._replace(memory=memory)
-            state, report = solver.step(data, state, options)
+            state, report = algorithm.step(data, state, options)
             net, memory = backend.to_numpy((state.net, state.memory))
         if not np.isfinite(report.loss):
             raise ValueError(
-                "The loss is not a finite number. Check the scale of X, or raise "
-                f"damping={self.damping}."
+                "The loss is not a finite number. Check the scale of X, raise damping "
+                f"(damping={self.damping!r}), or lower the learning rate of "
+                f"solver={self.solver!r}."
             )
-        self._carried = self.solver, memory
+        self._carried = solver.name, memory
         self._set_fitted(net, rows, options)
         self.n_iter_ = 1 if first else self.n_iter_ + 1
         return self
@@ -457,58 +460,19 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         validation = X[kept[val]], label[kept[val]], weight[val] / weight[val].sum()
         return kept[train], weight[train], validation
 
-    def _rows(self, X, label, kept, weight, rng):
-        """Rows in random order, the last batch filled from the start.
-
-        A row of more than twice the mean weight, such as a merged one, comes as several
-        rows, which spread over the batches.
-        """
-        copies = np.ceil(weight * (len(weight) / (2 * weight.sum()))).astype(int)
-        weight = np.repeat(weight / weight.sum() / copies, copies)
-        kept = np.repeat(kept, copies)
-        n, b = len(kept), self._batch_rows(len(kept))
-        n_batches = -(-n // b)
-        order = rng.permutation(n)
-        if n > b:
-            order = np.append(order, order[: n_batches * b - n])
-        length = -(-backend.row_bucket(n) // b) * b
-        # Large arrays are written once: first touch of memory is what costs.
-        x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
-        np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
-        return Rows(
-            x=x.astype(self.dtype, copy=False),
-            label=backend.pad_rows(label[kept[order]].astype(np.int32), length),
-            weight=backend.pad_rows(self._cast(weight[order]), length),
-            n_rows=np.int32(n),
-            n_batches=np.int32(n_batches),
-        )
-
-    def _batch_rows(self, n):
-        n = int(n)
-        if self.solver == "fgn_newton":
-            return backend.row_bucket(n)
-        return min(self.batch_size, backend.row_bucket(n))
-
-    def _options(self, n, rng):
-        rate = self.learning_rate or _LEARNING_RATES[self.solver]
-        rank = min(self.rank, max(len(self.classes_) - 2, 0))
-        batch_size = self._batch_rows(n)
-        if self.solver == "sgn":
-            cg_iterations = _SGN_CG_ITERATIONS
-        else:
-            direct = batch_size * (1 + rank) <= _CHOLESKY_ROWS
-            cg_iterations = 0 if direct else _CG_ITERATIONS
-        return Options(
+    def _problem(self, solver, X, label, kept, weight, rng):
+        """What an algorithm gets: the rows in batches, and the options."""
+        size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
+        rows, size = batched_rows(X, label, kept, weight, size, rng, self.dtype)
+        return rows, HeadOptions(
             alpha=self._cast(self.alpha),
-            damping=self._cast(self.damping),
+            damping=self.damping,
+            rank=self.rank,
             intercept=self._cast(self.fit_intercept),
-            learning_rate=self._cast(rate),
             tol=self._cast(self.tol),
-            rank=np.int32(rank),
-            batch_size=np.int32(batch_size),
-            cg_iterations=np.int32(cg_iterations),
-            shuffle=np.bool_(self.shuffle),
+            batch_size=size,
             seed=np.int32(rng.randint(_LARGEST_INT)),
+            solver=solver,
         )
 
     def _zero_head(self):
@@ -526,7 +490,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
                 f"warm_start=True continues from {self.coef_.shape[1]} features, X has "
                 f"{self.n_features_in_}."
             )
-        return AffineHead(self._cast(self.coef_.T), self._cast(self.intercept_))
+        intercept = self.intercept_ if self.fit_intercept else 0 * self.intercept_
+        return AffineHead(self._cast(self.coef_.T), self._cast(intercept))
 
     def _validation_loss(self, validation):
         if validation is None:
@@ -548,24 +513,25 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     def _set_fitted(self, net, rows, options):
         vars(self).update(self._coefficients(net))
-        rank = int(options.rank)
-        n_spectrum = min(
-            self.batch_size,
-            max(1, _SPECTRUM_ROWS // (1 + rank)),
+        competitors = 0
+        if isinstance(options.solver, FGN):
+            competitors = n_competitors_of(options.rank, len(self.classes_))
+        n_examples = min(
+            getattr(options.solver, "batch_size", None) or _BATCH_SIZE,
+            max(1, _SPECTRUM_ROWS // (1 + competitors)),
             backend.row_bucket(int(rows.n_rows)),
         )
         with backend.scope(self.dtype, self.device):
-            found = backend.to_numpy(
-                evaluate(net, rows, uniform(options.alpha), options.intercept)
+            found = backend.to_numpy(objective(net, rows, options))
+            spectrum = backend.to_numpy(
+                row_spectrum(net, rows, options.intercept, n_examples, competitors)
             )
-            spectrum = row_spectrum(net, rows, options.intercept, n_spectrum, rank)
-            spectrum = backend.to_numpy(spectrum)
         self.loss_ = float(found.loss)
         self.competitor_dispersion_ = float(found.dispersion)
         self.retained_trace_ = float(found.retained)
         self.dropped_trace_ = float(found.dropped)
-        n_examples = min(n_spectrum, int(rows.n_rows))
-        self.gram_spectrum_ = np.maximum(spectrum[: n_examples * (1 + rank)], 0)
+        n_examples = min(n_examples, int(rows.n_rows))
+        self.gram_spectrum_ = np.maximum(spectrum[: n_examples * (1 + competitors)], 0)
 
 
 def _dense(X):

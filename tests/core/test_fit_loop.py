@@ -1,5 +1,6 @@
-"""The fit loop: log, stopping, warnings, callbacks, checkpoints, Ctrl-C."""
+"""The fit loop: log, stopping, warnings, Ctrl-C, callbacks."""
 
+import itertools
 import pickle
 import warnings
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.callback import ProgressBar, ScoringMonitor
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -21,13 +22,14 @@ from sklearn_gn.callbacks import (
     EarlyStopping,
     TimeBudget,
     ValidationMonitor,
+    _Callback,
 )
-from sklearn_gn.core.data import canonical_rows
-from sklearn_gn.core.fit_loop import LOG_COLUMNS
+from sklearn_gn.core.fit_loop import LOG_COLUMNS, FitRun
 from sklearn_gn.core.solver import Report
-from sklearn_gn.shallow_relu.algorithms import SGGN
+from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Adam, JointGN, SgGN, Solver
 
+SGGN = ALGORITHMS["sggn"]
 SOLVERS = sorted(SHALLOW_RELU_SOLVERS)
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -50,6 +52,7 @@ class Given(Solver):
     """A solver that stands for an algorithm of the test."""
 
     name = "given"
+    relocations = 4  # those of `make`
 
     def __init__(self, given):
         self.given = given
@@ -58,22 +61,22 @@ class Given(Solver):
         return self.given
 
 
-@pytest.fixture
-def interrupting():
-    """A solver that raises in its third step whatever it is given."""
+def raising(function, call, error):
+    """The function, but its call of that number, from 0, raises an error."""
+    count = itertools.count()
 
-    def install(error):
-        count = iter(range(100))
+    def wrapper(*args, **kwargs):
+        if next(count) == call:
+            raise error
+        return function(*args, **kwargs)
 
-        def step(rows, state, options):
-            if next(count) == 2:
-                raise error
-            return SGGN.step(rows, state, options)
+    return wrapper
 
-        solver = replace(SGGN, name="interrupting", step=step)
-        return make(Given(solver))
 
-    return install
+def failing(name, call, error=None, *, algorithm=SGGN, **settings):
+    """An estimator, one part of whose solver raises."""
+    function = raising(getattr(algorithm, name), call, error or KeyboardInterrupt())
+    return make(Given(replace(algorithm, **{name: function})), **settings)
 
 
 # -- the log --------------------------------------------------------------------------
@@ -92,16 +95,6 @@ def test_log_has_one_row_an_iteration_for_every_solver(solver):
     assert np.isfinite(frame[["loss", "grad_norm", "step_size"]]).all(axis=None)
     assert (frame["inner_iterations"] >= 1).all()
     assert model.loss_ <= frame["loss"].min() * (1 + 1e-9)
-
-
-@quiet
-def test_gradient_norm_is_that_of_the_returned_loss():
-    X, y = data()
-    model = make(relocations=0, max_iter=1).fit(X, y)
-    log = model.convergence_log_
-    # The gain ratio times the promised decrease is the decrease.
-    assert log["gain_ratio"][0] > 0
-    assert log["grad_norm"][0] > 0
 
 
 # -- stopping and warnings ------------------------------------------------------------
@@ -162,26 +155,174 @@ def test_every_cause_has_its_advice(stop, advice):
     assert np.isfinite(model.predict(X)).all()
 
 
-def test_ctrl_c_keeps_the_best_model(interrupting):
+# -- Ctrl-C and errors ----------------------------------------------------------------
+
+
+def after(n_iter, **settings):
+    """Predictions of the best network of the first iterations."""
     X, y = data()
-    model = interrupting(KeyboardInterrupt())
-    with pytest.warns(ConvergenceWarning, match="interrupted"):
-        model.fit(X, y)
-    reference = make(max_iter=2)
+    model = make(max_iter=n_iter, **settings)
     with pytest.warns(ConvergenceWarning):
-        reference.fit(X, y)
-    np.testing.assert_array_equal(model.predict(X), reference.predict(X))
-    assert model.stop_reason_ == "interrupted"
+        return model.fit(X, y).predict(X)
 
 
-def test_errors_leave_no_trace_on_the_estimator(interrupting):
+def interrupted(model, **words):
     X, y = data()
-    model = interrupting(RuntimeError("broken"))
+    with pytest.warns(ConvergenceWarning, match=r"\(interrupted\).*best model so far"):
+        model.fit(X, y, **words)
+    assert model.stop_reason_ == "interrupted"
+    assert not model.converged_
+    assert np.isfinite(model.loss_)
+    return model
+
+
+@pytest.mark.parametrize("call", [1, 2, 5])
+def test_ctrl_c_in_a_step_keeps_the_best_model(call):
+    model = interrupted(failing("step", call))
+    assert model.n_iter_ == call
+    np.testing.assert_array_equal(model.predict(data()[0]), after(call))
+
+
+def test_ctrl_c_in_the_first_step_keeps_the_start():
+    model = interrupted(failing("step", 0))
+    assert model.n_iter_ == 0
+    assert all(len(column) == 0 for column in model.convergence_log_.values())
+    assert np.isfinite(model.predict(data()[0])).all()
+
+
+def test_ctrl_c_that_compiled_code_turns_into_another_error_is_one():
+    text = "static arguments should be comparable: KeyboardInterrupt"
+    assert interrupted(failing("step", 2, ValueError(text))).n_iter_ == 2
+    error = RuntimeError("unrelated")
+    error.__cause__ = KeyboardInterrupt()
+    assert interrupted(failing("step", 2, error)).n_iter_ == 2
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_ctrl_c_while_an_iteration_is_recorded_drops_that_iteration(call, monkeypatch):
+    function = raising(FitRun._compared, call, KeyboardInterrupt())
+    monkeypatch.setattr(FitRun, "_compared", function)
+    model = interrupted(make())
+    monkeypatch.undo()
+    assert model.n_iter_ == call - 1
+    if call > 1:
+        np.testing.assert_array_equal(model.predict(data()[0]), after(call - 1))
+
+
+def test_ctrl_c_between_two_starts_keeps_the_first():
+    X = data()[0]
+    settings = {"max_iter": 50, "tol": 1e-2}
+    two = failing("init", 1, algorithm=ALGORITHMS["lm"], n_init=2, **settings)
+    model = interrupted(two)
+    alone = make("lm", **settings).fit(*data())
+    assert model.n_iter_ == alone.n_iter_ < 50
+    np.testing.assert_array_equal(model.predict(X), alone.predict(X))
+
+
+def test_ctrl_c_in_the_last_evaluation_keeps_the_best_model():
+    model = interrupted(failing("look", 0, max_iter=3))
+    np.testing.assert_array_equal(model.predict(data()[0]), after(3))
+
+
+def test_ctrl_c_while_the_fitted_attributes_are_set_keeps_the_model(monkeypatch):
+    name = "_set_fitted"
+    function = raising(getattr(ShallowReLURegressor, name), 0, KeyboardInterrupt())
+    monkeypatch.setattr(ShallowReLURegressor, name, function)
+    model = interrupted(make(max_iter=3))
+    assert model.n_iter_ == 3
+    np.testing.assert_array_equal(model.predict(data()[0]), after(3))
+
+
+class Interrupting(_Callback):
+    """Presses Ctrl-C at a hook."""
+
+    def __init__(self, hook, number):
+        self.hook, self.number = hook, number
+
+    def press(self, hook, context):
+        is_fit = context.task_name != "iteration"
+        if hook == self.hook and self.number == ("fit" if is_fit else context.task_id):
+            raise KeyboardInterrupt
+
+    def on_fit_task_begin(self, estimator, context):
+        self.press("begin", context)
+
+    def on_fit_task_end(self, estimator, context):
+        self.press("end", context)
+
+
+@pytest.mark.parametrize(
+    ("hook", "number", "n_iter"),
+    [("begin", 2, 2), ("end", 0, 1), ("end", 2, 3), ("end", "fit", 4)],
+)
+def test_ctrl_c_in_a_callback_keeps_the_best_model(hook, number, n_iter):
+    model = make(max_iter=4).set_callbacks(Interrupting(hook, number))
+    assert interrupted(model).n_iter_ == n_iter
+    np.testing.assert_array_equal(model.predict(data()[0]), after(n_iter))
+    assert not hasattr(model, "_fit_run")
+
+
+def before_there_is_a_model():
+    return {
+        "in prepare": failing("prepare", 0),
+        "in init": failing("init", 0),
+        "in a callback": make().set_callbacks(Interrupting("begin", "fit")),
+    }
+
+
+@pytest.mark.parametrize("place", before_there_is_a_model())
+def test_ctrl_c_before_there_is_a_model_leaves_nothing(place):
+    X, y = data()
+    model = before_there_is_a_model()[place]
+    before = dict(vars(model))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert vars(model) == before
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+@quiet
+def test_a_fit_that_fails_leaves_the_model_of_the_former_one():
+    X, y = data()
+    model = make(max_iter=2).fit(X, y)
+    before, predicted = dict(vars(model)), model.predict(X)
+    for error in (KeyboardInterrupt(), RuntimeError("broken")):
+        model.set_params(solver=failing("init", 0, error).solver)
+        with pytest.raises(type(error)):
+            model.fit(X[:, :1], np.c_[y, y])
+        assert vars(model).keys() == before.keys()
+        np.testing.assert_array_equal(model.predict(X), predicted)
+
+
+@quiet
+def test_checkpoint_is_written_after_an_interruption(tmp_path):
+    X, y = data()
+    path = tmp_path / "fit.ckpt"
+    failing("step", 2).set_callbacks(Checkpoint(path)).fit(X, y)
+    snapshot = pickle.loads(path.read_bytes())
+    assert len(snapshot["progress"]["log"]) == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_errors_leave_no_trace_on_the_estimator():
+    X, y = data()
+    model = failing("step", 2, RuntimeError("broken"))
     with pytest.raises(RuntimeError, match="broken"):
         model.fit(X, y)
-    assert not hasattr(model, "_fit_run")
-    assert not hasattr(model, "_skl_callbacks")
-    assert not hasattr(model, "_network")
+    assert vars(model).keys() == model.get_params(deep=False).keys()
+
+
+def test_a_reason_that_nobody_knows_is_an_error():
+    def step(rows, state, options):
+        return state, Report(loss=state.loss, grad_norm=1.0, stop="boredom")
+
+    X, y = data()
+    with pytest.raises(ValueError, match=r"one of \['tol'.*got 'boredom'"):
+        make(Given(replace(SGGN, step=step))).fit(X, y)
+
+
+# -- the result -----------------------------------------------------------------------
 
 
 @quiet
@@ -299,38 +440,6 @@ def test_validation_monitor_works_with_scikit_learn_s_estimators():
     assert len(monitor.history_["score"]) > 1
 
 
-# -- checkpoints ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-@quiet
-def test_resumed_fit_equals_the_uninterrupted_one_bit_for_bit(tmp_path, solver):
-    X, y = data()
-    path = tmp_path / "fit.ckpt"
-    # Adam's rate follows max_iter, so both runs must announce the same number.
-    whole = make(solver, n_init=2).fit(X, y)
-    part = make(solver, n_init=2).set_callbacks(Checkpoint(path, every=0))
-    killed = part.set_params(max_time=1e-9).fit(X, y)
-    assert killed.n_iter_ < whole.n_iter_
-    resumed = part.set_params(max_time=None).fit(X, y)
-    np.testing.assert_array_equal(resumed.predict(X), whole.predict(X))
-    assert resumed.n_iter_ == whole.n_iter_
-    np.testing.assert_array_equal(
-        resumed.convergence_log_["loss"], whole.convergence_log_["loss"]
-    )
-
-
-@pytest.mark.parametrize("seed", [None, np.random.RandomState(0)])
-@quiet
-def test_resumed_fit_goes_on_with_its_own_draws_without_a_seed(tmp_path, seed):
-    X, y = data()
-    model = make(init="random", n_init=2, random_state=seed, max_iter=2)
-    model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
-    first = model.fit(X, y).convergence_log_["loss"]
-    second = model.set_params(max_iter=6).fit(X, y).convergence_log_["loss"]
-    np.testing.assert_array_equal(second[:2], first)
-
-
 @quiet
 def test_early_stopping_ends_a_start_and_not_the_fit():
     X, y = data(80)
@@ -345,60 +454,9 @@ def test_early_stopping_ends_a_start_and_not_the_fit():
     assert best <= one.convergence_log_["val_loss"].min()
 
 
-@quiet
-def test_finished_fit_is_not_repeated_but_goes_on_with_a_larger_budget(tmp_path):
-    X, y = data()
-    model = make(max_iter=3).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
-    first = model.fit(X, y).convergence_log_["time"]
-    np.testing.assert_array_equal(model.fit(X, y).convergence_log_["time"], first)
-    assert model.set_params(max_iter=5).fit(X, y).n_iter_ == 5
-
-
-@quiet
-def test_checkpoint_of_other_data_or_parameters_is_refused(tmp_path):
-    X, y = data()
-    path = tmp_path / "fit.ckpt"
-    make(max_iter=2).set_callbacks(Checkpoint(path)).fit(X, y)
-    with pytest.raises(ValueError, match="belongs to other data or other parameters"):
-        make(max_iter=2).set_callbacks(Checkpoint(path)).fit(X, -y)
-    with pytest.raises(ValueError, match="belongs to other data or other parameters"):
-        make(damping=0.1).set_callbacks(Checkpoint(path)).fit(X, y)
-    replaced = make(max_iter=2).set_callbacks(Checkpoint(path, resume=False))
-    assert replaced.fit(X, -y).n_iter_ == 2
-
-
-@quiet
-def test_checkpoint_is_written_after_an_interruption(tmp_path, interrupting):
-    X, y = data()
-    path = tmp_path / "fit.ckpt"
-    model = interrupting(KeyboardInterrupt())
-    model.set_callbacks(Checkpoint(path)).fit(X, y)
-    snapshot = pickle.loads(path.read_bytes())
-    assert len(snapshot["log"]) == 2
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_callbacks_show_their_settings():
     assert repr(TimeBudget(3)) == "TimeBudget(seconds=3)"
     assert "every=30.0" in repr(Checkpoint("x"))
-
-
-# -- canonical rows -------------------------------------------------------------------
-
-
-def test_canonical_rows_merge_sort_and_drop():
-    X = np.array([[2.0], [1.0], [2.0], [1.0], [3.0]])
-    y = np.array([[0.0], [5.0], [0.0], [4.0], [9.0]])
-    rows, weight = canonical_rows(X, y, np.array([1.0, 1.0, 2.0, 4.0, 0.0]))
-    np.testing.assert_array_equal(X[rows], [[1.0], [1.0], [2.0]])
-    np.testing.assert_array_equal(y[rows], [[4.0], [5.0], [0.0]])
-    np.testing.assert_array_equal(weight, np.array([4, 1, 3]) / 8)
-
-
-def test_canonical_rows_stand_weights_near_the_largest_float():
-    X = np.arange(3.0)[:, None]
-    *_, weight = canonical_rows(X, X, np.full(3, 1.7e308))
-    np.testing.assert_allclose(weight, 1 / 3)
 
 
 def test_clone_keeps_callbacks_and_parameters():

@@ -9,6 +9,7 @@ from scipy.optimize import brentq
 from sklearn_gn.core.linear_algebra import blocks, solve
 from sklearn_gn.core.linear_algebra.damping import Nielsen
 from sklearn_gn.core.linear_algebra.line_search import grid_search
+from sklearn_gn.core.linear_algebra.trees import add, dimension, dot, norm
 from sklearn_gn.core.linear_algebra.trust_region import SpectralModel, radius_shift
 
 LIMITS = {
@@ -149,3 +150,19 @@ def test_shift_of_a_radius_with_a_singular_matrix(last):
         return np.linalg.norm(slopes / (values + shift)) - 0.5
 
     assert shift == pytest.approx(brentq(excess, 1e-12, 1e3, xtol=1e-15), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_trees_are_vectors(dtype):
+    rng = np.random.RandomState(0)
+    shapes = [(2, 3), (4,), ()]
+    a, b = ([np.asarray(rng.randn(*s), dtype) for s in shapes] for _ in range(2))
+    flat_a, flat_b = (np.concatenate([np.ravel(leaf) for leaf in t]) for t in (a, b))
+    assert dimension(a) == 11
+    results = jax.jit(lambda a, b: (dot(a, b), norm(a), add(a, -2, b)))(a, b)
+    assert {leaf.dtype for leaf in jax.tree.leaves(results)} == {np.dtype(dtype)}
+    tol = 10 * np.finfo(dtype).eps
+    np.testing.assert_allclose(results[0], flat_a @ flat_b, rtol=tol)
+    np.testing.assert_allclose(results[1], np.linalg.norm(flat_a), rtol=tol)
+    total = np.concatenate([np.ravel(leaf) for leaf in results[2]])
+    np.testing.assert_allclose(total, flat_a - 2 * flat_b, rtol=tol)

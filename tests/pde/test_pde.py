@@ -30,7 +30,7 @@ from sklearn_gn.pde import (
     hessian,
     laplacian,
 )
-from sklearn_gn.pde.domains import METHODS
+from sklearn_gn.pde.patches import METHODS
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -358,7 +358,7 @@ HIDDEN = {  # faces of which nothing is left
 def test_faces_are_the_boundary(domain):
     for name in domain.faces:
         if name in HIDDEN.get(domain, ()):
-            with pytest.raises(ValueError, match="0 are inside"):
+            with pytest.raises(ValueError, match=r"None of .* lie inside"):
                 domain.sample_face(name, 20, rng())
             continue
         points, normals = domain.sample_face(name, 20, rng())
@@ -483,7 +483,7 @@ def test_any_number_of_points(n):
 
 def test_many_points_come_in_pieces(monkeypatch):
     whole = SQUARE.sample(1000, rng())
-    monkeypatch.setattr(pde.domains, "_BATCH", 64)
+    monkeypatch.setattr(pde.patches, "_BATCH", 64)
     np.testing.assert_array_equal(SQUARE.sample(1000, rng()), whole)
 
 
@@ -542,7 +542,7 @@ def test_parts_of_the_boundary(on):
         return points[:, 1] < 0.25
 
     patch = SQUARE.boundary(low if on == "predicate" else on)
-    points, normals = pde.domains.draw(patch, 64, rng())
+    points, normals = pde.patches.draw(patch, 64, rng())
     faces = {
         "boundary": {(-1, 0), (1, 0), (0, -1), (0, 1)},
         "x=max": {(1, 0)},
@@ -611,7 +611,10 @@ def test_domains_cannot_be_changed():
         (lambda: Box(t=(0, 1)).sample_boundary(1, rng()), r"has no boundary in space"),
         (lambda: SQUARE.sample(4, rng(), "grid"), r"method='grid'.*'sobol'.*'uniform'"),
         (lambda: SQUARE.contains([[1.0]]), r"columns \('x', 'y'\).*\(1, 1\)"),
-        (lambda: (SQUARE - SQUARE).sample(1, rng()), r"of \d+ candidates 0 are inside"),
+        (
+            lambda: (SQUARE - SQUARE).sample(1, rng()),
+            r"None of \d+ sampled points lie inside",
+        ),
     ],
 )
 def test_mistakes_with_domains_are_explained(action, match):
@@ -754,7 +757,7 @@ def test_conditions_differ_by_value():
         ),
         (
             lambda: Dirichlet(0, on=lambda X: X[:, 0] > 9).sample(SQUARE, 1, rng()),
-            r"candidates 0 are inside",
+            r"sampled points lie inside",
         ),
         (
             lambda: Dirichlet(0, on=lambda X: X > 0).sample(SQUARE, 4, rng()),
@@ -1158,7 +1161,7 @@ def root_of_a_negative_number(u, x, kappa):
         ({"conditions": Dirichlet(0.0, "left")}, r"face 'left' is unknown.*'x=min'"),
         (
             {"conditions": Neumann(0.0, on=lambda X: X[:, 0] > 5, name="top")},
-            r"top: of \d+ candidates 0 are inside",
+            r"top: None of \d+ sampled points lie inside",
         ),
         ({"conditions": Periodic("z")}, r"periodic: axis 'z' is unknown"),
         (

@@ -1,5 +1,6 @@
 """D-NGD: the residuals' Jacobian in factors, and the step."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sklearn_gn.core import first_order
 from sklearn_gn.core.linear_algebra import blocks
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.damping import Nielsen
@@ -28,22 +30,14 @@ from sklearn_gn.pde import (
     hessian,
 )
 from sklearn_gn.pde.problems import Kovasznay, PoissonBall
-from sklearn_gn.pinn import baselines as pinn_baselines
-from sklearn_gn.pinn import dngd
-from sklearn_gn.pinn import points as pinn_sampling
+from sklearn_gn.pinn import baselines, damped_step, damping_rules, dngd
+from sklearn_gn.pinn import points as collocation
 from sklearn_gn.pinn.fit import total_loss
+from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
+from sklearn_gn.pinn.needed_rows import needed_rows
 from sklearn_gn.pinn.points import Sampler, batch_of
-from sklearn_gn.pinn.residuals import (
-    ClassModel,
-    Features,
-    Model,
-    jacobian,
-    needed_rows,
-    residuals,
-    second_derivative,
-    start_parameters,
-)
-from sklearn_gn.pinn.taylor import Rows, _group_sums
+from sklearn_gn.pinn.residuals import jacobian, residuals, second_derivative
+from sklearn_gn.pinn.taylor import DerivativeRows, _group_sums
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -94,12 +88,12 @@ PROBLEMS = {
     "ball": PoissonBall(4),
 }
 ROWS = {
-    "burgers": Rows((0, 1), (((0, 0),),)),
-    "diffusion": Rows((0, 1), (((0, 0), (1, 1)),)),
-    "kovasznay": Rows((0, 1), (((0, 0), (1, 1)),)),
+    "burgers": DerivativeRows((0, 1), (((0, 0),),)),
+    "diffusion": DerivativeRows((0, 1), (((0, 0), (1, 1)),)),
+    "kovasznay": DerivativeRows((0, 1), (((0, 0), (1, 1)),)),
     "beam": None,
-    "twisted": Rows((0, 1), (((0, 0), (0, 1)), ((1, 1),))),
-    "ball": Rows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),)),
+    "twisted": DerivativeRows((0, 1), (((0, 0), (0, 1)), ((1, 1),))),
+    "ball": DerivativeRows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),)),
 }
 
 
@@ -133,7 +127,7 @@ def test_rows_are_those_of_all_coefficients_to_come(residual, axes, start, secon
     domain = Box(**{axis: (0.0, 1.0) for axis in axes})
     problem = Problem(residual, domain, coefficients=start)
     initial = np.array([unknown.initial for unknown in start.values()])
-    assert needed_rows(problem, initial) == (Rows((0, 1), second),)
+    assert needed_rows(problem, initial) == (DerivativeRows((0, 1), second),)
 
 
 @pytest.mark.parametrize("name", ["burgers", "beam"])
@@ -158,18 +152,18 @@ def test_a_network_of_the_user_has_the_same_residuals_and_gramian(name):
 
 def test_rows_are_those_of_all_faces():
     problem = Problem(beam, Box(x=(0, 1), y=(0, 1)), (Neumann(0.0, n_points=1),))
-    assert needed_rows(problem, np.zeros(0))[1] == Rows((0, 1), ())
+    assert needed_rows(problem, np.zeros(0))[1] == DerivativeRows((0, 1), ())
 
 
 def test_sums_over_groups_of_pairs():
     values = np.random.RandomState(0).standard_normal((6, 2))
     diagonal, mixed = ((0, 0), (1, 1), (2, 2)), ((0, 1), (0, 2))
-    rows = Rows((0, 1, 2), (diagonal, ((1, 2),), mixed))
+    rows = DerivativeRows((0, 1, 2), (diagonal, ((1, 2),), mixed))
     expected = np.add.reduceat(values, [0, 3, 4])
     np.testing.assert_allclose(_group_sums(rows, values), expected, rtol=1e-14)
     # A matrix would have 16 GB.
     alone = tuple(((i, j),) for i in range(300) for j in range(i, 300))
-    assert _group_sums(Rows(tuple(range(300)), alone), values) is values
+    assert _group_sums(DerivativeRows(tuple(range(300)), alone), values) is values
 
 
 def test_residuals_that_attract_points_have_the_axes_of_the_draw(monkeypatch):
@@ -179,9 +173,9 @@ def test_residuals_that_attract_points_have_the_axes_of_the_draw(monkeypatch):
         seen.append(batch.axes)
         return np.ones(len(batch.x))
 
-    monkeypatch.setattr(pinn_sampling, "_squares", squares)
-    sampler = Sampler(4, 0, "residual", "float64", n_directions=2)
-    model = Model(PROBLEMS["ball"], (), ())
+    monkeypatch.setattr(collocation, "_squared_residuals", squares)
+    sampler = Sampler(4, 0, "residual", "float64")
+    model = Model(replace(PROBLEMS["ball"], n_laplacian_directions=2), (), ())
     (batch,) = sampler.draw(model, 0, 0, 1, net=())
     assert len(batch.x) == 4
     np.testing.assert_array_equal(batch.axes, seen[0])
@@ -198,7 +192,7 @@ def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
     exact = jax.jit(partial(residuals, model))(params, (batch,))
     kind = model.classes[0].residual
     (rows,) = needed_rows(model.problem, params.extra, every.axes)
-    assert rows == Rows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),))
+    assert rows == DerivativeRows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),))
     sparse = model._replace(classes=(ClassModel(kind, rows),))
     find = jax.jit(jacobian, static_argnames="model")
     r, parts = find(sparse, params, (every,))
@@ -281,20 +275,23 @@ def test_normal_matrix_in_blocks_is_that_of_the_whole_jacobian(name, monkeypatch
 @partial(jax.jit, static_argnames=("model", "jacobi"))
 def steps(model, params, batches, shift, jacobi):
     r, parts = jacobian(model, params, batches)
-    linear = dngd.linearise(r, parts, params, momentum=0.5, jacobi=jacobi)
-    matrix = dngd.small_gramian(linear, params)
+    linear = damped_step.linearise(r, parts, params, momentum=0.5, jacobi=jacobi)
+    matrix = damped_step.small_gramian(linear, params)
     values, vectors = jnp.linalg.eigh(matrix)
+    local = damped_step.LocalProblem(model, params, batches, linear, geodesic=False)
     solves = {
-        "eigenvectors": dngd.by_eigenvectors(linear, params, values, vectors),
-        "cholesky": dngd.by_cholesky(linear, params, matrix),
-        "conjugate_gradients": dngd.by_conjugate_gradients(linear, params, 10)[0],
+        "eigenvectors": damped_step.by_eigenvectors(linear, params, values, vectors),
+        "cholesky": damped_step.by_cholesky(linear, params, matrix),
+        "conjugate_gradients": damped_step.by_conjugate_gradients(linear, params, 10)[
+            0
+        ],
     }
     dense = operators.dense(linear.parts)
     return (
         linear.r,
         dense,
         {
-            how: dngd.damped_step(model, params, batches, linear, solve, shift, False)
+            how: damped_step.damped_step(local, solve, shift)
             for how, solve in solves.items()
         },
     )
@@ -325,13 +322,13 @@ def test_damped_step_is_that_of_the_augmented_system(n_interior, n_boundary, jac
         correction = np.linalg.lstsq(system, right, rcond=None)[0]
         expected = correction + before
         _, _, found = steps(model, params, batches, shift, jacobi)
-        for how, (step, promised, length, _) in found.items():
+        for how, (step, predicted, length, _) in found.items():
             assert length == pytest.approx(np.linalg.norm(correction), rel=1e-2)
             error = np.linalg.norm(flat(step) - expected) / np.linalg.norm(expected)
             growth = GROWTH[how] / np.sqrt(ratio) if len(r) > n else 0
             assert error <= ERROR[how] + growth
             linear_loss = 0.5 * np.sum((r + matrix @ flat(step)) ** 2)
-            assert promised == pytest.approx(0.5 * r @ r - linear_loss, rel=1e-10)
+            assert predicted == pytest.approx(0.5 * r @ r - linear_loss, rel=1e-10)
 
 
 def test_second_derivative_is_that_of_finite_differences():
@@ -353,11 +350,11 @@ def test_acceleration_is_half_the_damped_answer_to_the_second_derivative():
     @partial(jax.jit, static_argnames="geodesic")
     def take(geodesic):
         r, parts = jacobian(model, params, batches)
-        linear = dngd.linearise(r, parts, None, momentum=0.0, jacobi=False)
-        solve = dngd.by_cholesky(linear, params, dngd.small_gramian(linear, params))
-        step, *_ = dngd.damped_step(
-            model, params, batches, linear, solve, shift, geodesic
-        )
+        linear = damped_step.linearise(r, parts, None, momentum=0.0, jacobi=False)
+        matrix = damped_step.small_gramian(linear, params)
+        solve = damped_step.by_cholesky(linear, params, matrix)
+        local = damped_step.LocalProblem(model, params, batches, linear, geodesic)
+        step = damped_step.damped_step(local, solve, shift).step
         return step, linear.parts, second_derivative(model, params, batches, step)
 
     step, parts, bent = take(False)
@@ -369,29 +366,30 @@ def test_acceleration_is_half_the_damped_answer_to_the_second_derivative():
     np.testing.assert_allclose(flat(accelerated), flat(step) + a / 2, rtol=1e-10)
 
 
-def outcome_of(rule, model, params, batches, memory, **given):
-    words = dict(geodesic=False, momentum=0.0, jacobi=False, rank=None) | given
-    here = dngd.factors(model, params, batches, np.ones(len(batches)))
-    return rule(model, params, here, None, memory, **words)
+def updated(rule, model, params, batches, memory):
+    words = dict(rank=None, geodesic=False, momentum=0.0, jacobi=False)
+    ones = np.ones(len(batches))
+    weighted = damped_step.weighted_jacobian(model, params, batches, ones)
+    return dngd.update(model, params, weighted, None, memory, rule=rule, **words)
 
 
 def test_trust_region_takes_the_longest_step_that_keeps_its_promise():
     model, params, batches = setting("burgers", 30, 20)
     start = float(total_loss(model, params, batches))
-    found = outcome_of(dngd.trust_region, model, params, batches, 1e-3)
+    found = updated("trust_region", model, params, batches, 1e-3)
     # So short a step that the linearised residuals hold: the widest radius is taken.
-    assert found.length == pytest.approx(4e-3, rel=1e-4)
+    assert found.step_norm == pytest.approx(4e-3, rel=1e-4)
     assert found.memory == pytest.approx(4e-3, rel=1e-4)
-    assert found.trial.gain == pytest.approx(1, abs=0.05)
+    assert found.best_step.gain_ratio == pytest.approx(1, abs=0.05)
     loss = float(total_loss(model, found.net, batches))
     assert loss < start
-    assert loss == pytest.approx(float(found.trial.loss), rel=1e-12)
-    assert found.trial.losses.sum() == pytest.approx(loss, rel=1e-12)
+    assert loss == pytest.approx(float(found.best_step.loss), rel=1e-12)
+    assert found.best_step.losses.sum() == pytest.approx(loss, rel=1e-12)
     moved = flat(found.net) - flat(params)
     assert np.linalg.norm(moved) == pytest.approx(4e-3, rel=1e-4)
     # Far too long: nothing is taken, and the next radius is an eighth.
-    found = outcome_of(dngd.trust_region, model, params, batches, 1e3)
-    assert not bool(found.moved)
+    found = updated("trust_region", model, params, batches, 1e3)
+    assert not bool(found.accepted)
     assert float(found.memory) == 125
     np.testing.assert_array_equal(flat(found.net), flat(params))
 
@@ -399,10 +397,10 @@ def test_trust_region_takes_the_longest_step_that_keeps_its_promise():
 def test_a_shift_for_each_trial_gives_the_step_of_that_shift(monkeypatch):
     # The constant is part of what is compiled: no other test has as many points.
     model, params, batches = setting("burgers", 13, 6)
-    monkeypatch.setattr(dngd, "_SPECTRAL", 0)
-    found = outcome_of(dngd.trust_region, model, params, batches, 1.0)
-    assert bool(found.trial.trusted)
-    shift = float(found.trial.shift)
+    monkeypatch.setattr(damping_rules, "_SPECTRAL", 0)
+    found = updated("trust_region", model, params, batches, 1.0)
+    assert bool(found.best_step.trusted)
+    shift = float(found.best_step.shift)
     assert shift in [pytest.approx(8.0**k) for k in range(-2, 3)]
     assert float(found.memory) == shift
     matrix = np.asarray(
@@ -418,7 +416,7 @@ def test_a_shift_for_each_trial_gives_the_step_of_that_shift(monkeypatch):
 def test_line_search_takes_the_best_of_its_lengths():
     model, params, batches = setting("burgers", 12, 6)
     shift = 1e-3
-    found = outcome_of(dngd.line_search, model, params, batches, shift)
+    found = updated("fixed", model, params, batches, shift)
     r, parts = jax.jit(partial(jacobian, model))(params, batches)
     matrix, r = np.asarray(jax.jit(operators.dense)(parts)), np.asarray(r)
     n = matrix.shape[1]
@@ -434,23 +432,19 @@ def test_line_search_takes_the_best_of_its_lengths():
         )
     )(0.5 ** np.arange(31))
     losses = np.asarray(losses)
-    assert float(found.trial.loss) == pytest.approx(losses.min(), rel=1e-6)
-    follows = outcome_of(dngd.line_search, model, params, batches, -1e-5)
-    assert float(follows.trial.shift) == 1e-5
+    assert float(found.best_step.loss) == pytest.approx(losses.min(), rel=1e-6)
+    follows = updated("loss", model, params, batches, 1e-5)
+    assert float(follows.best_step.shift) == 1e-5
 
 
 def test_gain_ratio_raises_the_shift_of_a_step_that_fails():
     model, params, batches = setting("burgers", 12, 6)
-    good = outcome_of(
-        dngd.gain_ratio, model, params, batches, Nielsen.start(np.float64(1e2))
-    )
-    assert bool(good.moved)
+    good = updated("gain_ratio", model, params, batches, Nielsen.start(np.float64(1e2)))
+    assert bool(good.accepted)
     assert float(good.memory.value) < 1e2
     far = jax.tree.map(lambda a: 3 * a, params)
-    bad = outcome_of(
-        dngd.gain_ratio, model, far, batches, Nielsen.start(np.float64(1e-12))
-    )
-    assert not bool(bad.moved)
+    bad = updated("gain_ratio", model, far, batches, Nielsen.start(np.float64(1e-12)))
+    assert not bool(bad.accepted)
     assert float(bad.memory.value) == 2e-12
     np.testing.assert_array_equal(flat(bad.net), flat(far))
 
@@ -480,23 +474,20 @@ def test_self_scaled_broyden_minimises_a_quadratic_function():
     def loss(x):
         return 0.5 * (x - goal) @ matrix @ (x - goal)
 
-    method = pinn_baselines._METHODS["ssbroyden"]
+    method = baselines.ssbroyden()
 
     @jax.jit
     def run(x):
         def step(carry, _):
             x, memory = carry
             value, gradient = jax.value_and_grad(loss)(x)
-            with (
-                jax.numpy_dtype_promotion("standard"),
-                jax.numpy_rank_promotion("allow"),
-            ):
-                move, memory = method.update(
-                    gradient, memory, x, value=value, grad=gradient, value_fn=loss
-                )
+            move, memory = first_order.line_search_step(
+                method, x, value, gradient, memory, loss
+            )
             return (x + move, memory), None
 
-        return jax.lax.scan(step, (x, method.init(x)), None, length=40)[0][0]
+        start = x, first_order.start(method, x)
+        return jax.lax.scan(step, start, None, length=40)[0][0]
 
     np.testing.assert_allclose(run(np.zeros(12)), goal, atol=1e-8)
 
@@ -505,14 +496,14 @@ def test_self_scaled_broyden_minimises_a_quadratic_function():
 def test_quasi_newton_memory_does_not_compare_gradients_of_different_points(name):
     model, params, batches = setting("burgers", 12, 6)
     others = tuple(batch._replace(x=0.9 * batch.x) for batch in batches)
-    iterate = partial(pinn_baselines.iterate, model, name=name)
+    iterate = partial(baselines.iterate, model, name=name)
     words = {"balance": np.ones(3), "rates": np.ones(1)}
-    net, memory = params, pinn_baselines.start(params, name)
+    net, memory = params, baselines.empty_memory(params, name)
     for _ in range(3):
         net, memory, *_ = iterate(net, memory, batches, **words)
-    kept = pinn_baselines.on_new_points(memory, net, name)
+    kept = baselines.memory_for_new_points(memory, net, name)
     if name == "lbfgs":
-        fresh = pinn_baselines.start(net, name)
+        fresh = baselines.empty_memory(net, name)
         assert all(map(np.array_equal, jax.tree.leaves(kept), jax.tree.leaves(fresh)))
         return
     matrix = np.asarray(memory[0].inverse)

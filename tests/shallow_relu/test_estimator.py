@@ -285,6 +285,32 @@ def test_given_hyperplanes_are_the_start():
     np.testing.assert_allclose(inner_breakpoints(model, 0, 1), [0.3, 0.7], atol=1e-10)
 
 
+def test_choice_of_the_size_starts_from_given_hyperplanes():
+    rng = np.random.RandomState(1)
+    X, angle = rng.uniform(-1, 1, (300, 2)), rng.uniform(0, np.pi, 5)
+    planes = np.c_[rng.uniform(-0.5, 0.5, 5), np.cos(angle), np.sin(angle)]
+    y = np.maximum(planes[:, 0] + X @ planes[:, 1:].T, 0) @ rng.randn(5)
+    model = ShallowReLURegressor("auto", init=planes, solver=LOCAL, random_state=0)
+    model.fit(X, y)
+    # It doubles twice in vain; a start of its own would have powers of two.
+    assert model.selection_path_["n_neurons"].max() == 20
+    assert len(model.hyperplanes_) == 5
+    assert model.loss_ < 1e-20
+
+
+def test_choice_of_the_size_starts_from_the_previous_fit():
+    x = (np.arange(200) + 0.5) / 200
+    y = np.array([3.0, -1, 2, 0, 4])[(5 * x).astype(int)]
+    model = ShallowReLURegressor(12, warm_start=True, random_state=0)
+    n_active = len(model.fit(x[:, None], y).hyperplanes_)
+    model.set_params(n_neurons="auto", solver=LOCAL).fit(x[:, None], y)
+    assert model.selection_path_["n_neurons"].max() in (2 * n_active, 4 * n_active)
+    assert len(model.hyperplanes_) <= n_active
+    assert model.loss_ < 1e-20
+    model.fit(x[:, None], np.ones(200))  # nothing is active
+    assert len(model.fit(x[:, None], y).hyperplanes_) >= 5
+
+
 @quiet
 def test_early_stopping_returns_the_best_on_validation_data():
     X, y = noisy(80, 3)
@@ -521,6 +547,50 @@ def test_warm_start_with_tiny_features_and_with_others():
     message = r"warm_start=True continues from 3 features, X has 2"
     with pytest.raises(ValueError, match=message):
         model.fit(X[:, :2], y)
+
+
+@pytest.mark.parametrize(
+    ("init", "d", "factor"),
+    [
+        ([[0, 1e-200]], 1, 1e-200),
+        ([[1e300, 1e300]], 1, 1e200),
+        ([[0, 1e-200, 1e-200]], 2, 1e-200),
+        ([[1e300, 1e300, 1e300]], 2, 1e200),
+        ([[1e300, 1e-300, 1e-300]], 2, 1e-200),
+    ],
+)
+def test_hyperplanes_whose_products_leave_the_range_of_floats(init, d, factor):
+    X, y = noisy(d=d)
+    model = ShallowReLURegressor(1, init=init, solver=JointGN(relocations=1))
+    model.set_params(random_state=0).fit(X * factor, y)
+    for prediction in model.predict(X * factor, return_std=True):
+        assert np.isfinite(prediction).all()
+    assert np.isfinite(model.hyperplanes_).all()
+    assert model.score(X * factor, y) > 0
+
+
+def test_hyperplanes_of_the_same_ratio_are_the_same_start_in_all_units():
+    X, y = noisy(d=2)
+    init = np.array([[0.3, 1.0, -2.0], [-0.1, 0.5, 1.0]])
+    model = ShallowReLURegressor(2, solver=LOCAL, random_state=0)
+    plain = clone(model).set_params(init=init).fit(X, y)
+    unit = 2.0**-660
+    small = clone(model).set_params(init=init * [unit, 1, 1]).fit(unit * X, y)
+    np.testing.assert_array_equal(small.predict(unit * X), plain.predict(X))
+    # Rows of length 2^-340 are the same hyperplanes.
+    short = np.ldexp(init, [[-1000, -340, -340]] * 2)
+    smallest = clone(model).set_params(init=short).fit(unit * X, y)
+    np.testing.assert_array_equal(smallest.predict(unit * X), plain.predict(X))
+
+
+@pytest.mark.parametrize("factors", [(1e200, 1e-200), (1e-200, 1e200)])
+def test_warm_start_in_other_units_gives_a_model(factors):
+    X, y = noisy()
+    model = ShallowReLURegressor(4, warm_start=True, random_state=0)
+    for factor in factors:
+        model.fit(X * factor, y)
+        assert np.isfinite(model.predict(X * factor)).all()
+        assert model.score(X * factor, y) > 0.3
 
 
 def test_numbers_beyond_int32_are_no_limit():

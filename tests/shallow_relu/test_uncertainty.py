@@ -101,6 +101,36 @@ def test_standard_errors_take_weights_for_repetitions(fitted):
     )
 
 
+@pytest.mark.parametrize("weight", [0.25, 1.0, 3.0])
+def test_standard_errors_count_rows_by_their_weights(fitted, weight):
+    x, y, model = fitted
+    X, n = x[:, None], 200
+    weighted = clone(MODEL).fit(X, y, sample_weight=np.full(n, weight))
+    # Eight parameters: the variance is |residual|^2 / (N (N - 8)) times the same.
+    ratio = np.sqrt((n - 8) / (weight * n - 8))
+    for name in ("breakpoint_std_", "predict"):
+        one, other = getattr(model, name), getattr(weighted, name)
+        if name == "predict":
+            one, other = one(X, return_std=True)[1], other(X, return_std=True)[1]
+        np.testing.assert_allclose(other[1:], ratio * one[1:], rtol=1e-6)
+    # Rows given twice with half the weight are the same data.
+    halves = np.full(2 * n, weight / 2)
+    twice = clone(MODEL).fit(np.r_[X, X], np.r_[y, y], sample_weight=halves)
+    np.testing.assert_allclose(
+        twice.predict(X, return_std=True)[1],
+        weighted.predict(X, return_std=True)[1],
+        rtol=1e-7,
+    )
+
+
+def test_standard_errors_of_huge_targets_are_numbers(fitted):
+    x, y, model = fitted
+    huge = clone(MODEL).fit(x[:, None], 2.0**660 * y)
+    expected = model.predict(x[:, None], return_std=True)[1]
+    found = huge.predict(x[:, None], return_std=True)[1]
+    np.testing.assert_allclose(found, 2.0**660 * expected, rtol=1e-9)
+
+
 def test_standard_errors_have_the_units_of_their_breakpoints(fitted):
     x, y, model = fitted
     start = np.c_[-1e4 * np.r_[-1, KINKS] - 3e5, np.ones(4)]

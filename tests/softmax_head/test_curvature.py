@@ -9,11 +9,11 @@ import pytest
 from scipy.special import softmax
 
 from sklearn_gn.core import fgn as core_fgn
-from sklearn_gn.core import softmax as curvature
-from sklearn_gn.core.affine import AffineHead, all_classes, columns
-from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
-from sklearn_gn.softmax_head import baselines as head_baselines
-from sklearn_gn.softmax_head import fgn
+from sklearn_gn.core import multinomial
+from sklearn_gn.core.multinomial import all_classes
+from sklearn_gn.softmax_head import baselines, curvature, fgn, minibatch
+from sklearn_gn.softmax_head import head as heads
+from sklearn_gn.softmax_head.head import AffineHead
 
 N_ROWS, N_FEATURES = 12, 3
 
@@ -38,38 +38,26 @@ def softmax_covariance(logits):
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
 def test_covariance_is_kept_plus_dropped(n_classes):
     logits, label = draw_logits(n_classes)
-    split = curvature.margins(jnp.asarray(logits), jnp.asarray(label))
-    whole = curvature.kept(split) + curvature.dropped(split)
+    split = multinomial.margins(jnp.asarray(logits), jnp.asarray(label))
+    whole = curvature.retained_part(split) + curvature.dropped_part(split)
     np.testing.assert_allclose(whole, softmax_covariance(logits), atol=1e-14, rtol=0)
-    for part in (curvature.kept(split), curvature.dropped(split)):
+    for part in (curvature.retained_part(split), curvature.dropped_part(split)):
         assert np.linalg.eigvalsh(part).min() > -1e-15
 
 
 def test_nothing_is_dropped_with_two_classes():
     logits, label = draw_logits(2)
-    split = curvature.margins(jnp.asarray(logits), jnp.asarray(label))
-    assert np.abs(curvature.dropped(split)).max() == 0
-
-
-def test_cross_entropy_and_gradient_are_those_of_the_softmax():
-    logits, label = draw_logits(5)
-    split = curvature.margins(jnp.asarray(logits), jnp.asarray(label))
-    log_p = jax.nn.log_softmax(jnp.asarray(logits), axis=1)
-    expected = -log_p[np.arange(N_ROWS), label]
-    np.testing.assert_allclose(curvature.cross_entropy(split.margin), expected, 1e-14)
-    gradient = split.p_rest[:, None] * split.gradient
-    np.testing.assert_allclose(
-        gradient, np.exp(log_p) - np.eye(5)[label], atol=1e-15, rtol=0
-    )
+    split = multinomial.margins(jnp.asarray(logits), jnp.asarray(label))
+    assert np.abs(curvature.dropped_part(split)).max() == 0
 
 
 def test_traces_are_those_of_the_parts():
     logits, label = draw_logits(7)
-    split = curvature.margins(jnp.asarray(logits), jnp.asarray(label))
+    split = multinomial.margins(jnp.asarray(logits), jnp.asarray(label))
     xi, retained, dropped = curvature.traces(split)
     for trace, part in [
-        (retained, curvature.kept(split)),
-        (dropped, curvature.dropped(split)),
+        (retained, curvature.retained_part(split)),
+        (dropped, curvature.dropped_part(split)),
     ]:
         np.testing.assert_allclose(trace, np.trace(part, axis1=1, axis2=2), atol=1e-15)
     p = split.p_true, split.p_rest
@@ -80,29 +68,13 @@ def test_traces_are_those_of_the_parts():
 @pytest.mark.parametrize("rank", [0, 1, 3, 5])
 def test_competitor_directions_leave_a_positive_remainder(rank):
     logits, label = draw_logits(7)
-    split = curvature.margins(jnp.asarray(logits), jnp.asarray(label))
+    split = multinomial.margins(jnp.asarray(logits), jnp.asarray(label))
     weight, v = curvature.competitor_directions(split, rank)
     part = np.einsum("nr,nri,nrj->nij", weight, v, v)
-    rest = curvature.dropped(split) - part
+    rest = curvature.dropped_part(split) - part
     assert np.linalg.eigvalsh(rest).min() > -1e-15
     if rank == 5:  # C - 2
         assert np.abs(rest).max() < 1e-15
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("margin", [1e3, -1e3, 88.0, 0.0])
-def test_extreme_margins_are_finite_and_exact(dtype, margin):
-    logits = jnp.asarray([[0.0, margin, margin - 1]], dtype)
-    split = curvature.margins(logits, jnp.asarray([0], jnp.int32))
-    expected = np.logaddexp(0, margin + np.log1p(np.exp(-1)))
-    found = float(curvature.cross_entropy(split.margin)[0])
-    assert found == pytest.approx(expected, rel=4 * float(np.finfo(dtype).eps))
-    for part in (*split, *curvature.traces(split)):
-        assert np.isfinite(part).all()
-    root = curvature.root_curvature(split.margin)
-    product = np.sqrt(np.float64(split.p_true * split.p_rest))
-    if product > 0:
-        np.testing.assert_allclose(root, product, rtol=1e-5)
 
 
 # --- steps ---------------------------------------------------------------------------
@@ -117,26 +89,12 @@ def problem(n_classes, seed=0):
     return head, x, label, 0.5 + rng.rand(N_ROWS)
 
 
-def options(**changes):
-    defaults = {
-        "alpha": 0.1,
-        "damping": 0.3,
-        "intercept": 1.0,
-        "learning_rate": 1.0,
-        "tol": 0.0,
-        "rank": 0,
-        "batch_size": N_ROWS,
-        "cg_iterations": 0,
-        "shuffle": False,
-        "seed": 0,
-    }
-    values = {**defaults, **changes}
-    return fgn.Options(
-        **{k: np.float64(v) if isinstance(v, float) else v for k, v in values.items()}
-    )
+def settings(alpha=0.1, damping=0.3, intercept=1.0, dtype=np.float64):
+    scalars = (dtype(v) for v in (alpha, damping, intercept, 1.0))
+    return minibatch.StepSettings(*scalars)
 
 
-def dense_step(problem, options, covariance):
+def dense_step(problem, settings, covariance):
     """Damped step from the dense curvature, with a given covariance of the logits."""
     head, x, label, weight = problem
     m = head.bias.shape[0]
@@ -149,10 +107,10 @@ def dense_step(problem, options, covariance):
     share = weight / weight.sum()
     hessian = np.einsum("n,ni,nj,nab->iajb", share, h, h, covariance)
     size = h.shape[1] * m
-    shift = np.full((h.shape[1], m), float(options.damping))
-    shift[:-1] += float(options.alpha)
+    shift = np.full((h.shape[1], m), float(settings.damping))
+    shift[:-1] += float(settings.alpha)
     gradient = h.T @ (share[:, None] * error)
-    gradient[:-1] += float(options.alpha) * head.weight
+    gradient[:-1] += float(settings.alpha) * head.weight
     matrix = hessian.reshape(size, size) + np.diag(shift.ravel())
     step = -np.linalg.solve(matrix, gradient.ravel()).reshape(h.shape[1], m)
     return AffineHead(step[:-1], step[-1])
@@ -166,13 +124,21 @@ def assert_same_step(found, expected, rtol):
 def split_of(problem):
     head, x, label, _ = problem
     values = x @ head.weight + head.bias
-    return curvature.margins(all_classes(jnp.asarray(values)), jnp.asarray(label))
+    return multinomial.margins(all_classes(jnp.asarray(values)), jnp.asarray(label))
 
 
-def row_space_step(problem, options, rank=0, cg_iterations=0):
+def row_space_step(problem, settings, n_competitors=0, cg_iterations=0):
     head, x, label, weight = (jax.tree.map(jnp.asarray, part) for part in problem)
-    return fgn.head_direction(
-        head, x, label, weight, x @ x.T, options, rank, cg_iterations
+    shifts = fgn.shifts(settings)
+    return fgn.fgn_direction(
+        head,
+        minibatch.Batch(x, label, weight, None),
+        x @ x.T / shifts[0] + settings.intercept / shifts[1],
+        heads.scalar_penalty(settings.alpha),
+        shifts,
+        settings.intercept,
+        n_competitors,
+        cg_iterations,
     )
 
 
@@ -180,24 +146,26 @@ def row_space_step(problem, options, rank=0, cg_iterations=0):
 @pytest.mark.parametrize("damping", [1e-4, 0.3, 10.0])
 def test_row_space_step_is_the_dense_damped_step(n_classes, damping):
     given = problem(n_classes)
-    chosen = options(damping=damping)
-    expected = dense_step(given, chosen, curvature.kept(split_of(given)))
+    chosen = settings(damping=damping)
+    expected = dense_step(given, chosen, curvature.retained_part(split_of(given)))
     assert_same_step(row_space_step(given, chosen), expected, 1e-10)
 
 
 @pytest.mark.parametrize("n_classes", [2, 6])
 def test_full_rank_gives_the_full_gauss_newton_step(n_classes):
-    given, chosen = problem(n_classes), options()
-    whole = curvature.kept(split_of(given)) + curvature.dropped(split_of(given))
+    given, chosen = problem(n_classes), settings()
+    whole = curvature.retained_part(split_of(given)) + curvature.dropped_part(
+        split_of(given)
+    )
     expected = dense_step(given, chosen, whole)
     assert_same_step(row_space_step(given, chosen, n_classes - 2), expected, 1e-10)
 
 
-def test_a_rank_between_keeps_the_leading_directions():
-    given, chosen = problem(6), options()
+def test_a_number_between_keeps_the_leading_directions():
+    given, chosen = problem(6), settings()
     split = split_of(given)
     weight, v = curvature.competitor_directions(split, 2)
-    part = curvature.kept(split) + jnp.einsum("nr,nri,nrj->nij", weight, v, v)
+    part = curvature.retained_part(split) + jnp.einsum("nr,nri,nrj->nij", weight, v, v)
     expected = dense_step(given, chosen, part)
     assert_same_step(row_space_step(given, chosen, 2), expected, 1e-10)
 
@@ -205,7 +173,7 @@ def test_a_rank_between_keeps_the_leading_directions():
 def test_step_without_intercept_leaves_the_bias():
     head, *rest = problem(4)
     head = head._replace(bias=0 * head.bias)
-    found = row_space_step((head, *rest), options(intercept=0.0))
+    found = row_space_step((head, *rest), settings(intercept=0.0))
     assert (np.asarray(found.bias) == 0).all()
     given = (head, *rest)
     # A bias that is held by an infinite damping.
@@ -213,7 +181,7 @@ def test_step_without_intercept_leaves_the_bias():
     features = x @ x.T / 0.4
     split = split_of(given)
     gram = features * (split.gradient @ split.gradient.T)
-    root, slope, a = core_fgn.curvature_rows(split, jnp.asarray(rest[2]), 0)
+    root, slope, a = curvature.curvature_rows(split, jnp.asarray(rest[2]), 0)
     pull = 0.1 / 0.4 * jnp.sum(a * (x @ head.weight), axis=1)
     y = core_fgn.solve_rows(gram, root, slope - root**2 * pull, jnp.sum(rest[2]), 0)
     expected = -(0.1 * head.weight + x.T @ (y[:, None] * a)) / 0.4
@@ -221,17 +189,17 @@ def test_step_without_intercept_leaves_the_bias():
 
 
 def test_conjugate_gradients_reach_the_direct_step():
-    given, chosen = problem(4), options(damping=1.0)
+    given, chosen = problem(4), settings(damping=1.0)
     direct = row_space_step(given, chosen)
     assert_same_step(row_space_step(given, chosen, 0, 60), direct, 1e-4)
 
 
 def test_matrix_free_step_is_the_closed_form():
     head, x, label, weight = problem(4)
-    chosen = options(alpha=0.0, damping=0.7)
+    chosen = settings(alpha=0.0, damping=0.7)
     expected = row_space_step((head, x, label, weight), chosen, 0, 100)
     found = core_fgn.model_direction(
-        lambda head: columns(head, jnp.asarray(x)),
+        lambda head: heads.values(head, jnp.asarray(x)),
         jax.tree.map(jnp.asarray, head),
         jnp.asarray(label),
         jnp.asarray(weight),
@@ -243,12 +211,12 @@ def test_matrix_free_step_is_the_closed_form():
 
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_sgn_step_is_the_dense_gauss_newton_step(n_classes, monkeypatch):
-    monkeypatch.setattr(head_baselines, "_CG_TOL", 1e-14)
-    given, chosen = problem(n_classes), options()
+    monkeypatch.setattr(baselines, "_CG_TOL", 1e-14)
+    given, chosen = problem(n_classes), settings()
     head, x, label, weight = (jax.tree.map(jnp.asarray, part) for part in given)
-    batch = fgn.Batch(x, label, weight, None)
-    start = head_baselines.sgn_start(head)
-    found = head_baselines.sgn_direction(head, batch, chosen, start, 200)
+    batch = minibatch.Batch(x, label, weight, None)
+    start = baselines.sgn_start(head)
+    found = baselines.sgn_direction(head, batch, chosen, start, 200)
     values = given[1] @ given[0].weight + given[0].bias
     logits = np.asarray(all_classes(jnp.asarray(values)))
     assert_same_step(
@@ -259,12 +227,12 @@ def test_sgn_step_is_the_dense_gauss_newton_step(n_classes, monkeypatch):
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_objective_and_gradient_by_automatic_differentiation(n_classes):
     head, x, label, weight = problem(n_classes)
-    rows = fgn.Rows(x, label, weight, np.int32(N_ROWS - 2), np.int32(1))
-    found = fgn.evaluate(head, rows, fgn.uniform(0.1), np.float64(1))
+    rows = heads.BatchedRows(x, label, weight, np.int32(N_ROWS - 2), np.int32(1))
+    found = heads.evaluate(head, rows, heads.scalar_penalty(0.1), np.float64(1))
 
     def objective(head):
         counted = slice(0, N_ROWS - 2)
-        logits = all_classes(columns(head, jnp.asarray(x)))
+        logits = all_classes(heads.values(head, jnp.asarray(x)))
         log_p = jax.nn.log_softmax(logits, axis=1)[jnp.arange(N_ROWS), label]
         share = jnp.asarray(weight[counted] / weight[counted].sum())
         return -share @ log_p[counted] + 0.05 * jnp.sum(head.weight**2)
@@ -282,60 +250,13 @@ def test_steps_at_margins_of_a_thousand_are_finite(dtype, cg_iterations):
     head = AffineHead(*(1e3 * p for p in given[0]))
     cast = partial(jax.tree.map, lambda a: jnp.asarray(a, dtype))
     x, label, weight = cast(given[1]), jnp.asarray(given[2]), cast(given[3])
-    chosen = options()
-    chosen = chosen._replace(
-        **{
-            name: np.asarray(getattr(chosen, name), dtype)
-            for name in ("alpha", "damping", "intercept", "learning_rate")
-        }
-    )
-    step = fgn.head_direction(
-        cast(head), x, label, weight, x @ x.T, chosen, 0, cg_iterations
+    step = row_space_step(
+        (cast(head), x, label, weight), settings(dtype=dtype), 0, cg_iterations
     )
     expected = dense_step(
-        (head, *given[1:]), chosen, curvature.kept(split_of((head, *given[1:])))
+        (head, *given[1:]),
+        settings(),
+        curvature.retained_part(split_of((head, *given[1:]))),
     )
     rtol = 1e-3 if dtype == np.float32 else 1e-9
     assert_same_step(step, expected, rtol)
-
-
-# --- conjugate gradients -------------------------------------------------------------
-
-
-def test_conjugate_gradients_solve_and_count():
-    rng = np.random.RandomState(0)
-    a = rng.randn(6, 6)
-    matrix = jnp.asarray(a @ a.T + np.eye(6))
-    right = jnp.asarray(rng.randn(6))
-    expected = np.linalg.solve(matrix, right)
-    x, count, residual = conjugate_gradient(
-        lambda v: matrix @ v, right, tol=jnp.float64(1e-13), max_iter=50
-    )
-    np.testing.assert_allclose(x, expected, rtol=1e-10)
-    assert float(residual) <= 1e-13
-    inverse = jnp.asarray(np.linalg.inv(matrix))
-    _, one, _ = conjugate_gradient(
-        lambda v: matrix @ v,
-        right,
-        precondition=lambda r: inverse @ r,
-        tol=jnp.float64(1e-10),
-        max_iter=50,
-    )
-    assert int(one) == 1
-    _, none, _ = conjugate_gradient(
-        lambda v: matrix @ v,
-        right,
-        start=jnp.asarray(expected),
-        tol=jnp.float64(1e-10),
-        max_iter=50,
-    )
-    assert int(none) == 0 < int(count) <= 8
-
-
-def test_conjugate_gradients_of_nothing_is_nothing():
-    x, count, residual = conjugate_gradient(
-        lambda v: v, jnp.zeros(3), tol=jnp.float64(1e-3), max_iter=5
-    )
-    assert (np.asarray(x) == 0).all()
-    assert int(count) == 0
-    assert float(residual) == 0

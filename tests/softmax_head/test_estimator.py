@@ -1,5 +1,6 @@
 """FGNSoftmaxHead: optima, equivalences, hard data."""
 
+import dataclasses
 import pickle
 import warnings
 
@@ -18,11 +19,18 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.softmax_head import fgn
-from sklearn_gn.softmax_head import newton as fgn_newton
+from sklearn_gn.softmax_head import fgn, head, minibatch, newton, whitening
 from sklearn_gn.softmax_head.algorithms import ALGORITHMS
+from sklearn_gn.solvers import FGN, SGN, SOFTMAX_HEAD_SOLVERS, Adam, FGNNewton
 
 SOLVERS = ("fgn_newton", "fgn", "sgn", "adam")
+
+
+def solver_object(name, **settings):
+    """The solver of a short form, with those of the settings that it has."""
+    solver = clone(SOFTMAX_HEAD_SOLVERS[name])
+    known = solver.get_params()
+    return solver.set_params(**{k: v for k, v in settings.items() if k in known})
 
 
 def standardised(load):
@@ -92,10 +100,10 @@ def test_optimum_is_that_of_logistic_regression(load, alpha, weighted):
 def test_kronecker_preconditioner_reaches_the_same_optimum(monkeypatch):
     X, y = standardised(load_wine)
     blocks = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
-    monkeypatch.setattr(fgn_newton, "_BLOCK_FLOATS", 0)
+    monkeypatch.setattr(newton, "_BLOCK_FLOATS", 0)
     other = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
     np.testing.assert_allclose(other.coef_, blocks.coef_, atol=1e-6)
-    monkeypatch.setattr(fgn_newton, "_ROTATED", 0)
+    monkeypatch.setattr(whitening, "_ROTATED", 0)
     scaled = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
     np.testing.assert_allclose(scaled.coef_, blocks.coef_, atol=1e-6)
 
@@ -125,7 +133,11 @@ def test_full_batch_method_without_damping_is_newtons(solver):
     """Two classes, one batch, step one: both are Newton's method."""
     X, y = small(2)
     model = FGNSoftmaxHead(
-        solver, alpha=0.1, damping=1e-6, learning_rate=1.0, tol=0.0, max_iter=25
+        solver_object(solver, learning_rate=1.0),
+        alpha=0.1,
+        damping=1e-6,
+        tol=0.0,
+        max_iter=25,
     )
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model.set_params(max_iter=5).fit(X, y)
@@ -138,14 +150,81 @@ def test_full_batch_method_without_damping_is_newtons(solver):
 
 def test_sgn_and_fgn_of_full_rank_take_the_same_path():
     X, y = small(4, n=60)
-    words = {"batch_size": 16, "max_iter": 3, "learning_rate": 0.5, "random_state": 0}
+    own = {"batch_size": 16, "learning_rate": 0.5}
+    words = {"max_iter": 3, "random_state": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        a = FGNSoftmaxHead("fgn", rank=2, **words).fit(X, y)
-        b = FGNSoftmaxHead("fgn", rank=99, **words).fit(X, y)
-        c = FGNSoftmaxHead("sgn", **words).fit(X, y)
+        a = FGNSoftmaxHead(FGN(**own), rank=3, **words).fit(X, y)
+        b = FGNSoftmaxHead(FGN(**own), rank=10**12, **words).fit(X, y)
+        c = FGNSoftmaxHead(SGN(**own), **words).fit(X, y)
     np.testing.assert_array_equal(a.coef_, b.coef_)
     np.testing.assert_allclose(a.coef_, c.coef_, atol=1e-3)  # five steps of CG
+
+
+# --- damping and rank ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("solver", "damping", "rank"),
+    [("fgn_newton", 0.0, 100), ("fgn", 1.0, 1), ("sgn", 1.0, 5)],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_none_is_the_solvers_own_choice(solver, damping, rank):
+    X, y = small(4)
+    model = FGNSoftmaxHead(solver, max_iter=4, random_state=0)
+    a = clone(model).fit(X, y)
+    b = clone(model).set_params(damping=damping, rank=rank).fit(X, y)
+    np.testing.assert_array_equal(a.coef_, b.coef_)
+
+
+def test_damping_and_rank_shorten_newton_steps_and_keep_the_optimum():
+    X, y = standardised(load_wine)
+    plain, damped, one = (
+        FGNSoftmaxHead(alpha=0.1, tol=1e-8, random_state=0, **words).fit(X, y)
+        for words in ({}, {"damping": 0.03}, {"rank": 1})
+    )
+    assert plain.convergence_log_["inner_iterations"].max() > 1
+    assert np.isnan(plain.convergence_log_["damping"]).all()
+    assert (one.convergence_log_["inner_iterations"] == 1).all()
+    assert (damped.convergence_log_["damping"] == 0.03).all()
+    for model in (damped, one):
+        assert model.converged_
+        assert model.n_iter_ > plain.n_iter_
+        np.testing.assert_allclose(model.coef_, plain.coef_, atol=1e-5)
+
+
+def test_a_grid_over_damping_and_rank_searches_the_default_solver():
+    X, y = small(n=60)
+    grid = {"damping": [None, 0.1], "rank": [None, 1]}
+    search = GridSearchCV(FGNSoftmaxHead(max_iter=2, random_state=0), grid, cv=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        search.set_params(scoring="neg_log_loss").fit(X, y)
+    assert len(np.unique(search.cv_results_["mean_test_score"])) == 4
+
+
+def test_settings_of_a_solver_are_searched_and_cloned():
+    X, y = small(n=60)
+    model = FGNSoftmaxHead(FGN(batch_size=16), max_iter=2, random_state=0)
+    rates = [0.1, 0.9]
+    grid = {"solver__learning_rate": rates, "solver__batch_size": [8, 16]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        search = GridSearchCV(model, grid, cv=3, scoring="neg_log_loss").fit(X, y)
+    assert len(np.unique(search.cv_results_["mean_test_score"])) == 4
+    assert model.solver.get_params() == FGN(batch_size=16).get_params()
+    again = clone(search.best_estimator_)
+    assert again.solver is not search.best_estimator_.solver
+    assert again.solver.get_params() == search.best_estimator_.solver.get_params()
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_an_object_of_default_settings_is_the_short_form(solver):
+    X, y = small()
+    a = FGNSoftmaxHead(solver, max_iter=3, random_state=0).fit(X, y)
+    b = FGNSoftmaxHead(solver_object(solver), max_iter=3, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(a.coef_, b.coef_)
 
 
 # --- equivalences --------------------------------------------------------------------
@@ -157,7 +236,10 @@ def test_weights_equal_repetition(solver):
     X, y = small()
     times = np.random.RandomState(0).randint(0, 4, size=len(y))
     model = FGNSoftmaxHead(
-        solver, max_iter=8, batch_size=16, random_state=0, class_weight="balanced"
+        solver_object(solver, batch_size=16),
+        max_iter=8,
+        random_state=0,
+        class_weight="balanced",
     )
     a = clone(model).fit(X, y, sample_weight=times)
     b = clone(model).fit(np.repeat(X, times, axis=0), np.repeat(y, times))
@@ -173,7 +255,7 @@ def test_wide_rows_are_merged_and_ordered_by_content():
     weight = np.ones(len(y))
     weight[::2] = 2
     twice = np.flatnonzero(weight == 2)
-    model = FGNSoftmaxHead("fgn", max_iter=3, batch_size=16, random_state=0)
+    model = FGNSoftmaxHead(FGN(batch_size=16), max_iter=3, random_state=0)
     with pytest.warns(ConvergenceWarning):
         a = clone(model).fit(X, y, weight)
     Z, t = np.concatenate([X, X[twice]]), np.concatenate([y, y[twice]])
@@ -212,25 +294,19 @@ def test_labels_of_any_kind():
 def test_feature_grams_change_nothing(monkeypatch):
     X, y = small(3, n=64)
     X = np.tile(X, 8)  # more features than rows in a batch: the Grams are kept
-    model = FGNSoftmaxHead("fgn", max_iter=3, batch_size=16, random_state=0)
-    kept = []
-    prepare = fgn.prepare
+    model = FGNSoftmaxHead(FGN(batch_size=16), max_iter=3, random_state=0)
+    kept, real = [], minibatch.feature_grams
     monkeypatch.setattr(
-        fgn, "feature_grams", lambda x, b: kept.append(b) or real(x, b)
-    ) if (real := fgn.feature_grams) else None
+        minibatch, "feature_grams", lambda x, b: kept.append(b) or real(x, b)
+    )
     with pytest.warns(ConvergenceWarning):
         with_grams = clone(model).fit(X, y)
     assert kept == [16]
-    solver = fgn.FGN
-    plain = type(solver)(
-        "fgn",
-        solver.init,
-        solver.step,
-        prepare=lambda rows, options: prepare(rows, options, grams=False),
-    )
+    plain = dataclasses.replace(fgn.FGN, prepare=minibatch.prepare_rows)
     monkeypatch.setitem(ALGORITHMS, "fgn", plain)
     with pytest.warns(ConvergenceWarning):
         without = clone(model).fit(X, y)
+    assert kept == [16]
     np.testing.assert_allclose(with_grams.coef_, without.coef_, rtol=1e-10)
 
 
@@ -254,7 +330,9 @@ def test_warm_start_at_the_optimum_ends_at_once():
 def test_partial_fit_is_an_epoch_of_fit(solver):
     X, y = small()
     model = FGNSoftmaxHead(
-        solver, batch_size=16, random_state=0, max_iter=1, learning_rate=0.1
+        solver_object(solver, batch_size=16, learning_rate=0.1),
+        random_state=0,
+        max_iter=1,
     )
     with pytest.warns(ConvergenceWarning):
         whole = clone(model).fit(X, y)
@@ -284,7 +362,11 @@ def test_partial_fit_with_classes_missing_from_the_batch():
 
 def test_partial_fit_needs_a_mini_batch_solver():
     assert not hasattr(FGNSoftmaxHead(), "partial_fit")
+    assert not hasattr(FGNSoftmaxHead(FGNNewton()), "partial_fit")
     assert hasattr(FGNSoftmaxHead("adam"), "partial_fit")
+    assert hasattr(FGNSoftmaxHead(Adam()), "partial_fit")
+    with pytest.raises(ValueError, match="solver='fng' is unknown"):
+        FGNSoftmaxHead("fng").partial_fit([[0.0], [1.0]], [0, 1], classes=[0, 1])
     with pytest.raises(AttributeError) as info:
         FGNSoftmaxHead().partial_fit  # noqa: B018
     assert "'fgn', 'sgn' or 'adam'" in str(info.value.__cause__)
@@ -293,8 +375,12 @@ def test_partial_fit_needs_a_mini_batch_solver():
 @pytest.mark.parametrize("solver", ["fgn_newton", "sgn"])
 def test_a_resumed_fit_ends_as_an_uninterrupted_one(solver, tmp_path):
     X, y = small()
-    words = {"random_state": 0, "batch_size": 16, "tol": 1e-9, "shuffle": True}
-    model = FGNSoftmaxHead(solver, max_iter=12, **words)
+    model = FGNSoftmaxHead(
+        solver_object(solver, batch_size=16, shuffle=True),
+        max_iter=12,
+        tol=1e-9,
+        random_state=0,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         whole = clone(model).fit(X, y)
@@ -328,11 +414,11 @@ def test_a_search_over_damping_and_rank_compiles_each_rank_once():
     search = GridSearchCV(
         make_pipeline(
             StandardScaler(),
-            FGNSoftmaxHead("fgn", max_iter=2, batch_size=16, random_state=0),
+            FGNSoftmaxHead(FGN(batch_size=16), max_iter=2, random_state=0),
         ),
         {
             "fgnsoftmaxhead__damping": [0.1, 1.0, 10.0],
-            "fgnsoftmaxhead__rank": [0, 1],
+            "fgnsoftmaxhead__rank": [None, 2],
         },
         cv=4,
     )
@@ -351,7 +437,7 @@ def test_a_search_over_damping_and_rank_compiles_each_rank_once():
 def test_folds_of_newton_compile_once():
     X, y = small(3, n=120)
     FGNSoftmaxHead(random_state=0).fit(X[:70], y[:70])
-    kernels = fgn_newton.newton_direction, fgn_newton.start_epoch, fgn.evaluate
+    kernels = newton.whitened_newton_direction, newton.start_epoch, head.evaluate
     sizes = [kernel._cache_size() for kernel in kernels]
     for n in (68, 80, 100):
         FGNSoftmaxHead(alpha=n * 1e-4, random_state=0).fit(X[:n], y[:n])
@@ -464,8 +550,8 @@ def test_separable_classes_without_penalty_are_named():
 def test_dependent_features_without_penalty_change_no_optimum(
     extend, n_rotated, n_block_floats, monkeypatch
 ):
-    monkeypatch.setattr(fgn_newton, "_ROTATED", n_rotated)
-    monkeypatch.setattr(fgn_newton, "_BLOCK_FLOATS", n_block_floats)
+    monkeypatch.setattr(whitening, "_ROTATED", n_rotated)
+    monkeypatch.setattr(newton, "_BLOCK_FLOATS", n_block_floats)
     X, y = small(3, n=60)
     plain = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(X, y)
     more = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(extend(X), y)
@@ -536,9 +622,10 @@ def test_large_sparse_input_is_refused_with_advice():
     ("words", "message"),
     [
         ({"alpha": -1}, "alpha"),
-        ({"rank": -1}, "rank"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"learning_rate": 0}, "learning_rate"),
+        ({"rank": 0}, "rank"),
+        ({"solver": FGN(batch_size=0)}, "batch_size"),
+        ({"solver": SGN(learning_rate=0)}, "learning_rate"),
+        ({"solver": Adam(shuffle=2)}, "shuffle"),
         ({"solver": "fng"}, r"solver='fng' is unknown.*Did you mean 'fgn'"),
         ({"damping": -0.5}, "damping"),
     ],
@@ -551,9 +638,8 @@ def test_bad_parameters_are_named(words, message):
 
 def test_steps_that_are_too_long_are_no_convergence():
     X, y = small()
-    model = FGNSoftmaxHead(
-        "fgn", damping=1e-6, learning_rate=1.0, batch_size=8, random_state=0
-    )
+    solver = FGN(learning_rate=1.0, batch_size=8)
+    model = FGNSoftmaxHead(solver, damping=1e-6, random_state=0)
     with pytest.warns(ConvergenceWarning, match=r"diverged(.|\n)*raise damping"):
         model.fit(X, y)
     assert not model.converged_
@@ -562,8 +648,119 @@ def test_steps_that_are_too_long_are_no_convergence():
 
 def test_divergence_keeps_the_best_head_and_says_so():
     X, y = small()
-    model = FGNSoftmaxHead("adam", learning_rate=1e306, max_iter=5, random_state=0)
+    model = FGNSoftmaxHead(Adam(learning_rate=1e306), max_iter=5, random_state=0)
     with pytest.warns(ConvergenceWarning):
         model.fit(X, y)
     assert model.loss_ <= np.log(3) * (1 + 1e-12)
     assert np.isfinite(model.predict_proba(X)).all()
+
+
+# --- changes between fits ------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_warm_start_without_intercept_has_none(solver):
+    X, y = small()
+    words = {"tol": 1e-9, "random_state": 0}
+    model = FGNSoftmaxHead(solver, warm_start=True, max_iter=20, **words)
+    assert model.fit(X, y).intercept_.any()
+    model.set_params(fit_intercept=False, max_iter=60).fit(X, y)
+    assert (model.intercept_ == 0).all()
+    if solver == "fgn_newton":
+        cold = FGNSoftmaxHead(fit_intercept=False, **words).fit(X, y)
+        np.testing.assert_allclose(model.coef_, cold.coef_, atol=1e-5)
+
+
+def test_partial_fit_without_intercept_has_none():
+    X, y = small()
+    model = FGNSoftmaxHead("fgn", random_state=0).partial_fit(X, y, classes=[0, 1, 2])
+    assert model.intercept_.any()
+    model.set_params(fit_intercept=False).partial_fit(X, y)
+    assert (model.intercept_ == 0).all()
+
+
+def test_partial_fit_does_not_balance_pieces():
+    X, y = small()
+    model = FGNSoftmaxHead("fgn", class_weight="balanced", random_state=0)
+    with pytest.raises(ValueError, match=r"class_weight='balanced'.*dict.*sample_w"):
+        model.partial_fit(X, y, classes=[0, 1, 2])
+    model.set_params(class_weight={0: 2.0}).partial_fit(X, y, classes=[0, 1, 2])
+    weighted = FGNSoftmaxHead("fgn", random_state=0)
+    weighted.partial_fit(X, y, [0, 1, 2], sample_weight=np.where(y == 0, 2.0, 1.0))
+    np.testing.assert_array_equal(model.coef_, weighted.coef_)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_predictions_read_no_parameter(n_classes):
+    X, y = small(n_classes)
+    model = FGNSoftmaxHead(random_state=0).fit(X, y)
+    before = model.decision_function(X), model.predict(X), model.predict_log_proba(X)
+    nonsense = {name: object() for name in model.get_params(deep=False)}
+    vars(model).update(nonsense)
+    after = model.decision_function(X), model.predict(X), model.predict_log_proba(X)
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# --- sizes ---------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("solver", ["fgn", "sgn", "adam"])
+def test_batches_of_more_rows_than_there_are_take_all(solver):
+    X, y = small()
+    model = FGNSoftmaxHead(max_iter=3, random_state=0)
+    huge, all_rows = (
+        clone(model).set_params(solver=solver_object(solver, batch_size=size)).fit(X, y)
+        for size in (10**12, 64)
+    )
+    np.testing.assert_array_equal(huge.coef_, all_rows.coef_)
+
+
+def test_batches_of_any_size_are_evaluated_in_blocks(float64):
+    n_features, n_classes = 4, 5000
+
+    def temporary_bytes(n_rows):
+        def shape(*sizes, dtype=np.float64):
+            return jax.ShapeDtypeStruct(sizes, dtype)
+
+        scalar = shape(dtype=np.int32)
+        rows = head.BatchedRows(
+            shape(n_rows, n_features),
+            shape(n_rows, dtype=np.int32),
+            shape(n_rows),
+            scalar,
+            scalar,
+        )
+        net = head.AffineHead(shape(n_features, n_classes), shape(n_classes))
+        lowered = head.evaluate.lower(net, rows, shape(1, 1), shape())
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    even = temporary_bytes(2**13)
+    logits = 2**13 * n_classes * 8
+    assert even < logits / 10
+    for n_rows in (33 * 255, 8191):  # odd, and prime
+        assert temporary_bytes(n_rows) < 2.5 * even
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 31, 32, 97])
+def test_blocks_cover_every_row_once(float64, monkeypatch, n_rows):
+    monkeypatch.setattr(head, "_BLOCK_ELEMENTS", 10)
+    blocks = []
+
+    def collect(total, x):
+        blocks.append(x.shape[0])
+        return total + x.sum()
+
+    x = 3.0 ** -np.arange(n_rows)
+    total = head.over_blocks(collect, np.float64(0), (x,), 2)
+    assert float(total) == pytest.approx(x.sum(), rel=1e-15)
+    assert max(blocks) <= 5
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_an_odd_batch_size_gives_the_loss_of_the_coefficients():
+    X, y = hundred_classes()
+    model = FGNSoftmaxHead(FGN(batch_size=255), max_iter=2, random_state=0).fit(X, y)
+    assert model.loss_ == pytest.approx(objective(model, X, y, 1e-3), rel=1e-12)

@@ -1,14 +1,16 @@
 """VarProNetRegressor and VarProNetClassifier."""
 
+import itertools
 import pickle
 import warnings
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -17,8 +19,23 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.networks import MLP, NeuralODE
-from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, NETWORK_REGRESSOR_SOLVERS
-from sklearn_gn.varpro import gnvpro
+from sklearn_gn.solvers import (
+    FGN,
+    NETWORK_CLASSIFIER_SOLVERS,
+    NETWORK_REGRESSOR_SOLVERS,
+    Adam,
+    FullGN,
+    GNvpro,
+)
+from sklearn_gn.varpro import (
+    estimator,
+    gnvpro,
+    inner,
+    posterior,
+    reduced,
+    training,
+)
+from sklearn_gn.varpro.problem import Model
 
 
 def smooth(n=120, seed=0, noise=0.0):
@@ -37,14 +54,18 @@ def rings(n=150, seed=0, n_classes=3):
 
 def regressor(**words):
     settings = {"hidden_layer_sizes": (6,), "max_iter": 10, "random_state": 0}
-    penalties = {"alpha": 1e-6, "alpha_output": 1e-6, "tol": 1e-5}
-    return VarProNetRegressor(**{**settings, **penalties, **words})
+    return VarProNetRegressor(**{**settings, "alpha": 1e-6, "tol": 1e-5, **words})
 
 
 def classifier(**words):
     settings = {"hidden_layer_sizes": (6,), "max_iter": 10, "random_state": 0}
-    penalties = {"alpha": 1e-4, "alpha_output": 1e-4, "tol": 1e-5}
-    return VarProNetClassifier(**{**settings, **penalties, **words})
+    return VarProNetClassifier(**{**settings, "alpha": 1e-4, "tol": 1e-5, **words})
+
+
+def in_batches(solver, size):
+    """The solver of that name, with batches that are kept for two iterations."""
+    solver = clone(NETWORK_REGRESSOR_SOLVERS[solver])
+    return solver.set_params(batch_size=size, iterations_per_batch=2)
 
 
 class StopAfter:
@@ -76,9 +97,9 @@ def test_without_hidden_layers_it_is_ridge_regression(weighted):
     X, y = load_diabetes(return_X_y=True)
     weight = 0.5 + np.random.RandomState(0).rand(len(y)) if weighted else None
     total = len(y) if weight is None else weight.sum()
-    model = VarProNetRegressor(
-        hidden_layer_sizes=(), scale=False, alpha_output=1e-3
-    ).fit(X, y, weight)
+    model = VarProNetRegressor(hidden_layer_sizes=(), scale=False, alpha=1e-3).fit(
+        X, y, weight
+    )
     Z = np.concatenate([X, np.ones((len(X), 1))], axis=1)
     ridge = Ridge(alpha=total * 1e-3, fit_intercept=False, solver="cholesky")
     ridge.fit(Z, y, weight)
@@ -92,9 +113,9 @@ def test_without_hidden_layers_it_is_ridge_regression(weighted):
 def test_without_hidden_layers_it_is_logistic_regression(n_classes):
     X, y = load_iris(return_X_y=True)
     X, y = X[50 * (3 - n_classes) :], y[50 * (3 - n_classes) :]
-    model = VarProNetClassifier(
-        hidden_layer_sizes=(), scale=False, alpha_output=1e-2
-    ).fit(X, y)
+    model = VarProNetClassifier(hidden_layer_sizes=(), scale=False, alpha=1e-2).fit(
+        X, y
+    )
     Z = np.concatenate([X, np.ones((len(X), 1))], axis=1)
     peer = LogisticRegression(
         C=1 / (len(y) * 1e-2),
@@ -113,11 +134,11 @@ def test_without_hidden_layers_it_is_logistic_regression(n_classes):
 # --- accuracy ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("curvature_solver", ["krylov", "dense"])
-def test_a_smooth_function_is_found(curvature_solver):
+@pytest.mark.parametrize("curvature", ["krylov", "dense"])
+def test_a_smooth_function_is_found(curvature):
     X, y = smooth()
     model = regressor(
-        hidden_layer_sizes=(12,), max_iter=60, curvature_solver=curvature_solver
+        hidden_layer_sizes=(12,), max_iter=60, solver=GNvpro(curvature=curvature)
     )
     quiet(model.fit, X, y)
     Z, t = smooth(seed=1)
@@ -148,9 +169,10 @@ def test_levels_of_the_ode_follow_each_other():
 @pytest.mark.parametrize("solver", sorted(NETWORK_REGRESSOR_SOLVERS))
 def test_every_regression_solver_lowers_the_objective(solver):
     X, y = smooth()
-    model = regressor(solver=solver, max_iter=6, batch_size=32)
-    if solver in ("gnvpro", "gn", "lbfgs_vpro"):
-        model.set_params(batch_size=None)
+    solver = clone(NETWORK_REGRESSOR_SOLVERS[solver])
+    if solver.name in ("adam", "sgd"):
+        solver.set_params(batch_size=32)
+    model = regressor(solver=solver, max_iter=6)
     quiet(model.fit, X, y)
     log = model.convergence_log_
     assert log["loss"][-1] < log["loss"][0]
@@ -172,7 +194,7 @@ def test_every_classification_solver_lowers_the_objective(solver, n_classes):
 
 def test_loss_is_the_objective_in_the_units_of_the_targets():
     X, y = smooth(noise=0.1)
-    model = quiet(regressor(alpha=1e-3, alpha_output=1e-2).fit, X, y)
+    model = quiet(regressor(alpha=(1e-3, 1e-2)).fit, X, y)
     error = model.predict(X) - y
     scale = np.sqrt(np.mean(y.std(axis=0) ** 2))
     _, net, _ = model._fitted
@@ -185,9 +207,9 @@ def test_loss_is_the_objective_in_the_units_of_the_targets():
 
 def test_cross_validated_penalty_damps_noise():
     X, y = smooth(40, noise=0.3)
-    free = quiet(regressor(alpha_output=1e-12, max_iter=3).fit, X, y[:, 0])
-    chosen = quiet(regressor(alpha_output="gcv", max_iter=3).fit, X, y[:, 0])
-    assert chosen.alpha_output_ > 1e-6
+    free = quiet(regressor(alpha=(1e-6, 1e-12), max_iter=3).fit, X, y[:, 0])
+    chosen = quiet(regressor(alpha=(1e-6, "gcv"), max_iter=3).fit, X, y[:, 0])
+    assert chosen.alpha_[1] > 1e-6
     size = np.linalg.norm(chosen.output_coef_)
     assert size < np.linalg.norm(free.output_coef_)
 
@@ -248,8 +270,8 @@ def test_a_resumed_fit_ends_as_an_uninterrupted_one(solver, tmp_path):
 @pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
 def test_a_fit_on_batches_can_be_prolonged(solver, tmp_path):
     X, y = smooth(70)
-    words = {"batch_size": 20, "iterations_per_batch": 2, "tol": 0.0, "rank": 3}
-    model = regressor(solver=solver, curvature_solver="krylov", **words)
+    rank = None if solver == "lbfgs_vpro" else 3
+    model = regressor(solver=in_batches(solver, 20), tol=0.0, rank=rank)
     whole = quiet(clone(model).set_params(max_iter=30).fit, X, y)
     judged = whole.convergence_log_["judged"]
     between = np.flatnonzero(~judged)[1]
@@ -277,9 +299,7 @@ def test_warm_start_goes_on():
 
 def test_early_stopping_returns_the_best_network_on_validation_data():
     X, y = smooth(60, noise=1.0)
-    model = regressor(
-        hidden_layer_sizes=(20,), alpha=0, alpha_output=1e-9, max_iter=100, tol=0.0
-    )
+    model = regressor(hidden_layer_sizes=(20,), alpha=(0, 1e-9), max_iter=100, tol=0.0)
     model.set_params(early_stopping=True, n_iter_no_change=4)
     model.fit(X[:40], y[:40], X_val=X[40:], y_val=y[40:])
     assert model.stop_reason_ == "early_stopping"
@@ -298,7 +318,7 @@ def test_folds_and_dampings_compile_once():
         {"varpronetregressor__damping": [None, 1e-3, 1e-2]},
         cv=4,
     )
-    kernels = gnvpro.primal_model, gnvpro.try_step, gnvpro.inner_problem
+    kernels = reduced.primal_model, gnvpro.try_step, inner.with_optimal_output
     sizes = [kernel._cache_size() for kernel in kernels]
     quiet(search.fit, X, y)
     # The folds, and all rows once more for the best.
@@ -352,7 +372,7 @@ def test_error_bars_of_a_linear_model_are_those_of_theory():
     rng = np.random.RandomState(0)
     X = rng.randn(60, 3)
     y = X @ [1.0, 2.0, 3.0] + 0.5 * rng.randn(60)
-    model = VarProNetRegressor(hidden_layer_sizes=(), alpha_output=0.0).fit(X, y)
+    model = VarProNetRegressor(hidden_layer_sizes=(), alpha=0.0).fit(X, y)
     _, std = model.predict(X, return_std=True)
     Z = np.concatenate([X, np.ones((60, 1))], axis=1)
     residual = y - Z @ np.linalg.lstsq(Z, y, rcond=None)[0]
@@ -413,7 +433,7 @@ def test_a_flax_module_will_do():
 def test_images_must_be_square_for_the_short_name():
     rng = np.random.RandomState(0)
     X, y = rng.randn(20, 36), np.arange(20) % 2
-    model = classifier(network="cnn", curvature_solver="krylov", rank=2, max_iter=1)
+    model = classifier(network="cnn", rank=2, max_iter=1)
     quiet(model.fit, X, y)
     assert model.transform(X).shape == (20, 64)
     with pytest.raises(ValueError, match=r"network='cnn' takes square images"):
@@ -428,13 +448,41 @@ def test_images_must_be_square_for_the_short_name():
     [
         ({"solver": "gnvpr"}, r"solver='gnvpr' is unknown.*Did you mean 'gnvpro'"),
         ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
+        ({"hidden_layer_sizes": "64"}, "hidden_layer_sizes"),
+        ({"hidden_layer_sizes": ("a", "b")}, "hidden_layer_sizes must hold"),
+        ({"hidden_layer_sizes": (3.5,)}, "hidden_layer_sizes must hold"),
+        ({"hidden_layer_sizes": [[3], [4]]}, "hidden_layer_sizes must hold"),
+        (
+            {"hidden_layer_sizes": ("a",), "network": "neural_ode"},
+            "hidden_layer_sizes must hold",
+        ),
+        (
+            {"hidden_layer_sizes": (3.7,), "network": "neural_ode"},
+            "hidden_layer_sizes must hold",
+        ),
+        ({"network": MLP(3.5)}, "hidden_layer_sizes must hold"),
+        ({"network": MLP("ab")}, "hidden_layer_sizes must hold"),
+        (
+            {"activation": ("tanh", ["relu"]), "hidden_layer_sizes": (2, 2)},
+            "activation",
+        ),
         ({"activation": "tan"}, "activation='tan'"),
-        ({"alpha_output": "cv"}, "alpha_output"),
+        ({"alpha": "cv"}, "alpha"),
+        ({"alpha": (1e-3, "cv")}, "alpha must be .* may be 'gcv'"),
+        ({"alpha": ("gcv", 1e-3)}, "alpha"),
+        ({"alpha": (1e-3,)}, "alpha"),
+        ({"alpha": (1e-3, -1.0)}, "alpha"),
+        ({"alpha": (np.nan, 1.0)}, "alpha"),
         ({"rank": 0}, "rank"),
         ({"damping": -1.0}, "damping"),
         ({"network": "ode"}, "network"),
         ({"network": NeuralODE(width=0)}, "width"),
-        ({"curvature_solver": "lu"}, "curvature_solver"),
+        ({"solver": GNvpro(curvature="lu")}, "curvature"),
+        ({"solver": GNvpro(batch_size=0)}, "batch_size"),
+        ({"solver": GNvpro(iterations_per_batch=0)}, "iterations_per_batch"),
+        ({"solver": Adam(learning_rate=0.0)}, "learning_rate"),
+        ({"solver": FGN()}, "does not fit VarProNetRegressor"),
+        ({"solver": GNvpro(curvature="dense"), "rank": 3}, "rank=3 .* Krylov"),
     ],
 )
 def test_bad_parameters_are_named(words, message):
@@ -468,7 +516,7 @@ def test_hard_features_give_finite_predictions(solver, spoil):
     X, y = smooth()
     X = spoil(X)
     y = y[: len(X)]
-    model = regressor(solver=solver, max_iter=3, alpha_output=0.0).fit(X, y)
+    model = regressor(solver=solver, max_iter=3, alpha=(1e-6, 0.0)).fit(X, y)
     assert np.isfinite(model.predict(X)).all()
     error = 0.5 * np.mean(np.sum((model.predict(X) - y) ** 2, axis=1))
     total = 0.5 * np.mean(np.sum((y - y.mean(axis=0)) ** 2, axis=1))
@@ -485,15 +533,15 @@ def test_constant_targets_are_predicted():
 def test_separable_classes_give_finite_probabilities():
     X, y = rings()
     X = X + 100 * y[:, None]
-    model = classifier(alpha=0.0, alpha_output=1e-12, max_iter=5).fit(X, y)
+    model = classifier(alpha=(0.0, 1e-12), max_iter=5).fit(X, y)
     assert np.isfinite(model.predict_log_proba(X)).all()
     assert model.score(X, y) == 1
 
 
 def test_single_precision_is_near_double():
     X, y = smooth()
-    single = quiet(regressor(dtype="float32", alpha_output=1e-3).fit, X, y)
-    double = quiet(regressor(alpha_output=1e-3).fit, X, y)
+    single = quiet(regressor(dtype="float32", alpha=(1e-6, 1e-3)).fit, X, y)
+    double = quiet(regressor(alpha=(1e-6, 1e-3)).fit, X, y)
     assert single.loss_ == pytest.approx(double.loss_, rel=0.5)
     assert single.predict(X).dtype == np.float64
 
@@ -504,9 +552,7 @@ def test_single_precision_is_near_double():
 @pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
 def test_batches_are_judged_by_all_rows(solver):
     X, y = smooth(70)
-    model = regressor(
-        solver=solver, batch_size=30, iterations_per_batch=2, max_iter=50, tol=0.0
-    )
+    model = regressor(solver=in_batches(solver, 30), max_iter=50, tol=0.0)
     quiet(model.fit, X, y)
     log = model.convergence_log_
     assert model.loss_ == pytest.approx(np.min(log["loss"]), rel=1e-9)
@@ -515,7 +561,7 @@ def test_batches_are_judged_by_all_rows(solver):
         found = np.c_[model.output_coef_, model.output_intercept_].T
         scale = model._fitted[2].y_scale
         center = y.mean(axis=0)
-        ridge = z.T @ z / len(X) + model.alpha_output * np.eye(z.shape[1])
+        ridge = z.T @ z / len(X) + model.alpha_[1] * np.eye(z.shape[1])
         best = np.linalg.solve(ridge, z.T @ (y - center).reshape(len(X), -1) / len(X))
         best[-1] += center
         np.testing.assert_allclose(found, best, atol=1e-8 * scale)
@@ -526,7 +572,7 @@ def test_batches_are_judged_by_all_rows(solver):
     assert not judged.all()
     assert np.all(np.diff(log["loss"])[~judged[1:]] == 0)
     gaps = np.diff(work[judged])[:-1]  # at the end it may be sooner
-    pause = np.minimum(work[judged][:-2] / 4, gnvpro._JUDGED_EVERY)
+    pause = np.minimum(work[judged][:-2] / 4, training.EVALUATED_EVERY)
     assert np.all(gaps >= pause)
     assert np.all(gaps <= pause + np.diff(work).max() + 1)
     # A pass over a batch of 30 counts as 30 of 70.
@@ -537,11 +583,11 @@ def test_batches_are_judged_by_all_rows(solver):
 @pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
 def test_a_fit_that_stops_between_looks_is_judged(solver):
     X, y = smooth(70)
-    words = {"batch_size": 30, "iterations_per_batch": 2, "tol": 0.0}
-    whole = quiet(regressor(solver=solver, max_iter=40, **words).fit, X, y)
+    words = {"solver": in_batches(solver, 30), "max_iter": 40, "tol": 0.0}
+    whole = quiet(regressor(**words).fit, X, y)
     between = np.flatnonzero(~whole.convergence_log_["judged"])[0]  # far from the end
     stop = StopAfter(between + 1)
-    stopped = regressor(solver=solver, max_iter=40, **words).set_callbacks(stop)
+    stopped = regressor(**words).set_callbacks(stop)
     quiet(stopped.fit, X, y)
     log = stopped.convergence_log_
     assert stopped.stop_reason_ == "callback"
@@ -553,9 +599,8 @@ def test_a_fit_that_stops_between_looks_is_judged(solver):
 def test_early_stopping_waits_for_looks():
     X, y = smooth(200, noise=0.01)
     model = regressor(
-        solver="gn",
+        solver=FullGN(batch_size=20),
         rank=8,
-        batch_size=20,
         max_iter=200,
         tol=0.0,
         early_stopping=True,
@@ -572,8 +617,8 @@ def test_early_stopping_waits_for_looks():
 def test_a_level_ends_with_a_look():
     X, y = smooth(70)
     network = NeuralODE(width=3, n_cells=1, n_levels=2)
-    words = {"batch_size": 20, "iterations_per_batch": 1, "tol": 0.0}
-    model = regressor(network=network, curvature_solver="krylov", rank=3, **words)
+    solver = GNvpro(batch_size=20, iterations_per_batch=1)
+    model = regressor(network=network, solver=solver, rank=3, tol=0.0)
     quiet(model.set_params(max_iter=41).fit, X, y)
     log = model.convergence_log_
     last = np.flatnonzero(log["level"] == 0)[-1]
@@ -585,12 +630,12 @@ def test_a_level_ends_with_a_look():
 def test_many_rows_come_in_batches():
     X, y = smooth(9000)
     given, auto = (
-        quiet(regressor(batch_size=size, max_iter=2).fit, X, y)
+        quiet(regressor(solver=GNvpro(batch_size=size), max_iter=2).fit, X, y)
         for size in (2048, "auto")
     )
     np.testing.assert_array_equal(auto.predict(X[:9]), given.predict(X[:9]))
-    fewer = quiet(regressor(batch_size="auto", max_iter=2).fit, X[:8192], y[:8192])
-    whole = clone(fewer).set_params(batch_size=None)
+    fewer = quiet(regressor(max_iter=2).fit, X[:8192], y[:8192])
+    whole = clone(fewer).set_params(solver=GNvpro(batch_size=None))
     quiet(whole.fit, X[:8192], y[:8192])
     np.testing.assert_array_equal(fewer.predict(X[:9]), whole.predict(X[:9]))
     assert fewer.n_work_units_ > 2 * given.n_work_units_
@@ -598,7 +643,7 @@ def test_many_rows_come_in_batches():
 
 def test_lbfgs_without_hidden_layers_is_the_output_layer():
     X, y = smooth(40)
-    words = {"hidden_layer_sizes": (), "alpha_output": 1e-2}
+    words = {"hidden_layer_sizes": (), "alpha": 1e-2}
     expected = quiet(regressor(**words).fit, X, y)
     found = quiet(regressor(solver="lbfgs_vpro", **words).fit, X, y)
     np.testing.assert_allclose(found.predict(X), expected.predict(X), rtol=1e-12)
@@ -619,7 +664,7 @@ def test_softmax_without_penalty_is_that_of_scikit_learn():
     rng = np.random.RandomState(0)
     X, y = rng.randn(90, 2), rng.randint(3, size=90)
     model = VarProNetClassifier(
-        hidden_layer_sizes=(), alpha_output=0.0, scale=False, random_state=0
+        hidden_layer_sizes=(), alpha=0.0, scale=False, random_state=0
     )
     quiet(model.fit, X, y)
     expected = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000).fit(X, y)
@@ -654,3 +699,306 @@ def test_a_fitted_model_keeps_its_network():
 def test_a_class_is_no_network():
     with pytest.raises(ValueError, match="got the class NeuralODE: call it"):
         regressor(network=NeuralODE).fit(*smooth(10))
+
+
+# --- the solver and its settings -----------------------------------------------------
+
+
+def test_one_penalty_stands_for_both():
+    X, y = smooth(40)
+    one, pair = (
+        quiet(regressor(alpha=alpha, max_iter=2).fit, X, y)
+        for alpha in (1e-3, np.array([1e-3, 1e-3]))
+    )
+    np.testing.assert_array_equal(one.output_coef_, pair.output_coef_)
+    assert one.alpha_ == pair.alpha_ == (1e-3, 1e-3)
+    with pytest.raises(ValueError, match="alpha must be"):
+        classifier(alpha=(1e-3, "gcv")).fit(*rings())
+
+
+def test_a_rank_is_the_dimension_of_the_krylov_space():
+    X, y = smooth(40)
+    dense, few, many, more = (
+        quiet(regressor(rank=rank, max_iter=4, tol=0.0).fit, X, y)
+        for rank in (None, 3, 10**3, 10**12)
+    )
+    n_weights = sum(a.size for a in (*dense.coefs_, *dense.intercepts_))
+    assert dense.gram_spectrum_.shape == (n_weights,)
+    assert few.gram_spectrum_.shape == (3,)
+    assert few.convergence_log_["inner_iterations"].max() == 3
+    # More than there are dimensions has no effect.
+    assert many.gram_spectrum_.shape == (n_weights,)
+    np.testing.assert_array_equal(more.output_coef_, many.output_coef_)
+    krylov = regressor(hidden_layer_sizes=(12,), solver=GNvpro(curvature="krylov"))
+    assert quiet(krylov.fit, X, y).gram_spectrum_.shape == (20,)
+
+
+def test_a_grid_reaches_damping_rank_and_the_settings_of_a_solver():
+    X, y = smooth(60)
+    search = GridSearchCV(
+        regressor(max_iter=2), {"damping": [None, 1e-2], "rank": [None, 4]}, cv=2
+    )
+    quiet(search.fit, X, y)
+    scores = search.cv_results_["mean_test_score"]
+    assert len(np.unique(scores)) == 4
+    model = regressor(solver=Adam(), max_iter=2)
+    search = GridSearchCV(model, {"solver__learning_rate": [1e-3, 1e-1]}, cv=2)
+    quiet(search.fit, X, y)
+    first, second = search.cv_results_["mean_test_score"]
+    assert first != second
+    again = clone(search.best_estimator_).solver
+    assert again.learning_rate == search.best_params_["solver__learning_rate"]
+
+
+def test_a_solver_object_is_its_short_form_and_does_not_change():
+    X, y = rings(60)
+    for name, solver in NETWORK_CLASSIFIER_SOLVERS.items():
+        before = solver.get_params()
+        by_name, by_object = (
+            quiet(classifier(solver=given, max_iter=2).fit, X, y)
+            for given in (name, clone(solver))
+        )
+        np.testing.assert_array_equal(by_name.output_coef_, by_object.output_coef_)
+        assert solver.get_params() == before
+
+
+def test_damping_of_fgn_is_one_unless_it_is_given():
+    X, y = rings(60)
+    usual, one, ten = (
+        quiet(classifier(solver="fgn", damping=damping, max_iter=2).fit, X, y)
+        for damping in (None, 1.0, 10.0)
+    )
+    np.testing.assert_array_equal(usual.output_coef_, one.output_coef_)
+    assert not np.allclose(one.output_coef_, ten.output_coef_)
+    with pytest.raises(ValueError, match=r"damping=0.0: solver='fgn' needs a positive"):
+        classifier(solver="fgn", damping=0.0).fit(X, y)
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
+def test_batches_of_any_size_and_length(solver):
+    X, y = smooth(40)
+    large = clone(NETWORK_REGRESSOR_SOLVERS[solver])
+    large.set_params(batch_size=10**12, iterations_per_batch=10**12)
+    whole = clone(large).set_params(batch_size=None)
+    a, b = (quiet(regressor(solver=s, max_iter=2).fit, X, y) for s in (large, whole))
+    np.testing.assert_array_equal(a.output_coef_, b.output_coef_)
+    large.set_params(batch_size=20)
+    model = quiet(regressor(solver=large, max_iter=8, tol=0.0).fit, X, y)
+    assert np.isfinite(model.loss_)
+
+
+def test_mini_batches_of_any_size():
+    X, y = smooth(40)
+    a, b = (
+        quiet(regressor(solver=Adam(batch_size=size), max_iter=2).fit, X, y)
+        for size in (10**12, 40)
+    )
+    np.testing.assert_array_equal(a.output_coef_, b.output_coef_)
+
+
+def test_a_network_must_be_hashable():
+    class Unhashable(Polynomial):
+        __hash__ = None
+
+    with pytest.raises(ValueError, match="must be hashable"):
+        regressor(network=Unhashable()).fit(*smooth(10))
+
+
+# --- predictions read fitted state only ----------------------------------------------
+
+
+def test_parameters_of_the_device_and_precision_do_not_reach_predictions():
+    X, y = smooth(40)
+    fitted = quiet(regressor(max_iter=2).fit, X, y)
+    before = *fitted.predict(X, return_std=True), fitted.transform(X)
+    fitted.set_params(device="tpu", dtype="float32", alpha=1.0, scale=False)
+    after = *fitted.predict(X, return_std=True), fitted.transform(X)
+    for a, b in zip(after, before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    X, y = rings(60)
+    fitted = quiet(classifier(max_iter=2).fit, X, y)
+    before = fitted.predict_proba(X)
+    fitted.set_params(device="tpu", dtype="float32")
+    np.testing.assert_array_equal(fitted.predict_proba(X), before)
+
+
+def test_a_model_of_another_device_predicts_on_the_default_one():
+    X, y = smooth(40)
+    model = quiet(regressor(max_iter=2).fit, X, y)
+    before = model.predict(X, return_std=True)
+    model._computed_in = "float64", "tpu"  # as a pickle from such a machine has it
+    again = pickle.loads(pickle.dumps(model))
+    for a, b in zip(again.predict(X, return_std=True), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="device='tpu' is not available"):
+        regressor(device="tpu").fit(X, y)
+
+
+# --- error bars ----------------------------------------------------------------------
+
+
+def test_error_bars_are_computed_once_and_when_asked_for(monkeypatch):
+    X, y = smooth(60)
+    calls = []
+
+    def counted(*arguments):
+        calls.append(1)
+        return compute(*arguments)
+
+    compute = posterior.posterior
+    monkeypatch.setattr(posterior, "posterior", counted)
+    model = quiet(regressor(max_iter=3).fit, X, y)
+    model.predict(X)
+    assert not calls
+    copy = pickle.loads(pickle.dumps(model))
+    _, std = model.predict(X, return_std=True)
+    model.predict(X[:5], return_std=True)
+    assert len(calls) == 1
+    # A copy from before and one from after have the same.
+    for again in (copy, pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(again.predict(X, return_std=True)[1], std)
+    assert len(calls) == 2
+    # Then the training rows are given up.
+    wide = np.random.RandomState(0).rand(3000, 2)
+    model = quiet(regressor(max_iter=1).fit, wide, wide[:, 0])
+    before = len(pickle.dumps(model))
+    model.predict(wide[:2], return_std=True)
+    assert len(pickle.dumps(model)) < before - wide.nbytes
+
+
+def test_error_bars_count_rows_by_their_weights():
+    X, y = smooth(60, noise=0.1)
+    model = regressor(max_iter=5)
+    once = quiet(clone(model).fit, X, y)
+    double = quiet(clone(model).fit, X, y, sample_weight=np.full(60, 2.0))
+    twice = quiet(clone(model).fit, np.r_[X, X], np.r_[y, y])
+    bars = [m.predict(X, return_std=True)[1] for m in (once, double, twice)]
+    np.testing.assert_array_equal(bars[1], bars[2])
+    # But for the degrees of freedom, of which the data have 60 and 120.
+    ratio = bars[1] / bars[0]
+    assert ratio.max() == pytest.approx(ratio.min(), rel=1e-6)
+    assert 0.5 < ratio.max() < np.sqrt(0.5)
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "lbfgs_vpro"])
+@pytest.mark.parametrize("sizes", [(6,), (40, 40)])
+def test_error_bars_of_targets_of_any_size(sizes, solver):
+    X, y = smooth(50, noise=0.1)
+    model = regressor(hidden_layer_sizes=sizes, max_iter=3, scale=False, solver=solver)
+    expected = quiet(clone(model).fit, X, y).predict(X, return_std=True)[1]
+    large = quiet(clone(model).fit, X, 1e200 * y)
+    mean, std = large.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(std).all()
+    assert (std > 0).all()
+    assert 0.1 < np.median(std / 1e200) / np.median(expected) < 10
+
+
+# --- Ctrl-C --------------------------------------------------------------------------
+
+
+class NotToBeCompared(MLP):
+    """A network with which Python meets an interrupt where it is compared."""
+
+    interrupted = False
+
+    def __eq__(self, other):
+        if NotToBeCompared.interrupted:
+            raise KeyboardInterrupt
+        return super().__eq__(other)
+
+    def __hash__(self):
+        if NotToBeCompared.interrupted:
+            raise KeyboardInterrupt
+        return super().__hash__()
+
+
+def test_compiled_functions_do_not_compare_networks(monkeypatch):
+    X, y = smooth(40)
+    model = regressor(network=NotToBeCompared((4,)), max_iter=4)
+
+    class Begin(StopAfter):
+        def on_fit_task_end(self, estimator, context, **_):
+            monkeypatch.setattr(NotToBeCompared, "interrupted", True)
+            return False
+
+    quiet(model.set_callbacks(Begin(0)).fit, X, y)
+    assert model.n_iter_ == 4
+    assert np.isfinite(model.predict(X)).all()
+
+
+class Interrupted(GNvpro):
+    """GNvpro that Ctrl-C meets in the given call of one of its functions."""
+
+    def __init__(self, function, call, batch_size=None):
+        super().__init__(batch_size=batch_size)
+        self.function, self.call = function, call
+
+    def algorithm(self, algorithms):
+        known, count = algorithms["gnvpro"], itertools.count(1)
+        original = getattr(known, self.function)
+
+        def function(*arguments):
+            if next(count) == self.call:
+                raise KeyboardInterrupt
+            return original(*arguments)
+
+        return replace(known, **{self.function: function})
+
+
+@pytest.mark.parametrize(("function", "call"), [("init", 1), ("prepare", 1)])
+def test_an_interrupt_before_there_is_a_network_leaves_no_model(function, call):
+    X, y = smooth(40)
+    model = regressor(solver=Interrupted(function, call))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    with pytest.raises(NotFittedError):
+        model.transform(X)
+    # The model of an earlier fit is kept as it was.
+    before = quiet(regressor(max_iter=2).fit, X, y)
+    expected = before.predict(X)
+    with pytest.raises(KeyboardInterrupt):
+        before.set_params(solver=Interrupted(function, call)).fit(X[:, :1], y[:, 0])
+    np.testing.assert_array_equal(before.predict(X), expected)
+
+
+@pytest.mark.parametrize(("function", "call"), [("step", 4), ("look", 1)])
+def test_an_interrupt_keeps_the_best_network(function, call):
+    X, y = smooth(70)
+    model = regressor(solver=Interrupted(function, call, batch_size=30), tol=0.0)
+    quiet(model.set_params(max_iter=11).fit, X, y)
+    assert model.stop_reason_ == "interrupted"
+    assert model.n_iter_ == (3 if function == "step" else 11)
+    assert np.isfinite(model.predict(X)).all()
+    assert model.loss_ <= np.min(model.convergence_log_["loss"]) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("function", ["objective", "cross_validated_penalty"])
+def test_an_interrupt_after_the_last_iteration_keeps_the_network(monkeypatch, function):
+    X, y = smooth(40)
+    original, calls = getattr(estimator, function), []
+
+    def interrupted(*arguments):
+        calls.append(function)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    model = regressor(alpha=(1e-6, "gcv"), max_iter=2)
+    whole = quiet(clone(model).fit, X, y)
+    monkeypatch.setattr(estimator, function, interrupted)
+    quiet(model.fit, X, y)
+    assert model.stop_reason_ == "interrupted"
+    assert (model.loss_, model.alpha_) == (whole.loss_, whole.alpha_)
+    np.testing.assert_array_equal(model.predict(X), whole.predict(X))
+
+
+def test_equal_networks_make_one_model():
+    model = Model(MLP([3, 4]), "squared")
+    assert Model(MLP((3, 4)), "squared") is model
+    assert pickle.loads(pickle.dumps(model)) is model
+    assert Model(MLP((3, 4)), "cross_entropy") is not model
+    assert Model.__eq__ is object.__eq__
+    assert Model.__hash__ is object.__hash__

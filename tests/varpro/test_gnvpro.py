@@ -1,7 +1,6 @@
 """GNvpro: the inner problem, the reduced Jacobian, the step."""
 
 from functools import partial
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +17,21 @@ from sklearn_gn.core.linear_algebra.trust_region import (
     decrease,
     radius_shift,
 )
+from sklearn_gn.core.multinomial import all_classes, to_columns
+from sklearn_gn.core.solver import Rows
 from sklearn_gn.networks import CNN, MLP, NeuralODE
 from sklearn_gn.networks.cnn import convolve
-from sklearn_gn.varpro import baselines as varpro_baselines
-from sklearn_gn.varpro import gnvpro
-from sklearn_gn.varpro.gnvpro import Model, Net, Penalties, Rows
+from sklearn_gn.solvers import Adam, GNvpro
+from sklearn_gn.varpro import baselines, problem, reduced, training
+from sklearn_gn.varpro import inner as inner_problem
+from sklearn_gn.varpro.batches import current_batch, mini_batch, shuffled_epoch
+from sklearn_gn.varpro.posterior import posterior
+from sklearn_gn.varpro.problem import Model, Net, Penalties
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-def problem(loss, n_classes=3, m=23, seed=0, network=None, alpha=1e-2, padding=0):
+def example(loss, n_classes=3, m=23, seed=0, network=None, alpha=1e-2, padding=0):
     """Network, rows with a few of weight zero, penalties."""
     rng = np.random.RandomState(seed)
     network = network or MLP((5, 4), ("tanh", "sin"))
@@ -56,11 +60,13 @@ CASES = [("squared", 3), ("squared", 1), ("cross_entropy", 2), ("cross_entropy",
 
 def solve_inner(*arguments):
     """Compiled anew each time, as constants of the module may have changed."""
-    return jax.jit(lambda *a: gnvpro.solve_inner(arguments[0], *a))(*arguments[1:])
+    return jax.jit(lambda *a: inner_problem.solve_inner(arguments[0], *a))(
+        *arguments[1:]
+    )
 
 
 def solved(loss, n_classes, **words):
-    model, net, rows, penalties = problem(loss, n_classes, **words)
+    model, net, rows, penalties = example(loss, n_classes, **words)
     inner = solve_inner(model, net.theta, rows, penalties, net.output)
     return model, net._replace(output=inner.output), rows, penalties, inner
 
@@ -68,13 +74,13 @@ def solved(loss, n_classes, **words):
 @partial(jax.jit, static_argnames="model")
 def forward(model, net, inner, rows, penalties, directions):
     """Images of some directions, and the reduced gradient."""
-    jacobian = gnvpro.reduced_jacobian(model, net.theta, inner, rows, penalties)
+    jacobian = reduced.reduced_jacobian(model, net.theta, inner, rows, penalties)
     return jax.vmap(jacobian.forward)(directions), jacobian.gradient
 
 
 @partial(jax.jit, static_argnames="model")
 def transposed(model, net, inner, rows, penalties, values, output):
-    jacobian = gnvpro.reduced_jacobian(model, net.theta, inner, rows, penalties)
+    jacobian = reduced.reduced_jacobian(model, net.theta, inner, rows, penalties)
     return jacobian.transposed(values, output)
 
 
@@ -85,22 +91,22 @@ def transposed(model, net, inner, rows, penalties, values, output):
 def test_least_squares_is_ridge_regression(m):
     *_, rows, penalties, inner = solved("squared", 2, m=m)
     z = np.asarray(inner.z)
-    ridge = Ridge(alpha=float(penalties.alpha_output), fit_intercept=False)
+    ridge = Ridge(alpha=float(penalties.output), fit_intercept=False)
     ridge.fit(z, rows.y, rows.weight)
     np.testing.assert_allclose(inner.output, ridge.coef_.T, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("limit", [2000, 0])
 def test_cross_entropy_is_logistic_regression(limit, monkeypatch):
-    monkeypatch.setattr(gnvpro, "_DIRECT_UNKNOWNS", limit)
+    monkeypatch.setattr(inner_problem, "_DIRECT_UNKNOWNS", limit)
     for n_classes in (2, 4):
-        model, net, rows, penalties = problem("cross_entropy", n_classes, m=60)
+        model, net, rows, penalties = example("cross_entropy", n_classes, m=60)
         label = np.arange(60) % n_classes
         rows = rows._replace(y=jnp.eye(n_classes)[label])
         inner = solve_inner(model, net.theta, rows, penalties, net.output)
         z = np.asarray(inner.z)
         peer = LogisticRegression(
-            C=1 / float(penalties.alpha_output),
+            C=1 / float(penalties.output),
             fit_intercept=False,
             solver="newton-cholesky" if limit else "newton-cg",
             tol=1e-12,
@@ -108,8 +114,8 @@ def test_cross_entropy_is_logistic_regression(limit, monkeypatch):
         ).fit(z, label, rows.weight)
         atol = 1e-8 if limit else 1e-5
         np.testing.assert_allclose(inner.output, peer.coef_.T, atol=atol)
-        gradient = inner.z.T @ inner.error + penalties.alpha_output * inner.output
-        assert float(jnp.max(jnp.abs(gradient))) <= gnvpro.INNER_TOL
+        gradient = inner.z.T @ inner.error + penalties.output * inner.output
+        assert float(jnp.max(jnp.abs(gradient))) <= inner_problem.INNER_TOL
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -117,15 +123,15 @@ def test_inner_hessian_is_the_second_derivative(n_classes):
     model, _net, rows, penalties, inner = solved("cross_entropy", n_classes, m=40)
 
     def mean_loss(columns):
-        return rows.weight @ gnvpro.losses(model, inner.z @ columns.T, rows.y)
+        return rows.weight @ problem.example_losses(model, inner.z @ columns.T, rows.y)
 
     by_class = inner.output.T
     expected = jax.jit(jax.hessian(mean_loss))(by_class)
-    hessian = jax.jit(gnvpro.entropy_hessian)(inner.z, inner.values, rows.weight)
+    hessian = jax.jit(inner_problem.entropy_hessian)(inner.z, inner.values, rows.weight)
     expected = expected.reshape(hessian.shape)
     np.testing.assert_allclose(hessian, expected, rtol=0, atol=1e-15)
     right = np.random.RandomState(1).randn(*inner.output.shape)
-    damped = expected + penalties.alpha_output * np.eye(len(expected))
+    damped = expected + penalties.output * np.eye(len(expected))
     solution = np.linalg.solve(damped, right.T.ravel()).reshape(by_class.shape).T
     found = jax.jit(lambda factors: factors.solve(right))(inner.factors)
     np.testing.assert_allclose(found, solution, rtol=1e-11)
@@ -135,11 +141,11 @@ def test_inner_hessian_is_the_second_derivative(n_classes):
 def test_inner_hessian_is_exact_in_several_blocks(q):
     rng = np.random.RandomState(0)
     z, values, weight = rng.randn(20, 301), rng.randn(20, q), np.full(20, 0.05)
-    probability = gnvpro.to_columns(jax.nn.softmax(gnvpro.all_classes(values), axis=1))
+    probability = to_columns(jax.nn.softmax(all_classes(values), axis=1))
     covariance = -probability[:, :, None] * probability[:, None, :]
     covariance += probability[:, :, None] * np.eye(q)[None]
     expected = np.einsum("i,icd,ij,ik->cjdk", weight, covariance, z, z, optimize=True)
-    found = jax.jit(gnvpro.entropy_hessian)(z, values, weight)
+    found = jax.jit(inner_problem.entropy_hessian)(z, values, weight)
     np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-14)
 
 
@@ -149,12 +155,12 @@ def test_factors_are_finite_where_the_network_is_certain(precision):
     z, weight = rng.randn(200, 33), np.full(200, 1 / 200)
     values = 1e3 * z @ rng.randn(33, 10)
     arrays = (a.astype(precision) for a in (z, values, weight, np.zeros(())))
-    (root,) = jax.jit(gnvpro.entropy_factors)(*arrays)
+    (root,) = jax.jit(inner_problem.entropy_factors)(*arrays)
     assert np.isfinite(root).all()
 
 
 def test_newton_gives_up_reused_factors_that_are_of_no_use():
-    model, net, rows, penalties = problem("cross_entropy", 4, m=60)
+    model, net, rows, penalties = example("cross_entropy", 4, m=60)
     fresh = solve_inner(model, net.theta, rows, penalties, net.output)
     broken = jax.tree.map(lambda a: jnp.full_like(a, jnp.nan), fresh.factors)
     found = solve_inner(model, net.theta, rows, penalties, net.output, broken)
@@ -165,8 +171,8 @@ def test_newton_gives_up_reused_factors_that_are_of_no_use():
 def test_inner_solution_does_not_depend_on_the_factors_it_starts_with(
     limit, monkeypatch
 ):
-    monkeypatch.setattr(gnvpro, "_DIRECT_UNKNOWNS", limit)
-    model, net, rows, penalties = problem("cross_entropy", 4, m=60)
+    monkeypatch.setattr(inner_problem, "_DIRECT_UNKNOWNS", limit)
+    model, net, rows, penalties = example("cross_entropy", 4, m=60)
     near = solve_inner(model, net.theta, rows, penalties, net.output)
     theta = jax.tree.map(lambda leaf: 1.1 * leaf, net.theta)
     fresh = solve_inner(model, theta, rows, penalties, near.output)
@@ -178,9 +184,9 @@ def test_inner_solution_does_not_depend_on_the_factors_it_starts_with(
 
 
 def test_inner_newton_survives_margins_of_a_thousand():
-    model, net, rows, penalties = problem("cross_entropy", 3)
+    model, net, rows, penalties = example("cross_entropy", 3)
     start = 1e3 * np.random.RandomState(0).randn(*net.output.shape)
-    solve = jax.jit(gnvpro.solve_inner, static_argnums=0)
+    solve = jax.jit(inner_problem.solve_inner, static_argnums=0)
     inner = solve(model, net.theta, rows, penalties, start)
     again = solve(model, net.theta, rows, penalties, net.output)
     np.testing.assert_allclose(inner.output, again.output, atol=1e-8)
@@ -199,8 +205,8 @@ def test_cross_validation_score_is_that_of_the_definition():
     z = np.concatenate([rng.randn(30, 4), np.ones((30, 1))], axis=1)
     y = z @ rng.randn(5, 2) + 2 * rng.randn(30, 2)
     rows = Rows(z, y, np.full(30, 1 / 30))
-    factors = jax.jit(gnvpro.squares_factors)(z, rows.weight)
-    choose = jax.jit(gnvpro.generalised_cross_validation)
+    factors = jax.jit(inner_problem.squares_factors)(z, rows.weight)
+    choose = jax.jit(inner_problem.generalised_cross_validation)
     found = float(choose(factors, rows, 30.0))
 
     def score(alpha):
@@ -219,10 +225,10 @@ def reduced_values(model, rows, penalties, start):
     """Values and W as functions of theta, through the inner solve."""
 
     def values(theta):
-        z = gnvpro.features(model, theta, rows.x)
+        z = problem.features(model, theta, rows.x)
         if model.loss == "squared":
             gram = z.T @ (rows.weight[:, None] * z)
-            gram = gram + penalties.alpha_output * jnp.eye(z.shape[1])
+            gram = gram + penalties.output * jnp.eye(z.shape[1])
             output = jnp.linalg.solve(gram, z.T @ (rows.weight[:, None] * rows.y))
         else:
             output = implicit(theta)
@@ -230,15 +236,15 @@ def reduced_values(model, rows, penalties, start):
 
     def implicit(theta):
         # One differentiable Newton step from the solution has the derivative of it.
-        inner = gnvpro.solve_inner(
+        inner = inner_problem.solve_inner(
             model, jax.lax.stop_gradient(theta), rows, penalties, start
         )
         here = jax.lax.stop_gradient(inner.output)
 
         def gradient(output, theta):
-            z = gnvpro.features(model, theta, rows.x)
-            e = rows.weight[:, None] * gnvpro.error(model, z @ output, rows.y)
-            return (z.T @ e + penalties.alpha_output * output).ravel()
+            z = problem.features(model, theta, rows.x)
+            e = rows.weight[:, None] * problem.loss_gradient(model, z @ output, rows.y)
+            return (z.T @ e + penalties.output * output).ravel()
 
         hessian = jax.jacobian(gradient)(here, jax.lax.stop_gradient(theta))
         hessian = hessian.reshape(here.size, here.size)
@@ -294,7 +300,9 @@ def test_taylor_remainder_of_the_reduced_gradient_has_slope_two(case):
     @jax.jit
     def solve(flat):
         theta = unravel(flat)
-        return gnvpro.solve_inner(model, theta, rows, penalties, inner.output).loss
+        return inner_problem.solve_inner(
+            model, theta, rows, penalties, inner.output
+        ).loss
 
     def loss(h):
         return float(solve(flat + h * d))
@@ -321,20 +329,20 @@ def dense_matrix(model, net, rows, penalties, inner):
     @jax.jit
     def bends(values):
         def one(v, u):
-            return gnvpro.curvature(model, v[None], u[None])[0]
+            return problem.loss_curvature(model, v[None], u[None])[0]
 
         return jax.vmap(lambda v: jax.vmap(partial(one, v))(np.eye(q)))(values)
 
     @jax.jit
     def smooths(eye):
         def one(e):
-            return ravel_pytree(gnvpro.penalty_product(model, unravel(e)))[0]
+            return ravel_pytree(problem.penalty_product(model, unravel(e)))[0]
 
         return jax.vmap(one)(eye)
 
     matrix = np.einsum("i,aip,ipq,biq->ab", rows.weight, jv, bends(inner.values), jv)
-    matrix += float(penalties.alpha_output) * jw @ jw.T
-    return matrix + float(penalties.alpha) * np.asarray(smooths(eye)), gradient
+    matrix += float(penalties.output) * jw @ jw.T
+    return matrix + float(penalties.hidden) * np.asarray(smooths(eye)), gradient
 
 
 NETWORKS = {"mlp": None, "ode": NeuralODE(width=4, n_cells=2)}
@@ -348,19 +356,19 @@ NETWORKS = {"mlp": None, "ode": NeuralODE(width=4, n_cells=2)}
     ],
 )
 def test_every_form_of_the_curvature_is_the_dense_matrix(case, network, monkeypatch):
-    monkeypatch.setattr(gnvpro, "_KRYLOV_TOL", 0.0)
+    monkeypatch.setattr(reduced, "KRYLOV_TOL", 0.0)
     words = {"network": NETWORKS[network], "m": 9 if network == "mlp" else 23}
     model, net, rows, penalties, inner = solved(*case, **words)
     matrix, gradient = dense_matrix(model, net, rows, penalties, inner)
     n = len(gradient)
     forms = [
-        gnvpro.primal_model(model, net, rows, penalties),
-        jax.jit(gnvpro.krylov_model.__wrapped__, static_argnums=(0, 4))(
+        reduced.primal_model(model, net, rows, penalties),
+        jax.jit(reduced.krylov_model.__wrapped__, static_argnums=(0, 4))(
             model, net, rows, penalties, n
         ),
     ]
     if network == "mlp":
-        forms.append(gnvpro.dual_model(model, net, rows, penalties))
+        forms.append(reduced.dual_model(model, net, rows, penalties))
     scale = np.linalg.eigvalsh(matrix)[-1]
     for form, (spectral, found, *_) in enumerate(forms):
         np.testing.assert_allclose(found, gradient, atol=1e-12)
@@ -415,25 +423,25 @@ def test_full_gauss_newton_model_is_the_dense_one():
 
         def values(flat, model=model, rows=rows, unravel=unravel):
             net = unravel(flat)
-            return gnvpro.features(model, net.theta, rows.x) @ net.output
+            return problem.features(model, net.theta, rows.x) @ net.output
 
         jv = jax.jit(jax.jacfwd(values))(flat)
         here = jax.jit(values)(flat)
-        bend = partial(gnvpro.curvature, model, here)
+        bend = partial(problem.loss_curvature, model, here)
         bent = jax.jit(jax.vmap(bend, in_axes=-1, out_axes=-1))(jv)
         matrix = np.einsum("i,iqa,iqb->ab", rows.weight, jv, bent)
         n_theta = flat.size - net.output.size
         shift = np.r_[
-            np.full(n_theta, penalties.alpha),
-            np.full(net.output.size, penalties.alpha_output),
+            np.full(n_theta, penalties.hidden),
+            np.full(net.output.size, penalties.output),
         ]
         matrix += np.diag(shift)
         expected = jax.grad(
             lambda f, model=model, rows=rows, penalties=penalties, unravel=unravel: (
-                gnvpro.objective(model, unravel(f), rows, penalties)
+                problem.objective(model, unravel(f), rows, penalties)
             )
         )(flat)
-        spectral, gradient, _ = varpro_baselines.full_model(
+        spectral, gradient, *_ = baselines.full_model(
             model, net, rows, penalties, flat.size
         )
         np.testing.assert_allclose(gradient, expected, atol=1e-12)
@@ -588,16 +596,16 @@ def test_posterior_has_the_penalties_of_the_objective(network):
 
     def values(flat):
         net = unravel(flat)
-        return gnvpro.features(model, net.theta, rows.x) @ net.output
+        return problem.features(model, net.theta, rows.x) @ net.output
 
     def penalty(flat):
         net = unravel(flat)
-        return gnvpro.penalty(model, net.theta, net.output, penalties)
+        return problem.total_penalty(model, net.theta, net.output, penalties)
 
     rows_of = np.asarray(jax.jacobian(values)(flat))
     expected = np.einsum("i,iqa,iqb->ab", rows.weight, rows_of, rows_of)
     expected = expected + np.asarray(jax.hessian(penalty)(flat))
-    root = np.asarray(gnvpro.posterior(model, net, rows, penalties, True).root)
+    root = np.asarray(posterior(model, net, rows, penalties, True).root)
     np.testing.assert_allclose(
         np.tril(root) @ np.tril(root).T, expected, atol=1e-11 * np.max(expected)
     )
@@ -606,17 +614,22 @@ def test_posterior_has_the_penalties_of_the_objective(network):
 # --- the schedule --------------------------------------------------------------------
 
 
+def settings_of(rows, solver, **words):
+    """What the schedule of batches needs to know."""
+    n_rows = int(np.count_nonzero(rows.weight))
+    nothing = training.Settings(*[None] * len(training.Settings._fields))
+    return nothing._replace(solver=solver, n_rows=n_rows, seed=0, **words)
+
+
 def test_batches_sweep_over_all_rows():
     rows = Rows(np.arange(10.0)[:, None], np.zeros((10, 1)), np.full(10, 0.1))
     rows = jax.device_put(rows)
-    options = SimpleNamespace(batch_size=5, iterations_per_batch=2, seed=0)
-    seen = [
-        np.asarray(gnvpro.current_batch(rows, options, k)[0].x)[:, 0] for k in range(6)
-    ]
+    settings = settings_of(rows, GNvpro(batch_size=5, iterations_per_batch=2))
+    seen = [np.asarray(current_batch(rows, settings, k)[0].x)[:, 0] for k in range(6)]
     np.testing.assert_array_equal(seen[0], seen[1])
     np.testing.assert_array_equal(np.sort(np.r_[seen[0], seen[2]]), np.arange(10.0))
     assert not np.array_equal(seen[0], seen[4])
-    batch, share = gnvpro.current_batch(rows, options, 0)
+    batch, share = current_batch(rows, settings, 0)
     assert float(jnp.sum(batch.weight)) == pytest.approx(1)
     assert share == 0.5
 
@@ -624,43 +637,41 @@ def test_batches_sweep_over_all_rows():
 def test_batches_hold_no_padding_and_miss_no_row():
     rows = Rows(np.arange(16.0)[:, None], np.zeros((16, 1)), np.full(16, 0.1))
     rows.weight[10:] = 0
-    options = SimpleNamespace(batch_size=4, iterations_per_batch=1, seed=0)
-    batches = [gnvpro.current_batch(rows, options, k)[0] for k in range(3)]
+    settings = settings_of(rows, GNvpro(batch_size=4, iterations_per_batch=1))
+    batches = [current_batch(rows, settings, k)[0] for k in range(3)]
     seen = np.concatenate([np.asarray(batch.x)[:, 0] for batch in batches])
     np.testing.assert_array_equal(np.unique(seen), np.arange(10.0))
     for batch in batches:
         np.testing.assert_allclose(batch.weight, 0.25, rtol=1e-15)
-    whole, share = gnvpro.current_batch(
-        rows, SimpleNamespace(batch_size=10, iterations_per_batch=1, seed=0), 0
-    )
+    settings = settings_of(rows, GNvpro(batch_size=10, iterations_per_batch=1))
+    whole, share = current_batch(rows, settings, 0)
     assert whole is rows
     assert share == 1
 
 
-@pytest.mark.parametrize("start", [gnvpro.init, varpro_baselines.epoch_init])
+@pytest.mark.parametrize("start", [training.init, baselines.epoch_init])
 def test_many_rows_start_with_the_output_layer_of_some(start, monkeypatch):
-    monkeypatch.setattr(varpro_baselines, "_START_ROWS", 30)
-    model, net, rows, penalties = problem("squared", 2, m=70)
+    monkeypatch.setattr(baselines, "_START_ROWS", 30)
+    model, net, rows, penalties = example("squared", 2, m=70)
     rows = rows._replace(y=jnp.sin(rows.x[:, :2]))
-    words = {"model": model, "gcv": False, "iterations_per_batch": 1, "seed": 0}
-    nothing = gnvpro.Options(*[None] * len(gnvpro.Options._fields))
-    options = nothing._replace(batch_size=30, **words, **penalties._asdict())
-    state = start(rows, net, options)
-    batch, share = gnvpro.current_batch(rows, options, 0)
+    solver = GNvpro(batch_size=30, iterations_per_batch=1)
+    settings = settings_of(rows, solver, model=model, penalties=penalties)
+    state = start(rows, net, settings)
+    batch, share = current_batch(rows, settings, 0)
     of_batch = solve_inner(model, net.theta, batch, penalties, net.output)
     np.testing.assert_allclose(state.net.output, of_batch.output, rtol=1e-10)
-    on_all = gnvpro.objective(model, state.net, rows, penalties)
+    on_all = problem.objective(model, state.net, rows, penalties)
     assert state.loss == pytest.approx(float(on_all), rel=1e-13)
     assert state.work == 2 + share
     # Alone it is the solution of the whole problem.
     alone = Net((), np.zeros((4, 2)))
-    words = {"model": Model(MLP(()), "squared"), **penalties._asdict()}
-    state = start(rows, alone, options._replace(**words))
-    of_all = solve_inner(words["model"], (), rows, penalties, alone.output)
+    model_alone = Model(MLP(()), "squared")
+    state = start(rows, alone, settings._replace(model=model_alone))
+    of_all = solve_inner(model_alone, (), rows, penalties, alone.output)
     np.testing.assert_allclose(state.net.output, of_all.output, rtol=1e-10)
     # The layer of a former fit is kept if it suits all rows better.
     best = solve_inner(model, net.theta, rows, penalties, net.output)
-    former = start(rows, net._replace(output=best.output), options)
+    former = start(rows, net._replace(output=best.output), settings)
     np.testing.assert_array_equal(former.net.output, best.output)
     assert former.loss == pytest.approx(float(best.loss), rel=1e-13)
 
@@ -669,9 +680,9 @@ def test_mini_batches_make_up_the_weighted_objective():
     rng = np.random.RandomState(0)
     weight = np.append(rng.rand(12), np.zeros(4))
     rows = Rows(rng.randn(16, 2), rng.randn(16, 1), weight / weight.sum())
-    options = SimpleNamespace(batch_size=4, seed=0)
-    epoch, size = varpro_baselines.epoch_of(jax.device_put(rows), options, 0)
+    settings = settings_of(rows, Adam(batch_size=4))
+    epoch, size = shuffled_epoch(jax.device_put(rows), settings, 0)
     assert int(epoch.n_batches) == 3
-    batches = [varpro_baselines._batch(epoch, k, size) for k in range(3)]
+    batches = [mini_batch(epoch, k, size) for k in range(3)]
     mean = sum(batch.weight @ batch.y for batch in batches) / 3
     np.testing.assert_allclose(mean, rows.weight @ rows.y, rtol=1e-13)

@@ -1,25 +1,13 @@
-"""Vectors that are trees of arrays."""
+"""Vectors that are trees of arrays: inner product, norm and sum are those of optax."""
 
 import jax
-import jax.numpy as jnp
+from optax.tree_utils import tree_add_scale as add
+from optax.tree_utils import tree_norm as norm
+from optax.tree_utils import tree_vdot as dot
 
-
-def dot(a, b):
-    """Inner product."""
-    parts = jax.tree.leaves(jax.tree.map(lambda u, v: jnp.sum(u * v), a, b))
-    return sum(parts[1:], parts[0])
-
-
-def norm(a):
-    """Euclidean norm."""
-    return jnp.sqrt(dot(a, a))
+__all__ = ["add", "dimension", "dot", "norm"]
 
 
 def dimension(a):
     """Number of components."""
     return sum(leaf.size for leaf in jax.tree.leaves(a))
-
-
-def add(a, factor, b):
-    """``a + factor b``."""
-    return jax.tree.map(lambda u, v: u + factor * v, a, b)

@@ -8,10 +8,10 @@ import numpy as np
 
 from sklearn_gn.core.backend import scope
 from sklearn_gn.pde.conditions import Dirichlet, Initial
-from sklearn_gn.pde.domains import Box
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.problems._common import check_positive, grid, relative_difference
+from sklearn_gn.pde.shapes import Box
 
 _VISCOSITIES = 1e-5, 1.0  # between which nodes are few enough and dense enough
 _REACH = 6.5  # exp(-_REACH^2) is below rounding

@@ -22,7 +22,6 @@ from numpy.polynomial import legendre
 from scipy.linalg import lu_factor, lu_solve
 
 from sklearn_gn.pde.conditions import Dirichlet
-from sklearn_gn.pde.domains import Box
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.problems._common import (
     Computed,
@@ -32,6 +31,7 @@ from sklearn_gn.pde.problems._common import (
     stored,
 )
 from sklearn_gn.pde.problems.kovasznay import navier_stokes
+from sklearn_gn.pde.shapes import Box
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
 _STEEPNESS = 10.0  # of the lid's velocity
@@ -106,25 +106,26 @@ class CavityReference(Computed):
         return np.column_stack([psi_y, -psi_x])
 
     def _modes(self):
-        parameters = {
-            "version": _VERSION,
-            "reynolds": float(self.reynolds),
-            "n_modes": int(self.n_modes),
-        }
-        return stored("cavity", parameters, self._solve)["modes"]
+        return stored(
+            f"cavity_{_VERSION}",
+            _solve,
+            reynolds=float(self.reynolds),
+            n_modes=int(self.n_modes),
+        )
 
-    def _solve(self):
-        """Few modes first, with increasing Reynolds number; then more modes."""
-        n = min(self.n_modes, _STAGE_MODES)
-        equations, modes = _Equations(n), np.zeros((n, n))
-        for reynolds in _stages(self.reynolds):
-            modes = equations.solve(modes, reynolds)
-        while n < self.n_modes:
-            n = min(self.n_modes, 3 * n // 2)
-            grown = np.zeros((n, n))
-            grown[: len(modes), : len(modes)] = modes
-            modes = _Equations(n).solve(grown, self.reynolds)
-        return {"modes": modes}
+
+def _solve(reynolds, n_modes):
+    """Few modes first, with increasing Reynolds number; then more modes."""
+    n = min(n_modes, _STAGE_MODES)
+    equations, modes = _Equations(n), np.zeros((n, n))
+    for stage in _stages(reynolds):
+        modes = equations.solve(modes, stage)
+    while n < n_modes:
+        n = min(n_modes, 3 * n // 2)
+        grown = np.zeros((n, n))
+        grown[: len(modes), : len(modes)] = modes
+        modes = _Equations(n).solve(grown, reynolds)
+    return modes
 
 
 def _stages(reynolds):

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pde.domains import Box
 from sklearn_gn.pde.operators import d, grad, laplacian
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.problems._common import check_count
+from sklearn_gn.pde.shapes import Box
 
 _HALF_WIDTH = 5.0
 

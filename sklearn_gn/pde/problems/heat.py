@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.pde.conditions import Dirichlet, Initial
-from sklearn_gn.pde.domains import Box
 from sklearn_gn.pde.operators import d, laplacian
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.problems._common import check_count
+from sklearn_gn.pde.shapes import Box
 
 _CONDUCTIVITY = 0.25
 

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.pde.conditions import Dirichlet
-from sklearn_gn.pde.domains import Box
 from sklearn_gn.pde.operators import div, grad, laplacian
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.problems._common import check_positive
+from sklearn_gn.pde.shapes import Box
 
 
 def navier_stokes(u, x, nu):

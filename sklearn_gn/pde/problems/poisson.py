@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.pde.conditions import Dirichlet
-from sklearn_gn.pde.domains import Ball, Box
 from sklearn_gn.pde.operators import laplacian
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.problems._common import check_count
+from sklearn_gn.pde.shapes import Ball, Box
 
 
 def _laplace(u, x):

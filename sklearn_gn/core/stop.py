@@ -1,0 +1,74 @@
+"""Why a fit stops, what that means, and what to do about it."""
+
+from enum import Enum
+
+
+class StopReason(Enum):
+    """Reason for which a fit stops; the value is what ``stop_reason_`` shows.
+
+    Attributes
+    ----------
+    converged : bool
+        Whether the solver ended by its own criterion.
+    requested : bool
+        Whether the user asked for the stop.
+    budget : bool
+        Whether a larger budget, or another attempt, takes the fit further.
+    advice : str
+        What happened, and what to do about it.
+    """
+
+    # fmt: off
+    TOL = "tol", "converged"
+    ROUNDING = "rounding", "converged"
+    EARLY_STOPPING = "early_stopping", "requested"
+    CALLBACK = "callback", "requested budget"
+    MAX_ITER = "max_iter", "budget", (
+        "The loss had not settled to tol. Raise max_iter, or raise tol if the model is "
+        "good enough."
+    )
+    MAX_TIME = "max_time", "budget", "The time budget was used up. Raise max_time."
+    INTERRUPTED = "interrupted", "budget", (
+        "It was interrupted; the best model so far is kept."
+    )
+    LINE_SEARCH = "line_search", "", (
+        "No step along the search direction lowers the loss, and more iterations do "
+        "not help. Give the features similar scales, or try another solver."
+    )
+    SINGULAR = "singular", "", (
+        "The Gauss-Newton system is singular: some parameters have no influence on the "
+        "data. Raise damping or lower rank."
+    )
+    SEPARABLE = "separable", "", (
+        "A head separates the classes and alpha is 0: the loss has no minimum, it "
+        "falls to zero as the coefficients grow. Set alpha > 0."
+    )
+    NON_FINITE = "non_finite", "", (
+        "The loss is not a finite number. Check the scale of X and y; raise damping, "
+        "or lower the learning rate of the solver if it has one."
+    )
+    DIVERGED = "diverged", "", (
+        "The loss rose and stayed above its best. Lower the learning rate of the "
+        "solver, or raise damping."
+    )
+    # fmt: on
+
+    def __new__(cls, value, kinds, advice=""):
+        """Make a member of its value, the names of its kinds, and advice."""
+        reason = object.__new__(cls)
+        reason._value_ = value
+        reason.converged = "converged" in kinds
+        reason.requested = "requested" in kinds
+        reason.budget = "budget" in kinds
+        reason.advice = advice
+        return reason
+
+    @classmethod
+    def _missing_(cls, value):
+        known = [reason.value for reason in cls]
+        raise ValueError(f"A solver stops for one of {known}, got {value!r}.")
+
+    @property
+    def is_warned_about(self):
+        """Whether the user hears of it in a ConvergenceWarning."""
+        return not (self.converged or self.requested)

@@ -1,0 +1,140 @@
+"""Checks of a problem: mistakes are found before anything large is compiled."""
+
+import inspect
+from contextlib import contextmanager
+from functools import partial
+from numbers import Integral
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.core.backend import scope, to_numpy
+from sklearn_gn.pde.conditions import Condition
+from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.reference import is_reference
+
+_POINTS = 4  # of each residual class, at which it is evaluated
+_MOST_AXES = 1000  # beyond these an evaluation costs more than it tells
+_LEVELS = (0.0, 2.0, -2.0)  # about which the smooth fields oscillate
+
+
+def check_problem(problem):
+    """Check names, shapes, and that all residuals are finite for smooth fields.
+
+    Raises
+    ------
+    ValueError
+        With the name of the argument or condition.
+    """
+    _check_arguments(problem)
+    problem.residual_classes()
+    if problem.exact is not None and not is_reference(problem.exact):
+        x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)
+        with jax.enable_x64(True), named_errors("exact"):
+            jax.eval_shape(lambda x: problem.as_outputs(problem.exact(x), "exact"), x)
+    rng = np.random.RandomState(0)
+    points = problem.probes(_POINTS, rng)
+    if problem.domain.dim <= _MOST_AXES:
+        _check_finite(problem, points, rng)
+
+
+@contextmanager
+def named_errors(name):
+    """Turn errors into ValueErrors that say where they come from."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _check_arguments(problem):
+    for name, wanted in (
+        ("residual", "a function"),
+        ("domain", "a domain such as Box"),
+        ("transform", "a function"),
+        ("exact", "a function or a reference"),
+    ):
+        value = getattr(problem, name)
+        fits = isinstance(value, Domain) if name == "domain" else callable(value)
+        absent = name in ("transform", "exact") and value is None
+        if not (fits or absent or (name == "exact" and is_reference(value))):
+            raise ValueError(f"{name} must be {wanted}, got {value!r}.")
+    for condition in problem.conditions:
+        if not isinstance(condition, Condition):
+            raise ValueError(f"conditions must hold conditions, got {condition!r}.")
+        if condition.name == "data":
+            raise ValueError(
+                "a condition cannot have the name 'data', which is that of the "
+                "residuals of observations."
+            )
+    names = problem.outputs
+    if not names or len(set(names)) < len(names) or not _all_strings(names):
+        raise ValueError(f"outputs must be different names, got {names!r}.")
+    directions = problem.n_laplacian_directions
+    if directions is not None and not (
+        isinstance(directions, Integral) and directions > 0
+    ):
+        raise ValueError(
+            "n_laplacian_directions must be None or a positive integer, got "
+            f"{directions!r}."
+        )
+    for axis in problem.periodic:
+        if axis not in problem.domain.axes:
+            raise ValueError(
+                f"periodic={axis!r} is unknown; the axes are {problem.domain.axes}."
+            )
+    for output in problem.up_to_constant:
+        if output not in names:
+            raise ValueError(
+                f"up_to_constant={output!r} is unknown; the outputs are {names}."
+            )
+    try:
+        inspect.signature(problem.residual).bind(None, None, **problem.coefficients)
+    except TypeError as error:
+        raise ValueError(
+            "residual is called with the field, the point and the coefficients "
+            f"{tuple(problem.coefficients)}, which does not fit: {error}."
+        ) from error
+
+
+def _all_strings(names):
+    return all(isinstance(name, str) for name in names)
+
+
+def _check_finite(problem, points, rng):
+    shape = len(problem.outputs), problem.n_inputs
+    weights = rng.normal(size=shape) / np.sqrt(problem.n_inputs)
+    bad = {}
+    for level in _LEVELS:  # a logarithm or a root needs fields of one sign
+        with scope("float64"):
+            values = to_numpy(
+                _residuals_of_smooth_field(problem, np.float64(level), weights, points)
+            )
+        found = {n: ~np.isfinite(v).all(axis=1) for n, v in values.items()}
+        bad = {n: found[n] & bad.get(n, True) for n in found}
+    for name, failed in bad.items():
+        if failed.any():
+            x = points[name].x[failed][0].tolist()
+            raise ValueError(
+                f"{name}: the residual is NaN or infinite at {x} for smooth fields."
+            )
+
+
+@partial(jax.jit, static_argnames="problem")
+def _residuals_of_smooth_field(problem, level, weights, points):
+    """All residuals of a smooth field about a level."""
+    field = problem.field(
+        lambda x: level + jnp.sin(jnp.pi * (weights @ problem.embedding(x)))
+    )
+
+    def values(kind, points):
+        def one(x, data):
+            return kind.function((field,) * kind.n_points, x, data, problem.start)
+
+        return jax.vmap(one)(points.x, points.data)
+
+    return {
+        kind.name: values(kind, points[kind.name])
+        for kind in problem.residual_classes()
+    }

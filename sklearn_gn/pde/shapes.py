@@ -1,0 +1,230 @@
+"""The shapes of which domains are made: boxes and balls. All of this is numpy."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaln, ndtri
+
+from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.patches import Patch
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Box(Domain):
+    """A product of intervals.
+
+    Parameters
+    ----------
+    time : str or None, default="t"
+        The axis that is time. If None, "t", too, is an axis of space.
+
+    **intervals : tuple of two floats
+        Lowest and highest value along each axis, by its name.
+
+    Examples
+    --------
+    >>> from sklearn_gn.pde import Box
+    >>> Box(x=(-1, 1), t=(0, 1)).faces
+    ('x=min', 'x=max', 't=min', 't=max')
+    """
+
+    axes: tuple
+    lower: tuple
+    upper: tuple
+    time: str | None
+
+    def __init__(self, *, time="t", **intervals):
+        if not intervals:
+            raise ValueError("Box needs an interval for an axis, such as x=(0, 1).")
+        for name, interval in intervals.items():
+            pair = np.shape(interval) == (2,)
+            if not pair or not -np.inf < interval[0] < interval[1] < np.inf:
+                raise ValueError(
+                    f"{name} must be (low, high) with low < high, got {interval!r}."
+                )
+        if time not in (None, "t", *intervals):
+            raise ValueError(
+                f"time={time!r} must be one of the axes {tuple(intervals)} or None."
+            )
+        _set(
+            self,
+            axes=tuple(intervals),
+            lower=tuple(float(low) for low, _ in intervals.values()),
+            upper=tuple(float(high) for _, high in intervals.values()),
+            time=time if time in intervals else None,
+        )
+
+    @classmethod
+    def unit(cls, dim, time=None, prefix="x"):
+        """The unit cube, with axes x1, x2, ...
+
+        Parameters
+        ----------
+        dim : int
+            Number of axes of space.
+
+        time : tuple of two floats, default=None
+            Interval of time, the last axis "t". If None, there is no time.
+
+        prefix : str, default="x"
+            What the names of the axes begin with.
+
+        Returns
+        -------
+        Box
+        """
+        intervals = {f"{prefix}{i + 1}": (0.0, 1.0) for i in range(dim)}
+        return cls(**intervals, **({} if time is None else {"t": time}))
+
+    def __repr__(self):
+        intervals = zip(self.axes, self.lower, self.upper, strict=True)
+        words = [f"{name}=({low}, {high})" for name, low, high in intervals]
+        words[4:-4] = words[4:-4] if len(words) < 20 else ["..."]
+        if self.time != ("t" if "t" in self.axes else None):
+            words.append(f"time={self.time!r}")
+        return f"Box({', '.join(words)})"
+
+    @property
+    def bounds(self):
+        """Lowest and highest values along the axes, of shape (d, 2)."""
+        return np.column_stack([self.lower, self.upper])
+
+    def depth(self, X):
+        """Distance to the nearest face, negative outside."""
+        low, high = self.bounds.T
+        return np.minimum(X - low, high - X).min(axis=1)
+
+    def interior(self):
+        """The patch of the whole box."""
+        low, high = self.bounds.T
+
+        def place(uniforms):
+            points = low + (high - low) * uniforms
+            return points, np.zeros_like(points), np.full(len(points), True)
+
+        return Patch(float(np.log(high - low).sum()), self.dim, place)
+
+    def patches(self, of_time=False):
+        """Faces of space, or the ends of time."""
+        inside, bounds = self.interior(), self.bounds
+
+        def face(axis, side):
+            def place(uniforms):
+                points, normals, kept = inside.place(uniforms)
+                points[:, axis], normals[:, axis] = bounds[axis, side], 2 * side - 1
+                return points, normals, kept
+
+            measure = inside.log_measure - math.log(np.ptp(bounds[axis]))
+            return Patch(measure, self.dim, place)
+
+        return {
+            f"{name}={end}": face(axis, side)
+            for axis, name in enumerate(self.axes)
+            if (name == self.time) == of_time
+            for side, end in enumerate(("min", "max"))
+        }
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Ball(Domain):
+    """A ball in space; ``Ball(2) * Box(t=(0, 1))`` adds time. Its face is "sphere".
+
+    Parameters
+    ----------
+    dim : int
+        Number of axes.
+
+    center : tuple of float, default=None
+        Centre. If None, the origin.
+
+    radius : float, default=1.0
+        Radius, positive.
+
+    axes : tuple of str, default=None
+        Names of the axes. If None, x, y, z up to three axes, and x1, x2, ... beyond.
+
+    density : {"uniform", "radius"}, default="uniform"
+        Density of points inside. If "uniform", nearly all of them lie close to the
+        sphere in many dimensions. If "radius", their distance from the centre is
+        uniform.
+    """
+
+    axes: tuple
+    center: tuple
+    radius: float
+    density: str
+
+    time = None
+
+    def __init__(self, dim, center=None, radius=1.0, axes=None, density="uniform"):
+        if density not in ("uniform", "radius"):
+            raise ValueError(f"density must be 'uniform' or 'radius', got {density!r}.")
+        if dim < 1:
+            raise ValueError(f"dim must be at least 1, got {dim!r}.")
+        if not 0 < radius < np.inf:
+            raise ValueError(f"radius must be positive, got {radius!r}.")
+        if axes is None:
+            axes = "xyz"[:dim] if dim <= 3 else [f"x{i + 1}" for i in range(dim)]
+        center = (0.0,) * dim if center is None else tuple(float(c) for c in center)
+        for name, values in (("center", center), ("axes", tuple(axes))):
+            if len(values) != dim:
+                raise ValueError(f"{name} must have dim={dim} entries, got {values!r}.")
+        _set(
+            self,
+            axes=tuple(axes),
+            center=center,
+            radius=float(radius),
+            density=density,
+        )
+
+    def __repr__(self):
+        plain = Ball(self.dim, radius=self.radius)
+        words = [f"Ball({self.dim}, radius={self.radius}"]
+        for name in ("center", "axes", "density"):
+            value = getattr(self, name)
+            words += [] if value == getattr(plain, name) else [f"{name}={value}"]
+        return ", ".join(words) + ")"
+
+    @property
+    def bounds(self):
+        """Lowest and highest values along the axes, of shape (d, 2)."""
+        return np.array(self.center)[:, None] + self.radius * np.array([[-1.0, 1.0]])
+
+    def depth(self, X):
+        """Distance to the sphere, negative outside."""
+        return self.radius - np.linalg.norm(X - np.array(self.center), axis=1)
+
+    def _place(self, uniforms, ratio):
+        """Points in the direction of normal numbers, at a share of the radius."""
+        normals = ndtri(np.clip(uniforms[:, : self.dim], 1e-12, 1 - 1e-12))
+        normals[~normals.any(axis=1), 0] = 1.0
+        normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+        points = np.array(self.center) + self.radius * ratio * normals
+        return points, normals, np.full(len(points), True)
+
+    def _log_measure(self):
+        unit = self.dim / 2 * math.log(math.pi) - gammaln(self.dim / 2 + 1)
+        return float(unit + self.dim * math.log(self.radius))
+
+    def interior(self):
+        """The patch of the whole ball."""
+
+        def place(uniforms):
+            power = 1 / self.dim if self.density == "uniform" else 1
+            ratio = uniforms[:, -1:] ** power
+            points, normals, kept = self._place(uniforms, ratio)
+            return points, np.zeros_like(normals), kept
+
+        return Patch(self._log_measure(), self.dim + 1, place)
+
+    def patches(self, of_time=False):
+        """The sphere."""
+        area = self._log_measure() + math.log(self.dim / self.radius)
+        sphere = Patch(area, self.dim, lambda u: self._place(u, 1.0))
+        return {} if of_time else {"sphere": sphere}
+
+
+def _set(instance, **values):
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)  # the classes are frozen

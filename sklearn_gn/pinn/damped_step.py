@@ -1,0 +1,355 @@
+r"""One damped Gauss-Newton step, and what it does to the loss.
+
+The step that minimises
+
+    1/2 |r + J v|^2 + lambda/2 |v - mu v_before|^2
+
+is solved for in the smaller of two spaces, through the Gramian ``J J^T`` of the
+residuals (dual) or the normal matrix ``J^T J`` of the weights (primal), or by conjugate
+gradients on either without forming it. ``r`` has m entries, ``v`` as many as the
+network has parameters, n.
+
+The step is never recovered as ``-(J^T y + g) / lambda``, which cancels, but as ``-J^T
+(J J^T + lambda I)^-1 r``.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from sklearn_gn.core.linear_algebra import jacobian as operators
+from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
+from sklearn_gn.core.linear_algebra.nystrom import nystrom, preconditioner
+from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
+from sklearn_gn.core.linear_algebra.trust_region import SpectralModel
+from sklearn_gn.pinn.residuals import (
+    class_losses,
+    jacobian,
+    residuals,
+    second_derivative,
+    with_class_weights,
+)
+
+_TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achieved
+_SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
+_DENSE = 10_000  # unknowns up to which the Gramian is formed
+_RANK = 1000  # of the preconditioner, unless given
+_CG_TOL, _CG_ITERATIONS = 1e-10, 500
+
+
+# --- the residuals to first order ----------------------------------------------------
+
+
+class Linearisation(NamedTuple):
+    """The residuals to first order, and what a correction to the step is to remove."""
+
+    r: jnp.ndarray  # (m,)
+    parts: Any  # J
+    row_scale: Any  # (m,) of Jacobi scaling, or None
+    offset: Any  # mu v_before, or None
+
+    @property
+    def target(self):
+        """``r + mu J v_before``."""
+        if self.offset is None:
+            return self.r
+        return self.r + operators.forward(self.parts, self.offset)
+
+
+@partial(jax.jit, static_argnames="model")
+def weighted_jacobian(model, net, batches, balance):
+    """Weighted batches, residuals, and the factors of their Jacobian.
+
+    Compiled apart from what uses it: products that read the factors many times over
+    would otherwise compute them again each time.
+    """
+    batches = with_class_weights(batches, balance)
+    return batches, *jacobian(model, net, batches)
+
+
+def linearise(r, parts, previous_step, *, momentum, jacobi):
+    """Return the linearisation at the network, from which a step starts.
+
+    With ``momentum``, the step starts from that share of the previous one; with
+    ``jacobi``, the rows are scaled so that the Gramian has a diagonal of ones.
+    """
+    row_scale = None
+    if jacobi:
+        square = operators.row_squares(parts)
+        row_scale = 1 / jnp.sqrt(jnp.where(square > 0, square, 1))
+    offset = None
+    if momentum:
+        offset = jax.tree.map(lambda v: momentum * v, previous_step)
+    return Linearisation(r, parts, row_scale, offset)
+
+
+# --- the Gramian ---------------------------------------------------------------------
+
+
+def is_dual(r, net):
+    """Whether there are fewer residuals than parameters."""
+    return r.shape[0] < dimension(net)
+
+
+def n_unknowns(linear, net):
+    """Number of rows of the smaller Gramian."""
+    return min(linear.r.shape[0], dimension(net))
+
+
+def small_gramian(linear, net):
+    """``J J^T`` of shape (m, m) or ``J^T J`` of shape (n, n), whichever is smaller."""
+    if is_dual(linear.r, net):
+        matrix = operators.gramian(linear.parts)
+        if linear.row_scale is None:
+            return matrix
+        return linear.row_scale[:, None] * matrix * linear.row_scale[None]
+    return operators.normal_matrix(linear.parts, linear.row_scale)
+
+
+@partial(jax.jit, static_argnames="model")
+def gramian_eigenvalues(model, net, batches):
+    """Eigenvalues of the smaller Gramian, descending."""
+    r, parts = jacobian(model, net, batches)
+    matrix = small_gramian(Linearisation(r, parts, None, None), net)
+    return jnp.maximum(jnp.linalg.eigvalsh(matrix)[::-1], 0)
+
+
+def eigendecomposition(linear, net):
+    """Eigenvalues, ascending, and eigenvectors of the smaller Gramian, and a floor.
+
+    Directions at rounding level would dominate without damping: neither eigenvalues nor
+    shifts are below the floor.
+    """
+    vectors, values = lax.linalg.eigh(
+        small_gramian(linear, net), symmetrize_input=False
+    )
+    floor = jnp.finfo(values.dtype).eps * values[-1]
+    return jnp.maximum(values, floor), vectors, floor
+
+
+def spectral_model(linear, net, values, vectors):
+    """The quadratic model of the loss in the eigenvectors of ``J^T J``."""
+    target = _scaled(linear, linear.target)
+    if is_dual(linear.r, net):
+        slopes = jnp.sqrt(values) * (vectors.T @ target)
+    else:
+        flat, _ = ravel_pytree(_pull_back(linear, net, target))
+        slopes = vectors.T @ flat
+    return SpectralModel(values, slopes, vectors)
+
+
+# --- its inverse ---------------------------------------------------------------------
+#
+# Each of the following returns solve(shift, right): the correction v that minimises
+# |right + J v|^2 + shift |v|^2, rows scaled, with the number of inner iterations.
+
+
+def solver_for(linear, net, rank):
+    """Return ``solve``, eigenvalues if they are known, and a shift at rounding level.
+
+    The Gramian is factored for every shift while it is small; else, or if ``rank`` is
+    given, conjugate gradients take its place.
+    """
+    eps = jnp.finfo(linear.r.dtype).eps
+    if rank is not None or n_unknowns(linear, net) > _DENSE:
+        solve, values = by_conjugate_gradients(linear, net, rank or _RANK)
+        return solve, values, eps * values[-1]
+    matrix = small_gramian(linear, net)
+    return by_cholesky(linear, net, matrix), None, eps * jnp.max(matrix.diagonal())
+
+
+def by_eigenvectors(linear, net, values, vectors):
+    """Solve for any number of shifts with one eigendecomposition."""
+
+    def solve(shift, right):
+        def inverse(b):
+            return vectors @ ((vectors.T @ b) / (values + shift))
+
+        return _refined(linear, net, inverse, shift, right), 1
+
+    return solve
+
+
+def by_cholesky(linear, net, matrix):
+    """Solve with a Cholesky factor for every shift."""
+    eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+
+    def solve(shift, right):
+        factor = lax.linalg.cholesky(matrix + shift * eye, symmetrize_input=False)
+
+        def inverse(b):
+            half = lax.linalg.triangular_solve(
+                factor, b[:, None], left_side=True, lower=True
+            )
+            return lax.linalg.triangular_solve(
+                factor, half, left_side=True, lower=True, transpose_a=True
+            )[:, 0]
+
+        return _refined(linear, net, inverse, shift, right), 1
+
+    return solve
+
+
+def by_conjugate_gradients(linear, net, rank):
+    """Solve without a Gramian, preconditioned by its Nystrom approximation."""
+
+    def product(y):
+        return -_push(linear, _pull_back(linear, net, y))
+
+    m = linear.r.shape[0]
+    # Evenly spread over the rows, so that every residual class has its part.
+    chosen = np.linspace(0, m - 1, min(rank, m)).astype(np.int32)
+    columns = operators.columns(linear.parts, chosen, linear.row_scale)
+    approximation = nystrom(columns, chosen)
+
+    def solve(shift, right):
+        y, count, _ = conjugate_gradient(
+            lambda y: product(y) + shift * y,
+            _scaled(linear, right),
+            precondition=preconditioner(approximation, shift),
+            tol=_CG_TOL,
+            max_iter=_CG_ITERATIONS,
+        )
+        return _pull_back(linear, net, y), count
+
+    return solve, approximation.values
+
+
+def _refined(linear, net, inverse, shift, right):
+    """The correction from the inverse of the shifted Gramian, and a step of refinement.
+
+    The refinement is through J itself: the Gramian knows its small eigenvalues only to
+    rounding of the largest.
+    """
+    b = _scaled(linear, right)
+    if is_dual(linear.r, net):
+        y = inverse(b)
+        rest = b + _push(linear, _pull_back(linear, net, y)) - shift * y
+        return _pull_back(linear, net, y + inverse(rest))
+    gradient, unravel = ravel_pytree(_pull_back(linear, net, b))
+    flat = inverse(gradient)
+    back, _ = ravel_pytree(_pull_back(linear, net, _push(linear, unravel(flat))))
+    return unravel(flat + inverse(gradient + back - shift * flat))
+
+
+def _scaled(linear, y):
+    """Rows times their scale."""
+    return y if linear.row_scale is None else linear.row_scale * y
+
+
+def _pull_back(linear, net, y):
+    """``-J^T y``, with the rows scaled."""
+    step = operators.transposed(linear.parts, _scaled(linear, y), net)
+    return jax.tree.map(jnp.negative, step)
+
+
+def _push(linear, v):
+    """``J v``, with the rows scaled."""
+    return _scaled(linear, operators.forward(linear.parts, v))
+
+
+# --- a step and its acceleration -----------------------------------------------------
+
+
+class LocalProblem(NamedTuple):
+    """What a step is computed from."""
+
+    model: Any
+    net: Any
+    batches: tuple  # weighted
+    linear: Linearisation
+    geodesic: bool  # whether steps are accelerated
+
+
+class DampedStep(NamedTuple):
+    """A step before the loss has been evaluated."""
+
+    step: Any
+    predicted: jnp.ndarray  # reduction, by the linearised residuals
+    length: jnp.ndarray  # of the step without momentum and acceleration
+    inner_iterations: jnp.ndarray
+
+
+class Candidate(NamedTuple):
+    """A step with its effect on the loss."""
+
+    step: Any
+    loss: jnp.ndarray
+    losses: jnp.ndarray  # (n_classes,)
+    actual: jnp.ndarray  # reduction of the loss
+    predicted: jnp.ndarray  # that of the linearised residuals
+    gain_ratio: jnp.ndarray  # actual over predicted
+    length: jnp.ndarray
+    shift: jnp.ndarray
+    inner_iterations: jnp.ndarray
+    trusted: jnp.ndarray  # whether the predicted reduction is achieved
+
+
+def damped_step(local, solve, shift):
+    """The step and, where wanted and short, half its geodesic acceleration.
+
+    The acceleration answers to the second derivative of the residuals along the step v,
+    ``a = -J^T (K + lambda I)^-1 d^2/dt^2 r(theta + t v)`` in the dual form.
+    """
+    linear = local.linear
+    correction, inner = solve(shift, linear.target)
+    step = correction if linear.offset is None else add(correction, 1, linear.offset)
+    image = operators.forward(linear.parts, step)
+    predicted = -jnp.sum(image * (linear.r + image / 2))
+    length = norm(correction)
+    if local.geodesic:
+        curvature = second_derivative(local.model, local.net, local.batches, step)
+        acceleration, more = solve(shift, curvature)
+        short = 2 * norm(acceleration) <= _SHORT * norm(step)
+        step = jax.tree.map(
+            lambda v, a: jnp.where(short, v + a / 2, v), step, acceleration
+        )
+        inner = inner + more
+    return DampedStep(step, predicted, length, jnp.int32(inner))
+
+
+def candidate(local, damped, shift):
+    """Evaluate the loss after a step."""
+    model, net, batches, linear, _ = local
+    step, predicted, length, inner = damped
+    new = residuals(model, add(net, 1, step), batches)
+    # The difference of squares, without cancellation.
+    actual = 0.5 * jnp.sum((linear.r - new) * (linear.r + new))
+    gain_ratio = actual / jnp.where(predicted > 0, predicted, 1)
+    losses = class_losses(model, batches, new)
+    return Candidate(
+        step=step,
+        loss=jnp.sum(losses),
+        losses=losses,
+        actual=actual,
+        predicted=predicted,
+        gain_ratio=gain_ratio,
+        length=length,
+        shift=shift,
+        inner_iterations=inner,
+        trusted=(gain_ratio >= _TRUSTED) & (actual > 0),
+    )
+
+
+def no_step(local):
+    """The candidate of length zero."""
+    losses = class_losses(local.model, local.batches, local.linear.r)
+    zero = jnp.zeros_like(local.linear.r[0])
+    step = jax.tree.map(jnp.zeros_like, local.net)
+    return Candidate(
+        step=step,
+        loss=jnp.sum(losses),
+        losses=losses,
+        actual=zero,
+        predicted=zero,
+        gain_ratio=zero,
+        length=zero,
+        shift=zero,
+        inner_iterations=jnp.int32(0),
+        trusted=jnp.array(False),
+    )

@@ -1,0 +1,219 @@
+"""Damping rules of D-NGD: how far to go along the damped steps.
+
+A rule is a function ``rule(local, state, rank)`` of the problem of a step, its own
+state (a radius or a shift) and the rank of the preconditioner. It returns the best
+candidate, the state for the next iteration, and the eigenvalues of the Gramian,
+ascending, or None where they are not known.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sklearn_gn.core.globalisation import search_damping
+from sklearn_gn.core.linear_algebra.damping import Nielsen
+from sklearn_gn.core.linear_algebra.trees import norm
+from sklearn_gn.core.linear_algebra.trust_region import radius_shift
+from sklearn_gn.pinn.damped_step import (
+    by_eigenvectors,
+    candidate,
+    damped_step,
+    eigendecomposition,
+    n_unknowns,
+    no_step,
+    solver_for,
+    spectral_model,
+)
+
+_N_RADII, _WIDEST = 12, 4.0  # radii from a quarter of the last one to four times it
+_N_SHIFTS, _SHIFT_RATIO = 5, 8.0  # shifts where every one needs a factor of its own
+_SHRINK, _COLLAPSE = 0.5, 0.125
+_HALVINGS = 31  # step sizes 1, 1/2, 1/4, ... of the line search
+_RISES = 3  # of them in a row, after which no lower loss is expected
+_LOSS_BOUND = 1e-5  # of the damping that follows the loss
+_FIRST_SHIFT = 1e-3  # of the rule by gain ratio
+_SPECTRAL = 3000  # unknowns up to which a Gramian is diagonalised
+_RETRIES = 20  # of a factorisation that fails, each with four times the shift
+
+
+def initial_damping(rule, damping, net, dtype):
+    """Radius or shift of the first step.
+
+    Parameters
+    ----------
+    rule : {"trust_region", "gain_ratio", "loss", "fixed"}
+    damping : float or None
+        The shift of "fixed".
+    net : Parameters
+    dtype : dtype
+    """
+    if rule == "trust_region":
+        return np.asarray(_start_radius(net))
+    if rule == "gain_ratio":
+        return Nielsen.start(np.asarray(_FIRST_SHIFT, dtype))
+    return np.asarray(_LOSS_BOUND if rule == "loss" else damping, dtype)
+
+
+_start_radius = jax.jit(norm)
+
+
+# --- trust region --------------------------------------------------------------------
+
+
+def trust_region(local, state, rank):
+    """Try several radii and take the largest step that achieves what is predicted.
+
+    All radii share one eigendecomposition while the Gramian is small. Where every shift
+    needs a factor of its own, fewer shifts take the place of the radii, and the state
+    is a shift.
+    """
+    linear, net = local.linear, local.net
+    spectral = rank is None and n_unknowns(linear, net) <= _SPECTRAL
+    if spectral:
+        values, vectors, floor = eigendecomposition(linear, net)
+        solve = by_eigenvectors(linear, net, values, vectors)
+        quadratic = spectral_model(linear, net, values, vectors)
+        scales = np.geomspace(1 / _WIDEST, _WIDEST, _N_RADII)
+    else:
+        solve, values, _ = solver_for(linear, net, rank)
+        middle = (_N_SHIFTS - 1) / 2
+        scales = _SHIFT_RATIO ** (middle - np.arange(_N_SHIFTS))
+
+    def attempt(scale):
+        shift = scale * state
+        if spectral:
+            shift = jnp.maximum(radius_shift(quadratic, shift), floor)
+        return candidate(local, damped_step(local, solve, shift), shift)
+
+    zero_step = no_step(local)
+    best = trust_region_step(attempt, scales.astype(linear.r.dtype), zero_step)
+    lower = best.loss < zero_step.loss
+    if spectral:
+        shorter = jnp.where(lower, _SHRINK, _COLLAPSE) * state
+        state = jnp.where(best.trusted, best.length, shorter)
+    else:
+        longer = jnp.where(lower, best.shift, state * _SHIFT_RATIO**3)
+        state = jnp.where(best.trusted, best.shift, longer)
+    return best, state, values
+
+
+def trust_region_step(attempt, scales, zero_step):
+    """Search for the longest trusted step, from the middle of the scales.
+
+    ``scales`` go from the shortest to the longest step. From the middle on longer ones
+    are tried while they are trusted, or shorter ones until one is. If none is, the one
+    with the least loss is taken, or the step of length zero.
+    """
+    scales = jnp.asarray(scales)
+    n = scales.shape[0]
+
+    def unfinished(carry):
+        k, _, alive, *_ = carry
+        return alive & (k >= 0) & (k < n)
+
+    def go_on(carry):
+        k, direction, _, best, inner = carry
+        new = attempt(scales[k])
+        take = new.trusted | (~best.trusted & (new.loss < best.loss))
+        best = jax.tree.map(lambda a, b: jnp.where(take, a, b), new, best)
+        turn = jnp.where(new.trusted, jnp.int32(1), jnp.int32(-1))
+        direction = jnp.where(direction == 0, turn, direction)
+        alive = new.trusted == (direction > 0)
+        return k + direction, direction, alive, best, inner + new.inner_iterations
+
+    zero = jnp.int32(0)
+    start = jnp.int32(n // 2), zero, jnp.array(True), zero_step, zero
+    *_, best, inner = lax.while_loop(unfinished, go_on, start)
+    return best._replace(inner_iterations=inner)
+
+
+# --- gain ratio ----------------------------------------------------------------------
+
+
+def gain_ratio(local, state, rank):
+    """Try one step, whose gain ratio decides on the next shift, after Nielsen."""
+    solve, values, _ = solver_for(local.linear, local.net, rank)
+
+    def trial(shift, _):
+        new = candidate(local, damped_step(local, solve, shift), shift)
+        return new, new.actual, new.predicted
+
+    result = search_damping(trial, no_step(local), state, max_trials=1)
+    return result.candidate, result.damping, values
+
+
+# --- line search ---------------------------------------------------------------------
+
+
+def fixed_shift(local, state, rank):
+    """Search along the step of a given shift, which is the state."""
+    best, values = line_search(local, state, rank)
+    return best, state, values
+
+
+def loss_shift(local, state, rank):
+    """Search along the step whose shift is the loss, at most the state."""
+    shift = jnp.minimum(no_step(local).loss, state)
+    best, values = line_search(local, shift, rank)
+    return best, state, values
+
+
+def line_search(local, shift, rank):
+    """Return the best of many lengths of a step, and eigenvalues if they are known.
+
+    The paper tries all lengths; here the rest is left out once the loss has risen some
+    times in a row.
+    """
+    zero_step = no_step(local)
+    solve, values, floor = solver_for(local.linear, local.net, rank)
+
+    def attempt(shift):
+        return damped_step(local, solve, shift)
+
+    full, shift = retry_failed_factorisation(attempt, shift, floor)
+
+    def shortened(size):
+        part = jax.tree.map(lambda v: size * v, full.step)
+        return candidate(local, full._replace(step=part), shift)
+
+    def unfinished(carry):
+        k, _, rises = carry
+        return (k < _HALVINGS) & (rises < _RISES)
+
+    def look(carry):
+        k, best, rises = carry
+        new = shortened(jnp.exp2(-k.astype(local.linear.r.dtype)))
+        lower, improved = new.loss < best.loss, best.loss < zero_step.loss
+        rises = jnp.where(improved & ~lower, rises + 1, 0)
+        best = jax.tree.map(lambda a, b: jnp.where(lower, a, b), new, best)
+        return k + 1, best, rises
+
+    zero = jnp.int32(0)
+    _, best, _ = lax.while_loop(unfinished, look, (zero, zero_step, zero))
+    return best._replace(shift=shift, inner_iterations=full.inner_iterations), values
+
+
+def retry_failed_factorisation(attempt, shift, floor):
+    """Return the step and its shift, larger where the factorisation fails."""
+
+    def failed(carry):
+        count, _, damped = carry
+        return ~jnp.isfinite(damped.predicted) & (count < _RETRIES)
+
+    def again(carry):
+        count, shift, _ = carry
+        shift = 4 * jnp.maximum(shift, floor)
+        return count + 1, shift, attempt(shift)
+
+    start = jnp.int32(0), shift, attempt(shift)
+    _, shift, damped = lax.while_loop(failed, again, start)
+    return damped, shift
+
+
+RULES = {
+    "trust_region": trust_region,
+    "gain_ratio": gain_ratio,
+    "loss": loss_shift,
+    "fixed": fixed_shift,
+}

@@ -1,0 +1,213 @@
+"""What a fit of PINNSolver is given: problems and observations, validated."""
+
+from numbers import Integral
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
+from sklearn_gn.core.scaling import Scaling
+from sklearn_gn.pde import Problem
+from sklearn_gn.pinn import setup
+from sklearn_gn.pinn.fit import Observations
+
+_VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
+
+
+class FitData(NamedTuple):
+    """What is fitted: an equation, observations, or both."""
+
+    problem: Problem | None  # None: plain regression
+    frame: Problem  # the problem, or what stands in for it
+    observed: tuple  # numbers of the outputs that y holds
+    single_target: bool  # whether predictions have one dimension
+    observations: Observations
+    callback_data: dict
+    n_observations: float = 0.0  # sum of their weights
+    scaling: Scaling | None = None  # of plain regression
+
+
+def problem_sequence(problem):
+    """Split the parameter ``problem``, and check the problems.
+
+    Returns
+    -------
+    stages : list of tuple (Problem, int)
+        Easier problems to begin with, and their iterations.
+    problem : Problem or None
+        The one to solve.
+
+    Raises
+    ------
+    ValueError
+        If an entry is of another kind, or if the problems do not fit together.
+    """
+    if problem is None:
+        return [], None
+    if isinstance(problem, Problem):
+        problem = [problem]
+    *stages, problem = [*problem] or [None]
+    for entry in stages:
+        pair = isinstance(entry, (tuple, list)) and len(entry) == 2
+        if not (
+            pair
+            and isinstance(entry[0], Problem)
+            and isinstance(entry[1], Integral)
+            and entry[1] >= 1
+        ):
+            raise ValueError(
+                "problem must hold pairs (Problem, n_iter) before the Problem to "
+                f"solve, got {entry!r}."
+            )
+    if not isinstance(problem, Problem):
+        raise ValueError(f"problem must end in the Problem to solve, got {problem!r}.")
+    problem.check()
+    for stage, _ in stages:
+        stage.check()
+        _check_same_frame(stage, problem)
+    return [tuple(entry) for entry in stages], problem
+
+
+def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
+    """Validate the data of a fit.
+
+    Sets ``n_features_in_`` and ``feature_names_in_``. Rows are set aside where plain
+    regression stops early and has no validation data.
+
+    Parameters
+    ----------
+    estimator : PINNSolver
+    problem : Problem or None
+    X, y, sample_weight, X_val, y_val
+        As given to ``fit``.
+    rng : RandomState
+
+    Returns
+    -------
+    FitData
+    """
+    if problem is not None and X is None and y is None:
+        _check_absent(sample_weight=sample_weight, X_val=X_val, y_val=y_val)
+        estimator.n_features_in_ = problem.domain.dim
+        return FitData(
+            problem=problem,
+            frame=problem,
+            observed=_observed_outputs(estimator.observed_outputs, problem),
+            single_target=len(problem.outputs) == 1,
+            observations=Observations(None, None),
+            callback_data={"X": X, "y": y, "metadata": None},
+        )
+    if problem is not None:
+        X, X_val = (in_order_of_axes(a, problem) for a in (X, X_val))
+    X, y = validate_data(
+        estimator, X, y, multi_output=True, y_numeric=True, dtype=np.float64
+    )
+    weight = check_sample_weight(sample_weight, X)
+    metadata = None if sample_weight is None else {"sample_weight": weight}
+    callback_data = {"X": X, "y": y, "metadata": metadata}
+    n_targets = 1 if y.ndim == 1 else y.shape[1]
+    validation = estimator._check_validation_data(X_val, y_val, n_targets)
+    single_target = y.ndim == 1
+    y = y.reshape(len(y), -1).astype(np.float64)
+    kept, share = canonical_rows(X, y, weight)
+    X, y = X[kept], y[kept]
+    with np.errstate(over="ignore"):
+        n_observations = weight.sum()
+    scaling, frame = None, problem
+    if problem is None:
+        if estimator.early_stopping and validation is None:
+            train, val = validation_split(len(X), _VALIDATION_FRACTION, rng)
+            train, val = np.sort(train), np.sort(val)
+            validation = X[val], y[val]
+            X, y, share = X[train], y[train], share[train]
+            n_observations *= share.sum()
+            share = share / share.sum()
+        scaling = Scaling.of(X, y, share)
+        frame = setup.regression_problem(X.shape[1], n_targets)
+    else:
+        single_target = len(problem.outputs) == 1
+    observed = _observed_outputs(estimator.observed_outputs, frame)
+    _check_shapes(frame, observed, X.shape[1], n_targets)
+
+    def batch(X, y, weight):
+        total = estimator.observation_weight
+        return setup.observation_batch(X, y, weight, total, scaling, estimator.dtype)
+
+    if validation is not None:
+        n_val = len(validation[0])
+        validation = batch(*validation, np.full(n_val, 1 / n_val))
+    return FitData(
+        problem=problem,
+        frame=frame,
+        observed=observed,
+        single_target=single_target,
+        observations=Observations(batch(X, y, share), validation),
+        n_observations=n_observations,
+        scaling=scaling,
+        callback_data=callback_data,
+    )
+
+
+def in_order_of_axes(X, problem):
+    """Columns in the order of the axes; a ValueError where they do not fit."""
+    axes, columns = problem.domain.axes, getattr(X, "columns", None)
+    if columns is None or not all(isinstance(name, str) for name in columns):
+        return X
+    if set(columns) != set(axes):
+        raise ValueError(
+            f"X has the columns {list(columns)}; the axes are {list(axes)}."
+        )
+    return X[list(axes)].to_numpy()
+
+
+def _check_same_frame(stage, problem):
+    """Check that a network for one problem fits the other."""
+    same = (
+        stage.outputs == problem.outputs
+        and stage.n_inputs == problem.n_inputs
+        and list(stage.unknown) == list(problem.unknown)
+        and [kind.name for kind in stage.residual_classes()]
+        == [kind.name for kind in problem.residual_classes()]
+    )
+    if not same:
+        raise ValueError(
+            "problem must be a sequence of problems with the outputs, axes, conditions "
+            f"and unknown coefficients of the last one; {stage!r} differs."
+        )
+
+
+def _check_absent(**arguments):
+    """Refuse arguments that are about observations where there are none."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise ValueError(f"{name} needs observations: X and y are missing.")
+
+
+def _observed_outputs(names, problem):
+    """Numbers of the outputs that y holds."""
+    if names is None:
+        return tuple(range(len(problem.outputs)))
+    names = np.atleast_1d(names).tolist()
+    for name in names:
+        if name not in problem.outputs:
+            raise ValueError(
+                f"observed_outputs={name!r} is unknown; the outputs are "
+                f"{problem.outputs}."
+            )
+    return tuple(problem.outputs.index(name) for name in names)
+
+
+def _check_shapes(problem, observed, n_features, n_targets):
+    if len(observed) != n_targets:
+        names = [problem.outputs[k] for k in observed]
+        raise ValueError(
+            f"y has {n_targets} columns; observed are the outputs {names}. Name "
+            "those that y holds by observed_outputs."
+        )
+    dim = problem.domain.dim
+    if n_features != dim:
+        raise ValueError(
+            f"X has {n_features} columns; the problem has the {dim} axes "
+            f"{problem.domain.axes}."
+        )

@@ -1,0 +1,104 @@
+"""The network of a fit, and what is fixed when functions of it are compiled.
+
+The parameters are the weights of the layers, with the biases in the last row, and the
+coefficients of the equation that are to be found.
+"""
+
+import math
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.networks._base import activation_function
+from sklearn_gn.pinn.taylor import DerivativeRows
+
+
+class Batch(NamedTuple):
+    """Points of a residual class."""
+
+    x: jnp.ndarray  # (N, P, d): P points belong together in a periodic condition
+    data: jnp.ndarray  # (N, e)  numbers that go with them, such as normals
+    scale: jnp.ndarray  # (N,)  sqrt(weight / N); 0 for padding
+    axes: jnp.ndarray | None = None  # (s,)  axes from which Laplacians are estimated
+
+
+class ClassModel(NamedTuple):
+    """A residual class, with what it needs of the network."""
+
+    residual: Any  # function(fields, points, data, coefficients) -> (k,)
+    rows: DerivativeRows | None  # None: the network itself is differentiated
+
+
+class Model(NamedTuple):
+    """What is fixed when functions are compiled."""
+
+    problem: Any
+    activations: tuple
+    classes: tuple  # of ClassModel
+    features: Any = None  # Features, where the network is not the one made here
+
+
+class Features(NamedTuple):
+    """A network of the user's. The output layer comes after it."""
+
+    network: Any  # has apply(params, x)
+    structure: Any  # of its parameters
+
+    def __call__(self, leaves, x):
+        """Features of one point."""
+        params = jax.tree.unflatten(self.structure, leaves)
+        return self.network.apply(params, x[None])[0]
+
+
+def network(model, params, x):
+    """Outputs at one point, before hard constraints."""
+    a, layers = model.problem.embedding(x), params.layers
+    if model.features is not None:
+        a, layers = model.features(layers[:-1], a), layers[-1:]
+    for k, matrix in enumerate(layers):
+        a = a @ matrix[:-1] + matrix[-1]
+        if k < len(model.activations):
+            a = activation_function(model.activations[k])(a)
+    return a
+
+
+def coefficients(problem, extra):
+    """All coefficients by name: those known, and those that are parameters."""
+    dtype = extra.dtype
+    found = {name: _like(value, dtype) for name, value in problem.known.items()}
+    start = 0
+    for name, unknown in problem.unknown.items():
+        shape = np.shape(unknown.initial)
+        stop = start + math.prod(shape)
+        found[name] = unknown.decode(extra[start:stop].reshape(shape))
+        start = stop
+    return found
+
+
+def coefficient_values(problem, extra):
+    """The coefficients that are parameters, by name."""
+    found = coefficients(problem, extra)
+    return {name: jnp.asarray(found[name]) for name in problem.unknown}
+
+
+def _like(value, dtype):
+    return value.astype(dtype) if isinstance(value, np.ndarray) else value
+
+
+def start_parameters(rng, sizes, unknown):
+    """Glorot weights and zero biases, drawn in numpy.
+
+    ``sizes`` are the widths from the inputs to the outputs, ``unknown`` the
+    coefficients that are to be found.
+    """
+    layers = []
+    for w, v in pairwise(sizes):
+        matrix = np.zeros((w + 1, v))
+        matrix[:-1] = rng.standard_normal((w, v)) * np.sqrt(2 / (w + v))
+        layers.append(matrix)
+    extra = [np.ravel(u.encode(u.initial)) for u in unknown]
+    return Parameters(tuple(layers), np.concatenate([np.zeros(0), *extra]))

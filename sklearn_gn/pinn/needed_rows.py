@@ -1,0 +1,148 @@
+"""Which derivatives of the network a residual depends on.
+
+They are found by differentiating the residual in all of them, and the finding is tried
+on a function whose derivatives are classes.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.pinn.model import Batch, ClassModel, Model
+from sklearn_gn.pinn.residuals import row_from_top, row_residuals
+from sklearn_gn.pinn.taylor import DerivativeRows, input_stack, local_field
+
+_PROBES = 64  # points at which the derivatives of the residual are taken
+_PROBED_FLOATS = 2**20
+_EQUAL = 1e-9
+
+
+def needed_rows(problem, extra, axes=None):
+    """The derivatives of the network that each residual class depends on.
+
+    Found by differentiating it in all of them, at random points for random values of
+    the derivatives, normals and coefficients. Second derivatives that it depends on in
+    the same way share a row. None where it needs more than second derivatives at its
+    own points: what it makes of a Taylor polynomial differs from what it makes of the
+    function itself. To be called in double precision.
+
+    Parameters
+    ----------
+    problem : Problem
+    extra : array of shape (c,)
+        The coefficients that are to be found, as parameters.
+    axes : ndarray of int of shape (s,), default=None
+        Axes from which Laplacians are estimated. If None, they are exact.
+
+    Returns
+    -------
+    tuple of DerivativeRows or None
+    """
+    rng = np.random.RandomState(0)
+    model, kinds = Model(problem, (), ()), problem.residual_classes()
+    few = _probes(problem, axes, rng)
+    extra = np.asarray(extra, np.float64)
+    # A term whose coefficient starts at zero is needed, and two whose coefficients
+    # start at the same value will differ.
+    extra = extra + 0.1 * (1 + np.abs(extra)) * rng.standard_normal(extra.shape)
+    dim = problem.domain.dim if axes is None else len(axes)
+    pairs = [(i, j) for i in range(dim) for j in range(i, dim)]
+    full = DerivativeRows(tuple(range(dim)), tuple((pair,) for pair in pairs))
+    classes = tuple(ClassModel(kind, full) for kind in kinds)
+    q = len(problem.outputs)
+    tops = tuple(
+        rng.standard_normal((*batch.x.shape[:2], full.size, q)) for batch in few
+    )
+    found = []
+    for slopes in _slopes(model, classes, few, tops, extra):
+        slopes = np.moveaxis(np.asarray(slopes), 3, 0).reshape(full.size, -1)
+        found.append(_rows_from_slopes(slopes, pairs, dim))
+    classes = tuple(map(ClassModel, kinds, found))
+    weights = rng.standard_normal((2 * problem.n_inputs + 1, q))
+    both = _both_ways(model, classes, few, weights, extra)
+    for k, (fast, true) in enumerate(both):
+        size = np.abs(true).max()
+        if not np.allclose(fast, true, rtol=_EQUAL, atol=_EQUAL * size):
+            found[k] = None
+    return tuple(found)
+
+
+def _probes(problem, axes, rng):
+    """Points of each class, with normals in all directions.
+
+    They are more than the faces of a box in many dimensions would otherwise show.
+    """
+    n = max(4, min(_PROBES, _PROBED_FLOATS // problem.domain.dim))
+    batches = []
+    for points in problem.probes(n, rng).values():
+        normals = rng.standard_normal(points.data.shape)
+        normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+        batches.append(Batch(points.x, normals, np.ones(n), axes))
+    return tuple(batches)
+
+
+@partial(jax.jit, static_argnames=("model", "classes"))
+def _slopes(model, classes, batches, tops, extra):
+    """Derivatives of each class in the rows, of shape (N, k, P, C, q)."""
+
+    def one(kind, axes, top, x, data):
+        flat = top.reshape(-1, top.shape[-1])
+        return row_from_top(model, kind, axes, flat, x, data, extra)
+
+    return [
+        jax.vmap(jax.jacrev(partial(one, kind, batch.axes)))(top, batch.x, batch.data)
+        for kind, batch, top in zip(classes, batches, tops, strict=True)
+    ]
+
+
+@partial(jax.jit, static_argnames=("model", "classes"))
+def _both_ways(model, classes, batches, weights, extra):
+    """Residuals of a wave, from its Taylor polynomials and from itself."""
+
+    def wave(x):
+        a = model.problem.embedding(x)
+        a = jnp.concatenate([a, a**2, jnp.ones_like(a[:1])])
+        return jnp.sin(a @ weights)
+
+    def fast(kind, axes, x, data):
+        rows = kind.rows
+        functions = [
+            local_field(input_stack(wave, point, rows, axes), point, rows, axes)
+            for point in x
+        ]
+        return row_residuals(model, kind, functions, x, data, extra, axes)
+
+    def true(kind, axes, x, data):
+        return row_residuals(model, kind, [wave] * x.shape[0], x, data, extra, axes)
+
+    def values(function, kind, batch):
+        return jax.vmap(partial(function, kind, batch.axes))(batch.x, batch.data)
+
+    return [
+        tuple(values(function, kind, batch) for function in (fast, true))
+        for kind, batch in zip(classes, batches, strict=True)
+    ]
+
+
+def _rows_from_slopes(slopes, pairs, dim):
+    """Rows for slopes of shape (1 + dim + n_pairs, anything)."""
+    used = np.any(slopes != 0, axis=1)
+    groups = []
+    for pair, slope, wanted in zip(
+        pairs, slopes[1 + dim :], used[1 + dim :], strict=True
+    ):
+        if not wanted:
+            continue
+        for group, first in groups:
+            size = np.abs(first).max()
+            if np.allclose(slope, first, rtol=_EQUAL, atol=_EQUAL * size):
+                group.append(pair)
+                break
+        else:
+            groups.append(([pair], slope))
+    second = tuple(tuple(group) for group, _ in groups)
+    axes = {axis for group in second for pair in group for axis in pair}
+    axes |= {i for i in range(dim) if used[1 + i]}
+    return DerivativeRows(tuple(sorted(axes)), second)

@@ -1,0 +1,231 @@
+"""What a fitted PINNSolver answers. All of it comes from the fitted state."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.scaling import Scaling
+from sklearn_gn.pde import Problem
+from sklearn_gn.pinn import solution
+from sklearn_gn.pinn.data import in_order_of_axes
+
+_SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
+
+
+class Fitted(NamedTuple):
+    """What predictions need."""
+
+    model: Any
+    net: Any
+    problem: Problem | None
+    observed: tuple
+    single_target: bool
+    scaling: Scaling | None
+
+
+class SolutionMixin:
+    """Predictions of a fitted solver."""
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "_fitted")
+
+    def predict(self, X, return_std=False):
+        """Values of the solution.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_axes)
+            Points. Columns named like the axes may come in any order.
+
+        return_std : bool, default=False
+            Whether to return standard deviations too, from the Gauss-Newton matrix:
+            observations vary by their noise, the equation by its residuals on fresh
+            points.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Values of the outputs; one dimension where there is one output.
+
+        std : ndarray of the same shape
+            Their standard deviations. Only with ``return_std``.
+
+        Raises
+        ------
+        ValueError
+            If standard deviations are wanted of a fit that is too large for them.
+        """
+        X = self._points(X)
+        model, net, scaling = self._fitted.model, self._fitted.net, self._fitted.scaling
+        y = self._in_batches(lambda x: solution.values(model, net, x), X)
+        if scaling is not None:
+            y = y * scaling.y_scale + scaling.y_center
+        if not return_std:
+            return self._shaped(y)
+        if self._posterior is None:
+            raise ValueError(
+                "return_std=True: the fit has too many residuals and weights for "
+                "standard deviations."
+            )
+        n = max(32, _SLOPES_FLOATS // (n_weights(net) * y.shape[1]))
+        std = self._in_batches(self._posterior.output_deviations, X, n)
+        if scaling is not None:
+            std = std * scaling.y_scale
+        return self._shaped(y), self._shaped(std)
+
+    def _shaped(self, y):
+        return y[:, 0] if self._fitted.single_target else y
+
+    def _points(self, X):
+        """Points in the units of the network."""
+        check_is_fitted(self)
+        if self._fitted.problem is not None:
+            X = in_order_of_axes(X, self._fitted.problem)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        scaling = self._fitted.scaling
+        return X if scaling is None else scaling.x(X)
+
+    def residual(self, X):
+        """Residuals of the equation, which an exact solution makes zero.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_axes)
+            Points.
+
+        Returns
+        -------
+        r : ndarray of shape (n_samples, n_residuals)
+            In the order in which ``problem.residual`` returns them.
+
+        Raises
+        ------
+        ValueError
+            If ``problem`` is None.
+        """
+        self._fitted_problem("residual")
+        model, net = self._fitted.model, self._fitted.net
+        return self._in_batches(
+            lambda x: solution.equation_residuals(model, net, x), self._points(X)
+        )
+
+    def derivative(self, X, *axes):
+        """Partial derivatives of the solution.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_axes)
+            Points.
+
+        *axes : str
+            Axes to differentiate along, one after the other.
+
+        Returns
+        -------
+        dy : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            As from ``predict``.
+
+        Raises
+        ------
+        ValueError
+            If ``problem`` is None, or has no axis of such a name.
+        """
+        known = self._fitted_problem("derivative").domain.axes
+        for axis in axes or (None,):
+            if axis not in known:
+                raise ValueError(
+                    f"derivative: axis {axis!r} is unknown; the axes are {known}."
+                )
+        model, net = self._fitted.model, self._fitted.net
+        return self._shaped(
+            self._in_batches(
+                lambda x: solution.derivatives(model, net, x, axes), self._points(X)
+            )
+        )
+
+    def _fitted_problem(self, name):
+        check_is_fitted(self)
+        if self._fitted.problem is None:
+            raise ValueError(
+                f"{name}() needs a differential equation: pass problem=Problem(...)."
+            )
+        return self._fitted.problem
+
+    def score(self, X=None, y=None, sample_weight=None):
+        """Coefficient of determination; without data, digits of the loss.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_axes), default=None
+            Points.
+
+        y : array-like of shape (n_samples,) or (n_samples, n_observed), default=None
+            True values of the observed outputs there.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights. If None, all are one.
+
+        Returns
+        -------
+        float
+            R2 of the observed outputs; without data, minus the decimal logarithm of the
+            loss on fresh points.
+        """
+        check_is_fitted(self)
+        if X is None and y is None:
+            return -math.log10(max(self.fresh_loss_, np.finfo(float).tiny))
+        predicted = np.reshape(self.predict(X), (len(X), -1))
+        predicted = predicted[:, list(self._fitted.observed)]
+        y = np.reshape(y, (len(X), -1))
+        return r2_score(y, predicted, sample_weight=sample_weight)
+
+    def relative_error(self, X=None, *, multioutput="joint"):
+        """Relative L2 error versus the exact solution of the problem.
+
+        Outputs that are determined up to a constant are compared without their means.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_axes), default=None
+            Points. If None, 10,000 points of the domain, or all those at which a
+            computed solution is known.
+
+        multioutput : {"joint", "raw_values"}, default="joint"
+            Whether to return one number, for all known outputs together, or one each.
+
+        Returns
+        -------
+        float or ndarray of shape (n_outputs,)
+            NaN for outputs that are not known.
+
+        Raises
+        ------
+        ValueError
+            If the problem has no exact solution.
+        """
+        check_is_fitted(self)
+        problem = self._fitted.problem
+        if problem is None or problem.exact is None:
+            raise ValueError("relative_error: the problem has no exact solution.")
+        if multioutput not in ("joint", "raw_values"):
+            raise ValueError(
+                f"multioutput must be 'joint' or 'raw_values', got {multioutput!r}."
+            )
+        if X is None:
+            X, exact = solution.reference(problem)
+        else:
+            X = self._points(X)
+            exact = problem.exact_values(X)
+        model, net = self._fitted.model, self._fitted.net
+        values = self._in_batches(lambda x: solution.values(model, net, x), X)
+        joint, each = solution.relative_errors(problem, values, exact)
+        return joint if multioutput == "joint" else each
+
+
+def n_weights(net):
+    """Number of weights, with the coefficients that are to be found."""
+    return sum(leaf.size for leaf in backend.leaves(net))

@@ -1,0 +1,202 @@
+"""What is made before a fit begins: the untrained network, models, sampler, batches.
+
+This module and ``fit``, ``posterior`` and ``solution`` are what the estimator sees of
+the JAX side.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sklearn_gn.core import backend
+from sklearn_gn.networks._base import (
+    activation_function,
+    checked_network,
+    checked_sizes,
+    initial_parameters,
+    n_features,
+)
+from sklearn_gn.pde import Box, Problem, ResidualClass
+from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
+from sklearn_gn.pinn.needed_rows import needed_rows
+from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
+from sklearn_gn.pinn.taylor import DerivativeRows
+
+__all__ = [
+    "NoPoints",
+    "Sampler",
+    "activations",
+    "models",
+    "observation_batch",
+    "regression_problem",
+    "untrained_network",
+]
+
+
+# --- the network ---------------------------------------------------------------------
+
+
+def untrained_network(problem, network, hidden_layer_sizes, rng, dtype, device):
+    """Draw the parameters to start from.
+
+    Parameters
+    ----------
+    problem : Problem
+    network : object or None
+        Of the user, in place of the hidden layers.
+    hidden_layer_sizes : int or sequence of int
+    rng : RandomState
+    dtype : str
+    device : str or None
+
+    Returns
+    -------
+    parameters : Parameters
+    features : Features or None
+        How the user's network makes features of points.
+    """
+
+    def cast(tree):
+        return backend.map_leaves(lambda a: np.asarray(a, dtype), tree)
+
+    unknown, n_outputs = problem.unknown.values(), len(problem.outputs)
+    if network is None:
+        sizes = problem.n_inputs, *_widths(hidden_layer_sizes), n_outputs
+        return cast(start_parameters(rng, sizes, unknown)), None
+    network = checked_network(network)
+    with backend.scope(dtype, device):
+        x = np.zeros((1, problem.n_inputs), dtype)
+        params = cast(backend.to_numpy(initial_parameters(network, rng, x)))
+        width = n_features(network, params, x)
+    output = cast(start_parameters(rng, (width, n_outputs), unknown))
+    layers = (*backend.leaves(params), *output.layers)
+    return output._replace(layers=layers), Features(network, backend.structure(params))
+
+
+def activations(activation, hidden_layer_sizes):
+    """Return the names of the hidden layers' activations, one each.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many as layers, or if one is unknown.
+    """
+    sizes = _widths(hidden_layer_sizes)
+    single = isinstance(activation, str)
+    names = (activation,) * len(sizes) if single else tuple(activation)
+    if len(names) != len(sizes):
+        raise ValueError(
+            f"activation names {len(names)} activations for {len(sizes)} hidden layers."
+        )
+    for name in names:
+        activation_function(name)
+    return names
+
+
+def _widths(hidden_layer_sizes):
+    return checked_sizes("hidden_layer_sizes", hidden_layer_sizes)
+
+
+# --- problems and their models -------------------------------------------------------
+
+
+def regression_problem(n_features, n_targets):
+    """Return the frame of plain regression: no equation, axes in standard units."""
+    return Problem(
+        _no_residual,
+        Box(**{f"x{k}": (-1.0, 1.0) for k in range(n_features)}),
+        outputs=tuple(f"y{k}" for k in range(n_targets)),
+    )
+
+
+def _no_residual(u, x):
+    return u(x) - u(x)
+
+
+def models(problems, names, features, extra, *, equation, observed, device):
+    """Return what is compiled, for each problem of a sequence.
+
+    Parameters
+    ----------
+    problems : sequence of Problem
+    names : tuple of str
+        Activations of the hidden layers.
+    features : Features or None
+    extra : ndarray
+        Coefficients that are to be found.
+    equation : bool
+        Whether the residuals of the problems count.
+    observed : tuple of int or None
+        Numbers of the outputs that are observed. If None, there are no observations.
+    device : str or None
+
+    Returns
+    -------
+    tuple of Model
+    """
+    frame = () if features else names
+    return tuple(
+        Model(
+            problem,
+            frame,
+            _class_models(problem, features, extra, equation, observed, device),
+            features,
+        )
+        for problem in problems
+    )
+
+
+def _class_models(problem, features, extra, equation, observed, device):
+    classes = ()
+    if equation:
+        axes = problem.draw_directions(np.random.RandomState(0))
+        with backend.scope("float64", device):
+            rows = needed_rows(problem, extra, axes)
+        classes = tuple(map(ClassModel, problem.residual_classes(), rows))
+    if observed is not None:
+        kind = ResidualClass("data", ObservedOutputs(observed), 1, 1.0, len(observed))
+        classes = (*classes, ClassModel(kind, DerivativeRows()))  # of values alone
+    if features is not None:
+        classes = tuple(known._replace(rows=None) for known in classes)
+    return classes
+
+
+@dataclass(frozen=True)
+class ObservedOutputs:
+    """Residual of observed outputs."""
+
+    outputs: tuple  # their numbers
+
+    def __call__(self, fields, points, data, coefficients):
+        """Misfit at a point, of shape (k,)."""
+        del coefficients
+        value = fields[0](points[0])
+        value = value[np.array(self.outputs)] if value.ndim else value[None]
+        return value - data
+
+
+# --- observations --------------------------------------------------------------------
+
+
+def observation_batch(X, y, weight, total_weight, scaling, dtype):
+    """Return observations, padded by their last row with weight zero.
+
+    Parameters
+    ----------
+    X : ndarray of shape (m, d)
+    y : ndarray of shape (m, q)
+    weight : ndarray of shape (m,)
+        Of sum one.
+    total_weight : float
+        Weight of the mean square of the misfit.
+    scaling : Scaling or None
+        Units of a plain regression.
+    dtype : str
+    """
+    if scaling is not None:
+        X, y = scaling.x(X), (y - scaling.y_center) / scaling.y_scale
+    n = backend.row_bucket(len(X))
+    # Zeros may lie outside of a domain.
+    rows = np.minimum(np.arange(n), len(X) - 1)
+    weight = n * total_weight * backend.pad_rows(weight, n)
+    return batch_of(X[rows, None], y[rows], weight, dtype)

@@ -1,0 +1,200 @@
+"""The affine softmax head: its parameters, its rows, its settings, its objective.
+
+Logits ``z = h W + b`` of given features ``h``; the objective is the weighted mean of
+the cross-entropy plus ``alpha/2 |W|^2``. :func:`evaluate` computes it, with its
+gradient, for all solvers.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sklearn_gn.core.multinomial import (
+    all_classes,
+    cross_entropy,
+    margins,
+    to_columns,
+)
+from sklearn_gn.core.solver import Report
+from sklearn_gn.softmax_head.curvature import traces
+
+_BLOCK_ELEMENTS = 2**21  # logits of a row block: what fits into the processor's cache
+
+
+class AffineHead(NamedTuple):
+    """Parameters of a head, with m columns of values.
+
+    For two classes m is 1, see :mod:`sklearn_gn.core.multinomial`.
+    """
+
+    weight: jnp.ndarray  # (d, m)
+    bias: jnp.ndarray  # (m,)
+
+
+class BatchedRows(NamedTuple):
+    """Weighted examples in the order of the batches.
+
+    The first ``n_rows`` are the data, each once. What follows up to a whole number of
+    batches begins again from the start, so that no batch is short; the rest is padding
+    of weight zero.
+    """
+
+    x: jnp.ndarray  # (L, d)
+    label: jnp.ndarray  # (L,) int32
+    weight: jnp.ndarray  # (L,)
+    n_rows: jnp.ndarray  # int32
+    n_batches: jnp.ndarray  # int32
+
+
+class HeadOptions(NamedTuple):
+    """What an algorithm is told beside the rows.
+
+    Arrays are numpy scalars in the precision of the fit.
+    """
+
+    alpha: np.ndarray
+    damping: float | None  # None and a number as the solver object says
+    rank: int | None
+    intercept: np.ndarray  # 1 with an intercept, 0 without
+    tol: np.ndarray
+    batch_size: int  # of the rows
+    seed: np.int32
+    solver: Any  # the solver object, for what only it needs
+
+
+# --- the objective -------------------------------------------------------------------
+
+
+class Evaluation(NamedTuple):
+    """Objective, gradient and mean curvature split of a head on all rows."""
+
+    loss: jnp.ndarray
+    gradient: AffineHead
+    dispersion: jnp.ndarray
+    retained: jnp.ndarray
+    dropped: jnp.ndarray
+    separated: jnp.ndarray  # whether every example beats its competitors together
+
+
+@jax.jit
+def evaluate(head, rows, penalty, intercept):
+    """Mean cross-entropy ``+ 1/2 sum penalty |W|^2``, its gradient, the mean traces.
+
+    Parameters
+    ----------
+    head : AffineHead
+    rows : BatchedRows
+    penalty : array of shape (d, 1) or (1, 1)
+        Factor of the squares of each row of the weights.
+    intercept : scalar
+        1, or 0 where the bias stays zero.
+
+    Returns
+    -------
+    Evaluation
+    """
+    n_classes = max(head.bias.shape[0], 2)
+    mask = jnp.arange(rows.weight.shape[0], dtype=jnp.int32) < rows.n_rows
+    weight = jnp.where(mask, rows.weight, 0)
+
+    def body(carry, x, label, weight):
+        split = margins(all_classes(values(head, x)), label)
+        error = (weight * split.p_rest)[:, None] * to_columns(split.gradient)
+        means = (cross_entropy(split.margin), *traces(split))
+        return (
+            carry[0] + x.T @ error,
+            carry[1] + jnp.sum(error, axis=0),
+            carry[2] + jnp.stack([weight @ mean for mean in means]),
+            carry[3] & jnp.all((split.margin < 0) | (weight == 0)),
+        )
+
+    zeros = jnp.zeros_like(head.weight), jnp.zeros_like(head.bias)
+    start = (*zeros, jnp.zeros(4, head.bias.dtype), jnp.bool_(True))
+    arrays = rows.x, rows.label, weight
+    by_weight, by_bias, means, separated = over_blocks(body, start, arrays, n_classes)
+    total = jnp.sum(weight)
+    means = means / total
+    gradient = AffineHead(
+        by_weight / total + penalty * head.weight, intercept * by_bias / total
+    )
+    loss = means[0] + 0.5 * jnp.sum(penalty * head.weight**2)
+    return Evaluation(loss, gradient, means[1], means[2], means[3], separated)
+
+
+def objective(head, rows, options):
+    """:func:`evaluate` with the penalty of the options."""
+    return evaluate(head, rows, scalar_penalty(options.alpha), options.intercept)
+
+
+def scalar_penalty(alpha):
+    """The penalty ``alpha`` on every feature, of shape (1, 1)."""
+    return jnp.reshape(jnp.asarray(alpha), (1, 1))
+
+
+def gradient_norms(gradient):
+    """Euclidean norm and largest component."""
+    size = jnp.sqrt(sum(jnp.sum(g**2) for g in gradient))
+    return size, jnp.maximum(*(jnp.max(jnp.abs(g)) for g in gradient))
+
+
+def head_report(evaluation, stop, options, **columns):
+    """Log row of an evaluated head.
+
+    Without a penalty, a head that separates the classes has not converged: the loss has
+    no minimum.
+    """
+    ended = stop in ("tol", "rounding", "line_search")
+    if ended and float(options.alpha) == 0 and evaluation.separated:
+        stop = "separable"
+    size, _ = gradient_norms(evaluation.gradient)
+    return Report(
+        loss=float(evaluation.loss),
+        grad_norm=float(size),
+        stop=stop,
+        extra={
+            "competitor_dispersion": float(evaluation.dispersion),
+            "retained_trace": float(evaluation.retained),
+            "dropped_trace": float(evaluation.dropped),
+        },
+        **columns,
+    )
+
+
+# --- values, and sums over rows ------------------------------------------------------
+
+
+def values(head, x):
+    """Values of the m columns, of shape (n, m)."""
+    return x @ head.weight + head.bias[None, :]
+
+
+def values_transposed(x, change):
+    """The transpose of :func:`values`, from (n, m) to the parameters."""
+    return AffineHead(x.T @ change, jnp.sum(change, axis=0))
+
+
+def block_rows(n_rows, n_classes):
+    """Rows handled at a time; the last block may be shorter."""
+    block = n_rows
+    while block > 1 and block * n_classes > _BLOCK_ELEMENTS:
+        block = -(-block // 2)
+    return block
+
+
+def over_blocks(body, start, arrays, n_classes):
+    """Fold ``body(carry, blocks of the arrays)`` over blocks of rows."""
+    n = arrays[0].shape[0]
+    block = block_rows(n, n_classes)
+    whole = n // block
+
+    def step(k, carry):
+        parts = (lax.dynamic_slice_in_dim(a, k * block, block) for a in arrays)
+        return body(carry, *parts)
+
+    carry = lax.fori_loop(jnp.int32(0), jnp.int32(whole), step, start)
+    if whole * block < n:
+        carry = body(carry, *(a[whole * block :] for a in arrays))
+    return carry

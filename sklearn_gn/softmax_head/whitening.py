@@ -1,0 +1,168 @@
+"""Whitened features: what makes single precision enough for Newton's method.
+
+``x' = (x - center) basis`` has uncorrelated columns of variance 1 or less, and a head
+``W', b'`` for it stands for ``W = basis W'``. The basis comes from one
+eigendecomposition, or is a diagonal where features are very many or of very different
+size.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sklearn_gn.softmax_head.head import (
+    AffineHead,
+    BatchedRows,
+    block_rows,
+    over_blocks,
+)
+
+_ROTATED = 4096  # features at most that are rotated to principal axes, not just scaled
+_CONSTANT = 16  # deviation of a constant from its mean, in units of rounding
+_NULL = 8  # variance without meaning, in units of the rounding of the largest
+_LEAST_VARIANCE = 1e-3  # of a whitened feature, for the preconditioner
+
+
+class Whitened(NamedTuple):
+    """The rows, and their features once more in whitened coordinates.
+
+    Gradient and loss come from the features as given. Where single precision will do,
+    the whitened ones stand for them.
+    """
+
+    rows: BatchedRows
+    x: jnp.ndarray  # (L, d)  whitened, in single precision
+    squares: jnp.ndarray  # (d, 1)  |basis e_j|^2
+    variance: jnp.ndarray  # (d, 1)  of the whitened features, 1 or less
+    center: jnp.ndarray  # (d,)
+    basis: jnp.ndarray  # (d, d) or (d,)
+    dual: jnp.ndarray  # its inverse transposed
+    memo: dict  # the preconditioner by the head at which it was built
+
+
+def whitened_rows(rows, options):
+    """Put the rows on the device, and whiten their features."""
+    rows = jax.device_put(rows)
+    n_classes = max(int(np.max(rows.label)) + 1, 2)
+    rotate = rows.x.shape[1] <= _ROTATED
+    center, moments = second_moments(rows, options.intercept, rotate)
+    if rotate and not _comparable(np.diagonal(moments), center):
+        moments = jnp.diagonal(moments)
+    ridge = np.asarray(options.alpha * n_classes, options.alpha.dtype)
+    return Whitened(rows, *whiten(rows, center, moments, ridge), memo={})
+
+
+@partial(jax.jit, static_argnames="rotate")
+def second_moments(rows, intercept, rotate):
+    """Means of the features, and their covariance matrix or only its diagonal."""
+    weight = counted_weights(rows)
+    center = intercept * (weight @ rows.x)
+    d = center.shape[0]
+
+    def add(total, x, weight):
+        x = (x - center[None, :]) * jnp.sqrt(weight)[:, None]
+        return total + (x.T @ x if rotate else jnp.sum(x**2, axis=0))
+
+    start = jnp.zeros((d, d) if rotate else d, center.dtype)
+    return center, over_blocks(add, start, (rows.x, weight), d)
+
+
+def _comparable(variance, center):
+    """Whether the features are near enough in size for common principal axes."""
+    variance, center = np.asarray(variance), np.asarray(center)
+    eps = np.finfo(variance.dtype).eps
+    varying = variance[np.sqrt(variance) > _CONSTANT * eps * np.abs(center)]
+    return varying.size == 0 or varying.min() > 8 * _NULL * eps * varying.max()
+
+
+@jax.jit
+def whiten(rows, center, moments, ridge):
+    """Principal axes of the features, each scaled to unit variance.
+
+    ``ridge`` keeps directions without variance from being blown up. Where it is too
+    small for that, those that rounding alone makes differ from zero are left out: the
+    head does not grow along them. With very many features, or such of different size,
+    each is only scaled.
+    """
+    rotate = moments.ndim == 2
+    weight, eps = counted_weights(rows), jnp.finfo(center.dtype).eps
+    d = center.shape[0]
+    variance, axes = jnp.linalg.eigh(moments) if rotate else (moments, None)
+    variance = jnp.maximum(variance, 0)
+    largest = jnp.max(variance)
+    # Single precision leaves noise of this size in every direction.
+    noise = (32 * float(np.finfo(np.float32).eps)) ** 2 * jnp.sum(variance)
+    if rotate:
+        null = _NULL * eps * largest
+        floor = jnp.maximum(d * eps * largest, noise)
+    else:
+        null = (_CONSTANT * eps * center) ** 2
+        floor = null
+    keep = (variance > null) | (ridge > null)
+    floor = jnp.maximum(ridge, floor)
+    scale = jnp.sqrt(variance + jnp.where(floor > 0, floor, 1))
+    inverse = jnp.where(keep, 1 / scale, 0)
+    basis = axes * inverse[None, :] if rotate else inverse
+    kept_scale = jnp.where(keep, scale, 0)
+    dual = axes * kept_scale[None, :] if rotate else kept_scale
+    # Before single precision: features of any size come down to size one.
+    size = jnp.max(scale)
+    small = (basis * size).astype(jnp.float32)
+
+    def write(k, out):
+        x, weight = (
+            lax.dynamic_slice_in_dim(a, k * block, block) for a in (rows.x, counts)
+        )
+        x = jnp.where(weight[:, None] > 0, (x - center[None, :]) / size, 0)
+        x = x.astype(jnp.float32)
+        x = x @ small if rotate else x * small[None, :]
+        return lax.dynamic_update_slice_in_dim(out, x, k * block, axis=0)
+
+    counts, block = weight, block_rows(len(weight), d)
+    empty = jnp.zeros(rows.x.shape, jnp.float32)
+    # A last block that would reach beyond the end is moved back.
+    n_blocks = jnp.int32(-(-len(weight) // block))
+    single = lax.fori_loop(jnp.int32(0), n_blocks, write, empty)
+    # Even along a constant feature the preconditioner needs some curvature.
+    relative = jnp.maximum(variance / scale**2, _LEAST_VARIANCE)[:, None]
+    return single, inverse[:, None] ** 2, relative, center, basis, dual
+
+
+def counted_weights(rows):
+    """Weights of the rows that count, each once, with sum one."""
+    mask = jnp.arange(rows.weight.shape[0], dtype=jnp.int32) < rows.n_rows
+    weight = jnp.where(mask, rows.weight, 0)
+    return weight / jnp.sum(weight)
+
+
+def in_basis(basis, matrix):
+    """``basis matrix`` for a full or a diagonal basis."""
+    return basis @ matrix if basis.ndim == 2 else basis[:, None] * matrix
+
+
+def transposed(basis):
+    """The basis transposed, full or diagonal."""
+    return basis.T if basis.ndim == 2 else basis
+
+
+@jax.jit
+def from_whitened(head, center, basis):
+    """A head, or a direction, for the features as given."""
+    weight = in_basis(basis, head.weight.astype(basis.dtype))
+    return AffineHead(weight, head.bias.astype(basis.dtype) - center @ weight)
+
+
+def to_whitened(head, center, dual):
+    """The way back."""
+    weight = in_basis(transposed(dual), head.weight)
+    return AffineHead(weight, head.bias + center @ head.weight)
+
+
+def gradient_to_whitened(gradient, center, basis):
+    """Gradient in the whitened coordinates."""
+    centered = gradient.weight - center[:, None] * gradient.bias[None, :]
+    return AffineHead(in_basis(transposed(basis), centered), gradient.bias)

@@ -1,0 +1,378 @@
+"""VarProNetClassifier: cross-entropy with networks, by variable projection."""
+
+import numpy as np
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
+from sklearn_gn.core.data import canonical_rows, check_sample_weight
+from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS
+from sklearn_gn.varpro.estimator import _VarProNet
+from sklearn_gn.varpro.problem import predict_values
+
+
+class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
+    r"""Deep network classification by variable projection.
+
+    Use it for classes with smooth borders and up to some ten thousand samples; there is
+    no learning rate. For features that are given take :class:`FGNSoftmaxHead`, for
+    large networks and data a first-order method.
+
+    The network ends in an affine layer W, which is a multinomial logistic regression on
+    the features z. It is solved for every choice of the other weights :math:`\theta`,
+    and what is left,
+
+    .. math::
+        \Phi(\theta) = \min_W \frac{1}{\sum_i v_i} \sum_i v_i
+        \big({-\log} \, \mathrm{softmax}(W z(x_i; \theta))_{t_i}\big)
+        + \frac{\alpha_{out}}{2} |W|^2 + \frac{\alpha}{2} |B \theta|^2,
+
+    is minimised by a Gauss-Newton trust-region method (GNvpro) [1]_.
+
+    Parameters
+    ----------
+    network : {"mlp", "neural_ode", "cnn"} or object, default="mlp"
+        The hidden layers.
+
+        - "mlp": fully connected layers of ``hidden_layer_sizes``.
+        - "neural_ode": an antisymmetric neural ODE as wide as the first of these.
+        - "cnn": a convolutional network; the rows of X are square images.
+        - any object with ``init(key, x)`` and ``apply(parameters, x)``, such as those
+          of :mod:`sklearn_gn.networks` or a Flax module. What ``apply`` returns are the
+          features.
+
+    hidden_layer_sizes : tuple of int, default=(64, 64)
+        Widths of the hidden layers. If empty, the features are the inputs.
+
+    activation : str or tuple of str, default="tanh"
+        Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
+        "softplus", "silu", "gelu", "sin" or "identity".
+
+    solver : str or solver object, default="gnvpro"
+        The method, by name or as an object of :mod:`sklearn_gn.solvers` with settings
+        of its own. All methods minimise the same objective from the same weights, with
+        the output layer that is optimal at first: for all rows, for the first batch, or
+        for 2048 rows if mini-batches are used.
+
+        - "gnvpro" (:class:`~sklearn_gn.solvers.GNvpro`): Gauss-Newton variable
+          projection.
+        - "lbfgs_vpro" (:class:`~sklearn_gn.solvers.LBFGSvpro`): L-BFGS on the reduced
+          objective.
+        - "gn" (:class:`~sklearn_gn.solvers.FullGN`): Gauss-Newton in all weights, in a
+          Krylov space.
+        - "fgn" (:class:`~sklearn_gn.solvers.FGN`): fast Gauss-Newton in all weights, on
+          mini-batches of 64 rows.
+        - "adam", "sgd" (:class:`~sklearn_gn.solvers.Adam`,
+          :class:`~sklearn_gn.solvers.SGD`): first-order methods on mini-batches.
+
+    alpha : float or tuple (hidden, output), default=0.001
+        Penalties of the hidden layers and of the output layer, in scaled units; a
+        number stands for both.
+
+    damping : float or None, default=None
+        Shift added to the Gauss-Newton matrix of a step, never part of the objective.
+        If None, the trust region sets it; for "fgn" it is 1. With a number, a step is
+        halved until the loss falls.
+
+    rank : int or None, default=None
+        Dimension of the Krylov space in which the Gauss-Newton system is solved. If
+        None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
+        dimensions otherwise. Larger values cost more products with the matrix per step.
+
+    class_weight : dict, "balanced" or None, default=None
+        Factors of the sample weights by class. If "balanced", all classes have the same
+        total weight. If None, all factors are 1.
+
+    scale : bool, default=True
+        Whether to bring features to mean 0 and variance 1 during the fit.
+
+    max_iter : int, default=100
+        Largest number of iterations, shared by the levels of the network. For
+        mini-batch methods, the number of epochs.
+
+    tol : float, default=0.001
+        The fit stops when the loss has not fallen by more than ``tol`` times its size
+        in three successive iterations; with batches, in a whole pass over the rows;
+        with mini-batches, when it has not fallen that much below its lowest value in
+        ten successive epochs. If 0, this test is disabled.
+
+    max_time : float or None, default=None
+        Number of seconds after which the fit stops, compilation included. If None,
+        there is no limit.
+
+    early_stopping : bool, default=False
+        Whether to stop when the cross-entropy on validation data no longer falls, and
+        to return the iterate for which it is lowest. The data are ``X_val`` and
+        ``y_val`` of ``fit``, or else a random part of the training data, stratified if
+        possible.
+
+    validation_fraction : float, default=0.1
+        Fraction of the rows set aside if ``early_stopping`` is True and no ``X_val`` is
+        given.
+
+    n_iter_no_change : int, default=10
+        Number of iterations without improvement after which ``early_stopping`` stops
+        the fit. With batches, only iterations that evaluate all rows count.
+
+    warm_start : bool, default=False
+        Whether to start from the network of the previous fit, which must have
+        had the same classes.
+
+    dtype : {"float64", "float32"}, default="float64"
+        Precision of the fit.
+
+    device : str or None, default=None
+        Where to compute: "cpu", "gpu", or None for JAX's default. A fitted model
+        predicts on the device of its fit, or on the default one if the machine has no
+        such device.
+
+    verbose : int, default=0
+        If 1, print a line per second; if 2, one per iteration.
+
+    random_state : int, RandomState instance or None, default=None
+        Seed of weights, batches and validation split. The draws depend on the weighted
+        data set, not on the order or the multiplicity of its rows.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels of the classes that have weight.
+
+    coefs_ : list of ndarray
+        Weights of the hidden layers, for scaled features.
+
+    intercepts_ : list of ndarray
+        Biases of the hidden layers.
+
+    output_coef_ : ndarray of shape (1, n_features_out) or (n_classes, n_features_out)
+        Weights of the output layer; one row for two classes.
+
+    output_intercept_ : ndarray of shape (1,) or (n_classes,)
+        Constants of the output layer.
+
+    alpha_ : tuple of float
+        Penalties of the hidden layers and of the output layer.
+
+    gram_spectrum_ : ndarray
+        Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
+        descending order; Ritz values if it was not formed. Empty for "lbfgs_vpro" and
+        the mini-batch methods.
+
+    n_work_units_ : float
+        Number of passes over all rows, forward or backward. A product with the Jacobian
+        or its transpose counts as one.
+
+    convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
+        One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
+        ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
+        ``inner_iterations``, ``work_units`` so far, ``level``, and ``judged``: False
+        where ``loss`` and ``val_loss`` are those of an earlier row. A column that means
+        nothing to the solver is NaN.
+
+    loss_ : float
+        Objective of the returned network.
+
+    n_iter_ : int
+        Number of iterations of this fit.
+
+    converged_ : bool
+        Whether the fit ended by ``tol``, or with the loss at rounding level.
+
+    stop_reason_ : str
+        "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
+        "interrupted", "line_search" or "non_finite".
+
+    n_features_in_ : int
+        Number of features.
+
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if all of them are strings.
+
+    See Also
+    --------
+    FGNSoftmaxHead : The last layer alone, for many classes.
+
+    Notes
+    -----
+    If the fit is poor: raise ``alpha`` if training and test accuracy differ, take a
+    wider network if both are low. The user guide, :doc:`/user_guide/varpro`, has more.
+
+    References
+    ----------
+    .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
+       (Var)Pro: efficient training of neural networks with variable projection", SIAM
+       Journal on Mathematics of Data Science 3 (2021).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn_gn import VarProNetClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = VarProNetClassifier(hidden_layer_sizes=(8,), tol=0.05, random_state=0)
+    >>> model.fit(X[:400], y[:400]).score(X[400:], y[400:]) > 0.95
+    True
+    """
+
+    _short_forms = NETWORK_CLASSIFIER_SOLVERS
+    _parameter_constraints = {
+        **_VarProNet._parameter_constraints,
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+    _loss = "cross_entropy"
+
+    def __init__(
+        self,
+        network="mlp",
+        hidden_layer_sizes=(64, 64),
+        *,
+        activation="tanh",
+        solver="gnvpro",
+        alpha=1e-3,
+        damping=None,
+        rank=None,
+        class_weight=None,
+        scale=True,
+        max_iter=100,
+        tol=1e-3,
+        max_time=None,
+        early_stopping=False,
+        validation_fraction=0.1,
+        n_iter_no_change=10,
+        warm_start=False,
+        dtype="float64",
+        device=None,
+        verbose=0,
+        random_state=None,
+    ):
+        super().__init__(
+            network,
+            hidden_layer_sizes,
+            activation=activation,
+            solver=solver,
+            alpha=alpha,
+            damping=damping,
+            rank=rank,
+            scale=scale,
+            max_iter=max_iter,
+            tol=tol,
+            max_time=max_time,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            warm_start=warm_start,
+            dtype=dtype,
+            device=device,
+            verbose=verbose,
+            random_state=random_state,
+        )
+        self.class_weight = class_weight
+
+    @unchanged_on_failure
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+        """Fit the network to the data.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples.
+
+        y : array-like of shape (n_samples,)
+            Labels of any kind.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative weights; if None, all are 1.
+
+        X_val : array-like of shape (n_val_samples, n_features), default=None
+            Validation samples. Their cross-entropy goes to
+            ``convergence_log_["val_loss"]``, and is what ``early_stopping`` watches.
+
+        y_val : array-like of shape (n_val_samples,), default=None
+            Validation labels, all of them among those of y.
+
+        Returns
+        -------
+        self : VarProNetClassifier
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of its range, if the data hold NaN or infinity or do
+            not fit together, or if fewer than two classes have weight.
+        """
+        solver = self._solver_object()
+        X, y = self._check_data(X, y, reset=True)
+        weight = check_sample_weight(sample_weight, X)
+        metadata = None if sample_weight is None else {"sample_weight": weight}
+        data = {"X": X, "y": y, "metadata": metadata}
+        previous = self.warm_start and hasattr(self, "_fitted")
+        self._find_classes(y, weight, previous=previous)
+        validation = self._check_validation(X_val, y_val)
+        rng = check_random_state(self.random_state)
+        X, code, weight = self._encode_weighted(X, y, weight)
+        kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
+        X, code = X[kept], code[kept]
+        if self.early_stopping and validation is None:
+            (X, code, weight), validation = self._split_rows(
+                (X, code), weight, rng, code
+            )
+        self._fit(
+            X,
+            np.eye(len(self.classes_))[code],
+            weight,
+            n_samples=len(X),
+            validation=validation,
+            solver=solver,
+            data=data,
+            rng=rng,
+        )
+        return self
+
+    def _scaled_part(self, y):
+        return np.zeros((len(y), 1 if y.shape[1] == 2 else y.shape[1]))
+
+    def _scaled_targets(self, y, scaling):
+        return y
+
+    def _output_center(self, scaling):
+        return 0.0
+
+    def _n_values(self, rows):
+        return 1 if rows.y.shape[1] == 2 else rows.y.shape[1]
+
+    def _prediction_attributes(self):
+        return {"classes_": self.classes_}
+
+    def _validation_loss(self, validation, scaling, model):
+        if validation is None:
+            return None
+        X, code, weight = validation
+        x = scaling.x(X)
+
+        def loss(net):
+            values = self._in_batches(lambda x: predict_values(model, net, x), x)
+            return cross_entropy(values, code, weight)
+
+        return loss
+
+    def decision_function(self, X):
+        """Logits.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        logits : ndarray of shape (n_samples,) or (n_samples, n_classes)
+            One column per class. For two classes, the logit of the second one only.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        values = self._values(X)
+        return values[:, 0] if values.shape[1] == 1 else values

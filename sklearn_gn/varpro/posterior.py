@@ -1,0 +1,162 @@
+"""Error bars of predictions, from the Gauss-Newton matrix of the weights."""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.linear_algebra.blocks import symmetric_product
+from sklearn_gn.core.linear_algebra.trees import dimension
+from sklearn_gn.varpro.problem import (
+    Net,
+    Penalties,
+    features,
+    penalty_matrix,
+    predict_values,
+)
+from sklearn_gn.varpro.reduced import value_jacobian
+
+_JOINT_WEIGHTS = 1200  # weights up to which the error bars take all of them
+_JACOBIAN_FLOATS = 2**27
+
+
+class ErrorBars:
+    """Standard deviations of the predicted means of a least-squares fit.
+
+    The Gauss-Newton matrix is that of all weights in a small network, of the output
+    layer alone in one of more than 1200. It is computed when a variance is first asked
+    for; until then the training rows are kept.
+
+    Parameters
+    ----------
+    model : Model
+    net : Net
+    rows : Rows
+    penalties : Penalties
+    n_samples : float
+        Sum of the sample weights as they were given.
+
+    Attributes
+    ----------
+    noise : ndarray of shape (q,) or None
+        Factor from the root of the variances to standard deviations; None before the
+        first call of :meth:`variances`.
+    batch_rows : int
+        Rows for which variances should be computed at a time.
+    """
+
+    def __init__(self, model, net, rows, penalties, n_samples):
+        self._model = model
+        self._unit = _unit(net.output)
+        self._net = Net(net.theta, net.output / self._unit)
+        self._penalties = Penalties(
+            penalties.hidden / self._unit / self._unit, penalties.output
+        )
+        self._rows = rows
+        self._n_samples = n_samples
+        n_weights = net.output.size + dimension(net.theta)
+        size = rows.y.size * n_weights
+        self._joint = n_weights <= _JOINT_WEIGHTS and size <= _JACOBIAN_FLOATS
+        self._root = None
+        self.noise = None
+        order = n_weights if self._joint else net.output.shape[0]
+        columns = 16 * net.output.shape[1] * order
+        self.batch_rows = max(32, _JACOBIAN_FLOATS // columns)
+
+    def variances(self, x):
+        """Return the variances for unit noise, of shape (m, q) or (m, 1)."""
+        self._compute()
+        root = self._root
+        return predictive_variance(self._model, self._net, root, x, self._joint)
+
+    def _compute(self):
+        rows = self._rows
+        if self._root is not None:
+            return
+        found = posterior(self._model, self._net, rows, self._penalties, self._joint)
+        values = predict_values(self._model, self._net, rows.x)
+        found, values = backend.to_numpy((found, values))
+        error = (values - rows.y / self._unit).astype(np.float64)
+        # Divided first: squares of large numbers leave the range of floats.
+        size = np.max(np.abs(error), axis=0)
+        size = np.where(size > 0, size, 1.0)
+        square = rows.weight.astype(np.float64) @ (error / size) ** 2
+        q = rows.y.shape[1] if self._joint else 1
+        left = max(self._n_samples - float(found.freedom) / q, 1.0)
+        self.noise = np.sqrt(square / left) * size * float(self._unit)
+        self._root, self._rows = found.root, None
+
+
+def _unit(output):
+    """A unit of the targets in which squares stay in the range of floats."""
+    size = float(np.max(np.abs(output)))
+    largest = float(np.finfo(output.dtype).max)
+    if not 0 < size < math.inf or abs(math.log(size)) < math.log(largest) / 4:
+        return output.dtype.type(1)
+    return output.dtype.type(2.0 ** round(math.log2(size)))
+
+
+class Posterior(NamedTuple):
+    """Gauss-Newton covariance of the weights, for unit noise and one sample."""
+
+    root: jnp.ndarray  # Cholesky factor of the Gauss-Newton matrix with penalties
+    freedom: jnp.ndarray  # degrees of freedom that the model takes
+
+
+@partial(jax.jit, static_argnames=("model", "joint"))
+def posterior(model, net, rows, penalties, joint):
+    """Return the covariance in (theta, W), or in W for given features."""
+    jacobian = _joint_rows(model, net, rows.x, joint)
+    k = jacobian.shape[-1]
+    weighted = jnp.sqrt(rows.weight)[:, None, None] * jacobian
+    weighted = weighted.reshape(-1, k)
+    matrix = symmetric_product(weighted.T)
+    total = matrix + penalty_hessian(model, net, penalties, k)
+    # Enough to factor a singular matrix: directions without information keep a
+    # variance that is large, not infinite.
+    floor = k * jnp.finfo(matrix.dtype).eps * jnp.trace(matrix)
+    total = total + floor * jnp.eye(k, dtype=matrix.dtype)
+    root = lax.linalg.cholesky(total, symmetrize_input=False)
+    half = lax.linalg.triangular_solve(root, matrix, left_side=True, lower=True)
+    back = lax.linalg.triangular_solve(
+        root, half, left_side=True, lower=True, transpose_a=True
+    )
+    return Posterior(root, jnp.trace(back))
+
+
+@partial(jax.jit, static_argnames=("model", "joint"))
+def predictive_variance(model, net, root, x, joint):
+    """Return ``J (H^-1) J^T`` of each row and value, of shape (m, q) or (m, 1)."""
+    jacobian = _joint_rows(model, net, x, joint)
+    m, q, k = jacobian.shape
+    half = lax.linalg.triangular_solve(
+        root, jacobian.reshape(-1, k).T, left_side=True, lower=True
+    )
+    return jnp.sum(half**2, axis=0).reshape(m, q)
+
+
+def _joint_rows(model, net, x, joint):
+    """Derivatives of the values in all weights, or in those of one output."""
+    z = features(model, net.theta, x)
+    if not joint:
+        return z[:, None, :]
+    q = net.output.shape[1]
+    jv = value_jacobian(model, net.theta, net.output, x)
+    eye = jnp.eye(q, dtype=z.dtype)
+    linear = jnp.einsum("ik,qr->iqkr", z, eye).reshape(x.shape[0], q, -1)
+    return jnp.concatenate([jv, linear], axis=2)
+
+
+def penalty_hessian(model, net, penalties, k):
+    """Return the second derivative of the penalties in (theta, W), or in k weights."""
+    matrix = penalties.output * jnp.eye(k, dtype=net.output.dtype)
+    n = dimension(net.theta)
+    if n == 0 or k < n + net.output.size:
+        return matrix
+    of_theta = penalties.hidden * penalty_matrix(model, net.theta)
+    return matrix.at[:n, :n].set(of_theta)

@@ -1,0 +1,365 @@
+"""Steps 2 and 3 of GNvpro: the reduced Jacobian and the reduced Gauss-Newton matrix.
+
+The output layer W follows the weights theta, as the implicit function theorem says. The
+Gauss-Newton matrix is projected on a Krylov space, formed, or replaced by its dual, the
+Gram matrix of the rows. All three give a quadratic model in eigenvectors.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from sklearn_gn.core.linear_algebra.blocks import (
+    symmetric_product,
+    transposed_product,
+)
+from sklearn_gn.core.linear_algebra.krylov import lanczos
+from sklearn_gn.core.linear_algebra.trees import dimension
+from sklearn_gn.core.linear_algebra.trust_region import SpectralModel
+from sklearn_gn.core.multinomial import probabilities, to_columns
+from sklearn_gn.varpro.inner import (
+    is_direct,
+    output_response,
+    output_response_transposed,
+    reusable_factors,
+    solve_hessian,
+    solve_inner,
+)
+from sklearn_gn.varpro.problem import loss_curvature, penalty_matrix, penalty_product
+
+KRYLOV_TOL = 1e-2  # relative residual at which a Krylov space is large enough
+_KRYLOV_DIMENSION = 20
+_DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
+_DENSE_FLOATS = 2**27  # of the Jacobian
+
+
+class ReducedModel(NamedTuple):
+    """The quadratic model of the reduced objective."""
+
+    spectral: SpectralModel
+    gradient: jnp.ndarray  # (n,)
+    inner_iterations: jnp.ndarray  # products, or unknowns of the inner problem
+    factors: Any  # which the inner problems of the trials start with
+
+
+def reduced_model(net, rows, penalties, settings):
+    """Return the quadratic model, and the passes over the rows that it took.
+
+    Parameters
+    ----------
+    net : Net
+    rows : Rows
+    penalties : Penalties
+    settings : Settings
+
+    Returns
+    -------
+    model : ReducedModel
+    work : int
+    """
+    model, form = settings.model, curvature_form(settings, rows, net)
+    if form == "krylov":
+        found = krylov_model(
+            model, net, rows, penalties, krylov_dimension(settings, net.theta)
+        )
+        return found, 2 + 2 * int(found.inner_iterations)
+    compute = primal_model if form == "primal" else dual_model
+    work = dense_work(form, model.loss, net, rows)
+    return compute(model, net, rows, penalties), work
+
+
+def krylov_dimension(settings, parameters):
+    """Return the largest dimension of the Krylov space for these parameters."""
+    rank = _KRYLOV_DIMENSION if settings.rank is None else settings.rank
+    return min(rank, dimension(parameters))
+
+
+def curvature_form(settings, rows, net):
+    """Return the form of the Gauss-Newton matrix: "krylov", "primal" or "dual"."""
+    network, loss = settings.model.network, settings.model.loss
+    curvature = settings.solver.curvature
+    n = dimension(net.theta)
+    (m, n_classes), (p, q) = rows.y.shape, net.output.shape
+    if settings.rank is not None or curvature == "krylov":
+        return "krylov"
+    if n == 0 or not (loss == "squared" or is_direct(net.output)):
+        return "krylov"
+    n_dual = m * n_classes + net.output.size
+    dual = getattr(network, "plain_penalty", True) and n_dual < n
+    if curvature == "dense":
+        return "dual" if dual else "primal"
+    per_row = min(q, p - 1) if loss == "squared" else q
+    affordable = m * per_row * n <= _DENSE_FLOATS
+    if affordable and dual and n_dual <= _DENSE_COLUMNS:
+        return "dual"
+    return "primal" if affordable and n <= _DENSE_COLUMNS else "krylov"
+
+
+class ReducedJacobian(NamedTuple):
+    """The reduced Jacobian as a pair of functions on raveled parameters.
+
+    ``forward(d)`` returns the changes of the values (m, q) and of W (p, q), and
+    ``transposed(values, output)`` is its exact transpose.
+    """
+
+    forward: Any
+    transposed: Any
+    gradient: jnp.ndarray  # (n,)  of the reduced objective
+
+
+def reduced_jacobian(model, theta, inner, rows, penalties):
+    """Return the reduced Jacobian; W moves by the implicit function theorem.
+
+    With e the weighted error and S the second derivative of the loss,
+
+        d W = -(hess_WW)^-1 (d z^T e + z^T w S(d z W)),    d values = d z W + z d W.
+    """
+    flat, unravel = ravel_pytree(theta)
+    w, z, e = inner.output[:-1], inner.z, inner.error  # the appended one does not move
+
+    def bare(flat):
+        return model.network.apply(unravel(flat), rows.x)
+
+    _, push = jax.linearize(bare, flat)
+    pull = jax.linear_transpose(push, flat)
+    curve = partial(loss_curvature, model, inner.values)
+    respond = partial(output_response, model, inner, rows, penalties)
+    respond_transposed = partial(
+        output_response_transposed, model, inner, rows, penalties
+    )
+
+    def pad(direct):
+        return jnp.concatenate([direct, jnp.zeros((1, direct.shape[1]), direct.dtype)])
+
+    def forward(d):
+        dz = push(d)
+        at_fixed = dz @ w
+        change = -respond(pad(dz.T @ e), curve(at_fixed))
+        return at_fixed + z @ change, change
+
+    def transposed(values, output):
+        solved, fitted = respond_transposed(z.T @ values + output)
+        dz = (values - curve(fitted)) @ w.T - e @ solved[:-1].T
+        (d,) = pull(dz)
+        return d
+
+    # At the optimal W the derivative through it vanishes (envelope theorem).
+    (gradient,) = pull(e @ w.T)
+    smooth, _ = ravel_pytree(penalty_product(model, unravel(flat)))
+    return ReducedJacobian(forward, transposed, gradient + penalties.hidden * smooth)
+
+
+@partial(jax.jit, static_argnames=("model", "rank"))
+def krylov_model(model, net, rows, penalties, rank):
+    """Return the model projected on a Krylov space of the gradient."""
+    inner = solve_inner(model, net.theta, rows, penalties, net.output)
+    jacobian = reduced_jacobian(model, net.theta, inner, rows, penalties)
+    _, unravel = ravel_pytree(net.theta)
+
+    def product(d):
+        values, output = jacobian.forward(d)
+        curved = rows.weight[:, None] * loss_curvature(model, inner.values, values)
+        image = jacobian.transposed(curved, penalties.output * output)
+        smooth, _ = ravel_pytree(penalty_product(model, unravel(d)))
+        return image + penalties.hidden * smooth
+
+    spectral, iterations = lanczos(
+        product, jacobian.gradient, rank=rank, tol=KRYLOV_TOL
+    )
+    factors = reusable_factors(model, inner)
+    return ReducedModel(spectral, jacobian.gradient, iterations, factors)
+
+
+@partial(jax.jit, static_argnames="model")
+def primal_model(model, net, rows, penalties):
+    """Return the model in the eigenvectors of the reduced Gauss-Newton matrix.
+
+    With ``J_W = -H^-1 (F + E)`` for the parts F (fit) and E (error) and the inner
+    Hessian H, everything but the products with H^-1 cancels:
+
+        J_red^T w S J_red + alpha_out J_W^T J_W = A - F^T H^-1 F + E^T H^-1 E.
+    """
+    inner = solve_inner(model, net.theta, rows, penalties, net.output)
+    jacobian = reduced_jacobian(model, net.theta, inner, rows, penalties)
+    fixed, fit, by_error = gauss_newton_parts(model, net.theta, inner, rows)
+
+    def product(part):
+        half = inner.factors.half(part)
+        return symmetric_product(half.reshape(-1, part.shape[-1]).T)
+
+    matrix = fixed - product(fit) + product(by_error)
+    matrix = matrix + penalties.hidden * penalty_matrix(model, net.theta)
+    values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
+    slopes = vectors.T @ jacobian.gradient
+    spectral = SpectralModel(jnp.maximum(values, 0), slopes, vectors)
+    solved = jnp.int32(inner.output.size)
+    factors = reusable_factors(model, inner)
+    return ReducedModel(spectral, jacobian.gradient, solved, factors)
+
+
+@partial(jax.jit, static_argnames="model")
+def dual_model(model, net, rows, penalties):
+    """Return the same model by way of the rows, if these are fewer; needs ``B = I``.
+
+    The rows of J_red, with those of ``sqrt(alpha_out) J_W`` below, have a Gram
+    matrix whose eigenvectors give those of the Gauss-Newton matrix that are not in its
+    null space. There only the penalty acts, and only its part of the gradient.
+    """
+    inner = solve_inner(model, net.theta, rows, penalties, net.output)
+    jacobian = reduced_jacobian(model, net.theta, inner, rows, penalties)
+    flat, _ = ravel_pytree(net.theta)
+    jv = value_jacobian(model, net.theta, inner.output, rows.x)
+    n = jv.shape[-1]
+    along = jax.vmap(
+        lambda u: loss_curvature(model, inner.values, u), in_axes=-1, out_axes=-1
+    )
+    fit = jnp.einsum("ik,iqn->kqn", inner.z, rows.weight[:, None, None] * along(jv))
+    by_error = _error_part(model, net.theta, inner, rows)
+    moved = -solve_hessian(model, inner, rows, penalties, fit + by_error)
+    reduced = jv + jnp.einsum("ik,kqn->iqn", inner.z, moved)
+    root = _curvature_roots(model, inner.values)
+    reduced = jnp.einsum("icq,iqn->icn", root, reduced)
+    stacked = jnp.concatenate(
+        [
+            (jnp.sqrt(rows.weight)[:, None, None] * reduced).reshape(-1, n),
+            jnp.sqrt(penalties.output) * moved.reshape(-1, n),
+        ]
+    )
+    gram, left = jnp.linalg.eigh(stacked @ stacked.T)
+    gram, left = gram[::-1][:n], left[:, ::-1][:, :n]
+    usable = gram > gram.shape[0] * jnp.finfo(gram.dtype).eps * gram[0]
+    scale = jnp.where(usable, lax.rsqrt(jnp.where(usable, gram, 1)), 0)
+    basis = (stacked.T @ left) * scale[None, :]
+    # The part of the penalty's gradient that lies outside.
+    outside = flat - basis @ (basis.T @ flat)
+    length = jnp.linalg.norm(outside)
+    outside = outside / jnp.where(length > 0, length, 1)
+    basis = jnp.concatenate([basis, outside[:, None]], axis=1)
+    slopes = basis.T @ jacobian.gradient
+    slopes = slopes.at[-1].set(penalties.hidden * length)
+    values = jnp.append(jnp.where(usable, gram, 0), 0) + penalties.hidden
+    spectral = SpectralModel(values, slopes, basis)
+    solved = jnp.int32(inner.output.size)
+    factors = reusable_factors(model, inner)
+    return ReducedModel(spectral, jacobian.gradient, solved, factors)
+
+
+def gauss_newton_parts(model, theta, inner, rows):
+    """Return ``A = Jv^T w S Jv`` at fixed W, and the two parts of ``hess_WW J_W``.
+
+    Returns
+    -------
+    fixed : array of shape (n, n)
+    fit, by_error : arrays of shape (p, q, n)
+        ``z^T w S Jv`` and ``d z^T e``, whose sum is ``-hess_WW J_W``. For least squares
+        the targets of each may be rotated, which changes no product over the targets,
+        and then are fewer.
+    """
+    z, weight = inner.z, rows.weight
+    q, width = inner.output.shape[1], inner.output.shape[0] - 1
+    if model.loss == "squared" and width < q:
+        # Neither W nor the error has more directions than rows.
+        w, e = _few_targets(inner.output[:-1]), _few_targets(inner.error)
+        dz = feature_jacobian(model, theta, rows.x)
+        n = dz.shape[-1]
+        scaled = weight[:, None, None] * dz
+        contracted = jnp.einsum("ik,ian->kan", z, scaled)
+        fit = jnp.einsum("kan,aq->kqn", contracted, w)
+        by_error = jnp.einsum("ian,iq->aqn", dz, e)
+        by_error = jnp.pad(by_error, ((0, 1), (0, 0), (0, 0)))
+        rows_of = jnp.einsum("aq,ian->iqn", w, dz)
+        rows_of = (jnp.sqrt(weight)[:, None, None] * rows_of).reshape(-1, n)
+        return symmetric_product(rows_of.T), fit, by_error
+    jv = value_jacobian(model, theta, inner.output, rows.x)
+    n = jv.shape[-1]
+    along = jax.vmap(
+        lambda u: loss_curvature(model, inner.values, u), in_axes=-1, out_axes=-1
+    )
+    curved = weight[:, None, None] * along(jv)
+    if model.loss == "squared":
+        rows_of = jnp.sqrt(weight)[:, None, None] * jv
+        fixed = symmetric_product(rows_of.reshape(-1, n).T)
+    else:
+        fixed = transposed_product(jv.reshape(-1, n), curved.reshape(-1, n))
+    fit = jnp.einsum("ik,iqn->kqn", z, curved)
+    return fixed, fit, _error_part(model, theta, inner, rows)
+
+
+def value_jacobian(model, theta, output, x):
+    """Return the derivative of the values at fixed W, of shape (m, q, n)."""
+    flat, unravel = ravel_pytree(theta)
+
+    def values(flat, row):
+        z = model.network.apply(unravel(flat), row[None, :])
+        return (z @ output[:-1])[0]
+
+    backward = output.shape[1] <= flat.size
+    derivative = jax.jacrev(values) if backward else jax.jacfwd(values)
+    return jax.vmap(derivative, in_axes=(None, 0))(flat, x)
+
+
+def feature_jacobian(model, theta, x):
+    """Return the derivative of the features, of shape (m, p - 1, n)."""
+    flat, unravel = ravel_pytree(theta)
+
+    def bare(flat, row):
+        return model.network.apply(unravel(flat), row[None, :])[0]
+
+    return jax.vmap(jax.jacrev(bare), in_axes=(None, 0))(flat, x)
+
+
+def _error_part(model, theta, inner, rows):
+    """``d z^T e`` for every parameter, of shape (p, q, n)."""
+    flat, unravel = ravel_pytree(theta)
+    width, q = inner.output.shape[0] - 1, inner.output.shape[1]
+    if _holds_features(rows.x.shape[0], width, flat.size):
+        dz = feature_jacobian(model, theta, rows.x)
+        part = jnp.einsum("ian,iq->aqn", dz, inner.error)
+        return jnp.concatenate([part, jnp.zeros((1, q, flat.size), part.dtype)])
+    _, pull = jax.vjp(lambda f: model.network.apply(unravel(f), rows.x), flat)
+
+    def one(index):
+        unit = jnp.arange(width, dtype=jnp.int32) == index // q
+        column = lax.dynamic_index_in_dim(inner.error, index % q, 1)
+        (row,) = pull(column * unit[None, :].astype(column.dtype))
+        return row
+
+    part = lax.map(one, jnp.arange(width * q, dtype=jnp.int32))
+    part = part.reshape(width, q, -1)
+    return jnp.concatenate([part, jnp.zeros((1, q, part.shape[-1]), part.dtype)])
+
+
+def _holds_features(m, width, n):
+    """Whether the ReducedJacobian of the features is small enough to be kept."""
+    return m * width * n <= _DENSE_FLOATS
+
+
+def _few_targets(a):
+    """A matrix with ``a a^T`` that has no more columns than rows."""
+    few, many = a.shape
+    return jnp.linalg.qr(a.T, mode="r").T if few < many else a
+
+
+def _curvature_roots(model, values):
+    """``R`` with ``R^T R = S`` for every row, of shape (m, c, q)."""
+    m, q = values.shape
+    if model.loss == "squared":
+        return jnp.broadcast_to(jnp.eye(q, dtype=values.dtype)[None], (m, q, q))
+    root = jnp.sqrt(probabilities(values))
+    eye = jnp.eye(root.shape[1], dtype=root.dtype)
+    # (I - r r^T) diag(r) with |r| = 1.
+    full = (eye[None] - root[:, :, None] * root[:, None, :]) * root[:, None, :]
+    return to_columns(full)
+
+
+def dense_work(form, loss, net, rows):
+    """Return the passes over the rows that a dense Gauss-Newton matrix takes."""
+    width, q = net.output.shape[0] - 1, net.output.shape[1]
+    if form == "primal" and loss == "squared" and width < q:
+        return 2 + width  # derivatives of the features alone
+    keep = _holds_features(rows.x.shape[0], width, dimension(net.theta))
+    return 2 + q + (width if keep else width * q)

@@ -1,0 +1,398 @@
+"""VarProNetRegressor: least squares with networks, by variable projection."""
+
+import numpy as np
+from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sklearn_gn.core.data import canonical_rows, check_sample_weight
+from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS
+from sklearn_gn.varpro.estimator import _VarProNet
+from sklearn_gn.varpro.posterior import ErrorBars
+from sklearn_gn.varpro.problem import Penalties, predict_values
+
+
+class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
+    r"""Deep network regression by variable projection.
+
+    Use it for surrogate models: smooth functions of up to hundreds of inputs, with many
+    outputs, known at hundreds or thousands of points and wanted to several digits. A
+    fit takes tens of iterations, and there is no learning rate. For functions with
+    jumps or kinks take :class:`ShallowReLURegressor`, for noisy tables boosted trees.
+
+    The network ends in an affine layer W, which is a linear least-squares problem. It
+    is solved for every choice of the other weights :math:`\theta`, and what is left,
+
+    .. math::
+        \Phi(\theta) = \min_W \frac{1}{2 \sum_i v_i} \sum_i v_i
+        |W z(x_i; \theta) - y_i|^2 + \frac{\alpha_{out}}{2} |W|^2
+        + \frac{\alpha}{2} |B \theta|^2,
+
+    is minimised by a Gauss-Newton trust-region method (GNvpro) [1]_.
+
+    Parameters
+    ----------
+    network : {"mlp", "neural_ode", "cnn"} or object, default="mlp"
+        The hidden layers.
+
+        - "mlp": fully connected layers of ``hidden_layer_sizes``.
+        - "neural_ode": an antisymmetric neural ODE as wide as the first of these.
+        - "cnn": a convolutional network; the rows of X are square images.
+        - any object with ``init(key, x)`` and ``apply(parameters, x)``, such as those
+          of :mod:`sklearn_gn.networks` or a Flax module. What ``apply`` returns are the
+          features.
+
+    hidden_layer_sizes : tuple of int, default=(64, 64)
+        Widths of the hidden layers. If empty, the features are the inputs.
+
+    activation : str or tuple of str, default="tanh"
+        Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
+        "softplus", "silu", "gelu", "sin" or "identity".
+
+    solver : str or solver object, default="gnvpro"
+        The method, by name or as an object of :mod:`sklearn_gn.solvers` with settings
+        of its own. All methods minimise the same objective from the same weights, with
+        the output layer that is optimal at first: for all rows, for the first batch, or
+        for 2048 rows if mini-batches are used.
+
+        - "gnvpro" (:class:`~sklearn_gn.solvers.GNvpro`): Gauss-Newton variable
+          projection.
+        - "lbfgs_vpro" (:class:`~sklearn_gn.solvers.LBFGSvpro`): L-BFGS on the reduced
+          objective.
+        - "gn" (:class:`~sklearn_gn.solvers.FullGN`): Gauss-Newton in all weights, in a
+          Krylov space.
+        - "adam", "sgd" (:class:`~sklearn_gn.solvers.Adam`,
+          :class:`~sklearn_gn.solvers.SGD`): first-order methods on mini-batches.
+
+    alpha : float or tuple (hidden, output), default=(0.01, 0.0001)
+        Penalties of the hidden layers and of the output layer, in scaled units; a
+        number stands for both. The output penalty may be "gcv": it is then chosen in
+        every iteration by generalised cross-validation. The default is for measured
+        data; for simulations without noise take 1e-8 or so.
+
+    damping : float or None, default=None
+        Shift added to the Gauss-Newton matrix of a step, never part of the objective.
+        If None, the trust region sets it. With a number, a step is halved
+        until the loss falls.
+
+    rank : int or None, default=None
+        Dimension of the Krylov space in which the Gauss-Newton system is solved. If
+        None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
+        dimensions otherwise. Larger values cost more products with the matrix per step.
+
+    scale : bool, default=True
+        Whether to bring features to mean 0 and variance 1, and targets to mean 0 and a
+        common size, during the fit.
+
+    max_iter : int, default=100
+        Largest number of iterations, shared by the levels of the network. For
+        mini-batch methods, the number of epochs.
+
+    tol : float, default=0.001
+        The fit stops when the loss has not fallen by more than ``tol`` times its size
+        in three successive iterations; with batches, in a whole pass over the rows;
+        with mini-batches, when it has not fallen that much below its lowest value in
+        ten successive epochs. If 0, this test is disabled.
+
+    max_time : float or None, default=None
+        Number of seconds after which the fit stops, compilation included. If None,
+        there is no limit.
+
+    early_stopping : bool, default=False
+        Whether to stop when the loss on validation data no longer falls, and to
+        return the iterate for which it is lowest. The data are ``X_val`` and ``y_val``
+        of ``fit``, or else a random part of the training data.
+
+    validation_fraction : float, default=0.1
+        Fraction of the rows set aside if ``early_stopping`` is True and no ``X_val`` is
+        given.
+
+    n_iter_no_change : int, default=10
+        Number of iterations without improvement after which ``early_stopping`` stops
+        the fit. With batches, only iterations that evaluate all rows count.
+
+    warm_start : bool, default=False
+        Whether to start from the network of the previous fit.
+
+    dtype : {"float64", "float32"}, default="float64"
+        Precision of the fit.
+
+    device : str or None, default=None
+        Where to compute: "cpu", "gpu", or None for JAX's default. A fitted model
+        predicts on the device of its fit, or on the default one if the machine has no
+        such device.
+
+    verbose : int, default=0
+        If 1, print a line per second; if 2, one per iteration.
+
+    random_state : int, RandomState instance or None, default=None
+        Seed of weights, batches and validation split. The draws depend on the weighted
+        data set, not on the order or the multiplicity of its rows.
+
+    Attributes
+    ----------
+    coefs_ : list of ndarray
+        Weights of the hidden layers, for scaled features.
+
+    intercepts_ : list of ndarray
+        Biases of the hidden layers.
+
+    output_coef_ : ndarray of shape (n_targets, n_features_out)
+        Weights of the output layer, in units of y.
+
+    output_intercept_ : ndarray of shape (n_targets,)
+        Constants of the output layer, in units of y.
+
+    alpha_ : tuple of float
+        Penalties of the hidden layers and of the output layer, chosen at the end if
+        "gcv".
+
+    gram_spectrum_ : ndarray
+        Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
+        descending order; Ritz values if it was not formed. Empty for "lbfgs_vpro" and
+        the mini-batch methods.
+
+    n_work_units_ : float
+        Number of passes over all rows, forward or backward. A product with the Jacobian
+        or its transpose counts as one.
+
+    convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
+        One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
+        ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
+        ``inner_iterations``, ``work_units`` so far, ``level``, and ``judged``: False
+        where ``loss`` and ``val_loss`` are those of an earlier row. A column that means
+        nothing to the solver is NaN.
+
+    loss_ : float
+        Objective of the returned network, in the units of y.
+
+    n_iter_ : int
+        Number of iterations of this fit.
+
+    converged_ : bool
+        Whether the fit ended by ``tol``, or with the loss at rounding level.
+
+    stop_reason_ : str
+        "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
+        "interrupted", "line_search" or "non_finite".
+
+    n_features_in_ : int
+        Number of features.
+
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if all of them are strings.
+
+    See Also
+    --------
+    ShallowReLURegressor : One layer, with breakpoints that can be read.
+
+    Notes
+    -----
+    If the fit is poor: for data without noise, lower both penalties to 1e-8, and
+    ``tol``; for noisy data, raise the first one, or set ``early_stopping=True``. The
+    user guide, :doc:`/user_guide/varpro`, has more.
+
+    References
+    ----------
+    .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
+       (Var)Pro: efficient training of neural networks with variable projection", SIAM
+       Journal on Mathematics of Data Science 3 (2021).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_gn import VarProNetRegressor
+    >>> X = np.random.RandomState(0).uniform(-1, 1, (200, 2))
+    >>> y = np.sin(3 * X[:, 0]) * X[:, 1]
+    >>> model = VarProNetRegressor(hidden_layer_sizes=(10,), alpha=1e-6, random_state=0)
+    >>> model.fit(X[:150], y[:150]).score(X[150:], y[150:]) > 0.999
+    True
+    """
+
+    _short_forms = NETWORK_REGRESSOR_SOLVERS
+    _loss = "squared"
+    _cross_validates = True
+
+    def __init__(
+        self,
+        network="mlp",
+        hidden_layer_sizes=(64, 64),
+        *,
+        activation="tanh",
+        solver="gnvpro",
+        alpha=(1e-2, 1e-4),
+        damping=None,
+        rank=None,
+        scale=True,
+        max_iter=100,
+        tol=1e-3,
+        max_time=None,
+        early_stopping=False,
+        validation_fraction=0.1,
+        n_iter_no_change=10,
+        warm_start=False,
+        dtype="float64",
+        device=None,
+        verbose=0,
+        random_state=None,
+    ):
+        super().__init__(
+            network,
+            hidden_layer_sizes,
+            activation=activation,
+            solver=solver,
+            alpha=alpha,
+            damping=damping,
+            rank=rank,
+            scale=scale,
+            max_iter=max_iter,
+            tol=tol,
+            max_time=max_time,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            warm_start=warm_start,
+            dtype=dtype,
+            device=device,
+            verbose=verbose,
+            random_state=random_state,
+        )
+
+    @unchanged_on_failure
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+        """Fit the network to the data.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples.
+
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Target values.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative weights; if None, all are 1. Cross-validation and standard
+            deviations count rows by them: a row of weight 2 is a row given twice.
+
+        X_val : array-like of shape (n_val_samples, n_features), default=None
+            Validation samples. Their loss goes to ``convergence_log_["val_loss"]``, and
+            is what ``early_stopping`` watches.
+
+        y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
+                default=None
+            Validation targets.
+
+        Returns
+        -------
+        self : VarProNetRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of its range, if the data hold NaN or infinity or do
+            not fit together, or if all weights are zero.
+        """
+        solver = self._solver_object()
+        X, y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
+        )
+        weight = check_sample_weight(sample_weight, X)
+        n_targets = 1 if y.ndim == 1 else y.shape[1]
+        validation = self._check_validation_data(X_val, y_val, n_targets)
+        if validation is not None:
+            X_val, y_val = validation
+            validation = X_val, y_val, np.full(len(X_val), 1 / len(X_val))
+        metadata = None if sample_weight is None else {"sample_weight": weight}
+        data = {"X": X, "y": y, "metadata": metadata}
+        self._single_target = y.ndim == 1
+        rng = check_random_state(self.random_state)
+        n_samples = float(np.sum(weight)) if np.isfinite(np.sum(weight)) else len(X)
+        y = y.reshape(len(y), -1).astype(np.float64)
+        kept, weight = canonical_rows(X, y, weight)
+        X, y = X[kept], y[kept]
+        if self.early_stopping and validation is None:
+            (X, y, weight), validation = self._split_rows((X, y), weight, rng)
+            n_samples *= 1 - self.validation_fraction
+        self._fit(
+            X,
+            y,
+            weight,
+            n_samples=n_samples,
+            validation=validation,
+            solver=solver,
+            data=data,
+            rng=rng,
+        )
+        return self
+
+    def _scaled_part(self, y):
+        return y
+
+    def _scaled_targets(self, y, scaling):
+        return (y - scaling.y_center) / scaling.y_scale
+
+    def _output_center(self, scaling):
+        return scaling.y_center
+
+    def _n_values(self, rows):
+        return rows.y.shape[1]
+
+    def _prediction_attributes(self):
+        return {"_single_target": self._single_target}
+
+    def _validation_loss(self, validation, scaling, model):
+        if validation is None:
+            return None
+        X, y, weight = validation
+        x, t = scaling.x(X), self._scaled_targets(y, scaling)
+
+        def loss(net):
+            values = self._in_batches(lambda x: predict_values(model, net, x), x)
+            return 0.5 * float(weight @ np.sum((values - t) ** 2, axis=1))
+
+        return loss
+
+    def _set_fitted(self, run, rows, settings, scaling):
+        super()._set_fitted(run, rows, settings, scaling)
+        penalties = Penalties(*(self._cast(a) for a in self.alpha_))
+        self._error_bars = ErrorBars(
+            settings.model, run.best_net, rows, penalties, float(settings.n_samples)
+        )
+
+    def predict(self, X, return_std=False):
+        """Predict targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        return_std : bool, default=False
+            Whether to return standard deviations of the predicted means too. They come
+            from the Gauss-Newton matrix: of all weights in a small network, of the
+            output layer alone in one of more than 1200. It is computed, and the
+            training data are given up, when they are asked for the first time.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Predicted values.
+
+        std : ndarray of the same shape
+            Their standard deviations, without the noise of single targets. Only if
+            ``return_std`` is True.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        *_, scaling = self._fitted
+        y = self._values(X) * scaling.y_scale + scaling.y_center
+        y = y[:, 0] if self._single_target else y
+        if not return_std:
+            return y
+        bars = self._error_bars
+        variance = self._in_batches(bars.variances, scaling.x(X), bars.batch_rows)
+        std = np.sqrt(variance) * bars.noise * scaling.y_scale
+        return y, std[:, 0] if self._single_target else std

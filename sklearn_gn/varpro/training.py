@@ -1,0 +1,231 @@
+"""What the solvers of networks share: settings, state, levels, the loss on all rows."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sklearn_gn.core.solver import Report
+from sklearn_gn.varpro import batches
+from sklearn_gn.varpro.inner import cross_validated_penalty, with_optimal_output
+from sklearn_gn.varpro.problem import Model, Net, Penalties, objective
+
+PATIENCE = 3  # iterations with hardly any decrease after which a level ends
+EVALUATED_EVERY = 20  # work units on batches after which all rows are evaluated
+
+
+class Settings(NamedTuple):
+    """The settings of a fit: what a solver is given besides the rows."""
+
+    model: Model
+    solver: Any  # solver object of the estimator, with what only this solver needs
+    penalties: Penalties
+    damping: np.ndarray | None  # shift of the Gauss-Newton matrix; None: trust region
+    rank: int | None  # dimension of the Krylov space; None: the solver decides
+    tol: np.ndarray
+    max_iter: int
+    n_rows: int  # that have weight
+    n_samples: np.ndarray  # sum of the sample weights as they were given
+    seed: np.int32
+
+    @property
+    def cross_validated(self):
+        """Whether the output penalty is chosen by generalised cross-validation."""
+        return self.penalties.output is None
+
+    @property
+    def dtype(self):
+        """Precision of the fit."""
+        return self.tol.dtype
+
+
+class TrainingState(NamedTuple):
+    """Network, loss, trust region, and the place in the schedule."""
+
+    net: Net
+    loss: float
+    radius: float = math.nan
+    n_stalled: int = 0
+    lowest: float = math.inf  # loss of the level, for methods whose loss may rise
+    level: int = 0
+    iteration: int = 0
+    work: float = 0.0
+    work_at_evaluation: float = 0.0  # of all rows, the last one
+    iteration_at_evaluation: int = 0
+    spectrum: np.ndarray | None = None
+    memory: Any = None  # what an optimiser carries from step to step
+
+
+def prepare(rows, settings):
+    """Put the rows on the device."""
+    del settings
+    return jax.device_put(rows)
+
+
+def init(rows, net, settings):
+    """Return the start; its output layer is optimal for all rows or the first batch."""
+    return init_from(batches.batch_size(settings), rows, net, settings)
+
+
+def init_from(size, rows, net, settings):
+    """Return the start; its output layer is optimal for ``size`` rows, None for all."""
+    net, model = jax.device_put(net), settings.model
+    if not jax.tree.leaves(net.theta):  # then it is the solution
+        size = None
+    batch, share = batches.draw_batch(rows, size, 0, settings)
+    penalties = current_penalties(net.theta, batch, settings, share)
+    started, loss = with_optimal_output(model, net, batch, penalties)
+    work = share
+    if batch is not rows:  # all of them may prefer that of a former fit
+        given, loss = (objective(model, n, rows, penalties) for n in (net, started))
+        net, loss = (started, loss) if loss < given else (net, given)
+        work = share + 2
+    else:
+        net = started
+    level_of = getattr(model.network, "level_of", None)
+    level = 0 if level_of is None else level_of(net.theta)
+    return TrainingState(net, float(loss), work=work, level=level)
+
+
+def current_penalties(theta, rows, settings, share=1.0):
+    """Return the penalties, the output penalty as a share of all rows suggests it.
+
+    ``rows`` are that share. The suggestion is that of generalised cross-validation, if
+    it is asked for.
+    """
+    penalties = settings.penalties
+    if not settings.cross_validated:
+        return penalties
+    n_samples = (settings.n_samples * share).astype(settings.dtype)
+    chosen = cross_validated_penalty(settings.model, theta, rows, n_samples)
+    return penalties._replace(output=chosen)
+
+
+def patience_of(settings, state):
+    """Return the number of iterations without a lower loss after which a level ends.
+
+    With batches it is a sweep at least, in which all rows are evaluated a few times.
+    """
+    count = batches.n_batches(settings)
+    if count == 1:
+        return PATIENCE
+    between = EVALUATED_EVERY * state.iteration / max(1.0, state.work)
+    return max(count * settings.solver.iterations_per_batch, PATIENCE * between)
+
+
+def evaluate_when_due(rows, before, state, report, settings, *, evaluate=None):
+    """Return state and report of an iteration on a batch, with the loss on all rows.
+
+    Losses of different batches cannot be compared, and a batch that is fitted does not
+    end the fit; a sweep without a lower loss on all rows does. All rows are evaluated
+    when the work has grown by a quarter, later after every ``EVALUATED_EVERY`` units,
+    and before a finer level. In between the last loss stands.
+
+    Parameters
+    ----------
+    rows : Rows
+    before : TrainingState
+        That before the iteration.
+    state : TrainingState
+    report : Report
+    settings : Settings
+    evaluate : callable, default=None
+        What makes the network of all rows; if None, :func:`evaluate_last`.
+    """
+    evaluate = evaluate or evaluate_last
+    finite = math.isfinite(state.loss)
+    state = state._replace(loss=before.loss, n_stalled=before.n_stalled)
+    last = before.work_at_evaluation
+    due = state.work - last >= min(EVALUATED_EVERY, last / 4)
+    due = due or level_ends(state, settings, patience_of(settings, state))
+    if finite and not due:
+        extra = {**log_columns(state), "judged": False}
+        return state, report._replace(loss=before.loss, stop=None, extra=extra)
+    net, loss = evaluate(rows, state, settings)
+    tol = float(settings.tol)
+    fell = loss < (1 - tol) * before.lowest or tol == 0
+    since = state.iteration - before.iteration_at_evaluation
+    n_stalled = 0 if fell else before.n_stalled + since
+    tired = n_stalled >= patience_of(settings, state) and on_last_level(state, settings)
+    stop = "tol" if tired else None
+    stop = stop if math.isfinite(loss) else "non_finite"
+    work = state.work + 1
+    state = state._replace(
+        net=net,
+        loss=loss,
+        lowest=min(loss, before.lowest),
+        n_stalled=n_stalled,
+        work=work,
+        work_at_evaluation=work,
+        iteration_at_evaluation=state.iteration,
+    )
+    return state, report._replace(loss=loss, stop=stop, extra=log_columns(state))
+
+
+def evaluate_last(rows, state, settings, *, optimal=with_optimal_output):
+    """Return the network with the output layer for all rows, and its loss.
+
+    ``optimal(model, net, rows, penalties)`` returns both. None if they are known.
+    """
+    if batches.batch_size(settings) is None or state.work_at_evaluation == state.work:
+        return None
+    penalties = current_penalties(state.net.theta, rows, settings)
+    net, loss = optimal(settings.model, state.net, rows, penalties)
+    return net, float(loss)
+
+
+def n_levels(settings):
+    """Return the number of levels of the network, 1 if it defines none."""
+    return getattr(settings.model.network, "n_levels", 1)
+
+
+def on_last_level(state, settings):
+    """Whether no finer network follows."""
+    return state.level + 1 >= n_levels(settings)
+
+
+def level_ends(state, settings, patience):
+    """Whether the next iteration belongs to a finer level."""
+    if on_last_level(state, settings):
+        return False
+    share = -(-settings.max_iter // n_levels(settings))
+    return state.n_stalled >= patience or state.iteration >= share * (state.level + 1)
+
+
+def enter_level(state, settings, patience=None):
+    """Return the state, on a finer network where a level ends, and whether it does.
+
+    ``patience`` is the number of iterations without a lower loss after which a level
+    ends; if None, :func:`patience_of` says.
+    """
+    patience = patience_of(settings, state) if patience is None else patience
+    ends = level_ends(state, settings, patience)
+    return (_refined(state, settings) if ends else state), ends
+
+
+def _refined(state, settings):
+    """Return the state with a finer network of the same function, nearly."""
+    theta = settings.model.network.refine(jax.tree.map(np.asarray, state.net.theta))
+    net = Net(jax.device_put(theta), state.net.output)
+    return state._replace(
+        net=net,
+        level=state.level + 1,
+        n_stalled=0,
+        lowest=math.inf,
+        radius=math.nan,
+        memory=None,
+    )
+
+
+def nothing_to_train(state):
+    """Return state and report if W is all there is: the start is the solution."""
+    report = Report(
+        loss=state.loss, grad_norm=0.0, stop="tol", extra=log_columns(state)
+    )
+    return state, report
+
+
+def log_columns(state):
+    """Return further columns of the log."""
+    return {"work_units": state.work, "level": state.level, "judged": True}

@@ -1,0 +1,44 @@
+"""What the classifiers share: labels and class weights."""
+
+import numpy as np
+import pytest
+
+from sklearn_gn import FGNSoftmaxHead, VarProNetClassifier
+
+CLASSIFIERS = [FGNSoftmaxHead, VarProNetClassifier]
+
+
+def small():
+    y = np.arange(30) % 3
+    return np.random.RandomState(0).randn(30, 4) + y[:, None], y
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+@pytest.mark.parametrize("factor", [-1, -1e-300, np.nan, np.inf, None, "2"])
+def test_class_weights_that_are_no_weights_are_refused(classifier, factor):
+    X, y = small()
+    model = classifier(class_weight={0: 1.0, 1: factor})
+    with pytest.raises(ValueError, match=rf"class_weight .* class 1 has {factor!r}\."):
+        model.fit(X, y)
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+@pytest.mark.parametrize(
+    ("class_weight", "sample_weight"),
+    [({0: 0, 1: 0, 2: 0}, 1.0), ({0: 1e200}, 1e200)],
+    ids=["zero", "overflow"],
+)
+def test_weights_that_leave_the_range_name_class_weight(
+    classifier, class_weight, sample_weight
+):
+    X, y = small()
+    model = classifier(class_weight=class_weight)
+    with np.errstate(over="ignore"), pytest.raises(ValueError, match="class_weight="):
+        model.fit(X, y, sample_weight=np.full(len(y), sample_weight))
+
+
+def test_a_class_weight_of_zero_takes_the_rows_out():
+    X, y = small()
+    model = FGNSoftmaxHead(class_weight={2: 0}, alpha=0.1, random_state=0).fit(X, y)
+    assert model.classes_.tolist() == [0, 1, 2]
+    assert (model.predict(X) != 2).all()

@@ -1,0 +1,20 @@
+"""Canonical order of weighted rows."""
+
+import numpy as np
+
+from sklearn_gn.core.data import canonical_rows
+
+
+def test_canonical_rows_merge_sort_and_drop():
+    X = np.array([[2.0], [1.0], [2.0], [1.0], [3.0]])
+    y = np.array([[0.0], [5.0], [0.0], [4.0], [9.0]])
+    rows, weight = canonical_rows(X, y, np.array([1.0, 1.0, 2.0, 4.0, 0.0]))
+    np.testing.assert_array_equal(X[rows], [[1.0], [1.0], [2.0]])
+    np.testing.assert_array_equal(y[rows], [[4.0], [5.0], [0.0]])
+    np.testing.assert_array_equal(weight, np.array([4, 1, 3]) / 8)
+
+
+def test_canonical_rows_stand_weights_near_the_largest_float():
+    X = np.arange(3.0)[:, None]
+    *_, weight = canonical_rows(X, X, np.full(3, 1.7e308))
+    np.testing.assert_allclose(weight, 1 / 3)

@@ -1,0 +1,48 @@
+"""Krylov methods against dense algebra."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def test_conjugate_gradients_solve_and_count():
+    rng = np.random.RandomState(0)
+    a = rng.randn(6, 6)
+    matrix = jnp.asarray(a @ a.T + np.eye(6))
+    right = jnp.asarray(rng.randn(6))
+    expected = np.linalg.solve(matrix, right)
+    x, count, residual = conjugate_gradient(
+        lambda v: matrix @ v, right, tol=jnp.float64(1e-13), max_iter=50
+    )
+    np.testing.assert_allclose(x, expected, rtol=1e-10)
+    assert float(residual) <= 1e-13
+    inverse = jnp.asarray(np.linalg.inv(matrix))
+    _, one, _ = conjugate_gradient(
+        lambda v: matrix @ v,
+        right,
+        precondition=lambda r: inverse @ r,
+        tol=jnp.float64(1e-10),
+        max_iter=50,
+    )
+    assert int(one) == 1
+    _, none, _ = conjugate_gradient(
+        lambda v: matrix @ v,
+        right,
+        start=jnp.asarray(expected),
+        tol=jnp.float64(1e-10),
+        max_iter=50,
+    )
+    assert int(none) == 0 < int(count) <= 8
+
+
+def test_conjugate_gradients_of_nothing_is_nothing():
+    x, count, residual = conjugate_gradient(
+        lambda v: v, jnp.zeros(3), tol=jnp.float64(1e-3), max_iter=5
+    )
+    assert (np.asarray(x) == 0).all()
+    assert int(count) == 0
+    assert float(residual) == 0

@@ -1,0 +1,94 @@
+"""The Newton step in whitened coordinates, against dense algebra."""
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from sklearn_gn.softmax_head import head, newton, whitening
+from sklearn_gn.solvers import FGNNewton
+
+N_ROWS, N_FEATURES, ALPHA = 64, 5, 0.05
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def problem(n_classes, **changes):
+    rng = np.random.RandomState(0)
+    m = 1 if n_classes == 2 else n_classes
+    x = rng.randn(N_ROWS, N_FEATURES) @ rng.randn(N_FEATURES, N_FEATURES)
+    weight = 0.5 + rng.rand(N_ROWS)
+    x = x - weight @ x / weight.sum()
+    rows = head.BatchedRows(
+        x,
+        rng.randint(n_classes, size=N_ROWS).astype(np.int32),
+        weight,
+        np.int32(N_ROWS),
+        np.int32(1),
+    )
+    options = head.HeadOptions(
+        alpha=np.float64(ALPHA),
+        damping=None,
+        rank=None,
+        intercept=np.float64(1),
+        tol=np.float64(0),
+        batch_size=N_ROWS,
+        seed=np.int32(0),
+        solver=FGNNewton(),
+    )
+    net = head.AffineHead(0.3 * rng.randn(N_FEATURES, m), rng.randn(m))
+    return rows, options._replace(**changes), net
+
+
+def dense_direction(rows, net, damping):
+    """``-(H + damping I)^-1 gradient`` from the whole Hessian."""
+    m = len(net.bias)
+    h = np.concatenate([rows.x, np.ones((N_ROWS, 1))], axis=1)
+    logits = rows.x @ net.weight + net.bias
+    logits = logits if m > 1 else np.concatenate([0 * logits, logits], axis=1)
+    p = softmax(logits, axis=1)
+    share = rows.weight / rows.weight.sum()
+    covariance = p[:, :, None] * np.eye(p.shape[1]) - p[:, :, None] * p[:, None, :]
+    hessian = np.einsum(
+        "n,ni,nj,nab->iajb", share, h, h, covariance[:, -m:, -m:]
+    ).reshape(h.shape[1] * m, -1)
+    shift = np.full((h.shape[1], m), damping)
+    shift[:-1] += ALPHA
+    error = (p - np.eye(p.shape[1])[rows.label])[:, -m:]
+    gradient = h.T @ (share[:, None] * error)
+    gradient[:-1] += ALPHA * net.weight
+    solved = -np.linalg.solve(hessian + np.diag(shift.ravel()), gradient.ravel())
+    return solved.reshape(h.shape[1], m)
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("damping", [0.01, 1.0])
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_damping_is_the_shift_of_the_hessian(n_classes, damping, blocks, monkeypatch):
+    monkeypatch.setattr(newton, "_FORCING", 1e-6)
+    newton.whitened_newton_direction.clear_cache()
+    rows, options, net = problem(n_classes, damping=damping)
+    data = whitening.whitened_rows(rows, options)._replace(memo=None)
+    settings = newton.newton_settings(options)
+    gradient = head.objective(net, rows, options).gradient
+    inverses = newton.class_blocks(net, data, settings, 16) if blocks else None
+    direction, _, slope, count = newton.whitened_newton_direction(
+        net, gradient, data, inverses, settings
+    )
+    newton.whitened_newton_direction.clear_cache()
+    found = np.concatenate([direction.weight, direction.bias[None, :]])
+    expected = dense_direction(rows, net, damping)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+    assert float(slope) < 0
+    assert int(count) > 1
+
+
+@pytest.mark.parametrize("rank", [1, 3, 10**12])
+def test_rank_bounds_the_iterations_of_conjugate_gradients(rank):
+    rows, options, net = problem(4, rank=rank)
+    data = whitening.whitened_rows(rows, options)._replace(memo=None)
+    settings = newton.newton_settings(options)
+    gradient = head.objective(net, rows, options).gradient
+    *_, count = newton.whitened_newton_direction(net, gradient, data, None, settings)
+    assert int(count) <= rank
+    if rank == 1:
+        assert int(count) == 1
