@@ -188,7 +188,9 @@ class FitRun:
             return progress
         best, val_loss = progress.best, np.nan
         if extra.get("judged", True):
-            best, val_loss = self._compared(state.net, report.loss, best)
+            best, val_loss = self._compared(
+                state.net, _criterion(state, report.loss), best
+            )
             val_loss = val_loss * self.loss_scale
         elif progress.log:  # like the loss, that of the last one
             val_loss = progress.log[-1]["val_loss"]
@@ -211,7 +213,8 @@ class FitRun:
         """Return the solver's first state of a start, and the best network so far."""
         with self._scope():
             state = self.solver.init(self._data, self.starts[start], self.options)
-        best, _ = self._compared(state.net, float(state.loss), best, start)
+        loss = _criterion(state, float(state.loss))
+        best, _ = self._compared(state.net, loss, best, start)
         return state, best
 
     def _compared(self, net, loss, best, start=None):
@@ -455,3 +458,8 @@ def _level_of_the_user():
     ] in ("sklearn_gn", "sklearn"):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def _criterion(state, loss):
+    """What the best iterate is chosen by: the loss, unless losses do not compare."""
+    return getattr(state, "criterion", loss)

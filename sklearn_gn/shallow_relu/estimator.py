@@ -1,11 +1,10 @@
 """ShallowReLURegressor: piecewise-linear fits with free breaking hyperplanes."""
 
 import warnings
-from functools import partial
 from numbers import Integral, Real
-from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     MultiOutputMixin,
@@ -13,17 +12,14 @@ from sklearn.base import (
     TransformerMixin,
     _fit_context,
 )
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
+from sklearn_gn.core.data import check_sample_weight
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, SEGMENTED
-from sklearn_gn.shallow_relu.dense import DenseSizes
+from sklearn_gn.shallow_relu import evidence_fitted
+from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, EVIDENCE_GN, SEGMENTED
 from sklearn_gn.shallow_relu.fitted import (
     fitted_attributes,
     hidden_features,
@@ -31,30 +27,17 @@ from sklearn_gn.shallow_relu.fitted import (
     prediction_errors,
     validation_loss,
 )
-from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
-from sklearn_gn.shallow_relu.scaling import Scaling, total_weight, unit_sum
-from sklearn_gn.shallow_relu.segmented import SegmentedSizes
-from sklearn_gn.shallow_relu.size_selection import select_size
-from sklearn_gn.shallow_relu.starts import (
-    first_hyperplanes,
-    given_hyperplanes,
-    initial_network,
-    random_hyperplanes,
-    stack_networks,
-)
+from sklearn_gn.shallow_relu.setup import problem_of
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
 
-
-class _Problem(NamedTuple):
-    """What a solver is given, and what leads back to the user's units."""
-
-    solver: object
-    rows: Rows
-    options: FitOptions
-    starts: list
-    scaling: Scaling
-    validation: tuple | None
-    n_effective: float  # sum of the sample weights
+_NOT_OF_EVERY_FIT = (
+    "alpha_",
+    "breakpoint_std_",
+    "breakpoints_",
+    "log_evidence_",
+    "n_effective_parameters_",
+    "selection_path_",
+)
 
 
 class ShallowReLURegressor(
@@ -294,7 +277,7 @@ class ShallowReLURegressor(
         **GaussNewtonEstimator._parameter_constraints,
         "n_neurons": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "criterion": [StrOptions({"bic", "aic", "gcv"})],
-        "alpha": [Interval(Real, 0, None, closed="left")],
+        "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "damping": [Interval(Real, 0, None, closed="left"), None],
         "init": [
             StrOptions({"auto", "uniform", "horizontal", "vertical", "random"}),
@@ -305,9 +288,9 @@ class ShallowReLURegressor(
 
     def __init__(
         self,
-        n_neurons=20,
+        n_neurons="auto",
         *,
-        alpha=0.0,
+        alpha="auto",
         solver="vpgn",
         damping=None,
         rank=None,
@@ -386,7 +369,7 @@ class ShallowReLURegressor(
         validation = self._check_validation_data(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
-        problem = self._problem(X, y, weight, validation)
+        problem = problem_of(self, self._solver_object(), X, y, weight, validation)
         run = FitRun(
             self,
             problem.solver,
@@ -398,7 +381,7 @@ class ShallowReLURegressor(
         )
         self._run(
             run,
-            max_steps=self.n_init * (self.max_iter + int(problem.options.relocations)),
+            max_steps=self.n_init * (self.max_iter + problem.n_rounds),
             data=data,
             attributes=lambda net: {
                 "_network": (net, problem.scaling),
@@ -444,8 +427,40 @@ class ShallowReLURegressor(
         std = self._deviation(X)
         return (y[:, 0], std[:, 0]) if self._single_target else (y, std)
 
+    def predict_interval(self, X, level=0.95):
+        """Return intervals in which new observations lie with a given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        level : float, default=0.95
+            Probability, between 0 and 1.
+
+        Returns
+        -------
+        lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
+            Prediction minus and plus a quantile of the normal distribution times the
+            standard deviation of an observation: that of the noise, ``noise_std_``,
+            and the standard error of the mean together.
+
+        Raises
+        ------
+        ValueError
+            If ``level`` is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+        y, std = self.predict(X, return_std=True)
+        width = ndtri((1 + level) / 2) * np.hypot(std, self.noise_std_)
+        return y - width, y + width
+
     def _deviation(self, X):
         net, scaling = self._network
+        if isinstance(self._posterior, evidence_fitted.EvidencePosterior):
+            std = evidence_fitted.prediction_errors(self._posterior, scaling.x(X))
+            return std * scaling.y_scale
         freedom = self._posterior.degrees_of_freedom
         if freedom <= 0:
             n_rows, q = self._posterior.n_effective, net.coef.shape[1]
@@ -491,110 +506,33 @@ class ShallowReLURegressor(
         self._single_target = y.ndim == 1
         return X, y, check_sample_weight(sample_weight, X)
 
-    def _problem(self, X, y, weight, validation):
-        """What a solver is given, in its units."""
-        solver = self._find_solver(X.shape[1])
-        n_effective = total_weight(weight)
-        # Weights of a quadrature rule are no counts: a size is chosen for its rows.
-        n_observations = max(n_effective, np.count_nonzero(weight))
-        rng = check_random_state(self.random_state)
-        y = y.reshape(len(y), -1).astype(np.float64)
-        if solver is SEGMENTED and not self.early_stopping:
-            kept = slice(None) if weight.min() > 0 else weight > 0
-            # It sorts and merges the rows itself.
-            X, y, weight = X[kept], y[kept], unit_sum(weight[kept])
-        else:
-            kept, weight = canonical_rows(X, y, weight)
-            X, y = X[kept], y[kept]
-        if self.early_stopping and validation is None:
-            X, y, weight, validation = self._split(X, y, weight, rng)
-            n_effective *= 1 - self.validation_fraction
-            n_observations *= 1 - self.validation_fraction
-        scaling = Scaling.of(X, y, weight)
-        z, t = scaling.x(X), scaling.y(y)
-        rows = Rows(z, t, weight)
-        if solver is not SEGMENTED:  # which pads them itself
-            size = backend.row_bucket(len(z))
-            rows = Rows(*(self._cast(backend.pad_rows(a, size)) for a in rows))
-        first = None
-        if hasattr(self, "selection_path_"):
-            del self.selection_path_
-        if self.n_neurons == "auto":
-            first = self._given_hyperplanes(None, scaling)
-            first = self._select_size(rows, solver, scaling, n_observations, first, rng)
-        starts = self._initial_networks(z, t, weight, scaling, solver, rng, first)
-        options = fit_options(self, self._solver_object(), rng)
-        return _Problem(solver, rows, options, starts, scaling, validation, n_effective)
-
-    def _find_solver(self, n_features):
-        """The solver; with one feature the joint step has an engine of its own."""
-        solver = self._solver_object().algorithm(ALGORITHMS)
-        plain = self.alpha == 0 and self.damping is None and self.rank is None
-        plain = plain and self.dtype == "float64" and n_features == 1
-        return SEGMENTED if plain and solver is ALGORITHMS["vpgn"] else solver
-
-    def _split(self, X, y, weight, rng):
-        """Set a random part of the distinct rows aside for validation."""
-        train, val = validation_split(len(X), self.validation_fraction, rng)
-        train, val = np.sort(train), np.sort(val)
-        weight_val = weight[val] / weight[val].sum()
-        weight_train = weight[train] / weight[train].sum()
-        return X[train], y[train], weight_train, (X[val], y[val], weight_val)
-
-    def _select_size(self, rows, solver, scaling, n_observations, first, rng):
-        """Hyperplanes of the best size by ``criterion``, and the path to it."""
-        kind = SegmentedSizes if solver is SEGMENTED else DenseSizes
-        mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
-        with backend.scope(self.dtype, self.device):
-            options = fit_options(self, self._solver_object(), rng)
-            sizes = kind(rows, options, first)
-            hyperplanes, path = select_size(
-                sizes, self.criterion, n_observations * rows.y.shape[1], mean_square / 2
-            )
-        path["loss"] = path["loss"] * scaling.loss_scale
-        self.selection_path_ = path
-        return hyperplanes
-
-    def _initial_networks(self, z, t, weight, scaling, solver, rng, first):
-        """Initial networks in scaled units, with room for spare neurons."""
-        relocations = solver_setting(self._solver_object(), "relocations")
-        n_spare = solver.n_spare if relocations else 0
-        n = self.n_neurons if first is None else len(first)
-        draw = partial(random_hyperplanes, z, np.cumsum(weight))
-        if first is None:
-            given = self._given_hyperplanes(n, scaling)
-            first = first_hyperplanes(self.init, given, n, z, partial(draw, rng=rng))
-        others = [draw(n, rng) for _ in range(1, self.n_init)]
-        networks = [
-            initial_network(hyperplanes, n_spare, t.shape[1], self.dtype)
-            for hyperplanes in (first, *others)
-        ]
-        return [stack_networks(networks)] if solver.side_by_side else networks
-
-    def _given_hyperplanes(self, n, scaling):
-        """Those of the previous fit or of ``init``, in scaled units; None without."""
-        warm = self.warm_start and hasattr(self, "_network")
-        previous = self.hyperplanes_ if warm else None
-        return given_hyperplanes(self.init, previous, n, scaling)
-
     # -- after the run ----------------------------------------------------------------
 
     def _set_fitted(self, net, problem, data):
         """Fitted attributes of a network; ``data`` is what the solver prepared."""
-        segmented = problem.solver is SEGMENTED
-        attributes = fitted_attributes(
-            net,
-            data.rows if segmented else problem.rows,
-            problem.scaling,
-            problem.options,
-            n_effective=problem.n_effective,
-            device=self.device,
-        )
+        if problem.solver is EVIDENCE_GN:
+            attributes = evidence_fitted.fitted_attributes(
+                net, problem.rows, problem.scaling, problem.n_observations
+            )
+        else:
+            segmented = problem.solver is SEGMENTED
+            attributes = fitted_attributes(
+                net,
+                data.rows if segmented else problem.rows,
+                problem.scaling,
+                problem.options,
+                n_effective=problem.n_effective,
+                device=self.device,
+            )
         if self._single_target:
             attributes["coef_"] = attributes["coef_"][0]
             attributes["intercept_"] = float(attributes["intercept_"][0])
-        for name in ("breakpoints_", "breakpoint_std_"):  # of a fit of one feature
+            attributes["linear_coef_"] = attributes["linear_coef_"][0]
+            attributes["noise_std_"] = float(np.ravel(attributes["noise_std_"])[0])
+        for name in _NOT_OF_EVERY_FIT:
             if hasattr(self, name):
                 delattr(self, name)
+        if problem.selection_path is not None:
+            self.selection_path_ = problem.selection_path
         for name, value in attributes.items():
             setattr(self, name, value)

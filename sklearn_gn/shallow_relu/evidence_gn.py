@@ -34,7 +34,6 @@ from scipy.linalg import cho_factor, cho_solve
 
 from sklearn_gn.core import evidence
 from sklearn_gn.core.solver import Algorithm, Report
-from sklearn_gn.shallow_relu.network import ShallowReLU
 
 _BLOCK_ROWS = 2048  # whose products stay in the processor's cache
 _ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
@@ -45,6 +44,7 @@ _PATIENCE = 3  # iterations without it after which a fit ends
 _MAX_TRIALS = 20  # dampings that one iteration tries
 _START_COEF = 0.1  # standard deviation of the first coefficients
 _START_RIDGE = 1e-3  # of the first linear fit, in rows
+_FLAT = 1e-3  # predicted reduction of the energy that is none
 
 
 class Shape(NamedTuple):
@@ -95,28 +95,46 @@ class Sums(NamedTuple):
     error: float  # weighted sum of squares of the residuals
 
 
-class Posterior(NamedTuple):
-    """Covariance of the parameters of a fitted network, in scaled units."""
+class EvidenceOptions(NamedTuple):
+    """Settings of a run."""
 
-    shape: Shape
-    theta: np.ndarray  # (P,)
-    covariance: np.ndarray  # (P, P)  H^-1
-    noise: float  # variance of an observation
+    n_effective: float  # number of rows, counted by their weights
+    damping: float | None  # fixed shift of the Gauss-Newton matrix
+    rank: int | None  # most eigenvectors along which a step goes
+    tol: float  # rise of the log evidence, per row, that counts as progress
+    seed: int
+
+
+class RegularisedNetwork(NamedTuple):
+    """A network with a linear term, and the penalties at which it was found."""
+
+    hyperplanes: np.ndarray  # (n, 1 + d), rows (b, w) with |w| = 1
+    coef: np.ndarray  # (n, q)
+    intercept: np.ndarray  # (q,)
+    slope: np.ndarray  # (d, q)
+    alive: np.ndarray  # (n,) bool
+    theta: np.ndarray  # (P,)  the parameters, with the |w| of the penalties
+    alpha: np.ndarray  # (3 + d,)  precisions of the groups
+    beta: float  # precision of the noise
+    gamma: np.ndarray  # (3 + d,)  well-determined parameters of the groups
+    log_evidence: float
 
 
 class EvidenceState(NamedTuple):
-    """State of a run."""
+    """State of a run.
 
-    net: ShallowReLU
+    Losses at different penalties do not compare: the ``criterion`` chooses the best.
+    """
+
+    net: RegularisedNetwork
     loss: float
     theta: np.ndarray
-    alpha: np.ndarray  # precisions of the groups
-    beta: float  # precision of the noise
+    alpha: np.ndarray
+    beta: float
     sums: Sums  # at theta
     shift: float  # Levenberg-Marquardt damping, of the energy
-    log_evidence: float = -math.inf
-    gamma: np.ndarray | None = None
-    highest: float = -math.inf
+    criterion: float = math.inf  # minus the log evidence, per row
+    highest: float = -math.inf  # log evidence so far
     waited: int = 0
     iteration: int = 0
 
@@ -138,6 +156,18 @@ def jacobian_factor(theta, shape, x):
     active = np.ones((len(x), 1 + shape.n))
     active[:, 1:] = y @ hyperplanes.T > 0
     return (active[:, :, None] * y[:, None, :]).reshape(len(x), -1)
+
+
+def jacobian(theta, shape, x, target):
+    """Return the derivatives of one target in all parameters, of shape (m, P)."""
+    n, d, q = shape
+    _, coef, _ = shape.split(theta)
+    factor = jacobian_factor(theta, shape, x)
+    linear = factor @ linear_combinations(theta, shape)
+    of_target = np.zeros((len(x), 1 + d + n, q))
+    of_target[:, :, target] = linear
+    hidden = factor[:, 1 + d :] * np.repeat(coef[:, target], 1 + d)
+    return np.concatenate([of_target.reshape(len(x), -1), hidden], axis=1)
 
 
 def linear_combinations(theta, shape):
@@ -187,96 +217,101 @@ def _in_parameters(theta, shape, gram, slope, error):
 
 
 def init(rows, net, options):
-    """Start with the linear fit, and with small random coefficients of the neurons."""
+    """Start with the linear fit, and with small random coefficients of the neurons.
+
+    A network of a former fit is taken as it is, its penalties too.
+    """
     shape = Shape(len(net.hyperplanes), rows.x.shape[1], rows.y.shape[1])
-    rng = np.random.RandomState(int(options.seed))
-    tiny = np.finfo(np.float64).tiny
+    if isinstance(net, RegularisedNetwork):
+        theta, alpha, beta = net.theta, net.alpha, net.beta
+        sums = sums_over_rows(theta, shape, rows)
+    else:
+        square = float(rows.weight @ np.sum(rows.y**2, axis=1)) / shape.q
+        size = math.sqrt(square) if square > 0 else 1.0
+        theta = _first_parameters(rows, net, shape, size, options)
+        sums = sums_over_rows(theta, shape, rows)
+        alpha = np.ones(3 + shape.d)
+        alpha[:2] = 1 / size**2
+        beta = 1 / max(sums.error / shape.q, _EXACT)
+    gamma = np.zeros(len(alpha))
+    net = network_of(theta, shape, alpha, beta, gamma, -math.inf)
+    return EvidenceState(net, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
+
+
+def _first_parameters(rows, net, shape, size, options):
+    """The linear fit, small random coefficients, and the hyperplanes of a network."""
     y = np.concatenate([np.ones((len(rows.x), 1)), rows.x], axis=1)
     weighted = rows.weight[:, None] * y
     ridge = _START_RIDGE * np.eye(1 + shape.d) / options.n_effective
     linear = np.linalg.solve(y.T @ weighted + ridge, weighted.T @ rows.y)
-    size = math.sqrt(
-        max(float(rows.weight @ np.sum(rows.y**2, axis=1)) / shape.q, tiny)
-    )
-    given = np.any(net.coef != 0)
-    drawn = _START_COEF * size * rng.standard_normal((shape.n, shape.q))
-    coef = net.coef if given else drawn
-    theta = np.concatenate([linear.ravel(), coef.ravel(), net.hyperplanes.ravel()])
-    sums = sums_over_rows(theta, shape, rows)
-    alpha = np.ones(3 + shape.d)
-    alpha[:2] = 1 / size**2
-    return EvidenceState(
-        net=network_of(theta, shape, net),
-        loss=sums.error / 2,
-        theta=theta,
-        alpha=alpha,
-        beta=1 / max(sums.error / shape.q, _EXACT),
-        sums=sums,
-        shift=1.0,
-    )
+    rng = np.random.RandomState(options.seed)
+    coef = _START_COEF * size * rng.standard_normal((shape.n, shape.q))
+    return np.concatenate([linear.ravel(), coef.ravel(), net.hyperplanes.ravel()])
 
 
 def step(rows, state, options):
     """One accepted step at fixed penalties, then new penalties."""
     shape = Shape(len(state.net.hyperplanes), rows.x.shape[1], rows.y.shape[1])
-    before = state
     # 1. a step with the Gauss-Newton matrix at the present penalties
     found = accepted_step(rows, shape, state, options)
-    if found is None:
-        return state, _report(state, shape, options.n_effective, "line_search")
-    theta, used, shift, length, gain, trials = found
+    if found.theta is None:
+        # Where hardly any reduction was predicted, this is the minimum.
+        stop = "tol" if found.predicted < _FLAT else "line_search"
+        return state, _report(state, shape, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
-    sums = sums_over_rows(theta, shape, rows)
-    state = state._replace(
-        theta=theta, sums=sums, shift=shift, iteration=state.iteration + 1
-    )
+    sums = sums_over_rows(found.theta, shape, rows)
+    after = state._replace(theta=found.theta, sums=sums, shift=found.next_shift)
     # 3. the penalties that the evidence chooses there
-    state, report = updated(shape, state, options)
-    return state, report._replace(
-        step_size=length,
-        damping=used / (before.beta * options.n_effective),
-        gain_ratio=float(gain),
-        inner_iterations=trials,
+    after, report = updated(shape, after, options)
+    return after, report._replace(
+        step_size=found.length,
+        damping=found.shift / (state.beta * options.n_effective),
+        gain_ratio=found.gain_ratio,
+        inner_iterations=found.n_trials,
     )
+
+
+class Step(NamedTuple):
+    """A step that lowers the energy; without ``theta`` there is none."""
+
+    theta: np.ndarray | None
+    predicted: float  # reduction of the energy by the model
+    shift: float = math.nan  # damping of the step
+    next_shift: float = math.nan
+    length: float = 0.0
+    gain_ratio: float = math.nan
+    n_trials: int = 0
 
 
 def accepted_step(rows, shape, state, options):
-    """Return the first step that lowers the energy, or None.
-
-    Returns
-    -------
-    theta : ndarray of shape (P,)
-        The new parameters.
-    used, shift : float
-        Damping of this step, and that with which the next iteration begins.
-    length, gain : float
-        Length of the step, and actual over predicted reduction.
-    trials : int
-    """
+    """Return the first :class:`Step` that lowers the energy."""
     sums = state.sums
     precision = evidence.prior_precision(shape.groups(), state.alpha)
     scale = state.beta * options.n_effective
     down = scale * sums.slope - precision * state.theta
     matrix = scale * sums.gram + np.diag(precision)
-    solve = _solver(matrix, _ROUNDING * scale * np.trace(sums.gram), int(options.rank))
+    solve = _solver(matrix, _ROUNDING * scale * np.trace(sums.gram), options.rank)
     before = _energy(sums.error, state.theta, precision, scale)
     fixed = options.damping is not None
-    shift = scale * float(options.damping) if fixed else state.shift
-    share = 1.0
-    for trials in range(1, _MAX_TRIALS + 1):
+    shift, share = (scale * options.damping if fixed else state.shift), 1.0
+    first_predicted = None
+    for n_trials in range(1, _MAX_TRIALS + 1):
         move = solve(shift, down)
         if move is not None:
             move = share * move
+            predicted = float(move @ down - move @ (matrix @ move) / 2)
+            if first_predicted is None:
+                first_predicted = predicted
             theta = state.theta + move
             error = _error(theta, shape, rows)
             actual = before - _energy(error, theta, precision, scale)
             if actual > 0:
-                gain = actual / (move @ down - move @ (matrix @ move) / 2)
+                gain = actual / predicted
                 after = shift * max(1 / 3, 1 - (2 * gain - 1) ** 3)  # Nielsen's rule
                 length = float(np.linalg.norm(move))
-                return theta, shift, after, length, gain, trials
+                return Step(theta, predicted, shift, after, length, gain, n_trials)
         shift, share = (shift, share / 2) if fixed else (4 * shift, 1.0)
-    return None
+    return Step(None, math.inf if first_predicted is None else first_predicted)
 
 
 def _solver(matrix, floor, rank):
@@ -287,11 +322,11 @@ def _solver(matrix, floor, rank):
     matrix : ndarray of shape (P, P)
     floor : float
         Least shift, at rounding level.
-    rank : int
+    rank : int or None
         Most eigenvectors, those of the largest eigenvalues, along which a solution
-        goes.
+        goes; None for all.
     """
-    if rank < len(matrix):
+    if rank is not None and rank < len(matrix):
         values, vectors = np.linalg.eigh(matrix)
         values, vectors = values[-rank:], vectors[:, -rank:]
         return lambda shift, right: (
@@ -319,47 +354,58 @@ def updated(shape, state, options):
     precision = evidence.prior_precision(groups, state.alpha)
     energy = _energy(sums.error, state.theta, precision, state.beta * n_effective)
     value = float(evidence.log_evidence(found, energy, n_numbers, state.beta))
-    stop = None if math.isfinite(value) else "non_finite"
-    state = state._replace(log_evidence=value, gamma=found.gamma)
-    if state.iteration >= _FIRST_UPDATE and stop is None:
-        squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
-        square_error = n_effective * sums.error
-        beta = evidence.updated_beta(found, square_error, n_numbers, _EXACT)
-        state = state._replace(
-            alpha=evidence.updated_alpha(found, squares), beta=float(beta)
-        )
-        rose = value > state.highest + _RISE
-        waited = 0 if rose else state.waited + 1
-        state = state._replace(highest=max(value, state.highest), waited=waited)
-        if 1 / state.beta <= _EXACT:
-            stop = "rounding"
-        elif waited >= _PATIENCE:
-            stop = "tol"
-    net = network_of(state.theta, shape, state.net)
-    state = state._replace(net=net)
+    if not math.isfinite(value):
+        return state, _report(state, shape, n_effective, "non_finite")
+    # The network goes with the penalties at which it was found.
+    net = network_of(state.theta, shape, state.alpha, state.beta, found.gamma, value)
+    state = state._replace(
+        net=net, criterion=-value / n_effective, iteration=state.iteration + 1
+    )
+    if state.iteration < _FIRST_UPDATE:
+        report = _report(state, shape, n_effective, None)
+        return state._replace(loss=report.loss), report
+    squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
+    alpha = evidence.updated_alpha(found, squares)
+    beta = evidence.updated_beta(found, n_effective * sums.error, n_numbers, _EXACT)
+    rose = value > state.highest + max(_RISE, options.tol * n_effective)
+    waited = 0 if rose else state.waited + 1
+    stop = "tol" if waited >= _PATIENCE else None
+    stop = "rounding" if 1 / beta <= _EXACT else stop
     report = _report(state, shape, n_effective, stop)
-    return state._replace(loss=report.loss), report
+    return state._replace(
+        alpha=alpha,
+        beta=float(beta),
+        waited=waited,
+        highest=max(value, state.highest),
+        loss=report.loss,
+    ), report
 
 
 def curvature(sums, groups, alpha, beta, n_effective):
-    """Curvature of the evidence, of a matrix that is positive definite in rounding."""
-    gram = n_effective * sums.gram
-    gram = gram + _ROUNDING * np.trace(gram) * np.eye(len(gram))
+    """Return the curvature that the evidence takes."""
+    gram = regular_gram(sums, n_effective)
     return evidence.primal_curvature(gram, groups, alpha, beta)
 
 
+def regular_gram(sums, n_effective):
+    """J^T W J for weights that count rows, with a shift at rounding level."""
+    gram = n_effective * sums.gram
+    gram[np.diag_indices_from(gram)] += _ROUNDING * np.trace(gram)
+    return gram
+
+
 def _report(state, shape, n_effective, stop):
+    net = state.net
     precision = evidence.prior_precision(shape.groups(), state.alpha)
     scale = state.beta * n_effective
     down = state.sums.slope - precision * state.theta / scale
-    gamma = math.nan if state.gamma is None else float(np.sum(state.gamma)) + shape.q
     return Report(
         loss=_energy(state.sums.error, state.theta, precision, scale) / scale,
         grad_norm=float(np.linalg.norm(down)),
         stop=stop,
         extra={
-            "log_evidence": state.log_evidence,
-            "n_effective_parameters": gamma,
+            "log_evidence": net.log_evidence,
+            "n_effective_parameters": float(np.sum(net.gamma)) + shape.q,
             "noise_std": math.sqrt(1 / state.beta),
         },
     )
@@ -378,20 +424,25 @@ def _error(theta, shape, rows):
 # --- the network ---------------------------------------------------------------------
 
 
-def network_of(theta, shape, before):
-    """Return the network with ``|w_i| = 1``; neurons without direction are inactive."""
+def network_of(theta, shape, alpha, beta, gamma, value):
+    """Return the network with ``|w_i| = 1``; one without direction is a constant."""
     linear, coef, hyperplanes = shape.split(theta)
     norm = np.linalg.norm(hyperplanes[:, 1:], axis=1, keepdims=True)
     usable = norm > np.finfo(np.float64).tiny
-    unit = np.where(usable, hyperplanes / np.where(usable, norm, 1), before.hyperplanes)
-    # Without a direction it is a constant.
+    unit = hyperplanes / np.where(usable, norm, 1)
+    unit[~usable[:, 0], 1] = 1.0  # any direction: its coefficient is zero
     constant = np.where(usable[:, 0], 0, np.maximum(hyperplanes[:, 0], 0)) @ coef
-    return ShallowReLU(
+    return RegularisedNetwork(
         hyperplanes=unit,
         coef=np.where(usable, coef * norm, 0),
         intercept=linear[0] + constant,
-        alive=np.array(before.alive),
-        slope=linear[1:],
+        slope=linear[1:].copy(),
+        alive=np.ones(shape.n, dtype=bool),
+        theta=theta,
+        alpha=alpha,
+        beta=beta,
+        gamma=gamma,
+        log_evidence=value,
     )
 
 

@@ -20,6 +20,8 @@ def predict_scaled(net, z):
     for start in range(0, len(z), _BATCH_ROWS):
         rows = slice(start, start + _BATCH_ROWS)
         y[rows] = hidden_features(net.hyperplanes, z[rows]) @ net.coef + net.intercept
+        if hasattr(net, "slope"):  # a linear term
+            y[rows] += z[rows] @ net.slope
     return y
 
 
@@ -112,6 +114,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
         "active_": active[net.alive],
         "hyperplanes_": hyperplanes,
         "coef_": (net.coef[slots].T * scaling.y_scale) * factor,
+        "linear_coef_": np.zeros((net.coef.shape[1], rows.x.shape[1])),
         "intercept_": net.intercept * scaling.y_scale + scaling.y_center,
         "gram_spectrum_": gram[: hyperplanes.size],
         "mass_spectrum_": mass[: 1 + len(slots)],
@@ -129,7 +132,8 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
                 "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
                 "breakpoint_std_": std * scaling.x_scale[0],
             }
-    return {**attributes, "_posterior": found}
+    noise = np.sqrt(found.variance * n_effective) * scaling.y_scale
+    return {**attributes, "noise_std_": noise, "_posterior": found}
 
 
 def _active_network(net, slots):

@@ -54,7 +54,7 @@ def fit_options(parameters, solver, rng):
     rank, damping = parameters.rank, parameters.damping
     rank_tol = max(solver_setting(solver, "rank_tol"), np.finfo(cast).eps)
     return FitOptions(
-        alpha=cast(parameters.alpha),
+        alpha=cast(0 if parameters.alpha == "auto" else parameters.alpha),
         damping=None if damping is None else cast(damping),
         rank=np.int32(_LARGEST_INT if rank is None else min(rank, _LARGEST_INT)),
         rank_tol=cast(rank_tol),

@@ -9,6 +9,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.fit_loop import LOG_COLUMNS
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
 from sklearn_gn.shallow_relu.segmented import ENGINE
+from sklearn_gn.shallow_relu.setup import problem_of
 from sklearn_gn.shallow_relu.side_by_side import fit_many
 from sklearn_gn.solvers import JointGN
 
@@ -92,7 +93,6 @@ def _check_estimator(estimator):
             f"{estimator.solver!r}."
         )
     needed = {
-        "alpha": 0,
         "damping": None,
         "rank": None,
         "early_stopping": False,
@@ -101,6 +101,10 @@ def _check_estimator(estimator):
         "dtype": "float64",
     }
     parameters = estimator.get_params(deep=False)
+    if parameters["alpha"] not in (0, "auto"):
+        raise ValueError(
+            f"fit_series needs alpha=0 or 'auto', got {parameters['alpha']!r}."
+        )
     for name, value in needed.items():
         if parameters[name] != value:
             raise ValueError(
@@ -118,7 +122,7 @@ def _problem(number, model, X, y, weight):
         X, y, weight = model._validated(X, y, weight)
         if X.shape[1] != 1:
             raise ValueError(f"X has {X.shape[1]} features, expected 1.")
-        return model._problem(X, y, weight, None)
+        return problem_of(model, model._solver_object(), X, y, weight, None)
     except ValueError as error:
         raise ValueError(f"Series {number}: {error}") from error
 

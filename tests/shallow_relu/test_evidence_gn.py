@@ -1,7 +1,5 @@
 """Joint steps with the penalties of the evidence, against dense formulas."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,7 @@ import pytest
 from sklearn_gn.core import evidence
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
-from sklearn_gn.shallow_relu.evidence_gn import Shape
+from sklearn_gn.shallow_relu.evidence_gn import EvidenceOptions, Shape
 from sklearn_gn.shallow_relu.starts import initial_network, random_hyperplanes
 
 
@@ -28,13 +26,10 @@ def problem(m=60, shape=(4, 3, 2), seed=0):
 
 
 def options(rows, **changes):
-    settings = {
-        "n_effective": float(len(rows.x)),
-        "seed": 0,
-        "rank": 10**6,
-        "damping": None,
-    }
-    return SimpleNamespace(**settings | changes)
+    settings = EvidenceOptions(
+        n_effective=float(len(rows.x)), damping=None, rank=None, tol=0.0, seed=0
+    )
+    return settings._replace(**changes)
 
 
 def start(rows, n=8, seed=0):
@@ -116,8 +111,6 @@ def test_end_is_a_fixed_point_of_the_penalties():
     assert report.stop == "tol"
     for _ in range(300):  # until penalties no longer move
         state, report = evidence_gn.step(rows, state, opt)
-        if report.stop == "line_search":
-            break
     shape = Shape(8, 2, 1)
     groups = shape.groups()
     gram = opt.n_effective * state.sums.gram
@@ -129,7 +122,7 @@ def test_end_is_a_fixed_point_of_the_penalties():
         square = np.sum(state.theta[own] ** 2)
         if alpha < evidence.LARGEST:
             assert alpha * square == pytest.approx(gamma, rel=1e-2, abs=1e-2)
-    freedom = len(rows.x) - 1 - np.sum(state.gamma)
+    freedom = len(rows.x) - 1 - np.sum(state.net.gamma)
     noise = opt.n_effective * state.sums.error / freedom
     assert 1 / state.beta == pytest.approx(noise, rel=1e-3)
 
@@ -153,7 +146,7 @@ def test_weights_are_repetitions():
     a, _ = run(rows._replace(weight=weight), net, opt, 15)
     b, _ = run(many, net, opt, 15)
     np.testing.assert_allclose(a.theta, b.theta, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(a.log_evidence, b.log_evidence, rtol=1e-9)
+    np.testing.assert_allclose(a.net.log_evidence, b.net.log_evidence, rtol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -168,7 +161,7 @@ def test_a_network_without_noise_is_recovered_to_rounding(seed):
     rows = Rows(x, y, np.full(1000, 1e-3))
     _, report = run(rows, start(rows, n=12, seed=seed), options(rows))
     assert report.stop == "rounding"
-    assert report.loss < 1e-28 * np.mean(y**2)
+    assert report.loss < 1e-26 * np.mean(y**2)
 
 
 def test_pruning_leaves_predictions_as_they_are():

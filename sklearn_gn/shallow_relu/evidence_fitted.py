@@ -1,0 +1,121 @@
+"""A network fitted by the evidence: attributes in the user's units, standard errors."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import lapack
+
+from sklearn_gn.core import evidence
+from sklearn_gn.shallow_relu import evidence_gn
+from sklearn_gn.shallow_relu.evidence_gn import Shape
+
+_BATCH_ROWS = 2048
+
+
+class EvidencePosterior(NamedTuple):
+    """Covariance of the parameters of a fitted network, in scaled units."""
+
+    shape: Shape
+    theta: np.ndarray  # (P,)
+    covariance: np.ndarray  # (P, P)  H^-1
+    noise_std: float  # of an observation
+
+
+def posterior(net, sums, n_effective):
+    """Return the covariance H^-1 of the parameters, at the penalties of the network."""
+    shape = Shape(len(net.hyperplanes), *net.slope.shape)
+    precision = evidence.prior_precision(shape.groups(), net.alpha)
+    hessian = net.beta * evidence_gn.regular_gram(sums, n_effective)
+    hessian[np.diag_indices_from(hessian)] += precision
+    factor, _ = lapack.dpotrf(hessian, lower=True, overwrite_a=True)
+    inverse, _ = lapack.dpotri(factor, lower=True, overwrite_c=True)
+    covariance = np.tril(inverse) + np.tril(inverse, -1).T
+    return EvidencePosterior(shape, net.theta, covariance, math.sqrt(1 / net.beta))
+
+
+def prediction_errors(found, z):
+    """Return standard errors of predictions of shape (m, q), in scaled units."""
+    std = np.empty((len(z), found.shape.q))
+    for start in range(0, len(z), _BATCH_ROWS):
+        rows = slice(start, start + _BATCH_ROWS)
+        for k in range(found.shape.q):
+            jacobian = evidence_gn.jacobian(found.theta, found.shape, z[rows], k)
+            variance = np.sum((jacobian @ found.covariance) * jacobian, axis=1)
+            std[rows, k] = np.sqrt(np.maximum(variance, 0))
+    return std
+
+
+def fitted_attributes(net, rows, scaling, n_effective):
+    """Return the fitted attributes of a network, by name.
+
+    Parameters
+    ----------
+    net : RegularisedNetwork
+    rows : Rows
+    scaling : Scaling
+    n_effective : float
+        Number of rows, counted by their weights.
+    """
+    shape = Shape(len(net.hyperplanes), *net.slope.shape)
+    sums = evidence_gn.sums_over_rows(net.theta, shape, rows)
+    found = posterior(net, sums, n_effective)
+    shown = evidence_gn.pruned(net, rows)
+    slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
+    hyperplanes, factor = scaling.hyperplanes_to_user(shown.hyperplanes[slots])
+    scale = net.beta * n_effective  # of the objective divided by the sum of weights
+    precision = evidence.prior_precision(shape.groups(), net.alpha)
+    penalty = float(np.sum(precision * net.theta**2)) / scale
+    loss = (sums.error + penalty) / 2
+    slope = (shown.slope * scaling.y_scale / scaling.x_scale[:, None]).T
+    # What the units of x take from the constant is in the centre of the features.
+    intercept = shown.intercept * scaling.y_scale + scaling.y_center
+    intercept = intercept - slope @ scaling.x_center
+    gram, mass = spectra(shown, slots, rows)
+    return {
+        "_network": (shown, scaling),
+        "_active_slots": slots,
+        "_n_features_out": len(slots),
+        "_posterior": found,
+        "active_": np.isin(np.arange(shape.n), slots),
+        "hyperplanes_": hyperplanes,
+        "coef_": (shown.coef[slots].T * scaling.y_scale) * factor,
+        "linear_coef_": slope,
+        "intercept_": intercept,
+        "gram_spectrum_": gram,
+        "mass_spectrum_": mass,
+        "loss_": loss * scaling.loss_scale if loss > 0 else 0.0,
+        "alpha_": {
+            "slope": net.alpha[0] / scale,
+            "coef": net.alpha[1] / scale,
+            "bias": net.alpha[2] / scale,
+            "weights": net.alpha[3:] / scale,
+        },
+        "noise_std_": found.noise_std * scaling.y_scale,
+        "n_effective_parameters_": float(np.sum(net.gamma)) + shape.q,
+        "log_evidence_": net.log_evidence
+        - n_effective * shape.q * math.log(scaling.y_scale),
+    }
+
+
+def spectra(net, slots, rows):
+    """Return the eigenvalues of the layer and of the mass matrix, descending."""
+    n, d = len(slots), rows.x.shape[1]
+    layer, mass = np.zeros((n * (1 + d),) * 2), np.zeros((1 + n,) * 2)
+    for start in range(0, len(rows.x), _BATCH_ROWS):
+        x, _, weight = (a[start : start + _BATCH_ROWS] for a in rows)
+        root = np.sqrt(weight)[:, None]
+        y = np.concatenate([np.ones((len(x), 1)), x], axis=1)
+        pre = y @ net.hyperplanes[slots].T
+        columns = (root * (pre > 0))[:, :, None] * y[:, None, :]
+        columns = columns.reshape(len(x), -1)
+        features = root * np.concatenate([y[:, :1], np.maximum(pre, 0)], axis=1)
+        layer += columns.T @ columns
+        mass += features.T @ features
+    return _eigenvalues(layer), _eigenvalues(mass)
+
+
+def _eigenvalues(matrix):
+    if len(matrix) == 0:
+        return np.zeros(0)
+    return np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0)

@@ -1,0 +1,212 @@
+"""What a fit of ShallowReLURegressor is given: scaled rows, starts, options."""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.data import canonical_rows, validation_split
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, EVIDENCE_GN, SEGMENTED
+from sklearn_gn.shallow_relu.dense import DenseSizes
+from sklearn_gn.shallow_relu.evidence_gn import EvidenceOptions, RegularisedNetwork
+from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
+from sklearn_gn.shallow_relu.scaling import Scaling, total_weight, unit_sum
+from sklearn_gn.shallow_relu.segmented import SegmentedSizes
+from sklearn_gn.shallow_relu.size_selection import select_size
+from sklearn_gn.shallow_relu.starts import (
+    first_hyperplanes,
+    given_hyperplanes,
+    initial_network,
+    random_hyperplanes,
+    stack_networks,
+)
+
+_N_NEURONS = 20  # of a network whose size the evidence chooses, at first
+
+
+class Problem(NamedTuple):
+    """What a solver is given, and what leads back to the user's units."""
+
+    solver: object
+    rows: Rows
+    options: FitOptions | EvidenceOptions
+    starts: list
+    scaling: Scaling
+    validation: tuple | None
+    n_effective: float  # sum of the sample weights
+    n_observations: float  # the same, but every row counts as one at least
+    n_rounds: int  # of the global search
+    selection_path: dict | None  # sizes that were compared
+
+
+def problem_of(estimator, solver_object, X, y, weight, validation):
+    """Return what a solver is given, in its units.
+
+    Parameters
+    ----------
+    estimator : ShallowReLURegressor
+        Its constructor parameters are read, and under ``warm_start`` its network.
+    solver_object : Solver
+    X, y, weight : ndarrays
+        Validated data.
+    validation : tuple or None
+        Validation data as given.
+    """
+    solver = _algorithm(estimator, solver_object, X.shape[1])
+    n_effective = total_weight(weight)
+    # Weights of a quadrature rule are no counts: each row counts as one at least.
+    n_observations = max(n_effective, np.count_nonzero(weight))
+    rng = check_random_state(estimator.random_state)
+    y = y.reshape(len(y), -1).astype(np.float64)
+    if solver is SEGMENTED and not estimator.early_stopping:
+        kept = slice(None) if weight.min() > 0 else weight > 0
+        # It sorts and merges the rows itself.
+        X, y, weight = X[kept], y[kept], unit_sum(weight[kept])
+    else:
+        kept, weight = canonical_rows(X, y, weight)
+        X, y = X[kept], y[kept]
+    if estimator.early_stopping and validation is None:
+        share = estimator.validation_fraction
+        X, y, weight, validation = _split(X, y, weight, share, rng)
+        n_effective *= 1 - share
+        n_observations *= 1 - share
+    scaling = Scaling.of(X, y, weight)
+    rows = Rows(scaling.x(X), scaling.y(y), weight)
+    problem = Problem(
+        solver=solver,
+        rows=rows,
+        options=None,
+        starts=[],
+        scaling=scaling,
+        validation=validation,
+        n_effective=n_effective,
+        n_observations=n_observations,
+        n_rounds=0,
+        selection_path=None,
+    )
+    if solver is EVIDENCE_GN:
+        return _by_evidence(estimator, problem, rng)
+    return _by_search(estimator, solver_object, problem, rng)
+
+
+def _algorithm(estimator, solver_object, n_features):
+    """The algorithm; with one feature the joint step has an engine of its own."""
+    solver = solver_object.algorithm(ALGORITHMS)
+    if solver is not ALGORITHMS["vpgn"]:
+        return solver
+    if n_features > 1:
+        return EVIDENCE_GN if estimator.alpha == "auto" else solver
+    plain = estimator.alpha in (0, "auto")
+    plain = plain and estimator.damping is None and estimator.rank is None
+    return SEGMENTED if plain and estimator.dtype == "float64" else solver
+
+
+def _split(X, y, weight, share, rng):
+    """Set a random part of the distinct rows aside for validation."""
+    train, val = validation_split(len(X), share, rng)
+    train, val = np.sort(train), np.sort(val)
+    weight_val = weight[val] / weight[val].sum()
+    weight_train = weight[train] / weight[train].sum()
+    return X[train], y[train], weight_train, (X[val], y[val], weight_val)
+
+
+def _previous_network(estimator):
+    warm = estimator.warm_start and hasattr(estimator, "_network")
+    return estimator._network[0] if warm else None
+
+
+def _given_hyperplanes(estimator, n, scaling):
+    """Those of the previous fit or of ``init``, in scaled units; None without."""
+    previous = None
+    if _previous_network(estimator) is not None:
+        previous = estimator.hyperplanes_
+    return given_hyperplanes(estimator.init, previous, n, scaling)
+
+
+# --- penalties by the evidence -------------------------------------------------------
+
+
+def _by_evidence(estimator, problem, rng):
+    rows, scaling = problem.rows, problem.scaling
+    n = None if estimator.n_neurons == "auto" else estimator.n_neurons
+    given = _given_hyperplanes(estimator, n, scaling)
+    if n is None:
+        # A former network may have lost neurons, which come back.
+        n = _N_NEURONS if given is None else max(_N_NEURONS, len(given))
+    draw = partial(random_hyperplanes, rows.x, np.cumsum(rows.weight), rng=rng)
+    first = first_hyperplanes(estimator.init, given, n, rows.x, draw)
+    others = [draw(n) for _ in range(1, estimator.n_init)]
+    n_targets = rows.y.shape[1]
+    starts = [initial_network(h, 0, n_targets, np.float64) for h in (first, *others)]
+    previous = _previous_network(estimator)
+    if isinstance(previous, RegularisedNetwork) and previous.coef.shape == (
+        n,
+        n_targets,
+    ):
+        starts[0] = previous
+    damping = estimator.damping
+    options = EvidenceOptions(
+        n_effective=float(problem.n_observations),
+        damping=None if damping is None else float(damping),
+        rank=estimator.rank,
+        tol=float(estimator.tol),
+        seed=int(rng.randint(np.iinfo(np.int32).max)),
+    )
+    return problem._replace(starts=starts, options=options)
+
+
+# --- given penalties, with a global search -------------------------------------------
+
+
+def _by_search(estimator, solver_object, problem, rng):
+    solver, scaling, rows = problem.solver, problem.scaling, problem.rows
+    z, cumulated = rows.x, np.cumsum(rows.weight)
+    dtype, n_targets = estimator.dtype, rows.y.shape[1]
+    if solver is not SEGMENTED:  # which pads them itself
+        size = backend.row_bucket(len(z))
+        rows = Rows(*(np.asarray(backend.pad_rows(a, size), dtype) for a in rows))
+    path, n = None, estimator.n_neurons
+    first = None
+    if n == "auto":
+        first = _given_hyperplanes(estimator, None, scaling)
+        first, path = _select_size(
+            estimator, solver_object, problem._replace(rows=rows), first, rng
+        )
+        n = len(first)
+    relocations = solver_setting(solver_object, "relocations")
+    n_spare = solver.n_spare if relocations else 0
+    draw = partial(random_hyperplanes, z, cumulated, rng=rng)
+    if first is None:
+        given = _given_hyperplanes(estimator, n, scaling)
+        first = first_hyperplanes(estimator.init, given, n, z, draw)
+    others = [draw(n) for _ in range(1, estimator.n_init)]
+    starts = [initial_network(h, n_spare, n_targets, dtype) for h in (first, *others)]
+    if solver.side_by_side:
+        starts = [stack_networks(starts)]
+    options = fit_options(estimator, solver_object, rng)
+    return problem._replace(
+        rows=rows,
+        starts=starts,
+        options=options,
+        n_rounds=int(options.relocations),
+        selection_path=path,
+    )
+
+
+def _select_size(estimator, solver_object, problem, first, rng):
+    """Hyperplanes of the best size by ``criterion``, and the path to it."""
+    kind = SegmentedSizes if problem.solver is SEGMENTED else DenseSizes
+    rows = problem.rows
+    mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
+    n_numbers = problem.n_observations * rows.y.shape[1]
+    with backend.scope(estimator.dtype, estimator.device):
+        options = fit_options(estimator, solver_object, rng)
+        sizes = kind(rows, options, first)
+        hyperplanes, path = select_size(
+            sizes, estimator.criterion, n_numbers, mean_square / 2
+        )
+    path["loss"] = path["loss"] * problem.scaling.loss_scale
+    return hyperplanes, path
