@@ -30,7 +30,9 @@ def test_import_touches_no_flag_and_makes_no_array():
 def test_results_do_not_depend_on_the_global_flag(flag):
     rng = np.random.RandomState(0)
     X, y = rng.randn(40, 2), rng.randn(40)
-    model = ShallowReLURegressor(4, solver=JointGN(relocations=2), random_state=0)
+    model = ShallowReLURegressor(
+        4, solver=JointGN(relocations=2), random_state=0, alpha=0.0
+    )
     expected = model.fit(X, y).predict(X)
     with jax.enable_x64(flag):
         found = model.fit(X, y).predict(X)
@@ -66,13 +68,15 @@ def test_blas_is_held_to_one_thread_and_let_go_by_the_last_thread():
 
 def test_unknown_device_is_named():
     with pytest.raises(ValueError, match=r"device='tpu' is not available.*cpu"):
-        ShallowReLURegressor(2, device="tpu").fit([[0.0], [1.0]], [0, 1])
+        ShallowReLURegressor(2, device="tpu", alpha=0.0).fit([[0.0], [1.0]], [0, 1])
 
 
 def test_cpu_device_gives_the_default_result():
     X = np.linspace(0, 1, 30)[:, None]
     y = np.sin(6 * X[:, 0])
-    model = ShallowReLURegressor(4, solver=JointGN(relocations=1), random_state=0)
+    model = ShallowReLURegressor(
+        4, solver=JointGN(relocations=1), random_state=0, alpha=0.0
+    )
     a, b = clone(model).fit(X, y), clone(model).set_params(device="cpu").fit(X, y)
     np.testing.assert_array_equal(a.predict(X), b.predict(X))
 

@@ -39,7 +39,7 @@ def data_1d():
 def model_1d(data_1d):
     X, y = data_1d
     solver = JointGN(relocations=2)
-    model = ShallowReLURegressor(3, solver=solver, random_state=0)
+    model = ShallowReLURegressor(3, solver=solver, random_state=0, alpha=0.0)
     return model.fit(X, y, X_val=X[::3], y_val=y[::3] + 0.1)
 
 
@@ -52,7 +52,9 @@ def data_2d():
 @pytest.fixture(scope="session")
 def model_2d(data_2d):
     solver = JointGN(relocations=0)
-    return ShallowReLURegressor(3, solver=solver, random_state=0).fit(*data_2d)
+    return ShallowReLURegressor(3, solver=solver, random_state=0, alpha=0.0).fit(
+        *data_2d
+    )
 
 
 @pytest.fixture(scope="session")

@@ -115,10 +115,10 @@ def test_without_matplotlib(display, draw, monkeypatch):
 
 def test_unfitted_estimators(data_1d, iris, decays, plane_problem):
     arguments = {
-        BreakpointDisplay: (ShallowReLURegressor(), data_1d[0]),
-        ConvergenceDisplay: (ShallowReLURegressor(),),
+        BreakpointDisplay: (ShallowReLURegressor(n_neurons=20, alpha=0.0), data_1d[0]),
+        ConvergenceDisplay: (ShallowReLURegressor(n_neurons=20, alpha=0.0),),
         DispersionDisplay: (FGNSoftmaxHead(), *iris),
-        GramSpectrumDisplay: (ShallowReLURegressor(),),
+        GramSpectrumDisplay: (ShallowReLURegressor(n_neurons=20, alpha=0.0),),
         SolutionDisplay: (PINNSolver(Problem(**plane_problem)),),
         SurrogateDisplay: (VarProNetRegressor(), *decays),
     }

@@ -54,7 +54,7 @@ def noisy(n=40, d=3, q=None, seed=0):
 @pytest.mark.parametrize("init", ["uniform", "horizontal", "vertical", "random"])
 def test_recovers_kinks_exactly(init):
     X, y = kinked()
-    model = ShallowReLURegressor(3, init=init, random_state=0).fit(X, y)
+    model = ShallowReLURegressor(3, init=init, random_state=0, alpha=0.0).fit(X, y)
     np.testing.assert_allclose(inner_breakpoints(model, 0, 1), [0.3, 0.7], atol=1e-10)
     assert model.loss_ < 1e-24
     assert model.stop_reason_ == "rounding"
@@ -64,7 +64,7 @@ def test_recovers_kinks_exactly(init):
 def test_recovers_a_jump_between_two_rows():
     x = np.arange(0.5, 100) / 100
     y = np.where(x < 0.4, 1.0, 3.0)
-    model = ShallowReLURegressor(2, random_state=0).fit(x[:, None], y)
+    model = ShallowReLURegressor(2, random_state=0, alpha=0.0).fit(x[:, None], y)
     assert model.loss_ < 1e-22
     assert np.all((model.breakpoints_ > 0.39) & (model.breakpoints_ < 0.41))
 
@@ -75,7 +75,9 @@ def test_recovers_a_random_network_in_two_dimensions():
     angle = rng.uniform(0, np.pi, 5)
     planes = np.c_[rng.uniform(-0.5, 0.5, 5), np.cos(angle), np.sin(angle)]
     y = np.maximum(planes[:, 0] + X @ planes[:, 1:].T, 0) @ rng.randn(5) + 0.5
-    model = ShallowReLURegressor(5, init="horizontal", random_state=0).fit(X, y)
+    model = ShallowReLURegressor(5, init="horizontal", random_state=0, alpha=0.0).fit(
+        X, y
+    )
     assert model.loss_ < 1e-20
     # The same lines up to orientation and order.
     found = model.hyperplanes_ * np.sign(model.hyperplanes_[:, 2:])
@@ -87,9 +89,9 @@ def test_recovers_a_random_network_in_two_dimensions():
 def test_attributes_are_the_model_in_the_user_s_units():
     X, y = noisy(d=3)
     X = X * [1e-3, 1.0, 1e4] + [5.0, 0.0, -3e4]
-    model = ShallowReLURegressor(6, solver=JointGN(relocations=3), random_state=0).fit(
-        X, y
-    )
+    model = ShallowReLURegressor(
+        6, solver=JointGN(relocations=3), random_state=0, alpha=0.0
+    ).fit(X, y)
     b, w = model.hyperplanes_[:, 0], model.hyperplanes_[:, 1:]
     np.testing.assert_allclose(np.linalg.norm(w, axis=1), 1, rtol=1e-14)
     features = np.maximum(b + X @ w.T, 0)
@@ -108,9 +110,9 @@ def test_attributes_are_the_model_in_the_user_s_units():
 
 def test_several_targets():
     X, y = noisy(q=3)
-    model = ShallowReLURegressor(5, solver=JointGN(relocations=2), random_state=0).fit(
-        X, y
-    )
+    model = ShallowReLURegressor(
+        5, solver=JointGN(relocations=2), random_state=0, alpha=0.0
+    ).fit(X, y)
     assert model.coef_.shape == (3, model.active_.sum())
     assert model.intercept_.shape == (3,)
     np.testing.assert_allclose(
@@ -118,17 +120,17 @@ def test_several_targets():
         model.predict(X),
         atol=1e-11,
     )
-    one = ShallowReLURegressor(5, solver=JointGN(relocations=2), random_state=0).fit(
-        X, y[:, :1]
-    )
+    one = ShallowReLURegressor(
+        5, solver=JointGN(relocations=2), random_state=0, alpha=0.0
+    ).fit(X, y[:, :1])
     assert one.predict(X).shape == (40, 1)
 
 
 def test_breakpoints_only_with_one_feature():
     X, y = kinked()
-    model = ShallowReLURegressor(3, solver=JointGN(relocations=1), random_state=0).fit(
-        X, y
-    )
+    model = ShallowReLURegressor(
+        3, solver=JointGN(relocations=1), random_state=0, alpha=0.0
+    ).fit(X, y)
     assert np.all(np.diff(model.breakpoints_) >= 0)
     model.fit(np.c_[X, X[::-1] ** 2], y)
     assert not hasattr(model, "breakpoints_")
@@ -136,9 +138,9 @@ def test_breakpoints_only_with_one_feature():
 
 def test_feature_names_out_and_pandas_output():
     X, y = noisy()
-    model = ShallowReLURegressor(4, solver=JointGN(relocations=1), random_state=0).fit(
-        X, y
-    )
+    model = ShallowReLURegressor(
+        4, solver=JointGN(relocations=1), random_state=0, alpha=0.0
+    ).fit(X, y)
     names = model.get_feature_names_out()
     assert names[0] == "shallowreluregressor0"
     frame = model.set_output(transform="pandas").transform(X)
@@ -163,10 +165,10 @@ def test_alpha_is_the_ridge_penalty_of_the_output_layer():
 def test_rank_larger_than_there_is_changes_nothing():
     X, y = noisy()
     small = ShallowReLURegressor(
-        4, rank=2, solver=JointGN(relocations=2), random_state=0
+        4, rank=2, solver=JointGN(relocations=2), random_state=0, alpha=0.0
     ).fit(X, y)
     large = ShallowReLURegressor(
-        4, rank=10**12, solver=JointGN(relocations=2), random_state=0
+        4, rank=10**12, solver=JointGN(relocations=2), random_state=0, alpha=0.0
     )
     none = clone(large).set_params(rank=None).fit(X, y)
     np.testing.assert_array_equal(large.fit(X, y).predict(X), none.predict(X))
@@ -177,7 +179,9 @@ def test_rank_larger_than_there_is_changes_nothing():
 @pytest.mark.parametrize("solver", ["sggn", "vpgn", "lm"])
 def test_restarts_keep_the_best(solver):
     X, y = noisy(d=2)
-    one = ShallowReLURegressor(5, solver=with_rounds(solver, 0), random_state=0)
+    one = ShallowReLURegressor(
+        5, solver=with_rounds(solver, 0), random_state=0, alpha=0.0
+    )
     many = clone(one).set_params(n_init=4).fit(X, y)
     assert many.loss_ < one.fit(X, y).loss_
     # "lm" takes them one after the other, the others side by side.
@@ -188,7 +192,9 @@ def test_restarts_keep_the_best(solver):
 @pytest.mark.parametrize("solver", ["sggn", "vpgn"])
 def test_a_start_goes_its_way_whatever_runs_beside_it(solver):
     X, y = noisy(d=2)
-    model = ShallowReLURegressor(4, solver=with_rounds(solver, 0), random_state=0)
+    model = ShallowReLURegressor(
+        4, solver=with_rounds(solver, 0), random_state=0, alpha=0.0
+    )
     many = clone(model).set_params(n_init=3).fit(X, y)
     # The first start is the same; the best of all is no worse than it.
     first = many.convergence_log_["loss"]
@@ -207,7 +213,12 @@ def test_weights_repetition_order_and_zero_weights_are_equivalent(solver):
     repeats = rng.randint(0, 4, 30)
     order = rng.permutation(repeats.sum())
     model = ShallowReLURegressor(
-        4, solver=with_rounds(solver, 2), init="random", max_iter=8, random_state=3
+        4,
+        solver=with_rounds(solver, 2),
+        init="random",
+        max_iter=8,
+        random_state=3,
+        alpha=0.0,
     )
     weighted = clone(model).fit(X, y, sample_weight=7.0 * repeats).predict(X)
     repeated = clone(model).fit(
@@ -218,7 +229,9 @@ def test_weights_repetition_order_and_zero_weights_are_equivalent(solver):
 
 def test_same_seed_same_bits():
     X, y = noisy()
-    model = ShallowReLURegressor(5, solver=JointGN(relocations=3), random_state=7)
+    model = ShallowReLURegressor(
+        5, solver=JointGN(relocations=3), random_state=7, alpha=0.0
+    )
     a, b = clone(model).fit(X, y), clone(model).fit(X, y)
     np.testing.assert_array_equal(a.predict(X), b.predict(X))
     np.testing.assert_array_equal(a.gram_spectrum_, b.gram_spectrum_)
@@ -238,9 +251,9 @@ def test_scale_of_the_targets_is_immaterial(solver):
 
 def test_pickle_keeps_float64_exactly_and_holds_no_jax():
     X, y = noisy()
-    model = ShallowReLURegressor(5, solver=JointGN(relocations=1), random_state=0).fit(
-        X, y
-    )
+    model = ShallowReLURegressor(
+        5, solver=JointGN(relocations=1), random_state=0, alpha=0.0
+    ).fit(X, y)
     content = pickle.dumps(model)
     assert b"jax" not in content.replace(b"sklearn_gn.core.backend", b"")
     copy = pickle.loads(content)
@@ -254,7 +267,9 @@ def test_pickle_keeps_float64_exactly_and_holds_no_jax():
 
 def test_float32_is_close_and_is_float32():
     X, y = kinked()
-    model = ShallowReLURegressor(3, dtype="float32", random_state=0).fit(X, y)
+    model = ShallowReLURegressor(3, dtype="float32", random_state=0, alpha=0.0).fit(
+        X, y
+    )
     assert model._network[0].coef.dtype == np.float32
     assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 1e-4
 
@@ -264,7 +279,9 @@ def test_float32_is_close_and_is_float32():
 
 def test_warm_start_continues_from_the_hyperplanes():
     X, y = kinked()
-    model = ShallowReLURegressor(3, warm_start=True, random_state=0).fit(X, y)
+    model = ShallowReLURegressor(3, warm_start=True, random_state=0, alpha=0.0).fit(
+        X, y
+    )
     model.set_params(solver=LOCAL).fit(X, y)
     assert model.convergence_log_["inner_iterations"].sum() <= 4
     assert model.loss_ < 1e-24
@@ -272,7 +289,9 @@ def test_warm_start_continues_from_the_hyperplanes():
 
 def test_warm_start_fills_up_when_neurons_are_added():
     X, y = noisy()
-    model = ShallowReLURegressor(3, warm_start=True, solver=LOCAL, random_state=0)
+    model = ShallowReLURegressor(
+        3, warm_start=True, solver=LOCAL, random_state=0, alpha=0.0
+    )
     smaller = model.fit(X, y).loss_
     assert model.set_params(n_neurons=6).fit(X, y).loss_ < smaller
     assert model.active_.shape == (6,)
@@ -281,7 +300,7 @@ def test_warm_start_fills_up_when_neurons_are_added():
 def test_given_hyperplanes_are_the_start():
     X, y = kinked()
     init = [[0.0, 5.0], [-0.31, 1.0], [0.69, -1.0]]
-    model = ShallowReLURegressor(3, init=init, solver=LOCAL).fit(X, y)
+    model = ShallowReLURegressor(3, init=init, solver=LOCAL, alpha=0.0).fit(X, y)
     np.testing.assert_allclose(inner_breakpoints(model, 0, 1), [0.3, 0.7], atol=1e-10)
 
 
@@ -290,7 +309,9 @@ def test_choice_of_the_size_starts_from_given_hyperplanes():
     X, angle = rng.uniform(-1, 1, (300, 2)), rng.uniform(0, np.pi, 5)
     planes = np.c_[rng.uniform(-0.5, 0.5, 5), np.cos(angle), np.sin(angle)]
     y = np.maximum(planes[:, 0] + X @ planes[:, 1:].T, 0) @ rng.randn(5)
-    model = ShallowReLURegressor("auto", init=planes, solver=LOCAL, random_state=0)
+    model = ShallowReLURegressor(
+        "auto", init=planes, solver=LOCAL, random_state=0, alpha=0.0
+    )
     model.fit(X, y)
     # It doubles twice in vain; a start of its own would have powers of two.
     assert model.selection_path_["n_neurons"].max() == 20
@@ -301,7 +322,7 @@ def test_choice_of_the_size_starts_from_given_hyperplanes():
 def test_choice_of_the_size_starts_from_the_previous_fit():
     x = (np.arange(200) + 0.5) / 200
     y = np.array([3.0, -1, 2, 0, 4])[(5 * x).astype(int)]
-    model = ShallowReLURegressor(12, warm_start=True, random_state=0)
+    model = ShallowReLURegressor(12, warm_start=True, random_state=0, alpha=0.0)
     n_active = len(model.fit(x[:, None], y).hyperplanes_)
     model.set_params(n_neurons="auto", solver=LOCAL).fit(x[:, None], y)
     assert model.selection_path_["n_neurons"].max() in (2 * n_active, 4 * n_active)
@@ -315,7 +336,7 @@ def test_choice_of_the_size_starts_from_the_previous_fit():
 def test_early_stopping_returns_the_best_on_validation_data():
     X, y = noisy(80, 3)
     model = ShallowReLURegressor(
-        15, early_stopping=True, n_iter_no_change=3, random_state=0
+        15, early_stopping=True, n_iter_no_change=3, random_state=0, alpha=0.0
     )
     model.fit(X[:50], y[:50], X_val=X[50:], y_val=y[50:])
     log = model.convergence_log_
@@ -330,7 +351,9 @@ def test_early_stopping_returns_the_best_on_validation_data():
 def test_early_stopping_sets_rows_aside_and_weights_them():
     X, y = noisy(80, 2)
     weight = np.random.RandomState(0).randint(0, 3, 80)
-    model = ShallowReLURegressor(8, early_stopping=True, max_iter=5, random_state=0)
+    model = ShallowReLURegressor(
+        8, early_stopping=True, max_iter=5, random_state=0, alpha=0.0
+    )
     a = clone(model).fit(X, y, sample_weight=weight)
     b = clone(model).fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
     np.testing.assert_array_equal(
@@ -340,7 +363,9 @@ def test_early_stopping_sets_rows_aside_and_weights_them():
 
 def test_validation_loss_is_logged_without_early_stopping():
     X, y = noisy()
-    model = ShallowReLURegressor(4, solver=JointGN(relocations=1), random_state=0)
+    model = ShallowReLURegressor(
+        4, solver=JointGN(relocations=1), random_state=0, alpha=0.0
+    )
     model.fit(X, y, X_val=X[:10], y_val=y[:10])
     error = model.predict(X[:10]) - y[:10]
     assert np.isfinite(model.convergence_log_["val_loss"]).all()
@@ -358,7 +383,7 @@ def test_grid_over_damping_and_rank_in_a_pipeline():
     pipeline = make_pipeline(
         StandardScaler(),
         ShallowReLURegressor(
-            3, solver=JointGN(relocations=1), max_iter=30, random_state=0
+            3, solver=JointGN(relocations=1), max_iter=30, random_state=0, alpha=0.0
         ),
     )
     grid = {
@@ -374,7 +399,9 @@ def test_grid_over_damping_and_rank_in_a_pipeline():
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_parallel_scores_equal_serial_ones(backend):
     X, y = noisy(90, 2)
-    model = ShallowReLURegressor(4, solver=JointGN(relocations=1), random_state=0)
+    model = ShallowReLURegressor(
+        4, solver=JointGN(relocations=1), random_state=0, alpha=0.0
+    )
     serial = cross_val_score(model, X, y, cv=4)
     with parallel_backend(backend, n_jobs=2):
         parallel = cross_val_score(model, X, y, cv=4)
@@ -396,7 +423,7 @@ def test_a_grid_of_folds_compiles_each_kernel_once():
     grid = {"alpha": [0.0, 1e-4, 1e-2, 1.0], "solver__rank_tol": [1e-12, 1e-9]}
     # A number of neurons that no other test has, so that nothing is compiled yet.
     model = ShallowReLURegressor(
-        11, solver=JointGN(relocations=1), tol=1e-2, random_state=0
+        11, solver=JointGN(relocations=1), tol=1e-2, random_state=0, alpha=0.0
     )
     before = [kernel._cache_size() for kernel in KERNELS]
     search = GridSearchCV(model, grid, cv=5, refit=False).fit(X, y)
@@ -445,7 +472,7 @@ def test_a_grid_of_folds_compiles_each_kernel_once():
 def test_bad_parameters_are_named(parameters, message):
     X, y = noisy()
     with pytest.raises(ValueError, match=message):
-        ShallowReLURegressor(**parameters).fit(X, y)
+        ShallowReLURegressor(**{"alpha": 0.0, **parameters}).fit(X, y)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -453,7 +480,7 @@ def test_bad_data_are_named(bad):
     X, y = noisy()
     X_bad, y_bad = X.copy(), y.copy()
     X_bad[3, 1] = y_bad[4] = bad
-    model = ShallowReLURegressor(2)
+    model = ShallowReLURegressor(2, alpha=0.0)
     with pytest.raises(ValueError, match="Input X contains"):
         model.fit(X_bad, y)
     with pytest.raises(ValueError, match="Input y contains"):
@@ -471,7 +498,7 @@ def test_bad_data_are_named(bad):
     with pytest.raises(ValueError, match="y_val has 2 targets, y has 1"):
         model.fit(X, y, X_val=X, y_val=np.c_[y, y])
     with pytest.raises(ValueError, match="leaves none for training"):
-        ShallowReLURegressor(2, early_stopping=True).fit(X[:1], y[:1])
+        ShallowReLURegressor(2, early_stopping=True, alpha=0.0).fit(X[:1], y[:1])
 
 
 # -- hard numerics --------------------------------------------------------------------
@@ -511,7 +538,7 @@ def test_hard_data_give_finite_predictions(solver, case):
     elif case == "huge targets":
         y = y * 1e140
     model = ShallowReLURegressor(
-        7, solver=with_rounds(solver, 2), max_iter=10, random_state=0
+        7, solver=with_rounds(solver, 2), max_iter=10, random_state=0, alpha=0.0
     ).fit(X, y)
     prediction = model.predict(X)
     assert np.isfinite(prediction).all()
@@ -525,22 +552,22 @@ def test_hard_data_give_finite_predictions(solver, case):
 @pytest.mark.parametrize("scale", [1e-170, 1e170])
 def test_targets_whose_squares_leave_the_range_of_floats(scale):
     X, y = kinked()
-    model = ShallowReLURegressor(3, random_state=0).fit(X, scale * y)
+    model = ShallowReLURegressor(3, random_state=0, alpha=0.0).fit(X, scale * y)
     np.testing.assert_allclose(model.predict(X) / scale, y, atol=1e-10)
 
 
 def test_predictions_far_outside_the_training_data_are_numbers():
     X, y = noisy()
-    model = ShallowReLURegressor(4, solver=JointGN(relocations=1), random_state=0).fit(
-        X * 1e-200, y
-    )
+    model = ShallowReLURegressor(
+        4, solver=JointGN(relocations=1), random_state=0, alpha=0.0
+    ).fit(X * 1e-200, y)
     assert not np.isnan(model.predict(X * 1e200)).any()
 
 
 def test_warm_start_with_tiny_features_and_with_others():
     X, y = noisy()
     model = ShallowReLURegressor(
-        4, warm_start=True, solver=JointGN(relocations=1), random_state=0
+        4, warm_start=True, solver=JointGN(relocations=1), random_state=0, alpha=0.0
     )
     loss = model.fit(X * 1e-170, y).loss_
     assert model.fit(X * 1e-170, y).loss_ <= loss
@@ -561,7 +588,7 @@ def test_warm_start_with_tiny_features_and_with_others():
 )
 def test_hyperplanes_whose_products_leave_the_range_of_floats(init, d, factor):
     X, y = noisy(d=d)
-    model = ShallowReLURegressor(1, init=init, solver=JointGN(relocations=1))
+    model = ShallowReLURegressor(1, init=init, solver=JointGN(relocations=1), alpha=0.0)
     model.set_params(random_state=0).fit(X * factor, y)
     for prediction in model.predict(X * factor, return_std=True):
         assert np.isfinite(prediction).all()
@@ -572,7 +599,7 @@ def test_hyperplanes_whose_products_leave_the_range_of_floats(init, d, factor):
 def test_hyperplanes_of_the_same_ratio_are_the_same_start_in_all_units():
     X, y = noisy(d=2)
     init = np.array([[0.3, 1.0, -2.0], [-0.1, 0.5, 1.0]])
-    model = ShallowReLURegressor(2, solver=LOCAL, random_state=0)
+    model = ShallowReLURegressor(2, solver=LOCAL, random_state=0, alpha=0.0)
     plain = clone(model).set_params(init=init).fit(X, y)
     unit = 2.0**-660
     small = clone(model).set_params(init=init * [unit, 1, 1]).fit(unit * X, y)
@@ -586,7 +613,7 @@ def test_hyperplanes_of_the_same_ratio_are_the_same_start_in_all_units():
 @pytest.mark.parametrize("factors", [(1e200, 1e-200), (1e-200, 1e200)])
 def test_warm_start_in_other_units_gives_a_model(factors):
     X, y = noisy()
-    model = ShallowReLURegressor(4, warm_start=True, random_state=0)
+    model = ShallowReLURegressor(4, warm_start=True, random_state=0, alpha=0.0)
     for factor in factors:
         model.fit(X * factor, y)
         assert np.isfinite(model.predict(X * factor)).all()
@@ -595,13 +622,17 @@ def test_warm_start_in_other_units_gives_a_model(factors):
 
 def test_numbers_beyond_int32_are_no_limit():
     X, y = kinked()
-    model = ShallowReLURegressor(3, max_iter=10**12, rank=10**12, random_state=0)
+    model = ShallowReLURegressor(
+        3, max_iter=10**12, rank=10**12, random_state=0, alpha=0.0
+    )
     assert model.fit(X, y).converged_
 
 
 def test_scale_of_the_features_is_immaterial():
     X, y = noisy()
-    model = ShallowReLURegressor(4, solver=JointGN(relocations=2), random_state=0)
+    model = ShallowReLURegressor(
+        4, solver=JointGN(relocations=2), random_state=0, alpha=0.0
+    )
     plain = clone(model).fit(X, y).predict(X)
     factor = 2.0 ** np.array([-498, 0, 498])  # about 1e-150 and 1e150
     scaled = clone(model).fit(X * factor, y)
@@ -610,7 +641,7 @@ def test_scale_of_the_features_is_immaterial():
 
 def test_an_offset_far_from_zero_costs_only_its_own_digits():
     X, y = kinked(scale=1e-3, shift=1e6)
-    model = ShallowReLURegressor(3, random_state=0).fit(X, y)
+    model = ShallowReLURegressor(3, random_state=0, alpha=0.0).fit(X, y)
     # Neighbouring floats at 1e6 are 1e-10 apart, 1e-7 of the range of X.
     np.testing.assert_allclose(model.predict(X), y, atol=1e-6)
     for kink in (1e6 + 3e-4, 1e6 + 7e-4):  # to the distance of neighbouring rows
@@ -622,4 +653,4 @@ def test_stopping_early_warns_with_the_cause():
     with pytest.warns(
         ConvergenceWarning, match=r"max_iter\) after 1 it.*Raise max_iter"
     ):
-        ShallowReLURegressor(5, max_iter=1).fit(X, y)
+        ShallowReLURegressor(5, max_iter=1, alpha=0.0).fit(X, y)

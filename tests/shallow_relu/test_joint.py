@@ -206,7 +206,7 @@ def test_fits_do_not_depend_on_units_or_on_a_far_outlier_s_range():
     y = np.abs(X[:, 0]) + X[:, 2]
     scale, shift = np.array([1.0, 1e-3, 50.0]), np.array([0.0, 4.0, -1e3])
     model = ShallowReLURegressor(
-        4, solver=JointGN(relocations=0), random_state=0, max_iter=20, tol=0
+        4, solver=JointGN(relocations=0), random_state=0, max_iter=20, tol=0, alpha=0.0
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -267,7 +267,9 @@ def test_many_rows_are_searched_on_a_sample_and_fitted_whole(monkeypatch):
     rng = np.random.RandomState(0)
     X = rng.uniform(-1, 1, (500, 2))
     y = np.abs(X[:, 0] + 0.5 * X[:, 1]) + np.maximum(X[:, 1] - 0.3, 0)
-    model = ShallowReLURegressor(4, solver=JointGN(relocations=6), random_state=0)
+    model = ShallowReLURegressor(
+        4, solver=JointGN(relocations=6), random_state=0, alpha=0.0
+    )
     model.fit(X, y)
     log = model.convergence_log_["loss"]
     assert np.all(np.diff(log) <= 0)  # of all rows, whatever the search looked at

@@ -14,7 +14,9 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.shallow_relu import segmented, sggn
 from sklearn_gn.solvers import JointGN
 
-SMALL = ShallowReLURegressor(6, solver=JointGN(relocations=8), random_state=0)
+SMALL = ShallowReLURegressor(
+    6, solver=JointGN(relocations=8), random_state=0, alpha=0.0
+)
 
 
 def kinked(n=32, n_kinks=5, seed=0, q=None):
@@ -50,7 +52,7 @@ def test_recovers_ten_pieces_of_a_step_function():
     """The step problem of the SgGN paper: every step takes two breakpoints."""
     x = (np.arange(1000) + 0.5) / 1000
     y = np.array([3.0, -1, 2, 0, 4, -2, 1, 5, -3, 2])[(10 * x).astype(int)]
-    model = ShallowReLURegressor(30, random_state=0).fit(x[:, None], y)
+    model = ShallowReLURegressor(30, random_state=0, alpha=0.0).fit(x[:, None], y)
     assert model.loss_ < 1e-20
     np.testing.assert_allclose(model.predict(x[:, None]), y, atol=1e-9)
     edges = np.arange(1, 10) / 10
@@ -80,7 +82,7 @@ def test_several_targets_share_their_breakpoints():
     x, y, kinks = kinked(q=3, seed=3)
     start = np.c_[[1, *-np.round(kinks, 2)], np.ones(6)]
     model = ShallowReLURegressor(
-        6, init=start, solver=JointGN(relocations=0), random_state=0
+        6, init=start, solver=JointGN(relocations=0), random_state=0, alpha=0.0
     )
     model.fit(x[:, None], y)
     assert model.loss_ < 1e-24
@@ -113,7 +115,7 @@ def test_descent_ends_in_scipy_s_optimum():
     )
     start = np.c_[[1, *-first], np.ones(6)]
     model = ShallowReLURegressor(
-        6, init=start, solver=JointGN(relocations=0), random_state=0
+        6, init=start, solver=JointGN(relocations=0), random_state=0, alpha=0.0
     )
     model.fit(x[:, None], y)
     assert model.loss_ == pytest.approx(oracle.cost / 32, rel=1e-10)
@@ -218,7 +220,7 @@ def test_no_more_rows_than_parameters_warn():
     y = np.maximum(x[:, None] - edges[:-1], 0) @ [3.0, -5, 4, -6, 5, -4]
     start = np.c_[[1, *-edges[1:-1]], np.ones(6)]
     model = ShallowReLURegressor(
-        6, init=start, solver=JointGN(relocations=0), random_state=0
+        6, init=start, solver=JointGN(relocations=0), random_state=0, alpha=0.0
     )
     model.fit(x[:, None], y)
     np.testing.assert_allclose(model.breakpoints_[1:], edges[1:-1])

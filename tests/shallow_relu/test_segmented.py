@@ -491,7 +491,7 @@ def test_starts_on_thinned_sums_end_in_the_optimum_of_all_rows(monkeypatch):
     x = rng.uniform(-1, 1, 1000)
     y = np.interp(x, [-1, -0.3, 0.4, 1], [0, 1, -1, 2]) + 0.05 * rng.randn(1000)
     model = ShallowReLURegressor(
-        3, n_init=10, solver=JointGN(relocations=0), random_state=0
+        3, n_init=10, solver=JointGN(relocations=0), random_state=0, alpha=0.0
     )
     whole = clone(model).fit(x[:, None], y)
     for module in (segmented, interval_sums):

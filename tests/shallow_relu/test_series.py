@@ -28,7 +28,7 @@ def data(series):
 def model(relocations=2, **changes):
     solver = JointGN(relocations=relocations)
     parameters = {"n_neurons": 3, "solver": solver, "random_state": 0, **changes}
-    return ShallowReLURegressor(**parameters)
+    return ShallowReLURegressor(**{"alpha": 0.0, **parameters})
 
 
 # -- fit_series -----------------------------------------------------------------------

@@ -508,6 +508,10 @@ def test_states_are_arrays_and_numbers_only(name):
 
 def test_registry_names_the_nearest_solver():
     with pytest.raises(ValueError, match=r"solver='sgn'.*Did you mean 'sggn'\?"):
-        ShallowReLURegressor(solver="sgn").fit([[0.0], [1.0]], [0.0, 1.0])
+        ShallowReLURegressor(solver="sgn", n_neurons=20, alpha=0.0).fit(
+            [[0.0], [1.0]], [0.0, 1.0]
+        )
     with pytest.raises(ValueError, match=r"FGN\(\) does not fit ShallowReLURegressor"):
-        ShallowReLURegressor(solver=FGN()).fit([[0.0], [1.0]], [0.0, 1.0])
+        ShallowReLURegressor(solver=FGN(), n_neurons=20, alpha=0.0).fit(
+            [[0.0], [1.0]], [0.0, 1.0]
+        )

@@ -25,7 +25,7 @@ BENDS = np.array([-4.0, 6.0, -5.0])
 START = np.c_[-np.r_[-1, KINKS], np.ones(4)]
 # One size for all data with one feature: at most 256 rows, four segments.
 LOCAL = JointGN(relocations=0)
-MODEL = ShallowReLURegressor(4, init=START, solver=LOCAL, random_state=0)
+MODEL = ShallowReLURegressor(4, init=START, solver=LOCAL, random_state=0, alpha=0.0)
 
 
 def broken_line(n=200, noise=0.1, seed=4):
@@ -187,7 +187,7 @@ def test_neurons_that_point_left_have_the_standard_errors_of_their_breakpoints()
     # The slope of the first segment comes from the right end of the data.
     start = np.array([[1.5, -1], *np.c_[-KINKS, np.ones(3)]])
     model = ShallowReLURegressor(
-        4, solver=SgGN(relocations=0), init=start, random_state=0, tol=1e-14
+        4, solver=SgGN(relocations=0), init=start, random_state=0, tol=1e-14, alpha=0.0
     ).fit(x[:, None], y)
     assert model.hyperplanes_[:, 1].min() == -1
     inside = (model.breakpoints_ > 0) & (model.breakpoints_ < 1)
@@ -359,7 +359,7 @@ def test_bic_recovers_the_number_of_segments(segments):
 
 def test_auto_fits_the_best_size():
     x, y = broken_line()
-    auto = ShallowReLURegressor("auto", solver=LOCAL, random_state=0)
+    auto = ShallowReLURegressor("auto", solver=LOCAL, random_state=0, alpha=0.0)
     model = clone(auto).fit(1e3 * x[:, None], 0.1 * y)
     path = model.selection_path_
     assert_criterion(path, "bic", 200)
