@@ -229,7 +229,7 @@ class FitRun:
         """Evaluate the last network on all rows, unless its step has done that."""
         progress = self._resumable = self._progress
         with self._scope():
-            found = self.solver.look(self._data, progress.state, self.options)
+            found = self.solver.evaluate_last(self._data, progress.state, self.options)
         if found is None:
             return
         net, loss = found

@@ -18,7 +18,7 @@ from sklearn_gn.callbacks import Checkpoint, EarlyStopping
 from sklearn_gn.core import checkpoint
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, JointGN, SgGN, Solver
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, GNvpro, JointGN, SgGN, Solver
 
 SOLVERS = sorted(SHALLOW_RELU_SOLVERS)
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -44,8 +44,9 @@ class Given(Solver):
 
     name = "given"
 
-    def __init__(self, given):
+    def __init__(self, given, relocations=4):
         self.given = given
+        self.relocations = relocations
 
     def algorithm(self, algorithms):
         return self.given
@@ -146,7 +147,7 @@ def test_a_fit_on_batches_is_resumed_bit_for_bit_between_two_evaluations(tmp_pat
     X, y = data(70)
     settings = {
         "hidden_layer_sizes": (4,),
-        "batch_size": 20,
+        "solver": GNvpro(batch_size=20),
         "tol": 0.0,
         "max_iter": 24,
         "random_state": 0,
