@@ -338,5 +338,25 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_missing_folder_is_named_before_the_fit(tmp_path):
+    X, y = data()
+    model = make().set_callbacks(Checkpoint(tmp_path / "folder" / "fit.ckpt"))
+    with pytest.raises(FileNotFoundError, match=r"folder .*does not exist"):
+        model.fit(X, y)
+
+
+def test_a_full_disk_ends_no_fit(monkeypatch, tmp_path):
+    def full(*args):
+        raise OSError("No space left on device")
+
+    X, y = data()
+    monkeypatch.setattr("os.replace", full)
+    model = make().set_callbacks(Checkpoint(tmp_path / "fit.ckpt", every=0))
+    with pytest.warns(UserWarning, match="could not be written .No space left"):
+        model.fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), make().fit(X, y).predict(X))
+    assert not list(tmp_path.iterdir())
+
+
 def test_where_there_is_no_file_there_is_no_snapshot(tmp_path):
     assert checkpoint.load(tmp_path / "fit.ckpt") is None
