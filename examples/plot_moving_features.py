@@ -80,56 +80,9 @@ for panel, (name, search) in zip(panels, searches.items(), strict=True):
 panels[0].set_ylabel("Accuracy")
 panels[0].legend()
 
-# %%
-# Why the inner problem is solved to rounding
-# -------------------------------------------
-#
-# The gradient of the reduced objective leaves the output layer out, because the
-# objective does not change with it where it is optimal. Stop the inner iteration early
-# and this is no longer true: the error of the linear expansion, which should fall like
-# :math:`h^2`, falls like :math:`h` below some length of the step. The network here is
-# one of our own, any object with ``init`` and ``apply``: a small residual network.
-
-from dataclasses import dataclass
-
-import jax
-import jax.numpy as jnp
-
-from sklearn_gn.plotting import TaylorDisplay
-
-
-@dataclass(frozen=True)
-class ResidualNetwork:
-    """``u + tanh(K u + b) / 2``, four times, behind an opening layer."""
-
-    width: int = 4
-    depth: int = 4
-
-    def init(self, key, x):
-        first, rest = jax.random.split(key)
-        d = self.width
-        return {
-            "opening": jax.random.normal(first, (x.shape[1], d), x.dtype),
-            "weights": jax.random.normal(rest, (self.depth, d, d), x.dtype),
-            "biases": jnp.zeros((self.depth, d), x.dtype),
-        }
-
-    def apply(self, params, x):
-        u = jnp.tanh(x @ params["opening"])
-        for weight, bias in zip(params["weights"], params["biases"], strict=True):
-            u = u + jnp.tanh(u @ weight + bias[None, :]) / 2
-        return u
-
-
-expansion = TaylorDisplay.from_network(
-    ResidualNetwork(), X_train, y_train, alpha_output=1e-4, random_state=0
-)
-expansion.ax_.set_title("A residual network")
-
 import sys
 from pathlib import Path
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 features.figure_.savefig(folder / "moving_features.png", dpi=110)
 sweeps.savefig(folder / "moving_features_sweeps.png", dpi=110)
-expansion.figure_.savefig(folder / "moving_features_expansion.png", dpi=110)

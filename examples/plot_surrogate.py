@@ -112,13 +112,17 @@ for peer in (Ridge(1e-3), mlp):
 
 import matplotlib.pyplot as plt
 
-from sklearn_gn.plotting import SurrogateDisplay, WorkDisplay
+from sklearn_gn.plotting import ConvergenceDisplay, SurrogateDisplay
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
-WorkDisplay.from_estimators(models, ax=left)
-WorkDisplay.from_estimators(models, x="seconds", ax=right)
+for name, model in models.items():
+    ConvergenceDisplay.from_estimator(model, x="work_units", ax=left, name=name)
+    ConvergenceDisplay.from_estimator(model, x="time", ax=right, name=name)
 right.set_ylabel(None)
-right.get_legend().remove()
+handles, labels = left.get_legend_handles_labels()
+for ax in (left, right):
+    ax.get_legend().remove()
+figure.legend(handles, labels, loc="outside lower center", ncols=4)
 
 # %%
 # Sweeps

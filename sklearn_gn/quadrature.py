@@ -64,7 +64,7 @@ def midpoint(low, high, n):
 
     >>> import numpy as np
     >>> from sklearn_gn import ShallowReLURegressor
-    >>> points, weights = midpoint(-1, 1, 200)
+    >>> points, weights = midpoint(-1, 1, 60)
     >>> model = ShallowReLURegressor(n_neurons=3, random_state=0)
     >>> model = model.fit(points, np.abs(points[:, 0]), sample_weight=weights)
     >>> squared_error = 2 * weights.sum() * model.loss_

@@ -1,17 +1,31 @@
 """What the displays share."""
 
-import itertools
-import json
-import os
-from pathlib import Path
-
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-_OTHER_COLORS = (
-    *("tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:cyan", "tab:olive"),
-    *("tab:orange", "tab:green", "tab:blue", "tab:gray"),
-)
+
+class Display:
+    """Base of the displays: needs matplotlib to plot, and remembers where it drew."""
+
+    def _axes(self, ax):
+        """Return ``ax``, or the axes of a new figure where it is None."""
+        check_matplotlib_support(f"{type(self).__name__}.plot")
+        return axes_or_new(ax)
+
+    def _panels(self, ax, n_rows, n_columns, **kwargs):
+        """Return the axes of several panels, see :func:`panels_or_new`."""
+        check_matplotlib_support(f"{type(self).__name__}.plot")
+        return panels_or_new(ax, n_rows, n_columns, **kwargs)
+
+    def _drawn_on(self, axes):
+        """Store the axes, or the array of panels, and return the display."""
+        if isinstance(axes, np.ndarray):
+            self.axes_ = axes
+            axes = axes[0, 0]
+        self.ax_ = axes
+        self.figure_ = axes.figure
+        return self
 
 
 def fitted_attribute(estimator, name):
@@ -80,40 +94,13 @@ def panels_or_new(ax, n_rows, n_columns, *, size, share=False, layout="constrain
     return axes
 
 
-def method_styles(names, known):
-    """Label, colour and dashes of every method; an unknown one gets its own colour."""
-    taken = {known[name]["color"] for name in names if name in known}
-    others = itertools.cycle(c for c in _OTHER_COLORS if c not in taken)
-    for name in names:
-        style = known[name] if name in known else {"color": next(others)}
-        yield {**style, "label": name}
-
-
-# -- results of benchmarks ------------------------------------------------------------
-
-
-def benchmark_problems(result):
-    """The problems of a result, which may be the path of a file."""
-    if isinstance(result, str | os.PathLike):
-        result = json.loads(Path(result).read_text())
-    if not isinstance(result, dict) or "problems" not in result:
+def class_numbers(classes, y):
+    """Number of the class of every label in y, which must be among the classes."""
+    y = column_or_1d(y)
+    unknown = ~np.isin(y, classes)
+    if unknown.any():
         raise ValueError(
-            "result must be what a benchmark returns, with the key 'problems', or the "
-            f"path of its JSON file, got {type(result).__name__}."
+            "y holds labels that are not among classes_ of the estimator: "
+            f"{np.unique(y[unknown]).tolist()}."
         )
-    return result["problems"]
-
-
-def benchmark_problem(result, name):
-    """One of them."""
-    problems = benchmark_problems(result)
-    if name not in problems:
-        raise ValueError(
-            f"result has no problem {name!r}; its problems are {sorted(problems)}."
-        )
-    return problems[name]
-
-
-def numbers(values):
-    """An array, with NaN for the null of JSON."""
-    return np.array(list(values), dtype=float)
+    return np.searchsorted(classes, y)

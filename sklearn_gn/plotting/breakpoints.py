@@ -4,10 +4,10 @@ import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length, validate_data
 
-from sklearn_gn.plotting._common import axes_or_new, fitted_attribute
+from sklearn_gn.plotting._common import Display, fitted_attribute
 
 
-class BreakpointDisplay:
+class BreakpointDisplay(Display):
     """Predictions over one or two features with the breakpoints or breaking lines.
 
     Use :meth:`from_estimator` to create it.
@@ -61,9 +61,9 @@ class BreakpointDisplay:
     >>> import numpy as np
     >>> from sklearn_gn import ShallowReLURegressor
     >>> from sklearn_gn.plotting import BreakpointDisplay
-    >>> X = np.linspace(0, 1, 101)[:, None]
+    >>> X = np.linspace(0, 1, 61)[:, None]
     >>> y = np.abs(X[:, 0] - 0.25)
-    >>> model = ShallowReLURegressor(n_neurons=2, random_state=0).fit(X, y)
+    >>> model = ShallowReLURegressor(n_neurons=3, random_state=0).fit(X, y)
     >>> display = BreakpointDisplay.from_estimator(model, X, y)
     >>> bool(np.any(np.isclose(display.breaks, 0.25)))
     True
@@ -105,13 +105,10 @@ class BreakpointDisplay:
         display : BreakpointDisplay
             The object itself.
         """
-        check_matplotlib_support(f"{type(self).__name__}.plot")
-        ax = axes_or_new(ax)
+        ax = self._axes(ax)
         draw = self._plot_curve if len(self.grid) == 1 else self._plot_surface
         draw(ax, kwargs)
-        self.ax_ = ax
-        self.figure_ = ax.figure
-        return self
+        return self._drawn_on(ax)
 
     def _plot_curve(self, ax, kwargs):
         self.points_ = None

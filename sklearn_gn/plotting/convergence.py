@@ -3,19 +3,21 @@
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
-from sklearn_gn.plotting._common import axes_or_new, fitted_attribute
+from sklearn_gn.plotting._common import Display, fitted_attribute
 
 _X_LABELS = {
     "iteration": "Iteration",
     "time": "Time (s)",
     "inner_iterations": "Inner iterations (cumulative)",
+    "work_units": "Work units",
 }
 _Y_LABELS = {"loss": "Loss", "relative_error": "Relative error"}
 _LOWEST = "Lowest"
+_REFINEMENT = "Refinement"
 
 
-class ConvergenceDisplay:
-    """Loss or error over the iterations, the time or the inner iterations of a fit.
+class ConvergenceDisplay(Display):
+    """Loss or error over the iterations, the time or the work of a fit.
 
     Use :meth:`from_estimator` to create it. Repeated calls with the same ``ax`` lay the
     curves of several fits over each other.
@@ -24,7 +26,8 @@ class ConvergenceDisplay:
     ----------
     convergence_log : dict of ndarrays of shape (n_iter,)
         With the keys ``iteration``, ``time``, ``inner_iterations``, ``loss`` and
-        ``val_loss``; ``relative_error`` where that is to be drawn.
+        ``val_loss``. Further keys of some fits: ``relative_error``, ``work_units``, and
+        ``level``, the number of the level of a network that is refined during the fit.
 
     name : str, default=None
         Name of the fit in the legend.
@@ -38,6 +41,9 @@ class ConvergenceDisplay:
     lowest_ : matplotlib Line2D
         The mark at the lowest validation loss or, without validation data, at the
         lowest loss; or at the lowest error.
+
+    refinements_ : list of matplotlib Line2D
+        Marks on the curves at the last iteration before a refinement of the network.
 
     ax_ : matplotlib Axes
         Axes with the curves.
@@ -73,9 +79,13 @@ class ConvergenceDisplay:
         ax : matplotlib Axes, default=None
             Axes to draw on; those of a new figure where not given.
 
-        x : {"iteration", "time", "inner_iterations"}, default="iteration"
+        x : {"iteration", "time", "inner_iterations", "work_units"}, \
+                default="iteration"
             Horizontal axis. Time is in seconds since the begin of the fit, compilation
-            included; inner iterations are summed up.
+            included; inner iterations are summed up. A work unit is a pass over all
+            rows, forward or backward: unlike seconds it does not depend on the machine,
+            and unlike iterations it makes methods comparable, but it leaves out the
+            linear algebra. It is in the logs of the networks with variable projection.
 
         y : {"loss", "relative_error"}, default="loss"
             What is drawn. The relative error is in the log of fits that know the exact
@@ -92,30 +102,31 @@ class ConvergenceDisplay:
         display : ConvergenceDisplay
             The object itself.
         """
-        check_matplotlib_support(f"{type(self).__name__}.plot")
         position, curves = self._position(x), self._curves(y)
-        ax = axes_or_new(ax)
+        ax = self._axes(ax)
         name = self.name if name is None else name
-        self.lines_ = []
+        self.lines_, self.refinements_ = [], []
         for suffix, style, values in curves:
             label = " ".join(filter(None, [name, suffix])) or _Y_LABELS[y]
             line_kwargs = {"linestyle": style, "label": label, **kwargs}
             if self.lines_:  # one colour for one fit
                 line_kwargs.setdefault("color", self.lines_[0].get_color())
             self.lines_ += ax.plot(position, values, **line_kwargs)
+            self.refinements_ += self._mark_refinements(ax, self.lines_[-1])
         self.lowest_ = _mark_lowest(ax, position, curves[-1][-1])
         if any(np.any(values > 0) for *_, values in curves):
             ax.set_yscale("log", nonpositive="mask")
         ax.set(xlabel=_X_LABELS[x], ylabel=_Y_LABELS[y])
         handles, _ = ax.get_legend_handles_labels()
-        ax.legend(handles=sorted(handles, key=lambda h: h.get_label() == _LOWEST))
-        self.ax_ = ax
-        self.figure_ = ax.figure
-        return self
+        marks = (_REFINEMENT, _LOWEST)  # the last entries of the legend
+        ax.legend(handles=sorted(handles, key=lambda h: h.get_label() in marks))
+        return self._drawn_on(ax)
 
     def _position(self, x):
         if x not in _X_LABELS:
             raise ValueError(f"x must be one of {sorted(_X_LABELS)}, got {x!r}.")
+        if x not in self.convergence_log:
+            raise ValueError(f"x={x!r} is not in the log of this fit.")
         values = self.convergence_log[x]
         return np.cumsum(values) if x == "inner_iterations" else values
 
@@ -132,6 +143,15 @@ class ConvergenceDisplay:
             return [("", "-", loss)]
         return [("(training)", "-", loss), ("(validation)", "--", val_loss)]
 
+    def _mark_refinements(self, ax, line):
+        """Mark the points of a curve at which a level ends that is not the last."""
+        ends = np.flatnonzero(np.diff(self.convergence_log.get("level", ())))
+        if not len(ends):
+            return []
+        style = {"marker": "|", "markersize": 16, "markeredgewidth": 2}
+        x, y = line.get_xydata()[ends].T
+        return [_mark(ax, x, y, _REFINEMENT, color=line.get_color(), **style)]
+
     @classmethod
     def from_estimator(
         cls, estimator, *, x="iteration", y="loss", ax=None, name=None, **kwargs
@@ -143,7 +163,8 @@ class ConvergenceDisplay:
         estimator : estimator
             A fitted estimator with the attribute ``convergence_log_``.
 
-        x : {"iteration", "time", "inner_iterations"}, default="iteration"
+        x : {"iteration", "time", "inner_iterations", "work_units"}, \
+                default="iteration"
             Horizontal axis, see :meth:`plot`.
 
         y : {"loss", "relative_error"}, default="loss"
@@ -170,16 +191,15 @@ class ConvergenceDisplay:
 
 
 def _mark_lowest(ax, position, values):
-    """Ring around the lowest value; one legend entry for all fits on the axes."""
-    known = any(line.get_label() == _LOWEST for line in ax.lines)
+    """Ring around the lowest value."""
     best = [np.nanargmin(values)] if len(values) else []
-    (mark,) = ax.plot(
-        position[best],
-        values[best],
-        linestyle="none",
-        marker="o",
-        fillstyle="none",
-        color="black",
-        label=None if known else _LOWEST,
-    )
+    style = {"marker": "o", "fillstyle": "none", "color": "black"}
+    return _mark(ax, position[best], values[best], _LOWEST, **style)
+
+
+def _mark(ax, x, y, label, **style):
+    """Markers with one entry in the legend for all fits on the axes."""
+    known = any(line.get_label() == label for line in ax.lines)
+    label = None if known else label
+    (mark,) = ax.plot(x, y, linestyle="none", label=label, **style)
     return mark

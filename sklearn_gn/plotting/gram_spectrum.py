@@ -3,10 +3,10 @@
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
-from sklearn_gn.plotting._common import axes_or_new, fitted_attribute
+from sklearn_gn.plotting._common import Display, fitted_attribute
 
 
-class GramSpectrumDisplay:
+class GramSpectrumDisplay(Display):
     """Eigenvalues of the Gauss-Newton matrix, and of the mass matrix if there is one.
 
     They tell how well the data determine the parameters: a gap, or a tail at rounding
@@ -77,8 +77,7 @@ class GramSpectrumDisplay:
         display : GramSpectrumDisplay
             The object itself.
         """
-        check_matplotlib_support(f"{type(self).__name__}.plot")
-        ax = axes_or_new(ax)
+        ax = self._axes(ax)
         self.lines_, self.truncation_lines_ = [], []
         self._draw(ax, self.gram_spectrum, "Gauss-Newton matrix", "o", kwargs)
         if self.mass_spectrum is not None:
@@ -86,9 +85,7 @@ class GramSpectrumDisplay:
         ax.set(xlabel="Number of the eigenvalue", ylabel="Eigenvalue")
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend()
-        self.ax_ = ax
-        self.figure_ = ax.figure
-        return self
+        return self._drawn_on(ax)
 
     def _draw(self, ax, spectrum, label, marker, kwargs):
         spectrum = np.asarray(spectrum)

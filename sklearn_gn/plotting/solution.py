@@ -9,14 +9,14 @@ from sklearn.utils import gen_batches
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn.plotting._common import panels_or_new
+from sklearn_gn.plotting._common import Display
 
 _FLOATS = 2**24  # numbers of the points that are evaluated together
 _HOLES = 4  # cells for each point, beyond which the points of a reference are no grid
 _DECADES = 3  # of errors that are told apart by their colours
 
 
-class SolutionDisplay:
+class SolutionDisplay(Display):
     """Solution of a differential equation, with its error.
 
     Along one axis: curves of solution and reference, and the error below. Over two
@@ -141,14 +141,10 @@ class SolutionDisplay:
         display : SolutionDisplay
             The object itself.
         """
-        check_matplotlib_support(f"{type(self).__name__}.plot")
         name = name or self.name or "Solution"
         self.lines_, self.images_ = [], []
         draw = self._plot_curves if len(self.ticks) == 1 else self._plot_images
-        self.axes_ = draw(ax, name, kwargs)
-        self.ax_ = self.axes_[0, 0]
-        self.figure_ = self.ax_.figure
-        return self
+        return self._drawn_on(draw(ax, name, kwargs))
 
     @property
     def _error_name(self):
@@ -159,7 +155,7 @@ class SolutionDisplay:
         return [np.ptp(values) for values in self.ticks]
 
     def _plot_curves(self, ax, name, kwargs):
-        axes = panels_or_new(ax, 2, 1, size=(5.5, 2.4))
+        axes = self._panels(ax, 2, 1, size=(5.5, 2.4))
         above, below = axes[:, 0]
         (x,) = self.ticks
         if self.reference is not None:
@@ -184,7 +180,7 @@ class SolutionDisplay:
         images = self._styled_images(name, kwargs)
         width = 0.6 + 2.6 * np.divide(*self._extent()) if self.equal else 3.4
         layout = "compressed" if self.equal else "constrained"
-        axes = panels_or_new(ax, 1, len(images), size=(width, 3.0), layout=layout)
+        axes = self._panels(ax, 1, len(images), size=(width, 3.0), layout=layout)
         for panel, (title, values, style) in zip(axes[0], images, strict=True):
             style = {"shading": "nearest", "rasterized": True, **style}
             values = np.ma.masked_invalid(values)

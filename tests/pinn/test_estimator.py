@@ -621,14 +621,6 @@ def test_a_fitted_solver_survives_pickling():
     assert again.coefficients_ == solver.coefficients_
 
 
-def test_a_shift_that_factorisation_needs_is_raised():
-    # With damping 0 the Gramian of a single repeated row cannot be factored.
-    X, y = np.zeros((5, 1)), np.zeros(5)
-    model = PINNSolver(hidden_layer_sizes=(3,), damping=0.0, max_iter=3)
-    quiet(model.fit, np.append(X, [[1.0]], 0), np.append(y, 1.0))
-    assert np.isfinite(model.predict(X)).all()
-
-
 # --- predictions read the fitted state only ------------------------------------------
 
 

@@ -1,18 +1,14 @@
 """SolutionDisplay: what is drawn is what the solver has found."""
 
 import copy
-import sys
-import warnings
 
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.colors import LogNorm
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LinearRegression
 
-from sklearn_gn import PINNSolver
 from sklearn_gn.pde import (
     Ball,
     Box,
@@ -23,38 +19,7 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
-from sklearn_gn.plotting import ConvergenceDisplay, SolutionDisplay
-
-
-@pytest.fixture(autouse=True)
-def _no_figure_left():
-    plt.close("all")
-    yield
-    plt.close("all")
-
-
-def solved(problem, *data, **words):
-    solver = PINNSolver(
-        problem,
-        hidden_layer_sizes=(8,),
-        max_iter=3,
-        n_interior=20,
-        n_boundary=16,
-        random_state=0,
-        **words,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return solver.fit(*data)
-
-
-def stretch(u, x):
-    """A system of two equations for the outputs u, p."""
-    return laplacian(u["u"])(x) + 1, d(u["p"], "x")(x) - x[0]
-
-
-def parabolas(x):
-    return jnp.stack([x[0] ** 2 + x[1], x[0] * x[1] + 3])
+from sklearn_gn.plotting import SolutionDisplay
 
 
 def cooling(u, x):
@@ -65,30 +30,15 @@ def sum_of_axes(x):
     return jnp.sum(x)
 
 
-PLANE = {
-    "residual": stretch,
-    "domain": Box(x=(0.0, 1.0), y=(0.0, 1.5)),
-    "conditions": (Dirichlet(0.0),),
-    "outputs": ("u", "p"),
-    "up_to_constant": ("p",),
-}
-
-
 @pytest.fixture(scope="module")
-def plane():
-    """Two outputs over a rectangle, the second known up to a constant."""
-    return solved(Problem(**PLANE, exact=parabolas))
-
-
-@pytest.fixture(scope="module")
-def rod():
+def rod(solved):
     """Heat in a rod, without an exact solution."""
     box = Box(x=(-1.0, 1.0), t=(0.0, 2.0))
     return solved(Problem(cooling, box, (Dirichlet(0.0), Initial(1.0))))
 
 
 @pytest.fixture(scope="module")
-def cube():
+def cube(solved):
     """Heat in three dimensions."""
     conditions = Dirichlet(sum_of_axes), Initial(sum_of_axes)
     box = Box.unit(3, time=(0.0, 1.0))
@@ -104,53 +54,32 @@ def points_of(ticks):
     return np.column_stack([a.ravel() for a in np.meshgrid(*ticks)])
 
 
-def changed(solver, **words):
-    """The same solution of a problem that is stated differently; nothing is fitted."""
-    solver = copy.copy(solver)
-    solver.problem_ = Problem(**{**PLANE, **words})
-    return solver
+@pytest.fixture
+def changed(plane, plane_problem):
+    """Function that states the problem of a solution differently; nothing is fitted."""
 
+    def change(**words):
+        solver = copy.copy(plane)
+        solver.problem_ = Problem(**{**plane_problem, **words})
+        return solver
 
-# -- what it has in common with other displays ----------------------------------------
-
-
-@pytest.mark.parametrize("words", [{}, {"axes": "x"}])
-def test_makes_one_figure_and_plot_returns_self(plane, words):
-    drawn = draw(plane, **words)
-    assert plt.get_fignums() == [drawn.figure_.number]
-    assert drawn.ax_ is drawn.axes_[0, 0]
-    drawn.figure_.canvas.draw()
-    axes = drawn.axes_
-    assert drawn.plot(ax=axes) is drawn
-    assert drawn.ax_ is axes[0, 0]
-    assert plt.get_fignums() == [drawn.figure_.number]
+    return change
 
 
 @pytest.mark.parametrize("words", [{}, {"axes": "x"}])
-def test_draws_on_given_axes(plane, words):
+def test_given_axes_are_divided(plane, words):
     _, (left, right) = plt.subplots(1, 2, layout="constrained")
     drawn = draw(plane, ax=right, **words)
     drawn.figure_.canvas.draw()
-    assert drawn.figure_ is right.figure
     assert not left.has_data()
     assert plt.get_fignums() == [1]
     assert drawn.ax_.get_position().x0 > left.get_position().x1
+    axes = drawn.axes_
+    assert drawn.plot(ax=axes).ax_ is axes[0, 0]
 
 
-def test_without_matplotlib(plane, monkeypatch):
-    drawn = draw(plane)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    name = "SolutionDisplay"
-    with pytest.raises(ImportError, match=f"{name}.from_estimator requires matplotlib"):
-        draw(plane)
-    with pytest.raises(ImportError, match=f"{name}.plot requires matplotlib"):
-        drawn.plot()
-
-
-def test_estimators_that_are_no_solvers_of_a_problem():
+def test_estimators_that_are_no_solvers_of_a_problem(solved):
     X = np.linspace(0, 1, 10)[:, None]
-    with pytest.raises(NotFittedError):
-        draw(PINNSolver(Problem(**PLANE)))
     with pytest.raises(ValueError, match="of a problem, LinearRegression has none"):
         draw(LinearRegression().fit(X, X[:, 0]))
     with pytest.raises(ValueError, match="of a problem, PINNSolver has none"):
@@ -237,8 +166,8 @@ def test_order_of_the_axes_can_be_chosen(rod):
     np.testing.assert_array_equal(display.solution.ravel(), rod.predict(X))
 
 
-def test_residual_of_a_system_is_its_norm(plane):
-    solver = changed(plane, exact=None)
+def test_residual_of_a_system_is_its_norm(changed):
+    solver = changed(exact=None)
     display = draw(solver, output="p")
     X = points_of(display.ticks)
     np.testing.assert_array_equal(display.solution.ravel(), solver.predict(X)[:, 1])
@@ -247,9 +176,9 @@ def test_residual_of_a_system_is_its_norm(plane):
     )
 
 
-def test_points_outside_the_domain_are_masked(plane):
+def test_points_outside_the_domain_are_masked(changed, plane_problem):
     hole = Ball(2, center=(0.5, 0.75), radius=0.3, axes=("x", "y"))
-    solver = changed(plane, domain=PLANE["domain"] - hole, exact=parabolas)
+    solver = changed(domain=plane_problem["domain"] - hole)
     display = draw(solver, n_points=11)
     X = points_of(display.ticks)
     inside = np.hypot(*(X - (0.5, 0.75)).T) >= 0.3
@@ -310,7 +239,7 @@ def test_curves_of_one_axis(rod, plane):
     display.figure_.canvas.draw()
 
 
-def test_a_problem_of_one_axis():
+def test_a_problem_of_one_axis(solved):
     problem = Problem(growth, Box(t=(0.0, 1.0)), (Initial(1.0),), exact=exponential)
     solver = solved(problem)
     display = draw(solver)
@@ -364,12 +293,12 @@ def grid_reference(values, *ticks):
     return Reference(points, values(*points.T))
 
 
-def test_reference_on_a_grid_is_drawn_there(plane):
+def test_reference_on_a_grid_is_drawn_there(changed):
     x, y = np.linspace(0, 1, 11) ** 2, np.linspace(0, 1.5, 4)
     reference = grid_reference(
         lambda x, y: np.column_stack([x + 10 * y, np.full(len(x), np.nan)]), x, y
     )
-    solver = changed(plane, exact=reference)
+    solver = changed(exact=reference)
     display = draw(solver)
     # 11 ticks are thinned to 6, both ends kept; 4 stay.
     np.testing.assert_array_equal(display.ticks[0], x[::2])
@@ -391,9 +320,9 @@ def test_reference_on_a_grid_is_drawn_there(plane):
     np.testing.assert_array_equal(other.ticks[0], x[::2])
 
 
-def test_points_that_are_no_grid_are_not_compared(plane):
+def test_points_that_are_no_grid_are_not_compared(changed):
     points = np.random.default_rng(0).uniform(size=(30, 2))
-    solver = changed(plane, exact=Reference(points, points))
+    solver = changed(exact=Reference(points, points))
     display = draw(solver)
     assert display.reference is None
     assert display.axes_[0, 1].get_title() == "|Residual|"
@@ -431,22 +360,3 @@ def test_solver_that_was_fitted_to_a_frame(plane):
     with pytest.warns(UserWarning, match="feature names"):
         predicted = solver.predict(points_of(draw(solver).ticks))
     np.testing.assert_array_equal(draw(solver).solution.ravel(), predicted[:, 0])
-
-
-# -- the log --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("x", ["iteration", "time"])
-def test_relative_error_over_the_log(plane, x):
-    log = plane.convergence_log_
-    display = ConvergenceDisplay.from_estimator(plane, x=x, y="relative_error")
-    (line,) = display.lines_
-    np.testing.assert_array_equal(line.get_xydata().T, [log[x], log["relative_error"]])
-    assert display.lowest_.get_ydata() == [log["relative_error"].min()]
-    assert display.ax_.get_ylabel() == "Relative error"
-
-
-def test_relative_error_that_is_not_known(rod):
-    with pytest.raises(ValueError, match="y='relative_error' is not in the log"):
-        ConvergenceDisplay.from_estimator(rod, y="relative_error")
-    assert plt.get_fignums() == []

@@ -1,0 +1,175 @@
+"""DispersionDisplay: which classes are mistaken for one other, and which for many."""
+
+import numpy as np
+from scipy.special import softmax
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+from sklearn.utils.validation import check_consistent_length
+
+from sklearn_gn.plotting._common import Display, class_numbers, fitted_attribute
+
+_MOST_LABELS = 30  # classes that are labelled one by one
+
+
+class DispersionDisplay(Display):
+    r"""How widely the probability of an error is spread over the competitors, by class.
+
+    The dispersion of an example is :math:`\xi = 1 - |\rho|^2` with the probabilities
+    :math:`\rho` of the wrong classes relative to each other: 0 with a single
+    competitor, :math:`1 - 1 / (C - 1)` where all are alike. The curvature that FGN
+    drops is proportional to it.
+
+    Use :meth:`from_estimator` to create it.
+
+    Parameters
+    ----------
+    dispersion : ndarray of shape (n_classes,)
+        Mean dispersion of the examples of every class.
+
+    classes : ndarray of shape (n_classes,)
+        Labels of the classes.
+
+    training_mean : float, default=None
+        Mean dispersion of the training data; None draws none.
+
+    Attributes
+    ----------
+    points_ : matplotlib Line2D
+        The classes in the order of their dispersion.
+
+    training_mean_ : matplotlib Line2D or None
+        The training mean.
+
+    ax_ : matplotlib Axes
+        Axes with the picture.
+
+    figure_ : matplotlib Figure
+        Figure that holds the axes.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_gn import FGNSoftmaxHead
+    >>> from sklearn_gn.plotting import DispersionDisplay
+    >>> X, y = load_iris(return_X_y=True)
+    >>> head = FGNSoftmaxHead(random_state=0).fit(X, y)
+    >>> display = DispersionDisplay.from_estimator(head, X, y)
+    >>> bool(display.dispersion.max() <= 0.5)  # two competitors
+    True
+    """
+
+    def __init__(self, *, dispersion, classes, training_mean=None):
+        self.dispersion = dispersion
+        self.classes = classes
+        self.training_mean = training_mean
+
+    def plot(self, ax=None, **kwargs):
+        """Draw a point for every class, the most concentrated one at the bottom.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the points.
+
+        Returns
+        -------
+        display : DispersionDisplay
+            The object itself.
+        """
+        ax = self._axes(ax)
+        order = np.argsort(self.dispersion, kind="stable")
+        position = np.arange(1, len(order) + 1)
+        few = len(order) <= _MOST_LABELS
+        (self.points_,) = ax.plot(
+            np.asarray(self.dispersion)[order],
+            position,
+            **{
+                "linestyle": "none",
+                "marker": "o",
+                "markersize": 5 if few else 2,
+                "label": "Mean of a class",
+                **kwargs,
+            },
+        )
+        self.training_mean_ = None
+        if self.training_mean is not None:
+            self.training_mean_ = ax.axvline(
+                self.training_mean,
+                color="black",
+                linestyle="--",
+                linewidth=1,
+                label="Training mean",
+            )
+        if few:
+            ax.set_yticks(position, np.asarray(self.classes)[order])
+            ax.grid(axis="y", linewidth=0.5, alpha=0.5)
+        ax.set(
+            xlabel=r"Competitor dispersion $\xi$",
+            ylabel="Class" if few else "Class, by dispersion",
+        )
+        ax.legend()
+        return self._drawn_on(ax)
+
+    @classmethod
+    def from_estimator(cls, estimator, X, y, *, ax=None, **kwargs):
+        """Draw the dispersion of a fitted classifier on some samples.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted classifier with ``predict_log_proba``, or a pipeline that ends in
+            one.
+
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        y : array-like of shape (n_samples,)
+            Their classes. A class without samples is left out, and so are samples all
+            of whose competitors have probability zero.
+
+        ax : matplotlib Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the points.
+
+        Returns
+        -------
+        display : DispersionDisplay
+            Display that holds the dispersions and the drawn objects.
+
+        Raises
+        ------
+        ValueError
+            If the estimator gives no probabilities, or if y does not fit to it or to X.
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        classes = fitted_attribute(estimator, "classes_")
+        log_proba = fitted_attribute(estimator, "predict_log_proba")
+        check_consistent_length(X, y)
+        label = class_numbers(classes, y)
+        xi = _dispersion(log_proba(X), label)
+        known = np.isfinite(xi)
+        count = np.bincount(label[known], minlength=len(classes))
+        total = np.bincount(label[known], xi[known], minlength=len(classes))
+        seen = count > 0
+        last = estimator[-1] if hasattr(estimator, "steps") else estimator
+        return cls(
+            dispersion=total[seen] / count[seen],
+            classes=classes[seen],
+            training_mean=getattr(last, "competitor_dispersion_", None),
+        ).plot(ax, **kwargs)
+
+
+def _dispersion(log_p, label):
+    """``xi`` of every sample; NaN where no competitor has any probability.
+
+    The softmax over the competitors' logarithms is their share of ``1 - p_true``,
+    without that difference.
+    """
+    true = label[:, None] == np.arange(log_p.shape[1])
+    with np.errstate(invalid="ignore"):
+        rho = softmax(np.where(true, -np.inf, log_p), axis=1)
+    return np.sum(rho * (1 - rho), axis=1)

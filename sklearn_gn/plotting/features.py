@@ -1,0 +1,399 @@
+"""FeatureDisplay: the features of a classifier and the regions of its last layer."""
+
+import copy
+import warnings
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+
+from sklearn_gn.callbacks import _Callback
+from sklearn_gn.plotting._common import Display, class_numbers, fitted_attribute
+from sklearn_gn.varpro.classifier import VarProNetClassifier
+
+_MOST_NAMED_CLASSES = 10  # that fit into a legend
+_FAR = 20.0  # how far regions reach beyond the features, relative to their range
+
+
+class FeatureDisplay(Display):
+    """Features of a classifier, and the regions of its last layer, by iteration.
+
+    For networks whose last hidden layer has two units. What variable projection does is
+    to be seen here: the hidden layers move the classes apart, and at every iteration
+    the straight borders between their regions are the best there are.
+
+    Use :meth:`from_estimator` or :meth:`from_models` to create it.
+
+    Parameters
+    ----------
+    features : sequence of ndarrays of shape (n_samples, 2)
+        Features of the same samples at several iterations.
+
+    output : sequence of ndarrays of shape (3, n_classes) or (3, 1)
+        The output layers, with the intercepts in the last row. For two classes one
+        column, the logit of the second.
+
+    code : ndarray of shape (n_samples,)
+        Number of the class of each sample.
+
+    classes : ndarray of shape (n_classes,)
+        Labels of the classes.
+
+    iterations : sequence of int
+        Numbers of the iterations.
+
+    name : str, default=None
+        Name of the method, written beside the first panel.
+
+    Attributes
+    ----------
+    accuracy_ : list of float
+        Share of the samples in the region of their class, by panel.
+
+    points_ : list of matplotlib PathCollection
+        The samples of each panel.
+
+    regions_ : list of matplotlib PolyCollection
+        The regions of each panel, for the classes that have one.
+
+    axes_ : ndarray of matplotlib Axes of shape (1, n_iterations)
+        All panels.
+
+    ax_ : matplotlib Axes
+        The first panel.
+
+    figure_ : matplotlib Figure
+        Figure that holds the panels.
+
+    See Also
+    --------
+    sklearn.inspection.DecisionBoundaryDisplay : The regions in the space of X.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_gn import VarProNetClassifier
+    >>> from sklearn_gn.plotting import FeatureDisplay
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (120, 2))
+    >>> inside = np.sum(X**2, axis=1) < 0.5
+    >>> model = VarProNetClassifier(hidden_layer_sizes=(4, 2), random_state=0)
+    >>> display = FeatureDisplay.from_estimator(model, X, inside, iterations=(0, 1, 3))
+    >>> display.accuracy_[-1] > display.accuracy_[0]
+    True
+    """
+
+    def __init__(self, *, features, output, code, classes, iterations, name=None):
+        self.features = features
+        self.output = output
+        self.code = code
+        self.classes = classes
+        self.iterations = iterations
+        self.name = name
+
+    def plot(self, ax=None, **kwargs):
+        """Draw a panel for every iteration.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or array of them, default=None
+            Axes to divide into panels, or one for each; those of a new figure where not
+            given.
+
+        **kwargs : dict
+            Passed to ``ax.scatter`` for the samples.
+
+        Returns
+        -------
+        display : FeatureDisplay
+            The object itself.
+        """
+        axes = self._panels(ax, 1, len(self.features), size=(2.6, 2.8), share=True)
+        colors = _class_colors(len(self.classes))
+        box = _box(self.features)
+        self.accuracy_, self.points_, self.regions_ = [], [], []
+        for panel, z, output, iteration in zip(
+            axes.flat, self.features, self.output, self.iterations, strict=True
+        ):
+            self.regions_.append(_draw_regions(panel, box, output, colors))
+            points = panel.scatter(
+                *z.T,
+                **{"c": colors[self.code], "s": 5, "linewidths": 0, **kwargs},
+            )
+            found = np.argmax(_logits(z, output), axis=1)
+            accuracy = float(np.mean(found == self.code))
+            panel.set_title(
+                f"Iteration {iteration}\naccuracy {accuracy:.1%}", fontsize="medium"
+            )
+            panel.set_xlabel("First feature")
+            self.points_.append(points)
+            self.accuracy_.append(accuracy)
+        first, last = axes[0, 0], axes[0, -1]
+        label = "Second feature"
+        first.set_ylabel(label if self.name is None else f"{self.name}\n{label}")
+        self._draw_legend(last, colors)
+        return self._drawn_on(axes)
+
+    def _draw_legend(self, ax, colors):
+        from matplotlib.lines import Line2D
+
+        if len(self.classes) > _MOST_NAMED_CLASSES:
+            return
+        style = {"linestyle": "none", "marker": "o", "markersize": 4}
+        handles = [
+            Line2D([], [], color=color, label=str(label), **style)
+            for color, label in zip(colors, self.classes, strict=True)
+        ]
+        ax.legend(
+            handles=handles,
+            title="Class",
+            loc="center left",
+            bbox_to_anchor=(1, 0.5),
+            frameon=False,
+        )
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        y,
+        *,
+        iterations=(0, 1, 2, 5, 10),
+        name=None,
+        ax=None,
+        **kwargs,
+    ):
+        """Fit a copy of an estimator and draw what its features do on the way.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A :class:`~sklearn_gn.VarProNetClassifier`, fitted or not, with two units in
+            its last hidden layer. With an integer as ``random_state`` the copy goes the
+            same way as the estimator. Its callbacks are not called.
+
+        X : array-like of shape (n_samples, n_features)
+            Samples to fit and to draw.
+
+        y : array-like of shape (n_samples,)
+            Their classes.
+
+        iterations : sequence of int, default=(0, 1, 2, 5, 10)
+            Iterations to draw; 0 is the network before the first. The fit is ended
+            after the largest. If it ends earlier by itself, its last iteration stands
+            for all that would follow.
+
+        name : str, default=None
+            Name of the method, written beside the first panel.
+
+        ax : matplotlib Axes or array of them, default=None
+            Axes to divide into panels, or one for each; those of a new figure where not
+            given.
+
+        **kwargs : dict
+            Passed to ``ax.scatter`` for the samples.
+
+        Returns
+        -------
+        display : FeatureDisplay
+            Display that holds the features and the drawn objects.
+
+        Raises
+        ------
+        ValueError
+            If the last hidden layer has not two units, if the estimator is of another
+            kind, or if an iteration is negative.
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        wanted = sorted(set(iterations))
+        if not wanted or wanted[0] < 0:
+            raise ValueError(
+                f"iterations must be non-negative numbers, got {iterations!r}."
+            )
+        if not isinstance(estimator, VarProNetClassifier):
+            raise ValueError(
+                "FeatureDisplay fits a VarProNetClassifier, got "
+                f"{type(estimator).__name__}; of a pipeline give the last step."
+            )
+        recorder = _Recorder(X, wanted)
+        fitted = clone(estimator).set_callbacks(recorder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            fitted.fit(X, y)
+        if wanted[-1] > fitted.n_iter_:
+            recorder.record(fitted.n_iter_, fitted)
+        shots = dict(sorted(recorder.shots.items()))
+        return cls(
+            features=[z for z, _ in shots.values()],
+            output=[output for _, output in shots.values()],
+            code=class_numbers(fitted.classes_, y),
+            classes=fitted.classes_,
+            iterations=list(shots),
+            name=name,
+        ).plot(ax, **kwargs)
+
+    @classmethod
+    def from_models(cls, models, X, y, *, name=None, ax=None, **kwargs):
+        """Draw models that were recorded during a fit, or fitted one by one.
+
+        Parameters
+        ----------
+        models : dict of estimators
+            Classifiers by number of the iteration: what a callback gets as
+            ``fitted_estimator``, or fitted ones.
+
+        X : array-like of shape (n_samples, n_features)
+            Samples to draw.
+
+        y : array-like of shape (n_samples,)
+            Their classes.
+
+        name : str, default=None
+            Name of the method, written beside the first panel.
+
+        ax : matplotlib Axes or array of them, default=None
+            Axes to divide into panels, or one for each; those of a new figure where not
+            given.
+
+        **kwargs : dict
+            Passed to ``ax.scatter`` for the samples.
+
+        Returns
+        -------
+        display : FeatureDisplay
+            Display that holds the features and the drawn objects.
+
+        Raises
+        ------
+        ValueError
+            If there are no models, or if one has not two units in its last hidden
+            layer.
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_models")
+        if not models:
+            raise ValueError("models is empty.")
+        shots = [_features_and_output(model, X) for model in models.values()]
+        classes = fitted_attribute(next(iter(models.values())), "classes_")
+        return cls(
+            features=[z for z, _ in shots],
+            output=[output for _, output in shots],
+            code=class_numbers(classes, y),
+            classes=classes,
+            iterations=list(models),
+            name=name,
+        ).plot(ax, **kwargs)
+
+
+class _Recorder(_Callback):
+    """Callback that keeps features and output layer at some iterations."""
+
+    def __init__(self, X, iterations):
+        self.X = X
+        self.iterations = iterations
+        self.shots = {}
+
+    def on_fit_task_begin(self, estimator, context):
+        """Keep the network before the first iteration."""
+        if context.task_name == "iteration" and context.task_id == 0:
+            self._start = estimator._fit_run.best_net
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator):
+        """Record the model after an iteration; stop after the last one wanted."""
+        if context.task_name != "iteration":
+            return False
+        iteration = context.task_id + 1
+        if iteration == 1 and 0 in self.iterations:
+            model, _, scaling = fitted_estimator._fitted
+            first = copy.copy(fitted_estimator)
+            first._fitted = model, self._start, scaling
+            self.record(0, first)
+        if iteration in self.iterations:
+            self.record(iteration, fitted_estimator)
+        return iteration >= self.iterations[-1]
+
+    def record(self, iteration, model):
+        """Keep what is drawn of a model."""
+        self.shots[iteration] = _features_and_output(model, self.X)
+
+
+def _features_and_output(model, X):
+    """Two features of every sample, and the output layer on them."""
+    if not hasattr(model, "_fitted") or not hasattr(model, "transform"):
+        raise ValueError(
+            f"{type(model).__name__} is not a fitted VarProNetClassifier; of a "
+            "pipeline give the last step."
+        )
+    _, net, _ = model._fitted  # all that models seen by a callback have
+    z = model.transform(X)
+    if z.shape[1] != 2:
+        raise ValueError(
+            "FeatureDisplay draws two features, the last hidden layer of this network "
+            f"has {z.shape[1]} units."
+        )
+    return z, np.asarray(net.output, dtype=float)
+
+
+def _logits(z, output):
+    """Logits of all classes."""
+    values = z @ output[:-1] + output[-1]
+    return values if values.shape[1] > 1 else np.hstack([np.zeros_like(values), values])
+
+
+def _class_colors(n_classes):
+    """A colour for every class, as an array of RGB rows."""
+    from matplotlib import colormaps
+
+    for name in ("tab10", "tab20"):
+        if n_classes <= colormaps[name].N:
+            return colormaps[name](np.arange(n_classes))[:, :3]
+    return colormaps["turbo"](np.linspace(0, 1, n_classes))[:, :3]
+
+
+def _box(features):
+    """Corners of a box far around the features of all panels.
+
+    Axes that are shared with other panels may show more than these features.
+    """
+    stacked = np.concatenate(features)
+    low, high = stacked.min(axis=0), stacked.max(axis=0)
+    margin = _FAR * np.where(high > low, high - low, 1.0)
+    return low - margin, high + margin
+
+
+def _draw_regions(ax, box, output, colors):
+    """Pale colours of the likeliest class, with black borders."""
+    from matplotlib.collections import PolyCollection
+
+    polygons, faces = [], []
+    for k, color in enumerate(colors):
+        polygon = _region(output, k, box)
+        if len(polygon):
+            polygons.append(polygon)
+            faces.append(0.3 * color + 0.7)
+    return ax.add_collection(
+        PolyCollection(
+            polygons, facecolors=faces, edgecolors="black", linewidths=0.7, zorder=0
+        ),
+        autolim=False,
+    )
+
+
+def _region(output, k, box):
+    """Corners of the convex region of class k in a box."""
+    (x0, y0), (x1, y1) = box
+    polygon = np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
+    for other in range(max(2, output.shape[1])):
+        if other == k or not len(polygon):
+            continue
+        logits = _logits(polygon, output)
+        lead = logits[:, k] - logits[:, other]
+        after, lead_after = np.roll(polygon, -1, axis=0), np.roll(lead, -1)
+        corners = []
+        for here, there, a, b in zip(polygon, after, lead, lead_after, strict=True):
+            if a >= 0:
+                corners.append(here)
+            if (a >= 0) != (b >= 0):
+                corners.append(here + a / (a - b) * (there - here))
+        polygon = np.array(corners)
+    return polygon

@@ -1,0 +1,364 @@
+"""SurrogateDisplay: predictions of several outputs and what they should be."""
+
+import numpy as np
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    column_or_1d,
+)
+
+from sklearn_gn.plotting._common import Display
+
+
+class SurrogateDisplay(Display):
+    """True and predicted outputs of a surrogate model, for single samples.
+
+    Outputs are drawn as curves, as fields on a plane grid, or all samples together as a
+    matrix.
+
+    Use :meth:`from_estimator` to create it.
+
+    Parameters
+    ----------
+    true : ndarray of shape (n_samples, n_outputs)
+        True outputs of the samples to draw.
+
+    predicted : ndarray of shape (n_samples, n_outputs)
+        Their predictions.
+
+    rows : ndarray of shape (n_samples,)
+        Numbers of the samples, for the titles.
+
+    positions : ndarray of shape (n_positions,), default=None
+        Coordinates of the outputs on a common axis, such as time. With fewer positions
+        than outputs, these are several curves, one after another.
+
+    position_name : str, default=None
+        What the coordinates are, the label of the axis.
+
+    shape : tuple of int, default=None
+        Height and width of the grid of the outputs. With more outputs than grid points,
+        these are several fields, one after another.
+
+    Attributes
+    ----------
+    error_ : ndarray of shape (n_samples,)
+        Relative errors of the samples, in the Euclidean norm.
+
+    true_ : list
+        What is drawn of the true outputs: Line2D objects, or AxesImage objects.
+
+    predicted_ : list
+        The same of the predictions.
+
+    errors_ : list of AxesImage
+        Prediction minus truth; only of fields and matrices.
+
+    axes_ : ndarray of matplotlib Axes
+        All panels: a row of samples for curves, else three columns, for fields with a
+        row for every sample.
+
+    ax_ : matplotlib Axes
+        The first panel.
+
+    figure_ : matplotlib Figure
+        Figure that holds the panels.
+
+    See Also
+    --------
+    sklearn.metrics.PredictionErrorDisplay : For a single output.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn_gn.plotting import SurrogateDisplay
+    >>> time = np.linspace(0, 1, 20)
+    >>> X = np.random.default_rng(0).uniform(1, 2, (50, 2))
+    >>> Y = X[:, :1] * np.exp(-X[:, 1:] * time)
+    >>> model = Ridge(1e-3).fit(X[:40], Y[:40])
+    >>> display = SurrogateDisplay.from_estimator(model, X[40:], Y[40:], positions=time)
+    >>> display.axes_.shape
+    (1, 3)
+    """
+
+    def __init__(
+        self,
+        *,
+        true,
+        predicted,
+        rows,
+        positions=None,
+        position_name=None,
+        shape=None,
+    ):
+        self.true = true
+        self.predicted = predicted
+        self.rows = rows
+        self.positions = positions
+        self.position_name = position_name
+        self.shape = shape
+
+    def plot(self, ax=None, *, kind=None, log=False, **kwargs):
+        """Draw truth and prediction, and for images the difference.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or array of them, default=None
+            Axes to divide into panels, or one for each; those of a new figure where not
+            given.
+
+        kind : {"curves", "fields", "matrix"}, default=None
+            None draws fields where there is a ``shape``, else curves. The matrix has a
+            column for every sample and a row for every output.
+
+        log : bool, default=False
+            Whether images show absolute values on a logarithmic scale of four decades.
+            Else the error has a scale of its own.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the predictions, or to ``ax.imshow`` for the true
+            and predicted images.
+
+        Returns
+        -------
+        display : SurrogateDisplay
+            The object itself.
+        """
+        kind = _surrogate_kind(kind, self.shape)
+        draw = self._plot_curves if kind == "curves" else self._plot_images
+        self.error_ = _relative_errors(self.true, self.predicted)
+        self.true_, self.predicted_, self.errors_ = [], [], []
+        return self._drawn_on(draw(ax, kind, log, kwargs))
+
+    def _title(self, i):
+        return f"Sample {self.rows[i]}, error {100 * self.error_[i]:.3g}%"
+
+    def _plot_curves(self, ax, kind, log, kwargs):
+        axes = self._panels(ax, 1, len(self.true), size=(3.4, 2.8))
+        from matplotlib import colormaps
+
+        n_outputs = self.true.shape[1]
+        x = np.arange(n_outputs) if self.positions is None else self.positions
+        n_curves = n_outputs // len(x)
+        palette = colormaps["tab10" if n_curves <= 10 else "tab20"]
+        for i, panel in enumerate(axes.flat):
+            for k in range(n_curves):
+                part = slice(k * len(x), (k + 1) * len(x))
+                color = palette(k % palette.N)
+                first = i == k == 0
+                self.true_ += panel.plot(
+                    x,
+                    self.true[i, part],
+                    color=color,
+                    alpha=0.35,
+                    linewidth=5,
+                    solid_capstyle="round",
+                    label="True" if first else None,
+                )
+                style = {"color": color, "label": "Predicted" if first else None}
+                self.predicted_ += panel.plot(
+                    x, self.predicted[i, part], **{**style, **kwargs}
+                )
+            panel.set_title(self._title(i), fontsize="medium")
+            default = "Output" if self.positions is None else "Position"
+            panel.set_xlabel(self.position_name or default)
+        axes[0, 0].legend()
+        return axes
+
+    def _plot_images(self, ax, kind, log, kwargs):
+        if kind == "matrix":
+            images = [(self.true.T, self.predicted.T)]
+            size, layout = (3.8, 3.2), "constrained"
+            kwargs = {"aspect": "auto", **kwargs}
+        else:
+            images = [
+                tuple(_side_by_side(a, self.shape) for a in pair)
+                for pair in zip(self.true, self.predicted, strict=True)
+            ]
+            height, width = images[0][0].shape
+            size, layout = (0.6 + 2.4 * min(width / height, 2.5), 2.6), "compressed"
+        axes = self._panels(ax, len(images), 3, size=size, layout=layout)
+        for i, (row, (true, predicted)) in enumerate(zip(axes, images, strict=True)):
+            self._draw_triple(row, true, predicted, log, kwargs)
+            if kind == "matrix":
+                row[0].set_ylabel("Output")
+                for panel in row:
+                    panel.set_xlabel("Sample")
+            else:
+                for panel in row:
+                    panel.set(xticks=[], yticks=[])
+                row[0].set_ylabel(self._title(i))
+        for panel, title in zip(axes[0], ("True", "Predicted", "Error"), strict=True):
+            panel.set_title(f"|{title}|" if log else title, fontsize="medium")
+        return axes
+
+    def _draw_triple(self, row, true, predicted, log, kwargs):
+        from matplotlib.colors import LogNorm, Normalize
+
+        error = predicted - true
+        if log:
+            true, predicted, error = (np.abs(a) for a in (true, predicted, error))
+            top = float(np.nanmax(true)) or 1.0
+            norm, error_norm = LogNorm(1e-4 * top, top, clip=True), None
+            error_style = {**kwargs, "norm": norm}
+        else:
+            norm = Normalize(float(np.nanmin(true)), float(np.nanmax(true)))
+            largest = float(np.nanmax(np.abs(error))) or 1.0
+            error_norm = Normalize(-largest, largest)
+            error_style = {**kwargs, "cmap": "RdBu_r", "norm": error_norm}
+        style = {"interpolation": "nearest", "norm": norm, **kwargs}
+        self.true_.append(row[0].imshow(true, **style))
+        self.predicted_.append(row[1].imshow(predicted, **style))
+        error_style = {"interpolation": "nearest", **error_style}
+        self.errors_.append(row[2].imshow(error, **error_style))
+        figure = row[0].figure
+        figure.colorbar(self.predicted_[-1], ax=row[1])
+        figure.colorbar(self.errors_[-1], ax=row[2])
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        Y,
+        *,
+        samples=None,
+        kind=None,
+        positions=None,
+        position_name=None,
+        shape=None,
+        log=False,
+        ax=None,
+        **kwargs,
+    ):
+        """Draw predictions of a fitted regressor beside the true outputs.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted regressor of several outputs, or a pipeline that ends in one.
+
+        X : array-like of shape (n_samples, n_features)
+            Samples, best of all such that were not used in the fit.
+
+        Y : array-like of shape (n_samples, n_outputs)
+            Their true outputs.
+
+        samples : int or sequence of int, default=None
+            Which samples to draw: these rows, or so many that their relative errors are
+            spread evenly from the smallest to the largest. None draws three of them, in
+            a matrix all samples.
+
+        kind : {"curves", "fields", "matrix"}, default=None
+            See :meth:`plot`.
+
+        positions : array-like of shape (n_positions,), default=None
+            Coordinates of the outputs on a common axis, such as time. With fewer
+            positions than outputs, these are several curves, one after another.
+
+        position_name : str, default=None
+            What the coordinates are, the label of the axis.
+
+        shape : tuple of int, default=None
+            Height and width of the grid of the outputs. With more outputs than grid
+            points, these are several fields, one after another.
+
+        log : bool, default=False
+            Whether images show absolute values on a logarithmic scale.
+
+        ax : matplotlib Axes or array of them, default=None
+            Axes to divide into panels, or one for each; those of a new figure where not
+            given.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the predictions, or to ``ax.imshow`` for the true
+            and predicted images.
+
+        Returns
+        -------
+        display : SurrogateDisplay
+            Display that holds the outputs and the drawn objects.
+
+        Raises
+        ------
+        ValueError
+            If there is a single output, or if Y, positions or shape do not fit.
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        kind = _surrogate_kind(kind, shape)
+        true = check_array(Y, dtype=np.float64, input_name="Y", ensure_2d=False)
+        if true.ndim != 2 or true.shape[1] < 2:
+            raise ValueError(
+                "SurrogateDisplay draws several outputs; for a single one there is "
+                "PredictionErrorDisplay in sklearn.metrics."
+            )
+        check_consistent_length(X, true)
+        positions = None if positions is None else column_or_1d(positions)
+        _check_layout(true.shape[1], positions, shape)
+        predicted = np.asarray(estimator.predict(X), dtype=float)
+        if predicted.shape != true.shape:
+            raise ValueError(
+                f"Y has {true.shape[1]} outputs, the predictions have the shape "
+                f"{predicted.shape}."
+            )
+        if samples is None:
+            samples = len(true) if kind == "matrix" else 3
+        if np.ndim(samples) == 0:
+            chosen = _spread(_relative_errors(true, predicted), int(samples))
+            chosen = np.sort(chosen) if kind == "matrix" else chosen
+        else:
+            chosen = np.asarray(samples)
+        return cls(
+            true=true[chosen],
+            predicted=predicted[chosen],
+            rows=chosen,
+            positions=positions,
+            position_name=position_name,
+            shape=shape,
+        ).plot(ax, kind=kind, log=log, **kwargs)
+
+
+def _surrogate_kind(kind, shape):
+    kinds = ("curves", "fields", "matrix")
+    if kind is None:
+        return "curves" if shape is None else "fields"
+    if kind not in kinds:
+        raise ValueError(f"kind must be one of {list(kinds)}, got {kind!r}.")
+    if kind == "fields" and shape is None:
+        raise ValueError("kind='fields' needs the shape of the grid.")
+    return kind
+
+
+def _check_layout(n_outputs, positions, shape):
+    if positions is not None and n_outputs % len(positions):
+        raise ValueError(
+            f"{n_outputs} outputs are not a multiple of {len(positions)} positions."
+        )
+    if shape is not None and n_outputs % int(np.prod(shape)):
+        raise ValueError(
+            f"{n_outputs} outputs are not a multiple of the grid points of "
+            f"shape={tuple(shape)}."
+        )
+
+
+def _relative_errors(true, predicted):
+    """``|predicted - true| / |true|`` by row; absolute where the truth is zero."""
+    size = np.linalg.norm(true, axis=1)
+    return np.linalg.norm(predicted - true, axis=1) / np.where(size > 0, size, 1)
+
+
+def _spread(error, n):
+    """Rows of the smallest error, of the largest, and evenly between them."""
+    order = np.argsort(error, kind="stable")
+    ranks = np.linspace(0, len(order) - 1, min(n, len(order)))
+    return order[np.round(ranks).astype(int)]
+
+
+def _side_by_side(values, shape):
+    """Fields of one sample beside each other, with an empty column between them."""
+    fields = values.reshape(-1, *shape)
+    gap = np.full((shape[0], 1), np.nan)
+    parts = [part for field in fields for part in (gap, field)]
+    return np.hstack(parts[1:])

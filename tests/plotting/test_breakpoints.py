@@ -1,0 +1,136 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LinearRegression
+
+from sklearn_gn.plotting import BreakpointDisplay
+
+
+def test_curve_is_the_prediction_and_has_its_kinks(model_1d, data_1d):
+    X, y = data_1d
+    display = BreakpointDisplay.from_estimator(model_1d, X, y, grid_resolution=20)
+    x, prediction = display.curve_.get_data()
+    np.testing.assert_array_equal(prediction, model_1d.predict(x[:, None]))
+    assert (x[0], x[-1]) == (X.min(), X.max())
+    breakpoints = model_1d.breakpoints_
+    inside = breakpoints[(breakpoints > X.min()) & (breakpoints < X.max())]
+    assert len(inside)
+    np.testing.assert_allclose(display.breaks, inside, rtol=0, atol=1e-12)
+    assert np.isin(display.breaks, x).all()
+
+
+def test_breakpoints_and_samples_are_drawn(model_1d, data_1d):
+    X, y = data_1d
+    display = BreakpointDisplay.from_estimator(model_1d, X, y)
+    lines = np.array(display.breaks_.get_segments())
+    np.testing.assert_array_equal(lines[:, :, 0], np.stack([display.breaks] * 2, 1))
+    np.testing.assert_array_equal(
+        display.points_.get_offsets(), np.column_stack([X, y])
+    )
+    assert BreakpointDisplay.from_estimator(model_1d, X).points_ is None
+
+
+def test_surface_is_the_prediction(model_2d, data_2d):
+    X, y = data_2d
+    display = BreakpointDisplay.from_estimator(model_2d, X, y, grid_resolution=30)
+    xx0, xx1 = np.meshgrid(*display.grid)
+    drawn = display.surface_.get_array()
+    prediction = model_2d.predict(np.column_stack([xx0.ravel(), xx1.ravel()]))
+    np.testing.assert_array_equal(drawn.ravel(), prediction)
+    # The cells fill the range of the samples.
+    corners = display.surface_.get_coordinates()
+    np.testing.assert_allclose(corners.min(axis=(0, 1)), X.min(axis=0), atol=1e-12)
+    np.testing.assert_allclose(corners.max(axis=(0, 1)), X.max(axis=0), atol=1e-12)
+    np.testing.assert_array_equal(display.points_.get_offsets(), X)
+    np.testing.assert_array_equal(display.points_.get_array(), y)
+    assert display.ax_.get_aspect() == 1
+
+
+def test_breaking_lines_end_on_the_border_of_the_box(model_2d, data_2d):
+    X, _ = data_2d
+    display = BreakpointDisplay.from_estimator(model_2d, X)
+    ends = np.array(display.breaks_.get_segments())
+    np.testing.assert_array_equal(ends, display.breaks)
+    low, high = X.min(axis=0), X.max(axis=0)
+    on_border = np.isclose(ends, low) | np.isclose(ends, high)
+    assert on_border.any(axis=2).all()
+    inside_box = (ends > low - 1e-9) & (ends < high + 1e-9)
+    assert inside_box.all()
+    # Each lies on a hyperplane of the model.
+    value = model_2d.hyperplanes_[:, 0] + ends @ model_2d.hyperplanes_[:, 1:].T
+    assert (np.abs(value).max(axis=1).min(axis=1) < 1e-9).all()
+
+
+class KnownHyperplanes(LinearRegression):
+    """An estimator whose hyperplanes are given."""
+
+    def __init__(self, hyperplanes=None):
+        super().__init__()
+        self.hyperplanes = hyperplanes
+
+    def fit(self, X, y):
+        self.hyperplanes_ = np.array(self.hyperplanes, dtype=float)
+        return super().fit(X, y)
+
+
+def test_clipping_of_known_lines():
+    X = np.array([[0.0, 0.0], [2.0, 1.0]])
+    model = KnownHyperplanes(
+        [
+            [-1, 1, 0],  # x0 = 1
+            [-0.5, 0, 1],  # x1 = 0.5
+            [0.5, 0, -1],  # the same, from the other side
+            [0, 0.6, -0.8],  # through the corner (0, 0) with slope 3/4
+            [-3, 1, 0],  # x0 = 3, outside
+            [3, 0.6, 0.8],  # outside, oblique
+        ]
+    ).fit(X, [0, 1])
+    segments = BreakpointDisplay.from_estimator(model, X).breaks
+    ends = sorted(sorted(map(tuple, segment.round(12))) for segment in segments)
+    assert ends == [
+        [(0, 0), (round(4 / 3, 12), 1)],
+        [(0, 0.5), (2, 0.5)],
+        [(0, 0.5), (2, 0.5)],
+        [(1, 0), (1, 1)],
+    ]
+
+
+def test_target_selects_one_of_several(data_1d):
+    X, y = data_1d
+    model = KnownHyperplanes([[-0.5, 1]]).fit(X, np.column_stack([y, -2 * y]))
+    targets = pd.DataFrame({"flow": y, "level": -2 * y})
+    display = BreakpointDisplay.from_estimator(model, X, targets, target=1)
+    prediction = model.predict(display.grid[0][:, None])[:, 1]
+    np.testing.assert_array_equal(display.curve_.get_ydata(), prediction)
+    np.testing.assert_array_equal(display.points_.get_offsets()[:, 1], -2 * y)
+    assert display.ax_.get_ylabel() == "level"
+    with pytest.raises(ValueError, match="target=2 is not among the 2 targets"):
+        BreakpointDisplay.from_estimator(model, X, target=2)
+
+
+def test_names_of_a_data_frame_are_the_labels(data_2d):
+    X, y = data_2d
+    frame = pd.DataFrame(X, columns=["length", "width"])
+    model = KnownHyperplanes([[-0.5, 1, 1]]).fit(frame, y)
+    display = BreakpointDisplay.from_estimator(model, frame, pd.Series(y, name="load"))
+    assert display.ax_.get_xlabel() == "length"
+    assert display.ax_.get_ylabel() == "width"
+    assert display.surface_.colorbar.ax.get_ylabel() == "load"
+
+
+def test_three_features():
+    X = np.random.default_rng(0).uniform(size=(30, 3))
+    model = KnownHyperplanes([[0, 1, 0, 0]]).fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="one or two features, this one has 3"):
+        BreakpointDisplay.from_estimator(model, X)
+    assert plt.get_fignums() == []
+
+
+def test_data_that_do_not_fit(model_1d, data_1d, data_2d):
+    with pytest.raises(ValueError, match="X has 2 features"):
+        BreakpointDisplay.from_estimator(model_1d, data_2d[0])
+    X, y = data_1d
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        BreakpointDisplay.from_estimator(model_1d, X, y[:-1])
+    assert plt.get_fignums() == []

@@ -1,0 +1,142 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgba
+
+from sklearn_gn import VarProNetRegressor
+from sklearn_gn.networks import NeuralODE
+from sklearn_gn.plotting import ConvergenceDisplay
+
+
+@pytest.mark.parametrize("x", ["iteration", "time", "inner_iterations"])
+def test_curves_are_the_log(model_1d, x):
+    log = model_1d.convergence_log_
+    display = ConvergenceDisplay.from_estimator(model_1d, x=x)
+    position = np.cumsum(log[x]) if x == "inner_iterations" else log[x]
+    training, validation = display.lines_
+    np.testing.assert_array_equal(training.get_xydata().T, [position, log["loss"]])
+    np.testing.assert_array_equal(
+        validation.get_xydata().T, [position, log["val_loss"]]
+    )
+    best = np.argmin(log["val_loss"])
+    np.testing.assert_array_equal(
+        display.lowest_.get_xydata(), [[position[best], log["val_loss"][best]]]
+    )
+    assert display.ax_.get_yscale() == "log"
+
+
+def test_lowest_loss_is_marked_without_validation_data(model_2d):
+    log = model_2d.convergence_log_
+    display = ConvergenceDisplay.from_estimator(model_2d)
+    assert len(display.lines_) == 1
+    assert display.lowest_.get_ydata() == [log["loss"].min()]
+
+
+def test_overlay_of_several_fits(model_1d, model_2d):
+    first = ConvergenceDisplay.from_estimator(model_1d, name="line")
+    second = ConvergenceDisplay.from_estimator(model_2d, name="plane", ax=first.ax_)
+    labels = [text.get_text() for text in first.ax_.get_legend().get_texts()]
+    assert labels == ["line (training)", "line (validation)", "plane", "Lowest"]
+    training, validation = (to_rgba(line.get_color()) for line in first.lines_)
+    assert training == validation
+    assert training != to_rgba(second.lines_[0].get_color())
+
+
+def test_curves_take_matplotlib_arguments(model_1d):
+    display = ConvergenceDisplay.from_estimator(model_1d, color="black", linewidth=3)
+    assert {line.get_color() for line in display.lines_} == {"black"}
+    assert {line.get_linewidth() for line in display.lines_} == {3}
+
+
+def test_losses_of_zero_stay_off_the_logarithmic_axis():
+    log = {
+        "iteration": np.array([1, 2, 3]),
+        "loss": np.array([1.0, 0.1, 0.0]),
+        "val_loss": np.full(3, np.nan),
+    }
+    display = ConvergenceDisplay(convergence_log=log).plot()
+    display.figure_.canvas.draw()
+    assert 0.05 < display.ax_.get_ylim()[0] < 0.1
+    log["loss"] = np.zeros(3)
+    display = ConvergenceDisplay(convergence_log=log).plot()
+    assert display.ax_.get_yscale() == "linear"
+
+
+def test_empty_log():
+    log = dict.fromkeys(("iteration", "loss", "val_loss"), np.array([]))
+    display = ConvergenceDisplay(convergence_log=log).plot()
+    display.figure_.canvas.draw()
+    assert len(display.lowest_.get_xdata()) == 0
+
+
+def test_unknown_x(model_1d):
+    with pytest.raises(ValueError, match=r"x must be one of .*'time'.*, got 'epoch'"):
+        ConvergenceDisplay.from_estimator(model_1d, x="epoch")
+    with pytest.raises(ValueError, match="x='work_units' is not in the log"):
+        ConvergenceDisplay.from_estimator(model_1d, x="work_units")
+    assert plt.get_fignums() == []
+
+
+def test_relative_error_is_a_curve_of_its_own():
+    log = {
+        "iteration": np.array([1, 2, 3]),
+        "time": np.array([0.5, 0.75, 1.5]),
+        "loss": np.ones(3),
+        "val_loss": np.ones(3),
+        "relative_error": np.array([0.5, 0.01, 0.02]),
+    }
+    display = ConvergenceDisplay(convergence_log=log)
+    display.plot(x="time", y="relative_error")
+    (line,) = display.lines_
+    np.testing.assert_array_equal(
+        line.get_xydata(), [[0.5, 0.5], [0.75, 0.01], [1.5, 0.02]]
+    )
+    np.testing.assert_array_equal(display.lowest_.get_xydata(), [[0.75, 0.01]])
+    assert display.ax_.get_ylabel() == "Relative error"
+    assert display.ax_.get_xlabel() == "Time (s)"
+    labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert labels == ["Relative error", "Lowest"]
+
+
+def test_unknown_y(model_1d):
+    with pytest.raises(ValueError, match=r"y must be one of .*'loss'.*, got 'error'"):
+        ConvergenceDisplay.from_estimator(model_1d, y="error")
+    with pytest.raises(ValueError, match="y='relative_error' is not in the log"):
+        ConvergenceDisplay.from_estimator(model_1d, y="relative_error")
+    assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize("x", ["iteration", "time"])
+def test_relative_error_over_the_log(plane, x):
+    log = plane.convergence_log_
+    display = ConvergenceDisplay.from_estimator(plane, x=x, y="relative_error")
+    (line,) = display.lines_
+    np.testing.assert_array_equal(line.get_xydata().T, [log[x], log["relative_error"]])
+    assert display.lowest_.get_ydata() == [log["relative_error"].min()]
+    assert display.ax_.get_ylabel() == "Relative error"
+
+
+@pytest.fixture(scope="module")
+def refined(decays):
+    """A fit over two levels, with validation data."""
+    X, Y = decays
+    network = NeuralODE(width=3, n_cells=1, n_levels=2)
+    model = VarProNetRegressor(network, solver="adam", max_iter=6, random_state=0)
+    return model.fit(X[:40], Y[:40], X_val=X[40:], y_val=Y[40:])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_work_and_refinements_are_those_of_the_log(refined):
+    log = refined.convergence_log_
+    assert len(set(log["level"])) == 2
+    display = ConvergenceDisplay.from_estimator(refined, x="work_units")
+    last = np.flatnonzero(log["level"] == 0)[-1]
+    for line, mark, column in zip(
+        display.lines_, display.refinements_, ("loss", "val_loss"), strict=True
+    ):
+        points = np.column_stack([log["work_units"], log[column]])
+        np.testing.assert_array_equal(line.get_xydata(), points)
+        np.testing.assert_array_equal(mark.get_xydata(), points[[last]])
+        assert mark.get_color() == line.get_color()
+    labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert labels[-2:] == ["Refinement", "Lowest"]
