@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from sklearn_gn import ShallowReLURegressor, fit_series
+from sklearn_gn.solvers import JointGN
 
 # %%
 # Data
@@ -28,7 +29,7 @@ y = np.interp(x, KNOTS, VALUES) + 0.4 * rng.standard_normal(400)
 # The model has no linear term: a neuron left of the data carries the slope of the first
 # segment, so neurons are as many as segments.
 
-model = ShallowReLURegressor(n_neurons="auto", n_starts=20, random_state=0)
+model = ShallowReLURegressor(n_neurons="auto", n_init=20, random_state=0)
 model.fit(x[:, None], y)
 inside = np.isfinite(model.breakpoint_std_)
 breakpoints, errors = model.breakpoints_[inside], model.breakpoint_std_[inside]
@@ -80,7 +81,9 @@ Y = [
     np.interp(a, np.add(KNOTS, s), VALUES) + 0.2 * rng.standard_normal(300)
     for a, s in zip(X, shifts, strict=True)
 ]
-models = fit_series(ShallowReLURegressor(5, relocations=8, random_state=0), X, Y)
+models = fit_series(
+    ShallowReLURegressor(5, solver=JointGN(relocations=8), random_state=0), X, Y
+)
 first = np.array([m.breakpoints_[np.argmin(abs(m.breakpoints_ - 2))] for m in models])
 error = np.abs(first - 2 - shifts).mean()
 print(f"first breakpoint, mean distance from the truth: {error:.3f}")

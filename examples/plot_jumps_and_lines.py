@@ -24,6 +24,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.plotting import BreakpointDisplay, ConvergenceDisplay
+from sklearn_gn.solvers import Adam
 
 x = (np.arange(1000) + 0.5)[:, None] / 100
 pieces = np.array([1.0, 0.2, 2.5, 0.4, 0.1, 4.0, 0.3, 1.5, 0.6, 3.0])
@@ -42,17 +43,13 @@ left.set(title="Ten steps, 30 neurons", xlabel="x", ylabel="u(x)")
 # iterations. Neither converges, which is the point and needs no warning.
 
 ConvergenceDisplay.from_estimator(step, ax=middle, x="inner_iterations", name="vpgn")
-for solver in ("bfgs", "adam"):
-    other = ShallowReLURegressor(
-        n_neurons=30, solver=solver, max_iter=2000, learning_rate=0.1
-    )
+for name, solver in {"bfgs": "bfgs", "adam": Adam(learning_rate=0.1)}.items():
+    other = ShallowReLURegressor(n_neurons=30, solver=solver, max_iter=2000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         other.fit(x, y)
-    print(f"Loss of {solver} on the step function: {other.loss_:.1e}")
-    ConvergenceDisplay.from_estimator(
-        other, ax=middle, x="inner_iterations", name=solver
-    )
+    print(f"Loss of {name} on the step function: {other.loss_:.1e}")
+    ConvergenceDisplay.from_estimator(other, ax=middle, x="inner_iterations", name=name)
 middle.set(title="Convergence", xscale="log")
 
 # %%

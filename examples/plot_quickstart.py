@@ -68,7 +68,7 @@ print("Picture:", folder / "nile.png")
 # ----------------------------------
 #
 # Ten measurements of 442 patients, and how far their disease had gone a year later.
-# Most of the variation is noise, so regularisation decides, and ``damping``, ``rank``
+# Most of the variation is noise, so regularisation decides, and ``alpha``, ``rank``
 # and ``n_neurons`` are searched over. What serves to find the lowest training loss is
 # of no use here: relocation stays off, and a few digits of the loss are enough.
 
@@ -76,6 +76,8 @@ from sklearn.datasets import load_diabetes
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
+
+from sklearn_gn.solvers import JointGN
 
 X, y = load_diabetes(return_X_y=True)
 
@@ -89,8 +91,8 @@ def grid_search(regressor, grid, n_jobs=None):
     )
 
 
-shallow = ShallowReLURegressor(relocations=0, tol=1e-4, random_state=0)
-shallow_grid = {"damping": [0.001, 0.01, 0.1], "rank": [20, None], "n_neurons": [5, 10]}
+shallow = ShallowReLURegressor(solver=JointGN(relocations=0), tol=1e-4, random_state=0)
+shallow_grid = {"alpha": [0.001, 0.01, 0.1], "rank": [20, None], "n_neurons": [5, 10]}
 search = grid_search(shallow, shallow_grid, n_jobs=2).fit(X, y)
 print("Best of the grid:", search.best_params_)
 

@@ -355,7 +355,7 @@ class FGN(_MiniBatchSolver):
     mini-batch; None is 1. Its ``rank`` is the number of curvature directions kept for
     each example: 1 is the method of [1]_, each one more takes back the next competitor
     of the true class, and the number of classes less 1 is the full curvature. None
-    is 1.
+    is 1. For networks, ``rank`` is 1 and ``shuffle`` is True, whatever they are set to.
 
     References
     ----------

@@ -12,6 +12,7 @@ from benchmarks._frozen._common import (
 )
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.networks import NeuralODE
+from sklearn_gn.solvers import FGN, SGD, Adam, GNvpro
 
 X3, IMAGES = features(3), features(36)
 SMALL = {"hidden_layer_sizes": (6, 5), "max_iter": 8, "random_state": 0}
@@ -30,25 +31,27 @@ def classification(X=X3, *, sample_weight=None, **words):
 
 
 def resumed_fit():
-    model = VarProNetRegressor(**SMALL, batch_size=40)
+    model = VarProNetRegressor(**SMALL, solver=GNvpro(batch_size=40))
     model = resumed(model, X3, targets(X3))
     return model, model.predict(X3)
 
 
 CASES = {
     "gnvpro_dense": partial(
-        regression, 2, curvature_solver="dense", sample_weight=weights(X3)
+        regression, 2, solver=GNvpro(curvature="dense"), sample_weight=weights(X3)
     ),
     "gnvpro_krylov": partial(
-        regression, curvature_solver="krylov", rank=8, alpha_output="gcv"
+        regression, solver=GNvpro(curvature="krylov"), rank=8, alpha=(1e-2, "gcv")
     ),
     "gnvpro_damping": partial(regression, damping=1e-3, activation="silu"),
     "gnvpro_levels": partial(regression, network=NeuralODE(4, n_levels=2), max_iter=8),
-    "gnvpro_batches": partial(regression, batch_size=40, iterations_per_batch=2),
+    "gnvpro_batches": partial(
+        regression, solver=GNvpro(batch_size=40, iterations_per_batch=2)
+    ),
     "gnvpro_early_stopping": partial(
         regression,
         hidden_layer_sizes=(20,),
-        alpha=1e-6,
+        alpha=(1e-6, 1e-4),
         max_iter=40,
         early_stopping=True,
         n_iter_no_change=2,
@@ -57,17 +60,17 @@ CASES = {
     "gnvpro_wide": partial(regression, hidden_layer_sizes=(40, 30), max_iter=4),
     "gn": partial(regression, solver="gn", rank=8),
     "lbfgs_vpro": partial(regression, solver="lbfgs_vpro"),
-    "adam": partial(regression, solver="adam", batch_size=32),
-    "sgd": partial(regression, solver="sgd", batch_size=32),
+    "adam": partial(regression, solver=Adam(batch_size=32)),
+    "sgd": partial(regression, solver=SGD(batch_size=32)),
     "resumed": resumed_fit,
     "classifier_gnvpro": partial(
         classification, sample_weight=weights(X3), class_weight="balanced"
     ),
     "classifier_gn": partial(classification, solver="gn", rank=8),
     "classifier_lbfgs_vpro": partial(classification, solver="lbfgs_vpro"),
-    "classifier_fgn": partial(classification, solver="fgn", batch_size=32),
+    "classifier_fgn": partial(classification, solver=FGN(batch_size=32)),
     "classifier_adam_cnn": partial(
         classification, IMAGES, solver="adam", network="cnn", max_iter=3
     ),
-    "classifier_sgd": partial(classification, solver="sgd", batch_size=32),
+    "classifier_sgd": partial(classification, solver=SGD(batch_size=32)),
 }

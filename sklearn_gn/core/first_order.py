@@ -52,7 +52,9 @@ def gradient_step(name, parameters, gradient, memory, learning_rate):
     return new, memory
 
 
-def line_search_step(method, parameters, value, gradient, memory, objective):
+def line_search_step(
+    method, parameters, value, gradient, memory, objective, *, direction=None
+):
     """Return the move of a quasi-Newton method with a line search, and its memory.
 
     Parameters
@@ -64,10 +66,12 @@ def line_search_step(method, parameters, value, gradient, memory, objective):
     memory : optax state
     objective : callable
         Maps parameters to the value.
+    direction : tree of arrays, default=None
+        Along which a bare line search moves; None stands for the gradient.
     """
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         return method.update(
-            gradient,
+            gradient if direction is None else direction,
             memory,
             parameters,
             value=value,

@@ -1,6 +1,5 @@
 """What the generators share: work in chunks, results on disk."""
 
-import json
 import time
 from numbers import Integral
 from pathlib import Path
@@ -10,7 +9,7 @@ from sklearn.datasets import get_data_home
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
-from sklearn_gn.core.store import load_or_generate
+from sklearn_gn.core.disk_cache import cached_on_disk
 
 
 def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):
@@ -69,45 +68,47 @@ def _solve_chunk(solve, chunk):
         return solve(chunk)
 
 
-def cached(name, parameters, generate, *, random_state, cache, data_home, verbose):
-    """Return the arrays that ``generate`` makes, from disk if they are there.
+def cached(name, function, arguments, *, cache, data_home):
+    """Call the function that generates a data set, or read what it returned before.
 
     Parameters
     ----------
     name : str
-        Name of the data set, the beginning of the file's name.
-    parameters : dict
-        All that the arrays depend on except ``random_state``: numbers, strings and
-        lists of them.
-    generate : callable
-        Called without arguments; returns a dict of arrays.
-    random_state : int, RandomState instance or None
-        Only an int says again what the arrays are: otherwise nothing is stored.
+        Name of the data set with the version of its numbers; the name of the folder.
+    function : callable
+        Defined at the top of a module; returns a tuple of arrays.
+    arguments : dict
+        By name, among them ``random_state``, ``n_jobs`` and ``verbose``. Only an int as
+        ``random_state`` says again what the arrays are: otherwise nothing is stored.
     cache : bool
         If False, disk is neither read nor written.
     data_home : str, path-like or None
-        Folder of the files; None is the folder ``sklearn_gn`` in the data folder of
-        scikit-learn.
-    verbose : int
-        If not zero, a line says when the arrays come from disk.
+        Folder that holds those of the data sets; if None, the folder ``sklearn_gn`` in
+        the data folder of scikit-learn.
 
     Returns
     -------
-    dict of ndarrays
-        What ``generate`` returned, now or in an earlier call.
+    tuple of ndarrays
+        What the function returned, now or in an earlier call.
     """
-    if not cache or not isinstance(random_state, Integral):
-        return generate()
-    key = json.dumps({**parameters, "random_state": int(random_state)}, sort_keys=True)
+    if not cache or not isinstance(arguments["random_state"], Integral):
+        return function(**arguments)
+    arguments = {**arguments, "random_state": int(arguments["random_state"])}
 
     def folder():
-        return Path(get_data_home(), "sklearn_gn") if data_home is None else data_home
+        home = Path(get_data_home(), "sklearn_gn") if data_home is None else data_home
+        return Path(home).expanduser() / name
 
-    def announce(path):
-        if verbose:
-            print(f"[make_{name}] read from {path}", flush=True)
+    def announce(place):
+        if arguments["verbose"]:
+            print(f"[make_{name.partition('_')[0]}] read from {place}", flush=True)
 
     # Warnings point to the caller of the generator, which is our caller.
-    return load_or_generate(
-        name, key, generate, folder=folder, stacklevel=3, on_read=announce
+    return cached_on_disk(
+        function,
+        arguments,
+        folder=folder,
+        ignore=("n_jobs", "verbose"),
+        stacklevel=3,
+        on_read=announce,
     )

@@ -174,35 +174,17 @@ def make_cdr(
     if n_steps % 50:
         raise ValueError(f"n_steps must be a multiple of 50, got {n_steps}.")
 
-    def generate():
-        rng = check_random_state(random_state)
-        X = rng.uniform(size=(n_samples, len(_I)))
-        X /= X.sum(axis=1, keepdims=True)
-        solve = partial(_observe, n_nodes=n_nodes, n_steps=n_steps)
-        size = _chunk_size(n_nodes)
-        return {
-            "X": X,
-            "Y": solve_in_chunks(
-                solve, X, size, n_jobs=n_jobs, verbose=verbose, name="make_cdr"
-            ),
-        }
-
-    parameters = {
-        "version": _VERSION,
+    arguments = {
         "n_samples": int(n_samples),
         "n_nodes": int(n_nodes),
         "n_steps": int(n_steps),
+        "random_state": random_state,
+        "n_jobs": n_jobs,
+        "verbose": verbose,
     }
-    arrays = cached(
-        "cdr",
-        parameters,
-        generate,
-        random_state=random_state,
-        cache=cache,
-        data_home=data_home,
-        verbose=verbose,
+    X, Y = cached(
+        f"cdr_{_VERSION}", _generate, arguments, cache=cache, data_home=data_home
     )
-    X, Y = arrays["X"], arrays["Y"]
     if return_X_y:
         return X, Y
     train, validation, test = np.split(
@@ -219,7 +201,19 @@ def make_cdr(
         target_names=[f"u({a}, {b}; {t:.2f})" for a, b in _POINTS for t in times],
         points=_POINTS.copy(),
         times=times,
-        DESCR=_DESCRIPTION.format(**parameters),
+        DESCR=_DESCRIPTION.format(**arguments),
+    )
+
+
+def _generate(n_samples, n_nodes, n_steps, random_state, n_jobs, verbose):
+    """Inputs and outputs."""
+    rng = check_random_state(random_state)
+    X = rng.uniform(size=(n_samples, len(_I)))
+    X /= X.sum(axis=1, keepdims=True)
+    solve = partial(_observe, n_nodes=n_nodes, n_steps=n_steps)
+    size = _chunk_size(n_nodes)
+    return X, solve_in_chunks(
+        solve, X, size, n_jobs=n_jobs, verbose=verbose, name="make_cdr"
     )
 
 

@@ -174,27 +174,16 @@ def make_dcr(
         raise ValueError(f"shape must be three ints of at least 2, got {shape!r}.")
     shape = tuple(int(n) for n in shape)
 
-    def generate():
-        rng = check_random_state(random_state)
-        X = rng.uniform(_LOW, _HIGH, size=(n_samples, 3))
-        solve = partial(_observe, shape=shape)
-        return {
-            "X": X,
-            "Y": solve_in_chunks(
-                solve, X, _CHUNK, n_jobs=n_jobs, verbose=verbose, name="make_dcr"
-            ),
-        }
-
-    arrays = cached(
-        "dcr",
-        {"version": _VERSION, "n_samples": int(n_samples), "shape": shape},
-        generate,
-        random_state=random_state,
-        cache=cache,
-        data_home=data_home,
-        verbose=verbose,
+    arguments = {
+        "n_samples": int(n_samples),
+        "shape": shape,
+        "random_state": random_state,
+        "n_jobs": n_jobs,
+        "verbose": verbose,
+    }
+    X, Y = cached(
+        f"dcr_{_VERSION}", _generate, arguments, cache=cache, data_home=data_home
     )
-    X, Y = arrays["X"], arrays["Y"]
     if return_X_y:
         return X, Y
     train, validation, test = np.split(
@@ -213,6 +202,16 @@ def make_dcr(
         DESCR=_DESCRIPTION.format(
             n_samples=n_samples, cells=" x ".join(str(n) for n in shape)
         ),
+    )
+
+
+def _generate(n_samples, shape, random_state, n_jobs, verbose):
+    """Inputs and outputs."""
+    rng = check_random_state(random_state)
+    X = rng.uniform(_LOW, _HIGH, size=(n_samples, 3))
+    solve = partial(_observe, shape=shape)
+    return X, solve_in_chunks(
+        solve, X, _CHUNK, n_jobs=n_jobs, verbose=verbose, name="make_dcr"
     )
 
 

@@ -26,7 +26,7 @@ class Points(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """What the conditions share.
+    """Base class of the conditions.
 
     Parameters
     ----------
@@ -34,10 +34,10 @@ class Condition:
         Factor of the condition's part of the loss.
 
     name : str, default=None
-        Name in logs; None takes that of the class.
+        Name in logs. If None, that of the class.
 
     n_points : int, default=None
-        Points of this condition; None shares ``n_boundary`` with the others.
+        Number of points. If None, the condition shares ``n_boundary`` with the others.
     """
 
     weight: float = 1.0
@@ -139,7 +139,7 @@ class Dirichlet(_Values):
         says which of the boundary of space to take.
 
     outputs : str, int or tuple of these, default=None
-        The outputs that the condition is about; None is all of them.
+        The outputs that the condition is about. If None, all of them.
 
     weight, name, n_points
         As for :class:`Condition`, by name only.
@@ -170,7 +170,7 @@ class Neumann(_NormalDerivative):
         As for :class:`Dirichlet`.
 
     outputs : str, int or tuple of these, default=None
-        The outputs that the condition is about; None is all of them.
+        The outputs that the condition is about. If None, all of them.
 
     weight, name, n_points
         As for :class:`Condition`, by name only.
@@ -201,7 +201,7 @@ class Robin(_NormalDerivative):
         As for :class:`Dirichlet`.
 
     outputs : str, int or tuple of these, default=None
-        The outputs that the condition is about; None is all of them.
+        The outputs that the condition is about. If None, all of them.
 
     weight, name, n_points
         As for :class:`Condition`, by name only.
@@ -232,7 +232,7 @@ class Initial(_Values):
         One for all outputs or one each; or a function of one point that returns that.
 
     outputs : str, int or tuple of these, default=None
-        The outputs that the condition is about; None is all of them.
+        The outputs that the condition is about. If None, all of them.
 
     weight, name, n_points
         As for :class:`Condition`, by name only.
@@ -260,7 +260,7 @@ class Periodic(Condition):
         The axis along which the faces lie opposite each other.
 
     outputs : str, int or tuple of these, default=None
-        The outputs that the condition is about; None is all of them.
+        The outputs that the condition is about. If None, all of them.
 
     derivatives : bool, default=True
         Whether the first derivatives along the axis must agree, too.

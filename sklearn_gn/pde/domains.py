@@ -15,7 +15,7 @@ _ROUNDING = 1e-12  # by which a point may be outside, in the same units
 
 
 class Domain:
-    """What the domains share.
+    """Base class of the domains.
 
     Attributes
     ----------

@@ -17,7 +17,7 @@ class Box(Domain):
     Parameters
     ----------
     time : str or None, default="t"
-        The axis that is time; None says that "t", too, is an axis of space.
+        The axis that is time. If None, "t", too, is an axis of space.
 
     **intervals : tuple of two floats
         Lowest and highest value along each axis, by its name.
@@ -65,7 +65,7 @@ class Box(Domain):
             Number of axes of space.
 
         time : tuple of two floats, default=None
-            Interval of time, the last axis "t"; None leaves time out.
+            Interval of time, the last axis "t". If None, there is no time.
 
         prefix : str, default="x"
             What the names of the axes begin with.
@@ -136,17 +136,18 @@ class Ball(Domain):
         Number of axes.
 
     center : tuple of float, default=None
-        None: the origin.
+        Centre. If None, the origin.
 
     radius : float, default=1.0
-        Positive.
+        Radius, positive.
 
     axes : tuple of str, default=None
-        None: x, y, z up to three axes, x1, x2, ... beyond.
+        Names of the axes. If None, x, y, z up to three axes, and x1, x2, ... beyond.
 
     density : {"uniform", "radius"}, default="uniform"
-        Of points inside: uniform, which in many dimensions puts nearly all of them
-        beside the sphere; or with a uniform distance from the centre.
+        Density of points inside. If "uniform", nearly all of them lie close to the
+        sphere in many dimensions. If "radius", their distance from the centre is
+        uniform.
     """
 
     axes: tuple

@@ -18,7 +18,7 @@ from sklearn_gn.core import first_order
 from sklearn_gn.core.linear_algebra.trees import dimension, norm
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.pinn import fit
-from sklearn_gn.pinn.residuals import class_losses, residuals, weighted
+from sklearn_gn.pinn.residuals import class_losses, residuals, with_class_weights
 
 _STEPS = {"adam": 100, "sgd": 100, "lbfgs": 20, "ssbroyden": 20}  # of an iteration
 _LINE_SEARCH_STEPS = 25
@@ -32,7 +32,7 @@ def init(points, net, settings, *, name):
             f"solver='ssbroyden' keeps a matrix of {dimension(net)} rows; networks "
             f"have at most {_LARGEST_MATRIX} weights. Take 'lbfgs'."
         )
-    return fit.initial_state(points, net, settings, start(net, name))
+    return fit.initial_state(points, net, settings, empty_memory(net, name))
 
 
 def step(points, state, settings, *, name):
@@ -58,7 +58,7 @@ def step(points, state, settings, *, name):
 
 
 @partial(jax.jit, static_argnames="name")
-def start(net, name):
+def empty_memory(net, name):
     """Return an empty memory."""
     return first_order.start(_METHODS[name], ravel_pytree(net)[0])
 
@@ -69,7 +69,7 @@ def memory_for_new_points(memory, net, name):
     That difference says nothing of the curvature. SSBroyden keeps its matrix.
     """
     if name == "lbfgs":
-        return start(net, name)
+        return empty_memory(net, name)
     if name == "ssbroyden":
         broyden, *rest = memory
         return broyden._replace(count=jnp.zeros_like(broyden.count)), *rest
@@ -86,7 +86,7 @@ def iterate(model, net, memory, batches, balance, rates, *, name):
     losses : array of shape (n_classes,)
     gradient_norm, step_norm, network_norm : scalars
     """
-    batches = weighted(batches, balance)
+    batches = with_class_weights(batches, balance)
     flat, unravel = ravel_pytree(net)
 
     def loss(flat):

@@ -32,7 +32,7 @@ from sklearn_gn.pinn.residuals import (
     jacobian,
     residuals,
     second_derivative,
-    weighted,
+    with_class_weights,
 )
 
 _TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achieved
@@ -68,7 +68,7 @@ def weighted_jacobian(model, net, batches, balance):
     Compiled apart from what uses it: products that read the factors many times over
     would otherwise compute them again each time.
     """
-    batches = weighted(batches, balance)
+    batches = with_class_weights(batches, balance)
     return batches, *jacobian(model, net, batches)
 
 

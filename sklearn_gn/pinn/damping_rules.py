@@ -37,7 +37,7 @@ _SPECTRAL = 3000  # unknowns up to which a Gramian is diagonalised
 _RETRIES = 20  # of a factorisation that fails, each with four times the shift
 
 
-def initial_state(rule, damping, net, dtype):
+def initial_damping(rule, damping, net, dtype):
     """Radius or shift of the first step.
 
     Parameters
@@ -171,7 +171,7 @@ def line_search(local, shift, rank):
     def attempt(shift):
         return damped_step(local, solve, shift)
 
-    full, shift = retried(attempt, shift, floor)
+    full, shift = retry_failed_factorisation(attempt, shift, floor)
 
     def shortened(size):
         part = jax.tree.map(lambda v: size * v, full.step)
@@ -194,8 +194,8 @@ def line_search(local, shift, rank):
     return best._replace(shift=shift, inner_iterations=full.inner_iterations), values
 
 
-def retried(attempt, shift, floor):
-    """The step, with a larger shift where the factorisation fails."""
+def retry_failed_factorisation(attempt, shift, floor):
+    """Return the step and its shift, larger where the factorisation fails."""
 
     def failed(carry):
         count, _, damped = carry

@@ -43,7 +43,7 @@ from sklearn_gn.pinn.damped_step import (
     no_step,
     weighted_jacobian,
 )
-from sklearn_gn.pinn.damping_rules import RULES, initial_state
+from sklearn_gn.pinn.damping_rules import RULES, initial_damping
 
 _SMALLEST_STEP = 1e-12  # relative to the network
 
@@ -193,7 +193,7 @@ def _rule(settings):
 
 
 def _first_memory(settings, net):
-    return initial_state(_rule(settings), settings.damping, net, settings.dtype)
+    return initial_damping(_rule(settings), settings.damping, net, settings.dtype)
 
 
 def _cast(tree, dtype):

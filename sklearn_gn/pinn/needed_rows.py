@@ -34,7 +34,7 @@ def needed_rows(problem, extra, axes=None):
     extra : array of shape (c,)
         The coefficients that are to be found, as parameters.
     axes : ndarray of int of shape (s,), default=None
-        Axes from which Laplacians are estimated; None: they are exact.
+        Axes from which Laplacians are estimated. If None, they are exact.
 
     Returns
     -------

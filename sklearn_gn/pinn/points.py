@@ -94,7 +94,7 @@ class Sampler:
         return points.astype(self.dtype), values.astype(self.dtype)
 
     def _where_residuals_are_large(self, model, net, batch, rng):
-        square = np.asarray(_squares(model, net, batch), float)
+        square = np.asarray(_squared_residuals(model, net, batch), float)
         mean = square.mean()
         chance = square / mean + 1 if 0 < mean < np.inf else np.ones_like(square)
         return rng.choice(
@@ -103,7 +103,7 @@ class Sampler:
 
 
 @partial(jax.jit, static_argnames="model")
-def _squares(model, net, batch):
+def _squared_residuals(model, net, batch):
     return jnp.sum(class_residuals(model, model.classes[0], net, batch) ** 2, axis=1)
 
 

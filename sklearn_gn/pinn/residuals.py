@@ -19,7 +19,7 @@ import numpy as np
 
 from sklearn_gn.core.linear_algebra.jacobian import Part
 from sklearn_gn.pinn.model import coefficients, network
-from sklearn_gn.pinn.taylor import Along, input_stack, local_field, propagate
+from sklearn_gn.pinn.taylor import ScaledAxes, input_stack, local_field, propagate
 
 
 def residuals(model, params, batches):
@@ -31,7 +31,7 @@ def residuals(model, params, batches):
     return jnp.concatenate(parts)
 
 
-def weighted(batches, balance):
+def with_class_weights(batches, balance):
     """The batches with the classes' losses multiplied."""
     return tuple(
         batch._replace(scale=batch.scale * jnp.sqrt(balance[k]))
@@ -114,7 +114,7 @@ def _class_jacobian(model, class_model, params, batch):
     layers = tuple(
         (
             a
-            if isinstance(a, Along)
+            if isinstance(a, ScaledAxes)
             else a.reshape(n, points * class_model.rows.size, -1),
             jnp.moveaxis(g.reshape(k, n, points * class_model.rows.size, -1), 0, 1),
         )
@@ -180,7 +180,7 @@ def _sparse_stack(embedding, x, axes, rows):
     first = axes[np.array(rows.first, np.int32)]
     slopes = embedding(jnp.ones_like(x[0])) - embedding(jnp.zeros_like(x[0]))
     zeros = jnp.zeros(len(rows.second), x.dtype)
-    return Along(jax.vmap(embedding)(x), first, slopes[first], zeros)
+    return ScaledAxes(jax.vmap(embedding)(x), first, slopes[first], zeros)
 
 
 def _top(model, class_model, layers, stacks, batch, taps=None):

@@ -34,7 +34,7 @@ class DerivativeRows(NamedTuple):
         return 1 + len(self.first) + len(self.second)
 
 
-class Along(NamedTuple):
+class ScaledAxes(NamedTuple):
     """Rows of an embedding that scales single axes: values, and unit vectors.
 
     In very many dimensions these are not multiplied out. With n points, s axes:
@@ -98,7 +98,7 @@ def input_stack(embedding, x, rows, axes=None):
     x : array of shape (d,)
     rows : DerivativeRows
     axes : array of int of shape (s,), default=None
-        Axes that the rows number; None: all of them.
+        Axes that the rows number. If None, they number all of them.
     """
     numbers = jnp.arange(x.shape[0], dtype=jnp.int32) if axes is None else axes
 
@@ -171,7 +171,7 @@ def propagate(activations, layers, stack, rows, taps=None):
         Of the hidden layers.
     layers : sequence of arrays of shape (n_inputs + 1, n_outputs)
         Weights with the biases in the last row; one more than the activations.
-    stack : array of shape (n, size, n_inputs) or Along
+    stack : array of shape (n, size, n_inputs) or ScaledAxes
     rows : DerivativeRows
     taps : sequence of arrays of shape (n, size, n_outputs), default=None
         Added to the layers' outputs before activation: derivatives in them are what
@@ -181,12 +181,12 @@ def propagate(activations, layers, stack, rows, taps=None):
     -------
     stack : array of shape (n, size, n_outputs)
     inputs : list of arrays of shape (n, size, n_inputs + 1)
-        With the ones of the biases, which only values have. The first is an Along where
-        the stack is.
+        With the ones of the biases, which only values have. The first is the stack
+        itself if that is a ScaledAxes.
     """
     inputs = []
     for k, matrix in enumerate(layers):
-        if isinstance(stack, Along):
+        if isinstance(stack, ScaledAxes):
             inputs.append(stack)
             stack = stack.times(matrix)
         else:
@@ -214,7 +214,7 @@ def local_field(top, x0, rows, axes=None):
     x0 : array of shape (d,)
     rows : DerivativeRows
     axes : array of int of shape (s,), default=None
-        Axes that the rows number; None: all of them.
+        Axes that the rows number. If None, they number all of them.
 
     Returns
     -------

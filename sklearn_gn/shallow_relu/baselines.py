@@ -12,9 +12,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core import first_order
 from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.damping import Nielsen
 from sklearn_gn.core.linear_algebra.line_search import grid_search
@@ -266,9 +266,7 @@ def kfra_step(rows, state, options):
 
 # --- BFGS ----------------------------------------------------------------------------
 
-_ZOOM = optax.scale_by_zoom_linesearch(
-    max_linesearch_steps=30, initial_guess_strategy="one"
-)
+_ZOOM = first_order.zoom_line_search(30)
 
 
 class BFGSState(NamedTuple):
@@ -296,10 +294,15 @@ def bfgs_iterate(net, inverse_hessian, rows, options):
 
     value, gradient = jax.value_and_grad(objective)(x)
     search = -(inverse_hessian @ gradient)
-    with jax.numpy_dtype_promotion("standard"):
-        move, info = _ZOOM.update(
-            search, _ZOOM.init(x), x, value=value, grad=gradient, value_fn=objective
-        )
+    move, info = first_order.line_search_step(
+        _ZOOM,
+        x,
+        value,
+        gradient,
+        first_order.start(_ZOOM, x),
+        objective,
+        direction=search,
+    )
     # The curvature condition fails at kinks; the old matrix then stays.
     new_value, new_gradient = jax.value_and_grad(objective)(x + move)
     change = new_gradient - gradient
@@ -342,38 +345,30 @@ def bfgs_step(rows, state, options):
 
 # --- Adam ----------------------------------------------------------------------------
 
-_ADAM = optax.scale_by_adam()
-
 
 class AdamState(NamedTuple):
     """Network, loss, optax's moments and the number of steps."""
 
     net: sggn.ShallowReLU
     loss: float
-    moments: optax.OptState
+    moments: tuple
     count: int = 0
-
-
-@jax.jit
-def adam_start(net):
-    """Zero moments."""
-    with jax.numpy_dtype_promotion("standard"):
-        return _ADAM.init(trainable(net))
 
 
 def adam_init(rows, net, options):
     """Start from the optimal output layer."""
     net, loss = sggn.initialise(net, rows, options)
-    return AdamState(net, float(loss), adam_start(net))
+    moments = first_order.start("adam", trainable(net))
+    return AdamState(net, float(loss), moments)
 
 
 @jax.jit
 def adam_iterate(net, moments, rows, options, rate):
     """One update on all rows."""
     _, gradient = value_and_gradient(net, rows, options)
-    with jax.numpy_dtype_promotion("standard"):
-        update, moments = _ADAM.update(gradient, moments)
-    moved = jax.tree.map(lambda p, u: p - rate * u, trainable(net), update)
+    moved, moments = first_order.gradient_step(
+        "adam", trainable(net), gradient, moments, rate
+    )
     net = with_parameters(net, moved)
     norm = jnp.sqrt(sum(jnp.sum(g**2) for g in gradient))
     return net, moments, sggn.objective(net, rows, options.alpha), norm

@@ -29,28 +29,20 @@ from sklearn_gn.shallow_relu.fitted import (
     hidden_features,
     predict_scaled,
     prediction_errors,
+    validation_loss,
 )
-from sklearn_gn.shallow_relu.options import FitOptions
-from sklearn_gn.shallow_relu.scaling import Scaling
+from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
+from sklearn_gn.shallow_relu.scaling import Scaling, total_weight, unit_sum
 from sklearn_gn.shallow_relu.segmented import SegmentedSizes
 from sklearn_gn.shallow_relu.size_selection import select_size
 from sklearn_gn.shallow_relu.starts import (
-    axis_hyperplanes,
-    check_hyperplanes,
+    first_hyperplanes,
+    given_hyperplanes,
     initial_network,
     random_hyperplanes,
     stack_networks,
 )
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
-
-_LARGEST_INT = np.iinfo(np.int32).max
-# Of solvers without such a parameter.
-_OTHER_SETTINGS = {
-    "relocations": 0,
-    "active_tol": 1e-10,
-    "rank_tol": 1e-12,
-    "learning_rate": 0.01,
-}
 
 
 class _Problem(NamedTuple):
@@ -274,7 +266,7 @@ class ShallowReLURegressor(
 
     If a fit is poor, raise ``n_init`` or the number of rounds, for instance
     ``solver=JointGN(relocations=60)``; if it follows the noise, lower ``n_neurons`` or
-    raise ``alpha``. Read more in the :ref:`User Guide <shallow_relu>`.
+    raise ``alpha``. Read more in the :doc:`user guide </user_guide/shallow_relu>`.
 
     References
     ----------
@@ -401,12 +393,12 @@ class ShallowReLURegressor(
             (problem.rows, problem.options),
             problem.starts,
             loss_scale=problem.scaling.loss_scale,
-            val_loss=self._validation_loss(problem.validation, problem.scaling),
+            val_loss=validation_loss(problem.validation, problem.scaling),
             validation=problem.validation,
         )
         self._run(
             run,
-            max_steps=self.n_init * (self.max_iter + self._setting("relocations")),
+            max_steps=self.n_init * (self.max_iter + int(problem.options.relocations)),
             data=data,
             attributes=lambda net: {
                 "_network": (net, problem.scaling),
@@ -502,7 +494,7 @@ class ShallowReLURegressor(
     def _problem(self, X, y, weight, validation):
         """What a solver is given, in its units."""
         solver = self._find_solver(X.shape[1])
-        n_effective = _total(weight)
+        n_effective = total_weight(weight)
         # Weights of a quadrature rule are no counts: a size is chosen for its rows.
         n_observations = max(n_effective, np.count_nonzero(weight))
         rng = check_random_state(self.random_state)
@@ -510,7 +502,7 @@ class ShallowReLURegressor(
         if solver is SEGMENTED and not self.early_stopping:
             kept = slice(None) if weight.min() > 0 else weight > 0
             # It sorts and merges the rows itself.
-            X, y, weight = X[kept], y[kept], _normalised(weight[kept])
+            X, y, weight = X[kept], y[kept], unit_sum(weight[kept])
         else:
             kept, weight = canonical_rows(X, y, weight)
             X, y = X[kept], y[kept]
@@ -520,7 +512,10 @@ class ShallowReLURegressor(
             n_observations *= 1 - self.validation_fraction
         scaling = Scaling.of(X, y, weight)
         z, t = scaling.x(X), scaling.y(y)
-        rows = self._rows(z, t, weight, solver)
+        rows = Rows(z, t, weight)
+        if solver is not SEGMENTED:  # which pads them itself
+            size = backend.row_bucket(len(z))
+            rows = Rows(*(self._cast(backend.pad_rows(a, size)) for a in rows))
         first = None
         if hasattr(self, "selection_path_"):
             del self.selection_path_
@@ -528,78 +523,31 @@ class ShallowReLURegressor(
             first = self._given_hyperplanes(None, scaling)
             first = self._select_size(rows, solver, scaling, n_observations, first, rng)
         starts = self._initial_networks(z, t, weight, scaling, solver, rng, first)
-        options = self._options(rng)
+        options = fit_options(self, self._solver_object(), rng)
         return _Problem(solver, rows, options, starts, scaling, validation, n_effective)
 
     def _find_solver(self, n_features):
         """The solver; with one feature the joint step has an engine of its own."""
         solver = self._solver_object().algorithm(ALGORITHMS)
         plain = self.alpha == 0 and self.damping is None and self.rank is None
-        one_feature = solver is ALGORITHMS[SEGMENTED.name] and n_features == 1
-        return (
-            SEGMENTED if one_feature and plain and self.dtype == "float64" else solver
-        )
-
-    def _setting(self, name):
-        """A parameter of the solver object, or what stands for it."""
-        return getattr(self._solver_object(), name, _OTHER_SETTINGS[name])
-
-    def _options(self, rng):
-        damping = self.damping
-        return FitOptions(
-            alpha=self._cast(self.alpha),
-            damping=None if damping is None else self._cast(damping),
-            rank=np.int32(
-                _LARGEST_INT if self.rank is None else min(self.rank, _LARGEST_INT)
-            ),
-            rank_tol=self._cast(
-                max(self._setting("rank_tol"), np.finfo(self.dtype).eps)
-            ),
-            active_tol=self._cast(self._setting("active_tol")),
-            tol=self._cast(self.tol),
-            relocations=np.int32(min(self._setting("relocations"), _LARGEST_INT)),
-            max_iter=np.int32(min(self.max_iter, _LARGEST_INT)),
-            learning_rate=self._cast(self._setting("learning_rate")),
-            seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
-        )
+        plain = plain and self.dtype == "float64" and n_features == 1
+        return SEGMENTED if plain and solver is ALGORITHMS["vpgn"] else solver
 
     def _split(self, X, y, weight, rng):
         """Set a random part of the distinct rows aside for validation."""
-        train, val = map(
-            np.sort, validation_split(len(X), self.validation_fraction, rng)
-        )
+        train, val = validation_split(len(X), self.validation_fraction, rng)
+        train, val = np.sort(train), np.sort(val)
         weight_val = weight[val] / weight[val].sum()
         weight_train = weight[train] / weight[train].sum()
         return X[train], y[train], weight_train, (X[val], y[val], weight_val)
-
-    def _validation_loss(self, validation, scaling):
-        if validation is None:
-            return None
-        X, y, *weight = validation
-        weight = weight[0] if weight else np.full(len(X), 1 / len(X))
-
-        z, t = scaling.x(X), scaling.y(y)
-
-        def loss(net):
-            error = predict_scaled(net, z) - t
-            return 0.5 * float(weight @ np.sum(error**2, axis=1))
-
-        return loss
-
-    def _rows(self, z, t, weight, solver):
-        """Rows as the solver wants them; that for one feature pads them itself."""
-        rows = Rows(z, t, weight)
-        if solver is SEGMENTED:
-            return rows
-        n_padded = backend.row_bucket(len(z))
-        return Rows(*(self._cast(backend.pad_rows(a, n_padded)) for a in rows))
 
     def _select_size(self, rows, solver, scaling, n_observations, first, rng):
         """Hyperplanes of the best size by ``criterion``, and the path to it."""
         kind = SegmentedSizes if solver is SEGMENTED else DenseSizes
         mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
         with backend.scope(self.dtype, self.device):
-            sizes = kind(rows, self._options(rng), first)
+            options = fit_options(self, self._solver_object(), rng)
+            sizes = kind(rows, options, first)
             hyperplanes, path = select_size(
                 sizes, self.criterion, n_observations * rows.y.shape[1], mean_square / 2
             )
@@ -609,11 +557,13 @@ class ShallowReLURegressor(
 
     def _initial_networks(self, z, t, weight, scaling, solver, rng, first):
         """Initial networks in scaled units, with room for spare neurons."""
-        n_spare = solver.n_spare if self._setting("relocations") else 0
+        relocations = solver_setting(self._solver_object(), "relocations")
+        n_spare = solver.n_spare if relocations else 0
         n = self.n_neurons if first is None else len(first)
         draw = partial(random_hyperplanes, z, np.cumsum(weight))
         if first is None:
-            first = self._first_hyperplanes(z, draw, scaling, rng)
+            given = self._given_hyperplanes(n, scaling)
+            first = first_hyperplanes(self.init, given, n, z, partial(draw, rng=rng))
         others = [draw(n, rng) for _ in range(1, self.n_init)]
         networks = [
             initial_network(hyperplanes, n_spare, t.shape[1], self.dtype)
@@ -621,36 +571,11 @@ class ShallowReLURegressor(
         ]
         return [stack_networks(networks)] if solver.side_by_side else networks
 
-    def _first_hyperplanes(self, z, draw, scaling, rng):
-        n, d = self.n_neurons, z.shape[1]
-        given = self._given_hyperplanes(n, scaling)
-        if given is not None:
-            return np.concatenate([given[:n], draw(max(n - len(given), 0), rng)])
-        if self.init == "random" or (self.init == "auto" and d > 1):
-            return draw(n, rng)
-        axes = {"horizontal": [d - 1], "vertical": [0]}
-        return axis_hyperplanes(z, n, list(axes.get(self.init, range(d))))
-
     def _given_hyperplanes(self, n, scaling):
         """Those of the previous fit or of ``init``, in scaled units; None without."""
-        d = len(scaling.x_scale)
-        if self.warm_start and hasattr(self, "_network"):
-            if self.hyperplanes_.shape[1] != 1 + d:
-                raise ValueError(
-                    f"warm_start=True continues from {self.hyperplanes_.shape[1] - 1} "
-                    f"features, X has {d}."
-                )
-            if n is None and len(self.hyperplanes_) == 0:
-                return None
-            return scaling.hyperplanes_to_scaled(self.hyperplanes_)
-        if not isinstance(self.init, str):
-            return scaling.hyperplanes_to_scaled(check_hyperplanes(self.init, n, d))
-        if n is None and self.init != "auto":
-            raise ValueError(
-                f"init={self.init!r} needs a number for n_neurons, got 'auto'. Give a "
-                "number, or hyperplanes from which to start, or leave init='auto'."
-            )
-        return None
+        warm = self.warm_start and hasattr(self, "_network")
+        previous = self.hyperplanes_ if warm else None
+        return given_hyperplanes(self.init, previous, n, scaling)
 
     # -- after the run ----------------------------------------------------------------
 
@@ -673,15 +598,3 @@ class ShallowReLURegressor(
                 delattr(self, name)
         for name, value in attributes.items():
             setattr(self, name, value)
-
-
-def _normalised(weight):
-    """Weights that sum to one, without overflow in the sum."""
-    weight = weight / weight.max()
-    return weight / weight.sum()
-
-
-def _total(weight):
-    """Sum of the weights, at most the largest float."""
-    with np.errstate(over="ignore"):
-        return min(float(weight.sum()), np.finfo(float).max)

@@ -28,6 +28,31 @@ def hidden_features(hyperplanes, z):
     return np.maximum(hyperplanes[:, 0] + z @ hyperplanes[:, 1:].T, 0)
 
 
+def validation_loss(validation, scaling):
+    """Return the function from a network to its loss on validation data.
+
+    Parameters
+    ----------
+    validation : tuple of X, y and, if there are any, weights; or None
+    scaling : Scaling
+
+    Returns
+    -------
+    callable or None
+    """
+    if validation is None:
+        return None
+    X, y, *weight = validation
+    weight = weight[0] if weight else np.full(len(X), 1 / len(X))
+    z, t = scaling.x(X), scaling.y(y)
+
+    def loss(net):
+        error = predict_scaled(net, z) - t
+        return 0.5 * float(weight @ np.sum(error**2, axis=1))
+
+    return loss
+
+
 def prediction_errors(found, net, slots, z):
     """Return standard errors of predictions of shape (m, q), in scaled units.
 

@@ -50,12 +50,14 @@ MAX_TRIALS = 20  # steps tried in one iteration
 
 
 def begin(net):
-    """The damping of the first iteration."""
+    """Return what the first iteration remembers: the relative shift."""
     return Nielsen.start(jnp.asarray(FIRST_SHIFT, net.coef.dtype))
 
 
 def joint_design(net, rows):
-    """Columns of the output layer, of the hidden layer without c, and the residuals.
+    """Return the columns of the output layer and of the hidden one, and residuals.
+
+    Those of the hidden layer are without the factors c.
 
     Returns
     -------
@@ -80,7 +82,7 @@ def _layer_columns(active, y):
 
 
 def reduced_model(net, rows, options):
-    """Quadratic model of the loss in the hidden layer, the output layer optimal.
+    """Return the quadratic model of the loss in the hidden layer, c optimal.
 
     Returns
     -------
@@ -182,7 +184,15 @@ def _solve_mass(mass, cross):
 
 
 def iterate(net, damping, rows, options):
-    """One accepted step; one set of eigenvectors serves all trial steps."""
+    """Carry out one iteration.
+
+    1. Form the reduced Gauss-Newton matrix K and its eigenvectors, which serve all
+       trial steps.
+    2. Solve ``(K + shift) delta = -gradient``, move the hyperplanes by delta, rescale
+       them, and solve for the output layer.
+    3. If the loss has not fallen, raise the shift by Nielsen's rule, or halve the step
+       if the shift is fixed, and try again.
+    """
     model = reduced_model(net, rows, options)
 
     def trial(shift, count):

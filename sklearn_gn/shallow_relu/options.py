@@ -2,6 +2,17 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
+_LARGEST_INT = np.iinfo(np.int32).max
+# Of solver objects without such a parameter.
+_OTHER_SETTINGS = {
+    "relocations": 0,
+    "active_tol": 1e-10,
+    "rank_tol": 1e-12,
+    "learning_rate": 0.01,
+}
+
 
 class FitOptions(NamedTuple):
     """Settings of a run.
@@ -20,3 +31,37 @@ class FitOptions(NamedTuple):
     max_iter: int  # most iterations of the run
     learning_rate: float  # of first-order solvers
     seed: int  # of the random draws of the search
+
+
+def solver_setting(solver, name):
+    """Return a parameter of a solver object, or what stands for it."""
+    return getattr(solver, name, _OTHER_SETTINGS[name])
+
+
+def fit_options(parameters, solver, rng):
+    """Return the settings of a run.
+
+    Parameters
+    ----------
+    parameters : ShallowReLURegressor
+        Its constructor parameters are read.
+    solver : Solver
+        Its solver object.
+    rng : RandomState
+        The seed of the search is drawn from it.
+    """
+    cast = np.dtype(parameters.dtype).type
+    rank, damping = parameters.rank, parameters.damping
+    rank_tol = max(solver_setting(solver, "rank_tol"), np.finfo(cast).eps)
+    return FitOptions(
+        alpha=cast(parameters.alpha),
+        damping=None if damping is None else cast(damping),
+        rank=np.int32(_LARGEST_INT if rank is None else min(rank, _LARGEST_INT)),
+        rank_tol=cast(rank_tol),
+        active_tol=cast(solver_setting(solver, "active_tol")),
+        tol=cast(parameters.tol),
+        relocations=np.int32(min(solver_setting(solver, "relocations"), _LARGEST_INT)),
+        max_iter=np.int32(min(parameters.max_iter, _LARGEST_INT)),
+        learning_rate=cast(solver_setting(solver, "learning_rate")),
+        seed=np.int32(rng.randint(_LARGEST_INT)),
+    )

@@ -106,3 +106,15 @@ def row_norms(normal):
     largest = np.max(np.abs(normal), axis=1, keepdims=True)
     largest = np.where(largest > 0, largest, 1.0)
     return largest * np.linalg.norm(normal / largest, axis=1, keepdims=True)
+
+
+def unit_sum(weight):
+    """Return weights that sum to one, without overflow in the sum."""
+    weight = weight / weight.max()
+    return weight / weight.sum()
+
+
+def total_weight(weight):
+    """Return the sum of the weights, at most the largest float."""
+    with np.errstate(over="ignore"):
+        return min(float(weight.sum()), np.finfo(float).max)

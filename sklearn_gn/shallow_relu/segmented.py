@@ -430,13 +430,12 @@ class SegmentedSizes:
         self.data = ENGINE.prepare(rows, options)
         self.most = max(64, 0 if start is None else len(start))
         knots = np.full(self.most, RIGHT)
-        if start is None:
-            knots[0] = LEFT
-            self.knots = knots
-            self.loss = fit_running(knots, self.data.running).loss
-        else:
+        if start is not None:
             knots[: len(start)] = np.clip(-start[:, 0] / start[:, 1], LEFT, RIGHT)
-            self.knots, self.loss = settle(np.sort(knots), self.data.running)
+            knots = np.array(settle(np.sort(knots), self.data.running)[0])
+        knots[0] = LEFT if knots[0] >= RIGHT else knots[0]
+        self.knots = knots
+        self.loss = fit_running(knots, self.data.running).loss
 
     def grow(self):
         """Double the number of neurons."""

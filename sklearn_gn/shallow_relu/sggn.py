@@ -142,7 +142,7 @@ def fit_output_layer(net, rows, options):
 
 
 def direction(net, rows, options):
-    """Gauss-Newton direction of the hidden layer: ``H s = G``, ``p_i = s_i / c_i``.
+    """Return the Gauss-Newton direction of the hidden layer, ``p_i = s_i / c_i``.
 
     Algorithm 1 holds the intercept c_0 in this step, which makes the alternation of
     the two layers converge linearly. Here c_0 moves along, eliminated by centring H,
@@ -156,14 +156,14 @@ def direction(net, rows, options):
     gradient : array of shape (n, 1 + d)
         Of the objective in r.
     decrease : scalar
-        Decrease that the quadratic model promises for ``gamma = 1``.
+        Predicted reduction of the loss for ``gamma = 1``.
     """
     active = active_set(net, options.active_tol)
     size = jnp.where(active, activity(net), 1)[:, None]
     design = layer_design(net, rows, active)
     error = residual(net, rows).reshape(-1, 1)
     gradient = (design.T @ error).reshape(net.hyperplanes.shape) * size
-    design = jnp.where(intercept_moves(options), centred(design, rows.weight), design)
+    design = jnp.where(intercept_moves(options), centre(design, rows.weight), design)
     s = least_squares(
         design,
         error,
@@ -182,7 +182,7 @@ def intercept_moves(options):
     return options.relocations > 0
 
 
-def centred(design, weight):
+def centre(design, weight):
     """Project the constants, one a target, out of a design scaled by sqrt(mu)."""
     root = jnp.sqrt(weight)[:, None, None]
     blocks = design.reshape(weight.shape[0], -1, design.shape[1])
@@ -190,7 +190,7 @@ def centred(design, weight):
 
 
 def line_search(net, rows, p, options):
-    """``argmin over gamma >= 0 of F(c, r - gamma p)``, the coefficients held."""
+    """Return ``argmin over gamma >= 0 of F(c, r - gamma p)``, the coefficients held."""
     z = preactivations(net.hyperplanes, rows.x)
     dz = preactivations(p, rows.x)
     target = rows.y - net.intercept[None, :]
@@ -205,7 +205,7 @@ def line_search(net, rows, p, options):
 
 
 def at_rounding_level(net, rows, loss):
-    """Whether the residuals are no larger than the rounding errors of a prediction.
+    """Return whether the residuals are rounding errors of a prediction.
 
     A few neurons that nearly coincide can have coefficients so large that no residual
     is above their rounding errors; hence the second bound, relative to the targets.
@@ -224,19 +224,27 @@ def at_rounding_level(net, rows, loss):
 
 @jax.jit
 def initialise(net, rows, options):
-    """Fit the output layer of an initial network; also return the loss."""
+    """Return the network with the optimal output layer, and its loss."""
     net = fit_output_layer(net, rows, options)
     return net, objective(net, rows, options.alpha)
 
 
 def begin(net):
-    """The iteration remembers nothing."""
+    """Return what the first iteration remembers: nothing."""
     del net
     return ()
 
 
 def iterate(net, memory, rows, options):
-    """One iteration: hidden layer by Gauss-Newton, output layer by least squares."""
+    """Carry out one iteration of Algorithm 1.
+
+    1. Take the active neurons and solve the Gauss-Newton system of their hyperplanes,
+       ``H(r) s = G``; the direction is ``p_i = s_i / c_i``.
+    2. Search along it for the step size ``gamma``, the coefficients held.
+    3. Move the hyperplanes, ``r - gamma p``, and rescale them to ``|w_i| = 1``.
+    4. Solve ``A(r) c = f(r)`` for the output layer.
+    5. Keep the result if the loss has fallen, else the network as it was.
+    """
     p, gradient, predicted = direction(net, rows, options)
     gamma = line_search(net, rows, p, options)
     moved = unit_normals(net.hyperplanes - gamma * p, fallback=net.hyperplanes)
@@ -259,7 +267,7 @@ def iterate(net, memory, rows, options):
 
 
 def loss_decrease(old, new, rows, alpha):
-    """``F(old) - F(new)`` without cancellation.
+    """Return ``F(old) - F(new)`` without cancellation.
 
     The difference of two sums of squares loses the small decreases near an optimum;
     the sum of (r0 - r1)(r0 + r1) keeps them.
@@ -276,7 +284,7 @@ def loss_decrease(old, new, rows, alpha):
 
 @jax.jit
 def spectra(net, rows, active_tol):
-    """Eigenvalues of the layer Gauss-Newton matrix and of the mass matrix.
+    """Return the eigenvalues of the layer Gauss-Newton and of the mass matrix.
 
     Returns
     -------
@@ -295,5 +303,5 @@ def spectra(net, rows, active_tol):
 
 @jax.jit
 def finish(net):
-    """The network as it is returned, ``|w_i| = 1``."""
+    """Return the network as the user gets it, ``|w_i| = 1``."""
     return rescale(net)

@@ -2,8 +2,8 @@
 
 Adaptive neuron enhancement (Liu, Cai and Chen, "Adaptive two-layer ReLU neural
 network", 2022) doubles the network where the error is until the criterion gets worse;
-from there the cheapest neurons are deleted one by one. The size with the best criterion
-wins.
+from there the neurons that matter least are deleted one by one. The size with the best
+criterion wins.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ _PATIENCE = 2  # doublings without improvement that end the growth
 
 
 def criterion_value(criterion, loss, n_parameters, n_observations):
-    """Criterion of a fit, to be made small, up to terms that all fits share.
+    """Return the criterion of a fit, to be minimised, without what all fits share.
 
     Parameters
     ----------
@@ -22,15 +22,15 @@ def criterion_value(criterion, loss, n_parameters, n_observations):
         Proportional to the mean square of the residuals.
     n_parameters : int
     n_observations : float
-        Sum of the sample weights, times the number of targets.
+        Number of rows, times the number of targets.
     """
     if criterion == "gcv":
         share = n_parameters / n_observations
         return loss / (1 - share) ** 2 if share < 1 else np.inf
     if n_parameters >= n_observations:
         return np.inf
-    price = np.log(n_observations) if criterion == "bic" else 2.0
-    return n_observations * np.log(loss) + price * n_parameters
+    penalty = np.log(n_observations) if criterion == "bic" else 2.0
+    return n_observations * np.log(loss) + penalty * n_parameters
 
 
 def select_size(sizes, criterion, n_observations, scale):
@@ -38,8 +38,7 @@ def select_size(sizes, criterion, n_observations, scale):
 
     Parameters
     ----------
-    sizes : Sizes
-        Of :mod:`segmented` or :mod:`relocation`.
+    sizes : DenseSizes or SegmentedSizes
     criterion : {"bic", "aic", "gcv"}
     n_observations : float
     scale : float

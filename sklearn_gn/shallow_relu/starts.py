@@ -32,6 +32,68 @@ def stack_networks(networks):
     return ShallowReLU(*(np.stack(leaves) for leaves in zip(*networks, strict=True)))
 
 
+def given_hyperplanes(init, previous, n, scaling):
+    """Return hyperplanes from which to start, in scaled units.
+
+    Parameters
+    ----------
+    init : str or array-like
+        The constructor parameter.
+    previous : ndarray of shape (k, 1 + d) or None
+        Hyperplanes of the previous fit, which come before ``init``.
+    n : int or None
+        Number of neurons. If None, it is still to be chosen.
+    scaling : Scaling
+
+    Returns
+    -------
+    ndarray of shape (k, 1 + d), or None
+        None where ``init`` is a rule by which hyperplanes are placed.
+    """
+    d = len(scaling.x_scale)
+    if previous is not None:
+        if previous.shape[1] != 1 + d:
+            raise ValueError(
+                f"warm_start=True continues from {previous.shape[1] - 1} features, X "
+                f"has {d}."
+            )
+        if n is None and len(previous) == 0:
+            return None
+        return scaling.hyperplanes_to_scaled(previous)
+    if not isinstance(init, str):
+        return scaling.hyperplanes_to_scaled(check_hyperplanes(init, n, d))
+    if n is None and init != "auto":
+        raise ValueError(
+            f"init={init!r} needs a number for n_neurons, got 'auto'. Give a number, "
+            "or hyperplanes from which to start, or leave init='auto'."
+        )
+    return None
+
+
+def first_hyperplanes(init, given, n, z, draw):
+    """Return the hyperplanes of the first start.
+
+    Parameters
+    ----------
+    init : str
+        Rule by which they are placed where none are given.
+    given : ndarray of shape (k, 1 + d) or None
+        Hyperplanes to begin with; ``draw`` makes those that are missing.
+    n : int
+    z : ndarray of shape (m, d)
+        Features in scaled units.
+    draw : callable
+        Maps a number to as many random hyperplanes.
+    """
+    d = z.shape[1]
+    if given is not None:
+        return np.concatenate([given[:n], draw(max(n - len(given), 0))])
+    if init == "random" or (init == "auto" and d > 1):
+        return draw(n)
+    axes = {"horizontal": [d - 1], "vertical": [0]}
+    return axis_hyperplanes(z, n, list(axes.get(init, range(d))))
+
+
 def axis_hyperplanes(z, n, axes):
     """Return hyperplanes evenly spaced over the range of given features in turn.
 

@@ -45,7 +45,7 @@ def posterior(net, rows, mean_square, n_effective):
     mean_square : ndarray of shape (q,)
         Weighted mean squares of the residuals.
     n_effective : float
-        Sum of the sample weights.
+        Number of rows: the sum of the sample weights.
     """
     p, width, q = 1 + len(net.coef), net.hyperplanes.shape[1], net.coef.shape[1]
     factor = np.array(joint_factor(net, rows))

@@ -247,17 +247,7 @@ class _VarProNet(
         self.n_work_units_ = float(state.work)
 
     def _evaluated(self, net, rows, settings):
-        """Penalties and objective of the fitted network on all rows.
-
-        A Ctrl-C that falls into the evaluation must not lose the network, so that it
-        is made again.
-        """
-        try:
-            return self._evaluate(net, rows, settings)
-        except KeyboardInterrupt:
-            return self._evaluate(net, rows, settings)
-
-    def _evaluate(self, net, rows, settings):
+        """Penalties and objective of the fitted network on all rows."""
         model, penalties = settings.model, settings.penalties
         with backend.scope(self.dtype, self.device):
             if settings.cross_validated:
@@ -266,10 +256,6 @@ class _VarProNet(
                 )
                 penalties = penalties._replace(output=self._cast(float(output)))
             return penalties, float(objective(model, net, rows, penalties))
-
-    def __sklearn_is_fitted__(self):
-        """Whether there is a network: a fit may be interrupted before there is one."""
-        return hasattr(self, "_fitted")
 
     def _values(self, X):
         """Values of the output layer in scaled units, in float64."""

@@ -42,7 +42,7 @@ _ROUNDING = 8  # of the trace of a matrix, in units in the last place
 
 
 class InnerSolution(NamedTuple):
-    """Solution of the inner problem, and what its Hessian is solved with."""
+    """Solution of the inner problem, and factors of its Hessian."""
 
     output: jnp.ndarray  # (p, q)
     loss: jnp.ndarray
@@ -54,18 +54,18 @@ class InnerSolution(NamedTuple):
 
 @partial(jax.jit, static_argnames="model")
 def with_optimal_output(model, net, rows, penalties):
-    """Optimal output layer and objective."""
+    """Return the network with its optimal output layer, and the objective."""
     inner = solve_inner(model, net.theta, rows, penalties, net.output)
     return Net(net.theta, inner.output), inner.loss
 
 
 def solve_inner(model, theta, rows, penalties, start, factors=None):
-    """The optimal output layer, with the value of the reduced objective."""
-    z, alpha_output = features(model, theta, rows.x), penalties.output
+    """Return the optimal output layer, with the value of the reduced objective."""
+    z, alpha_out = features(model, theta, rows.x), penalties.output
     if model.loss == "squared":
-        output, factors = solve_squares(z, rows, alpha_output)
+        output, factors = solve_squares(z, rows, alpha_out)
     else:
-        output, factors = solve_entropy(model, z, rows, alpha_output, start, factors)
+        output, factors = solve_entropy(model, z, rows, alpha_out, start, factors)
     values = z @ output
     loss = rows.weight @ example_losses(model, values, rows.y)
     loss = loss + total_penalty(model, theta, output, penalties)
@@ -74,7 +74,7 @@ def solve_inner(model, theta, rows, penalties, start, factors=None):
 
 
 def reusable_factors(model, inner):
-    """What the inner problems of the trials start with; least squares need nothing."""
+    """Return the factors that the inner problems of trial steps can start with."""
     return None if model.loss == "squared" else inner.factors
 
 
@@ -87,15 +87,15 @@ def solve_hessian(model, inner, rows, penalties, right):
         return solved.reshape(right.shape)
     if is_direct(inner.output):
         return f.solve(right)
-    alpha_output = penalties.output
+    alpha_out = penalties.output
     direction, _ = entropy_direction(
-        inner.z, inner.values, rows.weight, alpha_output, f, right, INNER_TOL
+        inner.z, inner.values, rows.weight, alpha_out, f, right, INNER_TOL
     )
     return -direction
 
 
 def output_response(model, inner, rows, penalties, right, change):
-    """The inner Hessian's solution for ``right + z^T (w change)``.
+    """Solve with the inner Hessian for ``right + z^T (w change)``.
 
     ``right`` has the shape (p, q), ``change`` (m, q). For least squares the second part
     comes from the SVD, in which the condition number is not squared.
@@ -110,7 +110,7 @@ def output_response(model, inner, rows, penalties, right, change):
 
 
 def output_response_transposed(model, inner, rows, penalties, output):
-    """Transpose of :func:`output_response`, from (p, q) to (p, q) and (m, q)."""
+    """Apply the transpose of :func:`output_response`; (p, q) to (p, q) and (m, q)."""
     solved = solve_hessian(model, inner, rows, penalties, output)
     if model.loss == "squared":
         f = inner.factors
@@ -121,7 +121,7 @@ def output_response_transposed(model, inner, rows, penalties, output):
 
 @partial(jax.jit, static_argnames="model")
 def cross_validated_penalty(model, theta, rows, n_samples):
-    """``alpha_output`` by generalised cross-validation."""
+    """Return the output penalty by generalised cross-validation."""
     factors = squares_factors(features(model, theta, rows.x), rows.weight)
     return generalised_cross_validation(factors, rows, n_samples)
 
@@ -132,18 +132,18 @@ class SquaresFactors(NamedTuple):
     left: jnp.ndarray  # (m, p)
     s: jnp.ndarray  # (p,)
     right: jnp.ndarray  # (p, p)
-    inverse: jnp.ndarray  # (p,)  1 / (s^2 + alpha_output)
+    inverse: jnp.ndarray  # (p,)  1 / (s^2 + alpha_out)
 
     def half(self, right):
-        """``R right`` of (p, q, r) for ``R^T R``, the inverse Hessian."""
+        """Return ``R right`` of (p, q, r) for the root R of the inverse Hessian."""
         image = self.right.T @ right.reshape(right.shape[0], -1)
         return (jnp.sqrt(self.inverse)[:, None] * image).reshape(right.shape)
 
 
-def solve_squares(z, rows, alpha_output):
-    """Ridge regression by the SVD."""
+def solve_squares(z, rows, alpha_out):
+    """Solve ridge regression by the SVD; return W and the factors."""
     factors = squares_factors(z, rows.weight)
-    factors = with_penalty(factors, alpha_output)
+    factors = with_penalty(factors, alpha_out)
     right = jnp.sqrt(rows.weight)[:, None] * rows.y
     image = factors.left.T @ right
     output = factors.right @ ((factors.s * factors.inverse)[:, None] * image)
@@ -151,7 +151,7 @@ def solve_squares(z, rows, alpha_output):
 
 
 def squares_factors(z, weight):
-    """SVD of the weighted features, of which there are p, with zeros where m < p."""
+    """Return the SVD of the p weighted features, with zeros if m < p."""
     a = jnp.sqrt(weight)[:, None] * z
     m, p = a.shape
     if m < p:
@@ -161,18 +161,18 @@ def squares_factors(z, weight):
     return SquaresFactors((q @ u)[:m], s, vt.T, jnp.zeros_like(s))
 
 
-def with_penalty(factors, alpha_output):
-    """Factors for another penalty; without one, null directions are left out."""
+def with_penalty(factors, alpha_out):
+    """Return factors with a penalty; if it is 0, null directions are left out."""
     s = factors.s
     keep = s > s.shape[0] * jnp.finfo(s.dtype).eps * s[0]
-    total = s**2 + alpha_output
-    usable = (total > 0) & (keep | (alpha_output > 0))
+    total = s**2 + alpha_out
+    usable = (total > 0) & (keep | (alpha_out > 0))
     inverse = jnp.where(usable, 1 / jnp.where(usable, total, 1), 0)
     return factors._replace(inverse=inverse)
 
 
 def generalised_cross_validation(factors, rows, n_samples):
-    """The penalty of least generalised cross-validation score (Golub et al. 1979).
+    """Return the penalty of least cross-validation score (Golub et al., 1979).
 
     ``|b - A x|^2 / (1 - tr(influence) / n)^2`` over a logarithmic grid.
     """
@@ -213,31 +213,32 @@ class EntropyFactors(NamedTuple):
         return jnp.swapaxes(solved, 0, 1)
 
     def half(self, right):
-        """``R right`` of (p, q, r), class by class in (qp, r), for the whole root."""
+        """Return ``R right`` of (p, q, r), class by class in (qp, r), whole roots only."""
         flat = jnp.swapaxes(right, 0, 1).reshape(self.root.shape[0], -1)
         return self.root @ flat
 
 
-def solve_entropy(model, z, rows, alpha_output, start, factors=None):
-    """Multinomial logistic regression by Newton's method, from a given start.
+def solve_entropy(model, z, rows, alpha_out, start, factors=None):
+    """Solve multinomial logistic regression by Newton's method; return W and factors.
 
-    Systems are solved by conjugate gradients with the factors of an earlier Hessian,
-    if given of other features, until these take more iterations than new factors cost.
-    A step is halved until the loss falls. Ends where no component of the gradient
-    exceeds ``INNER_TOL``, absolute or relative to the first, or at rounding.
+    Systems are solved by conjugate gradients, preconditioned by the factors of an
+    earlier Hessian, even of other features, until they take more iterations than new
+    factors cost. A step is halved until the loss falls. The iteration ends when no
+    component of the gradient exceeds ``INNER_TOL``, absolute or relative to the first,
+    or at rounding.
     """
     weight, y, eps = rows.weight, rows.y, float(jnp.finfo(z.dtype).eps)
 
     def objective(output):
         mean = weight @ example_losses(model, z @ output, y)
-        return mean + 0.5 * alpha_output * jnp.sum(output**2)
+        return mean + 0.5 * alpha_out * jnp.sum(output**2)
 
     def gradient(output):
         e = weight[:, None] * loss_gradient(model, z @ output, y)
-        return z.T @ e + alpha_output * output
+        return z.T @ e + alpha_out * output
 
     def factors_at(output):
-        return entropy_factors(z, z @ output, weight, alpha_output)
+        return entropy_factors(z, z @ output, weight, alpha_out)
 
     def size(g):
         return jnp.max(jnp.abs(g))
@@ -252,7 +253,7 @@ def solve_entropy(model, z, rows, alpha_output, start, factors=None):
         # Exact enough for quadratic convergence.
         forcing = jnp.clip(size(g) / size(first), INNER_TOL, _FORCING)
         step, iterations = entropy_direction(
-            z, z @ output, weight, alpha_output, factors, g, forcing
+            z, z @ output, weight, alpha_out, factors, g, forcing
         )
         slope, rounding = jnp.sum(step * g), 4 * eps * jnp.abs(loss)
 
@@ -287,15 +288,15 @@ def solve_entropy(model, z, rows, alpha_output, start, factors=None):
     return output, factors_at(output)
 
 
-def entropy_direction(z, values, weight, alpha_output, factors, gradient, forcing):
-    """Newton direction of the inner problem, of shape (p, q), and CG iterations."""
+def entropy_direction(z, values, weight, alpha_out, factors, gradient, forcing):
+    """Return the Newton direction of the inner problem (p, q), and CG iterations."""
     p = probabilities(values)
 
     def product(v):
         image = hessian_product(
             lambda v: z @ v, lambda change: z.T @ change, p, weight, v
         )
-        return image + alpha_output * v
+        return image + alpha_out * v
 
     return newton_direction(
         product,
@@ -307,7 +308,7 @@ def entropy_direction(z, values, weight, alpha_output, factors, gradient, forcin
 
 
 def entropy_hessian(z, values, weight):
-    """Exact Hessian of the inner problem without penalty, W raveled class by class."""
+    """Return the Hessian of the inner loss, with W raveled class by class."""
     probability = to_columns(probabilities(values))
     p, q = z.shape[1], probability.shape[1]
 
@@ -328,29 +329,29 @@ def entropy_hessian(z, values, weight):
     return hessian.reshape(q * p, q * p)
 
 
-def entropy_factors(z, values, weight, alpha_output):
-    """Root of the inverse of the inner Hessian, or of the blocks on its diagonal."""
+def entropy_factors(z, values, weight, alpha_out):
+    """Return a root of the inverse inner Hessian, or of its diagonal blocks."""
     probability = to_columns(probabilities(values))
     if z.shape[1] * probability.shape[1] <= _DIRECT_UNKNOWNS:
         hessian = entropy_hessian(z, values, weight)
         # Where the network is certain, this is what large terms leave of each other.
         scale = weight @ jnp.sum(z**2, axis=1)
-        return EntropyFactors(_inverse_root(hessian, alpha_output, scale))
+        return EntropyFactors(_inverse_root(hessian, alpha_out, scale))
     share = (probability * (1 - probability) * weight[:, None]).T
 
     def factor(share):
         block = (z * share[:, None]).T @ z
-        return _inverse_root(block, alpha_output, jnp.trace(block))
+        return _inverse_root(block, alpha_out, jnp.trace(block))
 
     return EntropyFactors(lax.map(factor, share))
 
 
 def _inverse_root(matrix, shift, scale):
-    """``R`` with ``R^T R`` the inverse; with a shift at rounding level at least.
+    """Return R, where ``R^T R`` is the inverse of the matrix with a shift.
 
-    ``scale`` is the trace, or that of the terms which the matrix is the difference of.
-
-    Without a penalty the Hessian is singular: a constant may be added to all classes.
+    The shift is at rounding level at least, relative to ``scale``: the trace, or that
+    of the terms whose difference the matrix is. Without a penalty the Hessian is
+    singular, as a constant may be added to all classes.
     """
     floor = _ROUNDING * jnp.finfo(matrix.dtype).eps * scale
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)

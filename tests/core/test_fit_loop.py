@@ -52,6 +52,7 @@ class Given(Solver):
     """A solver that stands for an algorithm of the test."""
 
     name = "given"
+    relocations = 4  # those of `make`
 
     def __init__(self, given):
         self.given = given

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import shutil
 from dataclasses import replace
 
 import jax
@@ -322,31 +323,37 @@ def test_cavity_balances_vorticity_inside():
 # --- stored references ---------------------------------------------------------------
 
 
+calls = []
+
+
+def counted(n):
+    calls.append(1)
+    return np.arange(float(n))
+
+
 def test_references_are_stored(monkeypatch, tmp_path):
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
-    calls = []
-
-    def generate():
-        calls.append(1)
-        return {"a": np.arange(3.0)}
+    calls.clear()
 
     def from_disk():
         monkeypatch.setattr(_common, "_memory", {})
-        return _common.stored("name", {"n": 1}, generate)["a"]
+        return _common.stored("name_1", counted, n=3)
 
     from_disk()
     np.testing.assert_array_equal(from_disk(), [0, 1, 2])
     assert len(calls) == 1
-    (path,) = (tmp_path / "sklearn_gn").iterdir()
+    (path,) = (tmp_path / "sklearn_gn" / "name_1").rglob("output.pkl")
     path.write_bytes(b"broken")
     with pytest.warns(UserWarning, match="cannot be used"):
         np.testing.assert_array_equal(from_disk(), [0, 1, 2])
     assert len(calls) == 2
     from_disk()
     assert len(calls) == 2
-    path.unlink()
-    _common.stored("name", {"n": 1}, generate)  # from memory
+    shutil.rmtree(tmp_path / "sklearn_gn")
+    _common.stored("name_1", counted, n=3)  # from memory
     assert len(calls) == 2
+    _common.stored("name_1", counted, n=4)
+    assert len(calls) == 3
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(monkeypatch, tmp_path):
@@ -354,6 +361,6 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(monkeypatch, tmp_path):
     blocked.write_text("")
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(blocked))
     monkeypatch.setattr(_common, "_memory", {})
-    with pytest.warns(UserWarning, match="name"):
-        arrays = _common.stored("name", {"n": 2}, lambda: {"a": np.ones(2)})
-    np.testing.assert_array_equal(arrays["a"], 1)
+    with pytest.warns(UserWarning, match="folder of stored results"):
+        result = _common.stored("name_1", counted, n=2)
+    np.testing.assert_array_equal(result, [0, 1])

@@ -173,7 +173,7 @@ def test_residuals_that_attract_points_have_the_axes_of_the_draw(monkeypatch):
         seen.append(batch.axes)
         return np.ones(len(batch.x))
 
-    monkeypatch.setattr(collocation, "_squares", squares)
+    monkeypatch.setattr(collocation, "_squared_residuals", squares)
     sampler = Sampler(4, 0, "residual", "float64")
     model = Model(replace(PROBLEMS["ball"], n_laplacian_directions=2), (), ())
     (batch,) = sampler.draw(model, 0, 0, 1, net=())
@@ -498,12 +498,12 @@ def test_quasi_newton_memory_does_not_compare_gradients_of_different_points(name
     others = tuple(batch._replace(x=0.9 * batch.x) for batch in batches)
     iterate = partial(baselines.iterate, model, name=name)
     words = {"balance": np.ones(3), "rates": np.ones(1)}
-    net, memory = params, baselines.start(params, name)
+    net, memory = params, baselines.empty_memory(params, name)
     for _ in range(3):
         net, memory, *_ = iterate(net, memory, batches, **words)
     kept = baselines.memory_for_new_points(memory, net, name)
     if name == "lbfgs":
-        fresh = baselines.start(net, name)
+        fresh = baselines.empty_memory(net, name)
         assert all(map(np.array_equal, jax.tree.leaves(kept), jax.tree.leaves(fresh)))
         return
     matrix = np.asarray(memory[0].inverse)

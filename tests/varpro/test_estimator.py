@@ -1,14 +1,16 @@
 """VarProNetRegressor and VarProNetClassifier."""
 
+import itertools
 import pickle
 import warnings
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -25,7 +27,14 @@ from sklearn_gn.solvers import (
     FullGN,
     GNvpro,
 )
-from sklearn_gn.varpro import gnvpro, inner, posterior, reduced, training
+from sklearn_gn.varpro import (
+    estimator,
+    gnvpro,
+    inner,
+    posterior,
+    reduced,
+    training,
+)
 from sklearn_gn.varpro.problem import Model
 
 
@@ -916,6 +925,74 @@ def test_compiled_functions_do_not_compare_networks(monkeypatch):
     quiet(model.set_callbacks(Begin(0)).fit, X, y)
     assert model.n_iter_ == 4
     assert np.isfinite(model.predict(X)).all()
+
+
+class Interrupted(GNvpro):
+    """GNvpro that Ctrl-C meets in the given call of one of its functions."""
+
+    def __init__(self, function, call, batch_size=None):
+        super().__init__(batch_size=batch_size)
+        self.function, self.call = function, call
+
+    def algorithm(self, algorithms):
+        known, count = algorithms["gnvpro"], itertools.count(1)
+        original = getattr(known, self.function)
+
+        def function(*arguments):
+            if next(count) == self.call:
+                raise KeyboardInterrupt
+            return original(*arguments)
+
+        return replace(known, **{self.function: function})
+
+
+@pytest.mark.parametrize(("function", "call"), [("init", 1), ("prepare", 1)])
+def test_an_interrupt_before_there_is_a_network_leaves_no_model(function, call):
+    X, y = smooth(40)
+    model = regressor(solver=Interrupted(function, call))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    with pytest.raises(NotFittedError):
+        model.transform(X)
+    # The model of an earlier fit is kept as it was.
+    before = quiet(regressor(max_iter=2).fit, X, y)
+    expected = before.predict(X)
+    with pytest.raises(KeyboardInterrupt):
+        before.set_params(solver=Interrupted(function, call)).fit(X[:, :1], y[:, 0])
+    np.testing.assert_array_equal(before.predict(X), expected)
+
+
+@pytest.mark.parametrize(("function", "call"), [("step", 4), ("look", 1)])
+def test_an_interrupt_keeps_the_best_network(function, call):
+    X, y = smooth(70)
+    model = regressor(solver=Interrupted(function, call, batch_size=30), tol=0.0)
+    quiet(model.set_params(max_iter=11).fit, X, y)
+    assert model.stop_reason_ == "interrupted"
+    assert model.n_iter_ == (3 if function == "step" else 11)
+    assert np.isfinite(model.predict(X)).all()
+    assert model.loss_ <= np.min(model.convergence_log_["loss"]) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("function", ["objective", "cross_validated_penalty"])
+def test_an_interrupt_after_the_last_iteration_keeps_the_network(monkeypatch, function):
+    X, y = smooth(40)
+    original, calls = getattr(estimator, function), []
+
+    def interrupted(*arguments):
+        calls.append(function)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    model = regressor(alpha=(1e-6, "gcv"), max_iter=2)
+    whole = quiet(clone(model).fit, X, y)
+    monkeypatch.setattr(estimator, function, interrupted)
+    quiet(model.fit, X, y)
+    assert model.stop_reason_ == "interrupted"
+    assert (model.loss_, model.alpha_) == (whole.loss_, whole.alpha_)
+    np.testing.assert_array_equal(model.predict(X), whole.predict(X))
 
 
 def test_equal_networks_make_one_model():

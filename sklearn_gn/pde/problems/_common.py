@@ -1,6 +1,5 @@
 """What the problems share: parameters checked, references stored and compared."""
 
-import json
 import os
 from dataclasses import replace
 from numbers import Integral, Real
@@ -8,41 +7,41 @@ from pathlib import Path
 
 import numpy as np
 
-from sklearn_gn.core.store import load_or_generate
+from sklearn_gn.core.disk_cache import cached_on_disk
 
 _memory = {}
 
 
-def stored(name, parameters, generate):
-    """Return the arrays that ``generate`` makes, from memory or disk if they are there.
+def stored(name, function, **arguments):
+    """Return what a function returns, from memory or disk if it is there.
 
-    The folder is that of the generated data sets: ``sklearn_gn`` in the data folder of
-    scikit-learn, which the environment variable ``SCIKIT_LEARN_DATA`` moves.
+    The folder is beside those of the generated data sets: ``sklearn_gn`` in the data
+    folder of scikit-learn, which the environment variable ``SCIKIT_LEARN_DATA`` moves.
 
     Parameters
     ----------
     name : str
-        Beginning of the file's name.
-    parameters : dict
-        All that the arrays depend on: numbers and strings.
-    generate : callable
-        Called without arguments; returns a dict of arrays.
+        Name of the reference with the version of its numbers; the name of the folder.
+    function : callable
+        Defined at the top of a module.
+    **arguments : float or int
+        Its arguments.
 
     Returns
     -------
-    dict of ndarrays
+    ndarray
     """
-    key = json.dumps({"name": name, **parameters}, sort_keys=True)
+    key = name, *arguments.items()
     if key not in _memory:
-        _memory[key] = load_or_generate(
-            name, key, generate, folder=_folder, stacklevel=2
+        _memory[key] = cached_on_disk(
+            function, arguments, folder=lambda: _folder() / name, stacklevel=2
         )
     return _memory[key]
 
 
 def _folder():
     home = os.environ.get("SCIKIT_LEARN_DATA", Path("~", "scikit_learn_data"))
-    return Path(home, "sklearn_gn")
+    return Path(home, "sklearn_gn").expanduser()
 
 
 class Computed:

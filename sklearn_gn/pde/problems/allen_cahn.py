@@ -59,39 +59,41 @@ class AllenCahnReference(Computed):
     @property
     def values(self):
         """Solution at the points."""
-        parameters = {
-            "version": _VERSION,
-            "n_modes": int(self.n_modes),
-            "n_steps": int(self.n_steps),
-        }
-        arrays = stored("allen_cahn", parameters, self._solve)
-        return arrays["values"].reshape(-1, 1)
+        values = stored(
+            f"allen_cahn_{_VERSION}",
+            _solve,
+            n_modes=int(self.n_modes),
+            n_steps=int(self.n_steps),
+        )
+        return values.reshape(-1, 1)
 
-    def _solve(self):
-        n, step = self.n_modes, 1 / self.n_steps
-        wave_numbers = np.pi * np.arange(n // 2 + 1)
-        linear = _REACTION - _DIFFUSION * wave_numbers**2
-        whole, half = np.exp(step * linear), np.exp(step * linear / 2)
-        middle, first, between, last = _weights(step, linear)
 
-        def reaction(modes):
-            return -_REACTION * fft.rfft(fft.irfft(modes, n) ** 3)
+def _solve(n_modes, n_steps):
+    """Values on the grid, of shape (x, t)."""
+    n, step = n_modes, 1 / n_steps
+    wave_numbers = np.pi * np.arange(n // 2 + 1)
+    linear = _REACTION - _DIFFUSION * wave_numbers**2
+    whole, half = np.exp(step * linear), np.exp(step * linear / 2)
+    middle, first, between, last = _weights(step, linear)
 
-        x = -1 + 2 * np.arange(_N_X) / _N_X
-        levels = [x**2 * np.cos(np.pi * x)]
-        modes = _initial_modes(n)
-        for i in range(self.n_steps):
-            n0 = reaction(modes)
-            a = half * modes + middle * n0
-            na = reaction(a)
-            b = half * modes + middle * na
-            nb = reaction(b)
-            c = half * a + middle * (2 * nb - n0)
-            nc = reaction(c)
-            modes = whole * modes + first * n0 + 2 * between * (na + nb) + last * nc
-            if (i + 1) % (self.n_steps // (_N_T - 1)) == 0:
-                levels.append(fft.irfft(modes, n)[:: n // _N_X])
-        return {"values": np.stack(levels, axis=1)}
+    def reaction(modes):
+        return -_REACTION * fft.rfft(fft.irfft(modes, n) ** 3)
+
+    x = -1 + 2 * np.arange(_N_X) / _N_X
+    levels = [x**2 * np.cos(np.pi * x)]
+    modes = _initial_modes(n)
+    for i in range(n_steps):
+        n0 = reaction(modes)
+        a = half * modes + middle * n0
+        na = reaction(a)
+        b = half * modes + middle * na
+        nb = reaction(b)
+        c = half * a + middle * (2 * nb - n0)
+        nc = reaction(c)
+        modes = whole * modes + first * n0 + 2 * between * (na + nb) + last * nc
+        if (i + 1) % (n_steps // (_N_T - 1)) == 0:
+            levels.append(fft.irfft(modes, n)[:: n // _N_X])
+    return np.stack(levels, axis=1)
 
 
 def _weights(step, linear):

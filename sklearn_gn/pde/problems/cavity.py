@@ -106,25 +106,26 @@ class CavityReference(Computed):
         return np.column_stack([psi_y, -psi_x])
 
     def _modes(self):
-        parameters = {
-            "version": _VERSION,
-            "reynolds": float(self.reynolds),
-            "n_modes": int(self.n_modes),
-        }
-        return stored("cavity", parameters, self._solve)["modes"]
+        return stored(
+            f"cavity_{_VERSION}",
+            _solve,
+            reynolds=float(self.reynolds),
+            n_modes=int(self.n_modes),
+        )
 
-    def _solve(self):
-        """Few modes first, with increasing Reynolds number; then more modes."""
-        n = min(self.n_modes, _STAGE_MODES)
-        equations, modes = _Equations(n), np.zeros((n, n))
-        for reynolds in _stages(self.reynolds):
-            modes = equations.solve(modes, reynolds)
-        while n < self.n_modes:
-            n = min(self.n_modes, 3 * n // 2)
-            grown = np.zeros((n, n))
-            grown[: len(modes), : len(modes)] = modes
-            modes = _Equations(n).solve(grown, self.reynolds)
-        return {"modes": modes}
+
+def _solve(reynolds, n_modes):
+    """Few modes first, with increasing Reynolds number; then more modes."""
+    n = min(n_modes, _STAGE_MODES)
+    equations, modes = _Equations(n), np.zeros((n, n))
+    for stage in _stages(reynolds):
+        modes = equations.solve(modes, stage)
+    while n < n_modes:
+        n = min(n_modes, 3 * n // 2)
+        grown = np.zeros((n, n))
+        grown[: len(modes), : len(modes)] = modes
+        modes = _Equations(n).solve(grown, reynolds)
+    return modes
 
 
 def _stages(reynolds):

@@ -1,0 +1,140 @@
+r"""Error bars by the delta method: what the methods share.
+
+Near a minimum the residuals are linear in the parameters, with the Jacobian J. The
+covariance of the parameters is then the variance of the noise times
+:math:`(J^T J + P)^{-1}`, where P is the second derivative of the penalties, and a
+function of the parameters with the gradient t has the variance
+:math:`\sigma^2\, t^T (J^T J + P)^{-1} t`. Where the noise differs from residual to
+residual, with standard deviations s, it is :math:`|t^T J^+ \mathrm{diag}(s)|^2`, with
+:math:`J^+ = (J^T J)^{-1} J^T`.
+
+Rows count by their weights: a row of weight two is two rows. Weights that sum to one go
+into J and P, their sum N as it was given into the degrees of freedom, which are those
+of N rows of q targets less the parameters that the data determine; the covariance is
+then that of one row, over N.
+
+The matrices are shifted by rounding errors of their trace before they are factored: a
+direction about which the data say nothing keeps a variance that is large, not infinite.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.linalg import cho_solve
+
+
+def factor_with_floor(matrix, penalty=None, *, ulps):
+    """Cholesky factor of a Gauss-Newton matrix with its penalty.
+
+    Parameters
+    ----------
+    matrix : array of shape (k, k)
+    penalty : array of shape (k, k), default=None
+    ulps : float
+        The shift in roundings of the trace of ``matrix``.
+
+    Returns
+    -------
+    array of shape (k, k)
+        Lower triangular.
+    """
+    floor = ulps * jnp.finfo(matrix.dtype).eps * jnp.trace(matrix)
+    total = matrix if penalty is None else matrix + penalty
+    total = total + floor * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    return lax.linalg.cholesky(total, symmetrize_input=False)
+
+
+def effective_parameters(root, matrix):
+    """Number of parameters that the data determine, ``tr (M + P)^-1 M``.
+
+    Parameters
+    ----------
+    root : array of shape (k, k)
+        Of :func:`factor_with_floor`.
+    matrix : array of shape (k, k)
+        M, without the penalty.
+    """
+    return jnp.trace(cho_solve((root, True), matrix))
+
+
+def variances(root, gradients):
+    """Variances of linear functions of the parameters, for noise of variance one.
+
+    Parameters
+    ----------
+    root : array of shape (k, k)
+        Of :func:`factor_with_floor`.
+    gradients : array of shape (m, k)
+        One function a row.
+
+    Returns
+    -------
+    array of shape (m,)
+    """
+    half = lax.linalg.triangular_solve(root, gradients.T, left_side=True, lower=True)
+    return jnp.sum(half**2, axis=0)
+
+
+class PseudoInverse(NamedTuple):
+    """``J^+``, by the smaller one of the two Gramians of J."""
+
+    jacobian: jnp.ndarray  # (m, n)
+    root: jnp.ndarray  # Cholesky factor of the smaller Gramian, with a floor
+
+    @classmethod
+    def of(cls, jacobian):
+        """The pseudo-inverse of an array of shape (m, n)."""
+        m, n = jacobian.shape
+        gramian = jacobian @ jacobian.T if m < n else jacobian.T @ jacobian
+        return cls(jacobian, factor_with_floor(gramian, ulps=1))
+
+    def influence(self, gradients):
+        """Rows ``t^T J^+``: what residuals do to functions of the parameters.
+
+        Parameters
+        ----------
+        gradients : array of shape (k, n)
+
+        Returns
+        -------
+        array of shape (k, m)
+        """
+        solver = self.root, True
+        if self.jacobian.shape[0] < self.jacobian.shape[1]:
+            return cho_solve(solver, self.jacobian @ gradients.T).T
+        return cho_solve(solver, gradients.T).T @ self.jacobian.T
+
+
+def degrees_of_freedom(n_rows, n_targets, n_parameters, xp=np):
+    """Residuals that are left to estimate the noise from; one at least.
+
+    Parameters
+    ----------
+    n_rows : float
+        Sum of the weights of the rows.
+    n_targets : int
+        Targets that share the parameters.
+    n_parameters : float
+        Effective number of parameters.
+    xp : module, default=numpy
+        ``jax.numpy`` inside compiled functions.
+    """
+    return xp.maximum(n_rows * n_targets - n_parameters, 1.0)
+
+
+def safe_norm(values, axis, xp=np):
+    """Euclidean norms of numbers whose squares may leave the range of floats.
+
+    Parameters
+    ----------
+    values : array
+    axis : int
+    xp : module, default=numpy
+        ``jax.numpy`` inside compiled functions.
+    """
+    size = xp.max(xp.abs(values), axis=axis, keepdims=True)
+    size = xp.where(size > 0, size, 1)
+    norms = xp.sqrt(xp.sum((values / size) ** 2, axis=axis, keepdims=True))
+    return xp.squeeze(size * norms, axis=axis)
