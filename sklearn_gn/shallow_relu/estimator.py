@@ -55,32 +55,35 @@ class ShallowReLURegressor(
 
     The model is a shallow ReLU network,
 
-    .. math:: u(x) = c_0 + \sum_{i=1}^n c_i \max(0, w_i \cdot x + b_i), \quad |w_i| = 1,
+    .. math::
+        u(x) = c_0 + s \cdot x + \sum_{i=1}^n c_i \max(0, w_i \cdot x + b_i), \quad
+        |w_i| = 1,
 
     fitted by weighted least squares in all its parameters: the breaking hyperplanes
-    :math:`w_i \cdot x + b_i = 0` move to the kinks and jumps of the data. The output
-    layer is a linear least-squares problem. In the structure-guided Gauss-Newton method
-    (SgGN) of [1]_ the hidden layer takes Gauss-Newton steps in turn with it, from which
-    inactive neurons are left out; the default solver moves both layers together. A
-    global search carries either out of the local minima in which the bare iteration
-    ends.
+    :math:`w_i \cdot x + b_i = 0` move to the kinks and jumps of the data. By default
+    nothing needs tuning. With several features the penalties, one for the weights of
+    each feature, and the noise level are those of highest evidence [2]_, which the
+    Gauss-Newton matrix gives; with one feature the number of breakpoints is chosen by
+    an information criterion.
+
+    With given penalties and number of neurons, ``s`` is zero and this is the problem of
+    [1]_: Gauss-Newton steps, with a global search that carries them out of local
+    minima. In the structure-guided method (SgGN) of [1]_ the hidden layer takes steps
+    in turn with the output layer; the default solver moves both layers together.
 
     Parameters
     ----------
-    n_neurons : int or "auto", default=20
+    n_neurons : int or "auto", default="auto"
         Number of neurons n, each with one breaking hyperplane (one breakpoint where
-        there is one feature). The model has no linear term: with one feature, a neuron
-        left of the data carries the slope of the first segment, so that n neurons
-        make n segments. If "auto", ``criterion`` chooses the number: the network
-        doubles where the error is until the criterion gets worse, to at most 64
-        neurons with one feature and 32 with several, then loses its least useful
-        neurons one by one.
+        there is one feature). If "auto" and the evidence chooses the penalties, 20, of
+        which the penalties switch off what the data do not need; else ``criterion``
+        chooses, among up to 64 neurons with one feature and 32 with several.
 
-    alpha : float, default=0.0
-        Ridge penalty ``alpha / 2 * |c|^2`` of the output layer, part of the objective
-        that all solvers minimise. It is measured in scaled units: one feature in
-        [-1, 1], several standardised, targets of size 1, loss divided by the sum of
-        weights.
+    alpha : float or "auto", default="auto"
+        Ridge penalty ``alpha / 2 * |c|^2`` of the output layer in scaled units (one
+        feature in [-1, 1], several standardised, targets of size 1, loss divided by
+        the sum of weights). If "auto", the evidence chooses penalties with solver
+        "vpgn" and several features, and the model has a linear term; elsewhere it is 0.
 
     solver : str or solver object, default="vpgn"
         Solver of the least-squares problem: a name, or an object of
@@ -88,7 +91,7 @@ class ShallowReLURegressor(
         the same objective from the same starting network.
 
         - "vpgn", :class:`~sklearn_gn.solvers.JointGN`: Gauss-Newton in both layers
-          together, with a global search. On 18 real tables it was more accurate than
+          together, with a global search where penalties are given. On 18 real tables it was more accurate than
           "sggn" on most, and faster.
         - "sggn", :class:`~sklearn_gn.solvers.SgGN`: structure-guided Gauss-Newton,
           with the same search.
@@ -131,7 +134,7 @@ class ShallowReLURegressor(
         end before ``max_iter`` and gets to the first only.
 
     criterion : {"bic", "aic", "gcv"}, default="bic"
-        Criterion that ``n_neurons="auto"`` minimises. The Bayesian and Akaike
+        Criterion that ``n_neurons="auto"`` minimises where penalties are given. The Bayesian and Akaike
         information criteria take the residuals for independent and normal, generalised
         cross-validation only for independent.
 
@@ -142,7 +145,9 @@ class ShallowReLURegressor(
 
     tol : float, default=1e-10
         A descent ends when an iteration lowers the loss by no more than ``tol`` times
-        the loss. "adam" does not use it.
+        the loss. Where the evidence chooses the penalties, a fit ends when in three
+        iterations in a row the log evidence has not risen by 0.1, or by ``tol`` for
+        each row. "adam" does not use it.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. If None, there is no
@@ -199,6 +204,10 @@ class ShallowReLURegressor(
     coef_ : ndarray of shape (n_active,) or (n_targets, n_active)
         Output coefficients, in the order of ``hyperplanes_``.
 
+    linear_coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+        Slopes s of the linear term, to which neurons whose hyperplane misses the data
+        are added; zero where penalties are given.
+
     intercept_ : float or ndarray of shape (n_targets,)
         The constant :math:`c_0`.
 
@@ -214,12 +223,30 @@ class ShallowReLURegressor(
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         ``iteration``, ``time`` (seconds), ``loss``, ``val_loss``, ``grad_norm``,
         ``step_size``, ``damping``, ``gain_ratio`` and ``inner_iterations``
-        (Gauss-Newton steps), one row an iteration. A column that means nothing to the
-        solver is NaN.
+        (Gauss-Newton steps), one row an iteration; with penalties of the evidence also
+        ``log_evidence``, ``n_effective_parameters`` and ``noise_std``, in scaled units.
+        A column that means nothing to the solver is NaN.
 
     loss_ : float
-        Half the weighted mean squared error of the returned network, plus the penalty
-        of ``alpha``.
+        Half the weighted mean squared error of the returned network, plus the
+        penalties.
+
+    noise_std_ : float or ndarray of shape (n_targets,)
+        Standard deviation of the noise, in units of y. With penalties of the evidence
+        one for all targets.
+
+    alpha_ : dict
+        The penalties that the evidence chose, in the units of ``alpha``: "slope",
+        "coef" and "bias", and "weights" of shape (n_features,), one for the hidden
+        weights of each feature. A feature with a large one has no kinks. Only then.
+
+    n_effective_parameters_ : float
+        Number of parameters that the data determine. Only with penalties of the
+        evidence.
+
+    log_evidence_ : float
+        Logarithm of the evidence of the returned network, in units of y. It compares
+        fits to the same data. Only with penalties of the evidence.
 
     n_iter_ : int
         Iterations of this fit.
@@ -247,14 +274,16 @@ class ShallowReLURegressor(
     Unlike in the papers, the loss is divided by the sum of weights. Outside the range
     of the training data the model goes on linearly.
 
-    If a fit is poor, raise ``n_init`` or the number of rounds, for instance
-    ``solver=JointGN(relocations=60)``; if it follows the noise, lower ``n_neurons`` or
-    raise ``alpha``. Read more in the :doc:`user guide </user_guide/shallow_relu>`.
+    If a fit is poor, raise ``n_init`` or ``n_neurons``; without noise, set ``alpha=0``
+    and the number of neurons, which turns on the global search. If it follows the
+    noise, look for outliers: the evidence takes the noise for normal. Read more in the :doc:`user guide </user_guide/shallow_relu>`.
 
     References
     ----------
     .. [1] Z. Cai, T. Ding, M. Liu, X. Liu and J. Xia, "A structure-guided Gauss-Newton
        method for shallow ReLU neural network", Algorithm 1.
+    .. [2] D. MacKay, "A practical Bayesian framework for backpropagation networks",
+       Neural Computation 4, 1992.
 
     Examples
     --------
@@ -269,6 +298,15 @@ class ShallowReLURegressor(
     >>> model.breakpoints_[inside].round(6)
     array([0.3, 0.7])
     >>> bool(model.loss_ < 1e-20)
+    True
+
+    A noisy table needs no settings:
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = ShallowReLURegressor(random_state=0).fit(X, y)
+    >>> lower, upper = model.predict_interval(X)
+    >>> bool(0.93 < ((lower < y) & (y < upper)).mean() < 0.98)
     True
     """
 
@@ -410,7 +448,7 @@ class ShallowReLURegressor(
         y_std : ndarray of the same shape
             Standard errors of the predicted means by the delta method, with the
             breaking hyperplanes uncertain too; the noise of a new observation is not
-            in them. A weight of two counts as two rows. Only with ``return_std``.
+            in them (:meth:`predict_interval` adds it). A weight of two counts as two rows. Only with ``return_std``.
 
         Warns
         -----
@@ -485,8 +523,8 @@ class ShallowReLURegressor(
         Returns
         -------
         features : ndarray of shape (n_samples, n_active)
-            In the order of ``hyperplanes_``; ``features @ coef_ + intercept_`` is the
-            prediction.
+            In the order of ``hyperplanes_``; ``features @ coef_ + X @ linear_coef_ +
+            intercept_`` is the prediction.
         """
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
