@@ -91,8 +91,8 @@ class ShallowReLURegressor(
         the same objective from the same starting network.
 
         - "vpgn", :class:`~sklearn_gn.solvers.JointGN`: Gauss-Newton in both layers
-          together, with a global search where penalties are given. On 18 real tables it was more accurate than
-          "sggn" on most, and faster.
+          together, with a global search where penalties are given. On 18 real tables
+          it was more accurate than "sggn" on most, and faster.
         - "sggn", :class:`~sklearn_gn.solvers.SgGN`: structure-guided Gauss-Newton,
           with the same search.
         - "lm", "lm_hidden", :class:`~sklearn_gn.solvers.LM`: Levenberg-Marquardt in
@@ -134,9 +134,9 @@ class ShallowReLURegressor(
         end before ``max_iter`` and gets to the first only.
 
     criterion : {"bic", "aic", "gcv"}, default="bic"
-        Criterion that ``n_neurons="auto"`` minimises where penalties are given. The Bayesian and Akaike
-        information criteria take the residuals for independent and normal, generalised
-        cross-validation only for independent.
+        Criterion that ``n_neurons="auto"`` minimises where penalties are given. The
+        Bayesian and Akaike information criteria take the residuals for independent and
+        normal, generalised cross-validation only for independent.
 
     max_iter : int, default=200
         Largest number of iterations of one fit, over all starts and rounds. An accepted
@@ -276,7 +276,8 @@ class ShallowReLURegressor(
 
     If a fit is poor, raise ``n_init`` or ``n_neurons``; without noise, set ``alpha=0``
     and the number of neurons, which turns on the global search. If it follows the
-    noise, look for outliers: the evidence takes the noise for normal. Read more in the :doc:`user guide </user_guide/shallow_relu>`.
+    noise, look for outliers: the evidence takes the noise for normal. Read more in the
+    :doc:`user guide </user_guide/shallow_relu>`.
 
     References
     ----------
@@ -448,7 +449,8 @@ class ShallowReLURegressor(
         y_std : ndarray of the same shape
             Standard errors of the predicted means by the delta method, with the
             breaking hyperplanes uncertain too; the noise of a new observation is not
-            in them (:meth:`predict_interval` adds it). A weight of two counts as two rows. Only with ``return_std``.
+            in them (:meth:`predict_interval` adds it). A weight of two counts as two
+            rows. Only with ``return_std``.
 
         Warns
         -----
