@@ -50,7 +50,7 @@ def search(parameters):
 
 
 def run(args):
-    parameters = {"random_state": 0}
+    parameters = {"n_neurons": 20, "random_state": 0}
     if args.quick:
         solver = JointGN(relocations=1)
         parameters |= {"n_neurons": 3, "solver": solver, "max_iter": 5}

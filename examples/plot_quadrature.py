@@ -102,7 +102,7 @@ def disk(X):
 
 reference = midpoint([0, 0], 1, 1000)
 cells = grid([0, 0], 1, 16)
-model = ShallowReLURegressor(n_neurons=12, warm_start=True, random_state=0)
+model = ShallowReLURegressor(12, alpha=0, warm_start=True, random_state=0)
 fit(model, disk, cells.midpoint(), reference)
 refined = cells.refine(model.hyperplanes_)
 

@@ -11,6 +11,7 @@ from sklearn_gn.solvers import JointGN, SgGN
 X1, X3 = features(1), features(3)
 SMALL = {
     "n_neurons": 5,
+    "alpha": 0.0,
     "solver": JointGN(relocations=2),
     "max_iter": 10,
     "random_state": 0,
