@@ -29,6 +29,7 @@ import joblib
 from threadpoolctl import threadpool_info
 
 import sklearn_gn  # noqa: F401  loads the BLAS libraries that are reported
+from sklearn_gn.solvers import Solver
 
 PLAIN = (dict, list, tuple, str, Number, type(None))  # what a result may hold
 PACKAGES = ("sklearn-gn", "scikit-learn", "numpy", "scipy", "jax", "jaxlib", "optax")
@@ -90,15 +91,23 @@ def settings(estimator):
         for name, value in estimator.get_params(deep=False).items()
         if value != defaults[name]
     }
-    return as_text(changed)
+    words = as_text(changed)
+    if words.get("solver") == defaults.get("solver"):
+        words.pop("solver", None)
+    return words
 
 
 def as_text(words):
-    """The same parameters with objects as text."""
-    return {
-        name: value if isinstance(value, PLAIN) else repr(value)
-        for name, value in words.items()
-    }
+    """The same parameters with objects as text, a solver by its own parameters."""
+    flat = {}
+    for name, value in words.items():
+        if isinstance(value, Solver):
+            flat[name] = value.name
+            own = settings(value)
+            flat |= {f"{name}__{parameter}": own[parameter] for parameter in own}
+        else:
+            flat[name] = value if isinstance(value, PLAIN) else repr(value)
+    return flat
 
 
 def summary(runs):
