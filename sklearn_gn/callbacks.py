@@ -7,6 +7,7 @@ work with any estimator that supports callbacks.
 """
 
 import time
+import warnings
 
 from sklearn_gn.core import checkpoint
 
@@ -228,6 +229,8 @@ class Checkpoint(_Callback):
 
     Raises
     ------
+    FileNotFoundError
+        At ``fit``, if the folder of ``path`` does not exist.
     ValueError
         At ``fit``, if ``path`` holds the checkpoint of another fit; the message says
         what differs: training or validation data, sample weights, a parameter, or, with
@@ -258,6 +261,9 @@ class Checkpoint(_Callback):
             return
         run = _run_of(self, estimator)
         self._saved_at[id(estimator)] = time.perf_counter()
+        # What makes a checkpoint impossible is said before the fit, not after it.
+        checkpoint.check_folder(self.path)
+        run.question()
         snapshot = checkpoint.load(self.path) if self.resume else None
         if snapshot is not None:
             run.restore(snapshot, source=self.path)
@@ -267,10 +273,21 @@ class Checkpoint(_Callback):
         now = time.perf_counter()
         due = now - self._saved_at[id(estimator)] >= self.every
         if due or _is_root(context):
-            checkpoint.save(self.path, _run_of(self, estimator).snapshot())
+            self._save(_run_of(self, estimator).snapshot())
             self._saved_at[id(estimator)] = now
         return False
 
     def teardown(self, estimator, context):
         """Forget that fit."""
         self._saved_at.pop(id(estimator), None)
+
+    def _save(self, snapshot):
+        try:
+            checkpoint.save(self.path, snapshot)
+        except OSError as error:  # a full disk is no reason to lose the fit
+            warnings.warn(
+                f"The checkpoint {str(self.path)!r} could not be written ({error}); "
+                "the fit goes on.",
+                UserWarning,
+                stacklevel=2,
+            )

@@ -44,7 +44,7 @@ def series():
 
 CASES = {
     "vpgn_1d": partial(fitted, X1),
-    "vpgn_1d_alpha": partial(fitted, X1, alpha=1e-6),
+    "vpgn_1d_damping": partial(fitted, X1, alpha=1e-6),
     "vpgn_weights": partial(fitted, X3, 2, sample_weight=weights(X3), n_init=3),
     "vpgn_early_stopping": partial(
         fitted, X3, n_neurons=12, max_iter=40, early_stopping=True, n_iter_no_change=2

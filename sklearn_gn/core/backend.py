@@ -15,13 +15,112 @@ from threadpoolctl import ThreadpoolController
 _SMALLEST_BUCKET = 32
 
 
+@contextmanager
+def scope(dtype, device=None):
+    """Compute in ``dtype`` on ``device`` while the context is open.
+
+    BLAS is limited to one thread meanwhile.
+
+    Parameters
+    ----------
+    dtype : {"float64", "float32"}
+        Precision of the compiled functions called inside.
+    device : str or None, default=None
+        Platform name, such as "cpu" or "gpu". If None, JAX's default device.
+
+    Raises
+    ------
+    ValueError
+        If JAX finds no such device.
+    """
+    place = (
+        nullcontext() if device is None else jax.default_device(_first_device(device))
+    )
+    with jax.enable_x64(np.dtype(dtype) == np.float64), place, _one_blas_thread:
+        yield
+
+
+def available(platform):
+    """Return the platform if this machine has it, else None: JAX's default."""
+    try:
+        jax.devices(platform)
+    except RuntimeError:
+        return None
+    return platform
+
+
+def to_numpy(tree):
+    """Copy the arrays of a tree to numpy, in the same precision.
+
+    The copies are writable and own their data, so that they pickle without JAX.
+    """
+    return jax.tree.map(
+        lambda leaf: np.array(leaf) if isinstance(leaf, jax.Array) else leaf, tree
+    )
+
+
+def map_leaves(function, tree):
+    """Apply a function to the arrays of a tree."""
+    return jax.tree.map(function, tree)
+
+
+def leaves(tree):
+    """Return the arrays of a tree as a list."""
+    return jax.tree.leaves(tree)
+
+
+def structure(tree):
+    """Return the structure of a tree, without its arrays."""
+    return jax.tree.structure(tree)
+
+
+def row_bucket(n_rows):
+    """Return the number of rows to pad to, one of a few sizes.
+
+    These are powers of two up to 1024, and four sizes an octave above, so that folds of
+    a cross-validation and points of a learning curve share compiled functions. Up to
+    half of the rows are padding while that costs nothing noticeable, then at most a
+    fifth.
+    """
+    size = max(_SMALLEST_BUCKET, 1 << max(n_rows - 1, 0).bit_length())
+    if size <= 1024:
+        return size
+    quarter = size // 8
+    return -(-n_rows // quarter) * quarter
+
+
+def aligned_zeros(shape, dtype):
+    """Return zeros that begin at a cache line: XLA takes them over without a copy."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    buffer = np.zeros(size + 64, dtype=np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size].view(dtype).reshape(shape)
+
+
+def pad_rows(array, n_rows):
+    """Append rows of zeros up to a number of rows."""
+    padding = [(0, n_rows - array.shape[0])] + [(0, 0)] * (array.ndim - 1)
+    return np.pad(array, padding)
+
+
+def _first_device(platform):
+    try:
+        return jax.devices(platform)[0]
+    except RuntimeError as error:
+        available = sorted({d.platform for d in jax.devices()})
+        raise ValueError(
+            f"device={platform!r} is not available; JAX found {available}."
+        ) from error
+
+
 class _OneBlasThread:
     """Limit BLAS to one thread while any fit is inside.
 
-    LAPACK's factors of small matrices gain nothing from a second thread, and when
-    another process is busy its threads wait for each other: a fit took 75 times as long
-    on two shared cores. XLA's own matrix products are not affected. The limit holds for
-    the process, so the threads of several fits share one.
+    LAPACK factors small matrices no faster with a second thread, and its threads wait
+    for each other when another process is busy: a fit took 75 times as long on two
+    shared cores. XLA's own matrix products are not affected. The limit holds for the
+    process, so the threads of several fits share one.
     """
 
     def __init__(self):
@@ -46,96 +145,3 @@ class _OneBlasThread:
 
 
 _one_blas_thread = _OneBlasThread()
-
-
-@contextmanager
-def scope(dtype, device=None):
-    """Compute in ``dtype`` on ``device`` while the context is open.
-
-    BLAS is held to one thread meanwhile.
-
-    Parameters
-    ----------
-    dtype : {"float64", "float32"}
-        Precision of the compiled functions called inside.
-    device : str or None, default=None
-        Platform name, such as "cpu" or "gpu"; None takes JAX's default.
-    """
-    place = (
-        nullcontext() if device is None else jax.default_device(_first_device(device))
-    )
-    with jax.enable_x64(np.dtype(dtype) == np.float64), place, _one_blas_thread:
-        yield
-
-
-def _first_device(platform):
-    try:
-        return jax.devices(platform)[0]
-    except RuntimeError as error:
-        available = sorted({d.platform for d in jax.devices()})
-        raise ValueError(
-            f"device={platform!r} is not available; JAX found {available}."
-        ) from error
-
-
-def available(platform):
-    """Return the platform if this machine has it, else None: JAX's default."""
-    try:
-        jax.devices(platform)
-    except RuntimeError:
-        return None
-    return platform
-
-
-def to_numpy(tree):
-    """Copy the arrays of a tree to numpy, keeping their precision.
-
-    The copies are writable and own their data, so that they pickle without JAX.
-    """
-    return jax.tree.map(
-        lambda leaf: np.array(leaf) if isinstance(leaf, jax.Array) else leaf, tree
-    )
-
-
-def map_leaves(function, tree):
-    """Apply a function to the arrays of a tree."""
-    return jax.tree.map(function, tree)
-
-
-def leaves(tree):
-    """The arrays of a tree."""
-    return jax.tree.leaves(tree)
-
-
-def structure(tree):
-    """What a tree is without its arrays."""
-    return jax.tree.structure(tree)
-
-
-def row_bucket(n_rows):
-    """Number of rows to pad to: powers of two up to 1024, four sizes an octave above.
-
-    Folds of a cross-validation and points of a learning curve then share compiled
-    functions. At most half of the rows are padding while padding costs nothing
-    noticeable, and at most a fifth beyond.
-    """
-    size = max(_SMALLEST_BUCKET, 1 << max(n_rows - 1, 0).bit_length())
-    if size <= 1024:
-        return size
-    quarter = size // 8
-    return -(-n_rows // quarter) * quarter
-
-
-def aligned_zeros(shape, dtype):
-    """Zeros that begin at a cache line, which XLA takes over without a copy."""
-    dtype = np.dtype(dtype)
-    size = int(np.prod(shape)) * dtype.itemsize
-    buffer = np.zeros(size + 64, dtype=np.uint8)
-    start = -buffer.ctypes.data % 64
-    return buffer[start : start + size].view(dtype).reshape(shape)
-
-
-def pad_rows(array, n_rows):
-    """Append zero rows up to ``n_rows``."""
-    padding = [(0, n_rows - array.shape[0])] + [(0, 0)] * (array.ndim - 1)
-    return np.pad(array, padding)

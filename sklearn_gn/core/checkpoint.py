@@ -29,6 +29,16 @@ def save(path, snapshot):
         raise
 
 
+def check_folder(path):
+    """Raise a FileNotFoundError if there is no folder for a file."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"The folder {str(folder)!r} of the checkpoint does not exist. Make it "
+            "first, or give another path."
+        )
+
+
 def load(path):
     """Return the snapshot of a file, None where there is no file.
 

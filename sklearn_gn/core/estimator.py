@@ -14,7 +14,8 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair
 from sklearn_gn.core.fit_loop import is_interrupt
-from sklearn_gn.solvers import Solver, resolve
+from sklearn_gn.solvers import Solver
+from sklearn_gn.solvers._base import resolve
 
 _BATCH_ROWS = 4096  # of predictions
 

@@ -229,7 +229,7 @@ class FitRun:
         """Evaluate the last network on all rows, unless its step has done that."""
         progress = self._resumable = self._progress
         with self._scope():
-            found = self.solver.look(self._data, progress.state, self.options)
+            found = self.solver.evaluate_last(self._data, progress.state, self.options)
         if found is None:
             return
         net, loss = found
@@ -325,7 +325,7 @@ class FitRun:
         # A stop by a budget is lifted by a larger budget, an end is an end.
         ended = reason is not None and not reason.budget
         return {
-            "question": self._asked(),
+            "question": self.question(),
             "progress": progress._replace(
                 state=self._numpy(progress.state), best=tuple(progress.best)
             )._asdict(),
@@ -342,7 +342,7 @@ class FitRun:
         ValueError
             If it is that of another one; the message says what differs.
         """
-        check_same_question(snapshot["question"], self._asked(), source)
+        check_same_question(snapshot["question"], self.question(), source)
         self.starts = snapshot["starts"]
         self.options = self.options._replace(seed=snapshot["seed"])
         progress = Progress(**snapshot["progress"])
@@ -351,8 +351,14 @@ class FitRun:
             self.stop_reason = StopReason(snapshot["stop_reason"])
         self._stop_at_max_iter()
 
-    def _asked(self):
-        """Digests of all that the result depends on, by name; budgets are left out."""
+    def question(self):
+        """Digests of all that the result depends on, by name; budgets are left out.
+
+        Raises
+        ------
+        ValueError
+            If a parameter holds something whose value cannot be told.
+        """
         if self._question is None:
             self._question = {
                 name: _digest_of(name, value) for name, value in self._influences()

@@ -24,16 +24,20 @@ import numpy as np
 from jax import lax
 from jax.scipy.linalg import cho_solve
 
+_RAISES = 10  # of the shift, each to four times of it
+
 
 def factor_with_floor(matrix, penalty=None, *, ulps):
     """Cholesky factor of a Gauss-Newton matrix with its penalty.
+
+    The shift is raised where rounding errors make the matrix indefinite.
 
     Parameters
     ----------
     matrix : array of shape (k, k)
     penalty : array of shape (k, k), default=None
     ulps : float
-        The shift in roundings of the trace of ``matrix``.
+        The first shift, in roundings of the trace of ``matrix``.
 
     Returns
     -------
@@ -42,8 +46,21 @@ def factor_with_floor(matrix, penalty=None, *, ulps):
     """
     floor = ulps * jnp.finfo(matrix.dtype).eps * jnp.trace(matrix)
     total = matrix if penalty is None else matrix + penalty
-    total = total + floor * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-    return lax.linalg.cholesky(total, symmetrize_input=False)
+    eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+
+    def factor(shift):
+        return lax.linalg.cholesky(total + shift * eye, symmetrize_input=False)
+
+    def failed(carry):
+        count, _, root = carry
+        return ~jnp.isfinite(root[-1, -1]) & (count < _RAISES)
+
+    def raised(carry):
+        count, shift, _ = carry
+        return count + 1, 4 * shift, factor(4 * shift)
+
+    *_, root = lax.while_loop(failed, raised, (jnp.int32(0), floor, factor(floor)))
+    return root
 
 
 def effective_parameters(root, matrix):

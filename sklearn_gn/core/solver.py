@@ -26,7 +26,7 @@ class Rows(NamedTuple):
 
 
 class Report(NamedTuple):
-    """One iteration as the log shows it."""
+    """One iteration as the log shows it, in plain Python values."""
 
     loss: float
     grad_norm: float
@@ -34,22 +34,36 @@ class Report(NamedTuple):
     damping: float = float("nan")
     gain_ratio: float = float("nan")
     inner_iterations: int = 1
-    accepted: bool = True  # False: nothing changed, a trial was turned down
-    stop: str | None = None  # "tol", "rounding", "line_search", "singular", ...
-    extra: dict | None = None  # further columns of the log; "judged": is loss new?
+    accepted: bool = True  # if False, the step was rejected and gets no row of the log
+    stop: str | None = None  # value of a StopReason; None to go on
+    # Further columns of the log. If "judged" is False, the loss is an earlier one: this
+    # iteration took a batch, and all rows have not been evaluated.
+    extra: dict | None = None
 
 
 @dataclass(frozen=True)
 class Algorithm:
     """A named pair of ``init`` and ``step``.
 
-    ``prepare`` makes from the rows, once and with the same options, what ``init`` and
-    ``step`` get in their place: copies on the device, Gram matrices, coordinates. It is
-    made again when a checkpoint is resumed. ``n_spare`` neurons beyond those of the
-    network are kept in the arrays for solvers that add neurons on the way. A solver
-    that runs its starts ``side_by_side`` gets all of them as one stack in ``init``.
-    One that does not judge every iterate has ``look(rows, state, options)``: the last
-    network and its loss, or None where the last report has them.
+    Parameters
+    ----------
+    name : str
+        Short form of the solver.
+    init, step : callables
+        See above.
+    n_spare : int, default=0
+        Neurons beyond those of the network, kept in the arrays for solvers that add
+        neurons on the way.
+    side_by_side : bool, default=False
+        Whether all starts run at the same time; ``init`` gets them as one stack then.
+    prepare : callable, optional
+        ``prepare(rows, options)`` returns what ``init`` and ``step`` get in place of
+        the rows: copies on the device, Gram matrices, coordinates. It is called once,
+        and again where a checkpoint is resumed.
+    evaluate_last : callable, optional
+        For solvers that do not evaluate every iterate on all rows:
+        ``evaluate_last(rows, state, options)`` returns the last network and its loss,
+        or None where the last report has them.
     """
 
     name: str
@@ -58,4 +72,4 @@ class Algorithm:
     n_spare: int = 0
     side_by_side: bool = False
     prepare: Callable = lambda rows, options: rows
-    look: Callable = lambda rows, state, options: None
+    evaluate_last: Callable = lambda rows, state, options: None

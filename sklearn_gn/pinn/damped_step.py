@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import cho_solve
 
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
@@ -183,12 +184,7 @@ def by_cholesky(linear, net, matrix):
         factor = lax.linalg.cholesky(matrix + shift * eye, symmetrize_input=False)
 
         def inverse(b):
-            half = lax.linalg.triangular_solve(
-                factor, b[:, None], left_side=True, lower=True
-            )
-            return lax.linalg.triangular_solve(
-                factor, half, left_side=True, lower=True, transpose_a=True
-            )[:, 0]
+            return cho_solve((factor, True), b)
 
         return _refined(linear, net, inverse, shift, right), 1
 

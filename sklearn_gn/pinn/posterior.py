@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import cho_solve
 
 from sklearn_gn.core.linear_algebra import jacobian as operators
+from sklearn_gn.core.posterior import PseudoInverse, degrees_of_freedom, safe_norm
 from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import residuals
@@ -77,36 +77,24 @@ class Posterior:
 
 
 class _Factored(NamedTuple):
-    matrix: jnp.ndarray  # J, of shape (m, n)
-    factor: jnp.ndarray  # Cholesky factor of the smaller Gramian, shifted
+    inverse: PseudoInverse  # J^+
     deviations: jnp.ndarray  # s, of shape (m,)
 
 
 @partial(jax.jit, static_argnames="model")
 def _factor(model, net, batches, r, parts, fresh, n_observations):
-    matrix = operators.dense(parts)
-    m, n = matrix.shape
-    shift = jnp.finfo(matrix.dtype).eps * jnp.sum(matrix**2)
-    small = matrix @ matrix.T if m < n else matrix.T @ matrix
-    factor = jnp.linalg.cholesky(small + shift * jnp.eye(min(m, n), dtype=small.dtype))
-    unscaled = _Factored(matrix, factor, jnp.ones_like(r))
-    deviations = _row_deviations(
-        model, net, batches, r, unscaled, fresh, n_observations
-    )
-    return _Factored(matrix, factor, deviations)
+    inverse = PseudoInverse.of(operators.dense(parts))
+    deviations = _row_deviations(model, net, batches, r, inverse, fresh, n_observations)
+    return _Factored(inverse, deviations)
 
 
-def _responses(factored, slopes):
-    """``t J^+ diag(s)`` for the rows t of the slopes."""
-    matrix, factor, deviations = factored
-    if matrix.shape[0] < matrix.shape[1]:
-        rows = cho_solve((factor, True), matrix @ slopes.T).T
-    else:
-        rows = cho_solve((factor, True), slopes.T).T @ matrix.T
-    return rows * deviations[None]
+def _deviations(factored, slopes):
+    """``|t^T J^+ diag(s)|`` for the rows t of the slopes."""
+    rows = factored.inverse.influence(slopes) * factored.deviations[None]
+    return safe_norm(rows, -1, jnp)
 
 
-def _row_deviations(model, net, batches, r, unscaled, fresh, n_observations):
+def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
     """Standard deviations of the residuals, of shape (m,)."""
     sizes = [
         batch.x.shape[0] * kind.residual.n_outputs
@@ -124,24 +112,16 @@ def _row_deviations(model, net, batches, r, unscaled, fresh, n_observations):
         if kind.residual.name == "data":
             # Unweighted misfits have the variance |r|^2 / |scale|^2 / q. A weight w of
             # the row, that of c observations, makes it w / c, the same for all rows.
-            own = _responses(unscaled, unscaled.matrix[rows])[:, rows]
-            counted = q * n_observations
-            left = jnp.maximum(1 - jnp.sum(own.diagonal()) / counted, 1 / counted)
-            noise = _norms(r[rows]) / jnp.sqrt(q * n_observations * left)
+            own = inverse.influence(inverse.jacobian[rows])[:, rows]
+            left = degrees_of_freedom(n_observations, q, jnp.sum(own.diagonal()), jnp)
+            noise = safe_norm(r[rows], -1, jnp) / jnp.sqrt(left)
             deviation = jnp.where(batch.scale > 0, noise, 0)
         else:
             n = batch.x.shape[0]
-            size = _norms(fresh_r[k]) / math.sqrt(n * q)
+            size = safe_norm(fresh_r[k], -1, jnp) / math.sqrt(n * q)
             deviation = jnp.full(n, size, r.dtype)
         found.append(jnp.repeat(deviation, q))
     return jnp.concatenate(found)
-
-
-def _norms(rows):
-    """Euclidean norms along the last axis, for numbers of any size."""
-    size = jnp.max(jnp.abs(rows), axis=-1, keepdims=True)
-    size = jnp.where(size > 0, size, 1)
-    return size[..., 0] * jnp.sqrt(jnp.sum((rows / size) ** 2, axis=-1))
 
 
 @partial(jax.jit, static_argnames="model")
@@ -154,7 +134,7 @@ def _output_deviations(model, net, factored, x):
 
     slopes = jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(flat, x)
     n, q, _ = slopes.shape
-    return _norms(_responses(factored, slopes.reshape(n * q, -1))).reshape(n, q)
+    return _deviations(factored, slopes.reshape(n * q, -1)).reshape(n, q)
 
 
 @partial(jax.jit, static_argnames="model")
@@ -164,8 +144,8 @@ def _coefficient_deviations(model, net, factored):
 
     def deviation(slopes, value):
         slopes = slopes.reshape(value.size, -1)
-        n = factored.matrix.shape[1] - slopes.shape[1]
-        rows = _responses(factored, jnp.pad(slopes, ((0, 0), (n, 0))))
-        return _norms(rows).reshape(value.shape)
+        n = factored.inverse.jacobian.shape[1] - slopes.shape[1]
+        slopes = jnp.pad(slopes, ((0, 0), (n, 0)))
+        return _deviations(factored, slopes).reshape(value.shape)
 
     return jax.tree.map(deviation, jax.jacfwd(values)(net.extra), values(net.extra))

@@ -381,7 +381,7 @@ class ShallowReLURegressor(
             If a parameter is out of its range, if the data hold NaN or infinity or do
             not fit together, or if all weights are zero.
         """
-        X, y, weight = self._validated(X, y, sample_weight)
+        X, y, weight = self._check_data(X, y, sample_weight)
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
@@ -482,7 +482,7 @@ class ShallowReLURegressor(
 
     # -- before the run ---------------------------------------------------------------
 
-    def _validated(self, X, y, sample_weight):
+    def _check_data(self, X, y, sample_weight):
         """Data of the right kinds, and weights."""
         self._solver_object().algorithm(ALGORITHMS)
         X, y = validate_data(

@@ -115,7 +115,7 @@ def _problem(number, model, X, y, weight):
     X = np.asarray(X)
     try:
         X = X[:, None] if X.ndim == 1 else X
-        X, y, weight = model._validated(X, y, weight)
+        X, y, weight = model._check_data(X, y, weight)
         if X.shape[1] != 1:
             raise ValueError(f"X has {X.shape[1]} features, expected 1.")
         return model._problem(X, y, weight, None)

@@ -15,6 +15,7 @@ import numpy as np
 
 from sklearn_gn.core.linear_algebra.blocks import gram, triangular_factor
 from sklearn_gn.core.linear_algebra.solve import QR_LIMIT
+from sklearn_gn.core.posterior import degrees_of_freedom
 from sklearn_gn.shallow_relu.joint import joint_design
 
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
@@ -61,8 +62,7 @@ def posterior(net, rows, mean_square, n_effective):
     _, t, wt = np.linalg.svd(stacked, full_matrices=False)
     free = t > _DEPENDENT * reference
     n_parameters = q * kept.sum() + free.sum()
-    freedom = n_effective * q - n_parameters
-    ratio = q / max(freedom, 1)  # n_effective / (degrees of freedom of a target)
+    ratio = q / degrees_of_freedom(n_effective, q, n_parameters)  # of the noise, over N
     return Posterior(
         mass=root,
         projection=root @ hidden_in_mass,
@@ -71,7 +71,7 @@ def posterior(net, rows, mean_square, n_effective):
         variance=mean_square * ratio,
         pooled=float(np.mean(mean_square) * ratio),
         n_effective=n_effective,
-        degrees_of_freedom=float(freedom),
+        degrees_of_freedom=float(n_effective * q - n_parameters),
     )
 
 

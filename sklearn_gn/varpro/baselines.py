@@ -313,14 +313,14 @@ ALGORITHMS = (
         training.init,
         gn_step,
         prepare=training.prepare,
-        look=evaluate_given_output,
+        evaluate_last=evaluate_given_output,
     ),
     Algorithm(
         "lbfgs_vpro",
         training.init,
         lbfgs_step,
         prepare=training.prepare,
-        look=training.evaluate_last,
+        evaluate_last=training.evaluate_last,
     ),
     Algorithm("fgn", epoch_init, partial(epoch_step, name="fgn"), prepare=prepare_fgn),
     *(

@@ -97,5 +97,5 @@ GNVPRO = Algorithm(
     training.init,
     step,
     prepare=prepare,
-    look=training.evaluate_last,
+    evaluate_last=training.evaluate_last,
 )

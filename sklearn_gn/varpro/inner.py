@@ -213,7 +213,7 @@ class EntropyFactors(NamedTuple):
         return jnp.swapaxes(solved, 0, 1)
 
     def half(self, right):
-        """Return ``R right`` of (p, q, r), class by class in (qp, r), whole roots only."""
+        """Return ``R right`` of (p, q, r), of shape (qp, r), for a whole root."""
         flat = jnp.swapaxes(right, 0, 1).reshape(self.root.shape[0], -1)
         return self.root @ flat
 

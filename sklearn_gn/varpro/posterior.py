@@ -2,16 +2,21 @@
 
 import math
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.linear_algebra.blocks import symmetric_product
 from sklearn_gn.core.linear_algebra.trees import dimension
+from sklearn_gn.core.posterior import (
+    degrees_of_freedom,
+    effective_parameters,
+    factor_with_floor,
+    safe_norm,
+    variances,
+)
 from sklearn_gn.varpro.problem import (
     Net,
     Penalties,
@@ -80,16 +85,14 @@ class ErrorBars:
             return
         found = posterior(self._model, self._net, rows, self._penalties, self._joint)
         values = predict_values(self._model, self._net, rows.x)
-        found, values = backend.to_numpy((found, values))
+        (root, n_parameters), values = backend.to_numpy((found, values))
         error = (values - rows.y / self._unit).astype(np.float64)
-        # Divided first: squares of large numbers leave the range of floats.
-        size = np.max(np.abs(error), axis=0)
-        size = np.where(size > 0, size, 1.0)
-        square = rows.weight.astype(np.float64) @ (error / size) ** 2
+        weight = rows.weight.astype(np.float64)
+        size = safe_norm(np.sqrt(weight)[:, None] * error, 0)
         q = rows.y.shape[1] if self._joint else 1
-        left = max(self._n_samples - float(found.freedom) / q, 1.0)
-        self.noise = np.sqrt(square / left) * size * float(self._unit)
-        self._root, self._rows = found.root, None
+        left = degrees_of_freedom(self._n_samples, q, float(n_parameters))
+        self.noise = np.sqrt(q / left) * size * float(self._unit)
+        self._root, self._rows = root, None
 
 
 def _unit(output):
@@ -101,32 +104,17 @@ def _unit(output):
     return output.dtype.type(2.0 ** round(math.log2(size)))
 
 
-class Posterior(NamedTuple):
-    """Gauss-Newton covariance of the weights, for unit noise and one sample."""
-
-    root: jnp.ndarray  # Cholesky factor of the Gauss-Newton matrix with penalties
-    freedom: jnp.ndarray  # degrees of freedom that the model takes
-
-
 @partial(jax.jit, static_argnames=("model", "joint"))
 def posterior(model, net, rows, penalties, joint):
-    """Return the covariance in (theta, W), or in W for given features."""
+    """Return the factor in (theta, W), or in W, and the effective parameters."""
     jacobian = _joint_rows(model, net, rows.x, joint)
     k = jacobian.shape[-1]
     weighted = jnp.sqrt(rows.weight)[:, None, None] * jacobian
     weighted = weighted.reshape(-1, k)
     matrix = symmetric_product(weighted.T)
-    total = matrix + penalty_hessian(model, net, penalties, k)
-    # Enough to factor a singular matrix: directions without information keep a
-    # variance that is large, not infinite.
-    floor = k * jnp.finfo(matrix.dtype).eps * jnp.trace(matrix)
-    total = total + floor * jnp.eye(k, dtype=matrix.dtype)
-    root = lax.linalg.cholesky(total, symmetrize_input=False)
-    half = lax.linalg.triangular_solve(root, matrix, left_side=True, lower=True)
-    back = lax.linalg.triangular_solve(
-        root, half, left_side=True, lower=True, transpose_a=True
-    )
-    return Posterior(root, jnp.trace(back))
+    penalty = penalty_hessian(model, net, penalties, k)
+    root = factor_with_floor(matrix, penalty, ulps=k)
+    return root, effective_parameters(root, matrix)
 
 
 @partial(jax.jit, static_argnames=("model", "joint"))
@@ -134,10 +122,7 @@ def predictive_variance(model, net, root, x, joint):
     """Return ``J (H^-1) J^T`` of each row and value, of shape (m, q) or (m, 1)."""
     jacobian = _joint_rows(model, net, x, joint)
     m, q, k = jacobian.shape
-    half = lax.linalg.triangular_solve(
-        root, jacobian.reshape(-1, k).T, left_side=True, lower=True
-    )
-    return jnp.sum(half**2, axis=0).reshape(m, q)
+    return variances(root, jacobian.reshape(-1, k)).reshape(m, q)
 
 
 def _joint_rows(model, net, x, joint):

@@ -18,7 +18,7 @@ from sklearn_gn.callbacks import Checkpoint, EarlyStopping
 from sklearn_gn.core import checkpoint
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, JointGN, SgGN, Solver
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, GNvpro, JointGN, SgGN, Solver
 
 SOLVERS = sorted(SHALLOW_RELU_SOLVERS)
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -44,8 +44,9 @@ class Given(Solver):
 
     name = "given"
 
-    def __init__(self, given):
+    def __init__(self, given, relocations=4):
         self.given = given
+        self.relocations = relocations
 
     def algorithm(self, algorithms):
         return self.given
@@ -146,7 +147,7 @@ def test_a_fit_on_batches_is_resumed_bit_for_bit_between_two_evaluations(tmp_pat
     X, y = data(70)
     settings = {
         "hidden_layer_sizes": (4,),
-        "batch_size": 20,
+        "solver": GNvpro(batch_size=20),
         "tol": 0.0,
         "max_iter": 24,
         "random_state": 0,
@@ -335,6 +336,26 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path):
         checkpoint.save(path, {"question": {}, "number": threading.Lock()})
     assert checkpoint.load(path)["number"] == 1
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_folder_is_named_before_the_fit(tmp_path):
+    X, y = data()
+    model = make().set_callbacks(Checkpoint(tmp_path / "folder" / "fit.ckpt"))
+    with pytest.raises(FileNotFoundError, match=r"folder .*does not exist"):
+        model.fit(X, y)
+
+
+def test_a_full_disk_ends_no_fit(monkeypatch, tmp_path):
+    def full(*args):
+        raise OSError("No space left on device")
+
+    X, y = data()
+    monkeypatch.setattr("os.replace", full)
+    model = make().set_callbacks(Checkpoint(tmp_path / "fit.ckpt", every=0))
+    with pytest.warns(UserWarning, match="could not be written .No space left"):
+        model.fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), make().fit(X, y).predict(X))
+    assert not list(tmp_path.iterdir())
 
 
 def test_where_there_is_no_file_there_is_no_snapshot(tmp_path):

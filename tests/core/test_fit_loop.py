@@ -54,8 +54,9 @@ class Given(Solver):
     name = "given"
     relocations = 4  # those of `make`
 
-    def __init__(self, given):
+    def __init__(self, given, relocations=4):
         self.given = given
+        self.relocations = relocations
 
     def algorithm(self, algorithms):
         return self.given
@@ -220,7 +221,7 @@ def test_ctrl_c_between_two_starts_keeps_the_first():
 
 
 def test_ctrl_c_in_the_last_evaluation_keeps_the_best_model():
-    model = interrupted(failing("look", 0, max_iter=3))
+    model = interrupted(failing("evaluate_last", 0, max_iter=3))
     np.testing.assert_array_equal(model.predict(data()[0]), after(3))
 
 

@@ -49,6 +49,14 @@ def test_the_floor_is_a_shift_by_roundings_of_the_trace():
     )
 
 
+def test_the_floor_is_raised_where_rounding_has_made_the_matrix_indefinite():
+    matrix = jnp.diag(jnp.array([1.0, 3.0, -1e-14]))
+    root = factor_with_floor(matrix, ulps=1)
+    eps = np.finfo(float).eps
+    # Of the shifts 4 eps, 16 eps, ... the first beyond 1e-14 = 45 eps.
+    np.testing.assert_allclose(root[2, 2] ** 2, 64 * eps - 1e-14, rtol=1e-6)
+
+
 def test_a_matrix_that_is_not_positive_gives_nan():
     root = factor_with_floor(jnp.diag(jnp.array([1.0, -1.0])), ulps=ULPS)
     assert np.isnan(variances(root, jnp.eye(2))[1])

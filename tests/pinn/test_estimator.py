@@ -291,6 +291,16 @@ def test_an_unknown_rate_and_its_error_bar_are_those_of_curve_fit():
     np.testing.assert_allclose(y_mean, np.exp(-rate * t[:, 0]), atol=0.2 * std)
 
 
+def test_error_bars_stand_a_gramian_that_rounding_makes_indefinite():
+    t = np.linspace(0, 1, 20)[:, None]
+    y = np.exp(-2 * t[:, 0]) + 0.01 * np.random.RandomState(1).normal(size=20)
+    solver = small(UNKNOWN_DECAY, n_interior=60, max_iter=30, hidden_layer_sizes=(8,))
+    quiet(solver.fit, t, y)
+    _, std = solver.predict(t, return_std=True)
+    assert (std > 0).all()
+    assert 0 < solver.coefficients_std_["rate"] < 0.1
+
+
 def test_a_viscosity_is_recovered_from_some_noisy_velocities():
     problem = Kovasznay(viscosity=Unknown(0.1, positive=True))
     rng = np.random.RandomState(0)

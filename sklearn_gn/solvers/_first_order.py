@@ -1,0 +1,64 @@
+"""First-order solvers, which several estimators take."""
+
+from numbers import Integral, Real
+
+from sklearn.utils._param_validation import Interval
+
+from sklearn_gn.solvers._base import Solver
+
+
+class Adam(Solver):
+    """Adam.
+
+    Parameters
+    ----------
+    learning_rate : float, default=0.001
+        Factor of the steps.
+
+    batch_size : int or None, default=None
+        Rows of a mini-batch. If None, the estimator's usual size: 256 in
+        FGNSoftmaxHead, 64 in networks, all rows in ShallowReLURegressor.
+
+    shuffle : bool, default=False
+        Of FGNSoftmaxHead. If True, draw new mini-batches in every epoch. If False, they
+        are drawn once.
+
+    References
+    ----------
+    .. [1] D. P. Kingma and J. Ba, "Adam: a method for stochastic optimization" (2015).
+    """
+
+    name = "adam"
+    _parameter_constraints = {
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+        "shuffle": ["boolean"],
+    }
+
+    def __init__(self, *, learning_rate=1e-3, batch_size=None, shuffle=False):
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+
+
+class SGD(Solver):
+    """Stochastic gradient descent with Nesterov's momentum of 0.9.
+
+    Parameters
+    ----------
+    learning_rate : float, default=0.01
+        Factor of the steps; the largest one where a schedule varies it.
+
+    batch_size : int or None, default=None
+        Rows of a mini-batch. If None, the estimator's usual size: 64 in networks.
+    """
+
+    name = "sgd"
+    _parameter_constraints = {
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    def __init__(self, *, learning_rate=1e-2, batch_size=None):
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size

@@ -1,0 +1,109 @@
+"""The solvers of PINNSolver."""
+
+from numbers import Integral, Real
+
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from sklearn_gn.solvers._base import Solver
+
+
+class DNGD(Solver):
+    """Dual natural gradient descent with geodesic acceleration.
+
+    Levenberg-Marquardt steps in the smaller of two spaces, that of the residuals or
+    that of the weights [1]_. The second derivative of the residuals along a step
+    accelerates it [2]_. The estimator's ``damping`` and ``rank`` apply to it: a number
+    as ``damping`` is that shift in every iteration, with a line search along the step,
+    and ``rank`` is the number of columns of the Nystrom preconditioner with which
+    conjugate gradients solve for the step. If ``rank`` is None, the Gramian is formed
+    and factored up to 10,000 unknowns, and the preconditioner has 1000 columns beyond.
+
+    Parameters
+    ----------
+    damping_rule : {"trust_region", "gain_ratio", "loss"}, default="trust_region"
+        How the damping is chosen in each iteration, unless the estimator's ``damping``
+        is a number.
+
+        - "trust_region": tries several trust-region radii and takes the largest step
+          whose predicted reduction is achieved.
+        - "gain_ratio": tries one step and adapts the damping to its gain ratio, as in
+          Nielsen's rule.
+        - "loss": the loss itself, at most 1e-5, with a line search along the step, as
+          in [1]_.
+
+    geodesic_acceleration : bool, default=True
+        Whether half the geodesic acceleration is added to steps for which it is short.
+
+    momentum : float, default=0.0
+        Share of the previous step from which the next one starts [3]_.
+
+    jacobi_scaling : bool, default=False
+        Whether the Gramian is scaled to a diagonal of ones.
+
+    single_precision_iter : int, default=0
+        Number of iterations at the start that are computed in single precision.
+
+    References
+    ----------
+    .. [1] A. Jnini and F. Vella, "Dual natural gradient descent for scalable training
+       of physics-informed neural networks".
+    .. [2] M. Transtrum and J. Sethna, "Improvements to the Levenberg-Marquardt
+       algorithm for nonlinear least-squares minimization".
+    .. [3] G. Goldshlager, N. Abrahamsen and L. Lin, "A Kaczmarz-inspired approach to
+       accelerate the optimization of neural network wavefunctions", Journal of
+       Computational Physics.
+    """
+
+    name = "dngd"
+    _parameter_constraints = {
+        "damping_rule": [StrOptions({"trust_region", "gain_ratio", "loss"})],
+        "geodesic_acceleration": ["boolean"],
+        "momentum": [Interval(Real, 0, 1, closed="left")],
+        "jacobi_scaling": ["boolean"],
+        "single_precision_iter": [Interval(Integral, 0, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        *,
+        damping_rule="trust_region",
+        geodesic_acceleration=True,
+        momentum=0.0,
+        jacobi_scaling=False,
+        single_precision_iter=0,
+    ):
+        self.damping_rule = damping_rule
+        self.geodesic_acceleration = geodesic_acceleration
+        self.momentum = momentum
+        self.jacobi_scaling = jacobi_scaling
+        self.single_precision_iter = single_precision_iter
+
+
+class LBFGS(Solver):
+    """Limited-memory BFGS with a line search for the strong Wolfe conditions.
+
+    An iteration of the log is 20 steps. When collocation points are drawn anew, the
+    memory is emptied: gradients at different points do not tell the curvature.
+    """
+
+    name = "lbfgs"
+
+
+class SSBroyden(Solver):
+    """Self-scaled Broyden method.
+
+    The update of Al-Baali [1]_, which Urban, Stefanou and Pons brought to
+    physics-informed networks [2]_. It keeps a dense approximation of the inverse
+    Hessian, so that networks may have at most 20,000 weights. An iteration of the log
+    is 20 steps.
+
+    References
+    ----------
+    .. [1] M. Al-Baali, "Numerical experience with a class of self-scaling quasi-Newton
+       algorithms", Journal of Optimization Theory and Applications.
+    .. [2] J. F. Urban, P. Stefanou and J. A. Pons, "Unveiling the optimization process
+       of physics informed neural networks: How accurate and competitive can PINNs be?",
+       Journal of Computational Physics.
+    """
+
+    name = "ssbroyden"

@@ -1,0 +1,125 @@
+"""The solvers of FGNSoftmaxHead."""
+
+from numbers import Integral, Real
+
+from sklearn.utils._param_validation import Interval
+
+from sklearn_gn.solvers._base import Solver
+
+
+class FGNNewton(Solver):
+    """Newton's method with conjugate gradients, on all rows, to the optimum.
+
+    The full softmax Gauss-Newton matrix of an affine head is the exact Hessian. Each
+    Newton system is solved inexactly [1]_ in whitened coordinates, with one block of
+    the Hessian for each class as the preconditioner, and a line search sets the step
+    length. A head of 32,768 or more coefficients that starts at zero is brought near
+    the optimum by up to five epochs of FGN first. There are no settings.
+
+    See Also
+    --------
+    FGN : For data that come in pieces, and for fits that need not be finished.
+
+    Notes
+    -----
+    The estimator's ``damping`` is the shift added to the Hessian in the coefficients,
+    and in the intercept at the mean of the features; None adds nothing. Steps become
+    shorter and more of them are needed. Its ``rank`` is the most conjugate-gradient
+    iterations of a step, the dimension of the Krylov space in which the system is
+    solved; None is 100.
+
+    References
+    ----------
+    .. [1] R. S. Dembo, S. C. Eisenstat and T. Steihaug, "Inexact Newton methods", SIAM
+       Journal on Numerical Analysis 19 (1982).
+    """
+
+    name = "fgn_newton"
+
+
+class _MiniBatchSolver(Solver):
+    """What the solvers on mini-batches share."""
+
+    _parameter_constraints = {
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "shuffle": ["boolean"],
+    }
+
+    def __init__(self, *, learning_rate=0.1, batch_size=256, shuffle=False):
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+
+
+class FGN(_MiniBatchSolver):
+    """Fast Gauss-Newton on mini-batches, Algorithm 1 of [1]_.
+
+    Keeps of the softmax curvature of each example the part of the true class against
+    the rest, of rank one, and solves for the step in the space of the examples. Use it
+    for data that come in pieces and for fits that need not be finished; features should
+    have size one.
+
+    Parameters
+    ----------
+    learning_rate : float, default=0.1
+        Factor of the steps. Up to 1, a full step, is worth trying with a larger
+        ``damping``.
+
+    batch_size : int, default=256
+        Rows of a mini-batch.
+
+    shuffle : bool, default=False
+        If True, draw new mini-batches in every epoch, as networks always do. If False,
+        they are drawn once, and the Gram matrices of their features are kept.
+
+    See Also
+    --------
+    FGNNewton : Converges to the optimum.
+
+    Notes
+    -----
+    The estimator's ``damping`` is the shift added to the Gauss-Newton matrix of a
+    mini-batch; None is 1. Its ``rank`` is the number of curvature directions kept for
+    each example: 1 is the method of [1]_, each one more takes back the next competitor
+    of the true class, and the number of classes less 1 is the full curvature. None
+    is 1. For networks, ``rank`` is 1 and ``shuffle`` is True, whatever they are set to.
+
+    References
+    ----------
+    .. [1] M. Korbit and M. Zanon, "Fast Gauss-Newton for multiclass cross-entropy".
+    """
+
+    name = "fgn"
+
+
+class SGN(_MiniBatchSolver):
+    """Gauss-Newton with the full softmax curvature on mini-batches [1]_.
+
+    Conjugate gradients in the space of the parameters, each system started from the
+    last step. A baseline for :class:`FGN`.
+
+    Parameters
+    ----------
+    learning_rate : float, default=0.1
+        Factor of the steps.
+
+    batch_size : int, default=256
+        Rows of a mini-batch.
+
+    shuffle : bool, default=False
+        If True, draw new mini-batches in every epoch. If False, they are drawn once.
+
+    Notes
+    -----
+    The estimator's ``damping`` is the shift added to the Gauss-Newton matrix of a
+    mini-batch; None is 1. Its ``rank`` is the most conjugate-gradient iterations of a
+    step; None is 5.
+
+    References
+    ----------
+    .. [1] M. Gargiani, A. Zanelli, M. Diehl and F. Hutter, "On the promise of the
+       stochastic generalized Gauss-Newton method for training DNNs" (2020).
+    """
+
+    name = "sgn"

@@ -1,0 +1,146 @@
+"""The solvers of VarProNetRegressor and VarProNetClassifier."""
+
+from numbers import Integral
+
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from sklearn_gn.solvers._base import Solver
+
+_BATCHES = {
+    "batch_size": [
+        StrOptions({"auto"}),
+        Interval(Integral, 1, None, closed="left"),
+        None,
+    ],
+    "iterations_per_batch": [Interval(Integral, 1, None, closed="left")],
+}
+
+
+class GNvpro(Solver):
+    """Gauss-Newton-Krylov variable projection (GNvpro) [1]_.
+
+    The output layer is solved for, to rounding, and a Gauss-Newton method with a trust
+    region minimises what is left as a function of the hidden layers. Each step solves a
+    system with the Gauss-Newton matrix of that reduced objective.
+
+    Parameters
+    ----------
+    curvature : {"auto", "krylov", "dense"}, default="auto"
+        How the Gauss-Newton system is solved.
+
+        - "krylov": in a Krylov space, by ``rank`` products with the matrix; 20 if the
+          estimator's ``rank`` is None.
+        - "dense": the matrix is formed and diagonalised, or its dual if there are fewer
+          rows than parameters. ``rank`` must be None.
+        - "auto": in a Krylov space if ``rank`` is given; otherwise dense up to 1500
+          parameters, or rows of the dual, and in a Krylov space of dimension 20 beyond.
+
+    batch_size : int, "auto" or None, default="auto"
+        Number of rows of a batch. If None, every iteration uses all rows. If "auto",
+        batches have 2048 rows where more than 8192 different rows are fitted, and all
+        rows otherwise.
+
+    iterations_per_batch : int, default=3
+        Number of iterations for which a batch is kept. The loss on all rows is
+        evaluated, and the output layer solved for them, whenever 20 work units have
+        been spent, more often at first, and at the end.
+
+    See Also
+    --------
+    FullGN : The same without variable projection.
+
+    Notes
+    -----
+    The estimator's ``damping`` is the shift added to the reduced Gauss-Newton matrix;
+    if None, the trust region sets it.
+
+    References
+    ----------
+    .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
+       (Var)Pro: efficient training of neural networks with variable projection", SIAM
+       Journal on Mathematics of Data Science 3 (2021), Algorithm 1.
+    """
+
+    name = "gnvpro"
+    _parameter_constraints = {
+        "curvature": [StrOptions({"auto", "krylov", "dense"})],
+        **_BATCHES,
+    }
+
+    def __init__(self, *, curvature="auto", batch_size="auto", iterations_per_batch=3):
+        self.curvature = curvature
+        self.batch_size = batch_size
+        self.iterations_per_batch = iterations_per_batch
+
+
+class LBFGSvpro(Solver):
+    """L-BFGS on the reduced objective of variable projection [1]_.
+
+    The output layer is solved for, and the gradient in the hidden layers is that at
+    fixed output layer. A line search finds steps that satisfy the strong Wolfe
+    conditions.
+
+    Parameters
+    ----------
+    batch_size : int, "auto" or None, default=None
+        Number of rows of a batch. If None, every iteration uses all rows. If "auto",
+        batches have 2048 rows where more than 8192 different rows are fitted.
+
+    iterations_per_batch : int, default=3
+        Number of iterations for which a batch is kept; the memory of L-BFGS is emptied
+        after them.
+
+    Notes
+    -----
+    The estimator's ``damping`` and ``rank`` have no effect.
+
+    References
+    ----------
+    .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
+       (Var)Pro: efficient training of neural networks with variable projection", SIAM
+       Journal on Mathematics of Data Science 3 (2021), section 4.
+    """
+
+    name = "lbfgs_vpro"
+    _parameter_constraints = _BATCHES
+
+    def __init__(self, *, batch_size=None, iterations_per_batch=3):
+        self.batch_size = batch_size
+        self.iterations_per_batch = iterations_per_batch
+
+
+class FullGN(Solver):
+    """Gauss-Newton in all weights together, a baseline for :class:`GNvpro`.
+
+    The output layer is one group of weights among others. Systems are solved in a
+    Krylov space, and the trust region is that of GNvpro.
+
+    Parameters
+    ----------
+    batch_size : int, "auto" or None, default="auto"
+        Number of rows of a batch. If None, every iteration uses all rows. If "auto",
+        batches have 2048 rows where more than 8192 different rows are fitted, and all
+        rows otherwise.
+
+    iterations_per_batch : int, default=3
+        Number of iterations for which a batch is kept.
+
+    Notes
+    -----
+    The estimator's ``rank`` is the dimension of the Krylov space; None is 20. Its
+    ``damping`` is the shift added to the Gauss-Newton matrix; if None, the trust region
+    sets it.
+
+    References
+    ----------
+    .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
+       (Var)Pro: efficient training of neural networks with variable projection", SIAM
+       Journal on Mathematics of Data Science 3 (2021), section 4.
+    """
+
+    name = "gn"
+    _parameter_constraints = _BATCHES
+
+    def __init__(self, *, batch_size="auto", iterations_per_batch=3):
+        self.batch_size = batch_size
+        self.iterations_per_batch = iterations_per_batch
