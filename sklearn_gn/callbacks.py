@@ -64,7 +64,7 @@ class TimeBudget(_Callback):
     Parameters
     ----------
     seconds : float
-        Wall-clock seconds from the begin of the fit, compilation included. The
+        Wall-clock seconds from the beginning of the fit, including compilation. The
         iteration in progress is finished first.
 
     Examples
@@ -99,20 +99,21 @@ class TimeBudget(_Callback):
 
 
 class EarlyStopping(_Callback):
-    """Stop when a column of the convergence log no longer improves.
+    """Stop a fit when a column of its convergence log no longer improves.
 
     Parameters
     ----------
     monitor : {"val_loss", "loss"}, default="val_loss"
         Column of ``convergence_log_`` that has to fall.
     n_iter_no_change : int, default=10
-        Iterations without improvement before the fit stops, or goes on to its next
-        start where there are several. With batches of rows, those whose loss is new.
+        Number of iterations without improvement after which the fit stops, or continues
+        with its next start if there are several. With batches of rows, only iterations
+        that were evaluated on all rows count.
     min_delta : float, default=0.0
-        Least relative decrease that counts as an improvement.
+        Smallest relative decrease that counts as an improvement.
     restore_best : bool, default=True
-        Return the iterate with the lowest monitored value in place of the one with the
-        lowest loss.
+        If True, return the iterate with the lowest monitored value; if False, the one
+        with the lowest loss.
 
     Raises
     ------
@@ -214,16 +215,16 @@ class ValidationMonitor(_Callback):
 
 
 class Checkpoint(_Callback):
-    """Save a fit while it runs, and take it up again after it was killed.
+    """Save a fit while it runs, and resume it after it was killed.
 
     Parameters
     ----------
     path : str or path-like
-        File of the checkpoint. It is replaced in one move, so a crash while writing
-        leaves the previous one whole.
+        File of the checkpoint. It is replaced in one move, so that a crash while it is
+        written leaves the previous one intact.
     resume : bool, default=True
-        Continue from ``path`` where it exists. The resumed fit gives the same result,
-        bit for bit, as one that was never interrupted.
+        If True, continue from ``path`` if it exists. The resumed fit gives the same
+        result, bit for bit, as one that was never interrupted. If False, replace it.
     every : float, default=30.0
         Seconds between two savings. The end of a fit is saved too, also after Ctrl-C.
 

@@ -40,6 +40,16 @@ def pytest_unconfigure(config):
         shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    # A file at a time: what its tests have in common is traced by one worker only.
+    if config.getvalue("dist") == "load":
+        from xdist.scheduler import LoadFileScheduling
+
+        return LoadFileScheduling(config, log)
+    return None
+
+
 @pytest.fixture
 def float64():
     """Double precision on the JAX side."""

@@ -10,7 +10,13 @@ _CHUNK_ROWS = 1024  # of wide tables, so that intermediate copies stay in cache
 
 
 def check_validation_pair(X_val, y_val):
-    """Whether validation data are given; a ValueError where only half of them is."""
+    """Return whether validation data are given.
+
+    Raises
+    ------
+    ValueError
+        If one of the two is given and the other is not.
+    """
     if (X_val is None) != (y_val is None):
         missing = "y_val" if y_val is None else "X_val"
         raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
@@ -55,10 +61,10 @@ def validation_split(n_rows, fraction, rng, labels=None):
 
 
 def canonical_rows(X, y, sample_weight):
-    """Rows of a weighted data set in an order that only their content decides.
+    """Sort the rows of a weighted data set by their content, and merge equal ones.
 
-    Rows of weight zero are dropped and equal rows merged, so that a fit, with all its
-    random draws, depends on neither the order nor the multiplicity of rows.
+    Rows of weight zero are dropped. A fit, with all its random draws, then depends on
+    neither the order nor the multiplicity of rows.
 
     Parameters
     ----------
@@ -91,10 +97,10 @@ def canonical_rows(X, y, sample_weight):
 
 
 def _content_order(X, y):
-    """Order of rows by their content alone, with equal rows together.
+    """Return an order of the rows by their content, with equal rows together.
 
-    A lexicographic order takes one sort a column; wide tables are ordered by a hash of
-    the rows instead.
+    It is lexicographic, which takes one sort for each column; the rows of wide tables
+    are sorted by a hash instead.
     """
     n_columns = X.shape[1] + y.shape[1]
     if n_columns <= _LEXICOGRAPHIC_COLUMNS:
@@ -111,7 +117,7 @@ def _content_order(X, y):
 
 
 def check_sample_weight(sample_weight, X):
-    """Non-negative float64 weights, not all of them zero."""
+    """Return the weights in float64; they must be non-negative, and not all zero."""
     return _check_sample_weight(
         sample_weight, X, dtype=np.float64, ensure_non_negative=True
     )

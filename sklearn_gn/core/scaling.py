@@ -39,24 +39,24 @@ class Scaling(NamedTuple):
 
     @classmethod
     def none(cls, X, y):
-        """The user's own units."""
+        """Return the user's own units."""
         d, q = X.shape[1], y.shape[1]
         return cls(np.zeros(d), np.ones(d), np.zeros(q), 1.0)
 
     def x(self, X):
-        """Features in these units; far away, but finite, where they are huge."""
+        """Return features in these units, limited to a huge but finite range."""
         with np.errstate(over="ignore"):
             return np.clip((X - self.x_center) / self.x_scale, -_FAR, _FAR)
 
     @property
     def loss_scale(self):
-        """Factor from losses in scaled units to the user's."""
+        """Factor from losses in scaled units to those of the user."""
         with np.errstate(over="ignore"):
             return float(np.square(np.float64(self.y_scale)))
 
 
 def moments(A, weight):
-    """Weighted means and standard deviations; 1 for what is constant."""
+    """Return weighted means and standard deviations; 1 where a column is constant."""
     # Divided first: squares of very large or small numbers leave the range of floats.
     size = np.max(np.abs(A), axis=0)
     size = np.where(size > 0, size, 1.0)

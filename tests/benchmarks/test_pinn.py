@@ -155,14 +155,14 @@ def test_a_peer_is_told_its_task_and_its_scoring_is_not_counted(tmp_path):
     curve.start()
 
     def slow():
-        time.sleep(0.05)
+        time.sleep(0.4)
         return 2.0
 
     curve.add(slow, lambda X: np.hstack([1.5 * velocity, X]))
     (point,) = curve.points
     assert (point["loss"], curve.done, curve.due()) == (2.0, False, False)
     assert math.isclose(point["error"], 0.5)
-    assert point["seconds"] <= curve.seconds < 0.05
+    assert point["seconds"] <= curve.seconds < 0.4
 
 
 def test_a_quick_case_leaves_the_case_as_it_is():

@@ -15,6 +15,7 @@ from sklearn_gn import (
     ShallowReLURegressor,
     VarProNetClassifier,
     VarProNetRegressor,
+    plotting,
 )
 from sklearn_gn.pde import Problem
 from sklearn_gn.plotting import (
@@ -27,15 +28,7 @@ from sklearn_gn.plotting import (
     SurrogateDisplay,
 )
 
-DISPLAYS = [
-    BreakpointDisplay,
-    ConvergenceDisplay,
-    DispersionDisplay,
-    FeatureDisplay,
-    GramSpectrumDisplay,
-    SolutionDisplay,
-    SurrogateDisplay,
-]
+DISPLAYS = [getattr(plotting, name) for name in plotting.__all__]
 
 
 @pytest.fixture

@@ -964,7 +964,7 @@ def test_an_interrupt_before_there_is_a_network_leaves_no_model(function, call):
     np.testing.assert_array_equal(before.predict(X), expected)
 
 
-@pytest.mark.parametrize(("function", "call"), [("step", 4), ("look", 1)])
+@pytest.mark.parametrize(("function", "call"), [("step", 4), ("evaluate_last", 1)])
 def test_an_interrupt_keeps_the_best_network(function, call):
     X, y = smooth(70)
     model = regressor(solver=Interrupted(function, call, batch_size=30), tol=0.0)

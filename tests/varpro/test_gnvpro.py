@@ -605,7 +605,7 @@ def test_posterior_has_the_penalties_of_the_objective(network):
     rows_of = np.asarray(jax.jacobian(values)(flat))
     expected = np.einsum("i,iqa,iqb->ab", rows.weight, rows_of, rows_of)
     expected = expected + np.asarray(jax.hessian(penalty)(flat))
-    root = np.asarray(posterior(model, net, rows, penalties, True).root)
+    root = np.asarray(posterior(model, net, rows, penalties, True)[0])
     np.testing.assert_allclose(
         np.tril(root) @ np.tril(root).T, expected, atol=1e-11 * np.max(expected)
     )
