@@ -106,7 +106,7 @@ class EvidenceOptions(NamedTuple):
 
 
 class RegularisedNetwork(NamedTuple):
-    """A network with a linear term, and the penalties at which it was found."""
+    """A network with a linear term, and the penalties that were chosen for it."""
 
     hyperplanes: np.ndarray  # (n, 1 + d), rows (b, w) with |w| = 1
     coef: np.ndarray  # (n, q)
@@ -356,29 +356,26 @@ def updated(shape, state, options):
     value = float(evidence.log_evidence(found, energy, n_numbers, state.beta))
     if not math.isfinite(value):
         return state, _report(state, shape, n_effective, "non_finite")
-    # The network goes with the penalties at which it was found.
-    net = network_of(state.theta, shape, state.alpha, state.beta, found.gamma, value)
     state = state._replace(
-        net=net, criterion=-value / n_effective, iteration=state.iteration + 1
+        criterion=-value / n_effective, iteration=state.iteration + 1
     )
-    if state.iteration < _FIRST_UPDATE:
-        report = _report(state, shape, n_effective, None)
-        return state._replace(loss=report.loss), report
-    squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
-    alpha = evidence.updated_alpha(found, squares)
-    beta = evidence.updated_beta(found, n_effective * sums.error, n_numbers, _EXACT)
-    rose = value > state.highest + max(_RISE, options.tol * n_effective)
-    waited = 0 if rose else state.waited + 1
-    stop = "tol" if waited >= _PATIENCE else None
-    stop = "rounding" if 1 / beta <= _EXACT else stop
+    stop = None
+    if state.iteration >= _FIRST_UPDATE:
+        squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
+        square_error = n_effective * sums.error
+        rose = value > state.highest + max(_RISE, options.tol * n_effective)
+        state = state._replace(
+            alpha=evidence.updated_alpha(found, squares),
+            beta=float(evidence.updated_beta(found, square_error, n_numbers, _EXACT)),
+            waited=0 if rose else state.waited + 1,
+            highest=max(value, state.highest),
+        )
+        stop = "tol" if state.waited >= _PATIENCE else None
+        stop = "rounding" if 1 / state.beta <= _EXACT else stop
+    net = network_of(state.theta, shape, state.alpha, state.beta, found.gamma, value)
+    state = state._replace(net=net)
     report = _report(state, shape, n_effective, stop)
-    return state._replace(
-        alpha=alpha,
-        beta=float(beta),
-        waited=waited,
-        highest=max(value, state.highest),
-        loss=report.loss,
-    ), report
+    return state._replace(loss=report.loss), report
 
 
 def curvature(sums, groups, alpha, beta, n_effective):

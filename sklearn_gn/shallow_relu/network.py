@@ -1,6 +1,6 @@
 """The shallow ReLU network ``u(x) = c0 + sum_i c_i relu(w_i . x + b_i)``."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
@@ -16,7 +16,6 @@ class ShallowReLU(NamedTuple):
     coef: jnp.ndarray  # (n, q), zero where not alive
     intercept: jnp.ndarray  # (q,)
     alive: jnp.ndarray  # (n,) bool
-    slope: Any = None  # (d, q) of a linear term, where there is one
 
 
 def preactivations(hyperplanes, x):

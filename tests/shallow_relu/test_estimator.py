@@ -445,7 +445,7 @@ def test_a_grid_of_folds_compiles_each_kernel_once():
         ({"init": "grid"}, "'init' parameter.*Got 'grid'"),
         (
             {"init": np.ones((2, 3))},
-            r"init has shape \(2, 3\), expected .* = \(20, 4\)",
+            r"init has shape \(2, 3\), expected .* = \(any, 4\)",
         ),
         ({"n_neurons": 1, "init": [[1.0, 0, 0, 0]]}, "init must hold .* row 0 is not"),
         ({"damping": -1e-3}, "'damping' parameter.*Got -0.001"),

@@ -86,7 +86,7 @@ def test_series_of_several_targets_share_breakpoints(data):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"alpha": 0.1}, r"alpha=0, got 0\.1"),
+        ({"alpha": 0.1}, r"alpha=0 or 'auto', got 0\.1"),
         ({"damping": 0.1}, r"damping=None, got 0\.1"),
         ({"rank": 2}, "rank=None, got 2"),
         ({"solver": "lm"}, "solver='vpgn' or a JointGN object, got 'lm'"),

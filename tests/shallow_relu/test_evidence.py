@@ -1,0 +1,300 @@
+"""ShallowReLURegressor with the penalties of the evidence, its default."""
+
+import pickle
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.datasets import load_diabetes
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import BayesianRidge
+
+from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.callbacks import Checkpoint
+from sklearn_gn.core import evidence
+from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
+
+
+def data(m=150, seed=0, noise=0.1):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (m, 3))
+    y = np.abs(X[:, 0] - 0.2) + 0.5 * X[:, 1] + noise * rng.standard_normal(m)
+    return X, y
+
+
+def make(n_neurons=8, **changes):
+    return ShallowReLURegressor(n_neurons, **{"random_state": 0, **changes})
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = data()
+    return make().fit(X, y)
+
+
+def test_an_ordinary_table_converges_without_a_warning():
+    X, y = load_diabetes(return_X_y=True)
+    model = ShallowReLURegressor(random_state=0).fit(X, y)
+    assert model.converged_
+    assert model.stop_reason_ == "tol"
+    assert 45 < model.noise_std_ < 60
+    assert len(model.active_) == 20
+
+
+def test_prediction_is_that_of_the_attributes(fitted):
+    X, _ = data()
+    found = fitted.transform(X) @ fitted.coef_ + X @ fitted.linear_coef_
+    np.testing.assert_allclose(found + fitted.intercept_, fitted.predict(X), rtol=1e-9)
+
+
+def test_log_holds_what_the_evidence_chooses(fitted):
+    log = fitted.convergence_log_
+    assert log["log_evidence"][-1] > log["log_evidence"][0]
+    assert len(log["noise_std"]) == fitted.n_iter_
+    freedom = log["n_effective_parameters"][-1]
+    assert freedom == pytest.approx(fitted.n_effective_parameters_, rel=0.05)
+    assert set(fitted.alpha_) == {"slope", "coef", "bias", "weights"}
+    assert fitted.alpha_["weights"].shape == (3,)
+
+
+def test_a_feature_of_noise_is_switched_off(fitted):
+    X, y = data()
+    model = make().fit(np.c_[X, np.random.default_rng(1).standard_normal(len(X))], y)
+    weights = model.alpha_["weights"]
+    assert weights[3] > 10 * weights[0]
+
+
+def test_weights_are_repetitions():
+    X, y = data(60)
+    count = np.arange(60) % 3
+    repeated = np.repeat(np.arange(60), count)
+    weighted = make(5).fit(X, y, sample_weight=count)
+    plain = make(5).fit(X[repeated], y[repeated])
+    np.testing.assert_allclose(weighted.predict(X), plain.predict(X), rtol=1e-6)
+    for name in ("noise_std_", "log_evidence_", "n_effective_parameters_", "loss_"):
+        assert getattr(weighted, name) == pytest.approx(getattr(plain, name), rel=1e-6)
+    for a, b in zip(
+        weighted.predict_interval(X), plain.predict_interval(X), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [2.0**-40, 2.0**30])
+def test_units_change_nothing(fitted, factor):
+    X, y = data()
+    other = make().fit(X * [factor, 1, 1], y * factor)
+    found = other.predict(X * [factor, 1, 1]) / factor
+    np.testing.assert_allclose(found, fitted.predict(X), rtol=1e-12)
+    assert other.noise_std_ / factor == pytest.approx(fitted.noise_std_, rel=1e-12)
+    evidence_there = other.log_evidence_ + len(y) * np.log(factor)
+    assert evidence_there == pytest.approx(fitted.log_evidence_, rel=1e-9)
+    np.testing.assert_allclose(other.alpha_["weights"], fitted.alpha_["weights"])
+
+
+def test_a_fit_with_these_penalties_stays_there(fitted):
+    X, y = data()
+    net, scaling = fitted._network
+    shape = evidence_gn.Shape(8, 3, 1)
+    z, target = scaling.x(X), scaling.y(y[:, None])
+    alpha = fitted.alpha_
+    alpha = np.array([alpha["slope"], alpha["coef"], alpha["bias"], *alpha["weights"]])
+    penalty = evidence.prior_precision(shape.groups(), alpha)
+
+    def objective(theta):
+        residual = target - evidence_gn.predict(theta, shape, z)
+        jacobian = evidence_gn.jacobian(theta, shape, z, 0)
+        value = (np.mean(residual**2) + penalty @ theta**2) / 2
+        return value, penalty * theta - jacobian.T @ residual[:, 0] / len(y)
+
+    before, _ = objective(net.theta)
+    assert before * scaling.y_scale**2 == pytest.approx(fitted.loss_, rel=1e-9)
+    found = minimize(objective, net.theta, jac=True, method="L-BFGS-B")
+    assert before - found.fun < 0.01 * before
+
+
+def test_jacobian_is_that_of_automatic_differentiation(float64):
+    rng = np.random.default_rng(0)
+    shape = evidence_gn.Shape(4, 3, 2)
+    theta, x = rng.standard_normal(shape.size), rng.standard_normal((7, 3))
+
+    def outputs(theta):
+        linear, coef, hyperplanes = shape.split(theta)
+        hidden = jnp.maximum(x @ hyperplanes[:, 1:].T + hyperplanes[:, :1].T, 0)
+        return linear[:1] + x @ linear[1:] + hidden @ coef
+
+    expected = np.asarray(jax.jacfwd(outputs)(jnp.asarray(theta)))
+    for k in range(2):
+        found = evidence_gn.jacobian(theta, shape, x, k)
+        np.testing.assert_allclose(found, expected[:, k], rtol=1e-12, atol=1e-14)
+
+
+def test_standard_errors_are_those_of_the_inverse_matrix(fitted):
+    X, _ = data()
+    net, scaling = fitted._network
+    shape, z = evidence_gn.Shape(8, 3, 1), scaling.x(X)
+    jacobian = evidence_gn.jacobian(net.theta, shape, z, 0)
+    precision = evidence.prior_precision(shape.groups(), net.alpha)
+    hessian = net.beta * jacobian.T @ jacobian + np.diag(precision)
+    variance = np.sum(jacobian @ np.linalg.inv(hessian) * jacobian, axis=1)
+    _, std = fitted.predict(X, return_std=True)
+    np.testing.assert_allclose(std, np.sqrt(variance) * scaling.y_scale, rtol=1e-6)
+
+
+def test_intervals_hold_noise_and_error(fitted):
+    X, _ = data()
+    y, std = fitted.predict(X, return_std=True)
+    lower, upper = fitted.predict_interval(X, level=0.6826894921370859)
+    width = np.hypot(std, fitted.noise_std_)
+    np.testing.assert_allclose(lower, y - width, rtol=1e-9)
+    np.testing.assert_allclose(upper, y + width, rtol=1e-9)
+    with pytest.raises(ValueError, match=r"level must lie between 0 and 1, got 95"):
+        fitted.predict_interval(X, level=95)
+
+
+def test_intervals_cover_new_observations():
+    X, y = data(4000, seed=5)
+    model = make(12).fit(X[:1000], y[:1000])
+    lower, upper = model.predict_interval(X[1000:], level=0.95)
+    inside = np.mean((lower <= y[1000:]) & (y[1000:] <= upper))
+    assert 0.93 < inside < 0.97  # 0.0034 is one standard deviation of the share
+
+
+def test_a_linear_function_needs_no_neurons():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 4))
+    y = X @ [1.0, -2.0, 0.5, 3.0] + 0.5 * rng.standard_normal(300)
+    model = make(10).fit(X, y)
+    peer = BayesianRidge().fit(X, y)
+    # Four slopes, a constant, and hardly anything for kinks.
+    assert model.n_effective_parameters_ < 9
+    assert model.noise_std_ == pytest.approx(peer.alpha_**-0.5, rel=0.01)
+    error = np.abs(model.predict(X) - peer.predict(X)).max()
+    assert error < 0.5 * model.noise_std_
+
+
+@pytest.mark.parametrize("n_neurons", ["auto", 12])
+def test_networks_without_noise_are_recovered(n_neurons):
+    rng = np.random.default_rng(2)
+    X = rng.uniform(-1, 1, (1000, 2))
+    y = np.maximum(X @ [0.6, 0.8] - 0.1, 0) - 2 * np.maximum(X @ [1.0, 0.0] + 0.3, 0)
+    model = ShallowReLURegressor(n_neurons, random_state=0).fit(X, y)
+    assert model.stop_reason_ == "rounding"
+    new = rng.uniform(-1, 1, (500, 2))
+    truth = np.maximum(new @ [0.6, 0.8] - 0.1, 0)
+    truth -= 2 * np.maximum(new @ [1.0, 0.0] + 0.3, 0)
+    # Where no row tells kinks apart, they may lie elsewhere.
+    assert np.quantile(np.abs(model.predict(new) - truth), 0.95) < 1e-10
+
+
+def test_starts_are_compared_by_their_evidence():
+    X, y = data(60)
+    alone = [make(4, random_state=0, n_init=k).fit(X, y).log_evidence_ for k in (1, 4)]
+    assert alone[1] >= alone[0]
+    log = make(4, n_init=4, max_iter=500).fit(X, y).convergence_log_
+    assert np.max(log["log_evidence"]) > log["log_evidence"][-1] - 1e-9
+
+
+def test_warm_start_continues():
+    X, y = data()
+    model = make(warm_start=True).fit(X, y)
+    before = model.log_evidence_
+    model.fit(X, y)
+    assert model.n_iter_ <= 8
+    assert model.log_evidence_ >= before - 0.1
+
+
+def test_resumed_fit_equals_the_whole_one(tmp_path):
+    X, y = data()
+    whole = make().fit(X, y)
+    model = make(max_iter=5).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model.fit(X, y)
+    model.set_params(max_iter=200).fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), whole.predict(X))
+    assert model.n_iter_ == whole.n_iter_
+
+
+def test_several_targets_share_noise_and_hyperplanes():
+    X, y = data()
+    Y = np.c_[y, -2 * y + 1]
+    model = make().fit(X, Y)
+    assert model.linear_coef_.shape == (2, 3)
+    pred, std = model.predict(X, return_std=True)
+    assert pred.shape == std.shape == (150, 2)
+    found = model.transform(X) @ model.coef_.T + X @ model.linear_coef_.T
+    np.testing.assert_allclose(found + model.intercept_, pred, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda X, y: (X, np.full(len(y), 3.0)),
+        lambda X, y: (X[:1], y[:1]),
+        lambda X, y: (X[:2], y[:2]),
+        lambda X, y: (np.repeat(X, 60, axis=1)[:20], y[:20]),
+        lambda X, y: (np.c_[X, X], y),
+        lambda X, y: (X * [1, 0, 1], y),
+        lambda X, y: (0 * X, y),
+        lambda X, y: (X * 1e-200, y * 1e-200),
+        lambda X, y: (X * 1e150, y * 1e150),
+        lambda X, y: (np.round(X), np.round(y)),
+    ],
+    ids=[
+        "constant",
+        "row",
+        "rows",
+        "wide",
+        "twice",
+        "zero",
+        "same",
+        "tiny",
+        "huge",
+        "ties",
+    ],
+)
+def test_hard_data_give_numbers(change):
+    X, y = change(*data(40))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = make(4).fit(X, y)
+    lower, upper = model.predict_interval(X)
+    assert np.isfinite(model.predict(X)).all()
+    assert np.isfinite(lower).all()
+    assert np.isfinite(upper).all()
+    assert np.isfinite(model.noise_std_)
+    assert np.isfinite(
+        np.concatenate([np.ravel(a) for a in model.alpha_.values()])
+    ).all()
+
+
+def test_pickle_holds_no_jax(fitted):
+    content = pickle.dumps(fitted)
+    assert b"jax" not in content
+    X, _ = data()
+    np.testing.assert_array_equal(pickle.loads(content).predict(X), fitted.predict(X))
+
+
+def test_spectra_are_those_of_the_dense_matrices(fitted):
+    X, _ = data()
+    net, scaling = fitted._network
+    y = np.c_[np.ones(len(X)), scaling.x(X)]
+    planes = net.hyperplanes[fitted._active_slots]
+    active = (y @ planes.T > 0).astype(float)
+    design = (active[:, :, None] * y[:, None, :]).reshape(len(X), -1)
+    values = np.linalg.eigvalsh(design.T @ design / len(X))[::-1]
+    np.testing.assert_allclose(fitted.gram_spectrum_, values, rtol=1e-8, atol=1e-12)
+    design = np.c_[y[:, :1], np.maximum(y @ planes.T, 0)]
+    values = np.linalg.eigvalsh(design.T @ design / len(X))[::-1]
+    np.testing.assert_allclose(fitted.mass_spectrum_, values, rtol=1e-8, atol=1e-12)
+
+
+def test_blocks_of_rows_change_no_standard_error(fitted, monkeypatch):
+    X, _ = data()
+    expected = fitted.predict(X, return_std=True)[1]
+    monkeypatch.setattr(evidence_fitted, "_BATCH_ROWS", 7)
+    np.testing.assert_allclose(
+        fitted.predict(X, return_std=True)[1], expected, rtol=1e-9
+    )
