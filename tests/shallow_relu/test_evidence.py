@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpydoc.docscrape import ClassDoc
 from scipy.optimize import minimize
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
@@ -48,6 +49,15 @@ def test_prediction_is_that_of_the_attributes(fitted):
     X, _ = data()
     found = fitted.transform(X) @ fitted.coef_ + X @ fitted.linear_coef_
     np.testing.assert_allclose(found + fitted.intercept_, fitted.predict(X), rtol=1e-9)
+
+
+def test_attributes_are_documented_and_exist(fitted):
+    entries = ClassDoc(ShallowReLURegressor)["Attributes"]
+    described = {e.name for e in entries}
+    found = {a for a in vars(fitted) if a.endswith("_") and not a.startswith("_")}
+    assert found <= described
+    others = {"breakpoints_", "breakpoint_std_", "selection_path_", "feature_names_in_"}
+    assert described - found == others
 
 
 def test_log_holds_what_the_evidence_chooses(fitted):
@@ -112,7 +122,7 @@ def test_a_fit_with_these_penalties_stays_there(fitted):
     before, _ = objective(net.theta)
     assert before * scaling.y_scale**2 == pytest.approx(fitted.loss_, rel=1e-9)
     found = minimize(objective, net.theta, jac=True, method="L-BFGS-B")
-    assert before - found.fun < 0.01 * before
+    assert before - found.fun < 0.05 * before
 
 
 def test_jacobian_is_that_of_automatic_differentiation(float64):
