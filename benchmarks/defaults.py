@@ -23,13 +23,15 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks import _data, _tables
 from benchmarks.__main__ import HERE
-from benchmarks._report import progress
+from benchmarks._report import progress, summary
 from sklearn_gn import ShallowReLURegressor
 
 OURS = "shallow_relu"
 LEVEL = 0.003  # difference of R2 that is none
 FOLDS, REPEATS = 3, 3
 MANY_ROWS = 5000  # from which the folds are drawn once
+SIZES = ((5, 2), (10, 3), (10, 5))  # neurons and features of random networks
+ROWS, ROUNDING = 4000, 1e-24  # of these; mean square of rounding over the variance
 PENALTIES = np.logspace(-3, 4, 20)
 
 NOTES = (
@@ -86,10 +88,8 @@ def table_answer(name, X, y, quick):
     for method, model in regressors(0).items():
         fold_figures(model, X, y, *folds[0])  # compiles and loads what is needed
         runs = [fold_figures(model, X, y, *fold) for fold in folds]
-        mean = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
-        mean["seconds"] = median(run["seconds"] for run in runs)
-        methods[method] = {"settings": {}, "runs": runs, "summary": mean}
-        progress(name, method, mean)
+        methods[method] = {"settings": {}, "runs": runs, "summary": summary(runs)}
+        progress(name, method, mean_of(methods[method], "r2"))
     return {
         "description": f"{X.shape[0]} rows, {X.shape[1]} features",
         "rows": X.shape[0],
@@ -98,26 +98,67 @@ def table_answer(name, X, y, quick):
     }
 
 
+def mean_of(answer, figure):
+    return float(np.mean([run[figure] for run in answer["runs"]]))
+
+
+# --- data without noise --------------------------------------------------------------
+
+
+def random_network(n_neurons, n_features, seed, n_rows=ROWS):
+    """Rows on the cube, and the values there of a random network."""
+    rng = np.random.RandomState(seed)
+    X = rng.uniform(-1, 1, (n_rows, n_features))
+    normal = rng.standard_normal((n_neurons, n_features))
+    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
+    point = rng.uniform(-0.8, 0.8, (n_neurons, n_features))
+    hidden = np.maximum(X @ normal.T - np.sum(normal * point, axis=1), 0)
+    return X, hidden @ rng.standard_normal(n_neurons)
+
+
+def recovery(quick):
+    """How often a network without noise is recovered to rounding, by defaults."""
+    answers = {}
+    for n_neurons, n_features in SIZES[: 1 if quick else None]:
+        runs = []
+        for seed in range(2 if quick else 10):
+            X, y = random_network(n_neurons, n_features, seed)
+            model = ShallowReLURegressor(random_state=seed)
+            start = time.perf_counter()
+            model.fit(X, y)
+            seconds = time.perf_counter() - start
+            error = float(np.mean((model.predict(X) - y) ** 2) / np.var(y))
+            runs.append({"seed": seed, "relative_error": error, "seconds": seconds})
+        answers[f"{n_neurons} neurons, {n_features} features"] = {
+            "runs": runs,
+            "recovered": sum(run["relative_error"] < ROUNDING for run in runs),
+            "seconds": median(run["seconds"] for run in runs),
+            "most_seconds": max(run["seconds"] for run in runs),
+        }
+        progress(n_neurons, n_features, answers)
+    return answers
+
+
 def standing(problems):
     """How the defaults of ours stand to those of the peers, over all tables."""
     level, below_ridge, ratios = [], [], []
     for name, problem in problems.items():
-        r2 = {m: a["summary"]["r2"] for m, a in problem["methods"].items()}
-        seconds = {m: a["summary"]["seconds"] for m, a in problem["methods"].items()}
+        r2 = {m: mean_of(a, "r2") for m, a in problem["methods"].items()}
+        seconds = {m: mean_of(a, "seconds") for m, a in problem["methods"].items()}
         best = max(value for method, value in r2.items() if method != OURS)
         if r2[OURS] >= best - LEVEL:
             level.append(name)
         below_ridge.append(r2["ridge"] - r2[OURS])
         ratios.append(seconds[OURS] / seconds["mlp"])
-    ours = [p["methods"][OURS]["summary"] for p in problems.values()]
+    ours = [problem["methods"][OURS] for problem in problems.values()]
     return {
         "tables": len(problems),
         "level_or_ahead": level,
         "below_ridge": max(below_ridge),
         "seconds_over_mlp": {"median": median(ratios), "max": max(ratios)},
-        "seconds": median(summary["seconds"] for summary in ours),
-        "coverage": median(summary["coverage"] for summary in ours),
-        "converged": float(np.mean([summary["converged"] for summary in ours])),
+        "seconds": median(mean_of(answer, "seconds") for answer in ours),
+        "coverage": median(mean_of(answer, "coverage") for answer in ours),
+        "converged": float(np.mean([mean_of(answer, "converged") for answer in ours])),
     }
 
 
@@ -131,4 +172,9 @@ def run(args):
             continue
         progress(f"--- {name}")
         problems[name] = table_answer(name, X, y, args.quick)
-    return {"problems": problems, "standing": standing(problems), "notes": NOTES}
+    return {
+        "problems": problems,
+        "standing": standing(problems),
+        "recovery": recovery(args.quick),
+        "notes": NOTES,
+    }
