@@ -44,6 +44,7 @@ def series():
 
 
 CASES = {
+    "evidence": partial(fitted, X3, alpha="auto", sample_weight=weights(X3)),
     "vpgn_1d": partial(fitted, X1),
     "vpgn_1d_damping": partial(fitted, X1, alpha=1e-6),
     "vpgn_weights": partial(fitted, X3, 2, sample_weight=weights(X3), n_init=3),
