@@ -55,7 +55,7 @@ def prior_precision(groups, alpha, xp=np):
     return xp.where(groups >= 0, alpha[xp.maximum(groups, 0)], 0)
 
 
-def primal_curvature(gram, groups, alpha, beta, xp=np):
+def primal_curvature(gram, groups, alpha, beta, floor=0.0, xp=np):
     """Curvature from the Gram matrix, for fewer parameters than rows.
 
     Parameters
@@ -68,6 +68,9 @@ def primal_curvature(gram, groups, alpha, beta, xp=np):
         Precisions of the groups.
     beta : float
         Precision of the noise; one for the cross-entropy.
+    floor : float, default=0.0
+        Shift of the Gram matrix at rounding level with which H is factored. It
+        determines no parameter.
 
     Returns
     -------
@@ -75,7 +78,7 @@ def primal_curvature(gram, groups, alpha, beta, xp=np):
         NaN where H is singular to rounding.
     """
     precision = prior_precision(groups, alpha, xp)
-    inverse, log_det = _inverse(beta * gram + xp.diag(precision), xp)
+    inverse, log_det = _inverse(beta * gram + xp.diag(precision + beta * floor), xp)
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
     share = beta * xp.sum(inverse * gram, axis=1)
     log_det = log_det - xp.sum(_log_of_penalised(precision, xp))

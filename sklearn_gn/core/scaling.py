@@ -61,7 +61,8 @@ def moments(A, weight):
     size = np.max(np.abs(A), axis=0)
     size = np.where(size > 0, size, 1.0)
     scaled = A / size
-    center = weight @ scaled
+    # A constant is its own mean, which sums may miss by rounding.
+    center = np.where(np.ptp(scaled, axis=0) > 0, weight @ scaled, scaled[0])
     deviation = np.sqrt(weight @ (scaled - center) ** 2)
     constant = deviation <= 16 * np.finfo(float).eps * np.abs(center)
     deviation = np.where(constant, 1 / size, deviation)

@@ -75,9 +75,10 @@ class ShallowReLURegressor(
     ----------
     n_neurons : int or "auto", default="auto"
         Number of neurons n, each with one breaking hyperplane (one breakpoint where
-        there is one feature). If "auto" and the evidence chooses the penalties, 20, of
-        which the penalties switch off what the data do not need; else ``criterion``
-        chooses, among up to 64 neurons with one feature and 32 with several.
+        there is one feature). If "auto" and the evidence chooses the penalties, 20
+        (fewer with more than 100 features), of which the penalties switch off what is
+        not needed; else ``criterion`` chooses, among up to 64 neurons with one feature
+        and 32 with several.
 
     alpha : float or "auto", default="auto"
         Ridge penalty ``alpha / 2 * |c|^2`` of the output layer in scaled units (one

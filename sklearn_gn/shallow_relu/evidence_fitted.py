@@ -26,9 +26,12 @@ def posterior(net, sums, n_effective):
     """Return the covariance H^-1 of the parameters, at the penalties of the network."""
     shape = Shape(len(net.hyperplanes), *net.slope.shape)
     precision = evidence.prior_precision(shape.groups(), net.alpha)
-    hessian = net.beta * evidence_gn.regular_gram(sums, n_effective)
-    hessian[np.diag_indices_from(hessian)] += precision
-    factor, _ = lapack.dpotrf(hessian, lower=True, overwrite_a=True)
+    hessian = net.beta * n_effective * sums.gram + np.diag(precision)
+    shift, failed = evidence_gn.ROUNDING * np.trace(hessian), 1
+    while failed:  # rounding has made it indefinite
+        hessian[np.diag_indices_from(hessian)] += shift
+        factor, failed = lapack.dpotrf(hessian, lower=True)
+        shift *= 4
     inverse, _ = lapack.dpotri(factor, lower=True, overwrite_c=True)
     covariance = np.tril(inverse) + np.tril(inverse, -1).T
     return EvidencePosterior(shape, net.theta, covariance, math.sqrt(1 / net.beta))
@@ -60,6 +63,10 @@ def fitted_attributes(net, rows, scaling, n_effective):
     shape = Shape(len(net.hyperplanes), *net.slope.shape)
     sums = evidence_gn.sums_over_rows(net.theta, shape, rows)
     found = posterior(net, sums, n_effective)
+    # At the last penalties; those of the log are at the ones before.
+    curvature = evidence_gn.curvature(
+        sums, shape.groups(), net.alpha, net.beta, n_effective
+    )
     shown = evidence_gn.pruned(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
     hyperplanes, factor = scaling.hyperplanes_to_user(shown.hyperplanes[slots])
@@ -67,6 +74,9 @@ def fitted_attributes(net, rows, scaling, n_effective):
     precision = evidence.prior_precision(shape.groups(), net.alpha)
     penalty = float(np.sum(precision * net.theta**2)) / scale
     loss = (sums.error + penalty) / 2
+    value = evidence.log_evidence(
+        curvature, scale * loss, n_effective * shape.q, net.beta
+    )
     slope = (shown.slope * scaling.y_scale / scaling.x_scale[:, None]).T
     # What the units of x take from the constant is in the centre of the features.
     intercept = shown.intercept * scaling.y_scale + scaling.y_center
@@ -92,8 +102,8 @@ def fitted_attributes(net, rows, scaling, n_effective):
             "weights": net.alpha[3:] / scale,
         },
         "noise_std_": found.noise_std * scaling.y_scale,
-        "n_effective_parameters_": float(np.sum(net.gamma)) + shape.q,
-        "log_evidence_": net.log_evidence
+        "n_effective_parameters_": float(np.sum(curvature.gamma)) + shape.q,
+        "log_evidence_": float(value)
         - n_effective * shape.q * math.log(scaling.y_scale),
     }
 

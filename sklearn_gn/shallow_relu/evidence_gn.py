@@ -36,7 +36,7 @@ from sklearn_gn.core import evidence
 from sklearn_gn.core.solver import Algorithm, Report
 
 _BLOCK_ROWS = 2048  # whose products stay in the processor's cache
-_ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
+ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
 _EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
 _FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
 _RISE = 0.1  # of the log evidence in an iteration that counts as progress
@@ -137,6 +137,7 @@ class EvidenceState(NamedTuple):
     highest: float = -math.inf  # log evidence so far
     waited: int = 0
     iteration: int = 0
+    restarted: bool = False  # whether the damping was lowered once more
 
 
 # --- the model -----------------------------------------------------------------------
@@ -233,17 +234,20 @@ def init(rows, net, options):
         alpha = np.ones(3 + shape.d)
         alpha[:2] = 1 / size**2
         beta = 1 / max(sums.error / shape.q, _EXACT)
-    gamma = np.zeros(len(alpha))
-    net = network_of(theta, shape, alpha, beta, gamma, -math.inf)
-    return EvidenceState(net, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
+    state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
+    gamma, value = evidence_at(state, shape, options.n_effective)
+    net = network_of(theta, shape, alpha, beta, gamma, value)
+    return state._replace(net=net, criterion=-value / options.n_effective)
 
 
 def _first_parameters(rows, net, shape, size, options):
     """The linear fit, small random coefficients, and the hyperplanes of a network."""
     y = np.concatenate([np.ones((len(rows.x), 1)), rows.x], axis=1)
     weighted = rows.weight[:, None] * y
-    ridge = _START_RIDGE * np.eye(1 + shape.d) / options.n_effective
-    linear = np.linalg.solve(y.T @ weighted + ridge, weighted.T @ rows.y)
+    gram = y.T @ weighted
+    ridge = _START_RIDGE / options.n_effective + ROUNDING * np.trace(gram)
+    gram[np.diag_indices_from(gram)] += ridge
+    linear = np.linalg.solve(gram, weighted.T @ rows.y)
     rng = np.random.RandomState(options.seed)
     coef = _START_COEF * size * rng.standard_normal((shape.n, shape.q))
     return np.concatenate([linear.ravel(), coef.ravel(), net.hyperplanes.ravel()])
@@ -257,6 +261,7 @@ def step(rows, state, options):
     if found.theta is None:
         # Where hardly any reduction was predicted, this is the minimum.
         stop = "tol" if found.predicted < _FLAT else "line_search"
+        stop = "rounding" if 1 / state.beta <= 100 * _EXACT else stop
         return state, _report(state, shape, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
     sums = sums_over_rows(found.theta, shape, rows)
@@ -290,7 +295,9 @@ def accepted_step(rows, shape, state, options):
     scale = state.beta * options.n_effective
     down = scale * sums.slope - precision * state.theta
     matrix = scale * sums.gram + np.diag(precision)
-    solve = _solver(matrix, _ROUNDING * scale * np.trace(sums.gram), options.rank)
+    floor = ROUNDING * scale * np.trace(sums.gram)
+    subspace = _leading_directions(sums.gram, options.rank)
+    solve = _solver(matrix, floor, subspace)
     before = _energy(sums.error, state.theta, precision, scale)
     fixed = options.damping is not None
     shift, share = (scale * options.damping if fixed else state.shift), 1.0
@@ -314,7 +321,15 @@ def accepted_step(rows, shape, state, options):
     return Step(None, math.inf if first_predicted is None else first_predicted)
 
 
-def _solver(matrix, floor, rank):
+def _leading_directions(gram, rank):
+    """Return the ``rank`` leading eigenvectors of the matrix; None for all."""
+    if rank is None or rank >= len(gram):
+        return None
+    _, vectors = np.linalg.eigh(gram)
+    return vectors[:, -rank:]
+
+
+def _solver(matrix, floor, subspace):
     """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None.
 
     Parameters
@@ -322,16 +337,18 @@ def _solver(matrix, floor, rank):
     matrix : ndarray of shape (P, P)
     floor : float
         Least shift, at rounding level.
-    rank : int or None
-        Most eigenvectors, those of the largest eigenvalues, along which a solution
-        goes; None for all.
+    subspace : ndarray of shape (P, k) or None
+        Orthonormal columns, along which alone a solution goes.
     """
-    if rank is not None and rank < len(matrix):
-        values, vectors = np.linalg.eigh(matrix)
-        values, vectors = values[-rank:], vectors[:, -rank:]
-        return lambda shift, right: (
-            vectors @ (vectors.T @ right / (values + shift + floor))
-        )
+    if subspace is not None:
+        small = subspace.T @ matrix @ subspace
+        inner = _solver(small, floor, None)
+
+        def projected(shift, right):
+            found = inner(shift, subspace.T @ right)
+            return None if found is None else subspace @ found
+
+        return projected
 
     def solve(shift, right):
         damped = matrix.copy()
@@ -345,34 +362,46 @@ def _solver(matrix, floor, rank):
     return solve
 
 
-def updated(shape, state, options):
-    """Return state and report with the penalties that the evidence chooses here."""
-    sums, n_effective = state.sums, options.n_effective
-    n_numbers = n_effective * shape.q
-    groups = shape.groups()
+def evidence_at(state, shape, n_effective):
+    """Return gamma and the log evidence at the parameters and penalties of a state."""
+    sums, groups = state.sums, shape.groups()
     found = curvature(sums, groups, state.alpha, state.beta, n_effective)
     precision = evidence.prior_precision(groups, state.alpha)
     energy = _energy(sums.error, state.theta, precision, state.beta * n_effective)
+    n_numbers = n_effective * shape.q
     value = float(evidence.log_evidence(found, energy, n_numbers, state.beta))
+    return found.gamma, value
+
+
+def updated(shape, state, options):
+    """Return state and report with the penalties that the evidence chooses here."""
+    n_effective, groups = options.n_effective, shape.groups()
+    gamma, value = evidence_at(state, shape, n_effective)
     if not math.isfinite(value):
         return state, _report(state, shape, n_effective, "non_finite")
     state = state._replace(
         criterion=-value / n_effective, iteration=state.iteration + 1
     )
+    found = evidence.Curvature(gamma, shape.q, None)
+    square_error = n_effective * state.sums.error
+    n_numbers = n_effective * shape.q
+    beta = float(evidence.updated_beta(found, square_error, n_numbers, _EXACT))
     stop = None
     if state.iteration >= _FIRST_UPDATE:
         squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
-        square_error = n_effective * sums.error
         rose = value > state.highest + max(_RISE, options.tol * n_effective)
         state = state._replace(
             alpha=evidence.updated_alpha(found, squares),
-            beta=float(evidence.updated_beta(found, square_error, n_numbers, _EXACT)),
+            beta=beta,
             waited=0 if rose else state.waited + 1,
             highest=max(value, state.highest),
         )
+        if state.waited >= _PATIENCE and state.shift > 1 and not state.restarted:
+            # The damping may be what holds the fit: once more with little of it.
+            state = state._replace(shift=1.0, waited=0, restarted=True)
         stop = "tol" if state.waited >= _PATIENCE else None
-        stop = "rounding" if 1 / state.beta <= _EXACT else stop
-    net = network_of(state.theta, shape, state.alpha, state.beta, found.gamma, value)
+        stop = "rounding" if 1 / beta <= _EXACT else stop
+    net = network_of(state.theta, shape, state.alpha, beta, gamma, value)
     state = state._replace(net=net)
     report = _report(state, shape, n_effective, stop)
     return state._replace(loss=report.loss), report
@@ -380,15 +409,9 @@ def updated(shape, state, options):
 
 def curvature(sums, groups, alpha, beta, n_effective):
     """Return the curvature that the evidence takes."""
-    gram = regular_gram(sums, n_effective)
-    return evidence.primal_curvature(gram, groups, alpha, beta)
-
-
-def regular_gram(sums, n_effective):
-    """J^T W J for weights that count rows, with a shift at rounding level."""
     gram = n_effective * sums.gram
-    gram[np.diag_indices_from(gram)] += _ROUNDING * np.trace(gram)
-    return gram
+    floor = ROUNDING * np.trace(gram)
+    return evidence.primal_curvature(gram, groups, alpha, beta, floor)
 
 
 def _report(state, shape, n_effective, stop):

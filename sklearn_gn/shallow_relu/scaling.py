@@ -27,7 +27,8 @@ class Scaling(NamedTuple):
     def of(cls, X, y, weight):
         """Return the units of weighted data, X of shape (m, d), y of shape (m, q)."""
         center, scale = _range(X) if X.shape[1] == 1 else moments(X, weight)
-        y_center = weight @ y
+        # A constant is its own mean, which sums may miss by rounding.
+        y_center = np.where(np.ptp(y, axis=0) > 0, weight @ y, y[0])
         y_scale = np.max(np.abs(y - y_center))
         return cls(
             x_center=center,

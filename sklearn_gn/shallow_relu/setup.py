@@ -25,6 +25,8 @@ from sklearn_gn.shallow_relu.starts import (
 )
 
 _N_NEURONS = 20  # of a network whose size the evidence chooses, at first
+_MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
+_HIDDEN_WEIGHTS = 2000  # of it at most: fewer neurons where there are many features
 
 
 class Problem(NamedTuple):
@@ -68,6 +70,7 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
     else:
         kept, weight = canonical_rows(X, y, weight)
         X, y = X[kept], y[kept]
+        n_observations = max(n_effective, len(kept))  # equal rows are one
     if estimator.early_stopping and validation is None:
         share = estimator.validation_fraction
         X, y, weight, validation = _split(X, y, weight, share, rng)
@@ -131,29 +134,32 @@ def _given_hyperplanes(estimator, n, scaling):
 
 def _by_evidence(estimator, problem, rng):
     rows, scaling = problem.rows, problem.scaling
+    # Drawn first, so that the first of several starts is that of one.
+    seed = int(rng.randint(np.iinfo(np.int32).max))
     n = None if estimator.n_neurons == "auto" else estimator.n_neurons
     given = _given_hyperplanes(estimator, n, scaling)
     if n is None:
         # A former network may have lost neurons, which come back.
-        n = _N_NEURONS if given is None else max(_N_NEURONS, len(given))
+        n = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // (1 + rows.x.shape[1])))
+        n = n if given is None else max(n, len(given))
     draw = partial(random_hyperplanes, rows.x, np.cumsum(rows.weight), rng=rng)
     first = first_hyperplanes(estimator.init, given, n, rows.x, draw)
     others = [draw(n) for _ in range(1, estimator.n_init)]
     n_targets = rows.y.shape[1]
     starts = [initial_network(h, 0, n_targets, np.float64) for h in (first, *others)]
-    previous = _previous_network(estimator)
-    if isinstance(previous, RegularisedNetwork) and previous.coef.shape == (
-        n,
-        n_targets,
-    ):
-        starts[0] = previous
+    previous, shape = _previous_network(estimator), (n, n_targets)
+    if isinstance(previous, RegularisedNetwork) and previous.coef.shape == shape:
+        # Its parameters are in the units of its fit.
+        old = estimator._network[1]
+        if all(map(np.array_equal, old, scaling)):
+            starts[0] = previous
     damping = estimator.damping
     options = EvidenceOptions(
-        n_effective=float(problem.n_observations),
+        n_effective=min(float(problem.n_observations), _MOST_ROWS),
         damping=None if damping is None else float(damping),
         rank=estimator.rank,
         tol=float(estimator.tol),
-        seed=int(rng.randint(np.iinfo(np.int32).max)),
+        seed=seed,
     )
     return problem._replace(starts=starts, options=options)
 

@@ -57,9 +57,8 @@ def given_hyperplanes(init, previous, n, scaling):
                 f"warm_start=True continues from {previous.shape[1] - 1} features, X "
                 f"has {d}."
             )
-        if n is None and len(previous) == 0:
-            return None
-        return scaling.hyperplanes_to_scaled(previous)
+        if n is not None or len(previous) > 0:
+            return scaling.hyperplanes_to_scaled(previous)
     if not isinstance(init, str):
         return scaling.hyperplanes_to_scaled(check_hyperplanes(init, n, d))
     if n is None and init != "auto":

@@ -48,7 +48,7 @@ def test_jax_gives_the_same(float64):
     jacobian, groups, alpha, beta = problem()
     expected = evidence.primal_curvature(jacobian.T @ jacobian, groups, alpha, beta)
     gram, alpha = jnp.asarray(jacobian.T @ jacobian), jnp.asarray(alpha)
-    primal = evidence.primal_curvature(gram, jnp.asarray(groups), alpha, beta, jnp)
+    primal = evidence.primal_curvature(gram, jnp.asarray(groups), alpha, beta, xp=jnp)
     dual = evidence.dual_curvature(
         jnp.asarray(jacobian), jnp.asarray(groups), alpha, beta, 2, jnp
     )
