@@ -78,7 +78,9 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0, xp=np):
         NaN where H is singular to rounding.
     """
     precision = prior_precision(groups, alpha, xp)
-    inverse, log_det = _inverse(beta * gram + xp.diag(precision + beta * floor), xp)
+    inverse, log_det = inverse_and_log_det(
+        beta * gram + xp.diag(precision + beta * floor), xp
+    )
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
     share = beta * xp.sum(inverse * gram, axis=1)
     log_det = log_det - xp.sum(_log_of_penalised(precision, xp))
@@ -180,8 +182,8 @@ def _log_of_penalised(precision, xp):
     return xp.log(xp.where(precision > 0, precision, 1))
 
 
-def _inverse(matrix, xp):
-    """Inverse of a positive definite matrix and log det of it; NaN if it is not."""
+def inverse_and_log_det(matrix, xp=np):
+    """Return the inverse of a positive definite matrix and its log det; else NaN."""
     if xp is not np:
         root = _inverse_root(matrix, xp)
         return root.T @ root, -2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))

@@ -4,13 +4,13 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import lapack
 
 from sklearn_gn.core import evidence
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 
 _BATCH_ROWS = 2048
+_RAISES = 10  # of the shift that makes a matrix positive definite
 
 
 class EvidencePosterior(NamedTuple):
@@ -27,13 +27,13 @@ def posterior(net, sums, n_effective):
     shape = Shape(len(net.hyperplanes), *net.slope.shape)
     precision = evidence.prior_precision(shape.groups(), net.alpha)
     hessian = net.beta * n_effective * sums.gram + np.diag(precision)
-    shift, failed = evidence_gn.ROUNDING * np.trace(hessian), 1
-    while failed:  # rounding has made it indefinite
+    shift = evidence_gn.ROUNDING * np.trace(hessian)
+    for _ in range(_RAISES):  # rounding may have made it indefinite
         hessian[np.diag_indices_from(hessian)] += shift
-        factor, failed = lapack.dpotrf(hessian, lower=True)
+        covariance, log_det = evidence.inverse_and_log_det(hessian)
+        if np.isfinite(log_det):
+            break
         shift *= 4
-    inverse, _ = lapack.dpotri(factor, lower=True, overwrite_c=True)
-    covariance = np.tril(inverse) + np.tril(inverse, -1).T
     return EvidencePosterior(shape, net.theta, covariance, math.sqrt(1 / net.beta))
 
 
