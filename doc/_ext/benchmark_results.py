@@ -46,6 +46,7 @@ PAGES = {  # title and result files of every page
 NOT_SHOWN = {"frozen", "first_fit"}  # no measurements of the present package
 _MANY = 5  # problems of equal methods that share one table
 _LABELS = {"error": "Relative error", "test": "Test error or accuracy"}  # of curves
+_WITH_RANGES = 4  # methods in a table of medians and ranges; with more, of medians
 _SHORTEST = 1e-3  # time that a plot shows, as a share of the longest
 
 
@@ -133,8 +134,8 @@ def _circumstances(result):
     device = "" if machine["device"] == "cpu" else f", {machine['device']}"
     seeds = len(result["seeds"])
     return (
-        f"*{result['date']}; {machine['cpu']}, {_count(machine['cores'], 'core')}{device}; "
-        f"{_count(seeds, 'seed')}; {packages}.*"
+        f"*{result['date']}; {machine['cpu']}, {_count(machine['cores'], 'core')}"
+        f"{device}; {_count(seeds, 'seed')}; {packages}.*"
     )
 
 
@@ -149,10 +150,12 @@ def _problem(experiment, name, problem, folder):
     figures = list(
         dict.fromkeys(f for m in problem["methods"].values() for f in m["summary"])
     )
-    rows = [["Method", *map(_words, figures)]]
-    for method, answer in problem["methods"].items():
-        cells = [_cell(answer["summary"].get(figure)) for figure in figures]
-        rows.append([f"``{method}``", *cells])
+    summaries = {m: answer["summary"] for m, answer in problem["methods"].items()}
+    cell = _cell if len(summaries) <= _WITH_RANGES else _median_cell
+    rows = [["", *(f"``{method}``" for method in summaries)]]
+    for figure in figures:
+        cells = [cell(summary.get(figure)) for summary in summaries.values()]
+        rows.append([_words(figure), *cells])
     parts = [f".. rubric:: {_escaped(problem['description'])}", _table(rows)]
     parts += _below(problem)
     if problem.get("curves"):
@@ -311,5 +314,9 @@ def draw_curves(path, curves, column):
 
 def setup(app):
     """Write the pages before Sphinx looks for its sources."""
-    app.connect("config-inited", lambda app, _: write_pages(Path(app.srcdir, "results")))
+
+    def write(app, _):
+        write_pages(Path(app.srcdir, "results"))
+
+    app.connect("config-inited", write)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
