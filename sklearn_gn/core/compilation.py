@@ -38,6 +38,7 @@ class jit_by_size:
         self._cheap = None
 
     def __call__(self, *args, **kwargs):
+        """Call the version that suits the sizes of the arguments."""
         leaves = jax.tree.leaves((args, kwargs))
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         if traced or max(map(np.size, leaves)) > _SMALL or not cheap_options():
