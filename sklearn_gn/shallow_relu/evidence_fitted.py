@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.core import evidence
+from sklearn_gn.core.evidence_gn import ROUNDING, curvature
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 
@@ -27,7 +28,7 @@ def posterior(net, sums, n_effective):
     shape = Shape(len(net.hyperplanes), *net.slope.shape)
     precision = evidence.prior_precision(shape.groups(), net.alpha)
     hessian = net.beta * n_effective * sums.gram + np.diag(precision)
-    shift = evidence_gn.ROUNDING * np.trace(hessian)
+    shift = ROUNDING * np.trace(hessian)
     for _ in range(_RAISES):  # rounding may have made it indefinite
         hessian[np.diag_indices_from(hessian)] += shift
         covariance, log_det = evidence.inverse_and_log_det(hessian)
@@ -64,9 +65,7 @@ def fitted_attributes(net, rows, scaling, n_effective):
     sums = evidence_gn.sums_over_rows(net.theta, shape, rows)
     found = posterior(net, sums, n_effective)
     # At the last penalties; those of the log are at the ones before.
-    curvature = evidence_gn.curvature(
-        sums, shape.groups(), net.alpha, net.beta, n_effective
-    )
+    found_curvature = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
     shown = evidence_gn.pruned(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
     hyperplanes, factor = scaling.hyperplanes_to_user(shown.hyperplanes[slots])
@@ -75,7 +74,7 @@ def fitted_attributes(net, rows, scaling, n_effective):
     penalty = float(np.sum(precision * net.theta**2)) / scale
     loss = (sums.error + penalty) / 2
     value = evidence.log_evidence(
-        curvature, scale * loss, n_effective * shape.q, net.beta
+        found_curvature, scale * loss, n_effective * shape.q, net.beta
     )
     slope = (shown.slope * scaling.y_scale / scaling.x_scale[:, None]).T
     # What the units of x take from the constant is in the centre of the features.
@@ -102,7 +101,7 @@ def fitted_attributes(net, rows, scaling, n_effective):
             "weights": net.alpha[3:] / scale,
         },
         "noise_std_": found.noise_std * scaling.y_scale,
-        "n_effective_parameters_": float(np.sum(curvature.gamma)) + shape.q,
+        "n_effective_parameters_": float(np.sum(found_curvature.gamma)) + shape.q,
         "log_evidence_": float(value)
         - n_effective * shape.q * math.log(scaling.y_scale),
     }

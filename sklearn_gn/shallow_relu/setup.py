@@ -8,10 +8,11 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, validation_split
+from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, EVIDENCE_GN, SEGMENTED
 from sklearn_gn.shallow_relu.dense import DenseSizes
-from sklearn_gn.shallow_relu.evidence_gn import EvidenceOptions, RegularisedNetwork
+from sklearn_gn.shallow_relu.evidence_gn import RegularisedNetwork
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
 from sklearn_gn.shallow_relu.scaling import Scaling, total_weight, unit_sum
 from sklearn_gn.shallow_relu.segmented import SegmentedSizes

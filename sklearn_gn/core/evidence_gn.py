@@ -1,0 +1,324 @@
+"""Gauss-Newton steps whose penalties and noise level the evidence chooses.
+
+One iteration:
+
+1. a Levenberg-Marquardt step on the energy E of :mod:`sklearn_gn.core.evidence` at the
+   present penalties and noise: the damping is raised until E falls, then follows the
+   gain ratio by Nielsen's rule;
+2. the Gauss-Newton matrix and the gradient at the new parameters, which the model sums
+   over the rows;
+3. the number of well-determined parameters of each group, and from it new penalties
+   and a new noise level.
+
+A fit ends when the log evidence has stopped rising, or when the noise is that of
+rounding errors. What differs between networks stands in an :class:`EvidenceModel`; a
+method wraps :func:`init_at` and :func:`step` into its algorithm. The matrices are those
+of tables, some hundred parameters wide: all is NumPy, and nothing is compiled.
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from sklearn_gn.core import evidence
+from sklearn_gn.core.solver import Report
+
+ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
+EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
+_FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
+_RISE = 0.1  # of the log evidence in an iteration that counts as progress
+_PATIENCE = 3  # iterations without it after which a fit ends
+_MAX_TRIALS = 20  # dampings that one iteration tries
+_FLAT = 1e-3  # predicted reduction of the energy that is none
+
+
+class Sums(NamedTuple):
+    """What an iteration needs of all rows, whose weights sum to one."""
+
+    gram: np.ndarray  # (P, P)  J^T W Lambda J; Lambda is one for the squared loss
+    slope: np.ndarray  # (P,)  minus the gradient of the mean loss
+    error: float  # twice the mean loss: the weighted sum of squares, if squared
+
+
+class EvidenceModel(Protocol):
+    """A network and its loss, as the iteration sees them.
+
+    Attributes
+    ----------
+    loss : {"squared", "cross_entropy"}
+    n_targets : int
+        Numbers that each row gives, for the squared loss.
+    """
+
+    loss: str
+    n_targets: int
+
+    def groups(self):
+        """Group of every parameter, an array of int; -1 where it is free."""
+
+    def sums(self, theta, rows):
+        """Return the :class:`Sums` at some parameters."""
+
+    def error(self, theta, rows):
+        """Return the ``error`` of the sums alone."""
+
+    def network(self, theta, alpha, beta, gamma, log_evidence):
+        """Return the network that a fit returns, with all of these as its fields."""
+
+
+class EvidenceOptions(NamedTuple):
+    """Settings of a run."""
+
+    n_effective: float  # number of rows, counted by their weights
+    damping: float | None  # fixed shift of the Gauss-Newton matrix
+    rank: int | None  # most eigenvectors along which a step goes
+    tol: float  # rise of the log evidence, per row, that counts as progress
+    seed: int
+
+
+class EvidenceState(NamedTuple):
+    """State of a run.
+
+    Losses at different penalties do not compare: the ``criterion`` chooses the best.
+    """
+
+    net: Any  # of the model
+    loss: float
+    theta: np.ndarray  # (P,)
+    alpha: np.ndarray  # (G,) precisions of the groups
+    beta: float  # precision of the noise; one for the cross-entropy
+    sums: Sums  # at theta
+    shift: float  # Levenberg-Marquardt damping, of the energy
+    criterion: float = math.inf  # minus the log evidence, per row
+    highest: float = -math.inf  # log evidence so far
+    waited: int = 0
+    iteration: int = 0
+    restarted: bool = False  # whether the damping was lowered once more
+
+
+# --- the iteration -------------------------------------------------------------------
+
+
+def init_at(model, rows, theta, alpha, beta, options):
+    """Return the state at some parameters, penalties and noise.
+
+    Parameters
+    ----------
+    model : EvidenceModel
+    rows : Rows
+    theta, alpha : ndarrays
+    beta : float or None
+        If None, that of the residuals, and one for the cross-entropy.
+    options : EvidenceOptions
+    """
+    sums = model.sums(theta, rows)
+    if model.loss != "squared":
+        beta = 1.0
+    elif beta is None:
+        beta = 1 / max(sums.error / model.n_targets, EXACT)
+    state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
+    gamma, value = evidence_at(state, model, options.n_effective)
+    net = model.network(theta, alpha, beta, gamma, value)
+    return state._replace(net=net, criterion=-value / options.n_effective)
+
+
+def step(model, rows, state, options):
+    """One accepted step at fixed penalties, then new penalties."""
+    # 1. a step with the Gauss-Newton matrix at the present penalties
+    found = accepted_step(model, rows, state, options)
+    if found.theta is None:
+        # Where hardly any reduction was predicted, this is the minimum.
+        stop = "tol" if found.predicted < _FLAT else "line_search"
+        stop = "rounding" if 1 / state.beta <= 100 * EXACT else stop
+        return state, _report(state, model, options.n_effective, stop)
+    # 2. the Gauss-Newton matrix at the new point
+    sums = model.sums(found.theta, rows)
+    after = state._replace(theta=found.theta, sums=sums, shift=found.next_shift)
+    # 3. the penalties that the evidence chooses there
+    after, report = updated(model, after, options)
+    return after, report._replace(
+        step_size=found.length,
+        damping=found.shift / (state.beta * options.n_effective),
+        gain_ratio=found.gain_ratio,
+        inner_iterations=found.n_trials,
+    )
+
+
+class Step(NamedTuple):
+    """A step that lowers the energy; without ``theta`` there is none."""
+
+    theta: np.ndarray | None
+    predicted: float  # reduction of the energy by the model
+    shift: float = math.nan  # damping of the step
+    next_shift: float = math.nan
+    length: float = 0.0
+    gain_ratio: float = math.nan
+    n_trials: int = 0
+
+
+def accepted_step(model, rows, state, options):
+    """Return the first :class:`Step` that lowers the energy."""
+    sums = state.sums
+    precision = evidence.prior_precision(model.groups(), state.alpha)
+    scale = state.beta * options.n_effective
+    down = scale * sums.slope - precision * state.theta
+    matrix = scale * sums.gram + np.diag(precision)
+    floor = ROUNDING * scale * np.trace(sums.gram)
+    subspace = _leading_directions(sums.gram, options.rank)
+    solve = _solver(matrix, floor, subspace)
+    before = _energy(sums.error, state.theta, precision, scale)
+    fixed = options.damping is not None
+    shift, share = (scale * options.damping if fixed else state.shift), 1.0
+    first_predicted = None
+    for n_trials in range(1, _MAX_TRIALS + 1):
+        move = solve(shift, down)
+        if move is not None:
+            move = share * move
+            predicted = float(move @ down - move @ (matrix @ move) / 2)
+            if first_predicted is None:
+                first_predicted = predicted
+            theta = state.theta + move
+            error = model.error(theta, rows)
+            actual = before - _energy(error, theta, precision, scale)
+            if actual > 0:
+                gain = actual / predicted
+                after = shift * max(1 / 3, 1 - (2 * gain - 1) ** 3)  # Nielsen's rule
+                length = float(np.linalg.norm(move))
+                return Step(theta, predicted, shift, after, length, gain, n_trials)
+        shift, share = (shift, share / 2) if fixed else (4 * shift, 1.0)
+    return Step(None, math.inf if first_predicted is None else first_predicted)
+
+
+def _leading_directions(gram, rank):
+    """Return the ``rank`` leading eigenvectors of the matrix; None for all."""
+    if rank is None or rank >= len(gram):
+        return None
+    _, vectors = np.linalg.eigh(gram)
+    return vectors[:, -rank:]
+
+
+def _solver(matrix, floor, subspace):
+    """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (P, P)
+    floor : float
+        Least shift, at rounding level.
+    subspace : ndarray of shape (P, k) or None
+        Orthonormal columns, along which alone a solution goes.
+    """
+    if subspace is not None:
+        small = subspace.T @ matrix @ subspace
+        inner = _solver(small, floor, None)
+
+        def projected(shift, right):
+            found = inner(shift, subspace.T @ right)
+            return None if found is None else subspace @ found
+
+        return projected
+
+    def solve(shift, right):
+        damped = matrix.copy()
+        damped[np.diag_indices_from(damped)] += shift + floor
+        try:
+            factor = cho_factor(damped, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            return None
+        return cho_solve(factor, right, check_finite=False)
+
+    return solve
+
+
+def evidence_at(state, model, n_effective):
+    """Return gamma and the log evidence at the parameters and penalties of a state."""
+    sums, groups = state.sums, model.groups()
+    found = curvature(sums, groups, state.alpha, state.beta, n_effective)
+    precision = evidence.prior_precision(groups, state.alpha)
+    energy = _energy(sums.error, state.theta, precision, state.beta * n_effective)
+    value = log_evidence(model, found, energy, state.beta, n_effective)
+    return found.gamma, value
+
+
+def log_evidence(model, found, energy, beta, n_effective):
+    """Return the log evidence of a curvature, by the loss of the model."""
+    if model.loss != "squared":
+        return float(evidence.log_evidence_of_classes(found, energy))
+    n_numbers = n_effective * model.n_targets
+    return float(evidence.log_evidence(found, energy, n_numbers, beta))
+
+
+def updated(model, state, options):
+    """Return state and report with the penalties that the evidence chooses here."""
+    n_effective, groups = options.n_effective, model.groups()
+    gamma, value = evidence_at(state, model, n_effective)
+    if not math.isfinite(value):
+        return state, _report(state, model, n_effective, "non_finite")
+    state = state._replace(
+        criterion=-value / n_effective, iteration=state.iteration + 1
+    )
+    found = evidence.Curvature(gamma, _n_free(groups), None)
+    beta = _updated_beta(model, found, state, n_effective)
+    stop = None
+    if state.iteration >= _FIRST_UPDATE:
+        squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
+        rose = value > state.highest + max(_RISE, options.tol * n_effective)
+        state = state._replace(
+            alpha=evidence.updated_alpha(found, squares),
+            beta=beta,
+            waited=0 if rose else state.waited + 1,
+            highest=max(value, state.highest),
+        )
+        if state.waited >= _PATIENCE and state.shift > 1 and not state.restarted:
+            # The damping may be what holds the fit: once more with little of it.
+            state = state._replace(shift=1.0, waited=0, restarted=True)
+        stop = "tol" if state.waited >= _PATIENCE else None
+        stop = "rounding" if 1 / beta <= EXACT else stop
+    net = model.network(state.theta, state.alpha, beta, gamma, value)
+    state = state._replace(net=net)
+    report = _report(state, model, n_effective, stop)
+    return state._replace(loss=report.loss), report
+
+
+def _updated_beta(model, found, state, n_effective):
+    if model.loss != "squared":
+        return 1.0
+    square_error = n_effective * state.sums.error
+    n_numbers = n_effective * model.n_targets
+    return float(evidence.updated_beta(found, square_error, n_numbers, EXACT))
+
+
+def _n_free(groups):
+    return int(np.count_nonzero(groups < 0))
+
+
+def curvature(sums, groups, alpha, beta, n_effective):
+    """Return the curvature that the evidence takes."""
+    gram = n_effective * sums.gram
+    floor = ROUNDING * np.trace(gram)
+    return evidence.primal_curvature(gram, groups, alpha, beta, floor)
+
+
+def _report(state, model, n_effective, stop):
+    net, groups = state.net, model.groups()
+    precision = evidence.prior_precision(groups, state.alpha)
+    scale = state.beta * n_effective
+    down = state.sums.slope - precision * state.theta / scale
+    extra = {
+        "log_evidence": net.log_evidence,
+        "n_effective_parameters": float(np.sum(net.gamma)) + _n_free(groups),
+    }
+    if model.loss == "squared":
+        extra["noise_std"] = math.sqrt(1 / state.beta)
+    return Report(
+        loss=_energy(state.sums.error, state.theta, precision, scale) / scale,
+        grad_norm=float(np.linalg.norm(down)),
+        stop=stop,
+        extra=extra,
+    )
+
+
+def _energy(error, theta, precision, scale):
+    return scale * error / 2 + float(np.sum(precision * theta**2)) / 2
