@@ -142,9 +142,7 @@ def update_in_region(
     quadratic = quadratic_model(
         model, net, *jacobian, previous_step, momentum=momentum, jacobi=jacobi
     )
-    best, region = search(
-        model, net, jacobian[0], quadratic, region, geodesic=geodesic
-    )
+    best, region = search(model, net, jacobian[0], quadratic, region, geodesic=geodesic)
     accepted = best.loss < quadratic.start.loss
     if not accepted:
         best = best._replace(step=quadratic.start.step)
