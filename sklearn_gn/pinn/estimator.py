@@ -242,6 +242,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     """
 
     _short_forms = PINN_SOLVERS
+    _cure_of_overfitting = (
+        "n_interior",
+        "Take more points (n_interior, n_boundary), or a smaller network.",
+    )
     _parameter_constraints = {
         **GaussNewtonEstimator._parameter_constraints,
         "problem": "no_validation",  # by problem_sequence
