@@ -266,9 +266,14 @@ class FitRun:
             self.request_stop("max_iter")
 
     def _scope(self):
-        return backend.scope(self.estimator.dtype, self.estimator.device)
+        device = self.estimator.device
+        if not self.solver.compiled and device is None:  # one that is given must exist
+            return backend.one_blas_thread
+        return backend.scope(self.estimator.dtype, device)
 
     def _numpy(self, tree):
+        if not self.solver.compiled:
+            return tree
         with self._scope():
             return backend.to_numpy(tree)
 
