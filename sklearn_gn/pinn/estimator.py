@@ -13,13 +13,6 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn_gn.core import backend
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.pde import Problem
-from sklearn_gn.pinn import setup, solution
-from sklearn_gn.pinn.algorithms import ALGORITHMS
-from sklearn_gn.pinn.damped_step import gramian_eigenvalues
-from sklearn_gn.pinn.data import checked_data, problem_sequence
-from sklearn_gn.pinn.fit import PINNSettings, total_loss
-from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import Fitted, SolutionMixin, n_weights
 from sklearn_gn.solvers import PINN_SOLVERS
 
@@ -249,9 +242,13 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     """
 
     _short_forms = PINN_SOLVERS
+    _cure_of_overfitting = (
+        "n_interior",
+        "Take more points (n_interior, n_boundary), or a smaller network.",
+    )
     _parameter_constraints = {
         **GaussNewtonEstimator._parameter_constraints,
-        "problem": [Problem, "array-like", None],
+        "problem": "no_validation",  # by problem_sequence
         "hidden_layer_sizes": [
             "array-like",
             Interval(Integral, 1, None, closed="left"),
@@ -364,6 +361,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             the data hold NaN or infinity or do not fit together, or if there is neither
             a problem nor data.
         """
+        from sklearn_gn.pinn.algorithms import ALGORITHMS
+        from sklearn_gn.pinn.data import checked_data, problem_sequence
+        from sklearn_gn.pinn.fit import total_loss
+
         solver = self._solver_object()
         rng = check_random_state(self.random_state)
         stages, problem = problem_sequence(self.problem)
@@ -415,6 +416,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     def _models(self, stages, data, rng):
         """The untrained network, and what is compiled, for each problem."""
+        from sklearn_gn.pinn import setup
+
         sizes, activations = self.hidden_layer_sizes, ()
         untrained, features = setup.untrained_network(
             data.frame, self.network, sizes, rng, self.dtype, self.device
@@ -433,6 +436,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         return untrained, models
 
     def _settings(self, solver, models, stages, has_equation, seed):
+        from sklearn_gn.pinn import setup
+        from sklearn_gn.pinn.fit import PINNSettings
+
         sampler = setup.NoPoints()
         if has_equation:
             sampler = setup.Sampler(
@@ -470,6 +476,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     # -- after the fit ----------------------------------------------------------------
 
     def _set_fitted(self, run, fitted, n_observations):
+        from sklearn_gn.pinn import solution
+        from sklearn_gn.pinn.damped_step import gramian_eigenvalues
+        from sklearn_gn.pinn.fit import total_loss
+        from sklearn_gn.pinn.posterior import Posterior
+
         self._fitted, self.problem_ = fitted, fitted.problem
         model, net, state = fitted.model, fitted.net, run.final_state
         layers, inner = [matrix.astype(np.float64) for matrix in net.layers], []

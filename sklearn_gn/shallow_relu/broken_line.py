@@ -31,7 +31,7 @@ from sklearn_gn.shallow_relu.interval_sums import (
     interval_ends,
     moments,
 )
-from sklearn_gn.shallow_relu.network import ShallowReLU
+from sklearn_gn.shallow_relu.parameters import ShallowReLU
 
 _OUTSIDE = -3.0  # where the networks have the breakpoint that is at LEFT here
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of either step that are tried

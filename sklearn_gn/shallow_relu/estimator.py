@@ -19,7 +19,7 @@ from sklearn_gn.core.data import check_sample_weight
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.shallow_relu import evidence_fitted
-from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, EVIDENCE_GN, SEGMENTED
+from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN
 from sklearn_gn.shallow_relu.fitted import (
     fitted_attributes,
     hidden_features,
@@ -540,7 +540,7 @@ class ShallowReLURegressor(
 
     def _check_data(self, X, y, sample_weight):
         """Data of the right kinds, and weights."""
-        self._solver_object().algorithm(ALGORITHMS)
+        self._solver_object()
         X, y = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
         )
@@ -556,10 +556,9 @@ class ShallowReLURegressor(
                 net, problem.rows, problem.scaling, problem.n_observations
             )
         else:
-            segmented = problem.solver is SEGMENTED
             attributes = fitted_attributes(
                 net,
-                data.rows if segmented else problem.rows,
+                data.rows if problem.segmented else problem.rows,
                 problem.scaling,
                 problem.options,
                 n_effective=problem.n_effective,

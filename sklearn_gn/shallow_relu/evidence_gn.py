@@ -275,4 +275,4 @@ def pruned(net, rows):
     )
 
 
-EVIDENCE_GN = Algorithm("vpgn", init, step)
+EVIDENCE_GN = Algorithm("vpgn", init, step, compiled=False)

@@ -10,12 +10,9 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, validation_split
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, EVIDENCE_GN, SEGMENTED
-from sklearn_gn.shallow_relu.dense import DenseSizes
-from sklearn_gn.shallow_relu.evidence_gn import RegularisedNetwork
+from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN, RegularisedNetwork
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
 from sklearn_gn.shallow_relu.scaling import Scaling, total_weight, unit_sum
-from sklearn_gn.shallow_relu.segmented import SegmentedSizes
 from sklearn_gn.shallow_relu.size_selection import select_size
 from sklearn_gn.shallow_relu.starts import (
     first_hyperplanes,
@@ -24,6 +21,7 @@ from sklearn_gn.shallow_relu.starts import (
     random_hyperplanes,
     stack_networks,
 )
+from sklearn_gn.solvers import JointGN
 
 _N_NEURONS = 20  # of a network whose size the evidence chooses, at first
 _MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
@@ -34,6 +32,7 @@ class Problem(NamedTuple):
     """What a solver is given, and what leads back to the user's units."""
 
     solver: object
+    segmented: bool  # whether it is the engine of one feature, which sorts the rows
     rows: Rows
     options: FitOptions | EvidenceOptions
     starts: list
@@ -58,13 +57,13 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
     validation : tuple or None
         Validation data as given.
     """
-    solver = _algorithm(estimator, solver_object, X.shape[1])
+    solver, segmented = _algorithm(estimator, solver_object, X.shape[1])
     n_effective = total_weight(weight)
     # Weights of a quadrature rule are no counts: each row counts as one at least.
     n_observations = max(n_effective, np.count_nonzero(weight))
     rng = check_random_state(estimator.random_state)
     y = y.reshape(len(y), -1).astype(np.float64)
-    if solver is SEGMENTED and not estimator.early_stopping:
+    if segmented and not estimator.early_stopping:
         kept = slice(None) if weight.min() > 0 else weight > 0
         # It sorts and merges the rows itself.
         X, y, weight = X[kept], y[kept], unit_sum(weight[kept])
@@ -81,6 +80,7 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
     rows = Rows(scaling.x(X), scaling.y(y), weight)
     problem = Problem(
         solver=solver,
+        segmented=segmented,
         rows=rows,
         options=None,
         starts=[],
@@ -97,15 +97,21 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
 
 
 def _algorithm(estimator, solver_object, n_features):
-    """The algorithm; with one feature the joint step has an engine of its own."""
+    """The algorithm, and whether it is the joint step's own engine of one feature."""
+    by_evidence = n_features > 1 and estimator.alpha == "auto"
+    if by_evidence and type(solver_object) is JointGN:
+        return EVIDENCE_GN, False  # the only one that does without JAX
+    from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, SEGMENTED
+
     solver = solver_object.algorithm(ALGORITHMS)
     if solver is not ALGORITHMS["vpgn"]:
-        return solver
+        return solver, False
     if n_features > 1:
-        return EVIDENCE_GN if estimator.alpha == "auto" else solver
+        return EVIDENCE_GN if by_evidence else solver, False
     plain = estimator.alpha in (0, "auto")
     plain = plain and estimator.damping is None and estimator.rank is None
-    return SEGMENTED if plain and estimator.dtype == "float64" else solver
+    plain = plain and estimator.dtype == "float64"
+    return (SEGMENTED, True) if plain else (solver, False)
 
 
 def _split(X, y, weight, share, rng):
@@ -172,7 +178,7 @@ def _by_search(estimator, solver_object, problem, rng):
     solver, scaling, rows = problem.solver, problem.scaling, problem.rows
     z, cumulated = rows.x, np.cumsum(rows.weight)
     dtype, n_targets = estimator.dtype, rows.y.shape[1]
-    if solver is not SEGMENTED:  # which pads them itself
+    if not problem.segmented:  # it pads them itself
         size = backend.row_bucket(len(z))
         rows = Rows(*(np.asarray(backend.pad_rows(a, size), dtype) for a in rows))
     path, n = None, estimator.n_neurons
@@ -205,7 +211,10 @@ def _by_search(estimator, solver_object, problem, rng):
 
 def _select_size(estimator, solver_object, problem, first, rng):
     """Hyperplanes of the best size by ``criterion``, and the path to it."""
-    kind = SegmentedSizes if problem.solver is SEGMENTED else DenseSizes
+    if problem.segmented:
+        from sklearn_gn.shallow_relu.segmented import SegmentedSizes as kind
+    else:
+        from sklearn_gn.shallow_relu.dense import DenseSizes as kind
     rows = problem.rows
     mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
     n_numbers = problem.n_observations * rows.y.shape[1]

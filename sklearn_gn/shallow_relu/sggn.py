@@ -27,7 +27,6 @@ from sklearn_gn.core.linear_algebra.solve import (
     least_squares_of_rows,
 )
 from sklearn_gn.shallow_relu.network import (
-    ShallowReLU,
     heaviside,
     hidden_features,
     output_weights,
@@ -36,6 +35,7 @@ from sklearn_gn.shallow_relu.network import (
     rescale,
     unit_normals,
 )
+from sklearn_gn.shallow_relu.parameters import ShallowReLU
 
 
 class Iterate(NamedTuple):
