@@ -3,6 +3,7 @@
 __version__ = "0.1.0.dev0"
 
 from sklearn_gn.pinn.estimator import PINNSolver
+from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
 from sklearn_gn.shallow_relu.series import fit_series
 from sklearn_gn.softmax_head.estimator import FGNSoftmaxHead
@@ -12,6 +13,7 @@ from sklearn_gn.varpro.regressor import VarProNetRegressor
 __all__ = [
     "FGNSoftmaxHead",
     "PINNSolver",
+    "SegmentedRegressor",
     "ShallowReLURegressor",
     "VarProNetClassifier",
     "VarProNetRegressor",
