@@ -2,6 +2,10 @@
 
 __version__ = "0.1.0.dev0"
 
+from sklearn_gn.core.compilation_cache import (
+    enable_compilation_cache,
+    enable_if_asked,
+)
 from sklearn_gn.pinn.estimator import PINNSolver
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
 from sklearn_gn.shallow_relu.series import fit_series
@@ -16,5 +20,8 @@ __all__ = [
     "VarProNetClassifier",
     "VarProNetRegressor",
     "__version__",
+    "enable_compilation_cache",
     "fit_series",
 ]
+
+enable_if_asked()
