@@ -2,6 +2,10 @@
 
 __version__ = "0.1.0.dev0"
 
+from sklearn_gn.core.compilation_cache import (
+    enable_compilation_cache,
+    enable_if_asked,
+)
 from sklearn_gn.pinn.estimator import PINNSolver
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
@@ -18,5 +22,8 @@ __all__ = [
     "VarProNetClassifier",
     "VarProNetRegressor",
     "__version__",
+    "enable_compilation_cache",
     "fit_series",
 ]
+
+enable_if_asked()

@@ -83,7 +83,7 @@ def prepare(observations, settings):
     return jax.device_put(FixedPoints(observations.training, fresh, reference))
 
 
-def initial_state(points, net, settings, memory):
+def initial_state(points, net, settings, memory=None):
     """Return the state at the start, on the first points."""
     net = jax.device_put(net)
     batches = _draw(points, settings, 0, 0, net)
