@@ -464,9 +464,9 @@ def is_interrupt(error):
 def _level_of_the_user():
     """The stacklevel, seen from the caller, of the call from outside the package."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[
-        0
-    ] in ("sklearn_gn", "sklearn"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(
+        "."
+    )[0] in ("sklearn_gn", "sklearn"):
         frame, level = frame.f_back, level + 1
     return level
 
