@@ -6,7 +6,6 @@ import jax
 import numpy as np
 
 from sklearn_gn.core.solver import Report
-from sklearn_gn.shallow_relu.interval_sums import LEFT, RIGHT
 from sklearn_gn.shallow_relu.search import (
     N_KEPT,
     ROUND_TOL,
@@ -17,6 +16,7 @@ from sklearn_gn.shallow_relu.search import (
     round_plan,
 )
 from sklearn_gn.shallow_relu.segmented import ENGINE, descend_all, relocate_all
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 
 
 def fit_many(prepared, nets, options):
