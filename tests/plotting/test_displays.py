@@ -24,6 +24,7 @@ from sklearn_gn.plotting import (
     DispersionDisplay,
     FeatureDisplay,
     GramSpectrumDisplay,
+    RelevanceDisplay,
     SolutionDisplay,
     SurrogateDisplay,
 )
@@ -45,6 +46,8 @@ def draw(request):
             network = VarProNetClassifier(hidden_layer_sizes=(4, 2), random_state=0)
             arguments = network, *get("rings")
             kwargs |= {"iterations": (0, 1)}
+        elif display is RelevanceDisplay:
+            arguments = get("model_1d"), get("data_1d")[0]
         elif display is SolutionDisplay:
             arguments = (get("plane"),)
             kwargs |= {"n_points": 6}
@@ -90,6 +93,7 @@ def test_takes_matplotlib_arguments(display, draw):
         DispersionDisplay: lambda d: d.points_,
         FeatureDisplay: lambda d: d.points_[0],
         GramSpectrumDisplay: lambda d: d.lines_[0],
+        RelevanceDisplay: lambda d: d.bars_[0][0],
         SolutionDisplay: lambda d: d.images_[0],
         SurrogateDisplay: lambda d: d.predicted_[0],
     }[display](drawn)
