@@ -7,6 +7,7 @@ from sklearn_gn.core.compilation_cache import (
     enable_if_asked,
 )
 from sklearn_gn.pinn.estimator import PINNSolver
+from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
 from sklearn_gn.shallow_relu.series import fit_series
 from sklearn_gn.softmax_head.estimator import FGNSoftmaxHead
@@ -16,6 +17,7 @@ from sklearn_gn.varpro.regressor import VarProNetRegressor
 __all__ = [
     "FGNSoftmaxHead",
     "PINNSolver",
+    "SegmentedRegressor",
     "ShallowReLURegressor",
     "VarProNetClassifier",
     "VarProNetRegressor",

@@ -25,14 +25,16 @@ from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.shallow_relu.interval_sums import (
-    LEFT,
-    RIGHT,
     IntervalMoments,
     exact_moments,
     interval_ends,
     moments,
 )
 from sklearn_gn.shallow_relu.parameters import ShallowReLU
+from sklearn_gn.shallow_relu.sorted_rows import (
+    LEFT,
+    RIGHT,
+)
 
 _OUTSIDE = -3.0  # where the networks have the breakpoint that is at LEFT here
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of either step that are tried

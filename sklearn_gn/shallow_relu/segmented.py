@@ -31,17 +31,12 @@ from sklearn_gn.shallow_relu.broken_line import (
     value_at,
 )
 from sklearn_gn.shallow_relu.interval_sums import (
-    LEFT,
-    RIGHT,
     THIN_ROWS,
     UNRESOLVED,
-    RunningSums,
-    SortedRows,
     interval_ends,
     locate,
     moments,
     moments_from_sums,
-    sort_rows,
     thin_sums,
 )
 from sklearn_gn.shallow_relu.search import (
@@ -54,6 +49,13 @@ from sklearn_gn.shallow_relu.search import (
     Phase,
     RoundPlan,
     best_start,
+)
+from sklearn_gn.shallow_relu.sorted_rows import (
+    LEFT,
+    RIGHT,
+    RunningSums,
+    SortedRows,
+    sort_rows,
 )
 
 START_STEPS = np.int32(50)  # most Gauss-Newton steps of the starts

@@ -7,7 +7,6 @@ import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.solver import Report
-from sklearn_gn.shallow_relu.interval_sums import LEFT, RIGHT
 from sklearn_gn.shallow_relu.search import (
     N_KEPT,
     ROUND_TOL,
@@ -25,6 +24,7 @@ from sklearn_gn.shallow_relu.segmented import (
     relocate,
     shrink_all,
 )
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 
 
 def fit_many(prepared, nets, options):
