@@ -5,6 +5,7 @@ from sklearn_gn.plotting.convergence import ConvergenceDisplay
 from sklearn_gn.plotting.dispersion import DispersionDisplay
 from sklearn_gn.plotting.features import FeatureDisplay
 from sklearn_gn.plotting.gram_spectrum import GramSpectrumDisplay
+from sklearn_gn.plotting.relevance import RelevanceDisplay
 from sklearn_gn.plotting.solution import SolutionDisplay
 from sklearn_gn.plotting.surrogate import SurrogateDisplay
 
@@ -14,6 +15,7 @@ __all__ = [
     "DispersionDisplay",
     "FeatureDisplay",
     "GramSpectrumDisplay",
+    "RelevanceDisplay",
     "SolutionDisplay",
     "SurrogateDisplay",
 ]
