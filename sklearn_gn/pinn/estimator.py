@@ -477,7 +477,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     def _set_fitted(self, run, fitted, n_observations):
         from sklearn_gn.pinn import solution
-        from sklearn_gn.pinn.damped_step import gramian_eigenvalues
+        from sklearn_gn.pinn.dngd import gramian_eigenvalues
         from sklearn_gn.pinn.fit import total_loss
         from sklearn_gn.pinn.posterior import Posterior
 
@@ -506,8 +506,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
                 run.solver.name == "dngd"
                 and min(n_residuals, n_weights(net)) <= _SPECTRAL
             ):
-                values = gramian_eigenvalues(model, net, state.batches)
-                self.gram_spectrum_ = backend.to_numpy(values)
+                self.gram_spectrum_ = gramian_eigenvalues(model, net, state.batches)
             if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS:
                 batches, fresh = backend.to_numpy((state.batches, run.data.fresh))
                 self._posterior = Posterior(

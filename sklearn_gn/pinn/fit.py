@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.solver import Report
 from sklearn_gn.pinn import solution
 from sklearn_gn.pinn.residuals import residuals
@@ -92,7 +93,7 @@ def initial_state(points, net, settings, memory=None):
     return PINNState(net, loss, batches, balance, memory)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, largest=2**13, static_argnames="model")
 def total_loss(model, net, batches):
     """Half the sum of squares of all residuals."""
     return 0.5 * jnp.sum(residuals(model, net, batches) ** 2)
