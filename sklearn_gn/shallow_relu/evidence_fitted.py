@@ -25,7 +25,7 @@ class EvidencePosterior(NamedTuple):
 
 def posterior(net, sums, n_effective):
     """Return the covariance H^-1 of the parameters, at the penalties of the network."""
-    shape = Shape(len(net.hyperplanes), *net.slope.shape)
+    shape = net.shape
     precision = evidence.prior_precision(shape.groups(), net.alpha)
     hessian = net.beta * n_effective * sums.gram + np.diag(precision)
     shift = ROUNDING * np.trace(hessian)
@@ -61,7 +61,7 @@ def fitted_attributes(net, rows, scaling, n_effective):
     n_effective : float
         Number of rows, counted by their weights.
     """
-    shape = Shape(len(net.hyperplanes), *net.slope.shape)
+    shape = net.shape
     sums = evidence_gn.sums_over_rows(net.theta, shape, rows)
     found = posterior(net, sums, n_effective)
     # At the last penalties; those of the log are at the ones before.
