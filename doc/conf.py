@@ -1,6 +1,11 @@
 """Configuration of the documentation; `make doc` builds it, without a network."""
 
+import sys
+from pathlib import Path
+
 from sklearn_gn import __version__
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "sklearn_gn"
 author = "The sklearn_gn developers"
@@ -8,14 +13,17 @@ project_copyright = author
 version = release = __version__
 
 extensions = [
+    "benchmark_results",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
+    "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "sphinx-mathjax-offline",  # brings MathJax: formulas need no network
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_ext"]
 default_role = "literal"
 smartquotes = False  # parameter values are copied from the pages
 
@@ -34,10 +42,14 @@ sphinx_gallery_conf = {
 }
 
 html_theme = "pydata_sphinx_theme"
+html_static_path = ["_static"]
 html_title = f"sklearn_gn {__version__}"
 html_show_sourcelink = False
 # Pages without a section of their own need no navigation beside them.
-html_sidebars = {"getting_started": [], "changelog": []}
+html_sidebars = {
+    page: []
+    for page in ("index", "getting_started", "choose", "coming_from", "glossary")
+} | {"changelog": []}
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "footer_start": ["copyright"],

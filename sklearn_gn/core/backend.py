@@ -2,13 +2,13 @@
 
 Nothing here changes a global flag of JAX. Precision and device hold only inside
 :func:`scope`, which the estimators open around calls of compiled functions, in the
-thread that makes the call.
+thread that makes the call. JAX is loaded by the first of them: fits that need no
+compiled function run without it.
 """
 
 import threading
 from contextlib import contextmanager, nullcontext
 
-import jax
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
@@ -33,15 +33,21 @@ def scope(dtype, device=None):
     ValueError
         If JAX finds no such device.
     """
+    import jax
+
     place = (
         nullcontext() if device is None else jax.default_device(_first_device(device))
     )
-    with jax.enable_x64(np.dtype(dtype) == np.float64), place, _one_blas_thread:
+    with jax.enable_x64(np.dtype(dtype) == np.float64), place, one_blas_thread:
         yield
 
 
 def available(platform):
     """Return the platform if this machine has it, else None: JAX's default."""
+    if platform is None:
+        return None
+    import jax
+
     try:
         jax.devices(platform)
     except RuntimeError:
@@ -54,6 +60,8 @@ def to_numpy(tree):
 
     The copies are writable and own their data, so that they pickle without JAX.
     """
+    import jax
+
     return jax.tree.map(
         lambda leaf: np.array(leaf) if isinstance(leaf, jax.Array) else leaf, tree
     )
@@ -61,16 +69,22 @@ def to_numpy(tree):
 
 def map_leaves(function, tree):
     """Apply a function to the arrays of a tree."""
+    import jax
+
     return jax.tree.map(function, tree)
 
 
 def leaves(tree):
     """Return the arrays of a tree as a list."""
+    import jax
+
     return jax.tree.leaves(tree)
 
 
 def structure(tree):
     """Return the structure of a tree, without its arrays."""
+    import jax
+
     return jax.tree.structure(tree)
 
 
@@ -105,6 +119,8 @@ def pad_rows(array, n_rows):
 
 
 def _first_device(platform):
+    import jax
+
     try:
         return jax.devices(platform)[0]
     except RuntimeError as error:
@@ -144,4 +160,4 @@ class _OneBlasThread:
                 self._limit.__exit__(*error)
 
 
-_one_blas_thread = _OneBlasThread()
+one_blas_thread = _OneBlasThread()

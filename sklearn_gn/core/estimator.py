@@ -7,12 +7,13 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.core import backend
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair
+from sklearn_gn.core.diagnosis import diagnose
 from sklearn_gn.core.fit_loop import is_interrupt
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import resolve
@@ -61,6 +62,24 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
     }
 
     _short_forms = {}
+    _cure_of_overfitting = "alpha", "Raise alpha, or set early_stopping=True."
+
+    def diagnose(self):
+        """Say what limited the fit, and which parameter to change.
+
+        Returns
+        -------
+        diagnosis : Diagnosis
+            Prints as text; ``diagnosis.findings`` is a list of ``(cause, text,
+            parameter)``, the most serious first.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        """
+        check_is_fitted(self, "convergence_log_")
+        return diagnose(self)
 
     def _solver_object(self):
         """The solver object that ``solver`` stands for."""
@@ -86,6 +105,10 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         if self.early_stopping:
             callbacks.append(EarlyStopping(n_iter_no_change=self.n_iter_no_change))
         return callbacks
+
+    def _advice(self, reason):
+        """What a warning says about the reason of the stop."""
+        return reason.advice
 
     def _cast(self, value):
         return np.asarray(value, dtype=self.dtype)

@@ -77,6 +77,9 @@ class EvidenceOptions(NamedTuple):
     rank: int | None  # most eigenvectors along which a step goes
     tol: float  # rise of the log evidence, per row, that counts as progress
     seed: int
+    # Penalties of the groups, of the energy over beta and n_effective, that stay; None:
+    # the evidence chooses. Then tol is a share by which the loss falls.
+    alpha: np.ndarray | None = None
 
 
 class EvidenceState(NamedTuple):
@@ -119,9 +122,14 @@ def init_at(model, rows, theta, alpha, beta, options):
         beta = 1.0
     elif beta is None:
         beta = 1 / max(sums.error / model.n_targets, EXACT)
+    if options.alpha is not None:
+        alpha = options.alpha * beta * options.n_effective
     state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
     gamma, value = evidence_at(state, model, options.n_effective)
     net = model.network(theta, alpha, beta, gamma, value)
+    if options.alpha is not None:
+        loss = _objective(state, model, options.n_effective)
+        return state._replace(net=net, loss=loss, criterion=loss)
     return state._replace(net=net, criterion=-value / options.n_effective)
 
 
@@ -132,6 +140,8 @@ def step(model, rows, state, options):
     if found.theta is None:
         # Where hardly any reduction was predicted, this is the minimum.
         stop = "tol" if found.predicted < _FLAT else "line_search"
+        if options.alpha is not None and options.damping is None:
+            stop = "tol"  # the loss falls in no direction, however short the step
         stop = "rounding" if 1 / state.beta <= 100 * EXACT else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
@@ -263,7 +273,13 @@ def updated(model, state, options):
     found = evidence.Curvature(gamma, _n_free(groups), None)
     beta = _updated_beta(model, found, state, n_effective)
     stop = None
-    if state.iteration >= _FIRST_UPDATE:
+    if options.alpha is not None:
+        alpha = options.alpha * beta * n_effective
+        state = state._replace(alpha=alpha, beta=beta)
+        loss = _objective(state, model, n_effective)
+        stop = "tol" if state.loss - loss <= options.tol * loss else None
+        state = state._replace(criterion=loss)
+    elif state.iteration >= _FIRST_UPDATE:
         squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
         rose = value > state.highest + max(_RISE, options.tol * n_effective)
         state = state._replace(
@@ -276,7 +292,7 @@ def updated(model, state, options):
             # The damping may be what holds the fit: once more with little of it.
             state = state._replace(shift=1.0, waited=0, restarted=True)
         stop = "tol" if state.waited >= _PATIENCE else None
-        stop = "rounding" if 1 / beta <= EXACT else stop
+    stop = "rounding" if 1 / beta <= EXACT else stop
     net = model.network(state.theta, state.alpha, beta, gamma, value)
     state = state._replace(net=net)
     report = _report(state, model, n_effective, stop)
@@ -328,11 +344,18 @@ def _report(state, model, n_effective, stop):
     if model.loss == "squared":
         extra["noise_std"] = math.sqrt(1 / state.beta)
     return Report(
-        loss=_energy(state.sums.error, state.theta, precision, scale) / scale,
+        loss=_objective(state, model, n_effective),
         grad_norm=float(np.linalg.norm(down)),
         stop=stop,
         extra=extra,
     )
+
+
+def _objective(state, model, n_effective):
+    """Energy over beta and the number of rows: half the mean error, and penalties."""
+    precision = evidence.prior_precision(model.groups(), state.alpha)
+    scale = state.beta * n_effective
+    return _energy(state.sums.error, state.theta, precision, scale) / scale
 
 
 def _energy(error, theta, precision, scale):

@@ -266,9 +266,14 @@ class FitRun:
             self.request_stop("max_iter")
 
     def _scope(self):
-        return backend.scope(self.estimator.dtype, self.estimator.device)
+        device = self.estimator.device
+        if not self.solver.compiled and device is None:  # one that is given must exist
+            return backend.one_blas_thread
+        return backend.scope(self.estimator.dtype, device)
 
     def _numpy(self, tree):
+        if not self.solver.compiled:
+            return tree
         with self._scope():
             return backend.to_numpy(tree)
 
@@ -410,7 +415,8 @@ class FitRun:
         warnings.warn(
             f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
             f"({reason.value}) after {len(self.log)} iterations and "
-            f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. {reason.advice}",
+            f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. "
+            f"{self.estimator._advice(reason)}",
             ConvergenceWarning,
             stacklevel=_level_of_the_user(),
         )
@@ -459,9 +465,9 @@ def is_interrupt(error):
 def _level_of_the_user():
     """The stacklevel, seen from the caller, of the call from outside the package."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[
-        0
-    ] in ("sklearn_gn", "sklearn"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(
+        "."
+    )[0] in ("sklearn_gn", "sklearn"):
         frame, level = frame.f_back, level + 1
     return level
 

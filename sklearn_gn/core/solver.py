@@ -64,6 +64,8 @@ class Algorithm:
         For solvers that do not evaluate every iterate on all rows:
         ``evaluate_last(rows, state, options)`` returns the last network and its loss,
         or None where the last report has them.
+    compiled : bool, default=True
+        Whether its functions are compiled by JAX. If not, a fit does not load JAX.
     """
 
     name: str
@@ -73,3 +75,4 @@ class Algorithm:
     side_by_side: bool = False
     prepare: Callable = lambda rows, options: rows
     evaluate_last: Callable = lambda rows, state, options: None
+    compiled: bool = True

@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import cho_solve, solve_triangular
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
 from sklearn_gn.core.linear_algebra.nystrom import nystrom, preconditioner
 from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
-from sklearn_gn.core.linear_algebra.trust_region import SpectralModel
 from sklearn_gn.pinn.residuals import (
     class_losses,
     jacobian,
@@ -38,7 +38,7 @@ from sklearn_gn.pinn.residuals import (
 
 _TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achieved
 _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
-_DENSE = 10_000  # unknowns up to which the Gramian is formed
+DENSE = 10_000  # unknowns up to which the Gramian is formed
 _RANK = 1000  # of the preconditioner, unless given
 _CG_TOL, _CG_ITERATIONS = 1e-10, 500
 
@@ -62,7 +62,7 @@ class Linearisation(NamedTuple):
         return self.r + operators.forward(self.parts, self.offset)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, largest=2**13, static_argnames="model")
 def weighted_jacobian(model, net, batches, balance):
     """Weighted batches, residuals, and the factors of their Jacobian.
 
@@ -112,38 +112,6 @@ def small_gramian(linear, net):
     return operators.normal_matrix(linear.parts, linear.row_scale)
 
 
-@partial(jax.jit, static_argnames="model")
-def gramian_eigenvalues(model, net, batches):
-    """Eigenvalues of the smaller Gramian, descending."""
-    r, parts = jacobian(model, net, batches)
-    matrix = small_gramian(Linearisation(r, parts, None, None), net)
-    return jnp.maximum(jnp.linalg.eigvalsh(matrix)[::-1], 0)
-
-
-def eigendecomposition(linear, net):
-    """Eigenvalues, ascending, and eigenvectors of the smaller Gramian, and a floor.
-
-    Directions at rounding level would dominate without damping: neither eigenvalues nor
-    shifts are below the floor.
-    """
-    vectors, values = lax.linalg.eigh(
-        small_gramian(linear, net), symmetrize_input=False
-    )
-    floor = jnp.finfo(values.dtype).eps * values[-1]
-    return jnp.maximum(values, floor), vectors, floor
-
-
-def spectral_model(linear, net, values, vectors):
-    """The quadratic model of the loss in the eigenvectors of ``J^T J``."""
-    target = _scaled(linear, linear.target)
-    if is_dual(linear.r, net):
-        slopes = jnp.sqrt(values) * (vectors.T @ target)
-    else:
-        flat, _ = ravel_pytree(_pull_back(linear, net, target))
-        slopes = vectors.T @ flat
-    return SpectralModel(values, slopes, vectors)
-
-
 # --- its inverse ---------------------------------------------------------------------
 #
 # Each of the following returns solve(shift, right): the correction v that minimises
@@ -157,23 +125,11 @@ def solver_for(linear, net, rank):
     given, conjugate gradients take its place.
     """
     eps = jnp.finfo(linear.r.dtype).eps
-    if rank is not None or n_unknowns(linear, net) > _DENSE:
+    if rank is not None or n_unknowns(linear, net) > DENSE:
         solve, values = by_conjugate_gradients(linear, net, rank or _RANK)
         return solve, values, eps * values[-1]
     matrix = small_gramian(linear, net)
     return by_cholesky(linear, net, matrix), None, eps * jnp.max(matrix.diagonal())
-
-
-def by_eigenvectors(linear, net, values, vectors):
-    """Solve for any number of shifts with one eigendecomposition."""
-
-    def solve(shift, right):
-        def inverse(b):
-            return vectors @ ((vectors.T @ b) / (values + shift))
-
-        return _refined(linear, net, inverse, shift, right), 1
-
-    return solve
 
 
 def by_cholesky(linear, net, matrix):
@@ -182,13 +138,32 @@ def by_cholesky(linear, net, matrix):
 
     def solve(shift, right):
         factor = lax.linalg.cholesky(matrix + shift * eye, symmetrize_input=False)
-
-        def inverse(b):
-            return cho_solve((factor, True), b)
-
-        return _refined(linear, net, inverse, shift, right), 1
+        return by_factor(linear, net, factor)(shift, right)
 
     return solve
+
+
+def by_factor(linear, net, factor):
+    """Solve with the Cholesky factor of the shift."""
+
+    def solve(shift, right):
+        _, correction = _refined(linear, net, factor, shift, right)
+        return correction, 1
+
+    return solve
+
+
+def shifted_solution(linear, net, factor, shift):
+    """The correction v of a shift, and ``v^T (J^T J + shift I)^-1 v``.
+
+    The latter is half of minus the derivative of ``|v|^2`` by the shift.
+    """
+    unknowns, v = _refined(linear, net, factor, shift, linear.target)
+    half = solve_triangular(factor, unknowns, lower=True)
+    slope = jnp.sum(half**2)
+    if is_dual(linear.r, net):
+        slope = jnp.sum(unknowns**2) - shift * slope
+    return v, slope
 
 
 def by_conjugate_gradients(linear, net, rank):
@@ -216,21 +191,28 @@ def by_conjugate_gradients(linear, net, rank):
     return solve, approximation.values
 
 
-def _refined(linear, net, inverse, shift, right):
-    """The correction from the inverse of the shifted Gramian, and a step of refinement.
+def _refined(linear, net, factor, shift, right):
+    """The correction from a factor of the shifted Gramian, and a step of refinement.
 
     The refinement is through J itself: the Gramian knows its small eigenvalues only to
-    rounding of the largest.
+    rounding of the largest. The solution of the linear system is returned too: in the
+    dual form it is not the correction.
     """
+
+    def inverse(b):
+        return cho_solve((factor, True), b)
+
     b = _scaled(linear, right)
     if is_dual(linear.r, net):
         y = inverse(b)
         rest = b + _push(linear, _pull_back(linear, net, y)) - shift * y
-        return _pull_back(linear, net, y + inverse(rest))
+        y = y + inverse(rest)
+        return y, _pull_back(linear, net, y)
     gradient, unravel = ravel_pytree(_pull_back(linear, net, b))
     flat = inverse(gradient)
     back, _ = ravel_pytree(_pull_back(linear, net, _push(linear, unravel(flat))))
-    return unravel(flat + inverse(gradient + back - shift * flat))
+    flat = flat + inverse(gradient + back - shift * flat)
+    return flat, unravel(flat)
 
 
 def _scaled(linear, y):
@@ -287,13 +269,18 @@ class Candidate(NamedTuple):
 
 
 def damped_step(local, solve, shift):
-    """The step and, where wanted and short, half its geodesic acceleration.
+    """The step of a shift and, where wanted and short, its acceleration."""
+    correction, inner = solve(shift, local.linear.target)
+    return accelerated_step(local, solve, shift, correction, inner)
+
+
+def accelerated_step(local, solve, shift, correction, inner):
+    """A step and, where wanted and short, half its geodesic acceleration.
 
     The acceleration answers to the second derivative of the residuals along the step v,
     ``a = -J^T (K + lambda I)^-1 d^2/dt^2 r(theta + t v)`` in the dual form.
     """
     linear = local.linear
-    correction, inner = solve(shift, linear.target)
     step = correction if linear.offset is None else add(correction, 1, linear.offset)
     image = operators.forward(linear.parts, step)
     predicted = -jnp.sum(image * (linear.r + image / 2))
@@ -307,6 +294,15 @@ def damped_step(local, solve, shift):
         )
         inner = inner + more
     return DampedStep(step, predicted, length, jnp.int32(inner))
+
+
+def gradient_figures(r, parts, net):
+    """Norm of the gradient, and the relative decrease along it, to first order in r."""
+    gradient = operators.transposed(parts, r, net)
+    gradient_norm = norm(gradient)
+    curvature = jnp.sum(operators.forward(parts, gradient) ** 2)
+    decrease = gradient_norm**4 / jnp.where(curvature > 0, curvature * jnp.sum(r**2), 1)
+    return gradient_norm, decrease
 
 
 def candidate(local, damped, shift):

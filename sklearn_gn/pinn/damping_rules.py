@@ -1,9 +1,9 @@
-"""Damping rules of D-NGD: how far to go along the damped steps.
+"""Damping rules of D-NGD that adapt a shift: how far to go along the damped steps.
 
 A rule is a function ``rule(local, state, rank)`` of the problem of a step, its own
-state (a radius or a shift) and the rank of the preconditioner. It returns the best
-candidate, the state for the next iteration, and the eigenvalues of the Gramian,
-ascending, or None where they are not known.
+state (a shift) and the rank of the preconditioner. It returns the best candidate, the
+state for the next iteration, and the eigenvalues of the Gramian, ascending, or None
+where they are not known. Radii in place of shifts are in ``trust_region``.
 """
 
 import jax
@@ -13,92 +13,59 @@ from jax import lax
 
 from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.damping import Nielsen
-from sklearn_gn.core.linear_algebra.trees import norm
-from sklearn_gn.core.linear_algebra.trust_region import radius_shift
-from sklearn_gn.pinn.damped_step import (
-    by_eigenvectors,
-    candidate,
-    damped_step,
-    eigendecomposition,
-    n_unknowns,
-    no_step,
-    solver_for,
-    spectral_model,
-)
+from sklearn_gn.pinn.damped_step import candidate, damped_step, no_step, solver_for
 
-_N_RADII, _WIDEST = 12, 4.0  # radii from a quarter of the last one to four times it
-_N_SHIFTS, _SHIFT_RATIO = 5, 8.0  # shifts where every one needs a factor of its own
-_SHRINK, _COLLAPSE = 0.5, 0.125
+_N_SHIFTS, _SHIFT_RATIO = 5, 8.0
 _HALVINGS = 31  # step sizes 1, 1/2, 1/4, ... of the line search
 _RISES = 3  # of them in a row, after which no lower loss is expected
 _LOSS_BOUND = 1e-5  # of the damping that follows the loss
-_FIRST_SHIFT = 1e-3  # of the rule by gain ratio
-_SPECTRAL = 3000  # unknowns up to which a Gramian is diagonalised
+_FIRST_SHIFT = {"gain_ratio": 1e-3, "shift_ladder": 1.0}
 _RETRIES = 20  # of a factorisation that fails, each with four times the shift
 
 
-def initial_damping(rule, damping, net, dtype):
-    """Radius or shift of the first step.
+def initial_damping(rule, damping, dtype):
+    """Shift of the first step.
 
     Parameters
     ----------
-    rule : {"trust_region", "gain_ratio", "loss", "fixed"}
+    rule : {"shift_ladder", "gain_ratio", "loss", "fixed"}
     damping : float or None
         The shift of "fixed".
-    net : Parameters
     dtype : dtype
     """
-    if rule == "trust_region":
-        return np.asarray(_start_radius(net))
     if rule == "gain_ratio":
-        return Nielsen.start(np.asarray(_FIRST_SHIFT, dtype))
+        return Nielsen.start(np.asarray(_FIRST_SHIFT[rule], dtype))
+    if rule == "shift_ladder":
+        return np.asarray(_FIRST_SHIFT[rule], dtype)
     return np.asarray(_LOSS_BOUND if rule == "loss" else damping, dtype)
 
 
-_start_radius = jax.jit(norm)
+# --- a trust region without factors ---------------------------------------------------
 
 
-# --- trust region --------------------------------------------------------------------
+def shift_ladder(local, state, rank):
+    """Try several shifts and take the longest step that achieves what is predicted.
 
-
-def trust_region(local, state, rank):
-    """Try several radii and take the largest step that achieves what is predicted.
-
-    All radii share one eigendecomposition while the Gramian is small. Where every shift
-    needs a factor of its own, fewer shifts take the place of the radii, and the state
-    is a shift.
+    This stands in for the radii of ``trust_region`` where nothing is factored. The
+    state is a shift.
     """
     linear, net = local.linear, local.net
-    spectral = rank is None and n_unknowns(linear, net) <= _SPECTRAL
-    if spectral:
-        values, vectors, floor = eigendecomposition(linear, net)
-        solve = by_eigenvectors(linear, net, values, vectors)
-        quadratic = spectral_model(linear, net, values, vectors)
-        scales = np.geomspace(1 / _WIDEST, _WIDEST, _N_RADII)
-    else:
-        solve, values, _ = solver_for(linear, net, rank)
-        middle = (_N_SHIFTS - 1) / 2
-        scales = _SHIFT_RATIO ** (middle - np.arange(_N_SHIFTS))
+    solve, values, _ = solver_for(linear, net, rank)
+    middle = (_N_SHIFTS - 1) / 2
+    scales = _SHIFT_RATIO ** (middle - np.arange(_N_SHIFTS))
 
     def attempt(scale):
         shift = scale * state
-        if spectral:
-            shift = jnp.maximum(radius_shift(quadratic, shift), floor)
         return candidate(local, damped_step(local, solve, shift), shift)
 
     zero_step = no_step(local)
-    best = trust_region_step(attempt, scales.astype(linear.r.dtype), zero_step)
+    best = longest_trusted(attempt, scales.astype(linear.r.dtype), zero_step)
     lower = best.loss < zero_step.loss
-    if spectral:
-        shorter = jnp.where(lower, _SHRINK, _COLLAPSE) * state
-        state = jnp.where(best.trusted, best.length, shorter)
-    else:
-        longer = jnp.where(lower, best.shift, state * _SHIFT_RATIO**3)
-        state = jnp.where(best.trusted, best.shift, longer)
-    return best, state, values
+    longer = jnp.where(lower, best.shift, state * _SHIFT_RATIO**3)
+    return best, jnp.where(best.trusted, best.shift, longer), values
 
 
-def trust_region_step(attempt, scales, zero_step):
+def longest_trusted(attempt, scales, zero_step):
     """Search for the longest trusted step, from the middle of the scales.
 
     ``scales`` go from the shortest to the longest step. From the middle on longer ones
@@ -212,7 +179,7 @@ def retry_failed_factorisation(attempt, shift, floor):
 
 
 RULES = {
-    "trust_region": trust_region,
+    "shift_ladder": shift_ladder,
     "gain_ratio": gain_ratio,
     "loss": loss_shift,
     "fixed": fixed_shift,

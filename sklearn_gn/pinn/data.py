@@ -1,5 +1,6 @@
 """What a fit of PINNSolver is given: problems and observations, validated."""
 
+from collections.abc import Iterable
 from numbers import Integral
 from typing import NamedTuple
 
@@ -47,6 +48,11 @@ def problem_sequence(problem):
         return [], None
     if isinstance(problem, Problem):
         problem = [problem]
+    if not isinstance(problem, Iterable):
+        raise ValueError(
+            "problem must be a Problem, a sequence that ends in one, or None, got "
+            f"{problem!r}."
+        )
     *stages, problem = [*problem] or [None]
     for entry in stages:
         pair = isinstance(entry, (tuple, list)) and len(entry) == 2

@@ -5,19 +5,19 @@ n mostly larger than m, are brought to zero by Levenberg-Marquardt steps,
 
     v = argmin 1/2 |r + J v|^2 + lambda/2 |v - mu v_before|^2.
 
-An iteration is the function :func:`step` with its compiled part, :func:`update`:
+An iteration is the function :func:`step`:
 
 1.  the collocation points, drawn anew where it is time (``fit``);
 2.  the residuals, and the Jacobian in factors (``residuals``);
 3.  the Gramian, ``K = J J^T`` (dual) or ``J^T J`` (primal), and the damped step, ``v =
-    -J^T (K + lambda I)^-1 r``, by an eigendecomposition, a Cholesky factor, or
-    conjugate gradients with a Nystrom preconditioner (``damped_step``);
+    -J^T (K + lambda I)^-1 r``, by a Cholesky factor, or by conjugate gradients with a
+    Nystrom preconditioner (``damped_step``);
 4.  the geodesic acceleration: with ``f_vv`` the second derivative of r along v, half of
     ``a = -J^T (K + lambda I)^-1 f_vv`` is added where a is short compared with v
     (``damped_step``);
 5.  the damping: a trust region, of which several radii are tried, each with its own
-    acceleration; or a rule for lambda with a line search, as in the paper
-    (``damping_rules``);
+    factor and acceleration (``trust_region``); or a rule for lambda, with a line search
+    as in the paper (``damping_rules``);
 6.  the network is changed if the loss falls;
 7.  the state is updated, and it is decided whether to stop (``fit``).
 
@@ -32,26 +32,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.linear_algebra import jacobian as operators
-from sklearn_gn.core.linear_algebra.trees import add, norm
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.pinn import fit
 from sklearn_gn.pinn.damped_step import (
+    DENSE,
     Candidate,
     LocalProblem,
+    gradient_figures,
     linearise,
     no_step,
     weighted_jacobian,
 )
 from sklearn_gn.pinn.damping_rules import RULES, initial_damping
+from sklearn_gn.pinn.trust_region import (
+    Region,
+    first_region,
+    quadratic_model,
+    search,
+)
 
 _SMALLEST_STEP = 1e-12  # relative to the network
 
 
 def init(points, net, settings):
     """Return the state at the start."""
-    memory = _first_memory(settings, net)
-    return fit.initial_state(points, net, settings, memory)
+    state = fit.initial_state(points, net, settings)
+    return state._replace(memory=_first_memory(settings, net, state.batches))
 
 
 def step(points, state, settings):
@@ -61,7 +69,7 @@ def step(points, state, settings):
     state = fit.with_due_points(points, state, settings)
     if 0 < n_single == state.iteration:
         # Rounding in single precision has nothing to say about the damping.
-        state = state._replace(memory=_first_memory(settings, state.net))
+        state = state._replace(memory=_first_memory(settings, state.net, state.batches))
     in_double = state.iteration >= n_single
     previous_step = state.previous_step
     if solver.momentum and previous_step is None:
@@ -71,20 +79,21 @@ def step(points, state, settings):
         settings.dtype if in_double else np.float32,
     )
     model = settings.models[state.stage]
-    # 2. Residuals and Jacobian; 3 to 6 follow in the compiled update.
+    # 2. Residuals and Jacobian.
     jacobian = weighted_jacobian(model, net, batches, balance)
-    result = update(
-        model,
-        net,
-        jacobian,
-        previous_step,
-        memory,
-        rule=_rule(settings),
-        rank=settings.rank,
-        geodesic=bool(solver.geodesic_acceleration),
-        momentum=float(solver.momentum),
-        jacobi=bool(solver.jacobi_scaling),
-    )
+    # 3 to 6. Damped steps, as the damping rule tries them, and the change of network.
+    options = {
+        "geodesic": bool(solver.geodesic_acceleration),
+        "momentum": float(solver.momentum),
+        "jacobi": bool(solver.jacobi_scaling),
+    }
+    if isinstance(memory, Region):
+        result = update_in_region(
+            model, net, jacobian, previous_step, memory, **options
+        )
+    else:
+        options |= {"rule": _rule(settings), "rank": settings.rank}
+        result = update(model, net, jacobian, previous_step, memory, **options)
     # 7. State and report.
     result = _cast(result, settings.dtype)
     best, eigenvalues = result.best_step, result.eigenvalues
@@ -108,8 +117,19 @@ def step(points, state, settings):
     return fit.finish_iteration(points, state, settings, summary)
 
 
+def gramian_eigenvalues(model, net, batches):
+    """Eigenvalues of the smaller Gramian, descending; of the functions of a step."""
+    weights = np.ones(len(batches), net.extra.dtype)
+    jacobian = weighted_jacobian(model, net, batches, weights)
+    quadratic = quadratic_model(model, net, *jacobian, None, momentum=0.0, jacobi=False)
+    matrix = np.asarray(quadratic.matrix)
+    if not np.isfinite(matrix).all():
+        return np.full(len(matrix), np.nan)
+    return np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0)
+
+
 class UpdateResult(NamedTuple):
-    """What a compiled update returns."""
+    """What an update returns."""
 
     net: Any
     best_step: Candidate
@@ -121,6 +141,42 @@ class UpdateResult(NamedTuple):
     gradient_decrease: jnp.ndarray
     step_norm: jnp.ndarray  # of what was added to the network
     network_norm: jnp.ndarray
+
+
+def update_in_region(
+    model, net, jacobian, previous_step, region, *, geodesic, momentum, jacobi
+):
+    """Change the network by the step that the trust region finds, if the loss falls.
+
+    Parameters and result are those of :func:`update`, with a Region in place of the
+    state of a rule.
+    """
+    quadratic = quadratic_model(
+        model, net, *jacobian, previous_step, momentum=momentum, jacobi=jacobi
+    )
+    best, region = search(model, net, jacobian[0], quadratic, region, geodesic=geodesic)
+    accepted = best.loss < quadratic.start.loss
+    if not accepted:
+        best = best._replace(step=quadratic.start.step)
+    new, step_norm, network_norm = _moved(net, best.step)
+    return UpdateResult(
+        net=new,
+        best_step=best,
+        accepted=accepted,
+        memory=region,
+        eigenvalues=None,
+        gradient_norm=quadratic.gradient_norm,
+        gradient_decrease=quadratic.gradient_decrease,
+        step_norm=step_norm,
+        network_norm=network_norm,
+    )
+
+
+@jit_by_size
+def _moved(net, step):
+    """The network after a step, and the lengths of step and network."""
+    new = add(net, 1, step)
+    return new, norm(step), norm(new)
 
 
 @partial(
@@ -152,7 +208,7 @@ def update(
         For momentum.
     memory : array or Nielsen
         State of the damping rule.
-    rule : {"trust_region", "gain_ratio", "loss", "fixed"}
+    rule : {"shift_ladder", "gain_ratio", "loss", "fixed"}
     rank : int or None
         Columns of the preconditioner.
     geodesic, jacobi : bool
@@ -170,11 +226,8 @@ def update(
     # 6. The network is changed if the loss falls.
     accepted = best.loss < no_step(local).loss
     taken = jax.tree.map(lambda v: jnp.where(accepted, v, jnp.zeros_like(v)), best.step)
-    new, step_norm = add(net, 1, taken), norm(taken)
-    gradient = operators.transposed(parts, r, net)
-    gradient_norm = norm(gradient)
-    curvature = jnp.sum(operators.forward(parts, gradient) ** 2)
-    decrease = gradient_norm**4 / jnp.where(curvature > 0, curvature * jnp.sum(r**2), 1)
+    new = add(net, 1, taken)
+    gradient_norm, decrease = gradient_figures(r, parts, net)
     return UpdateResult(
         net=new,
         best_step=best._replace(step=taken),
@@ -183,17 +236,27 @@ def update(
         eigenvalues=eigenvalues,
         gradient_norm=gradient_norm,
         gradient_decrease=decrease,
-        step_norm=step_norm,
+        step_norm=norm(taken),
         network_norm=norm(new),
     )
 
 
 def _rule(settings):
-    return settings.solver.damping_rule if settings.damping is None else "fixed"
+    if settings.damping is not None:
+        return "fixed"
+    rule = settings.solver.damping_rule
+    return "shift_ladder" if rule == "trust_region" else rule
 
 
-def _first_memory(settings, net):
-    return initial_damping(_rule(settings), settings.damping, net, settings.dtype)
+def _first_memory(settings, net, batches):
+    """Region or shift of the first step."""
+    rule, model = settings.solver.damping_rule, settings.models[0]
+    pairs = zip(model.classes, batches, strict=True)
+    n_residuals = sum(len(batch.x) * kind.residual.n_outputs for kind, batch in pairs)
+    factored = settings.rank is None and min(n_residuals, dimension(net)) <= DENSE
+    if settings.damping is None and rule == "trust_region" and factored:
+        return first_region(net, settings.dtype)
+    return initial_damping(_rule(settings), settings.damping, settings.dtype)
 
 
 def _cast(tree, dtype):
@@ -212,9 +275,10 @@ def _no_progress(state, settings, result):
         return None
     if result.gradient_decrease <= np.finfo(settings.dtype).eps:
         return "rounding"
-    # Of the trust region, the memory is then a radius.
-    spectral = _rule(settings) == "trust_region" and state.spectrum is not None
-    if spectral and state.memory < _SMALLEST_STEP * result.network_norm:
+    region = state.memory
+    if isinstance(region, Region) and (
+        region.radius < _SMALLEST_STEP * result.network_norm
+    ):
         return "line_search"
     return None
 

@@ -9,9 +9,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.scaling import Scaling
-from sklearn_gn.pde import Problem
-from sklearn_gn.pinn import solution
-from sklearn_gn.pinn.data import in_order_of_axes
 
 _SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
 
@@ -21,7 +18,7 @@ class Fitted(NamedTuple):
 
     model: Any
     net: Any
-    problem: Problem | None
+    problem: Any  # Problem or None
     observed: tuple
     single_target: bool
     scaling: Scaling | None
@@ -59,6 +56,8 @@ class SolutionMixin:
         ValueError
             If standard deviations are wanted of a fit that is too large for them.
         """
+        from sklearn_gn.pinn import solution
+
         X = self._points(X)
         model, net, scaling = self._fitted.model, self._fitted.net, self._fitted.scaling
         y = self._in_batches(lambda x: solution.values(model, net, x), X)
@@ -82,6 +81,8 @@ class SolutionMixin:
 
     def _points(self, X):
         """Points in the units of the network."""
+        from sklearn_gn.pinn.data import in_order_of_axes
+
         check_is_fitted(self)
         if self._fitted.problem is not None:
             X = in_order_of_axes(X, self._fitted.problem)
@@ -107,6 +108,8 @@ class SolutionMixin:
         ValueError
             If ``problem`` is None.
         """
+        from sklearn_gn.pinn import solution
+
         self._fitted_problem("residual")
         model, net = self._fitted.model, self._fitted.net
         return self._in_batches(
@@ -134,6 +137,8 @@ class SolutionMixin:
         ValueError
             If ``problem`` is None, or has no axis of such a name.
         """
+        from sklearn_gn.pinn import solution
+
         known = self._fitted_problem("derivative").domain.axes
         for axis in axes or (None,):
             if axis not in known:
@@ -207,6 +212,8 @@ class SolutionMixin:
         ValueError
             If the problem has no exact solution.
         """
+        from sklearn_gn.pinn import solution
+
         check_is_fitted(self)
         problem = self._fitted.problem
         if problem is None or problem.exact is None:

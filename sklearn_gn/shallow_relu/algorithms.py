@@ -2,13 +2,12 @@
 
 from sklearn_gn.shallow_relu import baselines, joint, segmented, sggn
 from sklearn_gn.shallow_relu.dense import DenseEngine
-from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN  # VPGN with alpha="auto"
 from sklearn_gn.shallow_relu.search import search
 
 VPGN = search("vpgn", DenseEngine(joint))
 SGGN = search("sggn", DenseEngine(sggn))
 SEGMENTED = search("vpgn", segmented.ENGINE)  # VPGN with one feature
 
-__all__ = ["ALGORITHMS", "EVIDENCE_GN", "SEGMENTED", "SGGN", "VPGN"]
+__all__ = ["ALGORITHMS", "SEGMENTED", "SGGN", "VPGN"]
 
 ALGORITHMS = {a.name: a for a in (VPGN, SGGN, *baselines.ALGORITHMS)}

@@ -17,10 +17,10 @@ from sklearn_gn.core.linear_algebra.solve import filter_factors
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import joint, sggn
 from sklearn_gn.shallow_relu.network import (
-    ShallowReLU,
     hidden_features,
     unit_normals,
 )
+from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.shallow_relu.search import (
     N_CANDIDATES,
     N_SPARE,

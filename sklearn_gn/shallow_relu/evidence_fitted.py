@@ -24,7 +24,7 @@ class EvidencePosterior(NamedTuple):
 
 def posterior(net, sums, n_effective):
     """Return the covariance H^-1 of the parameters, at the penalties of the network."""
-    shape = Shape(len(net.hyperplanes), *net.slope.shape)
+    shape = net.shape
     inverse = covariance(shape, sums, net.alpha, net.beta, n_effective)
     return EvidencePosterior(shape, net.theta, inverse, math.sqrt(1 / net.beta))
 
@@ -52,7 +52,7 @@ def fitted_attributes(net, rows, scaling, n_effective):
     n_effective : float
         Number of rows, counted by their weights.
     """
-    shape = Shape(len(net.hyperplanes), *net.slope.shape)
+    shape = net.shape
     sums = evidence_gn.sums_over_rows(net.theta, shape, rows)
     found = posterior(net, sums, n_effective)
     # At the last penalties; those of the log are at the ones before.

@@ -4,11 +4,7 @@ import numpy as np
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu.interval_sums import SortedRows
-from sklearn_gn.shallow_relu.network import ShallowReLU
-from sklearn_gn.shallow_relu.segments import condense_rows, fitted_breakpoints
-from sklearn_gn.shallow_relu.sggn import finish, spectra
-from sklearn_gn.shallow_relu.uncertainty import posterior, prediction_deviations
+from sklearn_gn.shallow_relu.parameters import ShallowReLU
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
 _DEVIATION_ROWS = 2048  # of standard deviations, which take the tangent space
@@ -66,6 +62,8 @@ def prediction_errors(found, net, slots, z):
         Numbers of the active neurons.
     z : ndarray of shape (m, d)
     """
+    from sklearn_gn.shallow_relu.uncertainty import prediction_deviations
+
     active = _active_network(net, slots)
     std = np.empty((len(z), net.coef.shape[1]))
     for start in range(0, len(z), _DEVIATION_ROWS):
@@ -89,6 +87,11 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
         Sum of the sample weights.
     device : str or None
     """
+    from sklearn_gn.shallow_relu.segments import condense_rows, fitted_breakpoints
+    from sklearn_gn.shallow_relu.sggn import finish, spectra
+    from sklearn_gn.shallow_relu.sorted_rows import SortedRows
+    from sklearn_gn.shallow_relu.uncertainty import posterior
+
     with backend.scope(net.coef.dtype, device):
         if isinstance(data, SortedRows):
             rows, mean_square = condense_rows(net, data)

@@ -1,21 +1,6 @@
 """The shallow ReLU network ``u(x) = c0 + sum_i c_i relu(w_i . x + b_i)``."""
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
-
-
-class ShallowReLU(NamedTuple):
-    """Parameters of a shallow ReLU network with q outputs.
-
-    ``alive`` marks the neurons in use: arrays have room for a few neurons more than the
-    network, so that neurons come and go without changing shapes (and recompiling).
-    """
-
-    hyperplanes: jnp.ndarray  # (n, 1 + d), rows r_i = (b_i, w_i), |w_i| = 1
-    coef: jnp.ndarray  # (n, q), zero where not alive
-    intercept: jnp.ndarray  # (q,)
-    alive: jnp.ndarray  # (n,) bool
 
 
 def preactivations(hyperplanes, x):

@@ -8,9 +8,7 @@ from sklearn.base import clone
 from sklearn_gn.core import backend
 from sklearn_gn.core.fit_loop import LOG_COLUMNS
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
-from sklearn_gn.shallow_relu.segmented import ENGINE
 from sklearn_gn.shallow_relu.setup import problem_of
-from sklearn_gn.shallow_relu.side_by_side import fit_many
 from sklearn_gn.solvers import JointGN
 
 _TOGETHER = 64  # series fitted side by side, which bounds the memory
@@ -143,6 +141,9 @@ def _groups(problems):
 
 
 def _fit_group(models, problems):
+    from sklearn_gn.shallow_relu.segmented import ENGINE
+    from sklearn_gn.shallow_relu.side_by_side import fit_many
+
     begin = time.perf_counter()
     n_padded = max(backend.row_bucket(len(p.rows.x)) for p in problems)
     with backend.scope("float64", models[0].device):

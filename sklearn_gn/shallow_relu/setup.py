@@ -10,12 +10,13 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, validation_split
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, EVIDENCE_GN, SEGMENTED
-from sklearn_gn.shallow_relu.dense import DenseSizes
-from sklearn_gn.shallow_relu.evidence_gn import RegularisedNetwork
+from sklearn_gn.shallow_relu.evidence_gn import (
+    EVIDENCE_GN,
+    RegularisedNetwork,
+    penalties,
+)
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
 from sklearn_gn.shallow_relu.scaling import Scaling, total_weight, unit_sum
-from sklearn_gn.shallow_relu.segmented import SegmentedSizes
 from sklearn_gn.shallow_relu.size_selection import select_size
 from sklearn_gn.shallow_relu.starts import (
     first_hyperplanes,
@@ -24,16 +25,20 @@ from sklearn_gn.shallow_relu.starts import (
     random_hyperplanes,
     stack_networks,
 )
+from sklearn_gn.solvers import JointGN
 
 _N_NEURONS = 20  # of a network whose size the evidence chooses, at first
 _MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
-_HIDDEN_WEIGHTS = 2000  # of it at most: fewer neurons where there are many features
+_HIDDEN_WEIGHTS = 500  # of it at most: fewer neurons where there are many features
+_N_INIT = 5  # starts that the evidence chooses from
+_CHEAP_WEIGHTS = 300  # hidden weights up to which there are so many
 
 
 class Problem(NamedTuple):
     """What a solver is given, and what leads back to the user's units."""
 
     solver: object
+    segmented: bool  # whether it is the engine of one feature, which sorts the rows
     rows: Rows
     options: FitOptions | EvidenceOptions
     starts: list
@@ -58,13 +63,13 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
     validation : tuple or None
         Validation data as given.
     """
-    solver = _algorithm(estimator, solver_object, X.shape[1])
+    solver, segmented = _algorithm(estimator, solver_object, X.shape[1])
     n_effective = total_weight(weight)
     # Weights of a quadrature rule are no counts: each row counts as one at least.
     n_observations = max(n_effective, np.count_nonzero(weight))
     rng = check_random_state(estimator.random_state)
     y = y.reshape(len(y), -1).astype(np.float64)
-    if solver is SEGMENTED and not estimator.early_stopping:
+    if segmented and not estimator.early_stopping:
         kept = slice(None) if weight.min() > 0 else weight > 0
         # It sorts and merges the rows itself.
         X, y, weight = X[kept], y[kept], unit_sum(weight[kept])
@@ -77,10 +82,12 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
         X, y, weight, validation = _split(X, y, weight, share, rng)
         n_effective *= 1 - share
         n_observations *= 1 - share
-    scaling = Scaling.of(X, y, weight)
+    units = Scaling.robust if solver is EVIDENCE_GN else Scaling.of
+    scaling = units(X, y, weight)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
     problem = Problem(
         solver=solver,
+        segmented=segmented,
         rows=rows,
         options=None,
         starts=[],
@@ -97,15 +104,27 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
 
 
 def _algorithm(estimator, solver_object, n_features):
-    """The algorithm; with one feature the joint step has an engine of its own."""
+    """The algorithm, and whether it is the joint step's own engine of one feature."""
+    given = isinstance(estimator.alpha, dict)
+    by_evidence = given or (n_features > 1 and estimator.alpha == "auto")
+    if by_evidence and type(solver_object) is JointGN:
+        return EVIDENCE_GN, False  # the only one that does without JAX
+    from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, SEGMENTED
+
     solver = solver_object.algorithm(ALGORITHMS)
     if solver is not ALGORITHMS["vpgn"]:
-        return solver
-    if n_features > 1:
-        return EVIDENCE_GN if estimator.alpha == "auto" else solver
+        if given:
+            raise ValueError(
+                "A dict as alpha needs the solver 'vpgn', got "
+                f"solver={estimator.solver!r}."
+            )
+        return solver, False
+    if given or n_features > 1:
+        return EVIDENCE_GN if by_evidence else solver, False
     plain = estimator.alpha in (0, "auto")
     plain = plain and estimator.damping is None and estimator.rank is None
-    return SEGMENTED if plain and estimator.dtype == "float64" else solver
+    plain = plain and estimator.dtype == "float64"
+    return (SEGMENTED, True) if plain else (solver, False)
 
 
 def _split(X, y, weight, share, rng):
@@ -141,18 +160,21 @@ def _by_evidence(estimator, problem, rng):
     given = _given_hyperplanes(estimator, n, scaling)
     if n is None:
         # A former network may have lost neurons, which come back.
-        n = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // (1 + rows.x.shape[1])))
+        n = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // rows.x.shape[1]))
         n = n if given is None else max(n, len(given))
     draw = partial(random_hyperplanes, rows.x, np.cumsum(rows.weight), rng=rng)
     first = first_hyperplanes(estimator.init, given, n, rows.x, draw)
-    others = [draw(n) for _ in range(1, estimator.n_init)]
+    n_init = estimator.n_init
+    if n_init == "auto":
+        chosen = given is not None or n * rows.x.shape[1] > _CHEAP_WEIGHTS
+        n_init = 1 if chosen else _N_INIT
+    others = [draw(n) for _ in range(1, n_init)]
     n_targets = rows.y.shape[1]
     starts = [initial_network(h, 0, n_targets, np.float64) for h in (first, *others)]
     previous, shape = _previous_network(estimator), (n, n_targets)
     if isinstance(previous, RegularisedNetwork) and previous.coef.shape == shape:
         # Its parameters are in the units of its fit.
-        old = estimator._network[1]
-        if all(map(np.array_equal, old, scaling)):
+        if scaling.same_as(estimator._network[1]):
             starts[0] = previous
     damping = estimator.damping
     options = EvidenceOptions(
@@ -161,8 +183,14 @@ def _by_evidence(estimator, problem, rng):
         rank=estimator.rank,
         tol=float(estimator.tol),
         seed=seed,
+        alpha=_given_penalties(estimator, rows.x.shape[1]),
     )
-    return problem._replace(starts=starts, options=options)
+    return problem._replace(starts=[tuple(starts)], options=options)
+
+
+def _given_penalties(estimator, n_features):
+    alpha = estimator.alpha
+    return penalties(alpha, n_features) if isinstance(alpha, dict) else None
 
 
 # --- given penalties, with a global search -------------------------------------------
@@ -172,7 +200,7 @@ def _by_search(estimator, solver_object, problem, rng):
     solver, scaling, rows = problem.solver, problem.scaling, problem.rows
     z, cumulated = rows.x, np.cumsum(rows.weight)
     dtype, n_targets = estimator.dtype, rows.y.shape[1]
-    if solver is not SEGMENTED:  # which pads them itself
+    if not problem.segmented:  # it pads them itself
         size = backend.row_bucket(len(z))
         rows = Rows(*(np.asarray(backend.pad_rows(a, size), dtype) for a in rows))
     path, n = None, estimator.n_neurons
@@ -189,7 +217,8 @@ def _by_search(estimator, solver_object, problem, rng):
     if first is None:
         given = _given_hyperplanes(estimator, n, scaling)
         first = first_hyperplanes(estimator.init, given, n, z, draw)
-    others = [draw(n) for _ in range(1, estimator.n_init)]
+    n_init = 1 if estimator.n_init == "auto" else estimator.n_init
+    others = [draw(n) for _ in range(1, n_init)]
     starts = [initial_network(h, n_spare, n_targets, dtype) for h in (first, *others)]
     if solver.side_by_side:
         starts = [stack_networks(starts)]
@@ -205,7 +234,10 @@ def _by_search(estimator, solver_object, problem, rng):
 
 def _select_size(estimator, solver_object, problem, first, rng):
     """Hyperplanes of the best size by ``criterion``, and the path to it."""
-    kind = SegmentedSizes if problem.solver is SEGMENTED else DenseSizes
+    if problem.segmented:
+        from sklearn_gn.shallow_relu.segmented import SegmentedSizes as kind
+    else:
+        from sklearn_gn.shallow_relu.dense import DenseSizes as kind
     rows = problem.rows
     mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
     n_numbers = problem.n_observations * rows.y.shape[1]

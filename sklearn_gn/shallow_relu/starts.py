@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sklearn_gn.shallow_relu.network import ShallowReLU
+from sklearn_gn.shallow_relu.parameters import ShallowReLU
 
 
 def initial_network(hyperplanes, n_spare, n_targets, dtype):

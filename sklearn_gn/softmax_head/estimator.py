@@ -15,14 +15,6 @@ from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.softmax_head.algorithms import ALGORITHMS
-from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
-from sklearn_gn.softmax_head.head import (
-    AffineHead,
-    HeadOptions,
-    objective,
-)
-from sklearn_gn.softmax_head.minibatch import batched_rows
 from sklearn_gn.solvers import FGN, SOFTMAX_HEAD_SOLVERS, Solver
 
 _BATCH_SIZE = 256  # where a solver does not say
@@ -307,6 +299,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             If a parameter is out of its range, if the data hold NaN or infinity or do
             not fit together, or if fewer than two classes have weight.
         """
+        from sklearn_gn.softmax_head.algorithms import ALGORITHMS
+
         solver = self._solver_object()
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
@@ -371,6 +365,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             If the first call has no ``classes``, if a later one has others, if y holds
             a label that is not among them, or if ``class_weight`` is "balanced".
         """
+        from sklearn_gn.softmax_head.algorithms import ALGORITHMS
+
         if self.class_weight == "balanced":
             raise ValueError(
                 "class_weight='balanced' needs the labels of all pieces, which "
@@ -462,6 +458,9 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     def _problem(self, solver, X, label, kept, weight, rng):
         """What an algorithm gets: the rows in batches, and the options."""
+        from sklearn_gn.softmax_head.head import HeadOptions
+        from sklearn_gn.softmax_head.minibatch import batched_rows
+
         size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
         rows, size = batched_rows(X, label, kept, weight, size, rng, self.dtype)
         return rows, HeadOptions(
@@ -476,6 +475,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         )
 
     def _zero_head(self):
+        from sklearn_gn.softmax_head.head import AffineHead
+
         n_columns = 1 if len(self.classes_) == 2 else len(self.classes_)
         return AffineHead(
             self._cast(np.zeros((self.n_features_in_, n_columns))),
@@ -483,6 +484,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         )
 
     def _previous_head(self):
+        from sklearn_gn.softmax_head.head import AffineHead
+
         if not hasattr(self, "coef_"):
             return None
         if self.coef_.shape[1] != self.n_features_in_:
@@ -512,6 +515,9 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         }
 
     def _set_fitted(self, net, rows, options):
+        from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
+        from sklearn_gn.softmax_head.head import objective
+
         vars(self).update(self._coefficients(net))
         competitors = 0
         if isinstance(options.solver, FGN):

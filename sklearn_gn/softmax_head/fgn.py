@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.fgn import solve_rows
 from sklearn_gn.core.linear_algebra.blocks import symmetric_product
 from sklearn_gn.core.multinomial import all_classes, margins, to_columns
@@ -140,7 +141,7 @@ def n_competitors_of(rank, n_classes):
     return 0 if rank is None else min(rank - 1, max(n_classes - 2, 0))
 
 
-@partial(jax.jit, static_argnames=("n_examples", "n_competitors"))
+@partial(jit_by_size, static_argnames=("n_examples", "n_competitors"))
 def row_spectrum(head, rows, intercept, n_examples, n_competitors):
     """Eigenvalues of the Gauss-Newton matrix of the first examples, descending.
 

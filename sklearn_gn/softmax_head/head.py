@@ -7,11 +7,11 @@ gradient, for all solvers.
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.multinomial import (
     all_classes,
     cross_entropy,
@@ -77,9 +77,11 @@ class Evaluation(NamedTuple):
     retained: jnp.ndarray
     dropped: jnp.ndarray
     separated: jnp.ndarray  # whether every example beats its competitors together
+    grad_norm: jnp.ndarray
+    grad_max: jnp.ndarray  # largest component of the gradient
 
 
-@jax.jit
+@jit_by_size
 def evaluate(head, rows, penalty, intercept):
     """Mean cross-entropy ``+ 1/2 sum penalty |W|^2``, its gradient, the mean traces.
 
@@ -121,7 +123,7 @@ def evaluate(head, rows, penalty, intercept):
         by_weight / total + penalty * head.weight, intercept * by_bias / total
     )
     loss = means[0] + 0.5 * jnp.sum(penalty * head.weight**2)
-    return Evaluation(loss, gradient, means[1], means[2], means[3], separated)
+    return Evaluation(loss, gradient, *means[1:], separated, *gradient_norms(gradient))
 
 
 def objective(head, rows, options):
@@ -131,7 +133,7 @@ def objective(head, rows, options):
 
 def scalar_penalty(alpha):
     """The penalty ``alpha`` on every feature, of shape (1, 1)."""
-    return jnp.reshape(jnp.asarray(alpha), (1, 1))
+    return alpha.reshape(1, 1)
 
 
 def gradient_norms(gradient):
@@ -149,10 +151,9 @@ def head_report(evaluation, stop, options, **columns):
     ended = stop in ("tol", "rounding", "line_search")
     if ended and float(options.alpha) == 0 and evaluation.separated:
         stop = "separable"
-    size, _ = gradient_norms(evaluation.gradient)
     return Report(
         loss=float(evaluation.loss),
-        grad_norm=float(size),
+        grad_norm=float(evaluation.grad_norm),
         stop=stop,
         extra={
             "competitor_dispersion": float(evaluation.dispersion),

@@ -221,9 +221,9 @@ def prepare_with_grams(rows, options):
     The Grams take no more room than the features while a batch has no more rows than
     there are features; with more classes than rows they save too little to be kept.
     """
-    rows = jax.device_put(rows)
     b, d = options.batch_size, rows.x.shape[1]
     n_classes = int(np.max(rows.label)) + 1
+    rows = jax.device_put(rows)
     keep = not options.solver.shuffle and b <= d and n_classes <= b
     return BatchData(rows, feature_grams(rows.x, b) if keep else None)
 

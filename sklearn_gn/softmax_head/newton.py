@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.blocks import symmetric_product
 from sklearn_gn.core.multinomial import (
     all_classes,
@@ -84,6 +85,7 @@ class NewtonState(NamedTuple):
     net: AffineHead
     loss: float
     gradient: AffineHead
+    grad_norm: float
     epoch: int  # of the FGN start; past the last one: Newton
     anchor: AffineHead | None = None  # where the preconditioner was built
     usual: int = 0  # CG iterations there
@@ -95,11 +97,12 @@ class NewtonState(NamedTuple):
 
 def init(data, net, options):
     """Start at a given head; FGN epochs follow only where it is zero."""
-    net = jax.device_put(net)
-    evaluation = objective(net, data.rows, options)
     fresh = not np.any(net.weight) and net.weight.size >= _START_PARAMETERS
     epoch = 0 if fresh else len(_START_DAMPINGS)
-    return NewtonState(net, float(evaluation.loss), evaluation.gradient, epoch)
+    net = jax.device_put(net)
+    found = objective(net, data.rows, options)
+    size = float(found.grad_norm)
+    return NewtonState(net, float(found.loss), found.gradient, size, epoch)
 
 
 def step(data, state, options):
@@ -170,7 +173,6 @@ def _line_search(data, state, direction, length, slope, options):
         return None
     cast = data.rows.x.dtype.type
     rounding = 8 * float(np.finfo(cast).eps) * abs(state.loss)
-    size = float(gradient_norms(state.gradient)[0])
 
     def evaluate_at(length):
         net = move(state.net, direction, np.asarray(length, cast))
@@ -181,7 +183,7 @@ def _line_search(data, state, direction, length, slope, options):
         return insufficient_decrease(loss, state.loss, length, slope)
 
     def no_smaller_gradient(length, found):
-        halved = float(gradient_norms(found[1].gradient)[0]) <= size / 2
+        halved = float(found[1].grad_norm) <= state.grad_norm / 2
         return not (halved and float(found[1].loss) <= state.loss + rounding)
 
     resolved = -slope > rounding
@@ -191,7 +193,7 @@ def _line_search(data, state, direction, length, slope, options):
     return None if rejected(length, found) else (*found, length)
 
 
-@jax.jit
+@jit_by_size
 def move(net, direction, length):
     """The head a step further."""
     return jax.tree.map(lambda p, d: p + length * d, net, direction)
@@ -202,9 +204,14 @@ def _finish(state, net, evaluation, options, *, stop=None, **columns):
     loss = float(evaluation.loss)
     if not math.isfinite(loss):
         stop = "non_finite"
-    elif float(gradient_norms(evaluation.gradient)[1]) <= float(options.tol):
+    elif float(evaluation.grad_max) <= float(options.tol):
         stop = "tol"
-    state = state._replace(net=net, loss=loss, gradient=evaluation.gradient)
+    state = state._replace(
+        net=net,
+        loss=loss,
+        gradient=evaluation.gradient,
+        grad_norm=float(evaluation.grad_norm),
+    )
     return state, head_report(evaluation, stop, options, **columns)
 
 
@@ -230,7 +237,7 @@ def _start(data, state, options):
     return net, evaluation, damping
 
 
-@partial(jax.jit, static_argnames="batch_size")
+@partial(jit_by_size, static_argnames="batch_size")
 def start_epoch(net, data, settings, damping, batch_size):
     """One epoch of full FGN steps in single precision, on whitened features."""
     intercept = _single(settings.intercept)
@@ -256,7 +263,7 @@ def start_epoch(net, data, settings, damping, batch_size):
 # --- the direction -------------------------------------------------------------------
 
 
-@jax.jit
+@jit_by_size
 def whitened_newton_direction(net, gradient, data, inverses, settings):
     """Inexact Newton step in single precision, and where to try it first.
 
@@ -414,7 +421,7 @@ def _slots(data, n_columns):
     return min(1 << (int(most).bit_length() - 1), n, _LARGEST_SLOTS)
 
 
-@partial(jax.jit, static_argnames="slots")
+@partial(jit_by_size, static_argnames="slots")
 def class_blocks(net, data, settings, slots):
     """Inverses of the class blocks of the Hessian, of shape (m, d + 1, d + 1).
 

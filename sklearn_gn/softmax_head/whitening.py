@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -46,8 +47,8 @@ class Whitened(NamedTuple):
 
 def whitened_rows(rows, options):
     """Put the rows on the device, and whiten their features."""
-    rows = jax.device_put(rows)
     n_classes = max(int(np.max(rows.label)) + 1, 2)
+    rows = jax.device_put(rows)
     rotate = rows.x.shape[1] <= _ROTATED
     center, moments = second_moments(rows, options.intercept, rotate)
     if rotate and not _comparable(np.diagonal(moments), center):
@@ -56,7 +57,7 @@ def whitened_rows(rows, options):
     return Whitened(rows, *whiten(rows, center, moments, ridge), memo={})
 
 
-@partial(jax.jit, static_argnames="rotate")
+@partial(jit_by_size, static_argnames="rotate")
 def second_moments(rows, intercept, rotate):
     """Means of the features, and their covariance matrix or only its diagonal."""
     weight = counted_weights(rows)
@@ -79,7 +80,7 @@ def _comparable(variance, center):
     return varying.size == 0 or varying.min() > 8 * _NULL * eps * varying.max()
 
 
-@jax.jit
+@jit_by_size
 def whiten(rows, center, moments, ridge):
     """Principal axes of the features, each scaled to unit variance.
 
@@ -149,7 +150,7 @@ def transposed(basis):
     return basis.T if basis.ndim == 2 else basis
 
 
-@jax.jit
+@jit_by_size
 def from_whitened(head, center, basis):
     """A head, or a direction, for the features as given."""
     weight = in_basis(basis, head.weight.astype(basis.dtype))

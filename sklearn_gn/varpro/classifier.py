@@ -11,7 +11,6 @@ from sklearn_gn.core.data import canonical_rows, check_sample_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS
 from sklearn_gn.varpro.estimator import _VarProNet
-from sklearn_gn.varpro.problem import predict_values
 
 
 class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
@@ -396,6 +395,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         return {"classes_": self.classes_}
 
     def _validation_loss(self, validation, scaling, model):
+        from sklearn_gn.varpro.problem import predict_values
+
         if validation is None:
             return None
         X, code, weight = validation

@@ -221,7 +221,7 @@ def _common_stop(stops):
     return max(sorted(set(stops)), key=stops.count)
 
 
-COMMITTEE = Algorithm("committee", init, step)
+COMMITTEE = Algorithm("committee", init, step, compiled=False)
 
 
 # --- predictions ---------------------------------------------------------------------

@@ -12,8 +12,6 @@ from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.networks import MLP
-from sklearn_gn.networks._base import checked_network, checked_sizes
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.committee import COMMITTEE
 from sklearn_gn.varpro.layers import Layers
@@ -55,10 +53,7 @@ def specifications(estimator, n_features, n_values):
     chosen = chosen and isinstance(network, str) and network == "mlp"
     if not chosen or not estimator._default_solver():
         return None
-    sizes = estimator.hidden_layer_sizes
-    if isinstance(sizes, str):
-        sizes = (_NEURONS,)
-    sizes = checked_sizes("hidden_layer_sizes", sizes)
+    sizes = _checked(estimator)
     names = [_activations(estimator.activation, name, sizes) for name in ACTIVATIONS]
     n_members = estimator.n_init
     if n_members == "auto":
@@ -77,12 +72,26 @@ def specifications(estimator, n_features, n_values):
 
 
 def _activations(given, name, sizes):
-    """Activations of all layers of a member; a ValueError names one that is none."""
+    """Activations of all layers of a member."""
     if isinstance(given, str):
-        given = name if given == "auto" else given
-        given = (given,) * len(sizes)
-    checked_network(MLP(sizes, tuple(given)))
+        given = (name if given == "auto" else given,) * len(sizes)
     return tuple(given)
+
+
+def _checked(estimator):
+    """Return the sizes of the hidden layers; a ValueError names what is wrong."""
+    sizes, activation = estimator.hidden_layer_sizes, estimator.activation
+    if isinstance(sizes, str):
+        sizes = (_NEURONS,)
+        if isinstance(activation, str) and activation == "auto":
+            return sizes
+    # The networks load JAX, which fits with default settings do without.
+    from sklearn_gn.networks import MLP
+    from sklearn_gn.networks._base import checked_network, checked_sizes
+
+    sizes = checked_sizes("hidden_layer_sizes", sizes)
+    checked_network(MLP(sizes, _activations(activation, "tanh", sizes)))
+    return sizes
 
 
 def fit(estimator, models, X, y, weight, *, n_effective, validation, data, rng):
@@ -239,7 +248,7 @@ def _summary(problem, member):
 
 
 def _set_fitted(estimator, members, problem):
-    with backend.scope(estimator.dtype, estimator.device):  # with one thread of BLAS
+    with backend.one_blas_thread:
         summaries = committee.side_by_side(partial(_summary, problem), members)
     scaling = problem.scaling
     estimator._fitted = None, members, scaling

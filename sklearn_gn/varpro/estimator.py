@@ -16,26 +16,7 @@ from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.networks import CNN, MLP, NeuralODE
-from sklearn_gn.networks._base import (
-    Network,
-    checked_network,
-    checked_sizes,
-    initial_parameters,
-    n_features,
-)
 from sklearn_gn.varpro import committee, committee_fit
-from sklearn_gn.varpro.algorithms import ALGORITHMS
-from sklearn_gn.varpro.inner import cross_validated_penalty
-from sklearn_gn.varpro.problem import (
-    Model,
-    Net,
-    Penalties,
-    objective,
-    predict_features,
-    predict_values,
-)
-from sklearn_gn.varpro.training import Settings
 
 _LARGEST_INT = np.iinfo(np.int32).max
 _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalties
@@ -149,6 +130,11 @@ class _VarProNet(
                 rng=rng,
             )
             return
+
+        from sklearn_gn.varpro.algorithms import ALGORITHMS
+        from sklearn_gn.varpro.problem import Model
+        from sklearn_gn.varpro.training import Settings
+
         network = self._network_object(X.shape[1])
         scaling = (
             Scaling.of(X, self._scaled_part(y), weight)
@@ -199,12 +185,17 @@ class _VarProNet(
         return solver.name == "gnvpro" and plain
 
     def _network_object(self, n_features):
+        from sklearn_gn.networks._base import checked_network
+
         network = self.network
         if isinstance(network, str):
             network = self._named_network(network, n_features)
         return checked_network(network)
 
     def _named_network(self, name, n_features):
+        from sklearn_gn.networks import CNN, MLP, NeuralODE
+        from sklearn_gn.networks._base import checked_sizes
+
         if name == "cnn":
             side = math.isqrt(n_features)
             if side * side != n_features:
@@ -224,6 +215,8 @@ class _VarProNet(
 
     def _penalties(self):
         """Penalties of the hidden layers and of the output layer."""
+        from sklearn_gn.varpro.problem import Penalties
+
         alpha = self.alpha
         if isinstance(alpha, str) and alpha == "auto":
             alpha = self._default_penalties
@@ -248,6 +241,9 @@ class _VarProNet(
         )
 
     def _start(self, model, rows, rng):
+        from sklearn_gn.networks._base import initial_parameters, n_features
+        from sklearn_gn.varpro.problem import Net
+
         network, n_inputs = model.network, rows.x.shape[1]
         if self.warm_start and hasattr(self, "_fitted"):
             return self._previous(model, n_inputs)
@@ -286,6 +282,8 @@ class _VarProNet(
     # -- after the fit ----------------------------------------------------------------
 
     def _set_fitted(self, run, rows, settings, scaling):
+        from sklearn_gn.networks._base import Network
+
         model, net = settings.model, run.best_net
         self._fitted = model, net, scaling
         network = model.network
@@ -309,6 +307,9 @@ class _VarProNet(
 
     def _evaluated(self, net, rows, settings):
         """Penalties and objective of the fitted network on all rows."""
+        from sklearn_gn.varpro.inner import cross_validated_penalty
+        from sklearn_gn.varpro.problem import objective
+
         model, penalties = settings.model, settings.penalties
         with backend.scope(self.dtype, self.device):
             if settings.cross_validated:
@@ -320,6 +321,8 @@ class _VarProNet(
 
     def _values(self, X):
         """Values of the output layer in scaled units, in float64."""
+        from sklearn_gn.varpro.problem import predict_values
+
         model, net, scaling = self._fitted
         if model is None:
             return blockwise(partial(committee.mean_values, net), scaling.x(X))
@@ -338,6 +341,8 @@ class _VarProNet(
         features : ndarray of shape (n_samples, n_features_out)
             Values of the last hidden layer; those of all members side by side.
         """
+        from sklearn_gn.varpro.problem import predict_features
+
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         model, net, scaling = self._fitted

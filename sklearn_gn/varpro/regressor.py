@@ -13,8 +13,6 @@ from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.estimator import _VarProNet, blockwise
-from sklearn_gn.varpro.posterior import ErrorBars
-from sklearn_gn.varpro.problem import Penalties, predict_values
 
 
 class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
@@ -408,6 +406,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         return {"_single_target": self._single_target}
 
     def _validation_loss(self, validation, scaling, model):
+        from sklearn_gn.varpro.problem import predict_values
+
         if validation is None:
             return None
         X, y, weight = validation
@@ -420,6 +420,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         return loss
 
     def _set_fitted(self, run, rows, settings, scaling):
+        from sklearn_gn.varpro.posterior import ErrorBars
+        from sklearn_gn.varpro.problem import Penalties
+
         super()._set_fitted(run, rows, settings, scaling)
         penalties = Penalties(*(self._cast(a) for a in self.alpha_))
         self._error_bars = ErrorBars(

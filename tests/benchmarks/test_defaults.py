@@ -12,18 +12,39 @@ def test_networks_without_noise_are_recovered_by_defaults():
     assert answer["seconds"] <= answer["most_seconds"]
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_table_has_every_regressor_and_its_standing():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     y = np.abs(X[:, 0]) + 0.1 * rng.standard_normal(60)
-    problems = {"kink": defaults.table_answer("kink", X, y, quick=True)}
-    methods = problems["kink"]["methods"]
-    assert set(methods) == set(defaults.regressors(0))
+    answers = defaults.rows(X, y, classes=False, quick=True)
+    searched = {f"{name}_searched" for name in defaults.SPACES}
+    assert set(answers) == {*defaults.regressors(), *searched}
+    methods = {m: answers[m]() for m in answers if m not in searched}
     assert {len(answer["runs"]) for answer in methods.values()} == {defaults.FOLDS}
-    standing = defaults.standing(problems)
+    standing = defaults.standing({"kink": {"methods": methods}})
     r2 = {m: np.mean([run["r2"] for run in a["runs"]]) for m, a in methods.items()}
-    ours = r2.pop(defaults.OURS)
-    level = ours >= max(r2.values()) - defaults.LEVEL
-    assert standing["level_or_ahead"] == (["kink"] if level else [])
-    assert standing["below_ridge"] == pytest.approx(r2["ridge"] - ours)
+    peers = [value for m, value in r2.items() if m not in defaults.OURS]
+    for ours in defaults.OURS:
+        level = r2[ours] >= max(peers) - defaults.LEVEL
+        assert standing[ours]["level_or_ahead"] == (["kink"] if level else [])
+        assert standing[ours]["below_ridge"] == pytest.approx(r2["ridge"] - r2[ours])
+
+
+def test_a_classifier_stands_below_a_peer_of_higher_log_loss():
+    def problem(**losses):
+        runs = {m: {"runs": [{"log_loss": loss}]} for m, loss in losses.items()}
+        return {"methods": runs}
+
+    ours = dict.fromkeys(defaults.OUR_CLASSIFIERS, 0.2)
+    problems = {"a": problem(**ours, mlp=0.1), "b": problem(**ours, mlp=0.3)}
+    standing = defaults.standing_of_classifiers(problems)
+    assert set(standing) == set(defaults.OUR_CLASSIFIERS)
+    assert all(answer["mlp"] == ["b"] for answer in standing.values())
+
+
+def test_a_search_names_the_parameters_it_chose():
+    X, y = np.random.default_rng(0).standard_normal((2, 60, 1))
+    answers = defaults.rows(X, y[:, 0], classes=False, quick=True)
+    answer = answers["hist_gradient_boosting_searched"]()
+    assert set(answer["settings"]) == set(defaults.SPACES["hist_gradient_boosting"])
+    assert answer["search_seconds"] > 0

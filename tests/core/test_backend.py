@@ -55,7 +55,7 @@ def test_blas_is_held_to_one_thread_and_let_go_by_the_last_thread():
         info = threadpool_info()
         return {lib["num_threads"] for lib in info if lib["user_api"] == "blas"}
 
-    first, second = backend._one_blas_thread, backend._one_blas_thread
+    first, second = backend.one_blas_thread, backend.one_blas_thread
     with threadpool_limits(limits=2, user_api="blas"):
         first.__enter__()
         second.__enter__()

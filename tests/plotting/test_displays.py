@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn_gn import (
     FGNSoftmaxHead,
     PINNSolver,
+    SegmentedRegressor,
     ShallowReLURegressor,
     VarProNetClassifier,
     VarProNetRegressor,
@@ -24,6 +25,8 @@ from sklearn_gn.plotting import (
     DispersionDisplay,
     FeatureDisplay,
     GramSpectrumDisplay,
+    SegmentsDisplay,
+    SelectionPathDisplay,
     SolutionDisplay,
     SurrogateDisplay,
 )
@@ -47,6 +50,9 @@ def draw(request):
             )
             arguments = network, *get("rings")
             kwargs |= {"iterations": (0, 1)}
+        elif display in (SegmentsDisplay, SelectionPathDisplay):
+            data = get("data_1d") if display is SegmentsDisplay else ()
+            arguments = SegmentedRegressor().fit(*get("data_1d")), *data
         elif display is SolutionDisplay:
             arguments = (get("plane"),)
             kwargs |= {"n_points": 6}
@@ -92,6 +98,8 @@ def test_takes_matplotlib_arguments(display, draw):
         DispersionDisplay: lambda d: d.points_,
         FeatureDisplay: lambda d: d.points_[0],
         GramSpectrumDisplay: lambda d: d.lines_[0],
+        SegmentsDisplay: lambda d: d.line_,
+        SelectionPathDisplay: lambda d: d.line_,
         SolutionDisplay: lambda d: d.images_[0],
         SurrogateDisplay: lambda d: d.predicted_[0],
     }[display](drawn)

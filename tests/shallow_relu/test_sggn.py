@@ -12,13 +12,9 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import baselines, dense, search, sggn
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, SGGN
-from sklearn_gn.shallow_relu.network import (
-    ShallowReLU,
-    hidden_features,
-    predict,
-    rescale,
-)
+from sklearn_gn.shallow_relu.network import hidden_features, predict, rescale
 from sklearn_gn.shallow_relu.options import FitOptions
+from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.solvers import FGN
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -13,7 +13,8 @@ from sklearn.linear_model import LinearRegression
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu.network import ShallowReLU, predict
+from sklearn_gn.shallow_relu.network import predict
+from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.shallow_relu.segmented import SegmentedSizes
 from sklearn_gn.shallow_relu.segments import breakpoint_deviations
 from sklearn_gn.shallow_relu.size_selection import select_size

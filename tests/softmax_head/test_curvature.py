@@ -228,7 +228,9 @@ def test_sgn_step_is_the_dense_gauss_newton_step(n_classes, monkeypatch):
 def test_objective_and_gradient_by_automatic_differentiation(n_classes):
     head, x, label, weight = problem(n_classes)
     rows = heads.BatchedRows(x, label, weight, np.int32(N_ROWS - 2), np.int32(1))
-    found = heads.evaluate(head, rows, heads.scalar_penalty(0.1), np.float64(1))
+    found = heads.evaluate(
+        head, rows, heads.scalar_penalty(np.float64(0.1)), np.float64(1)
+    )
 
     def objective(head):
         counted = slice(0, N_ROWS - 2)

@@ -444,6 +444,16 @@ def test_folds_of_newton_compile_once():
     assert [kernel._cache_size() for kernel in kernels] == sizes
 
 
+def test_a_first_fit_compiles_seven_functions(caplog):
+    rng = np.random.RandomState(0)
+    X, y = rng.randn(60, 11), rng.randint(3, size=60)  # a shape that no other test has
+    FGNSoftmaxHead(random_state=0).fit(X[:, :10], y)  # what does not depend on it
+    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+        FGNSoftmaxHead(random_state=0).fit(X, y)
+    compiled = [r for r in caplog.messages if r.startswith("Compiling")]
+    assert len(compiled) <= 7, compiled
+
+
 def test_fitted_estimators_pickle_and_stay_numpy():
     X, y = small()
     model = FGNSoftmaxHead(random_state=0).fit(X, y)

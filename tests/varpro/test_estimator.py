@@ -28,10 +28,10 @@ from sklearn_gn.solvers import (
     GNvpro,
 )
 from sklearn_gn.varpro import (
-    estimator,
     gnvpro,
     inner,
     posterior,
+    problem,
     reduced,
     training,
 )
@@ -975,10 +975,15 @@ def test_an_interrupt_keeps_the_best_network(function, call):
     assert model.loss_ <= np.min(model.convergence_log_["loss"]) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("function", ["objective", "cross_validated_penalty"])
-def test_an_interrupt_after_the_last_iteration_keeps_the_network(monkeypatch, function):
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [(problem, "objective"), (inner, "cross_validated_penalty")],
+)
+def test_an_interrupt_after_the_last_iteration_keeps_the_network(
+    monkeypatch, module, function
+):
     X, y = smooth(40)
-    original, calls = getattr(estimator, function), []
+    original, calls = getattr(module, function), []
 
     def interrupted(*arguments):
         calls.append(function)
@@ -988,7 +993,7 @@ def test_an_interrupt_after_the_last_iteration_keeps_the_network(monkeypatch, fu
 
     model = regressor(alpha=(1e-6, "gcv"), max_iter=2)
     whole = quiet(clone(model).fit, X, y)
-    monkeypatch.setattr(estimator, function, interrupted)
+    monkeypatch.setattr(module, function, interrupted)
     quiet(model.fit, X, y)
     assert model.stop_reason_ == "interrupted"
     assert (model.loss_, model.alpha_) == (whole.loss_, whole.alpha_)

@@ -1,0 +1,214 @@
+"""What limited a fit, read off its log and its fitted attributes.
+
+Each rule looks at one thing and returns a :class:`Finding`, or None where it has
+nothing to say. The most serious finding comes first.
+"""
+
+from html import escape
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.core.stop import StopReason
+
+_FALLING = 0.01  # relative fall in the last tenth of a fit that is still going down
+_OVERFITTED = 1.05  # last validation loss over the lowest
+_FAR = 10.0  # validation loss over training loss of a model that does not generalise
+_POOR_GAIN = 0.1  # gain ratio of steps whose quadratic model is of no use
+_NULL = 1e-12  # eigenvalue, over the largest, of a direction without influence
+_COMPILED = 0.5  # share of the time before the end of the first iteration
+_LONG = 1.0  # seconds of a first iteration that are worth a word
+
+
+class Finding(NamedTuple):
+    """One thing that limited a fit.
+
+    Attributes
+    ----------
+    cause : str
+        One of "iterations", "time", "stopped", "overfitting", "steps", "noise",
+        "rank", "compilation", and "none" where nothing limited the fit.
+    text : str
+        What was seen, and what to do.
+    parameter : str or None
+        The constructor parameter to change first.
+    """
+
+    cause: str
+    text: str
+    parameter: str | None = None
+
+
+class Diagnosis:
+    """What limited a fit; prints as text, and as a list in a notebook.
+
+    Attributes
+    ----------
+    findings : list of Finding
+    """
+
+    def __init__(self, estimator, findings):
+        self.estimator = estimator
+        self.findings = findings
+
+    def __str__(self):
+        lines = [f"{self.estimator}:"]
+        for finding in self.findings:
+            change = f" [{finding.parameter}]" if finding.parameter else ""
+            lines.append(f"- {finding.cause}{change}: {finding.text}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        items = []
+        for finding in self.findings:
+            change = (
+                finding.parameter and f" (<code>{escape(finding.parameter)}</code>)"
+            )
+            items.append(
+                f"<li><b>{escape(finding.cause)}</b>{change or ''}: "
+                f"{escape(finding.text)}</li>"
+            )
+        return f"<p>{escape(self.estimator)}</p><ul>{''.join(items)}</ul>"
+
+
+def diagnose(model):
+    """Return the :class:`Diagnosis` of a fitted estimator.
+
+    Parameters
+    ----------
+    model : GaussNewtonEstimator
+    """
+    findings = [finding for rule in RULES if (finding := rule(model)) is not None]
+    if not findings:
+        findings = [Finding("none", "The fit converged; nothing points to a limit.")]
+    n_iter = f"{model.n_iter_} iteration{'' if model.n_iter_ == 1 else 's'}"
+    loss = f"loss {model.loss_:.4g}" if hasattr(model, "loss_") else ""
+    described = f"{type(model).__name__}, {model.stop_reason_} after {n_iter}, {loss}"
+    return Diagnosis(described.removesuffix(", "), findings)
+
+
+# --- the rules -----------------------------------------------------------------------
+
+
+def _budget(model):
+    reason = StopReason(model.stop_reason_)
+    if not reason.budget:
+        return None
+    fall = _last_fall(model.convergence_log_["loss"])
+    how = f"In the last tenth of the iterations the loss fell by {fall:.1%}. "
+    how = "" if np.isnan(fall) else how
+    parameter = "max_time" if reason is StopReason.MAX_TIME else "max_iter"
+    cause = "time" if reason is StopReason.MAX_TIME else "iterations"
+    if fall < _FALLING:
+        advice = "It had nearly settled: raising tol would end such a fit earlier."
+        return Finding(cause, how + advice, "tol")
+    return Finding(cause, f"{how}Raise {parameter}, or set warm_start=True.", parameter)
+
+
+def _failure(model):
+    reason = StopReason(model.stop_reason_)
+    if reason.converged or reason.requested or reason.budget:
+        return None
+    return Finding("stopped", reason.advice, _PARAMETER.get(reason))
+
+
+_PARAMETER = {
+    StopReason.SINGULAR: "damping",
+    StopReason.NON_FINITE: "damping",
+    StopReason.DIVERGED: "damping",
+    StopReason.SEPARABLE: "alpha",
+    StopReason.LINE_SEARCH: "solver",
+}
+
+
+def _overfitting(model):
+    log = model.convergence_log_
+    seen = np.isfinite(log["val_loss"]) & np.isfinite(log["loss"])
+    if not seen.any():
+        return None
+    val, loss = log["val_loss"][seen], log["loss"][seen]
+    best = int(np.argmin(val))
+    parameter, cure = model._cure_of_overfitting
+    if val[best] > _FAR * loss[best] > 0:
+        text = (
+            f"The lowest loss on the validation data is {val[best] / loss[best]:.3g} "
+            f"times that on the training data. {cure}"
+        )
+        return Finding("overfitting", text, parameter)
+    if val[-1] > _OVERFITTED * val[best]:
+        iteration = log["iteration"][seen][best]
+        text = (
+            f"The loss on the validation data was lowest in iteration {iteration:.0f} "
+            f"and rose by {val[-1] / val[best] - 1:.1%} after it. {cure}"
+        )
+        return Finding("overfitting", text, parameter)
+    return None
+
+
+def _poor_steps(model):
+    reason = StopReason(model.stop_reason_)
+    gains = model.convergence_log_["gain_ratio"][-5:]
+    gains = gains[np.isfinite(gains)]
+    if reason.converged or len(gains) == 0 or np.median(gains) > _POOR_GAIN:
+        return None
+    text = (
+        f"The last steps reached {np.median(gains):.1%} of the reduction that the "
+        "quadratic model predicts: it holds in a small neighbourhood only. Try another "
+        "random_state, or features of similar size."
+    )
+    return Finding("steps", text, "random_state")
+
+
+def _rank(model):
+    spectrum = getattr(model, "gram_spectrum_", np.zeros(0))
+    if len(spectrum) == 0 or not np.isfinite(spectrum).all() or spectrum[0] <= 0:
+        return None
+    n_null = int(np.sum(spectrum < _NULL * spectrum[0]))
+    if n_null == 0:
+        return None
+    text = (
+        f"{n_null} of {len(spectrum)} directions of the Gauss-Newton matrix have no "
+        "influence on the data. That does no harm to predictions; standard errors of "
+        "parameters along these directions mean nothing. A smaller network, or "
+        "features without duplicates, has fewer."
+    )
+    return Finding("rank", text)
+
+
+def _noise(model):
+    used = getattr(model, "n_effective_parameters_", None)
+    if used is None or not hasattr(model, "noise_std_") or not model.converged_:
+        return None
+    noise = ", ".join(f"{value:.3g}" for value in np.atleast_1d(model.noise_std_))
+    text = (
+        f"The data determine {used:.0f} parameters; the rest is noise of standard "
+        f"deviation {noise} to this model. More iterations do not help. Further "
+        "features may, and more rows."
+    )
+    return Finding("noise", text)
+
+
+def _compilation(model):
+    times = model.convergence_log_["time"]
+    if len(times) == 0 or times[0] < max(_LONG, _COMPILED * times[-1]):
+        return None
+    text = (
+        f"{times[0]:.1f} of {times[-1]:.1f} seconds went by before the first iteration "
+        "had ended, mostly to compile. Later fits of these shapes do not compile; "
+        "across processes, a compilation cache on disk avoids it."
+    )
+    return Finding("compilation", text)
+
+
+RULES = (_failure, _budget, _overfitting, _poor_steps, _noise, _rank, _compilation)
+
+
+def _last_fall(losses):
+    """Return the relative fall of the best loss over the last tenth of a log."""
+    best = np.minimum.accumulate(losses[np.isfinite(losses)])
+    if len(best) < 2:
+        return np.nan
+    before = best[-1 - max(1, len(best) // 10)]
+    return (before - best[-1]) / abs(before) if before != 0 else 0.0

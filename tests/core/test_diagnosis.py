@@ -1,0 +1,101 @@
+"""What limited a fit: every rule on a log for which the answer is known."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+
+from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.core.diagnosis import Finding, diagnose
+
+
+def fitted(stop_reason="tol", loss=(1.0, 0.5, 0.5), **attributes):
+    """What the rules read of a fitted estimator."""
+    n = len(loss)
+    log = {
+        "iteration": np.arange(1.0, n + 1),
+        "time": np.linspace(0.1, 0.2, n),
+        "loss": np.array(loss, float),
+        "val_loss": np.full(n, np.nan),
+        "gain_ratio": np.ones(n),
+    }
+    log.update({k: np.array(attributes.pop(k)) for k in [*log] if k in attributes})
+    return SimpleNamespace(
+        stop_reason_=stop_reason,
+        converged_=stop_reason == "tol",
+        n_iter_=n,
+        loss_=loss[-1],
+        convergence_log_=log,
+        _cure_of_overfitting=("alpha", "Raise alpha."),
+        **attributes,
+    )
+
+
+def causes(model):
+    return [(f.cause, f.parameter) for f in diagnose(model).findings]
+
+
+def test_a_fit_without_limits_is_said_to_have_converged():
+    assert causes(fitted()) == [("none", None)]
+
+
+def test_budgets_tell_a_falling_loss_from_one_that_has_settled():
+    falling = np.geomspace(1, 1e-6, 20)
+    assert causes(fitted("max_iter", falling)) == [("iterations", "max_iter")]
+    assert causes(fitted("max_time", falling)) == [("time", "max_time")]
+    assert causes(fitted("max_iter", np.ones(20))) == [("iterations", "tol")]
+    text = diagnose(fitted("max_iter", falling)).findings[0].text
+    fall = 1 - falling[-1] / falling[-3]
+    assert f"fell by {fall:.1%}" in text
+
+
+@pytest.mark.parametrize(
+    ("reason", "parameter"),
+    [("singular", "damping"), ("separable", "alpha"), ("non_finite", "damping")],
+)
+def test_failures_name_the_parameter(reason, parameter):
+    assert causes(fitted(reason)) == [("stopped", parameter)]
+
+
+def test_overfitting_is_seen_in_the_validation_loss():
+    rising = fitted(loss=(1.0, 0.5, 0.4), val_loss=(1.0, 0.6, 0.9))
+    assert causes(rising) == [("overfitting", "alpha")]
+    assert "lowest in iteration 2 and rose by 50.0%" in str(diagnose(rising))
+    far = fitted(loss=(1.0, 0.01), val_loss=(1.0, 0.5))
+    assert causes(far) == [("overfitting", "alpha")]
+    assert "50 times" in str(diagnose(far))
+    assert causes(fitted(val_loss=(1.0, 0.6, 0.6))) == [("none", None)]
+
+
+def test_small_gain_ratios_count_unless_the_fit_converged():
+    assert causes(fitted("line_search", gain_ratio=(1.0, 0.02, 0.01)))[1] == (
+        "steps",
+        "random_state",
+    )
+    assert causes(fitted("tol", gain_ratio=(1.0, 0.02, 0.01))) == [("none", None)]
+
+
+def test_directions_without_influence_are_counted():
+    spectrum = np.array([1.0, 0.1, 1e-14, 0.0])
+    assert "2 of 4 directions" in str(diagnose(fitted(gram_spectrum_=spectrum)))
+
+
+def test_a_long_first_iteration_is_compilation():
+    assert causes(fitted(time=(5.0, 5.1, 5.2))) == [("compilation", None)]
+    assert causes(fitted(time=(0.5, 0.6, 0.7))) == [("none", None)]
+
+
+def test_an_estimator_says_what_is_noise():
+    rng = np.random.RandomState(0)
+    X = rng.randn(100, 2)
+    y = X[:, 0] + rng.randn(100)
+    model = ShallowReLURegressor(random_state=0)
+    with pytest.raises(NotFittedError):
+        model.diagnose()
+    diagnosis = model.fit(X, y).diagnose()
+    noise = next(f for f in diagnosis.findings if f.cause == "noise")
+    assert isinstance(noise, Finding)
+    assert f"deviation {model.noise_std_:.3g}" in noise.text
+    assert str(diagnosis).startswith("ShallowReLURegressor, tol after")
+    assert "<li><b>noise</b>" in diagnosis._repr_html_()

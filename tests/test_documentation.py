@@ -1,0 +1,96 @@
+"""The documentation: the reference is complete, and result files have their page."""
+
+import importlib
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "doc").exists(), reason="needs the source tree"
+)
+
+MODULES = [
+    "sklearn_gn",
+    *(
+        f"sklearn_gn.{name}"
+        for name in (
+            "callbacks",
+            "datasets",
+            "networks",
+            "pde",
+            "pde.problems",
+            "plotting",
+            "quadrature",
+            "solvers",
+        )
+    ),
+]
+
+
+def names_of_the_reference():
+    """Names that the page lists, by module."""
+    listed = {}
+    for block in (
+        (ROOT / "doc" / "api.rst").read_text().split(".. currentmodule:: ")[1:]
+    ):
+        module, _, text = block.partition("\n")
+        listed.setdefault(module.strip(), []).extend(
+            re.findall(r"^   (\w+)$", text, re.M)
+        )
+    return listed
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_reference_lists_all_public_names(module):
+    public = set(importlib.import_module(module).__all__)
+    listed = names_of_the_reference()[module]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {name for name in public if not name.startswith("__")}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    path = ROOT / "doc" / "_ext" / "benchmark_results.py"
+    spec = importlib.util.spec_from_file_location("benchmark_results", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.draw_curves = lambda *arguments: None  # pictures are looked at, not tested
+    folder = tmp_path_factory.mktemp("results")
+    module.write_pages(folder)
+    return module, {path.stem: path.read_text() for path in folder.glob("*.rst")}
+
+
+def test_every_result_file_has_a_section_with_its_command(pages):
+    module, texts = pages
+    everything = "\n".join(texts.values())
+    for path in module.RESULTS.glob("*.json"):
+        if path.stem not in module.NOT_SHOWN:
+            assert f"python -m benchmarks {path.stem}\n" in everything
+
+
+def test_tables_show_the_figures_of_the_files(pages):
+    module, texts = pages
+    path = module.RESULTS / "pinn_peers.json"
+    methods = json.loads(path.read_text())["problems"]["kovasznay"]["methods"]
+    medians = [m["summary"]["error"]["median"] for m in methods.values()]
+    cells = "\n".join(f"     - {value:.3g}" for value in medians)
+    assert f"   * - error\n{cells}\n" in texts["pinn"]
+
+
+def test_targets_are_shown_as_met_and_as_missed(pages):
+    module, texts = pages
+    results = [json.loads(path.read_text()) for path in module.RESULTS.glob("*.json")]
+    aims = [
+        problem[key]["passed"]
+        for result in results
+        for problem in result.get("problems", {}).values()
+        for key in problem
+        if key.startswith("target")
+    ]
+    everything = "\n".join(texts.values())
+    assert everything.count(": met (") == sum(aims)
+    assert everything.count(": **missed** (") == len(aims) - sum(aims)

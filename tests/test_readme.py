@@ -1,0 +1,99 @@
+"""The README: its snippets run, its figures are those of the result files."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else ""
+pytestmark = pytest.mark.skipif(not README, reason="needs the source tree")
+
+
+def problem(experiment, name):
+    path = ROOT / "benchmarks" / "results" / f"{experiment}.json"
+    return json.loads(path.read_text())["problems"][name]
+
+
+def median(experiment, name, method, figure):
+    methods = problem(experiment, name)["methods"]
+    return methods[method]["summary"][figure]["median"]
+
+
+def rows_of_figures():
+    defaults = json.loads((ROOT / "benchmarks/results/defaults.json").read_text())
+    level = len(defaults["standing"]["level_or_ahead"])
+    yield f"{defaults['standing']['tables']} tables", f"the best peer on {level} |"
+    yield (
+        "step function",
+        f"| {median('sggn', 'step', 'vpgn', 'J'):.1e} "
+        f"| BFGS {median('sggn', 'step', 'bfgs', 'J'):.1e}, "
+        f"Adam {median('sggn', 'step', 'adam', 'J'):.1e} |",
+    )
+    ours, pwlf = (
+        [
+            median("sggn_1d", "three_thousand", m, f)
+            for f in ("seconds", "mse_over_noise")
+        ]
+        for m in ("sggn", "pwlf_fitfast")
+    )
+    yield (
+        "broken line",
+        f"| {ours[0]:.2g} s, error {ours[1]:.2f} "
+        f"| pwlf {pwlf[0]:.2g} s, error {pwlf[1]:.2f} |",
+    )
+    head = median("fgn_heads", "udhr", "fgn_newton", "seconds_1e-4")
+    for solver in ("lbfgs", "newton-cg", "saga"):
+        assert median("fgn_heads", "udhr", solver, "seconds_1e-4") is None
+    yield "528 languages", f"| {head:.3g} s |"
+    error = {
+        m: median("varpro_cdr", "cdr_time", m, "test")
+        for m in ("gnvpro_dense", "mlp_lbfgs", "hist_gradient_boosting")
+    }
+    yield (
+        "surrogate",
+        f"| {error['gnvpro_dense']:.4f} | `MLPRegressor` {error['mlp_lbfgs']:.4f}, "
+        f"boosting {error['hist_gradient_boosting']:.4f} |",
+    )
+    error = {
+        m: f"{median('pinn_peers', 'kovasznay', m, 'error'):.1e}"
+        for m in ("dngd", "scimba", "jinns", "deepxde")
+    }
+    yield (
+        "Kovasznay",
+        f"| {error['dngd']} | scimba {error['scimba']}, jinns {error['jinns']}, "
+        f"DeepXDE {error['deepxde']} |",
+    )
+    ours, peer = (
+        median("defaults", "diamonds", m, "r2")
+        for m in ("shallow_relu", "hist_gradient_boosting")
+    )
+    yield "diamonds", f"| {ours:.3f} | `HistGradientBoostingRegressor` {peer:.3f}:"
+
+
+def test_figures_are_those_of_the_result_files():
+    lines = README.splitlines()
+    for words, figures in rows_of_figures():
+        row = next(line for line in lines if line.startswith(f"| {words}"))
+        assert figures in row, row
+
+
+def test_links_lead_to_files():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_it_is_short():
+    assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_snippets_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+        code = code.replace("max_time=20", "max_iter=2")  # tests are not that patient
+        assert len(code.splitlines()) <= 9
+        exec(compile(code, "README.md", "exec"), namespace)
+    assert namespace["mean"].shape == namespace["std"].shape == (100, 72)
