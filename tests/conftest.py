@@ -58,6 +58,21 @@ def float64():
         yield
 
 
+@pytest.fixture
+def compiled():
+    """Names of the programs that are compiled during the test, as they come."""
+    names = []
+
+    def listen(event, seconds, **about):
+        del seconds
+        if event.endswith("backend_compile_duration"):
+            names.append(about["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
 @pytest.fixture(autouse=True)
 def _x64_flag_untouched():
     before = jax.config.jax_enable_x64
