@@ -31,6 +31,7 @@ _FIRST_UPDATE = 3  # iteration from which penalties move: before it they would r
 _RISE = 0.1  # of the log evidence in an iteration that counts as progress
 _PATIENCE = 3  # iterations without it after which a fit ends
 _MAX_TRIALS = 20  # dampings that one iteration tries
+_MAX_RAISES = 10  # of the shift that makes a matrix positive definite
 _FLAT = 1e-3  # predicted reduction of the energy that is none
 
 
@@ -315,6 +316,20 @@ def curvature(sums, groups, alpha, beta, n_effective):
     gram = n_effective * sums.gram
     floor = ROUNDING * np.trace(gram)
     return evidence.primal_curvature(gram, groups, alpha, beta, floor)
+
+
+def covariance(model, sums, alpha, beta, n_effective):
+    """Return the posterior covariance H^-1 of the parameters."""
+    precision = evidence.prior_precision(model.groups(), alpha)
+    hessian = beta * n_effective * sums.gram + np.diag(precision)
+    shift = ROUNDING * np.trace(hessian)
+    for _ in range(_MAX_RAISES):  # rounding may have made it indefinite
+        hessian[np.diag_indices_from(hessian)] += shift
+        inverse, log_det = evidence.inverse_and_log_det(hessian)
+        if np.isfinite(log_det):
+            break
+        shift *= 4
+    return inverse
 
 
 def _report(state, model, n_effective, stop):

@@ -45,7 +45,9 @@ def draw(request):
         elif display is DispersionDisplay:
             arguments = get("head"), *get("iris")
         elif display is FeatureDisplay:
-            network = VarProNetClassifier(hidden_layer_sizes=(4, 2), random_state=0)
+            network = VarProNetClassifier(
+                hidden_layer_sizes=(4, 2), alpha=1e-3, random_state=0
+            )
             arguments = network, *get("rings")
             kwargs |= {"iterations": (0, 1)}
         elif display in (SegmentsDisplay, SelectionPathDisplay):
