@@ -49,9 +49,14 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks import _data, _tables
 from benchmarks.__main__ import HERE
 from benchmarks._report import plain, progress, summary
-from sklearn_gn import FGNSoftmaxHead, ShallowReLURegressor, VarProNetClassifier
+from sklearn_gn import (
+    FGNSoftmaxHead,
+    ShallowReLURegressor,
+    VarProNetClassifier,
+    VarProNetRegressor,
+)
 
-OURS = ("shallow_relu",)  # regressors
+OURS = ("shallow_relu", "varpro_net")  # regressors
 OUR_CLASSIFIERS = ("varpro_net", "softmax_head")
 LEVEL = 0.003  # difference of R2 that is none
 FOLDS, REPEATS = 3, 3
@@ -93,6 +98,7 @@ def regressors(seed=0):
     mlp = MLPRegressor(random_state=seed)
     return {
         "shallow_relu": ShallowReLURegressor(random_state=seed),
+        "varpro_net": VarProNetRegressor(random_state=seed),
         "ridge": RidgeCV(PENALTIES),
         "hist_gradient_boosting": HistGradientBoostingRegressor(random_state=seed),
         "random_forest": RandomForestRegressor(random_state=seed),
