@@ -14,7 +14,8 @@ help:  ## list the targets
 	@echo "A certain Python: make test PYTHON=/path/to/python"
 
 demo: $(VENV)/.installed-plot  ## run the quick start
-	MPLBACKEND=Agg $(BIN)/python examples/plot_quickstart.py
+	SKLEARN_GN_COMPILATION_CACHE=1 MPLBACKEND=Agg $(BIN)/python \
+		examples/plot_quickstart.py
 
 test: $(VENV)/.installed-test  ## run the tests and doctests
 	MPLBACKEND=Agg SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n 2

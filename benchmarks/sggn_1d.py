@@ -29,6 +29,7 @@ from sklearn_gn import ShallowReLURegressor, fit_series
 from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import broken_line, interval_sums, search, segmented
+from sklearn_gn.shallow_relu.sorted_rows import RIGHT
 from sklearn_gn.solvers import JointGN
 
 NOISE = 0.05
@@ -172,7 +173,7 @@ def iteration_seconds(model, sample, seed):
     with backend.scope("float64"):
         data = segmented.ENGINE.prepare(Rows(*rows, weight), None)
         shape = model.n_init, model.n_neurons + search.N_SPARE
-        knots = np.full(shape, interval_sums.RIGHT)
+        knots = np.full(shape, RIGHT)
         inside = rng.uniform(-1, 1, (model.n_init, model.n_neurons))
         knots[:, : model.n_neurons] = np.sort(inside, axis=1)
         few = knots[: search.N_KEPT]

@@ -2,7 +2,13 @@
 
 __version__ = "0.1.0.dev0"
 
+from sklearn_gn.core.compilation_cache import (
+    enable_compilation_cache,
+    enable_if_asked,
+)
 from sklearn_gn.pinn.estimator import PINNSolver
+from sklearn_gn.segmented.estimator import SegmentedRegressor
+from sklearn_gn.segmented.series import fit_groups
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
 from sklearn_gn.shallow_relu.series import fit_series
 from sklearn_gn.softmax_head.estimator import FGNSoftmaxHead
@@ -12,9 +18,14 @@ from sklearn_gn.varpro.regressor import VarProNetRegressor
 __all__ = [
     "FGNSoftmaxHead",
     "PINNSolver",
+    "SegmentedRegressor",
     "ShallowReLURegressor",
     "VarProNetClassifier",
     "VarProNetRegressor",
     "__version__",
+    "enable_compilation_cache",
+    "fit_groups",
     "fit_series",
 ]
+
+enable_if_asked()

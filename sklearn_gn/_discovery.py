@@ -13,7 +13,7 @@ def all_estimators():
     """Return the public estimator classes of the package, by name.
 
     They are those that the modules of the method folders define. The folder of a method
-    has a module ``algorithms``.
+    has a module ``estimator``, or ``algorithms``.
 
     Returns
     -------
@@ -26,7 +26,8 @@ def all_estimators():
             continue
         package = importlib.import_module(folder.name)
         names = [module.name for module in pkgutil.iter_modules(package.__path__)]
-        if "algorithms" not in names:
+        of_method = {"algorithms", "estimator"} & set(names)
+        if not of_method or folder.name == "sklearn_gn.core":
             continue
         for name in names:
             module = importlib.import_module(f"{folder.name}.{name}")

@@ -17,11 +17,12 @@ os.environ.setdefault(
 )
 # What one worker has compiled, the other reads, and so do the processes of parallel
 # fits. The first to come here is the process that starts the workers.
-_OWN_CACHE = "JAX_COMPILATION_CACHE_DIR" not in os.environ
-if _OWN_CACHE:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="sklearn_gn_")
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+_OWN_CACHE = None
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    from sklearn_gn import enable_compilation_cache
+
+    _OWN_CACHE = tempfile.mkdtemp(prefix="sklearn_gn_")
+    enable_compilation_cache(_OWN_CACHE)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -36,8 +37,8 @@ _tests_run = itertools.count()
 
 def pytest_unconfigure(config):
     del config
-    if _OWN_CACHE:
-        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    if _OWN_CACHE is not None:
+        shutil.rmtree(_OWN_CACHE, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -55,6 +56,21 @@ def float64():
     """Double precision on the JAX side."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def compiled():
+    """Names of the programs that are compiled during the test, as they come."""
+    names = []
+
+    def listen(event, seconds, **about):
+        del seconds
+        if event.endswith("backend_compile_duration"):
+            names.append(about["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.fixture(autouse=True)

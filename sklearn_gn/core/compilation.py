@@ -10,7 +10,6 @@ from functools import cache, partial, update_wrapper
 import jax
 import numpy as np
 
-_SMALL = 2**18  # numbers in the largest argument
 _CHEAP = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_use_fusion_emitters": False,
@@ -27,21 +26,23 @@ class jit_by_size:
     Parameters
     ----------
     function : callable
+    largest : int, default=2**18
+        Numbers in the largest argument, up to which the arguments are small.
     **arguments
         Those of ``jax.jit``, such as ``static_argnames``.
     """
 
-    def __init__(self, function, **arguments):
+    def __init__(self, function, *, largest=2**18, **arguments):
         update_wrapper(self, function)
         self._full = jax.jit(function, **arguments)
         self._jit = partial(jax.jit, function, **arguments)
-        self._cheap = None
+        self._cheap, self._largest = None, largest
 
     def __call__(self, *args, **kwargs):
         """Call the version that suits the sizes of the arguments."""
         leaves = jax.tree.leaves((args, kwargs))
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-        if traced or max(map(np.size, leaves)) > _SMALL or not cheap_options():
+        if traced or max(map(np.size, leaves)) > self._largest or not cheap_options():
             return self._full(*args, **kwargs)
         if self._cheap is None:
             self._cheap = self._jit(compiler_options=cheap_options())

@@ -27,10 +27,12 @@ from sklearn_gn.core.solver import Report
 
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
 EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
+_NEARLY_EXACT = 1e-24  # the same where large terms cancel, and no step lowers it
 _FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
 _RISE = 0.1  # of the log evidence in an iteration that counts as progress
 _PATIENCE = 3  # iterations without it after which a fit ends
 _MAX_TRIALS = 20  # dampings that one iteration tries
+_MAX_RAISES = 10  # of the shift that makes a matrix positive definite
 _FLAT = 1e-3  # predicted reduction of the energy that is none
 
 
@@ -76,6 +78,9 @@ class EvidenceOptions(NamedTuple):
     rank: int | None  # most eigenvectors along which a step goes
     tol: float  # rise of the log evidence, per row, that counts as progress
     seed: int
+    # Penalties of the groups, of the energy over beta and n_effective, that stay; None:
+    # the evidence chooses. Then tol is a share by which the loss falls.
+    alpha: np.ndarray | None = None
 
 
 class EvidenceState(NamedTuple):
@@ -118,9 +123,14 @@ def init_at(model, rows, theta, alpha, beta, options):
         beta = 1.0
     elif beta is None:
         beta = 1 / max(sums.error / model.n_targets, EXACT)
+    if options.alpha is not None:
+        alpha = options.alpha * beta * options.n_effective
     state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
     gamma, value = evidence_at(state, model, options.n_effective)
     net = model.network(theta, alpha, beta, gamma, value)
+    if options.alpha is not None:
+        loss = _objective(state, model, options.n_effective)
+        return state._replace(net=net, loss=loss, criterion=loss)
     return state._replace(net=net, criterion=-value / options.n_effective)
 
 
@@ -131,7 +141,9 @@ def step(model, rows, state, options):
     if found.theta is None:
         # Where hardly any reduction was predicted, this is the minimum.
         stop = "tol" if found.predicted < _FLAT else "line_search"
-        stop = "rounding" if 1 / state.beta <= 100 * EXACT else stop
+        if options.alpha is not None and options.damping is None:
+            stop = "tol"  # the loss falls in no direction, however short the step
+        stop = "rounding" if 1 / state.beta <= _NEARLY_EXACT else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
     sums = model.sums(found.theta, rows)
@@ -262,7 +274,13 @@ def updated(model, state, options):
     found = evidence.Curvature(gamma, _n_free(groups), None)
     beta = _updated_beta(model, found, state, n_effective)
     stop = None
-    if state.iteration >= _FIRST_UPDATE:
+    if options.alpha is not None:
+        alpha = options.alpha * beta * n_effective
+        state = state._replace(alpha=alpha, beta=beta)
+        loss = _objective(state, model, n_effective)
+        stop = "tol" if state.loss - loss <= options.tol * loss else None
+        state = state._replace(criterion=loss)
+    elif state.iteration >= _FIRST_UPDATE:
         squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
         rose = value > state.highest + max(_RISE, options.tol * n_effective)
         state = state._replace(
@@ -275,7 +293,7 @@ def updated(model, state, options):
             # The damping may be what holds the fit: once more with little of it.
             state = state._replace(shift=1.0, waited=0, restarted=True)
         stop = "tol" if state.waited >= _PATIENCE else None
-        stop = "rounding" if 1 / beta <= EXACT else stop
+    stop = "rounding" if 1 / beta <= EXACT else stop
     net = model.network(state.theta, state.alpha, beta, gamma, value)
     state = state._replace(net=net)
     report = _report(state, model, n_effective, stop)
@@ -301,6 +319,20 @@ def curvature(sums, groups, alpha, beta, n_effective):
     return evidence.primal_curvature(gram, groups, alpha, beta, floor)
 
 
+def covariance(model, sums, alpha, beta, n_effective):
+    """Return the posterior covariance H^-1 of the parameters."""
+    precision = evidence.prior_precision(model.groups(), alpha)
+    hessian = beta * n_effective * sums.gram + np.diag(precision)
+    shift = ROUNDING * np.trace(hessian)
+    for _ in range(_MAX_RAISES):  # rounding may have made it indefinite
+        hessian[np.diag_indices_from(hessian)] += shift
+        inverse, log_det = evidence.inverse_and_log_det(hessian)
+        if np.isfinite(log_det):
+            break
+        shift *= 4
+    return inverse
+
+
 def _report(state, model, n_effective, stop):
     net, groups = state.net, model.groups()
     precision = evidence.prior_precision(groups, state.alpha)
@@ -313,11 +345,18 @@ def _report(state, model, n_effective, stop):
     if model.loss == "squared":
         extra["noise_std"] = math.sqrt(1 / state.beta)
     return Report(
-        loss=_energy(state.sums.error, state.theta, precision, scale) / scale,
+        loss=_objective(state, model, n_effective),
         grad_norm=float(np.linalg.norm(down)),
         stop=stop,
         extra=extra,
     )
+
+
+def _objective(state, model, n_effective):
+    """Energy over beta and the number of rows: half the mean error, and penalties."""
+    precision = evidence.prior_precision(model.groups(), state.alpha)
+    scale = state.beta * n_effective
+    return _energy(state.sums.error, state.theta, precision, scale) / scale
 
 
 def _energy(error, theta, precision, scale):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.backend import scope, to_numpy
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.conditions import Condition
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.reference import is_reference
@@ -121,7 +122,7 @@ def _check_finite(problem, points, rng):
             )
 
 
-@partial(jax.jit, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def _residuals_of_smooth_field(problem, level, weights, points):
     """All residuals of a smooth field about a level."""
     field = problem.field(

@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.core.backend import scope, to_numpy
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.checks import check_problem, named_errors
 from sklearn_gn.pde.coefficients import Unknown, as_array, frozen_coefficient
 from sklearn_gn.pde.conditions import Condition, Points
@@ -434,7 +435,7 @@ def _tuple(value):
     return (value,) if isinstance(value, (str, Condition)) else tuple(value)
 
 
-@partial(jax.jit, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def _exact(problem, X):
     def value(x):
         return problem.as_outputs(problem.exact(x), "exact")

@@ -23,6 +23,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
 from sklearn_gn.core.linear_algebra.nystrom import nystrom, preconditioner
@@ -61,7 +62,7 @@ class Linearisation(NamedTuple):
         return self.r + operators.forward(self.parts, self.offset)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, largest=2**13, static_argnames="model")
 def weighted_jacobian(model, net, batches, balance):
     """Weighted batches, residuals, and the factors of their Jacobian.
 
@@ -109,14 +110,6 @@ def small_gramian(linear, net):
             return matrix
         return linear.row_scale[:, None] * matrix * linear.row_scale[None]
     return operators.normal_matrix(linear.parts, linear.row_scale)
-
-
-@partial(jax.jit, static_argnames="model")
-def gramian_eigenvalues(model, net, batches):
-    """Eigenvalues of the smaller Gramian, descending."""
-    r, parts = jacobian(model, net, batches)
-    matrix = small_gramian(Linearisation(r, parts, None, None), net)
-    return jnp.maximum(jnp.linalg.eigvalsh(matrix)[::-1], 0)
 
 
 # --- its inverse ---------------------------------------------------------------------

@@ -32,6 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.pinn import fit
@@ -116,6 +117,17 @@ def step(points, state, settings):
     return fit.finish_iteration(points, state, settings, summary)
 
 
+def gramian_eigenvalues(model, net, batches):
+    """Eigenvalues of the smaller Gramian, descending; of the functions of a step."""
+    weights = np.ones(len(batches), net.extra.dtype)
+    jacobian = weighted_jacobian(model, net, batches, weights)
+    quadratic = quadratic_model(model, net, *jacobian, None, momentum=0.0, jacobi=False)
+    matrix = np.asarray(quadratic.matrix)
+    if not np.isfinite(matrix).all():
+        return np.full(len(matrix), np.nan)
+    return np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0)
+
+
 class UpdateResult(NamedTuple):
     """What an update returns."""
 
@@ -160,7 +172,7 @@ def update_in_region(
     )
 
 
-@jax.jit
+@jit_by_size
 def _moved(net, step):
     """The network after a step, and the lengths of step and network."""
     new = add(net, 1, step)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pinn.model import Batch, ClassModel, Model
 from sklearn_gn.pinn.residuals import row_from_top, row_residuals
 from sklearn_gn.pinn.taylor import DerivativeRows, input_stack, local_field
@@ -83,7 +84,7 @@ def _probes(problem, axes, rng):
     return tuple(batches)
 
 
-@partial(jax.jit, static_argnames=("model", "classes"))
+@partial(jit_by_size, static_argnames=("model", "classes"))
 def _slopes(model, classes, batches, tops, extra):
     """Derivatives of each class in the rows, of shape (N, k, P, C, q)."""
 
@@ -97,7 +98,7 @@ def _slopes(model, classes, batches, tops, extra):
     ]
 
 
-@partial(jax.jit, static_argnames=("model", "classes"))
+@partial(jit_by_size, static_argnames=("model", "classes"))
 def _both_ways(model, classes, batches, weights, extra):
     """Residuals of a wave, from its Taylor polynomials and from itself."""
 

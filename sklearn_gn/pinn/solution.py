@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core import backend
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pinn.model import Batch, ClassModel, coefficient_values, network
 from sklearn_gn.pinn.residuals import class_residuals
@@ -15,7 +16,7 @@ _REFERENCE_POINTS = 10_000
 _REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, static_argnames="model")
 def values(model, params, x):
     """The outputs of the solution at points, of shape (n, q)."""
 
@@ -25,7 +26,7 @@ def values(model, params, x):
     return jax.vmap(one)(x)
 
 
-@partial(jax.jit, static_argnames=("model", "axes"))
+@partial(jit_by_size, static_argnames=("model", "axes"))
 def derivatives(model, params, x, axes):
     """Partial derivatives of the outputs at points, of shape (n, q)."""
 
@@ -36,7 +37,7 @@ def derivatives(model, params, x, axes):
     return jax.vmap(one)(x)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, static_argnames="model")
 def equation_residuals(model, params, x):
     """Residuals of the equation at points, of shape (n, k)."""
     kind = ClassModel(model.problem.residual_classes()[0], None)
@@ -58,7 +59,7 @@ def reference(problem):
     return problem.reference(n, np.random.RandomState(0))
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, static_argnames="model")
 def relative_error(model, params, points, exact):
     """Relative L2 error over all outputs that are known."""
     return _relative_errors(model.problem, values(model, params, points), exact)[0]

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.trees import norm
 from sklearn_gn.pinn.damped_step import (
     Candidate,
@@ -202,7 +203,7 @@ def _moved_shift(found, length):
 # --- compiled parts ------------------------------------------------------------------
 
 
-@partial(jax.jit, static_argnames=("model", "momentum", "jacobi"))
+@partial(jit_by_size, largest=2**16, static_argnames=("model", "momentum", "jacobi"))
 def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, jacobi):
     """The Gramian, and what else the steps of all radii have in common."""
     linear = linearise(r, parts, previous_step, momentum=momentum, jacobi=jacobi)
@@ -215,7 +216,7 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     return Quadratic(linear, matrix, largest, floor, no_step(local), *figures)
 
 
-@jax.jit
+@partial(jit_by_size, largest=2**24)
 def damped(net, linear, matrix, shift):
     """The step of a shift; NaN where the factorisation fails."""
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
@@ -227,7 +228,7 @@ def damped(net, linear, matrix, shift):
     return Damped(shift, factor, step, length, decay)
 
 
-@partial(jax.jit, static_argnames=("model", "geodesic"))
+@partial(jit_by_size, largest=2**24, static_argnames=("model", "geodesic"))
 def accelerated(model, net, batches, linear, found, geodesic):
     """A step with its acceleration, and its effect on the loss."""
     local = LocalProblem(model, net, batches, linear, geodesic)

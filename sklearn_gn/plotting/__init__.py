@@ -5,6 +5,9 @@ from sklearn_gn.plotting.convergence import ConvergenceDisplay
 from sklearn_gn.plotting.dispersion import DispersionDisplay
 from sklearn_gn.plotting.features import FeatureDisplay
 from sklearn_gn.plotting.gram_spectrum import GramSpectrumDisplay
+from sklearn_gn.plotting.relevance import RelevanceDisplay
+from sklearn_gn.plotting.segments import SegmentsDisplay
+from sklearn_gn.plotting.selection_path import SelectionPathDisplay
 from sklearn_gn.plotting.solution import SolutionDisplay
 from sklearn_gn.plotting.surrogate import SurrogateDisplay
 
@@ -14,6 +17,9 @@ __all__ = [
     "DispersionDisplay",
     "FeatureDisplay",
     "GramSpectrumDisplay",
+    "RelevanceDisplay",
+    "SegmentsDisplay",
+    "SelectionPathDisplay",
     "SolutionDisplay",
     "SurrogateDisplay",
 ]

@@ -23,15 +23,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.shallow_relu.interval_sums import (
-    LEFT,
-    RIGHT,
     IntervalMoments,
     exact_moments,
     interval_ends,
     moments,
 )
 from sklearn_gn.shallow_relu.parameters import ShallowReLU
+from sklearn_gn.shallow_relu.sorted_rows import (
+    LEFT,
+    RIGHT,
+)
 
 _OUTSIDE = -3.0  # where the networks have the breakpoint that is at LEFT here
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of either step that are tried
@@ -256,16 +259,16 @@ def descend(knots, running, n_steps, tol):
 # --- exact sums ----------------------------------------------------------------------
 
 
-_fit_values = jax.jit(fit_values)
+_fit_values = jit_by_size(fit_values)
 
 
-@jax.jit
+@jit_by_size
 def fit_running(knots, running):
     """Return the best function with given breakpoints, from running sums."""
     return fit_values(knots, moments(knots, running))
 
 
-@jax.jit
+@jit_by_size
 def gradient(knots, fitted):
     """Return the derivatives of the loss with respect to the breakpoints."""
     m = fitted.moments
@@ -274,7 +277,7 @@ def gradient(knots, fitted):
     return -jnp.sum(jnp.diff(fitted.slopes, axis=0) * beyond[1:], axis=1)
 
 
-@jax.jit
+@jit_by_size
 def full_steps(knots, fitted):
     """Return the breakpoints after each of the two full steps."""
     return merge_knots(knots[None] + jnp.stack(gauss_newton_steps(knots, fitted)))

@@ -9,7 +9,8 @@ b, and the weights of each feature. The intercept is free. The iteration is that
 :mod:`sklearn_gn.core.evidence_gn`. More neurons than the data need do no harm:
 penalties switch them off, and noise-free data of a network are recovered exactly.
 Neurons whose breaking hyperplane misses the data are taken into the linear term at the
-end.
+end. A feature whose penalty has switched its hidden weights off leaves the matrix,
+which makes it small where most features have no kinks.
 
 The matrix has a structure: with h_0 = 1 and y = (1, x), all columns of the Jacobian are
 combinations of the products ``h_i y_j``, whose Gram matrix is that of the layer in
@@ -23,21 +24,31 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence_gn
+from sklearn_gn.core import evidence, evidence_gn
 from sklearn_gn.core.evidence_gn import Sums
-from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.core.solver import Algorithm, Rows
 
 _BLOCK_ROWS = 2048  # whose products stay in the processor's cache
 _START_COEF = 0.1  # standard deviation of the first coefficients
 _START_RIDGE = 1e-3  # of the first linear fit, in rows
+_TRIAL_ITERATIONS = 6  # of every start, before the best one goes on
+_TRIAL_ROWS = 2000  # at most, for them
+_FIRST_REMOVAL = 12  # iteration from which features may leave the hidden layer
+_SWITCHED_OFF = 0.01  # determined share of the weights of a feature that leaves
 
 
 class Shape(NamedTuple):
-    """Numbers of neurons, features and targets."""
+    """Numbers of neurons, features and targets, and which features the neurons see."""
 
     n: int
     d: int
     q: int
+    kept: np.ndarray | None = None  # (k,) of these features; all if None
+
+    @property
+    def hidden_features(self):
+        """Numbers of the features that have hidden weights."""
+        return np.arange(self.d) if self.kept is None else self.kept
 
     @property
     def n_linear(self):
@@ -47,7 +58,7 @@ class Shape(NamedTuple):
     @property
     def size(self):
         """Number of all parameters."""
-        return self.n_linear + self.n * (1 + self.d)
+        return self.n_linear + self.n * (1 + len(self.hidden_features))
 
     @property
     def loss(self):
@@ -61,25 +72,30 @@ class Shape(NamedTuple):
 
     def groups(self):
         """Group of every parameter; -1 for the intercept, which is free."""
-        n, d, q = self
-        hyperplane = np.concatenate([[2], 3 + np.arange(d)])
+        hyperplane = np.concatenate([[2], 3 + self.hidden_features])
         parts = [
-            np.full(q, -1),
-            np.zeros(d * q),
-            np.ones(n * q),
-            np.tile(hyperplane, n),
+            np.full(self.q, -1),
+            np.zeros(self.d * self.q),
+            np.ones(self.n * self.q),
+            np.tile(hyperplane, self.n),
         ]
         return np.concatenate(parts).astype(np.intp)
 
     def split(self, theta):
-        """Return (c0, S) of shape (1 + d, q), c of (n, q) and (b, w) of (n, 1 + d)."""
-        n, d, q = self
-        linear, coef, hyperplanes = np.split(theta, [(1 + d) * q, self.n_linear])
-        return (
-            linear.reshape(1 + d, q),
-            coef.reshape(n, q),
-            hyperplanes.reshape(n, 1 + d),
+        """Return (c0, S) of shape (1 + d, q), c of (n, q) and (b, w) of (n, 1 + k)."""
+        linear, coef, hyperplanes = np.split(
+            theta, [(1 + self.d) * self.q, self.n_linear]
         )
+        return (
+            linear.reshape(1 + self.d, self.q),
+            coef.reshape(self.n, self.q),
+            hyperplanes.reshape(self.n, -1),
+        )
+
+    def hidden_input(self, x):
+        """Return (1, x) for the hidden layer, of shape (m, 1 + k)."""
+        seen = x if self.kept is None else x[:, self.kept]
+        return np.concatenate([np.ones((len(x), 1)), seen], axis=1)
 
     def sums(self, theta, rows):
         """Sums over the rows."""
@@ -102,11 +118,17 @@ class RegularisedNetwork(NamedTuple):
     intercept: np.ndarray  # (q,)
     slope: np.ndarray  # (d, q)
     alive: np.ndarray  # (n,) bool
+    kept: np.ndarray | None  # features that theta has hidden weights for; None: all
     theta: np.ndarray  # (P,)  the parameters, with the |w| of the penalties
     alpha: np.ndarray  # (3 + d,)  precisions of the groups
     beta: float  # precision of the noise
     gamma: np.ndarray  # (3 + d,)  well-determined parameters of the groups
     log_evidence: float
+
+    @property
+    def shape(self):
+        """The shape of ``theta``."""
+        return Shape(len(self.hyperplanes), *self.slope.shape, self.kept)
 
 
 # --- the model -----------------------------------------------------------------------
@@ -115,50 +137,60 @@ class RegularisedNetwork(NamedTuple):
 def predict(theta, shape, x):
     """Return the outputs of the network, of shape (m, q)."""
     linear, coef, hyperplanes = shape.split(theta)
-    hidden = np.maximum(x @ hyperplanes[:, 1:].T + hyperplanes[:, 0], 0)
+    hidden = np.maximum(shape.hidden_input(x) @ hyperplanes.T, 0)
     return linear[0] + x @ linear[1:] + hidden @ coef
 
 
 def jacobian_factor(theta, shape, x):
-    """Return the products ``h_i y_j`` of every row, of shape (m, (1 + n)(1 + d))."""
+    """Return (1, x) and the products ``h_i y_j`` of every row, side by side.
+
+    Returns
+    -------
+    ndarray of shape (m, 1 + d + n (1 + k))
+    """
     *_, hyperplanes = shape.split(theta)
-    y = np.concatenate([np.ones((len(x), 1)), x], axis=1)
-    active = np.ones((len(x), 1 + shape.n))
-    active[:, 1:] = y @ hyperplanes.T > 0
-    return (active[:, :, None] * y[:, None, :]).reshape(len(x), -1)
+    y = shape.hidden_input(x)
+    factor = np.empty((len(x), 1 + shape.d + hyperplanes.size))
+    factor[:, 0], factor[:, 1 : 1 + shape.d] = 1, x
+    products = factor[:, 1 + shape.d :].reshape(len(x), *hyperplanes.shape)
+    np.multiply((y @ hyperplanes.T > 0)[:, :, None], y[:, None, :], out=products)
+    return factor
 
 
 def jacobian(theta, shape, x, target):
     """Return the derivatives of one target in all parameters, of shape (m, P)."""
-    n, d, q = shape
-    _, coef, _ = shape.split(theta)
+    _, coef, hyperplanes = shape.split(theta)
     factor = jacobian_factor(theta, shape, x)
     linear = factor @ linear_combinations(theta, shape)
-    of_target = np.zeros((len(x), 1 + d + n, q))
+    of_target = np.zeros((*linear.shape, shape.q))
     of_target[:, :, target] = linear
-    hidden = factor[:, 1 + d :] * np.repeat(coef[:, target], 1 + d)
+    moved = factor[:, 1 + shape.d :]
+    hidden = moved * np.repeat(coef[:, target], hyperplanes.shape[1])
     return np.concatenate([of_target.reshape(len(x), -1), hidden], axis=1)
 
 
 def linear_combinations(theta, shape):
     """Return U with ``factor @ U`` the columns (1, x, relu) of the Jacobian."""
-    n, d, _ = shape
     *_, hyperplanes = shape.split(theta)
-    u = np.zeros((1 + n, 1 + d, 1 + d + n))
-    u[0, :, : 1 + d] = np.eye(1 + d)
+    n, width = hyperplanes.shape
+    n_lines = 1 + shape.d
+    u = np.zeros((n_lines + n * width, n_lines + n))
+    u[:n_lines, :n_lines] = np.eye(n_lines)
     neuron = np.arange(n)
-    u[1 + neuron, :, 1 + d + neuron] = hyperplanes
-    return u.reshape((1 + n) * (1 + d), -1)
+    blocks = u[n_lines:, n_lines:].reshape(n, width, n)
+    blocks[neuron, :, neuron] = hyperplanes
+    return u
 
 
 def sums_over_rows(theta, shape, rows):
     """Return the Gauss-Newton matrix, the slope and the error at some parameters."""
-    width = (1 + shape.n) * (1 + shape.d)
+    width = 1 + shape.d + shape.n * (1 + len(shape.hidden_features))
     gram, slope, error = np.zeros((width, width)), np.zeros((width, shape.q)), 0.0
     for start in range(0, len(rows.x), _BLOCK_ROWS):
         x, y, weight = (a[start : start + _BLOCK_ROWS] for a in rows)
         root = np.sqrt(weight)[:, None]
-        factor = root * jacobian_factor(theta, shape, x)
+        factor = jacobian_factor(theta, shape, x)
+        factor *= root
         residual = root * (y - predict(theta, shape, x))
         gram += factor.T @ factor
         slope += factor.T @ residual
@@ -168,33 +200,90 @@ def sums_over_rows(theta, shape, rows):
 
 def _in_parameters(theta, shape, gram, slope, error):
     """Sums in the parameters, from those of the products ``h_i y_j``."""
-    n, d, q = shape
-    _, coef, _ = shape.split(theta)
+    _, coef, hyperplanes = shape.split(theta)
     u = linear_combinations(theta, shape)
-    moved = slice(1 + d, None)  # the products of the neurons that move
-    coef = np.repeat(coef, 1 + d, axis=0)
+    moved = slice(1 + shape.d, None)  # the products of the neurons that move
+    coef = np.repeat(coef, hyperplanes.shape[1], axis=0)
     half = gram @ u
-    linear = np.kron(u.T @ half, np.eye(q))
+    linear = u.T @ half
+    if shape.q > 1:
+        linear = np.kron(linear, np.eye(shape.q))
     cross = half[moved].T[:, None, :] * coef.T[None, :, :]
-    cross = cross.reshape(shape.n_linear, n * (1 + d))
+    cross = cross.reshape(shape.n_linear, len(coef))
     hidden = gram[moved, moved] * (coef @ coef.T)
     whole = np.block([[linear, cross], [cross.T, hidden]])
     down = np.concatenate([(u.T @ slope).ravel(), np.sum(coef * slope[moved], axis=1)])
     return Sums(whole, down, float(error))
 
 
+def penalties(alpha, n_features):
+    """Return the penalties of the groups, from a dict by name.
+
+    Parameters
+    ----------
+    alpha : dict
+        "slope", "coef", "bias" and "weights", as in the attribute ``alpha_``.
+    n_features : int
+    """
+    names = ("slope", "coef", "bias", "weights")
+    if set(alpha) != set(names):
+        raise ValueError(
+            f"alpha must have the entries {', '.join(names)}, got "
+            f"{', '.join(map(str, alpha)) or 'none'}. Pass alpha_ of a fitted model."
+        )
+    weights = np.asarray(alpha["weights"], dtype=np.float64)
+    if weights.shape != (n_features,):
+        raise ValueError(
+            f"alpha['weights'] must have one penalty for each of {n_features} "
+            f"features, got shape {weights.shape}."
+        )
+    values = np.concatenate([[float(alpha[name]) for name in names[:3]], weights])
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise ValueError(f"The penalties in alpha must be positive, got {alpha!r}.")
+    return values
+
+
 # --- the iteration -------------------------------------------------------------------
 
 
-def init(rows, net, options):
+def init(rows, nets, options):
+    """Start from a network; from the best after a short trial, if there are several.
+
+    Trials take every k-th row of a long table.
+    """
+    if len(nets) == 1:
+        return init_one(rows, nets[0], options)
+    few = Rows(*(a[:: -(-len(rows.x) // _TRIAL_ROWS)] for a in rows))
+    share = few.weight.sum()
+    few = few._replace(weight=few.weight / share)
+    few_options = options._replace(n_effective=share * options.n_effective)
+    state = min(
+        (_after_trial(few, net, few_options) for net in nets),
+        key=lambda state: state.criterion,
+    )
+    return evidence_gn.init_at(
+        state.net.shape, rows, state.theta, state.alpha, state.beta, options
+    )
+
+
+def _after_trial(rows, net, options):
+    state = init_one(rows, net, options)
+    for _ in range(_TRIAL_ITERATIONS):
+        state, report = step(rows, state, options)
+        if report.stop is not None:
+            break
+    return state
+
+
+def init_one(rows, net, options):
     """Start with the linear fit, and with small random coefficients of the neurons.
 
     A network of a former fit is taken as it is, its penalties too.
     """
-    shape = Shape(len(net.hyperplanes), rows.x.shape[1], rows.y.shape[1])
     if isinstance(net, RegularisedNetwork):
-        theta, alpha, beta = net.theta, net.alpha, net.beta
+        shape, theta, alpha, beta = net.shape, net.theta, net.alpha, net.beta
     else:
+        shape = Shape(len(net.hyperplanes), rows.x.shape[1], rows.y.shape[1])
         square = float(rows.weight @ np.sum(rows.y**2, axis=1)) / shape.q
         size = math.sqrt(square) if square > 0 else 1.0
         theta, beta = _first_parameters(rows, net, shape, size, options), None
@@ -218,8 +307,32 @@ def _first_parameters(rows, net, shape, size, options):
 
 def step(rows, state, options):
     """One accepted step at fixed penalties, then new penalties."""
-    shape = Shape(len(state.net.hyperplanes), rows.x.shape[1], rows.y.shape[1])
-    return evidence_gn.step(shape, rows, state, options)
+    shape = state.net.shape
+    state, report = evidence_gn.step(shape, rows, state, options)
+    if options.alpha is not None:
+        return state, report
+    if report.stop is None and state.iteration >= _FIRST_REMOVAL:
+        state = _without_switched_off(shape, rows, state)
+    left = np.setdiff1d(np.arange(shape.d), state.net.shape.hidden_features)
+    alpha = state.alpha.copy()
+    alpha[3 + left] = evidence.LARGEST
+    return state._replace(alpha=alpha, net=state.net._replace(alpha=alpha)), report
+
+
+def _without_switched_off(shape, rows, state):
+    """Return the state without the hidden weights of features that have no kinks."""
+    features = shape.hidden_features
+    on = state.net.gamma[3 + features] > _SWITCHED_OFF * shape.n
+    if on.all():
+        return state
+    linear, coef, hyperplanes = shape.split(state.theta)
+    hyperplanes = hyperplanes[:, np.concatenate([[True], on])]
+    theta = np.concatenate([a.ravel() for a in (linear, coef, hyperplanes)])
+    shape = shape._replace(kept=features[on])
+    net = network_of(
+        theta, shape, state.alpha, state.beta, state.net.gamma, state.net.log_evidence
+    )
+    return state._replace(theta=theta, net=net, sums=net.shape.sums(theta, rows))
 
 
 def square_error(theta, shape, rows):
@@ -233,7 +346,12 @@ def square_error(theta, shape, rows):
 
 def network_of(theta, shape, alpha, beta, gamma, value):
     """Return the network with ``|w_i| = 1``; one without direction is a constant."""
-    linear, coef, hyperplanes = shape.split(theta)
+    linear, coef, seen = shape.split(theta)
+    hyperplanes = np.zeros((shape.n, 1 + shape.d))
+    hyperplanes[:, 0], hyperplanes[:, 1 + shape.hidden_features] = (
+        seen[:, 0],
+        seen[:, 1:],
+    )
     norm = np.linalg.norm(hyperplanes[:, 1:], axis=1, keepdims=True)
     usable = norm > np.finfo(np.float64).tiny
     unit = hyperplanes / np.where(usable, norm, 1)
@@ -245,6 +363,7 @@ def network_of(theta, shape, alpha, beta, gamma, value):
         intercept=linear[0] + constant,
         slope=linear[1:].copy(),
         alive=np.ones(shape.n, dtype=bool),
+        kept=shape.kept,
         theta=theta,
         alpha=alpha,
         beta=beta,
@@ -275,4 +394,4 @@ def pruned(net, rows):
     )
 
 
-EVIDENCE_GN = Algorithm("vpgn", init, step, compiled=False)
+EVIDENCE_GN = Algorithm("vpgn", init, step, side_by_side=True, compiled=False)

@@ -87,9 +87,9 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
         Sum of the sample weights.
     device : str or None
     """
-    from sklearn_gn.shallow_relu.interval_sums import SortedRows
     from sklearn_gn.shallow_relu.segments import condense_rows, fitted_breakpoints
     from sklearn_gn.shallow_relu.sggn import finish, spectra
+    from sklearn_gn.shallow_relu.sorted_rows import SortedRows
     from sklearn_gn.shallow_relu.uncertainty import posterior
 
     with backend.scope(net.coef.dtype, device):

@@ -12,34 +12,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import backend
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT, RunningSums
 
-LEFT = -1.0  # where the data begin; a breakpoint there gives the first line its slope
-RIGHT = 1.0 + 2.0**-10  # beyond the data: breakpoints there are not in use
 THIN_ROWS = 32768  # running sums, evenly spaced, that the starts look at
 UNRESOLVED = 1e3 * np.finfo(np.float64).eps  # of a variance, from running sums
-
-_BLOCK_ROWS = 65536  # summed up together
-
-
-class RunningSums(NamedTuple):
-    """Rows sorted by x, with running sums; the weights sum to one.
-
-    Padded at the end: x by infinity, the sums by their last row.
-    """
-
-    x: jnp.ndarray  # (N,) distinct, ascending, in [-1, 1]
-    sums: jnp.ndarray  # (N + 1, 4 + 2 q) of w, w x, w x^2, w |t|^2, w t, w x t
-    n_rows: jnp.ndarray  # () number of rows that are no padding
-
-
-class SortedRows(NamedTuple):
-    """The rows themselves, without padding, for sums over every interval anew."""
-
-    x: np.ndarray  # (N,)
-    y: np.ndarray  # (N, q) means of the targets of equal x
-    weight: np.ndarray  # (N,)
-    tie_variance: np.ndarray  # (q,) of targets at equal x, which no function explains
 
 
 class IntervalMoments(NamedTuple):
@@ -51,73 +27,6 @@ class IntervalMoments(NamedTuple):
     xx: jnp.ndarray  # (n + 1,) sums of squares about the means; 0 if not resolved
     xy: jnp.ndarray  # (n + 1, q)
     rest: jnp.ndarray  # (n + 1,) of squares about the straight line fitted to y
-
-
-# --- the data ------------------------------------------------------------------------
-
-
-def sort_rows(rows, n_padded=None):
-    """Sort the rows, merge those of equal x, and return their running sums.
-
-    Parameters
-    ----------
-    rows : Rows
-        Of one feature, in any order; rows of weight zero are left out.
-    n_padded : int, default=None
-        Length to pad to. If None, a length that data of similar size share.
-
-    Returns
-    -------
-    running : RunningSums
-    rows : SortedRows
-        They share the memory of the positions.
-    """
-    x, y, weight = _by_position(*(np.asarray(a, np.float64) for a in rows))
-    first = np.flatnonzero(np.concatenate([[True], x[1:] > x[:-1]]))
-    tie_variance = np.zeros(y.shape[1])
-    if len(first) < len(x):
-        total = np.add.reduceat(weight, first)
-        mean = np.add.reduceat(weight[:, None] * y, first, axis=0) / total[:, None]
-        inside = y - np.repeat(mean, np.diff(first, append=len(x)), axis=0)
-        tie_variance = weight @ inside**2
-        x, y, weight = x[first], mean, total
-    n = len(x)
-    n_padded = n_padded or backend.row_bucket(n)
-    long = backend.aligned_zeros((n_padded,), np.float64)
-    long[:n], long[n:] = x, np.inf
-    sums = backend.aligned_zeros((n_padded + 1, 4 + 2 * y.shape[1]), np.float64)
-    _fill_running_sums(long[:n], y, weight, sums)
-    rows = SortedRows(long[:n], y, weight, tie_variance)
-    return RunningSums(long, sums, np.int32(n)), rows
-
-
-def _by_position(x, y, weight):
-    x = x[:, 0]
-    if weight.min() == 0:
-        kept = weight > 0
-        x, y, weight = x[kept], y[kept], weight[kept]
-    if np.any(x[1:] < x[:-1]):
-        order = np.argsort(x)
-        x, y, weight = x[order], y[order], weight[order]
-    return x, y, weight / weight.sum()
-
-
-def row_slices(n):
-    """Yield slices of the rows that are summed up together."""
-    starts = range(0, n, _BLOCK_ROWS)
-    return (slice(start, min(start + _BLOCK_ROWS, n)) for start in starts)
-
-
-def _fill_running_sums(x, y, weight, sums):
-    n = len(x)
-    # In blocks, whose sums begin anew: quick, and little is lost to rounding.
-    for rows in row_slices(n):
-        w, u, t = weight[rows], x[rows], y[rows].T
-        wu, wt = w * u, w * t
-        table = np.concatenate([[w, wu, wu * u, np.sum(wt * t, axis=0)], wt, u * wt])
-        np.cumsum(table, axis=1, out=table)
-        np.add(table.T, sums[rows.start], out=sums[rows.start + 1 : rows.stop + 1])
-    sums[n + 1 :] = sums[n]
 
 
 def thin_sums(running, n):

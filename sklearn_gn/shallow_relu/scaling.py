@@ -8,6 +8,9 @@ from sklearn_gn.core.scaling import moments
 
 _FAR = 1e100  # largest feature, in units of the training data
 _FAR_HYPERPLANE = 1e8  # largest distance of a hyperplane, in the same units
+_REACH = 10.0  # largest distance of a row from the centre, over the root mean square
+_COLLINEAR = 1e-12  # relative variance of a direction in which there are no rows
+_REACH_ITERATIONS = 20
 
 
 class Scaling(NamedTuple):
@@ -22,6 +25,25 @@ class Scaling(NamedTuple):
     x_scale: np.ndarray
     y_center: np.ndarray
     y_scale: float
+    reach: "Reach | None" = None
+
+    @classmethod
+    def robust(cls, X, y, weight):
+        """Return units in which rows beyond the :class:`Reach` of the others are moved.
+
+        One wrong entry among collinear features would otherwise be where slopes decide
+        over predictions that no other row has anything to say about.
+        """
+        plain = cls.of(X, y, weight)
+        z = plain.x(X)
+        reach = Reach.of(z, weight)
+        within = reach.limited(z)
+        if within is z:
+            return plain._replace(reach=reach)
+        # Units of the rows as they are now, which far ones no longer determine.
+        X = np.where(within == z, X, plain.x_center + plain.x_scale * within)
+        moved = cls.of(X, y, weight)
+        return moved._replace(reach=Reach.of(moved.x(X), weight))
 
     @classmethod
     def of(cls, X, y, weight):
@@ -40,7 +62,13 @@ class Scaling(NamedTuple):
     def x(self, X):
         """Return features in these units, bounded: infinities have no differences."""
         with np.errstate(over="ignore"):
-            return np.clip((X - self.x_center) / self.x_scale, -_FAR, _FAR)
+            z = np.clip((X - self.x_center) / self.x_scale, -_FAR, _FAR)
+        return z if self.reach is None else self.reach.limited(z)
+
+    def same_as(self, other):
+        """Whether these are the units of another fit."""
+        pairs = zip(self[:-1], other[:-1], strict=True)
+        return all(np.array_equal(a, b) for a, b in pairs)
 
     def y(self, y):
         """Return targets in these units."""
@@ -91,6 +119,63 @@ class Scaling(NamedTuple):
         norm = row_norms(normal)
         rows = np.concatenate([bias[:, None], normal], axis=1) / norm
         return rows, norm[:, 0] / unit
+
+
+class Reach(NamedTuple):
+    """Where the rows of a training set lie: at most ten times as far as usual.
+
+    The distance from the centre is that of Mahalanobis, so it does not depend on the
+    units or on linear combinations of the features. Its matrix is Huber's estimate of
+    scatter: that of the rows after those farther than ten times the root mean square
+    distance have been moved to there. Features of which more than half of the rows have
+    one value, such as indicators of rare categories, have no part in it.
+    """
+
+    features: np.ndarray  # (k,) the features that have a part
+    center: np.ndarray  # (k,)
+    metric: np.ndarray  # (k, rank)  |metric^T (z - center)| is the distance / 10 rms
+
+    @classmethod
+    def of(cls, z, weight):
+        """Return the reach of weighted rows; the weights sum to one."""
+        low, high = np.quantile(
+            z, (0.25, 0.75), axis=0, weights=weight, method="inverted_cdf"
+        )
+        features = np.flatnonzero(low < high)
+        rows = z[:, features]
+        limited, factor = rows, np.ones(len(rows))
+        for _ in range(_REACH_ITERATIONS):
+            center = weight @ limited
+            metric = _metric(limited - center, weight)
+            before, factor = factor, _shares(rows - center, metric)
+            limited = center + factor[:, None] * (rows - center)
+            if np.max(np.abs(factor - before)) <= 1e-2 * np.min(factor):
+                break
+        return cls(features, center, metric)
+
+    def limited(self, z):
+        """Return rows moved towards the centre until they are within reach."""
+        offset = z[:, self.features] - self.center
+        factor = _shares(offset, self.metric)
+        far = factor < 1
+        if not far.any():
+            return z
+        z = z.copy()
+        moved = self.center + factor[far, None] * offset[far]
+        z[np.ix_(far, self.features)] = moved
+        return z
+
+
+def _metric(offset, weight):
+    """Factor of the inverse scatter, in units of the largest distance."""
+    values, vectors = np.linalg.eigh((weight[:, None] * offset).T @ offset)
+    kept = values > _COLLINEAR * np.max(values, initial=0)
+    return vectors[:, kept] / (_REACH * np.sqrt(kept.sum() * values[kept]))
+
+
+def _shares(offset, metric):
+    """Factors by which rows come within reach, one for those that are."""
+    return 1 / np.maximum(np.linalg.norm(offset @ metric, axis=1), 1)
 
 
 def _range(X):

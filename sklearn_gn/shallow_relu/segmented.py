@@ -7,13 +7,15 @@ have rounding errors of the size of the total; the last iterations therefore sum
 every interval anew.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.shallow_relu.broken_line import (
     descend,
     fit_exact,
@@ -29,17 +31,12 @@ from sklearn_gn.shallow_relu.broken_line import (
     value_at,
 )
 from sklearn_gn.shallow_relu.interval_sums import (
-    LEFT,
-    RIGHT,
     THIN_ROWS,
     UNRESOLVED,
-    RunningSums,
-    SortedRows,
     interval_ends,
     locate,
     moments,
     moments_from_sums,
-    sort_rows,
     thin_sums,
 )
 from sklearn_gn.shallow_relu.search import (
@@ -53,8 +50,15 @@ from sklearn_gn.shallow_relu.search import (
     RoundPlan,
     best_start,
 )
+from sklearn_gn.shallow_relu.sorted_rows import (
+    LEFT,
+    RIGHT,
+    RunningSums,
+    SortedRows,
+    sort_rows,
+)
 
-START_STEPS = 50  # most Gauss-Newton steps of the starts
+START_STEPS = np.int32(50)  # most Gauss-Newton steps of the starts
 POLISH_STEPS = 50  # most steps with sums over every interval anew, where ...
 POLISH_BELOW = 1e-9  # ... the relative loss is less than this
 _AT_ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
@@ -107,26 +111,27 @@ class SegmentedEngine:
     def descend(self, data, state, options):
         """Descend from all starts, first on few of the running sums."""
         if state.phase == Phase.END:
-            knots, losses, count = descend_all(state.starts, data.running, options.tol)
-            return Outcome(np.array(knots), np.array(losses), int(count))
-        knots, losses, count = descend_all(state.starts, data.thin, ROUND_TOL)
-        kept = np.argsort(np.array(losses), kind="stable")[:N_KEPT]
-        knots, losses = np.array(knots)[kept], np.array(losses)[kept]
-        if data.thin is not data.running:
-            knots, losses, more = descend_all(knots, data.running, ROUND_TOL)
-            count += more
-        return Outcome(np.array(knots), np.array(losses), int(count))
+            found = descend_all(state.starts, data.running, START_STEPS, options.tol)
+            return _outcome(found)
+        first = descend_all(state.starts, data.thin, START_STEPS, ROUND_TOL)
+        knots, losses, count = _outcome(first)[:3]
+        kept = np.argsort(losses, kind="stable")[:N_KEPT]
+        if data.thin is data.running:
+            return Outcome(knots[kept], losses[kept], count)
+        found = descend_all(knots[kept], data.running, START_STEPS, ROUND_TOL)
+        return _outcome(found, count)
 
     def relocate(self, data, state, plan, options):
         """Carry out a round for all starts."""
-        knots, losses, count = relocate_all(
+        found = relocate(
+            SIDE_BY_SIDE,
             state.starts,
             data.running,
             np.int32(options.seed ^ state.round),
-            RoundPlan(*map(np.int32, plan)),
-            np.int32(state.n_neurons),
+            plan,
+            state.n_neurons,
         )
-        return Outcome(np.array(knots), np.array(losses), int(count))
+        return _outcome(found)
 
     def best_network(self, data, state, options):
         """Return the network of the best start, in the last descent a polished one."""
@@ -151,26 +156,78 @@ class SegmentedEngine:
         return Best(net, loss, resolved=resolved)
 
 
-@jax.jit
-def descend_all(knots, running, tol):
-    """Descend from all starts, side by side; return breakpoints, losses and steps."""
+class Descents(NamedTuple):
+    """What descents from several starts lead to."""
+
+    knots: Any  # (n_starts, n_slots)
+    penalised: Any  # (n_starts,) losses by which they are compared
+    loss: Any  # (n_starts,)
+    count: Any  # (n_starts,) Gauss-Newton steps
+
+
+def _outcome(found, n_before=0):
+    count = n_before + int(np.array(found.count).max())
+    return Outcome(np.array(found.knots), np.array(found.penalised), count)
+
+
+@jit_by_size
+def descend_all(knots, running, n_steps, tol):
+    """Descend from all starts, side by side, by at most ``n_steps`` steps."""
 
     def run(knots):
-        found, fitted, count = descend(knots, running, START_STEPS, tol)
-        return found, penalised_loss(found, fitted.loss, running), count
+        found, fitted, count = descend(knots, running, n_steps, tol)
+        return Descents(
+            found, penalised_loss(found, fitted.loss, running), fitted.loss, count
+        )
 
-    found, losses, counts = jax.vmap(run)(knots)
-    return found, losses, jnp.max(counts)
+    return map_starts(run, knots)
 
 
-@jax.jit
-def relocate_all(knots, running, seed, plan, n_neurons):
-    """Carry out a round for all starts; return breakpoints, losses and steps."""
+@jit_by_size
+def rearrange_all(knots, running, seed, plan):
+    """Delete and add breakpoints for all starts."""
     keys = jax.random.split(jax.random.key(seed), knots.shape[0])
-    found, losses, counts = jax.vmap(
-        lambda t, key: relocate(t, running, key, plan, n_neurons)
-    )(knots, keys)
-    return found, losses, jnp.max(counts)
+    return map_starts(lambda t, key: rearrange(t, running, key, plan), knots, keys)
+
+
+@jit_by_size
+def shrink_all(knots, running, n_neurons):
+    """Delete the cheapest breakpoints of those that are too many, for all starts."""
+    return map_starts(lambda t: shrink(t, running, n_neurons), knots)
+
+
+def map_starts(function, *starts):
+    """Call a function of one start for all; a single one is compiled in less time."""
+    if len(starts[0]) > 1:
+        return jax.vmap(function)(*starts)
+    return jax.tree.map(lambda a: a[None], function(*(a[0] for a in starts)))
+
+
+class Parts(NamedTuple):
+    """The compiled parts of a round."""
+
+    rearrange: Callable
+    descend: Callable
+    shrink: Callable
+
+
+# A round in parts is compiled in half the time: it descends twice.
+SIDE_BY_SIDE = Parts(rearrange_all, descend_all, shrink_all)
+
+
+def relocate(parts, knots, running, seed, plan, n_neurons):
+    """Carry out one round.
+
+    1. Delete breakpoints at random, then by the cost of their absence.
+    2. Add breakpoints where they lower the loss most.
+    3. Descend, delete the cheapest of those that are too many, and descend again.
+    """
+    plan = RoundPlan(*map(np.int32, plan))
+    found = parts.rearrange(knots, running, seed, plan)
+    first = parts.descend(found, running, np.int32(ROUND_STEPS[0]), ROUND_TOL)
+    found = parts.shrink(first.knots, running, np.int32(n_neurons))
+    last = parts.descend(found, running, np.int32(ROUND_STEPS[1]), ROUND_TOL)
+    return last._replace(count=np.array(first.count) + np.array(last.count))
 
 
 def total_loss(fitted, rows):
@@ -352,13 +409,8 @@ def count_knots(knots):
     return jnp.sum(knots < RIGHT, dtype=jnp.int32)
 
 
-def relocate(knots, running, key, plan, n_neurons):
-    """Carry out one round.
-
-    1. Delete breakpoints at random, then by the cost of their absence.
-    2. Add breakpoints where they lower the loss most.
-    3. Descend, delete the cheapest of those that are too many, and descend again.
-    """
+def rearrange(knots, running, key, plan):
+    """Delete breakpoints at random and by their costs, then add where it pays most."""
     keys = [jax.random.fold_in(key, k) for k in range(2)]
     found = lax.fori_loop(
         0,
@@ -374,46 +426,32 @@ def relocate(knots, running, key, plan, n_neurons):
     def add(k, t):
         return insert(t, running, jax.random.fold_in(keys[1], k), plan.n_candidates)
 
-    found = lax.fori_loop(0, plan.n_added, add, found)
-    found, _, first = descend(found, running, ROUND_STEPS[0], ROUND_TOL)
-    found = lax.while_loop(
-        lambda t: count_knots(t) > n_neurons, lambda t: delete(t, running, 0), found
+    return lax.fori_loop(0, plan.n_added, add, found)
+
+
+def shrink(knots, running, n_neurons):
+    """Delete the cheapest breakpoints until there are ``n_neurons``."""
+    return lax.while_loop(
+        lambda t: count_knots(t) > n_neurons, lambda t: delete(t, running, 0), knots
     )
-    found, fitted, second = descend(found, running, ROUND_STEPS[1], ROUND_TOL)
-    return found, penalised_loss(found, fitted.loss, running), first + second
 
 
 # --- sizes ---------------------------------------------------------------------------
 
 
-@jax.jit
-def grow(knots, running):
-    """Add as many breakpoints as there are, where they gain most, and descend."""
-
-    def add(_, t):
-        return insert(t, running, jax.random.key(0), N_CANDIDATES)
-
-    return settle(lax.fori_loop(0, count_knots(knots), add, knots), running)
-
-
-@jax.jit
-def prune(knots, running):
-    """Delete the breakpoint that costs least and descend."""
-    return settle(delete(knots, running, 0), running)
-
-
-@jax.jit
 def settle(knots, running):
-    """Descend; the first breakpoint goes left of the data where that is worth it."""
-    both = jnp.stack([knots, knots.at[0].set(LEFT)])
+    """Descend; the first breakpoint goes left of the data where that is worth it.
 
-    def run(knots):
-        found, fitted, _ = descend(knots, running, ROUND_STEPS[1], ROUND_TOL)
-        return found, fitted.loss, penalised_loss(found, fitted.loss, running)
-
-    found, losses, values = jax.vmap(run)(both)
-    best = jnp.argmin(values)
-    return found[best], losses[best]
+    Returns
+    -------
+    knots : ndarray of shape (n_slots,)
+    loss : float
+    """
+    both = np.stack([knots, knots])
+    both[1, 0] = LEFT
+    found = descend_all(both, running, np.int32(ROUND_STEPS[1]), ROUND_TOL)
+    best = int(np.argmin(np.array(found.penalised)))
+    return np.array(found.knots)[best], float(np.array(found.loss)[best])
 
 
 class SegmentedSizes:
@@ -432,30 +470,38 @@ class SegmentedSizes:
         knots = np.full(self.most, RIGHT)
         if start is not None:
             knots[: len(start)] = np.clip(-start[:, 0] / start[:, 1], LEFT, RIGHT)
-            knots = np.array(settle(np.sort(knots), self.data.running)[0])
+            knots, _ = settle(np.sort(knots), self.data.running)
         knots[0] = LEFT if knots[0] >= RIGHT else knots[0]
         self.knots = knots
-        self.loss = fit_running(knots, self.data.running).loss
+        self.loss = float(fit_running(knots, self.data.running).loss)
 
     def grow(self):
         """Double the number of neurons."""
-        self.knots, self.loss = grow(self.knots, self.data.running)
+        n = self._n_knots()
+        plan = RoundPlan(*map(np.int32, (0, 0, 0, n, N_CANDIDATES)))
+        running = self.data.running
+        found = rearrange_all(self.knots[None], running, np.int32(n), plan)
+        self.knots, self.loss = settle(np.array(found)[0], running)
 
     def prune(self):
         """Delete the neuron that matters least."""
-        self.knots, self.loss = prune(self.knots, self.data.running)
+        n, running = np.int32(self._n_knots() - 1), self.data.running
+        found = shrink_all(self.knots[None], running, n)
+        self.knots, self.loss = settle(np.array(found)[0], running)
+
+    def _n_knots(self):
+        return np.count_nonzero(self.knots < RIGHT)
 
     def candidate(self):
         """Return hyperplanes of shape (size, 2), loss and number of parameters."""
-        knots = np.array(self.knots)
-        knots = knots[knots < RIGHT]
+        knots = self.knots[self.knots < RIGHT]
         hyperplanes = np.column_stack([-knots, np.ones(len(knots))])
         rows = self.data.rows
         # A breakpoint left of the data is no parameter, its slope is.
         free = int(np.sum(knots > LEFT))
         n_parameters = free + rows.y.shape[1] * (1 + len(knots))
         # Running sums leave rounding errors of this size.
-        loss = float(self.loss) + 0.5 * float(rows.tie_variance.sum())
+        loss = self.loss + 0.5 * float(rows.tie_variance.sum())
         return hyperplanes, loss + UNRESOLVED * self.data.size, n_parameters
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from scipy.linalg import null_space
 
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu.interval_sums import exact_moments, row_slices, sort_rows
+from sklearn_gn.shallow_relu.interval_sums import exact_moments
+from sklearn_gn.shallow_relu.sorted_rows import row_slices, sort_rows
 
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 

@@ -10,7 +10,11 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, validation_split
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN, RegularisedNetwork
+from sklearn_gn.shallow_relu.evidence_gn import (
+    EVIDENCE_GN,
+    RegularisedNetwork,
+    penalties,
+)
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
 from sklearn_gn.shallow_relu.scaling import Scaling, total_weight, unit_sum
 from sklearn_gn.shallow_relu.size_selection import select_size
@@ -25,7 +29,9 @@ from sklearn_gn.solvers import JointGN
 
 _N_NEURONS = 20  # of a network whose size the evidence chooses, at first
 _MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
-_HIDDEN_WEIGHTS = 2000  # of it at most: fewer neurons where there are many features
+_HIDDEN_WEIGHTS = 500  # of it at most: fewer neurons where there are many features
+_N_INIT = 5  # starts that the evidence chooses from
+_CHEAP_WEIGHTS = 300  # hidden weights up to which there are so many
 
 
 class Problem(NamedTuple):
@@ -76,7 +82,8 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
         X, y, weight, validation = _split(X, y, weight, share, rng)
         n_effective *= 1 - share
         n_observations *= 1 - share
-    scaling = Scaling.of(X, y, weight)
+    units = Scaling.robust if solver is EVIDENCE_GN else Scaling.of
+    scaling = units(X, y, weight)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
     problem = Problem(
         solver=solver,
@@ -98,15 +105,21 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
 
 def _algorithm(estimator, solver_object, n_features):
     """The algorithm, and whether it is the joint step's own engine of one feature."""
-    by_evidence = n_features > 1 and estimator.alpha == "auto"
+    given = isinstance(estimator.alpha, dict)
+    by_evidence = given or (n_features > 1 and estimator.alpha == "auto")
     if by_evidence and type(solver_object) is JointGN:
         return EVIDENCE_GN, False  # the only one that does without JAX
     from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, SEGMENTED
 
     solver = solver_object.algorithm(ALGORITHMS)
     if solver is not ALGORITHMS["vpgn"]:
+        if given:
+            raise ValueError(
+                "A dict as alpha needs the solver 'vpgn', got "
+                f"solver={estimator.solver!r}."
+            )
         return solver, False
-    if n_features > 1:
+    if given or n_features > 1:
         return EVIDENCE_GN if by_evidence else solver, False
     plain = estimator.alpha in (0, "auto")
     plain = plain and estimator.damping is None and estimator.rank is None
@@ -147,18 +160,21 @@ def _by_evidence(estimator, problem, rng):
     given = _given_hyperplanes(estimator, n, scaling)
     if n is None:
         # A former network may have lost neurons, which come back.
-        n = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // (1 + rows.x.shape[1])))
+        n = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // rows.x.shape[1]))
         n = n if given is None else max(n, len(given))
     draw = partial(random_hyperplanes, rows.x, np.cumsum(rows.weight), rng=rng)
     first = first_hyperplanes(estimator.init, given, n, rows.x, draw)
-    others = [draw(n) for _ in range(1, estimator.n_init)]
+    n_init = estimator.n_init
+    if n_init == "auto":
+        chosen = given is not None or n * rows.x.shape[1] > _CHEAP_WEIGHTS
+        n_init = 1 if chosen else _N_INIT
+    others = [draw(n) for _ in range(1, n_init)]
     n_targets = rows.y.shape[1]
     starts = [initial_network(h, 0, n_targets, np.float64) for h in (first, *others)]
     previous, shape = _previous_network(estimator), (n, n_targets)
     if isinstance(previous, RegularisedNetwork) and previous.coef.shape == shape:
         # Its parameters are in the units of its fit.
-        old = estimator._network[1]
-        if all(map(np.array_equal, old, scaling)):
+        if scaling.same_as(estimator._network[1]):
             starts[0] = previous
     damping = estimator.damping
     options = EvidenceOptions(
@@ -167,8 +183,14 @@ def _by_evidence(estimator, problem, rng):
         rank=estimator.rank,
         tol=float(estimator.tol),
         seed=seed,
+        alpha=_given_penalties(estimator, rows.x.shape[1]),
     )
-    return problem._replace(starts=starts, options=options)
+    return problem._replace(starts=[tuple(starts)], options=options)
+
+
+def _given_penalties(estimator, n_features):
+    alpha = estimator.alpha
+    return penalties(alpha, n_features) if isinstance(alpha, dict) else None
 
 
 # --- given penalties, with a global search -------------------------------------------
@@ -195,7 +217,8 @@ def _by_search(estimator, solver_object, problem, rng):
     if first is None:
         given = _given_hyperplanes(estimator, n, scaling)
         first = first_hyperplanes(estimator.init, given, n, z, draw)
-    others = [draw(n) for _ in range(1, estimator.n_init)]
+    n_init = 1 if estimator.n_init == "auto" else estimator.n_init
+    others = [draw(n) for _ in range(1, n_init)]
     starts = [initial_network(h, n_spare, n_targets, dtype) for h in (first, *others)]
     if solver.side_by_side:
         starts = [stack_networks(starts)]

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.blocks import sum_rows
 from sklearn_gn.core.linear_algebra.line_search import grid_search
 from sklearn_gn.core.linear_algebra.solve import (
@@ -222,7 +223,7 @@ def at_rounding_level(net, rows, loss):
     return loss <= 0.5 * jnp.minimum((30 * eps) ** 2 * of_terms, eps * of_targets)
 
 
-@jax.jit
+@jit_by_size
 def initialise(net, rows, options):
     """Return the network with the optimal output layer, and its loss."""
     net = fit_output_layer(net, rows, options)
@@ -282,7 +283,7 @@ def loss_decrease(old, new, rows, alpha):
     return 0.5 * (sum_rows(difference, rows) + alpha * ridge)
 
 
-@jax.jit
+@jit_by_size
 def spectra(net, rows, active_tol):
     """Return the eigenvalues of the layer Gauss-Newton and of the mass matrix.
 
@@ -301,7 +302,7 @@ def spectra(net, rows, active_tol):
     )
 
 
-@jax.jit
+@jit_by_size
 def finish(net):
     """Return the network as the user gets it, ``|w_i| = 1``."""
     return rescale(net)

@@ -5,18 +5,26 @@ import math
 import jax
 import numpy as np
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.solver import Report
-from sklearn_gn.shallow_relu.interval_sums import LEFT, RIGHT
 from sklearn_gn.shallow_relu.search import (
     N_KEPT,
     ROUND_TOL,
     Phase,
-    RoundPlan,
     SearchState,
     keep_better,
     round_plan,
 )
-from sklearn_gn.shallow_relu.segmented import ENGINE, descend_all, relocate_all
+from sklearn_gn.shallow_relu.segmented import (
+    ENGINE,
+    START_STEPS,
+    Parts,
+    descend_all,
+    rearrange_all,
+    relocate,
+    shrink_all,
+)
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 
 
 def fit_many(prepared, nets, options):
@@ -45,22 +53,20 @@ def fit_many(prepared, nets, options):
     all_seeds = np.array([o.seed for o in options] + [0] * padding, np.int32)
     starts = [ENGINE.start(None, net, common)[0] for net in nets]
     knots = np.stack([*starts, *starts[:1] * padding])
-    knots, losses, counts = map(np.array, _descend_many(knots, running, ROUND_TOL))
+    knots, losses, counts = _descended(knots, running, ROUND_TOL)
     kept = np.argsort(losses, axis=1, kind="stable")[:, :N_KEPT]
     knots = np.take_along_axis(knots, kept[:, :, None], axis=1)
     losses = np.take_along_axis(losses, kept, axis=1)
     history = [(_lowest_losses(knots, losses, padded), counts)]
     for round_ in range(int(common.relocations)):
-        found, new, counts = _relocate_many(
-            knots,
-            running,
-            all_seeds ^ np.int32(round_),
-            RoundPlan(*map(np.int32, round_plan(round_))),
-            np.int32(n_neurons),
+        seeds, plan = all_seeds ^ np.int32(round_), round_plan(round_)
+        found = relocate(_MANY, knots, running, seeds, plan, n_neurons)
+        knots, losses = keep_better(
+            knots, losses, found.knots, np.array(found.penalised)
         )
-        knots, losses = keep_better(knots, losses, found, np.array(new))
-        history.append((_lowest_losses(knots, losses, padded), np.array(counts)))
-    knots, losses, counts = map(np.array, _descend_many(knots, running, common.tol))
+        counts = np.array(found.count).max(axis=1)
+        history.append((_lowest_losses(knots, losses, padded), counts))
+    knots, losses, counts = _descended(knots, running, common.tol)
     answers = []
     for k, (data, option) in enumerate(zip(prepared, options, strict=True)):
         state = SearchState(
@@ -82,16 +88,31 @@ def fit_many(prepared, nets, options):
     return answers
 
 
-@jax.jit
-def _descend_many(knots, running, tol):
-    return jax.vmap(lambda t, s: descend_all(t, s, tol))(knots, running)
+def _descended(knots, running, tol):
+    """Breakpoints, penalised losses, and steps of every series."""
+    found = _MANY.descend(knots, running, START_STEPS, tol)
+    counts = np.array(found.count).max(axis=1)
+    return np.array(found.knots), np.array(found.penalised), counts
 
 
-@jax.jit
-def _relocate_many(knots, running, seeds, plan, n_neurons):
-    return jax.vmap(lambda t, s, seed: relocate_all(t, s, seed, plan, n_neurons))(
+@jit_by_size
+def _rearrange_many(knots, running, seeds, plan):
+    return jax.vmap(lambda t, s, seed: rearrange_all(t, s, seed, plan))(
         knots, running, seeds
     )
+
+
+@jit_by_size
+def _descend_many(knots, running, n_steps, tol):
+    return jax.vmap(lambda t, s: descend_all(t, s, n_steps, tol))(knots, running)
+
+
+@jit_by_size
+def _shrink_many(knots, running, n_neurons):
+    return jax.vmap(lambda t, s: shrink_all(t, s, n_neurons))(knots, running)
+
+
+_MANY = Parts(_rearrange_many, _descend_many, _shrink_many)
 
 
 def _lowest_losses(knots, values, prepared):

@@ -9,10 +9,10 @@ weight of two counts as two rows.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.blocks import gram, triangular_factor
 from sklearn_gn.core.linear_algebra.solve import QR_LIMIT
 from sklearn_gn.core.posterior import degrees_of_freedom
@@ -75,7 +75,7 @@ def posterior(net, rows, mean_square, n_effective):
     )
 
 
-@jax.jit
+@jit_by_size
 def joint_factor(net, rows):
     """A matrix W of full width with ``W^T W`` the joint Gram matrix, without c."""
     width = net.hyperplanes.shape[1]

@@ -30,9 +30,8 @@ def options_of_calls(monkeypatch):
     jax.default_backend() != "cpu", reason="the options are those of a CPU"
 )
 def test_only_small_arguments_are_compiled_cheaply(options_of_calls, monkeypatch):
-    monkeypatch.setattr(compilation, "_SMALL", 3)
     monkeypatch.setattr(compilation, "cheap_options", lambda: {"an_option": 0})
-    double = jit_by_size(lambda x: 2 * x)
+    double = jit_by_size(lambda x: 2 * x, largest=3)
     for n in (3, 4):
         np.testing.assert_array_equal(double(np.ones(n)), np.full(n, 2.0))
     assert options_of_calls == [{"an_option": 0}, None]

@@ -104,6 +104,44 @@ def test_units_change_nothing(fitted, factor):
     np.testing.assert_allclose(other.alpha_["weights"], fitted.alpha_["weights"])
 
 
+def test_a_fit_with_given_penalties_stays_where_it_ends(fitted):
+    X, y = data()
+    model = make(warm_start=True).fit(X, y)
+    alpha, noise = model.alpha_, model.noise_std_
+    first = model.set_params(alpha=alpha).fit(X, y).predict(X)
+    assert np.abs(first - fitted.predict(X)).max() < 0.1 * noise
+    np.testing.assert_allclose(model.alpha_["weights"], alpha["weights"], rtol=1e-9)
+    model.fit(X, y)
+    assert model.stop_reason_ == "tol"
+    np.testing.assert_allclose(model.predict(X), first, rtol=0, atol=1e-6 * noise)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weights": np.ones(2)}, "one penalty for each of 3 features, got shape"),
+        ({"coef": -1.0}, "penalties in alpha must be positive"),
+        ({"offset": 1.0}, "must have the entries slope, coef, bias, weights, got"),
+    ],
+)
+def test_wrong_penalties_are_named(fitted, change, message):
+    X, y = data()
+    with pytest.raises(ValueError, match=message):
+        make(alpha={**fitted.alpha_, **change}).fit(X, y)
+    with pytest.raises(ValueError, match="needs the solver 'vpgn'"):
+        make(alpha=fitted.alpha_, solver="lm").fit(X, y)
+
+
+def test_rows_far_from_all_others_change_little():
+    X, y = data(500)
+    X = np.c_[X, X[:, 0] + 0.01 * X[:, 2]]
+    far = X.copy()
+    far[0, 3] = 1e6
+    clean, found = make().fit(X, y), make().fit(far, y)
+    assert np.abs(found.predict(X[1:]) - clean.predict(X[1:])).max() < 0.05
+    assert abs(found.predict(far[:1])[0]) < 2 * np.ptp(y)
+
+
 def test_a_fit_with_these_penalties_stays_there(fitted):
     X, y = data()
     net, scaling = fitted._network

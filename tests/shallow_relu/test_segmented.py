@@ -18,9 +18,10 @@ from sklearn_gn.shallow_relu import (
     segmented,
     segments,
     side_by_side,
+    sorted_rows,
 )
-from sklearn_gn.shallow_relu.interval_sums import LEFT, RIGHT
 from sklearn_gn.shallow_relu.network import predict
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 from sklearn_gn.solvers import JointGN
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -44,7 +45,7 @@ def make_rows(n=200, q=1, seed=0):
 
 
 def series_of(rows, n_padded=256):
-    return interval_sums.sort_rows(rows, n_padded)
+    return sorted_rows.sort_rows(rows, n_padded)
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one target", "two targets"])
@@ -157,7 +158,7 @@ def test_moments_equal_sums_over_masked_rows(rows, case, kind):
 
 def test_sums_in_blocks_are_those_in_one(rows, monkeypatch):
     whole, _ = series_of(rows)
-    monkeypatch.setattr(interval_sums, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(sorted_rows, "_BLOCK_ROWS", 7)
     blocks, _ = series_of(rows)
     np.testing.assert_allclose(blocks.sums, whole.sums, atol=1e-15)
     assert not np.array_equal(blocks.sums, whole.sums)  # else it was one block

@@ -1,0 +1,124 @@
+"""Coverage of 95 % prediction intervals, over 2,000 simulated data sets.
+
+Linear, kinked (a network of three ReLU neurons) and smooth functions of three normal
+features, noise of a tenth of the signal's size to its full size, 100 or 1,000 rows.
+Default settings. A run is a data set; its ``coverage`` is the share of 500 new
+observations inside their intervals, which also gives it for the tenth that is farthest
+from the mean of the features (``coverage_far``).
+"""
+
+import time
+import warnings
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from benchmarks._report import progress, summary
+from sklearn_gn import ShallowReLURegressor
+
+ROWS = (100, 1000)
+SETS = {100: 400, 1000: 267}  # of each kind: 2,001 in all
+N_FEATURES, NEW_ROWS = 3, 500
+LEVEL, LOWEST, HIGHEST = 0.95, 0.93, 0.97
+
+NOTES = (
+    "The target is the mean coverage over the data sets of a problem: the summaries "
+    "here show medians.",
+)
+
+
+def estimators(seed):
+    return {"shallow_relu": ShallowReLURegressor(random_state=seed)}
+
+
+def linear(rng):
+    slope = rng.standard_normal(N_FEATURES)
+    return lambda X: X @ slope
+
+
+def kinked(rng):
+    normal = rng.standard_normal((N_FEATURES, 3))
+    offset, coef = rng.standard_normal((2, 3))
+    return lambda X: np.maximum(X @ normal + offset, 0) @ coef
+
+
+def smooth(rng):
+    normal = rng.standard_normal((N_FEATURES, 2))
+    phase = rng.uniform(0, 2 * np.pi, 2)
+    return lambda X: np.sin(X @ normal + phase).sum(axis=1)
+
+
+KINDS = {"linear": linear, "kinked": kinked, "smooth": smooth}
+
+
+def data_set(kind, n_rows, seed):
+    """Training rows, and new observations of the same function."""
+    rng = np.random.default_rng(seed)
+    function, noise = KINDS[kind](rng), 10 ** rng.uniform(-1, 0)
+    X = rng.standard_normal((n_rows + NEW_ROWS, N_FEATURES))
+    signal = function(X)
+    noise = noise * signal.std()
+    y = signal + noise * rng.standard_normal(len(X))
+    return X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:], noise
+
+
+def figures(model, X, y, X_new, y_new, noise):
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+    seconds = time.perf_counter() - start
+    lower, upper = model.predict_interval(X_new, level=LEVEL)
+    inside = (lower <= y_new) & (y_new <= upper)
+    distance = np.linalg.norm(X_new, axis=1)
+    far = distance >= np.quantile(distance, 0.9)
+    return {
+        "coverage": float(np.mean(inside)),
+        "coverage_far": float(np.mean(inside[far])),
+        "noise_ratio": float(np.ravel(model.noise_std_)[0] / noise),
+        "seconds": seconds,
+    }
+
+
+def run(args):
+    problems = {}
+    for kind in KINDS:
+        for n_rows in ROWS:
+            name = f"{kind}_{n_rows}"
+            if args.only and name not in args.only:
+                continue
+            runs = {method: [] for method in estimators(0)}
+            for seed in range(3 if args.quick else SETS[n_rows]):
+                data = data_set(kind, n_rows, seed)
+                for method, model in estimators(seed).items():
+                    runs[method].append({"seed": seed, **figures(model, *data)})
+            methods = {
+                method: {"settings": {}, "runs": found, "summary": summary(found)}
+                for method, found in runs.items()
+            }
+            problems[name] = {
+                "description": f"{n_rows} rows, {N_FEATURES} features",
+                "methods": methods,
+                **targets(methods),
+            }
+            progress(name, *(aim["value"] for aim in targets(methods).values()))
+    return {"problems": problems, "notes": NOTES}
+
+
+def targets(methods):
+    """Bounds of the mean coverage, for each method."""
+    found = {}
+    for method, answer in methods.items():
+        mean = float(np.mean([run["coverage"] for run in answer["runs"]]))
+        aim = {"method": method, "figure": "coverage", "statistic": "mean"}
+        for bound, value, passed in (
+            ("at_least", LOWEST, mean >= LOWEST),
+            ("at_most", HIGHEST, mean <= HIGHEST),
+        ):
+            found[f"target_{bound}_{method}"] = {
+                **aim,
+                bound: value,
+                "value": mean,
+                "passed": bool(passed),
+            }
+    return found

@@ -1,0 +1,206 @@
+"""RelevanceDisplay: how much of a fitted function depends on each feature."""
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from sklearn_gn.plotting._common import Display
+
+_MOST_BARS = 20  # features that one picture shows
+
+
+class RelevanceDisplay(Display):
+    """How much of a fitted function depends on each feature.
+
+    The relevance of a feature is the standard deviation of the change of the prediction
+    where the value of the feature is that of another row, over the root of two: for a
+    linear model, the slope times the standard deviation of the feature. Where the model
+    has a linear term, this and the rest of the function, which the hidden neurons make,
+    have a bar each. Where features are correlated, an exchanged value may lie where
+    there are no data, and shares of the function go over from one feature to another.
+
+    Use :meth:`from_estimator` to create it.
+
+    Parameters
+    ----------
+    total : ndarray of shape (n_features,)
+        Relevance of every feature, in units of the target.
+
+    linear, hidden : ndarray of shape (n_features,), default=None
+        The same of the linear term alone and of the rest of the function. Their squares
+        do not sum to that of the total where the two are correlated.
+
+    feature_names : list of str, default=None
+        Names of the features; x0, x1, ... if None.
+
+    Attributes
+    ----------
+    bars_ : list of matplotlib BarContainer
+        Bars of the linear term and of the rest, or of the total alone. Features are
+        ordered by the total, the largest at the top; the first 20 are shown.
+
+    points_ : matplotlib Line2D or None
+        The totals, where there are two parts.
+
+    ax_ : matplotlib Axes
+        Axes with the bars.
+
+    figure_ : matplotlib Figure
+        Figure that holds the axes.
+
+    See Also
+    --------
+    sklearn.inspection.permutation_importance : The loss of accuracy instead.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_gn import ShallowReLURegressor
+    >>> from sklearn_gn.plotting import RelevanceDisplay
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (200, 3))
+    >>> y = 2 * X[:, 0] + abs(X[:, 1])
+    >>> model = ShallowReLURegressor(random_state=0).fit(X, y)
+    >>> display = RelevanceDisplay.from_estimator(model, X)
+    >>> [label.get_text() for label in display.ax_.get_yticklabels()]
+    ['x0', 'x1', 'x2']
+    """
+
+    def __init__(self, *, total, linear=None, hidden=None, feature_names=None):
+        self.total = total
+        self.linear = linear
+        self.hidden = hidden
+        self.feature_names = feature_names
+
+    def plot(self, ax=None, **kwargs):
+        """Draw the bars.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        **kwargs : dict
+            Passed to ``ax.barh``.
+
+        Returns
+        -------
+        display : RelevanceDisplay
+            The object itself.
+        """
+        ax = self._axes(ax)
+        order = np.argsort(-np.asarray(self.total), kind="stable")[:_MOST_BARS]
+        names = self.feature_names
+        names = [f"x{j}" if names is None else str(names[j]) for j in order]
+        place = np.arange(len(order), dtype=float)
+        if self.linear is None:
+            parts = [("Fitted function", self.total, 0.0)]
+        else:
+            parts = [
+                ("Linear term", self.linear, -0.2),
+                ("Hidden neurons", self.hidden, 0.2),
+            ]
+        height = 0.8 / len(parts)
+        self.bars_ = [
+            ax.barh(
+                place + shift,
+                np.asarray(values)[order],
+                **{"height": height, "label": label, **kwargs},
+            )
+            for label, values, shift in parts
+        ]
+        ax.set_yticks(place, names)
+        ax.invert_yaxis()
+        ax.set_xlabel("Relevance (units of the target)")
+        ax.grid(axis="x", alpha=0.3)
+        ax.set_axisbelow(True)
+        self.points_ = None
+        if len(parts) > 1:
+            total = np.asarray(self.total)[order]
+            (self.points_,) = ax.plot(total, place, "k|", ms=14, mew=2, label="Both")
+            ax.legend(loc="lower right")
+        return self._drawn_on(ax)
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        *,
+        target=0,
+        feature_names=None,
+        random_state=0,
+        ax=None,
+        **kwargs,
+    ):
+        """Draw the relevance of the features for a fitted regressor.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted regressor. One with the attribute ``linear_coef_``, such as
+            :class:`~sklearn_gn.ShallowReLURegressor`, gets a bar for its linear term.
+
+        X : array-like of shape (n_samples, n_features)
+            Samples over which is averaged, such as the training data.
+
+        target : int, default=0
+            Number of the target, where there are several.
+
+        feature_names : list of str, default=None
+            Names of the features. If None, those that the estimator saw.
+
+        random_state : int, RandomState instance or None, default=0
+            Determines which rows exchange their values.
+
+        ax : matplotlib Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        **kwargs : dict
+            Passed to ``ax.barh``.
+
+        Returns
+        -------
+        display : RelevanceDisplay
+            Display that holds the relevances and the bars.
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        check_is_fitted(estimator)
+        if feature_names is None:
+            feature_names = getattr(estimator, "feature_names_in_", None)
+        values = check_array(X)
+
+        def predict(values):
+            named = hasattr(X, "iloc")  # pandas, as the estimator may have seen
+            rows = type(X)(values, columns=X.columns) if named else values
+            y = estimator.predict(rows)
+            return y if y.ndim == 1 else y[:, target]
+
+        slope = getattr(estimator, "linear_coef_", None)
+        if slope is not None:
+            slope = np.atleast_2d(slope)[target]
+        total, linear, hidden = _relevances(
+            predict, values, slope, check_random_state(random_state)
+        )
+        return cls(
+            total=total, linear=linear, hidden=hidden, feature_names=feature_names
+        ).plot(ax, **kwargs)
+
+
+def _relevances(predict, X, slope, rng):
+    """Relevances of all features, of the whole function and of its two parts."""
+    y, other = predict(X), rng.permutation(len(X))
+    change = np.empty((X.shape[1], len(X)))
+    for j in range(X.shape[1]):
+        changed = X.copy()
+        changed[:, j] = X[other, j]
+        change[j] = predict(changed) - y
+    total = _size(change)
+    if slope is None:
+        return total, None, None
+    linear = (slope * (X[other] - X)).T
+    return total, _size(linear), _size(change - linear)
+
+
+def _size(change):
+    return np.sqrt(np.mean(change**2, axis=1) / 2)

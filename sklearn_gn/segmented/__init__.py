@@ -1,0 +1,1 @@
+"""Broken lines: regression on one feature with breakpoints."""

@@ -1,0 +1,617 @@
+"""SegmentedRegressor: a broken line in one feature."""
+
+import warnings
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
+from sklearn.model_selection import check_cv
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sklearn_gn.core.data import check_sample_weight
+from sklearn_gn.segmented import dates, existence, inference, selection
+from sklearn_gn.segmented.inference import infer
+from sklearn_gn.segmented.least_squares import Covariance
+from sklearn_gn.segmented.preparation import (
+    Options,
+    prepare,
+    problem_of,
+    sorted_rows,
+    with_known,
+)
+from sklearn_gn.segmented.search import Form
+from sklearn_gn.segmented.summary import Summary
+
+
+class SegmentedRegressor(RegressorMixin, BaseEstimator):
+    """Straight lines between breakpoints that are found.
+
+    The mean of y is a broken line in one feature: the slope changes at breakpoints
+    (kinks), the value jumps there (jumps), or both; other features enter linearly. Use
+    it for growth phases, dose thresholds, interrupted time series, calibration curves
+    and changes of level. For many features that all break, use
+    :class:`ShallowReLURegressor`.
+
+    Parameters
+    ----------
+    n_breakpoints : int or "auto", default="auto"
+        Number of breakpoints to find. If "auto", ``criterion`` chooses it, up to
+        ``max_breakpoints``.
+
+    kinks : bool, default=True
+        Whether the slope changes at breakpoints.
+
+    jumps : bool, default=False
+        Whether the function jumps at breakpoints. With ``kinks=False`` the lines of all
+        segments are parallel.
+
+    degree : {0, 1}, default=1
+        Straight lines (1) or constants (0) between the breakpoints. Constants jump,
+        whatever ``kinks`` and ``jumps`` are.
+
+    broken_feature : int or str, default=0
+        Number or name of the feature that breaks. The others enter linearly.
+
+    breakpoints : array-like of shape (n_known,), default=None
+        Known breakpoints, in the units of the feature. They are kept as they are, and
+        ``n_breakpoints`` counts the others.
+
+    bounds : tuple (low, high), default=None
+        Range in which breakpoints are sought. If None, the range of the data.
+
+    min_distance : float, default=0.0
+        Least distance between breakpoints, and between them and the ends of the data.
+        With dates it is a number of days.
+
+    min_rows : int, default=None
+        Least number of rows of a segment, counted by their weights. If None, three,
+        and where the function jumps a tenth of the rows, at most ten.
+
+    max_breakpoints : int, default=10
+        Largest number of breakpoints that "auto" tries.
+
+    criterion : {"bic", "aic", "gcv", "cv"}, default="bic"
+        How "auto" chooses: by an information criterion (Bayesian or Akaike), by
+        generalised cross-validation, or by cross-validation, where the smallest number
+        wins whose error is within one standard error of the least.
+
+    cv : int, cross-validation generator or iterable, default=5
+        Folds for ``criterion="cv"``. With a number of folds, each takes every
+        ``cv``-th row in the order of the feature.
+
+    covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC"}, default="nonrobust"
+        Covariance of the parameters: for noise of one variance, for noise whose
+        variance differs from row to row (HC), or for noise that is correlated along the
+        feature as well (HAC, Newey and West).
+
+    hac_lags : int, default=None
+        Number of lags of "HAC". If None, ``4 (n / 100)^(2 / 9)``, rounded down.
+
+    Attributes
+    ----------
+    breakpoints_ : ndarray of shape (n_breakpoints,)
+        Breakpoints, ascending, known ones included. Dates where the feature is dates.
+
+    breakpoint_std_ : ndarray of shape (n_breakpoints,)
+        Standard errors by the delta method; 0 for known breakpoints, NaN for jumps,
+        whose positions have none. In days where the feature is dates.
+
+    breakpoint_interval_ : ndarray of shape (n_breakpoints, 2)
+        95 % confidence intervals; those of jumps after Bai (1997).
+
+    jumps_ : ndarray of shape (n_breakpoints,)
+        Jump at every breakpoint; 0 where the function is continuous.
+
+    segments_ : dict of ndarrays
+        The straight lines, an entry for each: ``start``, ``end``, ``intercept`` (at
+        zero of all features), ``slope``, their ``_std_error`` and 95 % limits
+        (``_lower``, ``_upper``), ``jump`` at the start and its error, ``n_rows``.
+        ``pd.DataFrame(model.segments_)`` shows it.
+
+    parameters_ : dict of ndarrays
+        Intercept, slope of the first segment, changes of slope, jumps and linear
+        features: ``name``, ``estimate``, ``std_error``, ``t``, ``p_value``, ``lower``,
+        ``upper``.
+
+    noise_std_ : float
+        Standard deviation of the noise.
+
+    statistics_ : dict of float
+        ``n_rows`` (sum of the weights), ``n_parameters`` (breakpoints included),
+        ``degrees_of_freedom``, ``rss``, ``r2``, ``aic``, ``bic``.
+
+    selection_path_ : dict of ndarrays
+        ``n_breakpoints`` that were tried, besides known ones, ``n_parameters``, ``rss``
+        over that of the mean, and the criterion; with "cv" also ``cv_std_error``.
+
+    n_features_in_ : int
+        Number of features.
+
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, where X has string names.
+
+    Notes
+    -----
+    Outside the data the first and the last line go on. Standard errors take the
+    uncertainty of kinks in, and jumps as known. Where the fit is poor, look at
+    ``selection_path_``, raise ``max_breakpoints``, or allow ``jumps``.
+
+    A row of weight two counts as two rows.
+
+    References
+    ----------
+    V. M. R. Muggeo, "Estimating regression models with unknown break-points",
+    Statistics in Medicine 22 (2003), 3055-3071.
+
+    J. Bai, "Estimation of a change point in multiple regression models", Review of
+    Economics and Statistics 79 (1997), 551-563.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_gn import SegmentedRegressor
+    >>> X = np.linspace(0, 10, 101)[:, None]
+    >>> y = 1 + np.maximum(X[:, 0] - 4, 0)
+    >>> model = SegmentedRegressor().fit(X, y)
+    >>> model.breakpoints_.round(6)
+    array([4.])
+    >>> model.segments_["slope"].round(6) + 0.0
+    array([0., 1.])
+    """
+
+    _parameter_constraints = {
+        "n_breakpoints": [
+            Interval(Integral, 0, None, closed="left"),
+            StrOptions({"auto"}),
+        ],
+        "kinks": ["boolean"],
+        "jumps": ["boolean"],
+        "degree": [Interval(Integral, 0, 1, closed="both")],
+        "broken_feature": [Integral, str],
+        "breakpoints": ["array-like", None],
+        "bounds": ["array-like", None],
+        "min_distance": [Interval(Real, 0, None, closed="left")],
+        "min_rows": [Interval(Integral, 1, None, closed="left"), None],
+        "max_breakpoints": [Interval(Integral, 0, None, closed="left")],
+        "criterion": [StrOptions({"bic", "aic", "gcv", "cv"})],
+        "cv": ["cv_object"],
+        "covariance": [StrOptions({"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC"})],
+        "hac_lags": [Interval(Integral, 0, None, closed="left"), None],
+    }
+
+    def __init__(
+        self,
+        n_breakpoints="auto",
+        *,
+        kinks=True,
+        jumps=False,
+        degree=1,
+        broken_feature=0,
+        breakpoints=None,
+        bounds=None,
+        min_distance=0.0,
+        min_rows=None,
+        max_breakpoints=10,
+        criterion="bic",
+        cv=5,
+        covariance="nonrobust",
+        hac_lags=None,
+    ):
+        self.n_breakpoints = n_breakpoints
+        self.kinks = kinks
+        self.jumps = jumps
+        self.degree = degree
+        self.broken_feature = broken_feature
+        self.breakpoints = breakpoints
+        self.bounds = bounds
+        self.min_distance = min_distance
+        self.min_rows = min_rows
+        self.max_breakpoints = max_breakpoints
+        self.criterion = criterion
+        self.cv = cv
+        self.covariance = covariance
+        self.hac_lags = hac_lags
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None):
+        """Find the breakpoints and fit the lines.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training samples, in any order. The feature that breaks may be dates.
+
+        y : array-like of shape (n_samples,)
+            Target values.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative weights; a weight of two is two rows. If None, all are one.
+
+        Returns
+        -------
+        self : SegmentedRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter is out of its range, if known breakpoints or bounds do not
+            fit the data, if the data hold NaN or infinity, or if all weights are zero.
+
+        Warns
+        -----
+        UserWarning
+            If the data have no room for as many breakpoints as are asked for.
+        """
+        prepared, kind, order = self._prepare(X, y, sample_weight)
+        options = self._options(prepared, kind)
+        n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
+        ((t, path),) = selection.choose(
+            [prepared],
+            options,
+            n_breakpoints=n_breakpoints,
+            most=self.max_breakpoints,
+            criterion=self.criterion,
+            folds=self._folds(order, y),
+        )
+        if n_breakpoints is not None and len(t) < n_breakpoints:
+            warnings.warn(
+                f"The data have room for {len(t)} of the n_breakpoints={n_breakpoints} "
+                "breakpoints: the fit has fewer. Lower n_breakpoints, or min_rows and "
+                "min_distance.",
+                UserWarning,
+                stacklevel=2,
+            )
+        self._date_kind = kind
+        self.selection_path_ = path
+        self._set_fitted(prepared, *with_known(prepared, options, t), options.form)
+        return self
+
+    def predict(self, X, return_std=False):
+        """Predict the target; outside the data the first and last lines go on.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        return_std : bool, default=False
+            Whether to return standard errors too.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+            Predicted values.
+
+        y_std : ndarray of shape (n_samples,)
+            Standard errors of the predicted means by the delta method, with the kinks
+            uncertain too; the noise of a new observation is not in them
+            (:meth:`predict_interval` adds it). Only with ``return_std``.
+
+        Warns
+        -----
+        UserWarning
+            If ``return_std`` is set and the weights of the rows sum to no more than the
+            number of parameters: the noise cannot be estimated then.
+        """
+        check_is_fitted(self)
+        X = self._check_X(X)
+        y, std = inference.predict(self._fit, *self._split(X))
+        if not return_std:
+            return y
+        if self._fit.n_rows <= self._fit.n_parameters:
+            warnings.warn(
+                f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
+                f"has {self._fit.n_parameters} parameters: the noise cannot be "
+                "estimated, and the standard deviations mean nothing.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return y, std
+
+    def predict_interval(self, X, level=0.95):
+        """Return intervals in which new observations lie with a given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        level : float, default=0.95
+            Probability, between 0 and 1.
+
+        Returns
+        -------
+        lower, upper : ndarrays of shape (n_samples,)
+            Prediction minus and plus a quantile of Student's t distribution times the
+            standard deviation of an observation: that of the noise, ``noise_std_``,
+            and the standard error of the mean together.
+
+        Raises
+        ------
+        ValueError
+            If ``level`` is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+        y, std = self.predict(X, return_std=True)
+        width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
+        return y - width, y + width
+
+    def breakpoint_test(
+        self, X, y, sample_weight=None, *, n_draws=1999, random_state=0
+    ):
+        """Test whether there is a breakpoint besides those in ``breakpoints``.
+
+        The statistic is the largest F statistic over all positions that the parameters
+        allow; its distribution without a breakpoint is drawn, for normal noise of one
+        variance. ``fit`` need not be called before, and is not.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        y : array-like of shape (n_samples,)
+            Target values.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative weights; a weight of two is two rows. If None, all are one.
+
+        n_draws : int, default=1999
+            Number of draws; the smallest p-value is ``1 / (1 + n_draws)``.
+
+        random_state : int, RandomState instance or None, default=0
+            Seed of the draws.
+
+        Returns
+        -------
+        BreakpointTest
+            Named tuple of ``statistic``, ``p_value``, and the ``breakpoint`` with the
+            largest statistic.
+        """
+        self._validate_params()
+        return clone(self)._breakpoint_test(X, y, sample_weight, n_draws, random_state)
+
+    def _breakpoint_test(self, X, y, sample_weight, n_draws, random_state):
+        prepared, kind, _ = self._prepare(X, y, sample_weight)
+        problem = problem_of([prepared], self._options(prepared, kind))
+        found = existence.breakpoint_test(
+            problem,
+            float(prepared.rows.weight.sum()),
+            selection.n_parameters(problem, 0),
+            n_draws,
+            check_random_state(random_state),
+        )
+        t = prepared.scaling.to_user(found.breakpoint)
+        return found._replace(breakpoint=t if kind is None else dates.from_days(t))
+
+    def summary(self):
+        """Return tables of the breakpoints, the segments and the parameters.
+
+        Returns
+        -------
+        Summary
+            ``print`` shows it as text, a notebook as HTML.
+        """
+        check_is_fitted(self)
+        figures = self.statistics_
+        facts = {
+            "Rows": figures["n_rows"],
+            "Degrees of freedom": figures["degrees_of_freedom"],
+            "Breakpoints": len(self.breakpoints_),
+            "Covariance": self._covariance.kind,
+            "R2": figures["r2"],
+            "Noise std": self.noise_std_,
+            "AIC": figures["aic"],
+            "BIC": figures["bic"],
+        }
+        limits = "[0.025", "0.975]"
+        segments, parameters = self.segments_, self.parameters_
+        breakpoints = {
+            "number": np.arange(1, len(self.breakpoints_) + 1),
+            "position": self.breakpoints_,
+            "std err": self.breakpoint_std_,
+            limits[0]: self.breakpoint_interval_[:, 0],
+            limits[1]: self.breakpoint_interval_[:, 1],
+            "jump": self.jumps_,
+        }
+        lines = {
+            "start": segments["start"],
+            "end": segments["end"],
+            "rows": segments["n_rows"],
+            "intercept": segments["intercept"],
+            "slope": segments["slope"],
+            "std err": segments["slope_std_error"],
+            limits[0]: segments["slope_lower"],
+            limits[1]: segments["slope_upper"],
+        }
+        coefficients = {
+            "name": parameters["name"],
+            "coef": parameters["estimate"],
+            "std err": parameters["std_error"],
+            "t": parameters["t"],
+            "P>|t|": parameters["p_value"],
+            limits[0]: parameters["lower"],
+            limits[1]: parameters["upper"],
+        }
+        tables = {"Breakpoints": breakpoints} if len(self.breakpoints_) else {}
+        tables |= {"Segments": lines, "Parameters": coefficients}
+        notes = ["Outside the data the first and the last line go on."]
+        if len(self.breakpoints_):
+            notes.append(
+                "Parameters that vanish together with an estimated breakpoint have no "
+                "p-value."
+            )
+        if self._date_kind is not None:
+            notes.append("Slopes are per day; intercepts are those of 1970-01-01.")
+        return Summary("Segmented regression", facts, tables, notes)
+
+    # -- before the search ------------------------------------------------------------
+
+    def _prepare(self, X, y, sample_weight):
+        """The series in the units of the search, kind of dates, order of the rows."""
+        X, kind = dates.replace_dates(X, self.broken_feature)
+        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
+        self._column = self._broken_column()
+        weight = check_sample_weight(sample_weight, X)
+        x, linear = self._split(X)
+        order = sorted_rows(x, weight)
+        parts = (a[order] for a in (x, y.astype(np.float64), linear, weight))
+        return prepare(*parts), kind, order
+
+    def _broken_column(self):
+        """Number of the feature that breaks."""
+        given, n = self.broken_feature, self.n_features_in_
+        if isinstance(given, str):
+            names = list(getattr(self, "feature_names_in_", ()))
+            if given not in names:
+                raise ValueError(
+                    f"broken_feature={given!r} is not among the names of the features: "
+                    f"{names}."
+                )
+            return names.index(given)
+        if not -n <= given < n:
+            raise ValueError(
+                f"broken_feature={given} is out of range: X has {n} features."
+            )
+        return given % n
+
+    def _split(self, X):
+        return X[:, self._column], np.delete(X, self._column, axis=1)
+
+    def _options(self, prepared, kind):
+        """What the parameters ask for, in numbers."""
+        low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
+        known = _positions("breakpoints", self.breakpoints, kind)
+        known = np.unique(np.empty(0) if known is None else known)
+        if np.any((known <= low) | (known >= high)):
+            raise ValueError(
+                f"breakpoints={self.breakpoints!r} must lie inside the data, between "
+                f"{low:.6g} and {high:.6g}."
+            )
+        bounds = _positions("bounds", self.bounds, kind)
+        if bounds is None:
+            bounds = -np.inf, np.inf
+        if len(bounds) != 2 or not bounds[0] <= bounds[1]:
+            raise ValueError(f"bounds must be (low, high), got {self.bounds!r}.")
+        return Options(
+            self._form(), known, tuple(bounds), float(self.min_distance), self.min_rows
+        )
+
+    def _form(self):
+        """What happens between and at the breakpoints."""
+        form = Form(
+            slope=self.degree == 1,
+            ramp=self.degree == 1 and bool(self.kinks),
+            step=self.degree == 0 or bool(self.jumps),
+        )
+        if not (form.ramp or form.step):
+            raise ValueError(
+                "kinks=False and jumps=False: nothing happens at breakpoints."
+            )
+        return form
+
+    def _covariance_kind(self):
+        return Covariance(self.covariance, self.hac_lags)
+
+    def _folds(self, order, y):
+        """Masks of the sorted rows that are held out by turns, for cross-validation."""
+        if self.criterion != "cv" or self.n_breakpoints != "auto":
+            return None
+        if isinstance(self.cv, Integral):
+            if not 2 <= self.cv <= len(order):
+                raise ValueError(
+                    f"cv={self.cv} must lie between 2 and the number of rows, "
+                    f"{len(order)}."
+                )
+            return [np.arange(len(order)) % self.cv == f for f in range(self.cv)]
+        splits = check_cv(self.cv).split(np.zeros((len(y), 1)), y)
+        masks = [np.isin(order, test) for _, test in splits]
+        return [mask for mask in masks if 0 < mask.sum() < len(mask)]
+
+    # -- after the search -------------------------------------------------------------
+
+    def _set_fitted(self, prepared, t, free, form):
+        rows = prepared.rows
+        self._covariance = self._covariance_kind()
+        fit = infer(form, rows, t, free, prepared.scaling, self._covariance)
+        self._fit = fit
+        self.breakpoints_ = self._to_user(fit.breakpoints)
+        self.breakpoint_std_ = inference.breakpoint_errors(fit)
+        interval = inference.breakpoint_intervals(fit, rows)
+        self.breakpoint_interval_ = self._to_user(interval)
+        self.segments_ = inference.segment_table(fit, rows)
+        self.jumps_ = self.segments_["jump"][1:]
+        for name in ("start", "end"):
+            self.segments_[name] = self._to_user(self.segments_[name])
+        self.parameters_ = inference.parameter_table(fit, *self._names())
+        self.noise_std_ = fit.noise_std
+        self.statistics_ = inference.statistics(fit)
+
+    def _names(self):
+        """Name of the feature that breaks, and those of the others."""
+        unnamed = [f"x{j}" for j in range(self.n_features_in_)]
+        names = [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
+        return names[self._column], names[: self._column] + names[self._column + 1 :]
+
+    def _curve(self, X, n_grid):
+        """The function over the range of X, the linear features at their means.
+
+        Returns
+        -------
+        x, values : ndarrays of shape (n_samples,)
+            Positions of the samples and the function there.
+        curve : dict of ndarrays
+            ``grid``, ``response``, and the limits ``lower`` and ``upper``.
+        """
+        x, _ = self._split(self._check_X(X))
+        even = np.linspace(x.min(), x.max(), n_grid)
+        t = self._fit.breakpoints
+        t = t[(t > even[0]) & (t < even[-1])]
+        grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
+        mean = self._fit.scaling.linear_center
+        values, _ = inference.predict(self._fit, x, np.tile(mean, (len(x), 1)))
+        response, std = inference.predict(
+            self._fit, grid, np.tile(mean, (len(grid), 1))
+        )
+        width = self._fit.quantile() * std
+        curve = {
+            "grid": self._to_user(grid),
+            "response": response,
+            "lower": response - width,
+            "upper": response + width,
+        }
+        return self._to_user(x), values, curve
+
+    def _to_user(self, x):
+        return x if self._date_kind is None else dates.from_days(x)
+
+    def _check_X(self, X):
+        X, kind = dates.replace_dates(X, self._column)
+        if kind != self._date_kind:
+            named = {None: "numbers", "utc": "dates with a time zone"}
+            asked, given = (
+                named.get(each, "dates without a time zone")
+                for each in (self._date_kind, kind)
+            )
+            raise ValueError(f"The model was fitted on {asked}, X holds {given}.")
+        return validate_data(self, X, reset=False, dtype=np.float64)
+
+
+def _positions(name, given, kind):
+    """Positions that a parameter gives, as numbers."""
+    if given is None:
+        return None
+    if kind is not None:
+        return dates.given_days(name, given)
+    values = np.asarray(given)
+    if (
+        values.ndim != 1
+        or values.dtype.kind not in "iuf"
+        or not np.isfinite(values).all()
+    ):
+        raise ValueError(f"{name} must be a list of finite numbers, got {given!r}.")
+    return values.astype(np.float64)

@@ -1,0 +1,104 @@
+"""From the user's data to the problem of the search."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.segmented.inference import Scaling
+from sklearn_gn.segmented.least_squares import Rows
+from sklearn_gn.segmented.products import make_table
+from sklearn_gn.segmented.search import Form, Limits, make_problem
+
+_ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
+
+
+class Options(NamedTuple):
+    """What is asked for, in the user's units."""
+
+    form: Form
+    known: np.ndarray  # (k,) breakpoints that are kept
+    bounds: tuple  # of the other breakpoints
+    min_distance: float
+    min_rows: float | None
+
+
+class Prepared(NamedTuple):
+    """A series in the units of the search."""
+
+    rows: Rows
+    scaling: Scaling
+
+    def series(self):
+        """Return what a table is made of; y in units of its deviation."""
+        size = np.sqrt(np.average(self.rows.y**2, weights=self.rows.weight))
+        y = self.rows.y / (size if size > 0 else 1)
+        return self.rows.x, np.column_stack([y, self.rows.linear]), self.rows.weight
+
+    def select(self, kept):
+        """Return the same with some of the rows, in the same units."""
+        return self._replace(rows=Rows(*(a[kept] for a in self.rows)))
+
+
+def sorted_rows(x, weight):
+    """Return the numbers of the rows of positive weight, in the order of x."""
+    order = np.argsort(x, kind="stable")
+    return order[weight[order] > 0]
+
+
+def prepare(x, y, linear, weight):
+    """Scale the rows, which are sorted by x.
+
+    Parameters
+    ----------
+    x, y, weight : ndarrays of shape (n,)
+    linear : ndarray of shape (n, m)
+    """
+    size = (x[-1] - x[0]) / 2
+    center = np.average(linear, axis=0, weights=weight)
+    deviation = np.sqrt(np.average((linear - center) ** 2, axis=0, weights=weight))
+    scaling = Scaling(
+        center=(x[0] + x[-1]) / 2,
+        size=size if size > 0 else 1.0,
+        y_center=float(np.average(y, weights=weight)),
+        linear_center=center,
+        linear_size=np.where(deviation > 0, deviation, 1),
+    )
+    rows = Rows(
+        np.clip(scaling.x(x), -1, 1),
+        y - scaling.y_center,
+        scaling.linear(linear),
+        weight,
+    )
+    return Prepared(rows, scaling)
+
+
+def _min_rows(prepared, options):
+    """Return the least number of rows of a segment."""
+    if options.min_rows is not None:
+        return float(options.min_rows)
+    tenth = prepared.rows.weight.sum() / 10
+    return max(_ROWS_OF_SEGMENT, min(10, tenth) if options.form.step else 0)
+
+
+def problem_of(prepared, options):
+    """Return the problem of several series that are searched side by side."""
+    table = make_table([each.series() for each in prepared])
+    scalings = [each.scaling for each in prepared]
+    size = np.array([s.size for s in scalings])
+    limits = Limits(
+        np.array([s.x(options.bounds[0]) for s in scalings]),
+        np.array([s.x(options.bounds[1]) for s in scalings]),
+        options.min_distance / size,
+        np.array([_min_rows(each, options) for each in prepared]),
+    )
+    known = np.array([s.x(options.known) for s in scalings])
+    return make_problem(table, options.form, known, limits)
+
+
+def with_known(prepared, options, t):
+    """Return all breakpoints, ascending, and which of them are free."""
+    known = prepared.scaling.x(options.known)
+    free = np.repeat([True, False], [len(t), len(known)])
+    t = np.concatenate([t, known])
+    order = np.argsort(t, kind="stable")
+    return t[order], free[order]

@@ -1,0 +1,176 @@
+"""Inner products of broken functions, from running sums over the sorted rows.
+
+A *piece* is a function of x that is zero before some row and straight from there on,
+``(level + slope * x) * 1(row >= first)``: constants, x itself, ramps and steps are
+pieces. The inner product of two pieces is a combination of the sums of (1, x, x^2) over
+the rows from the later of their first rows on, so a least-squares problem in pieces
+costs nothing that grows with the number of rows. All functions work on several series
+side by side: the first axis of every array is the series.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu.sorted_rows import RIGHT, sort_rows
+
+_SHIFT = 1e-12  # of a normal matrix with unit diagonal, so that it can be factored
+_SHIFT_IF_SINGULAR = 1e-8
+
+
+class Table(NamedTuple):
+    """Sums over the rows from each position on, of several series side by side.
+
+    Positions are distinct and ascending. The last rows of shorter series are padding at
+    RIGHT. The first target is y, the others are the linear features.
+    """
+
+    x: np.ndarray  # (B, n)
+    powers: np.ndarray  # (B, n + 1, 3) sums of w, w x, w x^2
+    targets: np.ndarray  # (B, n + 1, q, 2) sums of w t, w x t
+    gram: np.ndarray  # (B, q, q) of the targets
+    count: np.ndarray  # (B, n + 1) rows before each position, by their weights
+    n_rows: np.ndarray  # (B,) positions that are no padding
+
+
+class Pieces(NamedTuple):
+    """Functions of x; the last axis runs over the pieces."""
+
+    first: np.ndarray  # position from which on the piece is not zero
+    level: np.ndarray
+    slope: np.ndarray
+
+
+class Solution(NamedTuple):
+    """Least-squares fit in a number of pieces and in the linear features."""
+
+    coef: np.ndarray  # (..., p)
+    rss: np.ndarray  # (...) weighted mean of the squared residuals
+    half_inverse: np.ndarray  # (..., p, p)  H with the inverse normal matrix H^T H
+
+
+def make_table(series):
+    """Return the table of several series.
+
+    Parameters
+    ----------
+    series : list of (x, targets, weight)
+        Positions of shape (N,) in [-1, 1], targets of shape (N, q), and weights.
+    """
+    n = max(len(np.unique(x)) for x, *_ in series) if len(series) > 1 else None
+    tables = [_table_of_one(*each, n) for each in series]
+    if len(tables) == 1:
+        return Table(*(a[None] for a in tables[0]))
+    return Table(*(np.stack(arrays) for arrays in zip(*tables, strict=True)))
+
+
+def _table_of_one(x, targets, weight, n_padded):
+    running, rows = sort_rows(
+        Rows(x[:, None], targets, weight), n_padded or len(np.unique(x))
+    )
+    n, q, total = int(running.n_rows), targets.shape[1], weight.sum()
+    sums = running.sums[-1] - running.sums
+    x_padded = np.full(len(running.x), RIGHT)
+    x_padded[:n] = rows.x
+    return Table(
+        x=x_padded,
+        powers=sums[:, :3],
+        targets=sums[:, 4:].reshape(-1, 2, q).swapaxes(1, 2),
+        gram=targets.T @ (weight[:, None] * targets) / total,
+        count=running.sums[:, 0] * total,
+        n_rows=np.int64(n),
+    )
+
+
+def select(table, series):
+    """Return the table of some of the series."""
+    return Table(*(a[series] for a in table))
+
+
+def take(array, index):
+    """Return ``array[b, index[b]]`` for every series b."""
+    series = np.arange(len(array)).reshape(-1, *[1] * (index.ndim - 1))
+    return array[series, index]
+
+
+def locate(table, t):
+    """Return the first position not left of each of some points, by series."""
+    t = np.minimum(t, RIGHT)
+    n = table.x.shape[1]
+    if len(t) == 1:
+        return np.searchsorted(table.x[0], t)
+    first, step = np.zeros(t.shape, np.intp), 1 << (n.bit_length() - 1)
+    while step:  # bisection, of all series together
+        trial = np.minimum(first + step, n)
+        first = np.where(take(table.x, trial - 1) < t, trial, first)
+        step >>= 1
+    return first
+
+
+def concatenate(*parts):
+    """Return the pieces of several parts together."""
+    return Pieces(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
+
+
+def products(table, left, right):
+    """Return the inner products of pieces, of shape (..., p_left, p_right)."""
+    later = np.maximum(left.first[..., :, None], right.first[..., None, :])
+    sums = take(table.powers, later)
+    a, b = left.level[..., :, None], left.slope[..., :, None]
+    c, d = right.level[..., None, :], right.slope[..., None, :]
+    return a * c * sums[..., 0] + (a * d + b * c) * sums[..., 1] + b * d * sums[..., 2]
+
+
+def target_products(table, pieces):
+    """Return the inner products of pieces with the targets, of shape (..., p, q)."""
+    sums = take(table.targets, pieces.first)
+    level, slope = pieces.level[..., None], pieces.slope[..., None]
+    return level * sums[..., 0] + slope * sums[..., 1]
+
+
+def normal_system(table, pieces):
+    """Return the normal matrix of pieces and linear features, and its right side."""
+    inner = products(table, pieces, pieces)
+    cross = target_products(table, pieces)
+    lead, p = inner.shape[:-2], inner.shape[-1]
+    gram = np.broadcast_to(
+        table.gram.reshape(
+            len(table.gram), *[1] * (len(lead) - 1), *table.gram.shape[1:]
+        ),
+        (*lead, *table.gram.shape[1:]),
+    )
+    side = np.concatenate([cross[..., 0], gram[..., 1:, 0]], axis=-1)
+    if gram.shape[-1] == 1:
+        return inner, side
+    matrix = np.empty((*lead, side.shape[-1], side.shape[-1]))
+    matrix[..., :p, :p] = inner
+    matrix[..., :p, p:] = cross[..., 1:]
+    matrix[..., p:, :p] = np.swapaxes(cross[..., 1:], -1, -2)
+    matrix[..., p:, p:] = gram[..., 1:, 1:]
+    return matrix, side
+
+
+def solve(table, pieces):
+    """Return the least-squares fit in the pieces and the linear features."""
+    matrix, side = normal_system(table, pieces)
+    diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
+    scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
+    scaled = matrix * scale[..., :, None] * scale[..., None, :]
+    half = np.linalg.inv(_factor(scaled)) * scale[..., None, :]
+    coef = _apply(np.swapaxes(half, -1, -2), _apply(half, side))
+    total = table.gram[:, 0, 0].reshape(-1, *[1] * (coef.ndim - 2))
+    explained = np.sum(coef * (2 * side - _apply(matrix, coef)), axis=-1)
+    return Solution(coef, np.maximum(total - explained, 0), half)
+
+
+def _factor(matrix):
+    eye = np.eye(matrix.shape[-1])
+    try:
+        return np.linalg.cholesky(matrix + _SHIFT * eye)
+    except np.linalg.LinAlgError:
+        return np.linalg.cholesky(matrix + _SHIFT_IF_SINGULAR * eye)
+
+
+def _apply(matrix, vector):
+    return (matrix @ vector[..., None])[..., 0]

@@ -1,0 +1,519 @@
+"""Search for the best breakpoints, of several series side by side.
+
+The numbers of breakpoints are gone through upwards and then downwards:
+
+1. Insert a breakpoint at the position where the residual sum of squares falls most: it
+   is known exactly for every position and, of kinks, between the positions, the other
+   breakpoints held.
+2. Exchange: take out each breakpoint in turn and insert it again at its best position,
+   until no position changes.
+3. Move kinks between the positions by joint Gauss-Newton steps, in the form of Muggeo
+   ("Estimating regression models with unknown break-points", 2003) and in the plain
+   one, in several lengths, the best of which is taken.
+4. Downwards, delete the breakpoint whose absence costs least, then 2 and 3 again.
+
+Of every number the best fit is kept. A breakpoint at which the function may jump lies
+halfway between two positions.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.segmented.products import (
+    Pieces,
+    Table,
+    concatenate,
+    locate,
+    select,
+    solve,
+    take,
+)
+
+MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
+_LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of the Gauss-Newton steps that are tried
+_MOST_STEPS = 30  # of the breakpoints that are chosen
+_STEPS_ON_THE_WAY = 6
+_MOST_EXCHANGES = 2  # rounds
+_STEP_TOL = 1e-12  # relative decrease that ends the steps
+_TOL_ON_THE_WAY = 1e-5
+_EXCHANGE_TOL = 1e-4  # relative decrease that is worth an exchange
+_INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
+_PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
+EXACT = 1e-13  # relative sum of squares that is rounding errors
+
+
+class Form(NamedTuple):
+    """What the function does between and at the breakpoints."""
+
+    slope: bool  # straight lines, else constants
+    ramp: bool  # the slope changes at a breakpoint
+    step: bool  # the function jumps at a breakpoint
+
+    @property
+    def parameters_per_breakpoint(self):
+        """Number of parameters of a breakpoint, its position included."""
+        return 1 + self.ramp + self.step
+
+
+class Limits(NamedTuple):
+    """Where breakpoints may lie."""
+
+    low: np.ndarray  # (B,) least and largest position
+    high: np.ndarray
+    min_distance: np.ndarray  # (B,) between breakpoints, and to the ends of the data
+    min_rows: np.ndarray  # (B,) rows of a segment
+
+
+class Candidates(NamedTuple):
+    """Positions at which breakpoints are tried; they run along the last axis."""
+
+    rows: np.ndarray  # (B, c)
+    t: np.ndarray  # (B, c) the breakpoints
+    before: np.ndarray  # (B, c) the row before
+    powers: np.ndarray  # (B, 3, c) sums from there on
+    targets: np.ndarray  # (B, q, 2, c)
+
+
+class Problem(NamedTuple):
+    """Series that are searched side by side."""
+
+    table: Table
+    form: Form
+    known: np.ndarray  # (B, k) breakpoints that are kept
+    limits: Limits
+    candidates: Candidates
+
+    def of(self, series):
+        """Return the problem of some of the series."""
+        return Problem(
+            select(self.table, series),
+            self.form,
+            self.known[series],
+            Limits(*(a[series] for a in self.limits)),
+            Candidates(*(a[series] for a in self.candidates)),
+        )
+
+
+def make_problem(table, form, known, limits):
+    """Return the problem of some series, with the positions that are to be tried."""
+    n = table.x.shape[1]
+    rows = np.unique(np.linspace(0, n - 1, min(n, MOST_CANDIDATES)).astype(np.intp))
+    return Problem(table, form, known, limits, make_candidates(table, form, rows))
+
+
+def make_candidates(table, form, rows):
+    """Return the candidates at some positions, the same ones for all series."""
+    t, before = table.x[:, rows], table.x[:, np.maximum(rows - 1, 0)]
+    if form.step:
+        t = np.where(rows > 0, (before + t) / 2, t)
+    return Candidates(
+        np.broadcast_to(rows, t.shape),
+        t,
+        before,
+        np.ascontiguousarray(np.moveaxis(table.powers[:, rows], 1, -1)),
+        np.ascontiguousarray(np.moveaxis(table.targets[:, rows], 1, -1)),
+    )
+
+
+# --- pieces --------------------------------------------------------------------------
+
+
+def all_pieces(problem, knots):
+    """Return the pieces of the whole function: line, then ramps, then steps."""
+    table, form, known = problem[:3]
+    if known.shape[1]:
+        known = known.reshape(len(known), *[1] * (knots.ndim - 2), -1)
+        known = np.broadcast_to(known, (*knots.shape[:-1], known.shape[-1]))
+        knots = np.concatenate([known, knots], axis=-1)
+    k, lead = knots.shape[-1], 1 + form.slope
+    shape = (*knots.shape[:-1], lead + k * (form.ramp + form.step))
+    pieces = Pieces(np.zeros(shape, np.intp), np.zeros(shape), np.zeros(shape))
+    pieces.level[..., 0] = 1
+    pieces.slope[..., 1:lead] = 1
+    at = locate(table, knots)
+    if form.ramp:
+        pieces.first[..., lead : lead + k] = at
+        pieces.level[..., lead : lead + k] = -knots
+        pieces.slope[..., lead : lead + k] = 1
+    if form.step:
+        pieces.first[..., shape[-1] - k :] = at
+        pieces.level[..., shape[-1] - k :] = 1
+    return pieces
+
+
+def sum_of_squares(problem, knots):
+    """Return the residual sums of squares with given breakpoints, (...)."""
+    return solve(problem.table, all_pieces(problem, knots)).rss
+
+
+# --- insertion -----------------------------------------------------------------------
+
+
+def allowed(problem, knots, t):
+    """Return which breakpoints, one for each candidate, keep the limits: (B, c)."""
+    table, form, known, limits, candidates = problem
+    rows = candidates.rows
+    inside = (t >= limits.low[:, None]) & (t <= limits.high[:, None])
+    inside &= (rows > 0) & (rows < table.n_rows[:, None] - form.ramp)
+    count = take(table.count, rows)
+    for bound, at in _bounds(problem, np.concatenate([known, knots], axis=1)):
+        other = bound[:, None], at[:, None], take(table.count, at[:, None])
+        inside &= _apart(problem, (t, rows, count), other)
+    return inside
+
+
+def _bounds(problem, t):
+    """Yield both ends of the data and the breakpoints, with their positions."""
+    table = problem.table
+    zero = np.zeros(len(table.x), np.intp)
+    yield table.x[:, 0], zero
+    yield take(table.x, (table.n_rows - 1)[:, None])[:, 0], table.n_rows
+    at = locate(table, t)
+    for k in range(t.shape[1]):
+        yield t[:, k], at[:, k]
+
+
+def _apart(problem, one, other):
+    """Return whether breakpoints are far enough from others.
+
+    Each is given by its place, its position and the rows before it.
+    """
+    (t, at, count), (t_other, at_other, count_other) = one, other
+    form, limits = problem.form, problem.limits
+    shape = (-1, *[1] * (t.ndim - 1))
+    least = limits.min_rows.reshape(shape)
+    fine = np.abs(count - count_other) >= least * (1 - 1e-9)
+    fine &= np.abs(at - at_other) >= (2 if form.ramp and form.step else 1)
+    least = limits.min_distance.reshape(shape)
+    return fine & (np.abs(t - t_other) >= least * (1 - 1e-9))
+
+
+def insertion_gains(problem, knots):
+    """Return the decrease of the sum of squares by a breakpoint at each candidate.
+
+    A kink between two rows is where the lines of both sides meet, if they meet there
+    (Hudson, "Fitting segmented curves whose join points have to be estimated", 1966).
+
+    Returns
+    -------
+    gain : ndarray of shape (B, c)
+        -1 where no breakpoint is allowed.
+    t : ndarray of shape (B, c)
+        The breakpoints.
+    rss : ndarray of shape (B,)
+        Without a new breakpoint.
+    """
+    form, t = problem.form, problem.candidates.t
+    pieces = all_pieces(problem, knots)
+    found = solve(problem.table, pieces)
+    residual, inner, outside = orthogonal_part(problem, pieces, found)
+    gain, first = _gain(residual[0], outside[0, 0], inner[0, 0])
+    if form.ramp:
+        # The step less its projection on the ramp.
+        share = outside[0, 1] / np.where(outside[0, 0] > 0, outside[0, 0], np.inf)
+        more, jump = _gain(
+            residual[1] - share * residual[0],
+            outside[1, 1] - share * outside[0, 1],
+            inner[1, 1],
+        )
+        if form.step:
+            gain = gain + more
+        else:
+            change = first - share * jump
+            meet = t - jump / np.where(change != 0, change, np.inf)
+            inside = (meet >= problem.candidates.before) & (meet <= t) & (more >= 0)
+            gain, t = np.where(inside, gain + more, gain), np.where(inside, meet, t)
+    return np.where(allowed(problem, knots, t), np.maximum(gain, -1), -1), t, found.rss
+
+
+def _gain(residual, outside, own):
+    """Return the decrease by a piece and its coefficient; of dependent ones, -inf."""
+    known = outside > _INDEPENDENT * own
+    coef = np.where(known, residual / np.where(known, outside, 1), 0)
+    return np.where(known, residual * coef, -np.inf), coef
+
+
+def orthogonal_part(problem, pieces, found):
+    """Return products of the candidates' pieces, ramps before steps.
+
+    A kink has both: with its step it is where two lines meet.
+
+    Returns
+    -------
+    residual : ndarray of shape (m, B, c)
+        With the residual of the present function.
+    inner : ndarray of shape (m, m, B, c)
+        Of the pieces of one candidate with each other.
+    outside : ndarray of shape (m, m, B, c)
+        The same of their parts that are orthogonal to the present function.
+    """
+    form, (rows, t, _, powers, targets) = problem.form, problem.candidates
+    linear = [(-t, 1)] if form.ramp else []
+    linear.append((1, 0))
+    m = len(linear)
+    # Sums from the later of the first rows on: of (1, x) with each present piece.
+    own = take(problem.table.powers, pieces.first)[..., None]
+    later = rows[:, None] >= pieces.first[..., None]
+    s0, s1, s2 = (np.where(later, powers[:, None, k], own[:, :, k]) for k in range(3))
+    level, slope = pieces.level[..., None], pieces.slope[..., None]
+    with_one, with_x = level * s0 + slope * s1, level * s1 + slope * s2
+    residual, halves = [], []
+    for a, b in linear:
+        a_each = a[:, None] if np.ndim(a) else a
+        with_targets = a_each * targets[:, :, 0] + b * targets[:, :, 1]
+        cross = a_each * with_one + b * with_x
+        cross = np.concatenate([cross, with_targets[:, 1:]], axis=1)
+        residual.append(with_targets[:, 0] - (found.coef[:, None] @ cross)[:, 0])
+        halves.append(found.half_inverse @ cross)
+    inner, outside = np.empty((2, m, m, *t.shape))
+    for i, (a, b) in enumerate(linear):
+        for j, (c, d) in enumerate(linear):
+            inner[i, j] = a * c * powers[:, 0] + (a * d + b * c) * powers[:, 1]
+            inner[i, j] += b * d * powers[:, 2]
+            outside[i, j] = inner[i, j] - np.sum(halves[i] * halves[j], axis=1)
+    return residual, inner, outside
+
+
+def insert(problem, knots):
+    """Return the best new breakpoint and the sum of squares with it, (B,) each.
+
+    The sum of squares is infinite where no position is allowed.
+    """
+    gain, t, rss = insertion_gains(problem, knots)
+    best = np.argmax(gain, axis=1)[:, None]
+    gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
+    return t, np.where(gain >= 0, np.maximum(rss - gain, 0), np.inf)
+
+
+# --- exchange ------------------------------------------------------------------------
+
+
+def exchange(problem, knots, rss):
+    """Insert every breakpoint again at its best position; return what has changed."""
+    changed = np.zeros(len(knots), bool)
+    for k in range(knots.shape[1]):
+        others = np.delete(knots, k, axis=1)
+        t, new_rss = insert(problem, others)
+        better = new_rss < rss * (1 - _EXCHANGE_TOL)
+        knots = np.where(
+            better[:, None], np.column_stack([others, t]), _put_last(knots, k)
+        )
+        knots = np.sort(knots, axis=1)
+        rss = np.where(better, new_rss, rss)
+        changed |= better
+    return knots, rss, changed
+
+
+def _put_last(knots, k):
+    return np.column_stack([np.delete(knots, k, axis=1), knots[:, k]])
+
+
+def refine_jumps(problem, knots, rss):
+    """Try all positions near each breakpoint of one series.
+
+    Of many positions only some are tried before.
+    """
+    table = problem.table
+    n = table.x.shape[1]
+    stride = -(-n // MOST_CANDIDATES)
+    while stride > 1:
+        for k in range(knots.shape[1]):
+            at = int(locate(table, knots[:, k : k + 1])[0, 0])
+            low, high = max(at - stride, 0), min(at + stride + 1, n)
+            count = min(high - low, MOST_CANDIDATES)
+            rows = np.unique(np.linspace(low, high - 1, count).astype(np.intp))
+            near = problem._replace(
+                candidates=make_candidates(table, problem.form, rows)
+            )
+            others = np.delete(knots, k, axis=1)
+            t, new_rss = insert(near, others)
+            if new_rss[0] < rss[0]:
+                knots, rss = np.sort(np.column_stack([others, t]), axis=1), new_rss
+        stride = -(-2 * stride // MOST_CANDIDATES)
+    return knots, rss
+
+
+# --- Gauss-Newton steps --------------------------------------------------------------
+
+
+def converge(problem, knots, rss):
+    """Move the breakpoints that are chosen until they no longer move."""
+    return descend(problem, knots, rss, _MOST_STEPS, _STEP_TOL)
+
+
+def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY):
+    """Move kinks by joint Gauss-Newton steps; functions that jump stay."""
+    if problem.form.step or knots.shape[1] == 0:
+        return knots, rss
+    moving = np.arange(len(knots))
+    for _ in range(n_steps):
+        part = problem.of(moving) if len(moving) < len(knots) else problem
+        trial, new_rss = _best_trial(part, knots[moving])
+        better = new_rss < rss[moving]
+        falling = rss[moving] - new_rss > tol * rss[moving]
+        knots[moving[better]] = trial[better]
+        rss[moving[better]] = new_rss[better]
+        moving = moving[falling]
+        if not len(moving):
+            break
+    return knots, rss
+
+
+def _best_trial(problem, knots):
+    steps = np.stack(gauss_newton_steps(problem, knots), axis=1)
+    lengths = np.array(_LENGTHS)[None, :, None, None]
+    trials = knots[:, None, None] + lengths * steps[:, None]
+    trials = np.sort(trials.reshape(len(knots), -1, knots.shape[1]), axis=-1)
+    rss = sum_of_squares(problem, trials)
+    rss = np.where(_feasible(problem, trials), rss, np.inf)
+    best = np.argmin(rss, axis=1)[:, None]
+    return take(trials, best)[:, 0], take(rss, best)[:, 0]
+
+
+def gauss_newton_steps(problem, knots):
+    """Return the joint Gauss-Newton step, and the step to where fitted lines meet.
+
+    The tangent space of the broken lines holds, besides the pieces, a step at every
+    breakpoint. Its coefficient is the jump between the lines that are fitted on both
+    sides, and the breakpoint moves by minus the jump over the change of slope.
+    """
+    table = problem.table
+    pieces = all_pieces(problem, knots)
+    k, before = knots.shape[1], pieces.first.shape[1] - knots.shape[1]
+    step = Pieces(locate(table, knots), np.ones_like(knots), np.zeros_like(knots))
+    old = solve(table, pieces).coef[:, before : before + k]
+    new = solve(table, concatenate(pieces, step)).coef
+    change, jump = new[:, before : before + k], new[:, before + k : before + 2 * k]
+
+    def along(size):
+        return np.where(size != 0, -jump / np.where(size != 0, size, 1), 0)
+
+    return along(old), along(change)
+
+
+def _feasible(problem, trials):
+    """Return which sorted breakpoints keep the limits, of shape (B, T)."""
+    table, _, known, limits = problem[:4]
+    low, high = limits.low[:, None, None], limits.high[:, None, None]
+    inside = np.all((trials >= low) & (trials <= high), axis=-1)
+    lead = trials.shape[:-1]
+    known = np.broadcast_to(known[:, None], (*lead, known.shape[-1]))
+    last = take(table.x, (table.n_rows - 1)[:, None])
+    ends = [np.broadcast_to(e[:, None], (*lead, 1)) for e in (table.x[:, :1], last)]
+    t = np.sort(np.concatenate([ends[0], trials, known, ends[1]], axis=-1), axis=-1)
+    at = locate(table, t)
+    at[..., 0] = 0
+    at[..., -1] = table.n_rows[:, None]
+    each = t, at, take(table.count, at)
+    before, after = [a[..., :-1] for a in each], [a[..., 1:] for a in each]
+    return inside & np.all(_apart(problem, after, before), axis=-1)
+
+
+# --- the path over the numbers of breakpoints ----------------------------------------
+
+
+def settle(problem, knots, rss):
+    """Exchange and move breakpoints until nothing changes."""
+    if knots.shape[1] > 1:
+        moving = np.arange(len(knots))
+        for _ in range(_MOST_EXCHANGES):
+            part = problem.of(moving)
+            found, found_rss, changed = exchange(part, knots[moving], rss[moving])
+            moving = moving[changed]
+            if not len(moving):
+                break
+            part = problem.of(moving)
+            knots[moving], rss[moving] = descend(
+                part, found[changed], found_rss[changed]
+            )
+    return knots, rss
+
+
+def delete_cheapest(problem, knots):
+    """Return the breakpoints without the one whose absence costs least."""
+    k = knots.shape[1]
+    kept = np.array([[i for i in range(k) if i != j] for j in range(k)], np.intp)
+    trials = knots[:, kept.reshape(k, k - 1)]
+    rss = sum_of_squares(problem, trials)
+    best = np.argmin(rss, axis=1)[:, None]
+    return take(trials, best)[:, 0], take(rss, best)[:, 0]
+
+
+class Path(NamedTuple):
+    """Best fits by the number of breakpoints, from none on."""
+
+    rss: np.ndarray  # (B, 1 + most), infinite where there is no fit
+    knots: list  # of (B, k)
+
+
+def search(problem, most, value=None):
+    """Return the best fits with up to a number of breakpoints.
+
+    Parameters
+    ----------
+    problem : Problem
+    most : int
+        Largest number of breakpoints besides those that are known.
+    value : callable, default=None
+        Criterion of sums of squares, a number of breakpoints, and the numbers of the
+        series. A series no longer grows when it has not fallen for some breakpoints.
+
+    Returns
+    -------
+    Path
+    """
+    n_series = len(problem.table.x)
+    floor = EXACT * np.maximum(problem.table.gram[:, 0, 0], np.finfo(float).tiny)
+    path = Path(
+        np.full((n_series, most + 1), np.inf),
+        [np.full((n_series, k), np.nan) for k in range(most + 1)],
+    )
+    growing = np.arange(n_series)
+    knots = np.empty((n_series, 0))
+    rss = sum_of_squares(problem, knots)
+    _keep(path, growing, knots, rss)
+    best = None if value is None else value(np.maximum(rss, floor), 0, growing)
+    since = np.zeros(n_series, int)
+    for k in range(1, most + 1):
+        part = problem.of(growing)
+        t, rss = insert(part, knots)
+        kept = np.isfinite(rss)
+        growing, part = growing[kept], part.of(kept)
+        if not len(growing):
+            break
+        knots = np.sort(np.column_stack([knots[kept], t[kept]]), axis=1)
+        knots, rss = descend(part, knots, rss[kept])
+        _keep(path, growing, knots, rss)
+        exact = rss <= floor[growing]
+        if value is not None:
+            found = value(np.maximum(rss, floor[growing]), k, growing)
+            since[growing] = np.where(found < best[growing], 0, since[growing] + 1)
+            best[growing] = np.minimum(best[growing], found)
+        going = (since[growing] < _PATIENCE) & ~exact
+        growing, knots = growing[going], knots[going]
+        if not len(growing):
+            break
+    _prune(problem, path)
+    return path
+
+
+def _keep(path, series, knots, rss):
+    """Keep fits that are better than those of the same number so far."""
+    k = knots.shape[1]
+    better = rss < path.rss[series, k]
+    path.rss[series[better], k] = rss[better]
+    path.knots[k][series[better]] = knots[better]
+
+
+def _prune(problem, path):
+    """Delete breakpoints one by one, from the largest fits down."""
+    for k in range(path.rss.shape[1] - 1, 0, -1):
+        series = np.flatnonzero(np.isfinite(path.rss[:, k]))
+        if len(series):
+            part = problem.of(series)
+            found = settle(part, path.knots[k][series], path.rss[series, k])
+            _keep(path, series, *found)
+            if k > 1:
+                knots, rss = delete_cheapest(part, path.knots[k][series])
+                _keep(path, series, *descend(part, knots, rss))

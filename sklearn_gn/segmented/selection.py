@@ -1,0 +1,154 @@
+"""How many breakpoints: information criteria, and cross-validation."""
+
+from functools import partial
+
+import numpy as np
+
+from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented.preparation import problem_of
+from sklearn_gn.segmented.search import EXACT, converge, refine_jumps, search
+from sklearn_gn.shallow_relu.size_selection import criterion_value
+
+_MORE = 2  # breakpoints that the search goes beyond a given number
+
+
+def n_parameters(problem, n_breakpoints):
+    """Return the number of parameters with so many breakpoints besides known ones."""
+    form, n_linear = problem.form, problem.table.gram.shape[1] - 1
+    known = problem.known.shape[1] * (form.ramp + form.step)
+    base = 1 + form.slope + n_linear + known
+    return base + n_breakpoints * form.parameters_per_breakpoint
+
+
+def values(problem, criterion, n_rows, rss, n_breakpoints, series=slice(None)):
+    """Return the criterion of sums of squares with a number of breakpoints."""
+    number = n_parameters(problem, n_breakpoints)
+    rss = np.maximum(rss, np.finfo(float).tiny)
+    pairs = zip(rss, n_rows[series], strict=True)
+    return np.array([criterion_value(criterion, each, number, n) for each, n in pairs])
+
+
+def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
+    """Search the breakpoints of several series.
+
+    Parameters
+    ----------
+    prepared : list of Prepared
+    options : Options
+    n_breakpoints : int or None
+        If None, the criterion chooses the number.
+    most : int
+        Largest number that is tried.
+    criterion : {"bic", "aic", "gcv", "cv"}
+    folds : list of ndarray of bool, default=None
+        Rows that are held out, for "cv" and one series.
+
+    Returns
+    -------
+    list of (t, path)
+        Breakpoints in the units of the search, and the path as a dict of arrays.
+    """
+    problem = problem_of(prepared, options)
+    n_rows = np.array([each.rows.weight.sum() for each in prepared])
+    if n_breakpoints is None:
+        name = "bic" if criterion == "cv" else criterion
+        value = partial(values, problem, name, n_rows)
+        found = search(problem, most, None if criterion == "cv" else value)
+    else:
+        found = search(problem, n_breakpoints + (_MORE if n_breakpoints else 0))
+    columns = _path_columns(problem, found, criterion, n_rows)
+    if n_breakpoints is None and criterion == "cv":
+        columns["cv"], columns["cv_std_error"] = (
+            a[None] for a in cross_validate(prepared[0], options, found, folds)
+        )
+    chosen, paths = [], []
+    for b in range(len(prepared)):
+        path = _path_of(columns, b)
+        if n_breakpoints is None:
+            k = int(path["n_breakpoints"][_best(path, criterion)])
+        else:
+            k = int(path["n_breakpoints"][path["n_breakpoints"] <= n_breakpoints][-1])
+        chosen.append(k)
+        paths.append(path)
+    return list(zip(_converged(problem, found, np.array(chosen)), paths, strict=True))
+
+
+def _converged(problem, found, chosen):
+    """Return the breakpoints of the numbers that are chosen, to all digits."""
+    answers = [None] * len(chosen)
+    for k in np.unique(chosen):
+        series = np.flatnonzero(chosen == k)
+        part, knots = problem.of(series), found.knots[k][series]
+        knots, _ = converge(part, knots, found.rss[series, k])
+        if len(answers) == 1:
+            knots, _ = refine_jumps(part, knots, found.rss[series, k])
+        for b, t in zip(series, knots, strict=True):
+            answers[b] = t
+    return answers
+
+
+def _path_columns(problem, found, criterion, n_rows):
+    floor = EXACT * problem.table.gram[:, 0, 0]
+    numbers = range(found.rss.shape[1])
+    columns = {"rss": found.rss}
+    if criterion != "cv":
+        columns[criterion] = np.stack(
+            [
+                values(
+                    problem, criterion, n_rows, np.maximum(found.rss[:, k], floor), k
+                )
+                for k in numbers
+            ],
+            axis=1,
+        )
+    return {"n_parameters": [n_parameters(problem, k) for k in numbers], **columns}
+
+
+def _path_of(columns, series):
+    """Return the path of one series: the numbers of breakpoints that have a fit."""
+    kept = np.flatnonzero(np.isfinite(columns["rss"][series]))
+    path = {"n_breakpoints": kept}
+    for name, column in columns.items():
+        column = np.asarray(column)
+        path[name] = (column if column.ndim == 1 else column[series])[kept]
+    return path
+
+
+def _best(path, criterion):
+    if criterion != "cv":
+        return int(np.argmin(path[criterion]))
+    best = int(np.nanargmin(path["cv"]))
+    enough = path["cv"] <= path["cv"][best] + path["cv_std_error"][best]
+    return int(np.flatnonzero(enough)[0])
+
+
+def cross_validate(prepared, options, found, folds):
+    """Return the mean squared error of rows held out, by the number of breakpoints.
+
+    Returns
+    -------
+    error : ndarray of shape (1 + most,)
+        Infinite where a fold has no fit.
+    std_error : ndarray of shape (1 + most,)
+        Of the mean over the folds.
+    """
+    most = found.rss.shape[1] - 1
+    training = [prepared.select(~held_out) for held_out in folds]
+    path = search(problem_of(training, options), most)
+    errors = np.full((len(folds), most + 1), np.inf)
+    known = prepared.scaling.x(options.known)
+    for f, (train, held_out) in enumerate(zip(training, folds, strict=True)):
+        test = prepared.select(held_out).rows
+        for k in np.flatnonzero(np.isfinite(path.rss[f])):
+            t = np.sort(np.concatenate([known, path.knots[k][f]]))
+            fit = least_squares.solve(
+                least_squares.design(options.form, train.rows.x, train.rows.linear, t),
+                train.rows.y,
+                train.rows.weight,
+            )
+            columns = least_squares.design(options.form, test.x, test.linear, t)
+            errors[f, k] = np.average(
+                (test.y - columns @ fit.coef) ** 2, weights=test.weight
+            )
+    with np.errstate(invalid="ignore"):
+        return errors.mean(axis=0), errors.std(axis=0, ddof=1) / np.sqrt(len(folds))

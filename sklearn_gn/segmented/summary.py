@@ -1,0 +1,105 @@
+"""Summary of a fit as text and as HTML."""
+
+from html import escape
+
+import numpy as np
+
+
+class Summary:
+    """Tables of a fit; ``print`` shows them as text, a notebook as HTML.
+
+    Attributes
+    ----------
+    title : str
+    facts : dict
+        Figures of the whole fit by name.
+    tables : dict
+        By heading a dict of columns, each an array with one entry for each line.
+    notes : list of str
+    """
+
+    def __init__(self, title, facts, tables, notes):
+        self.title = title
+        self.facts = facts
+        self.tables = tables
+        self.notes = notes
+
+    def __str__(self):
+        blocks = [_text_table(name, table) for name, table in self.tables.items()]
+        width = max(len(line) for block in blocks for line in block)
+        facts = _text_facts(self.facts, width)
+        width = max(width, *map(len, facts))
+        lines = [self.title.center(width).rstrip(), "=" * width, *facts]
+        for block in blocks:
+            lines += ["=" * width, block[0], "-" * width, *block[1:]]
+        lines += ["=" * width, *self.notes]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        facts = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(_cell(value))}</td></tr>"
+            for name, value in self.facts.items()
+        )
+        parts = [f"<h4>{escape(self.title)}</h4><table>{facts}</table>"]
+        for name, table in self.tables.items():
+            head = "".join(f"<th>{escape(column)}</th>" for column in table)
+            body = "".join(
+                "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>"
+                for line in zip(*_cells(table), strict=True)
+            )
+            parts.append(
+                f"<table><caption>{escape(name)}</caption><thead><tr>{head}</tr>"
+                f"</thead><tbody>{body}</tbody></table>"
+            )
+        parts += [f"<p>{escape(note)}</p>" for note in self.notes]
+        return "".join(parts)
+
+
+def _text_facts(facts, width):
+    """Return the figures in two columns."""
+    items = [(f"{name}:", _cell(value)) for name, value in facts.items()]
+    half = -(-len(items) // 2)
+    left, right = items[:half], items[half:] + [("", "")] * (2 * half - len(items))
+    room = max((width - 3) // 2, *(len(name) + len(value) + 2 for name, value in items))
+    return [
+        f"{a}{b.rjust(room - len(a))}   {c}{d.rjust(room - len(c))}".rstrip()
+        for (a, b), (c, d) in zip(left, right, strict=True)
+    ]
+
+
+def _text_table(name, table):
+    """Return the lines of a table; the first one is its head."""
+    columns = _cells(table)
+    widths = [
+        max(len(head), *map(len, column))
+        for head, column in zip(table, columns, strict=True)
+    ]
+    widths[0] = max(widths[0], len(name))
+    heads = [name, *list(table)[1:]]
+    lines = []
+    for cells in [heads, *zip(*columns, strict=True)]:
+        first, *rest = (
+            cell.ljust(w) if k == 0 else cell.rjust(w)
+            for k, (cell, w) in enumerate(zip(cells, widths, strict=True))
+        )
+        lines.append("  ".join([first, *rest]))
+    return lines
+
+
+def _cells(table):
+    return [[_cell(value) for value in column] for column in table.values()]
+
+
+def _cell(value):
+    if isinstance(value, str):
+        return value
+    if isinstance(value, np.datetime64):
+        return str(value.astype("datetime64[s]")).replace("T", " ")
+    value = float(value)
+    if np.isnan(value):
+        return ""
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    return f"{value:.5g}"

@@ -1,0 +1,60 @@
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LinearRegression
+
+from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.plotting import RelevanceDisplay
+
+
+@pytest.fixture(scope="module")
+def data():
+    X = np.random.default_rng(0).uniform(-1, 1, (400, 3))
+    return X, 3 * X[:, 0] + np.abs(X[:, 1])
+
+
+def test_relevance_of_a_line_is_that_of_its_slope(data):
+    X = data[0]
+    model = LinearRegression().fit(X, X @ [3.0, -2.0, 0.0])
+    display = RelevanceDisplay.from_estimator(model, X)
+    other = np.random.RandomState(0).permutation(len(X))
+    spread = np.sqrt(np.mean((X - X[other]) ** 2, axis=0) / 2)
+    np.testing.assert_allclose(display.total, spread * [3, 2, 0], atol=1e-12)
+    assert display.linear is None
+    (bars,) = display.bars_
+    np.testing.assert_allclose([b.get_width() for b in bars], display.total)
+
+
+def test_parts_are_those_of_the_function(data):
+    X, y = data
+    model = ShallowReLURegressor(random_state=0).fit(X, y)
+    display = RelevanceDisplay.from_estimator(
+        model, X, feature_names=["line", "kink", "none"]
+    )
+    exchanged = X[np.random.RandomState(0).permutation(len(X))]
+    kink = np.abs(exchanged[:, 1]) - np.abs(X[:, 1])
+    expected = np.sqrt(np.mean(kink**2) / 2)
+    assert display.total[1] == pytest.approx(expected, rel=1e-6)
+    assert display.total[0] == pytest.approx(3 * X[:, 0].std(), rel=0.1)
+    np.testing.assert_allclose(display.total[2], 0, atol=1e-6)
+    np.testing.assert_array_equal(display.points_.get_xdata(), display.total)
+    names = [label.get_text() for label in display.ax_.get_yticklabels()]
+    assert names == ["line", "kink", "none"]
+
+
+def test_frames_keep_their_names(data):
+    X, y = data
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = LinearRegression().fit(frame, y)
+    display = RelevanceDisplay.from_estimator(model, frame)
+    names = [label.get_text() for label in display.ax_.get_yticklabels()]
+    assert names[0] == "a"
+
+
+def test_target_is_chosen(data):
+    X, y = data
+    model = LinearRegression().fit(X, np.c_[y, X[:, 2]])
+    display = RelevanceDisplay.from_estimator(model, X, target=1)
+    assert np.argmax(display.total) == 2
+    names = [label.get_text() for label in display.ax_.get_yticklabels()]
+    assert names[0] == "x2"

@@ -1,0 +1,304 @@
+"""SegmentedRegressor against statsmodels, and against its own contract."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+
+from sklearn_gn import SegmentedRegressor
+from sklearn_gn.datasets import load_nile
+
+KINKS = np.array([3.1, 6.4])
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Two kinks in "dose", two linear features, unequal noise; not sorted."""
+    rng = np.random.default_rng(3)
+    x = rng.uniform(0, 10, 160)
+    linear = rng.normal(size=(160, 2)) * (1, 50)
+    y = 2 + x - 1.5 * np.maximum(x - KINKS[0], 0) + 2 * np.maximum(x - KINKS[1], 0)
+    y += linear @ (0.7, -0.02) + (0.1 + 0.02 * x) * rng.standard_normal(160)
+    return pd.DataFrame({"a": linear[:, 0], "dose": x, "b": linear[:, 1]}), y
+
+
+def columns(X, t, *, ramp=True, step=False):
+    x = X["dose"].to_numpy()[:, None]
+    parts = [np.ones_like(x), x]
+    parts += [np.maximum(x - t, 0)] if ramp else []
+    parts += [(x >= t).astype(float)] if step else []
+    return np.hstack([*parts, X[["a", "b"]].to_numpy()])
+
+
+# --- known breakpoints: ordinary least squares ----------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC"])
+@pytest.mark.parametrize(
+    ("kinks", "jumps"), [(True, False), (True, True), (False, True)]
+)
+def test_known_breakpoints_are_statsmodels(data, kind, kinks, jumps):
+    X, y = data
+    model = SegmentedRegressor(
+        0,
+        kinks=kinks,
+        jumps=jumps,
+        breakpoints=KINKS,
+        broken_feature="dose",
+        covariance=kind,
+        hac_lags=3,
+    ).fit(X, y)
+    order = np.argsort(X["dose"].to_numpy())
+    design = columns(X, KINKS, ramp=kinks, step=jumps)[order]
+    lags = {"cov_kwds": {"maxlags": 3}} if kind == "HAC" else {}
+    expected = sm.OLS(y[order], design).fit(cov_type=kind, use_t=True, **lags)
+    found = model.parameters_
+    assert_allclose(found["estimate"], expected.params, rtol=1e-8)
+    assert_allclose(found["std_error"], expected.bse, rtol=1e-8)
+    assert_allclose(found["t"], expected.tvalues, rtol=1e-8)
+    assert_allclose(found["p_value"], expected.pvalues, rtol=1e-7, atol=1e-14)
+    assert_allclose(
+        np.c_[found["lower"], found["upper"]], expected.conf_int(), rtol=1e-8
+    )
+    figures = model.statistics_
+    assert_allclose(figures["r2"], expected.rsquared, rtol=1e-8)
+    assert_allclose([figures["aic"], figures["bic"]], [expected.aic, expected.bic])
+    assert_allclose(model.noise_std_**2, expected.scale, rtol=1e-8)
+    value, std = model.predict(X.iloc[order], return_std=True)
+    frame = expected.get_prediction(design).summary_frame(alpha=0.1)
+    assert_allclose(value, frame["mean"], rtol=1e-8)
+    assert_allclose(std, frame["mean_se"], rtol=1e-8)
+    if kind == "nonrobust":
+        interval = model.predict_interval(X.iloc[order], level=0.9)
+        assert_allclose(interval[0], frame["obs_ci_lower"], rtol=1e-8)
+        assert_allclose(interval[1], frame["obs_ci_upper"], rtol=1e-8)
+
+
+def test_segments_of_known_breakpoints(data):
+    X, y = data
+    model = SegmentedRegressor(
+        0, breakpoints=KINKS, broken_feature="dose", jumps=True
+    ).fit(X, y)
+    expected = sm.OLS(y, columns(X, KINKS, step=True)).fit()
+    # The lines after one and two breakpoints as contrasts of the parameters.
+    slopes = np.array([[0, 1, 0, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0]])
+    slopes = np.vstack([slopes, [0, 1, 1, 1, 0, 0, 0, 0]])
+    a, b = KINKS
+    levels = np.array([[1, 0, 0, 0, 0, 0, 0, 0], [1, 0, -a, 0, 1, 0, 0, 0]])
+    levels = np.vstack([levels, [1, 0, -a, -b, 1, 1, 0, 0]])
+    for name, contrast in (("slope", slopes), ("intercept", levels)):
+        test = expected.t_test(contrast)
+        assert_allclose(model.segments_[name], test.effect, rtol=1e-8)
+        assert_allclose(
+            model.segments_[f"{name}_std_error"], test.sd.ravel(), rtol=1e-8
+        )
+        limits = [model.segments_[f"{name}_{side}"] for side in ("lower", "upper")]
+        assert_allclose(np.transpose(limits), test.conf_int(), rtol=1e-8)
+    assert_allclose(model.jumps_, expected.params[4:6], rtol=1e-8)
+    assert_array_equal(model.breakpoint_std_, 0)
+    counts = np.histogram(X["dose"], [-np.inf, a, b, np.inf])[0]
+    assert_array_equal(model.segments_["n_rows"], counts)
+
+
+# --- breakpoints that are found -------------------------------------------------------
+
+
+def test_found_kinks_are_a_minimum_and_errors_are_those_of_the_linear_model(data):
+    X, y = data
+    model = SegmentedRegressor(2, broken_feature="dose").fit(X, y)
+    t = model.breakpoints_
+
+    def fit(t):
+        return sm.OLS(y, columns(X, t)).fit()
+
+    best = fit(t)
+    assert_allclose(model.statistics_["rss"], best.ssr, rtol=1e-10)
+    for shift in ([0.02, 0], [-0.02, 0], [0, 0.02], [0, -0.02]):
+        assert fit(t + shift).ssr > best.ssr
+    # Muggeo's working model: the columns of the breakpoints added.
+    x = X["dose"].to_numpy()[:, None]
+    tangent = np.hstack([columns(X, t), -best.params[2:4] * (x >= t)])
+    expected = sm.OLS(y, tangent).fit()
+    assert_allclose(expected.params[-2:], 0, atol=1e-6)
+    assert_allclose(model.breakpoint_std_, expected.bse[-2:], rtol=1e-6)
+    assert_allclose(model.parameters_["std_error"], expected.bse[:6], rtol=1e-6)
+    assert_allclose(model.noise_std_**2, expected.scale, rtol=1e-8)
+
+
+def test_one_kink_is_the_best_of_a_fine_grid():
+    rng = np.random.default_rng(1)
+    for _ in range(8):
+        x, y = np.sort(rng.uniform(size=30)), rng.standard_normal(30)
+        model = SegmentedRegressor(1, min_rows=1).fit(x[:, None], y)
+        best = np.inf
+        for t in np.linspace(x[0], x[-1], 3001)[1:-1]:
+            A = np.column_stack([np.ones(30), x, np.maximum(x - t, 0)])
+            best = min(best, np.linalg.lstsq(A, y)[1].min(initial=np.inf))
+        assert model.statistics_["rss"] <= best * (1 + 1e-12)
+
+
+def test_exact_broken_lines_are_found_to_rounding_errors():
+    x = np.linspace(-1, 3, 200)
+    y = np.interp(x, [-1, 0.123, 1.7, 3], [2.0, -1.0, 4.0, 4.5])
+    model = SegmentedRegressor().fit(x[:, None], y)
+    assert_allclose(model.breakpoints_, [0.123, 1.7], rtol=1e-11)
+    assert model.statistics_["rss"] < 1e-24
+    y = np.where(x < 0.5, 1.0, -2.0)
+    model = SegmentedRegressor(degree=0).fit(x[:, None], y)
+    assert_allclose(model.jumps_, [-3])
+    assert model.breakpoints_[0] == (x[x < 0.5][-1] + x[x >= 0.5][0]) / 2
+
+
+def test_lines_go_on_outside_the_data(data):
+    X, y = data
+    model = SegmentedRegressor(2, broken_feature="dose").fit(X, y)
+    far = pd.DataFrame({"a": 0.0, "dose": [-7.0, 33.0], "b": 0.0})
+    lines = model.segments_
+    expected = lines["intercept"][[0, -1]] + lines["slope"][[0, -1]] * [-7, 33]
+    assert_allclose(model.predict(far), expected)
+
+
+def test_a_weight_of_two_is_two_rows(data):
+    X, y = data
+    weight = np.random.default_rng(0).integers(0, 4, len(y))
+    repeated = np.repeat(np.arange(len(y)), weight)
+    model = SegmentedRegressor(broken_feature="dose", covariance="HC3")
+    one = clone(model).fit(X, y, sample_weight=weight)
+    other = clone(model).fit(X.iloc[repeated], y[repeated])
+    assert_allclose(one.breakpoints_, other.breakpoints_, rtol=1e-9)
+    assert_allclose(one.breakpoint_std_, other.breakpoint_std_, rtol=1e-6)
+    assert one.statistics_ == pytest.approx(other.statistics_)
+
+
+def test_the_units_do_not_matter(data):
+    X, y = data
+    model = SegmentedRegressor(broken_feature="dose").fit(X, y)
+    scaled = X.assign(dose=1e6 + 1e-3 * X["dose"], b=X["b"] * 1e5)
+    other = SegmentedRegressor(broken_feature="dose").fit(scaled, 1e8 * y)
+    assert_allclose(other.breakpoints_, 1e6 + 1e-3 * model.breakpoints_, rtol=1e-13)
+    assert_allclose(other.predict(scaled), 1e8 * model.predict(X), rtol=1e-6)
+
+
+# --- what is asked for ----------------------------------------------------------------
+
+
+def test_nile_has_one_jump_after_1898():
+    X, y = load_nile(return_X_y=True)
+    model = SegmentedRegressor(degree=0).fit(X, y)
+    assert_array_equal(model.breakpoints_, [1898.5])
+    assert_allclose(model.jumps_, y[28:].mean() - y[:28].mean())
+    before, after = model.breakpoint_interval_[0]
+    assert before < 1898 < after
+
+
+@pytest.mark.parametrize("criterion", ["bic", "aic", "gcv", "cv"])
+def test_the_criterion_chooses_from_its_path(data, criterion):
+    X, y = data
+    model = SegmentedRegressor(
+        broken_feature="dose", criterion=criterion, max_breakpoints=4
+    ).fit(X, y)
+    path = model.selection_path_
+    limit = path[criterion].min()
+    if criterion == "cv":
+        limit += path["cv_std_error"][np.argmin(path["cv"])]
+    chosen = path["n_breakpoints"][np.flatnonzero(path[criterion] <= limit)[0]]
+    assert len(model.breakpoints_) == chosen
+    assert np.all(np.diff(path["rss"]) <= 1e-12)
+    if criterion in ("bic", "aic"):
+        given = clone(model).set_params(n_breakpoints=3).fit(X, y)
+        assert len(given.breakpoints_) == 3
+        difference = path[criterion][3] - path[criterion][chosen]
+        shift = given.statistics_[criterion] - model.statistics_[criterion]
+        assert_allclose(difference, shift, rtol=1e-6)
+
+
+def test_known_breakpoints_bounds_and_distances_are_kept(data):
+    X, y = data
+    model = SegmentedRegressor(
+        3,
+        breakpoints=[5.0],
+        bounds=(2.0, 8.0),
+        min_distance=0.8,
+        min_rows=12,
+        broken_feature=1,
+    ).fit(X, y)
+    t = model.breakpoints_
+    assert 5.0 in t
+    assert len(t) == 4
+    assert t.min() >= 2
+    assert t.max() <= 8
+    assert np.diff(t).min() >= 0.8 * (1 - 1e-9)
+    assert model.segments_["n_rows"].min() >= 12
+    assert_array_equal(model.breakpoint_std_[t == 5.0], 0)
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Madrid"])
+def test_dates(zone):
+    days = pd.date_range("2020-01-01", periods=120, freq="D", tz=zone)
+    x = np.arange(120.0)
+    y = np.maximum(x - 60.0, 0) + 0.01 * np.sin(7 * x)
+    X = pd.DataFrame({"day": days})
+    model = SegmentedRegressor(1).fit(X, y)
+    plain = days if zone is None else days.tz_convert("UTC").tz_localize(None)
+    away = model.breakpoints_[0] - plain[60].to_numpy()
+    assert abs(away) < np.timedelta64(3, "h")
+    assert model.breakpoints_.dtype.kind == model.segments_["start"].dtype.kind == "M"
+    assert_allclose(model.segments_["slope"], [0, 1], atol=1e-2)  # a day
+    assert "1970-01-01" in str(model.summary())
+    known = SegmentedRegressor(0, breakpoints=[days[60]], bounds=days[[3, 99]])
+    assert known.fit(X, y).breakpoints_[0] == plain[60]
+    with pytest.raises(ValueError, match="X holds numbers"):
+        model.predict(pd.DataFrame({"day": x}))
+    other = days.tz_localize(None) if zone else days.tz_localize("UTC")
+    with pytest.raises(ValueError, match="fitted on dates with"):
+        model.predict(pd.DataFrame({"day": other}))
+    with pytest.raises(ValueError, match="list of dates"):
+        SegmentedRegressor(0, breakpoints=["soon"]).fit(X, y)
+
+
+def test_too_few_positions_give_fewer_segments_and_a_warning():
+    y = np.arange(12.0)
+    with pytest.warns(UserWarning, match="room for 0 of the n_breakpoints=2"):
+        model = SegmentedRegressor(2).fit(np.ones((12, 1)), y)
+    assert_allclose(model.predict([[1.0], [5.0]]), y.mean())
+    x = np.repeat([0.0, 1.0, 2.0], 4)
+    with pytest.warns(UserWarning, match="room for 1 of the n_breakpoints=3"):
+        model = SegmentedRegressor(3).fit(x[:, None], np.abs(x - 1) + y % 2)
+    assert_allclose(model.predict([[0.0], [1.0], [2.0]]), [1.5, 0.5, 1.5])
+    model = SegmentedRegressor().fit(x[3:5, None], y[:2])
+    with pytest.warns(UserWarning, match="noise cannot be estimated"):
+        model.predict([[0.0]], return_std=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"breakpoints": [11.0]}, r"breakpoints=\[11.0\] must lie inside the data"),
+        ({"breakpoints": [np.nan]}, "breakpoints must be a list of finite numbers"),
+        ({"bounds": (3.0, 1.0)}, "bounds must be"),
+        ({"kinks": False}, "kinks=False and jumps=False"),
+        ({"broken_feature": 7}, "broken_feature=7 is out of range"),
+        ({"broken_feature": "z"}, "broken_feature='z' is not among"),
+        ({"criterion": "cv", "cv": 1000}, "cv=1000 must lie between"),
+    ],
+)
+def test_bad_input(data, settings, message):
+    X, y = data
+    settings = {"broken_feature": "dose", **settings}
+    with pytest.raises(ValueError, match=message):
+        SegmentedRegressor(**settings).fit(X, y)
+
+
+def test_summary_shows_the_tables(data):
+    X, y = data
+    model = SegmentedRegressor(broken_feature="dose").fit(X, y)
+    summary = model.summary()
+    text, html = str(summary), summary._repr_html_()
+    for word in ("Breakpoints", "Segments", "slope change 2", "R2", "BIC", "dose"):
+        assert word in text
+        assert word in html
+    shown = summary.tables["Parameters"]["coef"]
+    assert_array_equal(shown, model.parameters_["estimate"])
+    assert len({len(line) for line in text.splitlines() if line.startswith("=")}) == 1
