@@ -27,7 +27,9 @@ _RESIDUALS = 2.5  # for each parameter
 _BOUNDARY_SHARE = 0.3  # of the residuals
 _LEAST_INTERIOR, _LEAST_BOUNDARY = 200, 80
 _MOST_INTERIOR, _MOST_BOUNDARY = 8000, 3000
-_PATIENCE = 12  # iterations in which the fresh loss is to fall by _FALL, or it grows
+# Iterations in which the fresh loss is to fall by _FALL, or the fit grows: more of them
+# until the equation is solved, since a fit is often flat before it finds its way.
+_PATIENCE, _EARLY_PATIENCE = 12, 30
 _FALL = 0.5
 _PAYS = 0.5  # of the fresh loss, from one growth to the next
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
@@ -91,12 +93,13 @@ def observed(level, rules, loss, fresh, first, net):
     """
     lowest = min(fresh, level.falls[-1] if level.falls else level.before)
     level = level._replace(falls=(*level.falls, lowest))
-    k = len(level.falls)
-    if k <= _PATIENCE or level.ended:
+    solved = lowest <= SOLVED * first
+    patience = _PATIENCE if solved else _EARLY_PATIENCE
+    if len(level.falls) <= patience or level.ended:
         return level
-    if not lowest > _FALL * level.falls[-1 - _PATIENCE]:
+    if not lowest > _FALL * level.falls[-1 - patience]:
         return level
-    pays = lowest <= _PAYS * level.before or lowest > SOLVED * first
+    pays = lowest <= _PAYS * level.before or not solved
     in_time = time.perf_counter() < rules.until
     growing = pays and in_time and lowest > _NEGLIGIBLE * first
     if growing and fresh > _GENERALISES * loss and rules.points:
