@@ -52,7 +52,7 @@ def test_what_grows_is_what_is_missing(falls, before, loss, then):
     found = growth.observed(level(falls[:-1], before), rules, loss, falls[-1], 1.0, net)
     assert found.next == (None if then == "end" else then)
     assert found.ended == (then == "end")
-    late = rules._replace(until=0.0)
+    late = rules._replace(deadline=0.0)
     ended = growth.observed(level(falls[:-1], before), late, loss, falls[-1], 1.0, net)
     assert ended.ended == (then is not None)
 
