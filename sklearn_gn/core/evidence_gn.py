@@ -27,6 +27,7 @@ from sklearn_gn.core.solver import Report
 
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
 EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
+_NEARLY_EXACT = 1e-24  # the same where large terms cancel, and no step lowers it
 _FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
 _RISE = 0.1  # of the log evidence in an iteration that counts as progress
 _PATIENCE = 3  # iterations without it after which a fit ends
@@ -142,7 +143,7 @@ def step(model, rows, state, options):
         stop = "tol" if found.predicted < _FLAT else "line_search"
         if options.alpha is not None and options.damping is None:
             stop = "tol"  # the loss falls in no direction, however short the step
-        stop = "rounding" if 1 / state.beta <= 100 * EXACT else stop
+        stop = "rounding" if 1 / state.beta <= _NEARLY_EXACT else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
     sums = model.sums(found.theta, rows)

@@ -25,6 +25,7 @@ from sklearn_gn.plotting import (
     DispersionDisplay,
     FeatureDisplay,
     GramSpectrumDisplay,
+    RelevanceDisplay,
     SegmentsDisplay,
     SelectionPathDisplay,
     SolutionDisplay,
@@ -50,6 +51,8 @@ def draw(request):
             )
             arguments = network, *get("rings")
             kwargs |= {"iterations": (0, 1)}
+        elif display is RelevanceDisplay:
+            arguments = get("model_1d"), get("data_1d")[0]
         elif display in (SegmentsDisplay, SelectionPathDisplay):
             data = get("data_1d") if display is SegmentsDisplay else ()
             arguments = SegmentedRegressor().fit(*get("data_1d")), *data
@@ -98,6 +101,7 @@ def test_takes_matplotlib_arguments(display, draw):
         DispersionDisplay: lambda d: d.points_,
         FeatureDisplay: lambda d: d.points_[0],
         GramSpectrumDisplay: lambda d: d.lines_[0],
+        RelevanceDisplay: lambda d: d.bars_[0][0],
         SegmentsDisplay: lambda d: d.line_,
         SelectionPathDisplay: lambda d: d.line_,
         SolutionDisplay: lambda d: d.images_[0],
