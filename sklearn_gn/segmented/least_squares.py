@@ -11,13 +11,15 @@ import numpy as np
 _DEPENDENT = 1e-10  # relative singular value of a direction that is left out
 _RESOLVED = 1e-9  # share of the variance above which running sums are exact enough
 _MOST_STEPS = 30
+_LARGEST_CORRELATION = 0.97  # of neighbouring scores, in prewhitening
+COVARIANCES = ("nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened")
 
 
 class Rows(NamedTuple):
     """Rows in the order of x."""
 
     x: np.ndarray  # (n,) in [-1, 1]
-    y: np.ndarray  # (n,)
+    y: np.ndarray  # (n,) of mean zero and deviation one
     linear: np.ndarray  # (n, m) features that enter linearly
     weight: np.ndarray  # (n,) a weight of two is two rows
 
@@ -34,8 +36,8 @@ class LinearFit(NamedTuple):
 class Covariance(NamedTuple):
     """What the covariance of the parameters is computed from."""
 
-    kind: str  # "nonrobust", "HC0" to "HC3" or "HAC"
-    lags: int | None = None  # of HAC
+    kind: str  # one of COVARIANCES
+    lags: int | None = None  # of both HAC
 
 
 def design(form, x, linear, t):
@@ -110,7 +112,7 @@ def fit_rows(form, rows, t, free):
     """
     found = solve(design(form, rows.x, rows.linear, t), rows.y, rows.weight)
     at = moving(form, free)
-    size = rows.weight @ (rows.y - np.average(rows.y, weights=rows.weight)) ** 2
+    size = rows.weight @ rows.y**2  # y has mean zero
     for _ in range(_MOST_STEPS if len(at) else 0):
         if not 0 < found.rss < _RESOLVED * size:
             break
@@ -153,9 +155,10 @@ def covariance(kind, columns, found, weight):
     elif kind.kind in ("HC2", "HC3"):
         left = np.maximum(1 - np.sum(influence**2, axis=1), np.finfo(float).eps)
         square = square / left ** (1 if kind.kind == "HC2" else 2)
-    if kind.kind == "HAC":
+    if kind.kind.startswith("HAC"):
         scores = influence * (weight * found.residual)[:, None]
-        middle = newey_west(scores, kind.lags, n_rows)
+        long_run = newey_west if kind.kind == "HAC" else prewhitened
+        middle = long_run(scores, kind.lags, n_rows)
     else:
         middle = influence.T @ ((weight * square)[:, None] * influence)
     return half @ middle @ half.T, freedom, n_parameters
@@ -178,3 +181,23 @@ def newey_west(scores, lags, n_rows):
         part = scores[lag:].T @ scores[:-lag]
         total += (1 - lag / (lags + 1)) * (part + part.T)
     return total
+
+
+def prewhitened(scores, lags, n_rows):
+    """Return the long-run covariance of scores by way of an autoregression.
+
+    What an autoregression of first order leaves is nearly uncorrelated, and its
+    long-run covariance has less bias (Andrews and Monahan, "An improved
+    heteroskedasticity and autocorrelation consistent covariance matrix estimator",
+    1992). The parameters are those of :func:`newey_west`.
+    """
+    if len(scores) < 2:
+        return newey_west(scores, lags, n_rows)
+    before, now = scores[:-1], scores[1:]
+    regression = np.linalg.lstsq(before, now)[0].T
+    left, size, right = np.linalg.svd(regression)
+    regression = left * np.minimum(size, _LARGEST_CORRELATION) @ right
+    innovation = now - before @ regression.T
+    middle = newey_west(innovation, lags, n_rows) * len(scores) / len(now)
+    back = np.linalg.inv(np.eye(len(regression)) - regression)
+    return back @ middle @ back.T

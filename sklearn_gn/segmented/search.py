@@ -29,9 +29,10 @@ from sklearn_gn.segmented.products import (
     solve,
     take,
 )
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
-_LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of the Gauss-Newton steps that are tried
+_LENGTHS = (1.0, 0.3)  # of the Gauss-Newton steps that are tried
 _MOST_STEPS = 30  # of the breakpoints that are chosen
 _STEPS_ON_THE_WAY = 6
 _MOST_EXCHANGES = 2  # rounds
@@ -85,7 +86,10 @@ class Problem(NamedTuple):
     candidates: Candidates
 
     def of(self, series):
-        """Return the problem of some of the series."""
+        """Return the problem of some of the series, given in their order."""
+        n = len(self.table.x)
+        if np.arange(n)[series].size == n:
+            return self
         return Problem(
             select(self.table, series),
             self.form,
@@ -363,7 +367,7 @@ def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY)
 def _best_trial(problem, knots):
     steps = np.stack(gauss_newton_steps(problem, knots), axis=1)
     lengths = np.array(_LENGTHS)[None, :, None, None]
-    trials = knots[:, None, None] + lengths * steps[:, None]
+    trials = np.clip(knots[:, None, None] + lengths * steps[:, None], LEFT, RIGHT)
     trials = np.sort(trials.reshape(len(knots), -1, knots.shape[1]), axis=-1)
     rss = sum_of_squares(problem, trials)
     rss = np.where(_feasible(problem, trials), rss, np.inf)

@@ -12,7 +12,7 @@ from sklearn_gn.segmented import dates, inference, selection
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.preparation import prepare, sorted_rows, with_known
 
-_TOGETHER = 200  # series that are searched side by side
+_TOGETHER = 500  # series that are searched side by side
 
 
 def fit_groups(

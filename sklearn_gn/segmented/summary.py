@@ -98,8 +98,8 @@ def _cell(value):
     if isinstance(value, np.datetime64):
         return str(value.astype("datetime64[s]")).replace("T", " ")
     value = float(value)
-    if np.isnan(value):
-        return ""
+    if not np.isfinite(value):
+        return "" if np.isnan(value) else str(value)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     return f"{value:.5g}"
