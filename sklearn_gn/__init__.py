@@ -8,6 +8,7 @@ from sklearn_gn.core.compilation_cache import (
 )
 from sklearn_gn.pinn.estimator import PINNSolver
 from sklearn_gn.segmented.estimator import SegmentedRegressor
+from sklearn_gn.segmented.series import fit_groups
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
 from sklearn_gn.shallow_relu.series import fit_series
 from sklearn_gn.softmax_head.estimator import FGNSoftmaxHead
@@ -23,6 +24,7 @@ __all__ = [
     "VarProNetRegressor",
     "__version__",
     "enable_compilation_cache",
+    "fit_groups",
     "fit_series",
 ]
 

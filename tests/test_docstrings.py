@@ -18,12 +18,15 @@ CLASSES = [
 ]
 
 
+OF_ONE_NETWORK = {"coefs_", "intercepts_", "n_work_units_"}  # not of a committee
 OF_SOME_FITS = {  # not of those with one feature
     "ShallowReLURegressor": {
         "alpha_",
         "log_evidence_",
         "n_effective_parameters_",
     },
+    "VarProNetClassifier": OF_ONE_NETWORK,
+    "VarProNetRegressor": OF_ONE_NETWORK,
 }
 
 

@@ -19,19 +19,20 @@ SMALL = {"hidden_layer_sizes": (6, 5), "max_iter": 8, "random_state": 0}
 
 
 def regression(n_targets=None, *, sample_weight=None, **words):
-    model = VarProNetRegressor(**{**SMALL, **words})
+    model = VarProNetRegressor(**{**SMALL, "alpha": (1e-2, 1e-4), **words})
     model.fit(X3, targets(X3, n_targets), sample_weight=sample_weight)
     return model, with_std(model, X3[:10])
 
 
 def classification(X=X3, *, sample_weight=None, **words):
-    model = VarProNetClassifier(**{**SMALL, **words})
+    model = VarProNetClassifier(**{**SMALL, "alpha": 1e-3, **words})
     model.fit(X, classes(X), sample_weight=sample_weight)
     return model, model.predict_proba(X[:20])
 
 
 def resumed_fit():
-    model = VarProNetRegressor(**SMALL, solver=GNvpro(batch_size=40))
+    solver = GNvpro(batch_size=40)
+    model = VarProNetRegressor(**SMALL, alpha=(1e-2, 1e-4), solver=solver)
     model = resumed(model, X3, targets(X3))
     return model, model.predict(X3)
 
@@ -63,6 +64,8 @@ CASES = {
     "adam": partial(regression, solver=Adam(batch_size=32)),
     "sgd": partial(regression, solver=SGD(batch_size=32)),
     "resumed": resumed_fit,
+    "evidence": partial(regression, 2, alpha="auto", sample_weight=weights(X3)),
+    "classifier_evidence": partial(classification, alpha="auto"),
     "classifier_gnvpro": partial(
         classification, sample_weight=weights(X3), class_weight="balanced"
     ),

@@ -43,7 +43,7 @@ PAGES = {  # title and result files of every page
         ),
     ),
 }
-NOT_SHOWN = {"frozen", "first_fit"}  # no measurements of the present package
+NOT_SHOWN = {"frozen"}  # no measurement
 _MANY = 5  # problems of equal methods that share one table
 _LABELS = {"error": "Relative error", "test": "Test error or accuracy"}  # of curves
 _WITH_RANGES = 4  # methods in a table of medians and ranges; with more, of medians

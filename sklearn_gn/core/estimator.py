@@ -106,6 +106,10 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
             callbacks.append(EarlyStopping(n_iter_no_change=self.n_iter_no_change))
         return callbacks
 
+    def _advice(self, reason):
+        """What a warning says about the reason of the stop."""
+        return reason.advice
+
     def _cast(self, value):
         return np.asarray(value, dtype=self.dtype)
 

@@ -192,7 +192,7 @@ def inverse_and_log_det(matrix, xp=np):
         return np.full_like(matrix, np.nan), np.nan
     log_det = 2 * np.sum(np.log(np.diagonal(factor)))
     inverse, _ = lapack.dpotri(factor, lower=True, overwrite_c=True)
-    return np.tril(inverse) + np.tril(inverse, -1).T, log_det
+    return inverse + np.tril(inverse, -1).T, log_det  # its upper half was zero
 
 
 def _inverse_root(matrix, xp):

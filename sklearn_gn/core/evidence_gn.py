@@ -27,10 +27,12 @@ from sklearn_gn.core.solver import Report
 
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
 EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
+_NEARLY_EXACT = 1e-24  # the same where large terms cancel, and no step lowers it
 _FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
 _RISE = 0.1  # of the log evidence in an iteration that counts as progress
 _PATIENCE = 3  # iterations without it after which a fit ends
 _MAX_TRIALS = 20  # dampings that one iteration tries
+_MAX_RAISES = 10  # of the shift that makes a matrix positive definite
 _FLAT = 1e-3  # predicted reduction of the energy that is none
 
 
@@ -141,7 +143,7 @@ def step(model, rows, state, options):
         stop = "tol" if found.predicted < _FLAT else "line_search"
         if options.alpha is not None and options.damping is None:
             stop = "tol"  # the loss falls in no direction, however short the step
-        stop = "rounding" if 1 / state.beta <= 100 * EXACT else stop
+        stop = "rounding" if 1 / state.beta <= _NEARLY_EXACT else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
     sums = model.sums(found.theta, rows)
@@ -315,6 +317,20 @@ def curvature(sums, groups, alpha, beta, n_effective):
     gram = n_effective * sums.gram
     floor = ROUNDING * np.trace(gram)
     return evidence.primal_curvature(gram, groups, alpha, beta, floor)
+
+
+def covariance(model, sums, alpha, beta, n_effective):
+    """Return the posterior covariance H^-1 of the parameters."""
+    precision = evidence.prior_precision(model.groups(), alpha)
+    hessian = beta * n_effective * sums.gram + np.diag(precision)
+    shift = ROUNDING * np.trace(hessian)
+    for _ in range(_MAX_RAISES):  # rounding may have made it indefinite
+        hessian[np.diag_indices_from(hessian)] += shift
+        inverse, log_det = evidence.inverse_and_log_det(hessian)
+        if np.isfinite(log_det):
+            break
+        shift *= 4
+    return inverse
 
 
 def _report(state, model, n_effective, stop):

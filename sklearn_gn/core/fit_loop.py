@@ -415,7 +415,8 @@ class FitRun:
         warnings.warn(
             f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
             f"({reason.value}) after {len(self.log)} iterations and "
-            f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. {reason.advice}",
+            f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. "
+            f"{self.estimator._advice(reason)}",
             ConvergenceWarning,
             stacklevel=_level_of_the_user(),
         )

@@ -35,6 +35,9 @@ class StopReason(Enum):
         "No step along the search direction lowers the loss, and more iterations do "
         "not help. Give the features similar scales, or try another solver."
     )
+    STALLED = "stalled", "", (
+        "The loss no longer falls, but the equation does not hold."
+    )
     SINGULAR = "singular", "", (
         "The Gauss-Newton system is singular: some parameters have no influence on the "
         "data. Raise damping or lower rank."

@@ -1,6 +1,7 @@
 """PINNSolver: differential equations by dual natural gradient descent."""
 
 import math
+import time
 import warnings
 from numbers import Integral, Real
 
@@ -17,6 +18,12 @@ from sklearn_gn.pinn.predictions import Fitted, SolutionMixin, n_weights
 from sklearn_gn.solvers import PINN_SOLVERS
 
 _OVERFITTED = 100.0  # fresh over training loss, beyond which a fit warns
+_FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
+_FIXED_POINTS = (500, 200)
+_GROWING = 0.6  # of max_time, in which a network may grow
+_FAR = 10.0  # the same, beyond which points are what a stalled fit lacks
+_NEGLECTED = 0.9  # share of a condition in the loss
+_LAST, _AS_PREDICTED = 10, 0.5  # iterations; gain ratio of a fit in a minimum
 _SOLVED = 1e-6  # of an untrained network's fresh loss, below which it does not
 _LARGEST_INT = np.iinfo(np.int32).max
 _JACOBIAN_FLOATS = 2**27
@@ -53,8 +60,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         outputs, axes and conditions, which are solved first for that many iterations
         each. If None, y is fitted on X by plain least squares.
 
-    hidden_layer_sizes : tuple of int, default=(50, 50, 50, 50)
-        Widths of the hidden layers.
+    hidden_layer_sizes : tuple of int or "auto", default="auto"
+        Widths of the hidden layers. If "auto", the fit begins with two layers of 20,
+        and adds neurons where the loss on fresh points no longer falls, as long as that
+        pays, up to 3,000 weights. With another solver than "dngd", and in plain
+        regression, "auto" is (50, 50, 50, 50).
 
     activation : str or tuple of str, default="tanh"
         Activation of the hidden layers, one for all or one each: "tanh", "sin",
@@ -94,11 +104,15 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         "balanced", they are adapted slowly until all classes have the same share of
         the loss.
 
-    n_interior : int, default=500
-        Number of collocation points inside the domain.
+    n_interior : int or "auto", default="auto"
+        Number of collocation points inside the domain. If "auto", it grows with
+        ``hidden_layer_sizes="auto"``: residuals are two and a half times as many as
+        weights, and more where the loss on fresh points is far above that of training.
+        With layers that are given, "auto" is 500.
 
-    n_boundary : int, default=200
-        Number of collocation points of all conditions together, in equal parts.
+    n_boundary : int or "auto", default="auto"
+        Number of collocation points of all conditions together, in equal parts. If
+        "auto", it grows with ``n_interior``; with layers that are given it is 200.
 
     sampling : {"sobol", "halton", "uniform", "residual"}, default="sobol"
         How collocation points are drawn. "residual" draws more of them where the
@@ -120,9 +134,12 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Maximum number of iterations.
 
     tol : float, default=0.001
-        The fit stops when the training loss has not fallen below its lowest value by
-        more than ``tol`` times that value in twenty iterations in a row. If 0, this
-        test is disabled.
+        The fit stops when the loss on fresh points (in plain regression: the training
+        loss) has not fallen below its lowest value by more than ``tol`` times that
+        value in twenty iterations in a row; a network that finds its size also stops
+        when growing no longer pays. It has converged if the equation holds on the fresh
+        points by then, else it has stalled, and a warning says what to change. If 0,
+        this test is disabled.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included.
@@ -192,7 +209,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
-        "interrupted", "line_search" or "non_finite".
+        "interrupted", "line_search", "stalled" or "non_finite".
 
     problem_ : Problem or None
         The problem that was solved, the last one of a sequence.
@@ -252,13 +269,20 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         "hidden_layer_sizes": [
             "array-like",
             Interval(Integral, 1, None, closed="left"),
+            StrOptions({"auto"}),
         ],
         "activation": [str, "array-like"],
         "network": [HasMethods(["init", "apply"]), None],
         "damping": [Interval(Real, 0, None, closed="left"), None],
         "loss_weights": [StrOptions({"fixed", "balanced"})],
-        "n_interior": [Interval(Integral, 1, None, closed="left")],
-        "n_boundary": [Interval(Integral, 0, None, closed="left")],
+        "n_interior": [
+            Interval(Integral, 1, None, closed="left"),
+            StrOptions({"auto"}),
+        ],
+        "n_boundary": [
+            Interval(Integral, 0, None, closed="left"),
+            StrOptions({"auto"}),
+        ],
         "sampling": [StrOptions({"sobol", "halton", "uniform", "residual"})],
         "resample": [
             Interval(Integral, 1, None, closed="left"),
@@ -274,15 +298,15 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         self,
         problem=None,
         *,
-        hidden_layer_sizes=(50, 50, 50, 50),
+        hidden_layer_sizes="auto",
         activation="tanh",
         network=None,
         solver="dngd",
         damping=None,
         rank=None,
         loss_weights="fixed",
-        n_interior=500,
-        n_boundary=200,
+        n_interior="auto",
+        n_boundary="auto",
         sampling="sobol",
         resample=5,
         observed_outputs=None,
@@ -372,7 +396,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         seed = rng.randint(_LARGEST_INT)
         untrained, models = self._models(stages, data, rng)
         equation = problem is not None
-        settings = self._settings(solver, models, stages, equation, seed)
+        start = self._start(untrained)
+        settings = self._settings(solver, models, stages, start, seed)
 
         def fresh_loss(net):
             # A resumed fit has the points of the seed that it began with.
@@ -394,7 +419,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             self,
             solver.algorithm(ALGORITHMS),
             (data.observations, settings),
-            [self._start(untrained)],
+            [start],
             loss_scale=1.0 if data.scaling is None else data.scaling.loss_scale,
             val_loss=fresh_loss if has_fresh else None,
             validation=data.observations.validation,
@@ -411,14 +436,14 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             ),
         )
         if equation:
-            self._warn_if_overfitted(run.val_loss(untrained))
+            self._warn_if_not_solved(run.val_loss(untrained))
         return self
 
     def _models(self, stages, data, rng):
         """The untrained network, and what is compiled, for each problem."""
         from sklearn_gn.pinn import setup
 
-        sizes, activations = self.hidden_layer_sizes, ()
+        sizes, activations = self._widths(data.problem), ()
         untrained, features = setup.untrained_network(
             data.frame, self.network, sizes, rng, self.dtype, self.device
         )
@@ -435,15 +460,40 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         )
         return untrained, models
 
-    def _settings(self, solver, models, stages, has_equation, seed):
+    def _widths(self, problem):
+        """Widths of the hidden layers to begin with."""
+        from sklearn_gn.pinn.setup import FIRST_WIDTHS
+
+        if not _is_auto(self.hidden_layer_sizes):
+            return self.hidden_layer_sizes
+        return FIRST_WIDTHS if self._grows(problem) else _FIXED_WIDTHS
+
+    def _grows(self, problem):
+        """Whether the network finds its size."""
+        auto = _is_auto(self.hidden_layer_sizes) and self.network is None
+        return auto and problem is not None and self._solver_object().name == "dngd"
+
+    def _settings(self, solver, models, stages, start, seed):
         from sklearn_gn.pinn import setup
         from sklearn_gn.pinn.fit import PINNSettings
 
-        sampler = setup.NoPoints()
+        sampler, growth = setup.NoPoints(), None
+        problem = models[-1].problem
+        has_equation = self.problem is not None
         if has_equation:
-            sampler = setup.Sampler(
-                self.n_interior, self.n_boundary, self.sampling, self.dtype
-            )
+            grows = self._grows(problem)
+            points = self.n_interior, self.n_boundary
+            if grows:
+                points = setup.sizes_of(problem, n_weights(start), *points)
+                free = self.n_interior == self.n_boundary == "auto"
+                budget = math.inf if self.max_time is None else self.max_time
+                until = time.perf_counter() + _GROWING * budget
+                growth = setup.Rules(network=True, points=free, until=until)
+            points = [
+                fixed if n == "auto" else n
+                for n, fixed in zip(points, _FIXED_POINTS, strict=True)
+            ]
+            sampler = setup.Sampler(*points, self.sampling, self.dtype)
         return PINNSettings(
             models=models,
             stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
@@ -457,6 +507,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             tol=self._cast(self.tol),
             dtype=np.dtype(self.dtype),
             seed=np.int32(seed),
+            growth=growth,
         )
 
     def _start(self, new):
@@ -464,6 +515,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         if not (self.warm_start and hasattr(self, "_fitted")):
             return new
         before = self._fitted.net
+        if _is_auto(self.hidden_layer_sizes) and self._has_layers_of(new, before):
+            return backend.map_leaves(self._cast, before)
         shapes = [np.shape(leaf) for leaf in backend.leaves(before)]
         wanted = [np.shape(leaf) for leaf in backend.leaves(new)]
         if shapes != wanted:
@@ -472,6 +525,15 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
                 f"{shapes[:-1]}, not with one of {wanted[:-1]}."
             )
         return backend.map_leaves(self._cast, before)
+
+    def _has_layers_of(self, new, before):
+        """Whether two networks differ in the widths of hidden layers at most."""
+        same = len(new.layers) == len(before.layers)
+        ends = [
+            (len(net.layers[0]), net.layers[-1].shape[1], net.extra.shape)
+            for net in (new, before)
+        ]
+        return same and ends[0] == ends[1]
 
     # -- after the fit ----------------------------------------------------------------
 
@@ -520,22 +582,68 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
                     self._posterior.coefficient_deviations()
                 )
 
-    def _warn_if_overfitted(self, untrained_loss):
-        log = self.convergence_log_
-        if not len(log["loss"]):
-            return
-        loss, fresh = log["loss"][-1], log["val_loss"][-1]
-        solved = math.isfinite(untrained_loss) and fresh < _SOLVED * untrained_loss
-        if solved or not fresh > _OVERFITTED * loss:
-            return
-        warnings.warn(
-            f"At the end the loss is {fresh:.3g} on fresh points and {loss:.3g} on "
-            "those of training: between these the equation does not hold, and the "
-            "solution is not to be trusted. Raise n_interior and n_boundary, or lower "
-            "resample.",
-            ConvergenceWarning,
-            stacklevel=2,
+    def _advice(self, reason):
+        if reason.value != "stalled":
+            return super()._advice(reason)
+        log, cure = self.convergence_log_, self._cure_of_overfitting[1]
+        if log["val_loss"][-1] > _FAR * log["loss"][-1]:
+            return f"{reason.advice} It holds better at the points of training. {cure}"
+        shares = {
+            name.removeprefix("loss_"): values[-1] / log["loss"][-1]
+            for name, values in log.items()
+            if name.startswith("loss_")
+        }
+        worst = max(shares, key=shares.get)
+        if worst not in ("interior", "data") and shares[worst] > _NEGLECTED:
+            return (
+                f"{reason.advice} {shares[worst]:.0%} of the loss are those of the "
+                f"condition {worst!r}: check its values, raise its weight, or state it "
+                "by transform."
+            )
+        if np.median(log["gain_ratio"][-_LAST:]) > _AS_PREDICTED:
+            return (
+                f"{reason.advice} The network is in a minimum: take a larger one "
+                "(hidden_layer_sizes), or activation='sin' for a solution that "
+                "oscillates."
+            )
+        return (
+            f"{reason.advice} The fit is stuck: state the problem in units in which "
+            "axes and solution are of size one, try another random_state, or begin "
+            "with easier problems, by a sequence."
         )
+
+    def _warn_if_not_solved(self, untrained_loss):
+        """Warn of a solution, and of coefficients, that are not to be trusted."""
+        fresh, log = self.fresh_loss_, self.convergence_log_
+        solved = math.isfinite(untrained_loss) and fresh < _SOLVED * untrained_loss
+        far = len(log["loss"]) and log["val_loss"][-1] > _OVERFITTED * log["loss"][-1]
+        if far and not solved and self.stop_reason_ != "stalled":
+            warnings.warn(
+                f"On fresh points the loss of the network, the best one there, is "
+                f"{fresh:.3g}; that of the last one on its points of training is "
+                f"{log['loss'][-1]:.3g}. Between these the equation does not hold, and "
+                "the solution is not to be trusted. Raise n_interior and n_boundary, "
+                "or lower resample.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        vague = [
+            name
+            for name, value in self.coefficients_.items()
+            if np.any(self.coefficients_std_[name] > np.abs(value))
+        ]
+        if vague:
+            warnings.warn(
+                f"The standard deviations of the coefficients {vague} exceed their "
+                "values: the observations do not determine them. Give more "
+                "observations, or other places.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+
+
+def _is_auto(value):
+    return isinstance(value, str) and value == "auto"
 
 
 def _plain(values):

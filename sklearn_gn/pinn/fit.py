@@ -4,6 +4,7 @@ A solver computes a step between :func:`with_due_points` and :func:`finish_itera
 """
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,11 +14,13 @@ import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.solver import Report
-from sklearn_gn.pinn import solution
+from sklearn_gn.pinn import growth, solution
 from sklearn_gn.pinn.residuals import residuals
 
 _ROUNDING = 30  # residuals, in units in the last place, that are rounding
 _PATIENCE = 20  # iterations without a lower loss
+OVERFITTED = 100.0  # fresh over training loss
+_NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
 _BALANCE_POWER = 0.05
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
@@ -52,6 +55,7 @@ class PINNSettings(NamedTuple):
     tol: np.ndarray
     dtype: np.dtype
     seed: np.int32
+    growth: Any = None  # growth.Rules, or None where sizes are given
 
 
 class PINNState(NamedTuple):
@@ -68,7 +72,9 @@ class PINNState(NamedTuple):
     n_draws: int = 1
     iteration: int = 0
     n_stalled: int = 0  # iterations since the loss has last fallen by tol
-    lowest_loss: float = math.inf
+    lowest_loss: float = math.inf  # on fresh points, where there are any
+    first_fresh: float = math.nan  # loss of the untrained network on fresh points
+    level: Any = None  # growth.Level, where sizes are found
 
 
 def prepare(observations, settings):
@@ -86,11 +92,23 @@ def prepare(observations, settings):
 
 def initial_state(points, net, settings, memory=None):
     """Return the state at the start, on the first points."""
-    net = jax.device_put(net)
-    batches = _draw(points, settings, 0, 0, net)
-    balance = np.ones(len(settings.models[0].classes), settings.dtype)
-    loss = float(total_loss(settings.models[0], net, batches))
-    return PINNState(net, loss, batches, balance, memory)
+    net, model = jax.device_put(net), settings.models[0]
+    level = None
+    if settings.growth is not None:
+        sampler = settings.sampler
+        level = growth.Level(growth.Sizes(sampler.n_interior, sampler.n_boundary))
+    batches = _draw(points, settings, 0, 0, net, level)
+    balance = np.ones(len(model.classes), settings.dtype)
+    loss = float(total_loss(model, net, batches))
+    state = PINNState(net, loss, batches, balance, memory, level=level)
+    return state._replace(first_fresh=fresh_loss(points, settings, net))
+
+
+def fresh_loss(points, settings, net):
+    """Loss at points that are never trained on; NaN where there are none."""
+    if not points.fresh:
+        return math.nan
+    return float(total_loss(settings.models[-1], net, points.fresh))
 
 
 @partial(jit_by_size, largest=2**13, static_argnames="model")
@@ -100,26 +118,36 @@ def total_loss(model, net, batches):
 
 
 def with_due_points(points, state, settings):
-    """Return the state with the next problem, or with new points, where it is time."""
+    """Return the state with the next problem, size or points, where it is time."""
     stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
-    if stage == state.stage and not _is_draw_due(points, state, settings):
+    level, net = state.level, state.net
+    if level is not None and level.next is not None:
+        rng = np.random.RandomState([settings.seed, state.iteration])
+        model = settings.models[stage]
+        classes = [known.residual for known in model.classes]
+        level, net = growth.grown(level, settings.growth, classes, net, rng)
+        state = state._replace(
+            level=level, net=jax.device_put(net), previous_step=None, n_stalled=0
+        )
+    elif stage == state.stage and not _is_draw_due(points, state, settings):
         return state
-    batches = _draw(points, settings, stage, state.n_draws, state.net)
+    batches = _draw(points, settings, stage, state.n_draws, state.net, level)
     return state._replace(batches=batches, stage=stage, n_draws=state.n_draws + 1)
 
 
 def _is_draw_due(points, state, settings):
     every = settings.resample
     if every == "drift":
-        model = settings.models[state.stage]
-        return float(total_loss(model, state.net, points.fresh)) > 2 * state.loss
+        return fresh_loss(points, settings, state.net) > 2 * state.loss
     return every is not None and state.iteration > 0 and state.iteration % every == 0
 
 
-def _draw(points, settings, stage, number, net):
+def _draw(points, settings, stage, number, net, level=None):
     """Points to train on."""
-    model = settings.models[stage]
-    batches = settings.sampler.draw(model, int(settings.seed), stage, number, net)
+    model, sampler = settings.models[stage], settings.sampler
+    if level is not None:
+        sampler = replace(sampler, **level.sizes._asdict())
+    batches = sampler.draw(model, int(settings.seed), stage, number, net)
     if points.data is not None:
         batches = (*batches, points.data)
     return jax.device_put(batches)
@@ -160,18 +188,32 @@ def finish_iteration(points, state, settings, step):
     loss = float(np.sum(step.class_losses))
     # An easier problem does not decide that nothing is gained.
     decisive = step.decisive and state.stage + 1 == len(settings.models)
-    fell = loss < (1 - float(settings.tol)) * state.lowest_loss
+    fresh = fresh_loss(points, settings, state.net)
+    # Losses on points that are drawn anew do not compare: those on fresh ones do.
+    judged = loss if math.isnan(fresh) else fresh
+    fell = judged < (1 - float(settings.tol)) * state.lowest_loss
     n_stalled = state.n_stalled + 1 if decisive and not fell else 0
+    level = state.level
+    if level is not None and decisive:
+        level = growth.observed(
+            level, settings.growth, loss, fresh, state.first_fresh, state.net
+        )
+    solved = math.isnan(fresh) or is_solved(fresh, loss, state.first_fresh)
+    settled = n_stalled >= _PATIENCE
+    if level is not None:
+        settled = level.ended and (settled or solved)
     eps = np.finfo(settings.dtype).eps
     stop = None
     if not math.isfinite(loss):
         stop = "non_finite"
-    elif loss <= (_ROUNDING * eps) ** 2 * step.network_norm:
-        stop = "rounding"
+    elif loss <= (_ROUNDING * eps) ** 2 * step.network_norm and (
+        solved or settings.resample is None
+    ):
+        stop = "rounding" if solved else "stalled"
     elif step.no_progress and decisive and settings.resample is None:
         stop = step.no_progress
-    elif n_stalled >= _PATIENCE and settings.tol > 0:
-        stop = "tol"
+    elif settled and settings.tol > 0:
+        stop = "tol" if solved else "stalled"
     extra = {
         f"loss_{kind.residual.name}": float(value)
         for kind, value in zip(model.classes, step.class_losses, strict=True)
@@ -187,7 +229,8 @@ def finish_iteration(points, state, settings, step):
     state = state._replace(
         loss=loss,
         n_stalled=n_stalled,
-        lowest_loss=min(loss, state.lowest_loss) if decisive else math.inf,
+        lowest_loss=min(judged, state.lowest_loss) if decisive else math.inf,
+        level=level,
         iteration=state.iteration + 1,
     )
     return state, Report(
@@ -199,6 +242,21 @@ def finish_iteration(points, state, settings, step):
         inner_iterations=step.inner_iterations,
         stop=stop,
         extra=extra,
+    )
+
+
+def is_solved(fresh, loss, first_fresh):
+    """Whether the equation holds between the points of training too.
+
+    Parameters
+    ----------
+    fresh, loss : float
+        Losses on fresh points and on those of training.
+    first_fresh : float
+        Loss of the untrained network on fresh points.
+    """
+    return fresh <= growth.SOLVED * first_fresh and fresh <= OVERFITTED * max(
+        loss, _NEGLIGIBLE * first_fresh
     )
 
 

@@ -17,18 +17,22 @@ from sklearn_gn.networks._base import (
     n_features,
 )
 from sklearn_gn.pde import Box, Problem, ResidualClass
+from sklearn_gn.pinn.growth import FIRST_WIDTHS, Rules, points_for
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import needed_rows
 from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
 from sklearn_gn.pinn.taylor import DerivativeRows
 
 __all__ = [
+    "FIRST_WIDTHS",
     "NoPoints",
+    "Rules",
     "Sampler",
     "activations",
     "models",
     "observation_batch",
     "regression_problem",
+    "sizes_of",
     "untrained_network",
 ]
 
@@ -176,6 +180,14 @@ class ObservedOutputs:
 
 
 # --- observations --------------------------------------------------------------------
+
+
+def sizes_of(problem, n_weights, n_interior, n_boundary):
+    """Numbers of points; those that are "auto" follow the number of weights."""
+    found = points_for(problem.residual_classes(), n_weights)
+    n_interior = found.n_interior if n_interior == "auto" else n_interior
+    n_boundary = found.n_boundary if n_boundary == "auto" else n_boundary
+    return n_interior, n_boundary
 
 
 def observation_batch(X, y, weight, total_weight, scaling, dtype):

@@ -6,6 +6,8 @@ from sklearn_gn.plotting.dispersion import DispersionDisplay
 from sklearn_gn.plotting.features import FeatureDisplay
 from sklearn_gn.plotting.gram_spectrum import GramSpectrumDisplay
 from sklearn_gn.plotting.relevance import RelevanceDisplay
+from sklearn_gn.plotting.segments import SegmentsDisplay
+from sklearn_gn.plotting.selection_path import SelectionPathDisplay
 from sklearn_gn.plotting.solution import SolutionDisplay
 from sklearn_gn.plotting.surrogate import SurrogateDisplay
 
@@ -16,6 +18,8 @@ __all__ = [
     "FeatureDisplay",
     "GramSpectrumDisplay",
     "RelevanceDisplay",
+    "SegmentsDisplay",
+    "SelectionPathDisplay",
     "SolutionDisplay",
     "SurrogateDisplay",
 ]

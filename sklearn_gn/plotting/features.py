@@ -77,7 +77,9 @@ class FeatureDisplay(Display):
     >>> from sklearn_gn.plotting import FeatureDisplay
     >>> X = np.random.default_rng(0).uniform(-1, 1, (120, 2))
     >>> inside = np.sum(X**2, axis=1) < 0.5
-    >>> model = VarProNetClassifier(hidden_layer_sizes=(4, 2), random_state=0)
+    >>> model = VarProNetClassifier(
+    ...     hidden_layer_sizes=(4, 2), alpha=1e-3, random_state=0
+    ... )
     >>> display = FeatureDisplay.from_estimator(model, X, inside, iterations=(0, 1, 3))
     >>> display.accuracy_[-1] > display.accuracy_[0]
     True
@@ -324,7 +326,12 @@ def _features_and_output(model, X):
             f"{type(model).__name__} is not a fitted VarProNetClassifier; of a "
             "pipeline give the last step."
         )
-    _, net, _ = model._fitted  # all that models seen by a callback have
+    known, net, _ = model._fitted  # all that models seen by a callback have
+    if known is None:
+        raise ValueError(
+            "FeatureDisplay draws the features of one network, and with alpha='auto' a "
+            "committee was fitted: set alpha to a number."
+        )
     z = model.transform(X)
     if z.shape[1] != 2:
         raise ValueError(

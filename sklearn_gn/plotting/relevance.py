@@ -17,7 +17,8 @@ class RelevanceDisplay(Display):
     where the value of the feature is that of another row, over the root of two: for a
     linear model, the slope times the standard deviation of the feature. Where the model
     has a linear term, this and the rest of the function, which the hidden neurons make,
-    have a bar each.
+    have a bar each. Where features are correlated, an exchanged value may lie where
+    there are no data, and shares of the function go over from one feature to another.
 
     Use :meth:`from_estimator` to create it.
 
@@ -38,6 +39,9 @@ class RelevanceDisplay(Display):
     bars_ : list of matplotlib BarContainer
         Bars of the linear term and of the rest, or of the total alone. Features are
         ordered by the total, the largest at the top; the first 20 are shown.
+
+    points_ : matplotlib Line2D or None
+        The totals, where there are two parts.
 
     ax_ : matplotlib Axes
         Axes with the bars.
@@ -110,7 +114,10 @@ class RelevanceDisplay(Display):
         ax.set_xlabel("Relevance (units of the target)")
         ax.grid(axis="x", alpha=0.3)
         ax.set_axisbelow(True)
+        self.points_ = None
         if len(parts) > 1:
+            total = np.asarray(self.total)[order]
+            (self.points_,) = ax.plot(total, place, "k|", ms=14, mew=2, label="Both")
             ax.legend(loc="lower right")
         return self._drawn_on(ax)
 
@@ -161,17 +168,19 @@ class RelevanceDisplay(Display):
         check_is_fitted(estimator)
         if feature_names is None:
             feature_names = getattr(estimator, "feature_names_in_", None)
-        X = check_array(X)
+        values = check_array(X)
 
-        def predict(X):
-            y = estimator.predict(X)
+        def predict(values):
+            named = hasattr(X, "iloc")  # pandas, as the estimator may have seen
+            rows = type(X)(values, columns=X.columns) if named else values
+            y = estimator.predict(rows)
             return y if y.ndim == 1 else y[:, target]
 
         slope = getattr(estimator, "linear_coef_", None)
         if slope is not None:
             slope = np.atleast_2d(slope)[target]
         total, linear, hidden = _relevances(
-            predict, X, slope, check_random_state(random_state)
+            predict, values, slope, check_random_state(random_state)
         )
         return cls(
             total=total, linear=linear, hidden=hidden, feature_names=feature_names

@@ -4,20 +4,25 @@ import warnings
 from numbers import Integral, Real
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin, _fit_context
+from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
 from sklearn.model_selection import check_cv
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core.data import check_sample_weight
-from sklearn_gn.segmented import dates, inference, selection
+from sklearn_gn.segmented import dates, existence, inference, selection
 from sklearn_gn.segmented.inference import infer
 from sklearn_gn.segmented.least_squares import Covariance
-from sklearn_gn.segmented.preparation import Options, prepare, sorted_rows
+from sklearn_gn.segmented.preparation import (
+    Options,
+    prepare,
+    problem_of,
+    sorted_rows,
+    with_known,
+)
 from sklearn_gn.segmented.search import Form
 from sklearn_gn.segmented.summary import Summary
-
-_ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
 
 
 class SegmentedRegressor(RegressorMixin, BaseEstimator):
@@ -261,9 +266,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             )
         self._date_kind = kind
         self.selection_path_ = path
-        self._set_fitted(
-            prepared, *self._with_known(prepared, options, t), options.form
-        )
+        self._set_fitted(prepared, *with_known(prepared, options, t), options.form)
         return self
 
     def predict(self, X, return_std=False):
@@ -336,6 +339,54 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         y, std = self.predict(X, return_std=True)
         width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
         return y - width, y + width
+
+    def breakpoint_test(
+        self, X, y, sample_weight=None, *, n_draws=1999, random_state=0
+    ):
+        """Test whether there is a breakpoint besides those in ``breakpoints``.
+
+        The statistic is the largest F statistic over all positions that the parameters
+        allow; its distribution without a breakpoint is drawn, for normal noise of one
+        variance. ``fit`` need not be called before, and is not.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        y : array-like of shape (n_samples,)
+            Target values.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative weights; a weight of two is two rows. If None, all are one.
+
+        n_draws : int, default=1999
+            Number of draws; the smallest p-value is ``1 / (1 + n_draws)``.
+
+        random_state : int, RandomState instance or None, default=0
+            Seed of the draws.
+
+        Returns
+        -------
+        BreakpointTest
+            Named tuple of ``statistic``, ``p_value``, and the ``breakpoint`` with the
+            largest statistic.
+        """
+        self._validate_params()
+        return clone(self)._breakpoint_test(X, y, sample_weight, n_draws, random_state)
+
+    def _breakpoint_test(self, X, y, sample_weight, n_draws, random_state):
+        prepared, kind, _ = self._prepare(X, y, sample_weight)
+        problem = problem_of([prepared], self._options(prepared, kind))
+        found = existence.breakpoint_test(
+            problem,
+            float(prepared.rows.weight.sum()),
+            selection.n_parameters(problem, 0),
+            n_draws,
+            check_random_state(random_state),
+        )
+        t = prepared.scaling.to_user(found.breakpoint)
+        return found._replace(breakpoint=t if kind is None else dates.from_days(t))
 
     def summary(self):
         """Return tables of the breakpoints, the segments and the parameters.
@@ -432,6 +483,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         return X[:, self._column], np.delete(X, self._column, axis=1)
 
     def _options(self, prepared, kind):
+        """What the parameters ask for, in numbers."""
         low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
         known = _positions("breakpoints", self.breakpoints, kind)
         known = np.unique(np.empty(0) if known is None else known)
@@ -445,6 +497,12 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             bounds = -np.inf, np.inf
         if len(bounds) != 2 or not bounds[0] <= bounds[1]:
             raise ValueError(f"bounds must be (low, high), got {self.bounds!r}.")
+        return Options(
+            self._form(), known, tuple(bounds), float(self.min_distance), self.min_rows
+        )
+
+    def _form(self):
+        """What happens between and at the breakpoints."""
         form = Form(
             slope=self.degree == 1,
             ramp=self.degree == 1 and bool(self.kinks),
@@ -454,11 +512,10 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             raise ValueError(
                 "kinks=False and jumps=False: nothing happens at breakpoints."
             )
-        min_rows = self.min_rows
-        if min_rows is None:
-            tenth = prepared.rows.weight.sum() / 10
-            min_rows = max(_ROWS_OF_SEGMENT, min(10, tenth) if form.step else 0)
-        return Options(form, known, tuple(bounds), float(self.min_distance), min_rows)
+        return form
+
+    def _covariance_kind(self):
+        return Covariance(self.covariance, self.hac_lags)
 
     def _folds(self, order, y):
         """Masks of the sorted rows that are held out by turns, for cross-validation."""
@@ -477,22 +534,10 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
 
     # -- after the search -------------------------------------------------------------
 
-    def _with_known(self, prepared, options, t):
-        """All breakpoints, ascending, and which of them are free."""
-        known = prepared.scaling.x(options.known)
-        free = np.repeat([True, False], [len(t), len(known)])
-        t = np.concatenate([t, known])
-        order = np.argsort(t, kind="stable")
-        return t[order], free[order]
-
     def _set_fitted(self, prepared, t, free, form):
         rows = prepared.rows
-        self._covariance = Covariance(self.covariance, self.hac_lags)
+        self._covariance = self._covariance_kind()
         fit = infer(form, rows, t, free, prepared.scaling, self._covariance)
-        names = getattr(
-            self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)]
-        )
-        others = np.delete(np.asarray(names, dtype=object), self._column)
         self._fit = fit
         self.breakpoints_ = self._to_user(fit.breakpoints)
         self.breakpoint_std_ = inference.breakpoint_errors(fit)
@@ -502,11 +547,44 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         self.jumps_ = self.segments_["jump"][1:]
         for name in ("start", "end"):
             self.segments_[name] = self._to_user(self.segments_[name])
-        self.parameters_ = inference.parameter_table(
-            fit, str(names[self._column]), [str(name) for name in others]
-        )
+        self.parameters_ = inference.parameter_table(fit, *self._names())
         self.noise_std_ = fit.noise_std
         self.statistics_ = inference.statistics(fit)
+
+    def _names(self):
+        """Name of the feature that breaks, and those of the others."""
+        unnamed = [f"x{j}" for j in range(self.n_features_in_)]
+        names = [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
+        return names[self._column], names[: self._column] + names[self._column + 1 :]
+
+    def _curve(self, X, n_grid):
+        """The function over the range of X, the linear features at their means.
+
+        Returns
+        -------
+        x, values : ndarrays of shape (n_samples,)
+            Positions of the samples and the function there.
+        curve : dict of ndarrays
+            ``grid``, ``response``, and the limits ``lower`` and ``upper``.
+        """
+        x, _ = self._split(self._check_X(X))
+        even = np.linspace(x.min(), x.max(), n_grid)
+        t = self._fit.breakpoints
+        t = t[(t > even[0]) & (t < even[-1])]
+        grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
+        mean = self._fit.scaling.linear_center
+        values, _ = inference.predict(self._fit, x, np.tile(mean, (len(x), 1)))
+        response, std = inference.predict(
+            self._fit, grid, np.tile(mean, (len(grid), 1))
+        )
+        width = self._fit.quantile() * std
+        curve = {
+            "grid": self._to_user(grid),
+            "response": response,
+            "lower": response - width,
+            "upper": response + width,
+        }
+        return self._to_user(x), values, curve
 
     def _to_user(self, x):
         return x if self._date_kind is None else dates.from_days(x)

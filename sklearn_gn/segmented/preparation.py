@@ -9,6 +9,8 @@ from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.products import make_table
 from sklearn_gn.segmented.search import Form, Limits, make_problem
 
+_ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
+
 
 class Options(NamedTuple):
     """What is asked for, in the user's units."""
@@ -17,7 +19,7 @@ class Options(NamedTuple):
     known: np.ndarray  # (k,) breakpoints that are kept
     bounds: tuple  # of the other breakpoints
     min_distance: float
-    min_rows: float
+    min_rows: float | None
 
 
 class Prepared(NamedTuple):
@@ -70,6 +72,14 @@ def prepare(x, y, linear, weight):
     return Prepared(rows, scaling)
 
 
+def _min_rows(prepared, options):
+    """Return the least number of rows of a segment."""
+    if options.min_rows is not None:
+        return float(options.min_rows)
+    tenth = prepared.rows.weight.sum() / 10
+    return max(_ROWS_OF_SEGMENT, min(10, tenth) if options.form.step else 0)
+
+
 def problem_of(prepared, options):
     """Return the problem of several series that are searched side by side."""
     table = make_table([each.series() for each in prepared])
@@ -79,7 +89,16 @@ def problem_of(prepared, options):
         np.array([s.x(options.bounds[0]) for s in scalings]),
         np.array([s.x(options.bounds[1]) for s in scalings]),
         options.min_distance / size,
-        options.min_rows,
+        np.array([_min_rows(each, options) for each in prepared]),
     )
     known = np.array([s.x(options.known) for s in scalings])
     return make_problem(table, options.form, known, limits)
+
+
+def with_known(prepared, options, t):
+    """Return all breakpoints, ascending, and which of them are free."""
+    known = prepared.scaling.x(options.known)
+    free = np.repeat([True, False], [len(t), len(known)])
+    t = np.concatenate([t, known])
+    order = np.argsort(t, kind="stable")
+    return t[order], free[order]

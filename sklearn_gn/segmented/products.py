@@ -110,15 +110,7 @@ def locate(table, t):
 
 def concatenate(*parts):
     """Return the pieces of several parts together."""
-    lead = np.broadcast_shapes(*(part.first.shape[:-1] for part in parts))
-    return Pieces(
-        *(
-            np.concatenate(
-                [np.broadcast_to(a, (*lead, a.shape[-1])) for a in arrays], axis=-1
-            )
-            for arrays in zip(*parts, strict=True)
-        )
-    )
+    return Pieces(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
 
 
 def products(table, left, right):

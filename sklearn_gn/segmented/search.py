@@ -32,12 +32,14 @@ from sklearn_gn.segmented.products import (
 
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of the Gauss-Newton steps that are tried
-_MOST_STEPS = 30
-_MOST_EXCHANGES = 4  # rounds
+_MOST_STEPS = 30  # of the breakpoints that are chosen
+_STEPS_ON_THE_WAY = 6
+_MOST_EXCHANGES = 2  # rounds
 _STEP_TOL = 1e-12  # relative decrease that ends the steps
-_EXCHANGE_TOL = 1e-7  # relative decrease that is worth an exchange
+_TOL_ON_THE_WAY = 1e-5
+_EXCHANGE_TOL = 1e-4  # relative decrease that is worth an exchange
 _INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
-_PATIENCE = 3  # breakpoints without improvement of the criterion that end the growth
+_PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 EXACT = 1e-13  # relative sum of squares that is rounding errors
 
 
@@ -60,7 +62,7 @@ class Limits(NamedTuple):
     low: np.ndarray  # (B,) least and largest position
     high: np.ndarray
     min_distance: np.ndarray  # (B,) between breakpoints, and to the ends of the data
-    min_rows: float  # rows of a segment
+    min_rows: np.ndarray  # (B,) rows of a segment
 
 
 class Candidates(NamedTuple):
@@ -84,12 +86,11 @@ class Problem(NamedTuple):
 
     def of(self, series):
         """Return the problem of some of the series."""
-        low, high, distance, rows = self.limits
         return Problem(
             select(self.table, series),
             self.form,
             self.known[series],
-            Limits(low[series], high[series], distance[series], rows),
+            Limits(*(a[series] for a in self.limits)),
             Candidates(*(a[series] for a in self.candidates)),
         )
 
@@ -118,30 +119,27 @@ def make_candidates(table, form, rows):
 # --- pieces --------------------------------------------------------------------------
 
 
-def breakpoint_pieces(table, form, t):
-    """Return the ramps and steps of breakpoints, of shape (..., k) each."""
-    first = locate(table, t)
-    one, zero = np.ones_like(t), np.zeros_like(t)
-    parts = []
-    if form.ramp:
-        parts.append(Pieces(first, -t, one))
-    if form.step:
-        parts.append(Pieces(first, one, zero))
-    return parts
-
-
 def all_pieces(problem, knots):
     """Return the pieces of the whole function: line, then ramps, then steps."""
     table, form, known = problem[:3]
-    lead = (*knots.shape[:-1], 1)
-    known = known.reshape(len(known), *[1] * (knots.ndim - 2), -1)
-    known = np.broadcast_to(known, (*knots.shape[:-1], known.shape[-1]))
-    t = np.concatenate([known, knots], axis=-1)
-    one, zero = np.ones(lead), np.zeros(lead)
-    line = [Pieces(zero.astype(np.intp), one, zero)]
-    if form.slope:
-        line.append(Pieces(zero.astype(np.intp), zero, one))
-    return concatenate(*line, *breakpoint_pieces(table, form, t))
+    if known.shape[1]:
+        known = known.reshape(len(known), *[1] * (knots.ndim - 2), -1)
+        known = np.broadcast_to(known, (*knots.shape[:-1], known.shape[-1]))
+        knots = np.concatenate([known, knots], axis=-1)
+    k, lead = knots.shape[-1], 1 + form.slope
+    shape = (*knots.shape[:-1], lead + k * (form.ramp + form.step))
+    pieces = Pieces(np.zeros(shape, np.intp), np.zeros(shape), np.zeros(shape))
+    pieces.level[..., 0] = 1
+    pieces.slope[..., 1:lead] = 1
+    at = locate(table, knots)
+    if form.ramp:
+        pieces.first[..., lead : lead + k] = at
+        pieces.level[..., lead : lead + k] = -knots
+        pieces.slope[..., lead : lead + k] = 1
+    if form.step:
+        pieces.first[..., shape[-1] - k :] = at
+        pieces.level[..., shape[-1] - k :] = 1
+    return pieces
 
 
 def sum_of_squares(problem, knots):
@@ -183,9 +181,11 @@ def _apart(problem, one, other):
     """
     (t, at, count), (t_other, at_other, count_other) = one, other
     form, limits = problem.form, problem.limits
-    fine = np.abs(count - count_other) >= limits.min_rows * (1 - 1e-9)
+    shape = (-1, *[1] * (t.ndim - 1))
+    least = limits.min_rows.reshape(shape)
+    fine = np.abs(count - count_other) >= least * (1 - 1e-9)
     fine &= np.abs(at - at_other) >= (2 if form.ramp and form.step else 1)
-    least = limits.min_distance.reshape(-1, *[1] * (t.ndim - 1))
+    least = limits.min_distance.reshape(shape)
     return fine & (np.abs(t - t_other) >= least * (1 - 1e-9))
 
 
@@ -337,16 +337,21 @@ def refine_jumps(problem, knots, rss):
 # --- Gauss-Newton steps --------------------------------------------------------------
 
 
-def descend(problem, knots, rss):
+def converge(problem, knots, rss):
+    """Move the breakpoints that are chosen until they no longer move."""
+    return descend(problem, knots, rss, _MOST_STEPS, _STEP_TOL)
+
+
+def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY):
     """Move kinks by joint Gauss-Newton steps; functions that jump stay."""
     if problem.form.step or knots.shape[1] == 0:
         return knots, rss
     moving = np.arange(len(knots))
-    for _ in range(_MOST_STEPS):
+    for _ in range(n_steps):
         part = problem.of(moving) if len(moving) < len(knots) else problem
         trial, new_rss = _best_trial(part, knots[moving])
         better = new_rss < rss[moving]
-        falling = rss[moving] - new_rss > _STEP_TOL * rss[moving]
+        falling = rss[moving] - new_rss > tol * rss[moving]
         knots[moving[better]] = trial[better]
         rss[moving[better]] = new_rss[better]
         moving = moving[falling]
@@ -451,8 +456,8 @@ def search(problem, most, value=None):
     most : int
         Largest number of breakpoints besides those that are known.
     value : callable, default=None
-        Criterion of sums of squares (B,) and a number of breakpoints. A series no
-        longer grows when it has not fallen for some breakpoints.
+        Criterion of sums of squares, a number of breakpoints, and the numbers of the
+        series. A series no longer grows when it has not fallen for some breakpoints.
 
     Returns
     -------
@@ -468,7 +473,7 @@ def search(problem, most, value=None):
     knots = np.empty((n_series, 0))
     rss = sum_of_squares(problem, knots)
     _keep(path, growing, knots, rss)
-    best = None if value is None else value(np.maximum(rss, floor), 0)
+    best = None if value is None else value(np.maximum(rss, floor), 0, growing)
     since = np.zeros(n_series, int)
     for k in range(1, most + 1):
         part = problem.of(growing)
@@ -482,7 +487,7 @@ def search(problem, most, value=None):
         _keep(path, growing, knots, rss)
         exact = rss <= floor[growing]
         if value is not None:
-            found = value(np.maximum(rss, floor[growing]), k)
+            found = value(np.maximum(rss, floor[growing]), k, growing)
             since[growing] = np.where(found < best[growing], 0, since[growing] + 1)
             best[growing] = np.minimum(best[growing], found)
         going = (since[growing] < _PATIENCE) & ~exact

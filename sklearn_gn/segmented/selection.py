@@ -6,7 +6,7 @@ import numpy as np
 
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.preparation import problem_of
-from sklearn_gn.segmented.search import EXACT, refine_jumps, search
+from sklearn_gn.segmented.search import EXACT, converge, refine_jumps, search
 from sklearn_gn.shallow_relu.size_selection import criterion_value
 
 _MORE = 2  # breakpoints that the search goes beyond a given number
@@ -20,15 +20,12 @@ def n_parameters(problem, n_breakpoints):
     return base + n_breakpoints * form.parameters_per_breakpoint
 
 
-def values(problem, criterion, n_rows, rss, n_breakpoints):
-    """Return the criterion of sums of squares (B,) with a number of breakpoints."""
+def values(problem, criterion, n_rows, rss, n_breakpoints, series=slice(None)):
+    """Return the criterion of sums of squares with a number of breakpoints."""
     number = n_parameters(problem, n_breakpoints)
-    return np.array(
-        [
-            criterion_value(criterion, max(each, np.finfo(float).tiny), number, n)
-            for each, n in zip(rss, n_rows, strict=True)
-        ]
-    )
+    rss = np.maximum(rss, np.finfo(float).tiny)
+    pairs = zip(rss, n_rows[series], strict=True)
+    return np.array([criterion_value(criterion, each, number, n) for each, n in pairs])
 
 
 def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
@@ -64,16 +61,29 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         columns["cv"], columns["cv_std_error"] = (
             a[None] for a in cross_validate(prepared[0], options, found, folds)
         )
-    answers = []
+    chosen, paths = [], []
     for b in range(len(prepared)):
         path = _path_of(columns, b)
         if n_breakpoints is None:
             k = int(path["n_breakpoints"][_best(path, criterion)])
         else:
             k = int(path["n_breakpoints"][path["n_breakpoints"] <= n_breakpoints][-1])
-        t = found.knots[k][b : b + 1]
-        t, _ = refine_jumps(problem.of([b]), t, found.rss[b : b + 1, k])
-        answers.append((t[0], path))
+        chosen.append(k)
+        paths.append(path)
+    return list(zip(_converged(problem, found, np.array(chosen)), paths, strict=True))
+
+
+def _converged(problem, found, chosen):
+    """Return the breakpoints of the numbers that are chosen, to all digits."""
+    answers = [None] * len(chosen)
+    for k in np.unique(chosen):
+        series = np.flatnonzero(chosen == k)
+        part, knots = problem.of(series), found.knots[k][series]
+        knots, _ = converge(part, knots, found.rss[series, k])
+        if len(answers) == 1:
+            knots, _ = refine_jumps(part, knots, found.rss[series, k])
+        for b, t in zip(series, knots, strict=True):
+            answers[b] = t
     return answers
 
 

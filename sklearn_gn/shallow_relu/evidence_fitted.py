@@ -6,12 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.core import evidence
-from sklearn_gn.core.evidence_gn import ROUNDING, curvature
+from sklearn_gn.core.evidence_gn import covariance, curvature
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 
 _BATCH_ROWS = 2048
-_RAISES = 10  # of the shift that makes a matrix positive definite
 
 
 class EvidencePosterior(NamedTuple):
@@ -26,16 +25,8 @@ class EvidencePosterior(NamedTuple):
 def posterior(net, sums, n_effective):
     """Return the covariance H^-1 of the parameters, at the penalties of the network."""
     shape = net.shape
-    precision = evidence.prior_precision(shape.groups(), net.alpha)
-    hessian = net.beta * n_effective * sums.gram + np.diag(precision)
-    shift = ROUNDING * np.trace(hessian)
-    for _ in range(_RAISES):  # rounding may have made it indefinite
-        hessian[np.diag_indices_from(hessian)] += shift
-        covariance, log_det = evidence.inverse_and_log_det(hessian)
-        if np.isfinite(log_det):
-            break
-        shift *= 4
-    return EvidencePosterior(shape, net.theta, covariance, math.sqrt(1 / net.beta))
+    inverse = covariance(shape, sums, net.alpha, net.beta, n_effective)
+    return EvidencePosterior(shape, net.theta, inverse, math.sqrt(1 / net.beta))
 
 
 def prediction_errors(found, z):

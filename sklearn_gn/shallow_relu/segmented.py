@@ -180,20 +180,27 @@ def descend_all(knots, running, n_steps, tol):
             found, penalised_loss(found, fitted.loss, running), fitted.loss, count
         )
 
-    return jax.vmap(run)(knots)
+    return map_starts(run, knots)
 
 
 @jit_by_size
 def rearrange_all(knots, running, seed, plan):
     """Delete and add breakpoints for all starts."""
     keys = jax.random.split(jax.random.key(seed), knots.shape[0])
-    return jax.vmap(lambda t, key: rearrange(t, running, key, plan))(knots, keys)
+    return map_starts(lambda t, key: rearrange(t, running, key, plan), knots, keys)
 
 
 @jit_by_size
 def shrink_all(knots, running, n_neurons):
     """Delete the cheapest breakpoints of those that are too many, for all starts."""
-    return jax.vmap(lambda t: shrink(t, running, n_neurons))(knots)
+    return map_starts(lambda t: shrink(t, running, n_neurons), knots)
+
+
+def map_starts(function, *starts):
+    """Call a function of one start for all; a single one is compiled in less time."""
+    if len(starts[0]) > 1:
+        return jax.vmap(function)(*starts)
+    return jax.tree.map(lambda a: a[None], function(*(a[0] for a in starts)))
 
 
 class Parts(NamedTuple):

@@ -14,15 +14,17 @@ from sklearn_gn.varpro.estimator import _VarProNet
 
 
 class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
-    r"""Deep network classification by variable projection.
+    r"""Networks for classification, with penalties that the data choose.
 
-    Use it for classes with smooth borders and up to some ten thousand samples; there is
-    no learning rate. For features that are given take :class:`FGNSoftmaxHead`, for
-    large networks and data a first-order method.
+    Use it for tables of up to some ten thousand rows with a few classes, with no
+    settings: the mean of a few small networks with a linear term, whose penalties the
+    evidence chooses, gives calibrated probabilities [2]_. For deeper networks give
+    ``alpha`` and the layers. For many classes on features that are given take
+    :class:`FGNSoftmaxHead`, for large networks and data a first-order method.
 
-    The network ends in an affine layer W, which is a multinomial logistic regression on
-    the features z. It is solved for every choice of the other weights :math:`\theta`,
-    and what is left,
+    With ``alpha`` given, there is one network. It ends in an affine layer W, which is a
+    multinomial logistic regression on the features z. That is solved for every choice
+    of the other weights :math:`\theta`, and what is left,
 
     .. math::
         \Phi(\theta) = \min_W \frac{1}{\sum_i v_i} \sum_i v_i
@@ -43,12 +45,21 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
           of :mod:`sklearn_gn.networks` or a Flax module. What ``apply`` returns are the
           features.
 
-    hidden_layer_sizes : tuple of int, default=(64, 64)
-        Widths of the hidden layers. If empty, the features are the inputs.
+    hidden_layer_sizes : "auto" or tuple of int, default="auto"
+        Widths of the hidden layers. If "auto", one layer of 4 neurons where the
+        penalties are chosen, and (64, 64) otherwise. If empty, the features are the
+        inputs.
 
-    activation : str or tuple of str, default="tanh"
+    activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
-        "softplus", "silu", "gelu", "sin" or "identity".
+        "softplus", "silu", "gelu", "sin" or "identity". If "auto", "relu" and "tanh"
+        by turns in the members of a committee, and "tanh" in a single network.
+
+    n_init : "auto" or int, default="auto"
+        Number of random starts. Where the penalties are chosen, all of them are members
+        of a committee, and predictions are their mean; otherwise the one of lowest loss
+        is returned. If "auto", up to 6 members, fewer where the tables are large, or
+        one start.
 
     solver : str or solver object, default="gnvpro"
         The method, by name or as an object of :mod:`sklearn_gn.solvers` with settings
@@ -67,9 +78,11 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         - "adam", "sgd" (:class:`~sklearn_gn.solvers.Adam`,
           :class:`~sklearn_gn.solvers.SGD`): first-order methods on mini-batches.
 
-    alpha : float or tuple (hidden, output), default=0.001
-        Penalties of the hidden layers and of the output layer, in scaled units; a
-        number stands for both.
+    alpha : "auto", float or tuple (hidden, output), default="auto"
+        Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
+        the default solver and at most 2000 weights; other fits take 0.001.
+        Numbers are the penalties of the hidden layers and of the output layer, in
+        scaled units; one number stands for both.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of a step, never part of the objective.
@@ -90,13 +103,15 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     max_iter : int, default=100
         Largest number of iterations, shared by the levels of the network. For
-        mini-batch methods, the number of epochs.
+        mini-batch methods, the number of epochs. All starts share it, except that an
+        iteration of a committee is a step of every member.
 
     tol : float, default=0.001
         The fit stops when the loss has not fallen by more than ``tol`` times its size
         in three successive iterations; with batches, in a whole pass over the rows;
         with mini-batches, when it has not fallen that much below its lowest value in
-        ten successive epochs. If 0, this test is disabled.
+        ten successive epochs. If 0, this test is disabled. Where the penalties are
+        chosen: the rise of the log evidence per row that counts as progress.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,
@@ -141,10 +156,20 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Labels of the classes that have weight.
 
     coefs_ : list of ndarray
-        Weights of the hidden layers, for scaled features.
+        Weights of the hidden layers, for scaled features. Not of a committee, whose
+        members have them.
 
     intercepts_ : list of ndarray
-        Biases of the hidden layers.
+        Biases of the hidden layers. Not of a committee.
+
+    estimators_ : list
+        Members of a committee, with ``predict``, ``coefs_``, ``intercepts_`` and what
+        the evidence chose for each: ``alpha_``, ``log_evidence_`` and
+        ``n_effective_parameters_``. Only where the penalties are chosen.
+
+    linear_coef_ : ndarray of shape (n_values, n_features)
+        Slopes of the linear term of a committee, for features as they are given. Only
+        where the penalties are chosen.
 
     output_coef_ : ndarray of shape (1, n_features_out) or (n_classes, n_features_out)
         Weights of the output layer; one row for two classes.
@@ -152,24 +177,38 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     output_intercept_ : ndarray of shape (1,) or (n_classes,)
         Constants of the output layer.
 
-    alpha_ : tuple of float
-        Penalties of the hidden layers and of the output layer.
+    alpha_ : tuple of float or dict
+        Penalties of the hidden layers and of the output layer. If the evidence chose
+        them, those of the groups, geometric means over the members: "slope", "coef",
+        "bias", "weights" and "layers" (further ones).
 
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
-        descending order; Ritz values if it was not formed. Empty for "lbfgs_vpro" and
+        descending order; Ritz values if it was not formed; of a committee, those of the
+        member of highest evidence. Empty for "lbfgs_vpro" and
         the mini-batch methods.
+
+    log_evidence_ : float
+        Logarithm of the evidence, mean over the members. Only where the penalties are
+        chosen.
+
+    n_effective_parameters_ : float
+        Number of well-determined parameters, mean over the members. Only where the
+        penalties are chosen.
 
     n_work_units_ : float
         Number of passes over all rows, forward or backward. A product with the Jacobian
-        or its transpose counts as one.
+        or its transpose counts as one. Not of a committee.
 
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``work_units`` so far, ``level``, and ``judged``: False
         where ``loss`` and ``val_loss`` are those of an earlier row. A column that means
-        nothing to the solver is NaN.
+        nothing to the solver is NaN. Of a committee, rows hold means over the members;
+        in place of the last three columns stand ``log_evidence``,
+        ``n_effective_parameters`` and ``n_running``, the number of members that took a
+        step.
 
     loss_ : float
         Objective of the returned network.
@@ -196,21 +235,24 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     Notes
     -----
-    If the fit is poor: raise ``alpha`` if training and test accuracy differ, take a
-    wider network if both are low. The user guide, :doc:`/user_guide/varpro`, has more.
+    If the fit is poor: take a wider network if training and test accuracy are both
+    low; if they differ, give ``alpha`` and raise it. The user guide,
+    :doc:`/user_guide/varpro`, has more.
 
     References
     ----------
     .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
        (Var)Pro: efficient training of neural networks with variable projection", SIAM
        Journal on Mathematics of Data Science 3 (2021).
+    .. [2] D. MacKay, "A practical Bayesian framework for backpropagation networks",
+       Neural Computation 4 (1992).
 
     Examples
     --------
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn_gn import VarProNetClassifier
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = VarProNetClassifier(hidden_layer_sizes=(8,), tol=0.05, random_state=0)
+    >>> model = VarProNetClassifier(random_state=0)
     >>> model.fit(X[:400], y[:400]).score(X[400:], y[400:]) > 0.95
     True
     """
@@ -221,15 +263,17 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _loss = "cross_entropy"
+    _default_penalties = 1e-3
 
     def __init__(
         self,
         network="mlp",
-        hidden_layer_sizes=(64, 64),
+        hidden_layer_sizes="auto",
         *,
-        activation="tanh",
+        activation="auto",
+        n_init="auto",
         solver="gnvpro",
-        alpha=1e-3,
+        alpha="auto",
         damping=None,
         rank=None,
         class_weight=None,
@@ -250,6 +294,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             network,
             hidden_layer_sizes,
             activation=activation,
+            n_init=n_init,
             solver=solver,
             alpha=alpha,
             damping=damping,
@@ -313,17 +358,20 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         validation = self._check_validation(X_val, y_val)
         rng = check_random_state(self.random_state)
         X, code, weight = self._encode_weighted(X, y, weight)
+        n_effective = float(np.sum(weight)) if np.isfinite(np.sum(weight)) else len(X)
         kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
         X, code = X[kept], code[kept]
         if self.early_stopping and validation is None:
             (X, code, weight), validation = self._split_rows(
                 (X, code), weight, rng, code
             )
+            n_effective *= 1 - self.validation_fraction
         self._fit(
             X,
             np.eye(len(self.classes_))[code],
             weight,
             n_samples=len(X),
+            n_effective=n_effective,
             validation=validation,
             solver=solver,
             data=data,
@@ -340,8 +388,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     def _output_center(self, scaling):
         return 0.0
 
-    def _n_values(self, rows):
-        return 1 if rows.y.shape[1] == 2 else rows.y.shape[1]
+    def _n_values(self, y):
+        return 1 if y.shape[1] == 2 else y.shape[1]
 
     def _prediction_attributes(self):
         return {"classes_": self.classes_}

@@ -1,10 +1,12 @@
 """What VarProNetRegressor and VarProNetClassifier share."""
 
 import math
+from functools import partial
 from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -14,8 +16,21 @@ from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
+from sklearn_gn.varpro import committee, committee_fit
 
 _LARGEST_INT = np.iinfo(np.int32).max
+_DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalties
+_BLOCK_ROWS = 4096  # of predictions
+_NOT_OF_EVERY_FIT = (
+    "coefs_",
+    "estimators_",
+    "intercepts_",
+    "linear_coef_",
+    "log_evidence_",
+    "n_effective_parameters_",
+    "n_work_units_",
+    "noise_std_",
+)
 
 
 class _VarProNet(
@@ -32,14 +47,21 @@ class _VarProNet(
         "hidden_layer_sizes": [
             "array-like",
             Interval(Integral, 1, None, closed="left"),
+            StrOptions({"auto"}),
         ],
         "activation": [str, "array-like"],
-        "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
+        "n_init": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "alpha": [
+            Interval(Real, 0, None, closed="left"),
+            "array-like",
+            StrOptions({"auto"}),
+        ],
         "damping": [Interval(Real, 0, None, closed="left"), None],
         "scale": ["boolean"],
     }
     _loss = None  # of the rows: "squared" or "cross_entropy"
     _cross_validates = False  # whether the output penalty may be "gcv"
+    _default_penalties = None  # where alpha="auto" and the evidence does not choose
 
     def __init__(
         self,
@@ -47,6 +69,7 @@ class _VarProNet(
         hidden_layer_sizes,
         *,
         activation,
+        n_init,
         solver,
         alpha,
         damping,
@@ -67,6 +90,7 @@ class _VarProNet(
         self.network = network
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
+        self.n_init = n_init
         self.solver = solver
         self.alpha = alpha
         self.damping = damping
@@ -86,8 +110,27 @@ class _VarProNet(
 
     # -- the fit ----------------------------------------------------------------------
 
-    def _fit(self, X, y, weight, *, n_samples, validation, solver, data, rng):
+    def _fit(
+        self, X, y, weight, *, n_samples, n_effective, validation, solver, data, rng
+    ):
         """Fit to canonical rows with targets, or probabilities, y of shape (m, k)."""
+        for name in _NOT_OF_EVERY_FIT:
+            vars(self).pop(name, None)
+        models = committee_fit.specifications(self, X.shape[1], self._n_values(y))
+        if models is not None:
+            committee_fit.fit(
+                self,
+                models,
+                X,
+                y,
+                weight,
+                n_effective=n_effective,
+                validation=validation,
+                data=data,
+                rng=rng,
+            )
+            return
+
         from sklearn_gn.varpro.algorithms import ALGORITHMS
         from sklearn_gn.varpro.problem import Model
         from sklearn_gn.varpro.training import Settings
@@ -112,12 +155,13 @@ class _VarProNet(
             n_samples=self._cast(n_samples),
             seed=np.int32(rng.randint(_LARGEST_INT)),
         )
-        start = self._start(settings.model, rows, rng)
+        n_starts = 1 if self.n_init == "auto" else self.n_init
+        starts = [self._start(settings.model, rows, rng) for _ in range(n_starts)]
         run = FitRun(
             self,
             solver.algorithm(ALGORITHMS),
             (rows, settings),
-            [start],
+            starts,
             loss_scale=scaling.loss_scale,
             val_loss=self._validation_loss(validation, scaling, settings.model),
             validation=validation,
@@ -132,6 +176,13 @@ class _VarProNet(
             },
             set_fitted=lambda: self._set_fitted(run, rows, settings, scaling),
         )
+
+    def _default_solver(self):
+        """Whether the solver is the default one, with its default settings."""
+        solver = self._solver_object()
+        default = type(solver)()
+        plain = solver.get_params() == default.get_params()
+        return solver.name == "gnvpro" and plain
 
     def _network_object(self, n_features):
         from sklearn_gn.networks._base import checked_network
@@ -153,10 +204,13 @@ class _VarProNet(
                     "Give network=CNN(image_shape) from sklearn_gn.networks."
                 )
             return CNN((side, side))
-        sizes = checked_sizes("hidden_layer_sizes", self.hidden_layer_sizes)
+        sizes = self.hidden_layer_sizes
+        if isinstance(sizes, str):
+            sizes = _DEEP
+        sizes = checked_sizes("hidden_layer_sizes", sizes)
         if name == "neural_ode":
             return NeuralODE(width=sizes[0] if sizes else 8)
-        activation = self.activation
+        activation = "tanh" if self.activation == "auto" else self.activation
         return MLP(sizes, activation if isinstance(activation, str) else (*activation,))
 
     def _penalties(self):
@@ -164,6 +218,8 @@ class _VarProNet(
         from sklearn_gn.varpro.problem import Penalties
 
         alpha = self.alpha
+        if isinstance(alpha, str) and alpha == "auto":
+            alpha = self._default_penalties
         pair = (alpha, alpha) if isinstance(alpha, Real) else tuple(alpha)
         if len(pair) == 2 and _is_penalty(pair[0]):
             hidden, output = pair
@@ -173,8 +229,8 @@ class _VarProNet(
                 return Penalties(self._cast(hidden), self._cast(output))
         gcv = "; the second one may be 'gcv'" if self._cross_validates else ""
         raise ValueError(
-            "alpha must be a finite number that is not negative, or a pair of such "
-            "numbers, for the hidden layers and for the output layer"
+            "alpha must be 'auto', a finite number that is not negative, or a pair of "
+            "such numbers, for the hidden layers and for the output layer"
             f"{gcv}. Got {alpha!r}."
         )
 
@@ -195,10 +251,16 @@ class _VarProNet(
             theta = backend.to_numpy(initial_parameters(network, rng, rows.x[:1]))
             theta = backend.map_leaves(self._cast, theta)
             width = n_features(network, theta, rows.x[:1])
-        return Net(theta, self._cast(np.zeros((width + 1, self._n_values(rows)))))
+        return Net(theta, self._cast(np.zeros((width + 1, self._n_values(rows.y)))))
 
     def _previous(self, model, n_inputs):
         before, net, scaling = self._fitted
+        if before is None:
+            raise ValueError(
+                "warm_start=True continues with the committee of the previous fit, "
+                "whose penalties were chosen; the parameters now ask for one network. "
+                "Fit a new estimator."
+            )
         if before.network != model.network or len(scaling.x_center) != n_inputs:
             raise ValueError(
                 f"warm_start=True continues with {before.network!r} on "
@@ -262,6 +324,8 @@ class _VarProNet(
         from sklearn_gn.varpro.problem import predict_values
 
         model, net, scaling = self._fitted
+        if model is None:
+            return blockwise(partial(committee.mean_values, net), scaling.x(X))
         return self._in_batches(lambda x: predict_values(model, net, x), scaling.x(X))
 
     def transform(self, X):
@@ -275,16 +339,24 @@ class _VarProNet(
         Returns
         -------
         features : ndarray of shape (n_samples, n_features_out)
-            Values of the last hidden layer.
+            Values of the last hidden layer; those of all members side by side.
         """
         from sklearn_gn.varpro.problem import predict_features
 
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         model, net, scaling = self._fitted
+        if model is None:
+            return blockwise(partial(committee.hidden_features, net), scaling.x(X))
         return self._in_batches(
             lambda x: predict_features(model, net.theta, x), scaling.x(X)
         )
+
+
+def blockwise(function, x):
+    """A function of rows, block by block: what it needs stays small."""
+    parts = [function(x[block]) for block in gen_batches(len(x), _BLOCK_ROWS)]
+    return np.concatenate(parts)
 
 
 def _is_penalty(value):

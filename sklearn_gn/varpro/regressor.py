@@ -1,6 +1,9 @@
 """VarProNetRegressor: least squares with networks, by variable projection."""
 
+from functools import partial
+
 import numpy as np
+from scipy.special import ndtri
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -8,19 +11,23 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sklearn_gn.core.data import canonical_rows, check_sample_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS
-from sklearn_gn.varpro.estimator import _VarProNet
+from sklearn_gn.varpro import committee
+from sklearn_gn.varpro.estimator import _VarProNet, blockwise
 
 
 class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
-    r"""Deep network regression by variable projection.
+    r"""Networks for regression, with penalties that the data choose.
 
-    Use it for surrogate models: smooth functions of up to hundreds of inputs, with many
-    outputs, known at hundreds or thousands of points and wanted to several digits. A
-    fit takes tens of iterations, and there is no learning rate. For functions with
-    jumps or kinks take :class:`ShallowReLURegressor`, for noisy tables boosted trees.
+    Use it for noisy tables, with no settings: the mean of a few small networks with a
+    linear term, whose penalties and noise level the evidence chooses, predicts with
+    honest error bars [2]_. And use it for surrogate models: smooth functions of up to
+    hundreds of inputs, with many outputs, known without noise and wanted to several
+    digits; give ``alpha=1e-8`` and the layers then. For functions with jumps take
+    boosted trees, for breakpoints that can be read :class:`ShallowReLURegressor`.
 
-    The network ends in an affine layer W, which is a linear least-squares problem. It
-    is solved for every choice of the other weights :math:`\theta`, and what is left,
+    With ``alpha`` given, there is one network. It ends in an affine layer W, which is a
+    linear least-squares problem. That is solved for every choice of the other weights
+    :math:`\theta`, and what is left,
 
     .. math::
         \Phi(\theta) = \min_W \frac{1}{2 \sum_i v_i} \sum_i v_i
@@ -41,12 +48,21 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
           of :mod:`sklearn_gn.networks` or a Flax module. What ``apply`` returns are the
           features.
 
-    hidden_layer_sizes : tuple of int, default=(64, 64)
-        Widths of the hidden layers. If empty, the features are the inputs.
+    hidden_layer_sizes : "auto" or tuple of int, default="auto"
+        Widths of the hidden layers. If "auto", one layer of 10 neurons where the
+        penalties are chosen, and (64, 64) otherwise. If empty, the features are the
+        inputs.
 
-    activation : str or tuple of str, default="tanh"
+    activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
-        "softplus", "silu", "gelu", "sin" or "identity".
+        "softplus", "silu", "gelu", "sin" or "identity". If "auto", "relu" and "tanh"
+        by turns in the members of a committee, and "tanh" in a single network.
+
+    n_init : "auto" or int, default="auto"
+        Number of random starts. Where the penalties are chosen, all of them are members
+        of a committee, and predictions are their mean; otherwise the one of lowest loss
+        is returned. If "auto", up to 6 members, fewer where the tables are large, or
+        one start.
 
     solver : str or solver object, default="gnvpro"
         The method, by name or as an object of :mod:`sklearn_gn.solvers` with settings
@@ -63,11 +79,13 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         - "adam", "sgd" (:class:`~sklearn_gn.solvers.Adam`,
           :class:`~sklearn_gn.solvers.SGD`): first-order methods on mini-batches.
 
-    alpha : float or tuple (hidden, output), default=(0.01, 0.0001)
-        Penalties of the hidden layers and of the output layer, in scaled units; a
-        number stands for both. The output penalty may be "gcv": it is then chosen in
-        every iteration by generalised cross-validation. The default is for measured
-        data; for simulations without noise take 1e-8 or so.
+    alpha : "auto", float or tuple (hidden, output), default="auto"
+        Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
+        the default solver and at most 2000 weights; other fits take (0.01, 0.0001).
+        Numbers are the penalties of the hidden layers and of the output layer, in
+        scaled units; one number stands for both. The output penalty may be "gcv": it is
+        then chosen in every iteration by generalised cross-validation. For simulations
+        without noise take 1e-8.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of a step, never part of the objective.
@@ -85,13 +103,15 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     max_iter : int, default=100
         Largest number of iterations, shared by the levels of the network. For
-        mini-batch methods, the number of epochs.
+        mini-batch methods, the number of epochs. All starts share it, except that an
+        iteration of a committee is a step of every member.
 
     tol : float, default=0.001
         The fit stops when the loss has not fallen by more than ``tol`` times its size
         in three successive iterations; with batches, in a whole pass over the rows;
         with mini-batches, when it has not fallen that much below its lowest value in
-        ten successive epochs. If 0, this test is disabled.
+        ten successive epochs. If 0, this test is disabled. Where the penalties are
+        chosen: the rise of the log evidence per row that counts as progress.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,
@@ -131,10 +151,20 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
     Attributes
     ----------
     coefs_ : list of ndarray
-        Weights of the hidden layers, for scaled features.
+        Weights of the hidden layers, for scaled features. Not of a committee, whose
+        members have them.
 
     intercepts_ : list of ndarray
-        Biases of the hidden layers.
+        Biases of the hidden layers. Not of a committee.
+
+    estimators_ : list
+        Members of a committee, with ``predict``, ``coefs_``, ``intercepts_`` and what
+        the evidence chose for each: ``alpha_``, ``log_evidence_`` and
+        ``n_effective_parameters_``. Only where the penalties are chosen.
+
+    linear_coef_ : ndarray of shape (n_values, n_features)
+        Slopes of the linear term of a committee, for features as they are given. Only
+        where the penalties are chosen.
 
     output_coef_ : ndarray of shape (n_targets, n_features_out)
         Weights of the output layer, in units of y.
@@ -142,25 +172,43 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
     output_intercept_ : ndarray of shape (n_targets,)
         Constants of the output layer, in units of y.
 
-    alpha_ : tuple of float
+    alpha_ : tuple of float or dict
         Penalties of the hidden layers and of the output layer, chosen at the end if
-        "gcv".
+        "gcv". If the evidence chose them, those of the groups, geometric means over the
+        members: "slope", "coef", "bias", "weights" (one a feature: the inverse of its
+        relevance) and "layers" (further ones).
+
+    noise_std_ : float
+        Standard deviation of the noise, in units of y. Only where the penalties are
+        chosen.
 
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
-        descending order; Ritz values if it was not formed. Empty for "lbfgs_vpro" and
+        descending order; Ritz values if it was not formed; of a committee, those of the
+        member of highest evidence. Empty for "lbfgs_vpro" and
         the mini-batch methods.
+
+    log_evidence_ : float
+        Logarithm of the evidence, mean over the members. Only where the penalties are
+        chosen.
+
+    n_effective_parameters_ : float
+        Number of well-determined parameters, mean over the members. Only where the
+        penalties are chosen.
 
     n_work_units_ : float
         Number of passes over all rows, forward or backward. A product with the Jacobian
-        or its transpose counts as one.
+        or its transpose counts as one. Not of a committee.
 
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``work_units`` so far, ``level``, and ``judged``: False
         where ``loss`` and ``val_loss`` are those of an earlier row. A column that means
-        nothing to the solver is NaN.
+        nothing to the solver is NaN. Of a committee, rows hold means over the members;
+        in place of the last three columns stand ``log_evidence``,
+        ``n_effective_parameters``, ``noise_std`` and ``n_running``, the number of
+        members that took a step.
 
     loss_ : float
         Objective of the returned network, in the units of y.
@@ -187,15 +235,18 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     Notes
     -----
-    If the fit is poor: for data without noise, lower both penalties to 1e-8, and
-    ``tol``; for noisy data, raise the first one, or set ``early_stopping=True``. The
-    user guide, :doc:`/user_guide/varpro`, has more.
+    If the fit is poor: for data without noise, set ``alpha=1e-8`` and
+    ``hidden_layer_sizes``; for noisy data, look for outliers, as the evidence takes the
+    noise for normal, or raise ``hidden_layer_sizes`` if both training and test error
+    are high. The user guide, :doc:`/user_guide/varpro`, has more.
 
     References
     ----------
     .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
        (Var)Pro: efficient training of neural networks with variable projection", SIAM
        Journal on Mathematics of Data Science 3 (2021).
+    .. [2] D. MacKay, "A practical Bayesian framework for backpropagation networks",
+       Neural Computation 4 (1992).
 
     Examples
     --------
@@ -206,20 +257,31 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
     >>> model = VarProNetRegressor(hidden_layer_sizes=(10,), alpha=1e-6, random_state=0)
     >>> model.fit(X[:150], y[:150]).score(X[150:], y[150:]) > 0.999
     True
+
+    A noisy table needs no settings:
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = VarProNetRegressor(random_state=0).fit(X[:300], y[:300])
+    >>> lower, upper = model.predict_interval(X[300:])
+    >>> bool(0.9 < ((lower < y[300:]) & (y[300:] < upper)).mean() < 0.99)
+    True
     """
 
     _short_forms = NETWORK_REGRESSOR_SOLVERS
     _loss = "squared"
     _cross_validates = True
+    _default_penalties = (1e-2, 1e-4)
 
     def __init__(
         self,
         network="mlp",
-        hidden_layer_sizes=(64, 64),
+        hidden_layer_sizes="auto",
         *,
-        activation="tanh",
+        activation="auto",
+        n_init="auto",
         solver="gnvpro",
-        alpha=(1e-2, 1e-4),
+        alpha="auto",
         damping=None,
         rank=None,
         scale=True,
@@ -239,6 +301,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
             network,
             hidden_layer_sizes,
             activation=activation,
+            n_init=n_init,
             solver=solver,
             alpha=alpha,
             damping=damping,
@@ -319,6 +382,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
             y,
             weight,
             n_samples=n_samples,
+            n_effective=n_samples,
             validation=validation,
             solver=solver,
             data=data,
@@ -335,8 +399,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
     def _output_center(self, scaling):
         return scaling.y_center
 
-    def _n_values(self, rows):
-        return rows.y.shape[1]
+    def _n_values(self, y):
+        return y.shape[1]
 
     def _prediction_attributes(self):
         return {"_single_target": self._single_target}
@@ -375,9 +439,10 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
         return_std : bool, default=False
             Whether to return standard deviations of the predicted means too. They come
-            from the Gauss-Newton matrix: of all weights in a small network, of the
-            output layer alone in one of more than 1200. It is computed, and the
-            training data are given up, when they are asked for the first time.
+            from the Gauss-Newton matrix; those of a committee also from the spread of
+            its members. Of a single network of more than 1200 weights they are those of
+            the output layer alone, and they are computed, and the training data given
+            up, when they are asked for the first time.
 
         Returns
         -------
@@ -395,7 +460,51 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         y = y[:, 0] if self._single_target else y
         if not return_std:
             return y
-        bars = self._error_bars
-        variance = self._in_batches(bars.variances, scaling.x(X), bars.batch_rows)
-        std = np.sqrt(variance) * bars.noise * scaling.y_scale
+        std = self._deviation(scaling.x(X))
         return y, std[:, 0] if self._single_target else std
+
+    def _deviation(self, x):
+        """Standard deviations of the means of rows in scaled units."""
+        model, net, scaling = self._fitted
+        if model is None:
+            known = partial(committee.variances, net, self._covariances)
+            return np.sqrt(blockwise(known, x)) * scaling.y_scale
+        bars = self._error_bars
+        variance = self._in_batches(bars.variances, x, bars.batch_rows)
+        return np.sqrt(variance) * bars.noise * scaling.y_scale
+
+    def predict_interval(self, X, level=0.95):
+        """Return intervals in which new observations lie with a given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        level : float, default=0.95
+            Probability, between 0 and 1.
+
+        Returns
+        -------
+        lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
+            Prediction minus and plus a quantile of the normal distribution times the
+            standard deviation of an observation: that of the noise and that of the
+            mean together.
+
+        Raises
+        ------
+        ValueError
+            If ``level`` is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+        y, std = self.predict(X, return_std=True)
+        width = ndtri((1 + level) / 2) * np.hypot(std, self._noise_std())
+        return y - width, y + width
+
+    def _noise_std(self):
+        """Standard deviation of the noise: one, or one a target."""
+        if hasattr(self, "noise_std_"):
+            return self.noise_std_
+        noise = self._error_bars.noise * self._fitted[2].y_scale
+        return float(noise[0]) if self._single_target else noise

@@ -756,7 +756,7 @@ def test_the_gramian_is_factored_once(monkeypatch):
 
 def test_a_loss_that_is_small_on_training_points_only_warns():
     solver = small(Burgers(), n_interior=6, n_boundary=6, resample=None, max_iter=60)
-    with pytest.warns(ConvergenceWarning, match="fresh points .* not to be trusted"):
+    with pytest.warns(ConvergenceWarning, match="does not hold. .* Take more points"):
         solver.fit()
     log = solver.convergence_log_
     assert log["loss"][-1] < 1e-20
@@ -767,14 +767,33 @@ def test_a_loss_that_is_small_on_training_points_only_warns():
 
 def test_the_warning_measures_by_an_untrained_network():
     solver = small()
+    solver.coefficients_ = solver.coefficients_std_ = {}
+    solver.stop_reason_ = "max_iter"
     solver.convergence_log_ = {"loss": np.array([1e-23]), "val_loss": np.array([1e-20])}
-    solver._warn_if_overfitted(1.0)  # of a warm start: solved all along
-    solver.convergence_log_ = {
-        "loss": np.array([1.0, 1e-9]),
-        "val_loss": np.array([np.inf, 1e-2]),
-    }
+    solver.fresh_loss_ = 1e-20
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solver._warn_if_not_solved(1.0)  # of a warm start: solved all along
+    solver.fresh_loss_ = 1e-2
     with pytest.warns(ConvergenceWarning, match="not to be trusted"):
-        solver._warn_if_overfitted(1.0)
+        solver._warn_if_not_solved(1.0)
+    solver.coefficients_, solver.coefficients_std_ = {"k": -6.1}, {"k": 7.0}
+    solver.fresh_loss_ = 1e-20
+    with pytest.warns(ConvergenceWarning, match=r"coefficients \['k'\] exceed"):
+        solver._warn_if_not_solved(1.0)
+
+
+def contradictory(u, x):
+    return jnp.stack([u(x), u(x) - 1])
+
+
+def test_an_equation_without_a_solution_stalls():
+    solver = small(Problem(contradictory, Box(t=(0.0, 1.0))), max_iter=80)
+    with pytest.warns(ConvergenceWarning, match="the equation does not hold. .*larger"):
+        solver.fit()
+    assert solver.stop_reason_ == "stalled"
+    assert not solver.converged_
+    assert solver.fresh_loss_ == pytest.approx(0.25, rel=1e-2)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn_gn import (
     FGNSoftmaxHead,
     PINNSolver,
+    SegmentedRegressor,
     ShallowReLURegressor,
     VarProNetClassifier,
     VarProNetRegressor,
@@ -24,6 +25,9 @@ from sklearn_gn.plotting import (
     DispersionDisplay,
     FeatureDisplay,
     GramSpectrumDisplay,
+    RelevanceDisplay,
+    SegmentsDisplay,
+    SelectionPathDisplay,
     SolutionDisplay,
     SurrogateDisplay,
 )
@@ -42,9 +46,16 @@ def draw(request):
         elif display is DispersionDisplay:
             arguments = get("head"), *get("iris")
         elif display is FeatureDisplay:
-            network = VarProNetClassifier(hidden_layer_sizes=(4, 2), random_state=0)
+            network = VarProNetClassifier(
+                hidden_layer_sizes=(4, 2), alpha=1e-3, random_state=0
+            )
             arguments = network, *get("rings")
             kwargs |= {"iterations": (0, 1)}
+        elif display is RelevanceDisplay:
+            arguments = get("model_1d"), get("data_1d")[0]
+        elif display in (SegmentsDisplay, SelectionPathDisplay):
+            data = get("data_1d") if display is SegmentsDisplay else ()
+            arguments = SegmentedRegressor().fit(*get("data_1d")), *data
         elif display is SolutionDisplay:
             arguments = (get("plane"),)
             kwargs |= {"n_points": 6}
@@ -90,6 +101,9 @@ def test_takes_matplotlib_arguments(display, draw):
         DispersionDisplay: lambda d: d.points_,
         FeatureDisplay: lambda d: d.points_[0],
         GramSpectrumDisplay: lambda d: d.lines_[0],
+        RelevanceDisplay: lambda d: d.bars_[0][0],
+        SegmentsDisplay: lambda d: d.line_,
+        SelectionPathDisplay: lambda d: d.line_,
         SolutionDisplay: lambda d: d.images_[0],
         SurrogateDisplay: lambda d: d.predicted_[0],
     }[display](drawn)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 
 def classifier(**words):
-    words = {"hidden_layer_sizes": (4, 2), "random_state": 0, **words}
+    words = {"hidden_layer_sizes": (4, 2), "alpha": 1e-3, "random_state": 0, **words}
     return VarProNetClassifier(**words)
 
 

@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import LinearRegression
 
@@ -36,8 +37,18 @@ def test_parts_are_those_of_the_function(data):
     assert display.total[1] == pytest.approx(expected, rel=1e-6)
     assert display.total[0] == pytest.approx(3 * X[:, 0].std(), rel=0.1)
     np.testing.assert_allclose(display.total[2], 0, atol=1e-6)
+    np.testing.assert_array_equal(display.points_.get_xdata(), display.total)
     names = [label.get_text() for label in display.ax_.get_yticklabels()]
     assert names == ["line", "kink", "none"]
+
+
+def test_frames_keep_their_names(data):
+    X, y = data
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = LinearRegression().fit(frame, y)
+    display = RelevanceDisplay.from_estimator(model, frame)
+    names = [label.get_text() for label in display.ax_.get_yticklabels()]
+    assert names[0] == "a"
 
 
 def test_target_is_chosen(data):

@@ -1,0 +1,148 @@
+"""Networks and collocation points that find their size.
+
+A fit starts with a small network and with more residuals than parameters, so that a
+step is cheap and the network cannot satisfy the equation at its points alone. Where the
+loss on fresh points no longer falls, it grows:
+
+- the points, if the loss on fresh points is far above that of training;
+- else the network, and the points with it.
+
+New neurons read the old ones by random weights and have outgoing weights of zero: the
+grown network is the same function, and its Jacobian has new columns. Growth ends where
+the last one has not paid, or at the largest network.
+"""
+
+import math
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.core.linear_algebra.jacobian import Parameters
+
+FIRST_WIDTHS = (20, 20)
+_WIDER = 1.5  # from one network to the next
+_MOST_WEIGHTS = 3000
+_RESIDUALS = 2.5  # for each parameter
+_BOUNDARY_SHARE = 0.3  # of the residuals
+_LEAST_INTERIOR, _LEAST_BOUNDARY = 200, 80
+_MOST_INTERIOR, _MOST_BOUNDARY = 8000, 3000
+_PATIENCE = 12  # iterations in which the fresh loss is to fall by _FALL, or it grows
+_FALL = 0.5
+_PAYS = 0.5  # of the fresh loss, from one growth to the next
+_GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
+# Fresh losses, relative to that of the untrained network: below one the equation is
+# solved, below the other nothing is left to gain.
+SOLVED, _NEGLIGIBLE = 1e-6, 1e-16
+
+
+class Sizes(NamedTuple):
+    """Numbers of collocation points."""
+
+    n_interior: int
+    n_boundary: int
+
+
+class Rules(NamedTuple):
+    """What may grow in a fit."""
+
+    network: bool
+    points: bool
+    until: float = math.inf  # seconds of time.perf_counter after which nothing grows
+
+
+class Level(NamedTuple):
+    """What is remembered of the present size."""
+
+    sizes: Sizes
+    density: float = _RESIDUALS  # residuals for each parameter
+    falls: tuple = ()  # lowest fresh loss after each iteration of this size
+    before: float = math.inf  # lowest fresh loss when this size began
+    next: str | None = None  # "network" or "points", before the next iteration
+    ended: bool = False  # whether growth has ended
+
+
+def points_for(classes, n_weights, density=_RESIDUALS):
+    """Numbers of points of a network, for so many residuals for each parameter."""
+    interior, *conditions = [kind for kind in classes if kind.name != "data"]
+    n_residuals = density * n_weights
+    share = _BOUNDARY_SHARE if conditions else 0.0
+    outputs = np.mean([kind.n_outputs for kind in conditions]) if conditions else 1
+    n_interior = (1 - share) * n_residuals / interior.n_outputs
+    n_boundary = share * n_residuals / outputs
+    return Sizes(
+        int(np.clip(n_interior, _LEAST_INTERIOR, _MOST_INTERIOR)),
+        int(np.clip(n_boundary, _LEAST_BOUNDARY, _MOST_BOUNDARY)),
+    )
+
+
+def observed(level, rules, loss, fresh, first, net):
+    """Return the level after an iteration, with what is to grow before the next one.
+
+    Parameters
+    ----------
+    level : Level
+    rules : Rules
+    loss, fresh : float
+        Losses at the points of training and at fresh ones.
+    first : float
+        Loss of the untrained network at fresh points.
+    net : Parameters
+    """
+    lowest = min(fresh, level.falls[-1] if level.falls else level.before)
+    level = level._replace(falls=(*level.falls, lowest))
+    k = len(level.falls)
+    if k <= _PATIENCE or level.ended:
+        return level
+    if not lowest > _FALL * level.falls[-1 - _PATIENCE]:
+        return level
+    pays = lowest <= _PAYS * level.before or lowest > SOLVED * first
+    in_time = time.perf_counter() < rules.until
+    growing = pays and in_time and lowest > _NEGLIGIBLE * first
+    if growing and fresh > _GENERALISES * loss and rules.points:
+        if level.sizes.n_interior < _MOST_INTERIOR:
+            return level._replace(next="points")
+    if growing and rules.network and _n_weights(wider(net, None)) <= _MOST_WEIGHTS:
+        return level._replace(next="network")
+    return level._replace(ended=True)
+
+
+def grown(level, rules, classes, net, rng):
+    """Return the next level and its network."""
+    density = level.density
+    if level.next == "points":
+        density = 2 * density
+    else:
+        net = wider(net, rng)
+    sizes = level.sizes
+    if rules.points:
+        sizes = points_for(classes, _n_weights(net), density)
+    return Level(sizes, density, before=level.falls[-1]), net
+
+
+def wider(net, rng):
+    """Add neurons to all hidden layers that leave the function unchanged.
+
+    Without ``rng`` all new weights are zero.
+    """
+    layers, n_old = [], None
+    for k, matrix in enumerate(net.layers):
+        matrix = np.asarray(matrix)
+        w, v = matrix.shape[0] - 1, matrix.shape[1]
+        rows = w if n_old is None else math.ceil(_WIDER * w)
+        last = k + 1 == len(net.layers)
+        columns = v if last else math.ceil(_WIDER * v)
+        new = np.zeros((rows + 1, columns), matrix.dtype)
+        new[:w, :v], new[-1, :v] = matrix[:-1], matrix[-1]
+        if rng is not None and not last:
+            drawn = rng.standard_normal((w, columns - v))
+            new[:w, v:] = drawn * np.sqrt(2 / (w + columns))
+            if n_old is None:  # with a bias, that they differ on an interval
+                new[-1, v:] = rng.uniform(-1, 1, columns - v)
+        layers.append(new)
+        n_old = w
+    return Parameters(tuple(layers), np.asarray(net.extra))
+
+
+def _n_weights(net):
+    return sum(np.size(matrix) for matrix in net.layers) + np.size(net.extra)

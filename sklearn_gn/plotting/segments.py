@@ -1,0 +1,232 @@
+"""SegmentsDisplay: a broken line with its uncertainty."""
+
+import numpy as np
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+from sklearn.utils.validation import check_consistent_length
+
+from sklearn_gn.plotting._common import Display, fitted_attribute
+
+_GRID = 400
+_LABEL = "Breakpoints, 95 % intervals"
+
+
+class SegmentsDisplay(Display):
+    """A broken line, its confidence band, and the intervals of its breakpoints.
+
+    Use :meth:`from_estimator` to create it.
+
+    Parameters
+    ----------
+    grid : ndarray of shape (n_grid,)
+        Ascending positions.
+
+    response, lower, upper : ndarrays of shape (n_grid,)
+        Fitted values and the limits of the confidence band.
+
+    breakpoints : ndarray of shape (n_breakpoints,)
+        Breakpoints.
+
+    intervals : ndarray of shape (n_breakpoints, 2)
+        Their confidence intervals.
+
+    x, y : ndarrays of shape (n_samples,), default=None
+        Samples to draw; y less what the linear features add to it. None draws none.
+
+    residuals : ndarray of shape (n_samples,), default=None
+        Residuals of the samples, for a second panel. None draws none.
+
+    feature_name, target_name : str, default=None
+        Labels of the axes.
+
+    Attributes
+    ----------
+    line_ : matplotlib Line2D
+        The fitted function.
+
+    band_ : matplotlib PolyCollection
+        Its confidence band.
+
+    intervals_ : matplotlib LineCollection
+        Intervals of the breakpoints, bars at the bottom.
+
+    points_ : matplotlib PathCollection or None
+        The samples.
+
+    residuals_ : list of matplotlib PathCollection
+        Residuals, a collection for each segment.
+
+    ax_ : matplotlib Axes
+        Axes with the fit.
+
+    figure_ : matplotlib Figure
+        Figure that holds the axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_gn import SegmentedRegressor
+    >>> from sklearn_gn.plotting import SegmentsDisplay
+    >>> X = np.linspace(0, 1, 61)[:, None]
+    >>> y = np.abs(X[:, 0] - 0.25)
+    >>> model = SegmentedRegressor().fit(X, y)
+    >>> display = SegmentsDisplay.from_estimator(model, X, y)
+    >>> display.breakpoints.round(6)
+    array([0.25])
+    """
+
+    def __init__(
+        self,
+        *,
+        grid,
+        response,
+        lower,
+        upper,
+        breakpoints,
+        intervals,
+        x=None,
+        y=None,
+        residuals=None,
+        feature_name=None,
+        target_name=None,
+    ):
+        self.grid = grid
+        self.response = response
+        self.lower = lower
+        self.upper = upper
+        self.breakpoints = breakpoints
+        self.intervals = intervals
+        self.x = x
+        self.y = y
+        self.residuals = residuals
+        self.feature_name = feature_name
+        self.target_name = target_name
+
+    def plot(self, ax=None, **kwargs):
+        """Draw the fit, and below it the residuals where there are any.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or array of two Axes, default=None
+            Axes to draw on; those of a new figure where not given. With residuals a
+            single Axes is divided.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the fitted function.
+
+        Returns
+        -------
+        display : SegmentsDisplay
+            The object itself.
+        """
+        if self.residuals is None:
+            top = drawn = self._axes(ax)
+        else:
+            drawn = self._panels(ax, 2, 1, size=(6.4, 2.6))
+            top = drawn[0, 0]
+        self._plot_fit(top, kwargs)
+        self.residuals_ = []
+        bottom = top
+        if self.residuals is not None:
+            bottom = drawn[1, 0]
+            self._plot_residuals(bottom, top.get_xlim())
+        bottom.set_xlabel(self.feature_name)
+        return self._drawn_on(drawn)
+
+    def _plot_fit(self, ax, kwargs):
+        self.points_ = None
+        if self.y is not None:
+            self.points_ = ax.scatter(
+                self.x, self.y, s=12, color="0.55", linewidths=0, label="Samples"
+            )
+        (self.line_,) = ax.plot(self.grid, self.response, **{"label": "Fit", **kwargs})
+        self.band_ = ax.fill_between(
+            self.grid,
+            self.lower,
+            self.upper,
+            color=self.line_.get_color(),
+            alpha=0.25,
+            linewidth=0,
+            label="95 % band",
+        )
+        at_bottom = {"transform": ax.get_xaxis_transform(), "color": "tab:orange"}
+        height = np.full(len(self.breakpoints), 0.03)
+        self.intervals_ = ax.hlines(
+            height, *self.intervals.T, linewidth=3, alpha=0.6, **at_bottom
+        )
+        ax.plot(self.breakpoints, height, "|", markersize=9, label=_LABEL, **at_bottom)
+        ax.vlines(self.breakpoints, 0, 1, linewidth=0.6, alpha=0.5, **at_bottom)
+        # Room for the bars below the samples.
+        bottom, top = ax.get_ylim()
+        ax.set_ylim(bottom - 0.08 * (top - bottom), top)
+        ax.set_ylabel(self.target_name)
+        ax.legend()
+
+    def _plot_residuals(self, ax, limits):
+        segment = np.searchsorted(self.breakpoints, self.x, side="right")
+        for k in range(len(self.breakpoints) + 1):
+            own = segment == k
+            color = ("tab:blue", "tab:orange")[k % 2]
+            self.residuals_.append(
+                ax.scatter(
+                    self.x[own], self.residuals[own], s=12, color=color, linewidths=0
+                )
+            )
+        ax.axhline(0, color="0.3", linewidth=0.8)
+        ax.set(ylabel="Residual", xlim=limits)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator, X, y=None, *, residuals=False, ax=None, **kwargs
+    ):
+        """Draw a fitted estimator over the range of some samples.
+
+        Parameters
+        ----------
+        estimator : SegmentedRegressor
+            A fitted estimator.
+
+        X : array-like of shape (n_samples, n_features)
+            Samples whose range is drawn. Other features than the broken one are held
+            at their means; what they add is taken from y.
+
+        y : array-like of shape (n_samples,), default=None
+            Their targets; the samples are drawn only where these are given.
+
+        residuals : bool, default=False
+            Whether to draw the residuals of the samples, by segment, in a second panel.
+
+        ax : matplotlib Axes or array of two Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the fitted function.
+
+        Returns
+        -------
+        display : SegmentsDisplay
+            Display that holds the values and the drawn objects.
+
+        Raises
+        ------
+        ValueError
+            If X or y do not fit the estimator, or if residuals are asked for without y.
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        intervals = fitted_attribute(estimator, "breakpoint_interval_")
+        if residuals and y is None:
+            raise ValueError("residuals=True needs the targets: give y.")
+        x, at_samples, curve = estimator._curve(X, _GRID)
+        error = None
+        if y is not None:
+            check_consistent_length(X, y)
+            error = np.asarray(y, dtype=np.float64) - estimator.predict(X)
+        return cls(
+            **curve,
+            breakpoints=estimator.breakpoints_,
+            intervals=intervals,
+            x=x,
+            y=None if error is None else at_samples + error,
+            residuals=error if residuals else None,
+            feature_name=estimator._names()[0],
+            target_name=str(getattr(y, "name", None) or "y"),
+        ).plot(ax, **kwargs)

@@ -1,0 +1,163 @@
+"""SelectionPathDisplay: how a criterion chose the size of a model."""
+
+import numpy as np
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+
+from sklearn_gn.plotting._common import Display, fitted_attribute
+
+_CRITERIA = {
+    "bic": "BIC",
+    "aic": "AIC",
+    "gcv": "GCV",
+    "cv": "Cross-validated mean squared error",
+}
+_SIZES = {"n_breakpoints": "Breakpoints", "n_neurons": "Neurons"}
+
+
+class SelectionPathDisplay(Display):
+    """The criterion over the sizes that were tried, the chosen one marked.
+
+    Use :meth:`from_estimator` to create it.
+
+    Parameters
+    ----------
+    size : ndarray of shape (n_sizes,)
+        Sizes that were tried.
+
+    value : ndarray of shape (n_sizes,)
+        The criterion.
+
+    chosen : int
+        The size that was chosen.
+
+    std_error : ndarray of shape (n_sizes,), default=None
+        Standard errors of the criterion, for cross-validation.
+
+    size_name, value_name : str, default=None
+        Labels of the axes.
+
+    Attributes
+    ----------
+    line_ : matplotlib Line2D
+        The criterion.
+
+    chosen_ : matplotlib Line2D
+        Mark of the chosen size.
+
+    ax_ : matplotlib Axes
+        Axes with the picture.
+
+    figure_ : matplotlib Figure
+        Figure that holds the axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_gn import SegmentedRegressor
+    >>> from sklearn_gn.plotting import SelectionPathDisplay
+    >>> X = np.linspace(0, 1, 61)[:, None]
+    >>> model = SegmentedRegressor().fit(X, np.abs(X[:, 0] - 0.25))
+    >>> SelectionPathDisplay.from_estimator(model).chosen
+    1
+    """
+
+    def __init__(
+        self, *, size, value, chosen, std_error=None, size_name=None, value_name=None
+    ):
+        self.size = size
+        self.value = value
+        self.chosen = chosen
+        self.std_error = std_error
+        self.size_name = size_name
+        self.value_name = value_name
+
+    def plot(self, ax=None, **kwargs):
+        """Draw the criterion over the sizes.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the criterion.
+
+        Returns
+        -------
+        display : SelectionPathDisplay
+            The object itself.
+        """
+        from matplotlib.ticker import MaxNLocator
+
+        ax = self._axes(ax)
+        (self.line_,) = ax.plot(self.size, self.value, **{"marker": "o", **kwargs})
+        if self.std_error is not None:
+            ax.errorbar(
+                self.size,
+                self.value,
+                yerr=self.std_error,
+                fmt="none",
+                ecolor=self.line_.get_color(),
+                capsize=3,
+            )
+        at = np.flatnonzero(self.size == self.chosen)
+        (self.chosen_,) = ax.plot(
+            self.size[at],
+            self.value[at],
+            "o",
+            markersize=11,
+            markerfacecolor="none",
+            color="tab:orange",
+            label="Chosen",
+        )
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set(xlabel=self.size_name, ylabel=self.value_name)
+        ax.legend()
+        return self._drawn_on(ax)
+
+    @classmethod
+    def from_estimator(cls, estimator, *, ax=None, **kwargs):
+        """Draw the path of a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : SegmentedRegressor or ShallowReLURegressor
+            A fitted estimator with the attribute ``selection_path_``.
+
+        ax : matplotlib Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        **kwargs : dict
+            Passed to ``ax.plot`` for the criterion.
+
+        Returns
+        -------
+        display : SelectionPathDisplay
+            Display that holds the path and the drawn objects.
+
+        Raises
+        ------
+        ValueError
+            If the estimator has no path, or its path has no criterion.
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        path = fitted_attribute(estimator, "selection_path_")
+        criterion = next((name for name in _CRITERIA if name in path), None)
+        if criterion is None:
+            raise ValueError("selection_path_ has no criterion: the size was given.")
+        size = next(name for name in _SIZES if name in path)
+        return cls(
+            size=path[size],
+            value=path[criterion],
+            chosen=_chosen(estimator, path, size, criterion),
+            std_error=path.get("cv_std_error"),
+            size_name=_SIZES[size],
+            value_name=_CRITERIA[criterion],
+        ).plot(ax, **kwargs)
+
+
+def _chosen(estimator, path, size, criterion):
+    """Return the size of the model: that of its breakpoints, or of the criterion."""
+    if size == "n_breakpoints":
+        return int(estimator._fit.free.sum())
+    return int(path[size][np.argmin(path[criterion])])

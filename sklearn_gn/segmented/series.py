@@ -1,0 +1,193 @@
+"""Broken lines of many series of a data frame, as one table."""
+
+from functools import partial
+
+import numpy as np
+from joblib import Parallel, delayed
+from sklearn.base import clone
+from sklearn.utils.validation import check_array
+
+from sklearn_gn.core.data import check_sample_weight
+from sklearn_gn.segmented import dates, inference, selection
+from sklearn_gn.segmented.estimator import SegmentedRegressor
+from sklearn_gn.segmented.preparation import prepare, sorted_rows, with_known
+
+_TOGETHER = 200  # series that are searched side by side
+
+
+def fit_groups(
+    estimator,
+    data,
+    *,
+    group,
+    target,
+    features=None,
+    sample_weight=None,
+    n_jobs=None,
+    verbose=0,
+):
+    """Fit a broken line to every group of a data frame; return one table.
+
+    Series are searched side by side, many of them in the time of a few. Each has the
+    breakpoints that ``fit`` finds for it alone.
+
+    Parameters
+    ----------
+    estimator : SegmentedRegressor
+        What to fit; it is not changed. ``criterion="cv"`` is not possible.
+
+    data : pandas.DataFrame
+        The rows of all series, in any order.
+
+    group : str
+        Column that names the series of a row.
+
+    target : str
+        Column with the target.
+
+    features : list of str, default=None
+        Columns of the features. If None, all other columns.
+
+    sample_weight : str, default=None
+        Column with the weights.
+
+    n_jobs : int, default=None
+        Number of processes, see :class:`joblib.Parallel`.
+
+    verbose : int, default=0
+        Progress messages of :class:`joblib.Parallel`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for every segment of every series, in the order in which series first
+        appear: the group, ``segment`` (from 0 on), ``breakpoint_std_error`` (of the
+        start), the columns of ``segments_``, and ``n_breakpoints``, ``noise_std`` and
+        ``r2`` of the series.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing, if the data hold NaN or infinity, or if the estimator
+        cannot be fitted, with the name of the series.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from sklearn_gn import SegmentedRegressor, fit_groups
+    >>> x = np.tile(np.arange(30.0), 2)
+    >>> kink = np.repeat([10.0, 20.0], 30)
+    >>> data = pd.DataFrame({"dose": x, "response": np.maximum(x - kink, 0)})
+    >>> data["patient"] = np.repeat(["a", "b"], 30)
+    >>> table = fit_groups(
+    ...     SegmentedRegressor(1), data, group="patient", target="response"
+    ... )
+    >>> table.loc[table["segment"] == 1, "start"].round(6).tolist()
+    [10.0, 20.0]
+    """
+    import pandas as pd
+
+    if not isinstance(estimator, SegmentedRegressor):
+        raise ValueError(f"fit_groups takes a SegmentedRegressor, got {estimator!r}.")
+    estimator = clone(estimator)
+    estimator._validate_params()
+    if estimator.criterion == "cv" and estimator.n_breakpoints == "auto":
+        raise ValueError("fit_groups chooses by a criterion other than 'cv'.")
+    features = _features(data, features, [group, target, sample_weight])
+    column = estimator.broken_feature
+    if isinstance(column, str) and column not in features:
+        raise ValueError(f"broken_feature={column!r} is not among {features}.")
+    column = features.index(column) if isinstance(column, str) else column
+    X, kind = dates.replace_dates(data[features], column)
+    X = check_array(X, dtype=np.float64)
+    y = check_array(data[[target]], dtype=np.float64, input_name="y")[:, 0]
+    given = None if sample_weight is None else data[sample_weight].to_numpy()
+    weight = check_sample_weight(given, X)
+    codes, names = pd.factorize(data[group], use_na_sentinel=False)
+    order = np.argsort(codes, kind="stable")
+    bounds = np.cumsum(np.bincount(codes, minlength=len(names)))[:-1]
+    x, others = X[:, column], np.delete(X, column, axis=1)
+    series = [(x[r], y[r], others[r], weight[r]) for r in np.split(order, bounds)]
+    by_length = np.argsort([len(each[0]) for each in series], kind="stable")
+    chunks = [
+        by_length[start : start + _TOGETHER]
+        for start in range(0, len(series), _TOGETHER)
+    ]
+    fit = delayed(partial(_fit_chunk, estimator, kind))
+    parts = Parallel(n_jobs=n_jobs, verbose=verbose)(
+        fit([series[k] for k in chunk], [names[k] for k in chunk]) for chunk in chunks
+    )
+    tables = [None] * len(series)
+    for chunk, part in zip(chunks, parts, strict=True):
+        for k, table in zip(chunk, part, strict=True):
+            tables[k] = table
+    columns = {
+        name: np.concatenate([table[name] for table in tables]) for name in tables[0]
+    }
+    if kind is not None:
+        for name in ("start", "end"):
+            columns[name] = dates.from_days(columns[name])
+    counts = [len(table["segment"]) for table in tables]
+    return pd.DataFrame({group: names.repeat(counts), **columns})
+
+
+def _features(data, features, others):
+    """Names of the features; all columns must be there."""
+    others = [name for name in others if name is not None]
+    if features is None:
+        features = [name for name in data.columns if name not in others]
+    missing = [name for name in [*others, *features] if name not in data.columns]
+    if missing or not features:
+        raise ValueError(
+            f"data has the columns {list(data.columns)}; missing are "
+            f"{missing or 'features'}."
+        )
+    return list(features)
+
+
+def _fit_chunk(estimator, kind, series, names):
+    """Tables of the segments of some series."""
+    prepared = []
+    for (x, y, linear, weight), name in zip(series, names, strict=True):
+        order = sorted_rows(x, weight)
+        if not len(order):
+            raise ValueError(f"Series {name!r}: all weights are zero.")
+        prepared.append(prepare(x[order], y[order], linear[order], weight[order]))
+        try:
+            options = estimator._options(prepared[-1], kind)
+        except ValueError as error:
+            raise ValueError(f"Series {name!r}: {error}") from error
+    number = estimator.n_breakpoints
+    found = selection.choose(
+        prepared,
+        options,
+        n_breakpoints=None if number == "auto" else number,
+        most=estimator.max_breakpoints,
+        criterion=estimator.criterion,
+    )
+    return [
+        _table(estimator, each, *with_known(each, options, t))
+        for each, (t, _) in zip(prepared, found, strict=True)
+    ]
+
+
+def _table(estimator, prepared, t, free):
+    fit = inference.infer(
+        estimator._form(),
+        prepared.rows,
+        t,
+        free,
+        prepared.scaling,
+        estimator._covariance_kind(),
+    )
+    segments = inference.segment_table(fit, prepared.rows)
+    n = len(fit.t) + 1
+    return {
+        "segment": np.arange(n),
+        "breakpoint_std_error": np.append(np.nan, inference.breakpoint_errors(fit)),
+        **segments,
+        "n_breakpoints": np.full(n, n - 1),
+        "noise_std": np.full(n, fit.noise_std),
+        "r2": np.full(n, inference.statistics(fit)["r2"]),
+    }

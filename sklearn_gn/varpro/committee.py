@@ -1,0 +1,305 @@
+r"""Committees of networks whose penalties the evidence chooses.
+
+Several small networks (:class:`~sklearn_gn.varpro.layers.Layers`) are fitted from
+different starts, and with different activations; their mean predicts better than the
+one of highest evidence. Each takes the steps of :mod:`sklearn_gn.core.evidence_gn`. An
+iteration is one step of every member that has not ended, and members run side by side
+in threads: nearly all of their time is spent in BLAS and LAPACK.
+
+In a regression, a feature whose weights in the first layer the evidence has switched
+off leaves that layer, which makes the later steps of wide tables much cheaper. It stays
+in the linear term.
+"""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+import joblib
+import numpy as np
+from scipy.special import log_softmax, logsumexp
+
+from sklearn_gn.core import evidence_gn
+from sklearn_gn.core.classifier import all_logits
+from sklearn_gn.core.evidence_gn import ROUNDING, EvidenceState
+from sklearn_gn.core.solver import Algorithm, Report
+from sklearn_gn.varpro.layers import Layers, RegularisedLayers, forward, with_one
+
+_START_COEF = 0.1  # standard deviation of the first coefficients
+_START_RIDGE = 1e-3  # of the first linear fit, in rows
+_SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that is
+_SAVED = 0.1  # share of the parameters for which leaving features are waited for
+_FIRST_DROP = 6  # iteration from which features leave
+
+
+class Member(NamedTuple):
+    """One network of a committee."""
+
+    model: Layers
+    net: RegularisedLayers
+
+
+class MemberRun(NamedTuple):
+    """What the fit of one member has reached."""
+
+    model: Layers
+    state: EvidenceState
+    best: Member
+    lowest: float  # criterion of the best
+    report: Report | None = None
+
+
+class CommitteeState(NamedTuple):
+    """State of a fit; ``net`` is the tuple of the members' best networks."""
+
+    net: tuple
+    loss: float
+    runs: tuple
+    criterion: float
+
+
+# --- starts --------------------------------------------------------------------------
+
+
+def first_member(model, rows, n_effective, rng):
+    """Return a member with random hyperplanes and small coefficients.
+
+    The linear term is that of the data for the squared loss; for classes, the constants
+    are the logarithms of their shares.
+
+    Parameters
+    ----------
+    model : Layers
+    rows : Rows
+    n_effective : float
+        Number of rows, counted by their weights.
+    rng : RandomState
+    """
+    d, k = model.sizes[0], model.n_values
+    output = np.zeros((model.n_linear, k))
+    size = 1.0  # of the values
+    if model.loss == "squared":
+        size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
+        output[: 1 + d] = _linear_fit(rows, n_effective)
+    else:
+        share = np.log(rows.weight @ rows.y)
+        output[0] = share[1] - share[0] if k == 1 else share - np.mean(share)
+    coef = rng.standard_normal((model.n_linear - 1 - d, k))
+    output[1 + d :] = _START_COEF * size * coef
+    theta = model.join(output, _first_layers(model, rows, rng))
+    alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
+    alpha[:2] = 1 / size**2 if size > 0 else 1.0
+    return Member(model, RegularisedLayers(theta, alpha, None, gamma, -math.inf))
+
+
+def _linear_fit(rows, n_effective):
+    inputs = with_one(rows.x)
+    weighted = rows.weight * inputs
+    gram = inputs @ weighted.T
+    ridge = _START_RIDGE / n_effective + ROUNDING * np.trace(gram)
+    gram[np.diag_indices_from(gram)] += ridge
+    return np.linalg.solve(gram, weighted @ rows.y)
+
+
+def _first_layers(model, rows, rng):
+    """Random directions, and thresholds at the inputs of random rows."""
+    cumulated, layers = np.cumsum(rows.weight), []
+    x = with_one(rows.x)
+    for number, (width, n_inputs) in enumerate(model.shapes()):
+        direction = rng.standard_normal((width, n_inputs - 1))
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+        part = model._replace(activations=model.activations[:number])
+        inputs = forward(part, layers, x)[-1].values if layers else x[1:]
+        drawn = np.searchsorted(cumulated, rng.uniform(size=width) * cumulated[-1])
+        point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
+        if number == 0:
+            point = point[list(model.features)]
+        bias = -np.sum(direction * point.T, axis=1)
+        layers.append(np.concatenate([bias[:, None], direction], axis=1))
+    return layers
+
+
+# --- the iteration -------------------------------------------------------------------
+
+
+def init(rows, members, options):
+    """Return the state of a fit that starts from some members."""
+    runs = side_by_side(partial(_begun, rows, options), members)
+    return _state(runs, float(np.mean([run.state.loss for run in runs])))
+
+
+def _begun(rows, options, member):
+    net = member.net
+    state = evidence_gn.init_at(
+        member.model, rows, net.theta, net.alpha, net.beta, options
+    )
+    best = Member(member.model, state.net)
+    return MemberRun(member.model, state, best, state.criterion)
+
+
+def step(rows, state, options):
+    """Take a step of every member that has not ended."""
+    running = [run for run in state.runs if _stop(run) is None]
+    moved = iter(side_by_side(partial(_advanced, rows, options), running))
+    runs = [next(moved) if _stop(run) is None else run for run in state.runs]
+    report = _report(runs, len(running))
+    return _state(runs, report.loss), report
+
+
+def side_by_side(function, members):
+    """Return a function of every member, computed in threads."""
+    n_threads = min(len(members), joblib.effective_n_jobs(-1))
+    if n_threads < 2:
+        return [function(member) for member in members]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(function, members))
+
+
+def _advanced(rows, options, run):
+    state, report = evidence_gn.step(run.model, rows, run.state, options)
+    run = run._replace(state=state, report=report)
+    if state.criterion < run.lowest:
+        best = Member(run.model, state.net)
+        run = run._replace(best=best, lowest=state.criterion)
+    return run if report.stop is not None else _without_dead_features(run, rows)
+
+
+def _without_dead_features(run, rows):
+    """Take features that the evidence has switched off out of the first layer."""
+    model, state = run.model, run.state
+    of_features = len(model.sizes) > 1 and model.loss == "squared"
+    if state.iteration < _FIRST_DROP or not of_features:
+        return run
+    gamma = state.net.gamma[3 + np.array(model.features)]
+    limit = _SWITCHED_OFF * model.sizes[1]
+    kept = np.flatnonzero((gamma > limit) | (gamma == gamma.max()))
+    width = model.sizes[1]
+    if (len(gamma) - len(kept)) * width <= _SAVED * len(state.theta):
+        return run
+    output, layers = model.split(state.theta)
+    layers[0] = layers[0][:, [0, *(1 + kept)]]
+    smaller = model._replace(features=tuple(model.features[j] for j in kept))
+    theta = smaller.join(output, layers)
+    state = state._replace(theta=theta, sums=smaller.sums(theta, rows))
+    return run._replace(model=smaller, state=state)
+
+
+def _state(runs, loss):
+    criterion = float(np.mean([run.lowest for run in runs]))
+    return CommitteeState(tuple(run.best for run in runs), loss, tuple(runs), criterion)
+
+
+def _stop(run):
+    return None if run.report is None else run.report.stop
+
+
+def _report(runs, n_running):
+    """What the log shows: means over the members, at the last step of each."""
+    reports = [run.report for run in runs]
+
+    def mean(values):
+        return float(np.mean(list(values)))
+
+    extra = {name: mean(r.extra[name] for r in reports) for name in reports[0].extra}
+    return Report(
+        loss=mean(r.loss for r in reports),
+        grad_norm=mean(r.grad_norm for r in reports),
+        step_size=mean(r.step_size for r in reports),
+        damping=mean(r.damping for r in reports),
+        gain_ratio=mean(r.gain_ratio for r in reports),
+        inner_iterations=max(r.inner_iterations for r in reports),
+        stop=_common_stop([r.stop for r in reports]),
+        extra={**extra, "n_running": n_running},
+    )
+
+
+def _common_stop(stops):
+    """The reason of most members, once all have ended."""
+    if None in stops:
+        return None
+    return max(sorted(set(stops)), key=stops.count)
+
+
+COMMITTEE = Algorithm("committee", init, step, compiled=False)
+
+
+# --- predictions ---------------------------------------------------------------------
+
+
+def mean_values(members, x):
+    """Return the mean of the members' values, or the logits of mean probabilities.
+
+    Parameters
+    ----------
+    members : tuple of Member
+    x : ndarray of shape (m, d)
+        In the units of the fit.
+
+    Returns
+    -------
+    values : ndarray of shape (m, k)
+        One column stands for two classes.
+    """
+    values = [member.model.values(member.net.theta, x) for member in members]
+    if members[0].model.loss == "squared":
+        return np.mean(values, axis=0)
+    log_p = [log_softmax(all_logits(v), axis=1) for v in values]
+    logits = logsumexp(log_p, axis=0) - math.log(len(members))
+    return logits[:, 1:] - logits[:, :1] if values[0].shape[1] == 1 else logits
+
+
+def hidden_features(members, x):
+    """Return the last hidden layers of all members side by side."""
+    x, parts = with_one(x), []
+    for model, net in members:
+        _, layers = model.split(net.theta)
+        trace = forward(model, layers, x)
+        parts.append(trace[-1].values.T if trace else x[1:].T)
+    return np.concatenate(parts, axis=1)
+
+
+def variances(members, covariances, x):
+    """Return the variances of the mean of the members, of shape (m, k).
+
+    They are those of the posterior, in the mean over the members, and the spread of the
+    members: two that disagree do not know.
+    """
+    values, own = [], []
+    for (model, net), covariance in zip(members, covariances, strict=True):
+        values.append(model.values(net.theta, x))
+        jacobian = model.jacobian(net.theta, x)
+        own.append(np.einsum("tpm,tpm->mt", jacobian, covariance @ jacobian))
+    return np.mean(own, axis=0) + np.var(values, axis=0)
+
+
+# --- another fit's units -------------------------------------------------------------
+
+
+def in_units(member, before, after):
+    """Return a member of a former fit as a start, in the units of this one.
+
+    Parameters
+    ----------
+    member : Member
+    before, after : Scaling
+        Units of the former fit and of this one.
+    """
+    model, net = member
+    output, layers = model.split(net.theta)
+    output, layers = output.copy(), [layer.copy() for layer in layers]
+    ratio = after.x_scale / before.x_scale
+    moved = (after.x_center - before.x_center) / before.x_scale
+    end = 1 + model.sizes[0]
+    output[0] += moved @ output[1:end]
+    output[1:end] *= ratio[:, None]
+    if layers:
+        seen = list(model.features)
+        layers[0][:, 0] += layers[0][:, 1:] @ moved[seen]
+        layers[0][:, 1:] *= ratio[seen]
+    if model.loss == "squared":
+        output *= before.y_scale / after.y_scale
+        output[0] += (before.y_center - after.y_center) / after.y_scale
+    theta = model.join(output, layers)
+    same = all(map(np.array_equal, before, after))
+    return Member(model, net._replace(theta=theta, beta=net.beta if same else None))

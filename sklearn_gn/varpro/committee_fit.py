@@ -1,0 +1,292 @@
+"""Fits of VarProNetRegressor and VarProNetClassifier whose penalties are chosen."""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.core import backend, evidence, evidence_gn
+from sklearn_gn.core.classifier import cross_entropy
+from sklearn_gn.core.evidence_gn import EvidenceOptions
+from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.scaling import Scaling
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.varpro import committee
+from sklearn_gn.varpro.committee import COMMITTEE
+from sklearn_gn.varpro.layers import Layers
+from sklearn_gn.varpro.members import FittedMember
+
+ACTIVATIONS = ("relu", "tanh")  # of the members by turns
+_NEURONS = 10
+_MEMBERS = 6
+_MOST_PARAMETERS = 2000  # of a member: its Gauss-Newton matrix is dense
+_MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
+_LARGEST_INT = np.iinfo(np.int32).max
+
+
+class Problem(NamedTuple):
+    """What a fit is given, and what leads back to the user's units."""
+
+    rows: Rows
+    options: EvidenceOptions
+    scaling: Scaling
+    y_scale: float  # one for classes
+
+
+def specifications(estimator, n_features, n_values):
+    """Return the networks of the members, or None where there is no committee.
+
+    Penalties are chosen by the evidence for fully connected networks that the default
+    solver fits, and whose dense Gauss-Newton matrix is small enough.
+
+    Parameters
+    ----------
+    estimator : VarProNetRegressor or VarProNetClassifier
+        Its constructor parameters are read.
+    n_features : int
+    n_values : int
+        Targets, or columns for the classes.
+    """
+    alpha, network = estimator.alpha, estimator.network
+    chosen = isinstance(alpha, str) and alpha == "auto"
+    chosen = chosen and isinstance(network, str) and network == "mlp"
+    if not chosen or not estimator._default_solver():
+        return None
+    sizes = _checked(estimator)
+    names = [_activations(estimator.activation, name, sizes) for name in ACTIVATIONS]
+    n_members = estimator.n_init
+    if n_members == "auto":
+        n_members = _MEMBERS
+    models = [
+        Layers(
+            sizes=(n_features, *sizes),
+            activations=names[number % len(names)],
+            n_values=n_values,
+            loss=estimator._loss,
+            features=tuple(range(n_features)),
+        )
+        for number in range(n_members)
+    ]
+    return models if len(models[0].groups()) <= _MOST_PARAMETERS else None
+
+
+def _activations(given, name, sizes):
+    """Activations of all layers of a member."""
+    if isinstance(given, str):
+        given = (name if given == "auto" else given,) * len(sizes)
+    return tuple(given)
+
+
+def _checked(estimator):
+    """Return the sizes of the hidden layers; a ValueError names what is wrong."""
+    sizes, activation = estimator.hidden_layer_sizes, estimator.activation
+    if isinstance(sizes, str):
+        sizes = (_NEURONS,)
+        if isinstance(activation, str) and activation == "auto":
+            return sizes
+    # The networks load JAX, which fits with default settings do without.
+    from sklearn_gn.networks import MLP
+    from sklearn_gn.networks._base import checked_network, checked_sizes
+
+    sizes = checked_sizes("hidden_layer_sizes", sizes)
+    checked_network(MLP(sizes, _activations(activation, "tanh", sizes)))
+    return sizes
+
+
+def fit(estimator, models, X, y, weight, *, n_effective, validation, data, rng):
+    """Fit a committee to canonical rows and set the fitted attributes.
+
+    Parameters
+    ----------
+    estimator : VarProNetRegressor or VarProNetClassifier
+    models : list of Layers
+        From :func:`specifications`.
+    X, y, weight : ndarrays
+        Rows with targets, or with probabilities of the classes; weights that sum to
+        one.
+    n_effective : float
+        Number of rows, counted by their weights.
+    validation : tuple or None
+    data : dict
+        ``X``, ``y`` and ``metadata`` for callbacks.
+    rng : RandomState
+    """
+    problem = _problem(estimator, X, y, weight, n_effective, rng)
+    starts = _starts(estimator, models, problem, rng)
+    run = FitRun(
+        estimator,
+        COMMITTEE,
+        (problem.rows, problem.options),
+        [starts],
+        loss_scale=problem.y_scale**2,
+        val_loss=_validation_loss(estimator, validation, problem.scaling),
+        validation=validation,
+    )
+    estimator._run(
+        run,
+        max_steps=estimator.max_iter,
+        data=data,
+        attributes=lambda members: {
+            "_fitted": (None, members, problem.scaling),
+            **estimator._prediction_attributes(),
+        },
+        set_fitted=lambda: _set_fitted(estimator, run.best_net, problem),
+    )
+
+
+def _problem(estimator, X, y, weight, n_effective, rng):
+    part = estimator._scaled_part(y)
+    kind = Scaling.of if estimator.scale else Scaling.none
+    scaling = kind(X, part, weight) if estimator.scale else kind(X, part)
+    rows = Rows(scaling.x(X), estimator._scaled_targets(y, scaling), weight)
+    options = EvidenceOptions(
+        n_effective=min(max(n_effective, len(X)), _MOST_ROWS),
+        damping=None if estimator.damping is None else float(estimator.damping),
+        rank=estimator.rank,
+        tol=float(estimator.tol),
+        seed=int(rng.randint(_LARGEST_INT)),
+    )
+    return Problem(rows, options, scaling, float(scaling.y_scale))
+
+
+def _starts(estimator, models, problem, rng):
+    """Random members, or those of the former fit."""
+    if not (estimator.warm_start and hasattr(estimator, "_fitted")):
+        seeds = rng.randint(_LARGEST_INT, size=len(models))
+        return tuple(
+            committee.first_member(
+                model,
+                problem.rows,
+                problem.options.n_effective,
+                np.random.RandomState(seed),
+            )
+            for model, seed in zip(models, seeds, strict=True)
+        )
+    before, members, scaling = estimator._fitted
+    same = before is None and [
+        member.model._replace(features=model.features)
+        for member, model in zip(members, models, strict=False)
+    ] == list(models)
+    if not same or len(members) != len(models):
+        raise ValueError(
+            "warm_start=True continues with the networks of the previous fit; the "
+            f"parameters now ask for {len(models)} of hidden_layer_sizes="
+            f"{models[0].sizes[1:]} on {models[0].sizes[0]} features, with chosen "
+            "penalties. Fit a new estimator."
+        )
+    return tuple(committee.in_units(m, scaling, problem.scaling) for m in members)
+
+
+def _validation_loss(estimator, validation, scaling):
+    if validation is None:
+        return None
+    X, y, weight = validation
+    x = scaling.x(X)
+    if estimator._loss == "cross_entropy":
+        return lambda net: cross_entropy(committee.mean_values(net, x), y, weight)
+    t = estimator._scaled_targets(y, scaling)
+
+    def loss(net):
+        error = committee.mean_values(net, x) - t
+        return 0.5 * float(weight @ np.sum(error**2, axis=1))
+
+    return loss
+
+
+# --- fitted attributes ---------------------------------------------------------------
+
+
+class Summary(NamedTuple):
+    """What the evidence says of a member, in the user's units."""
+
+    covariance: np.ndarray
+    spectrum: np.ndarray
+    loss: float
+    alpha: dict
+    noise_std: float
+    n_effective_parameters: float
+    log_evidence: float
+
+
+def _summary(problem, member):
+    model, net = member
+    n_effective, y_scale = problem.options.n_effective, problem.y_scale
+    sums = model.sums(net.theta, problem.rows)
+    groups = model.groups()
+    scale = net.beta * n_effective  # of the objective divided by the sum of weights
+    precision = evidence.prior_precision(groups, net.alpha)
+    loss = (sums.error + float(np.sum(precision * net.theta**2)) / scale) / 2
+    # At the last penalties; those of the log are at the ones before.
+    found = evidence_gn.curvature(sums, groups, net.alpha, net.beta, n_effective)
+    value = evidence_gn.log_evidence(model, found, scale * loss, net.beta, n_effective)
+    n_numbers = n_effective * model.n_values
+    end = 3 + model.n_feature_groups
+    penalties = net.alpha / scale
+    if model.loss == "squared":  # of features that have left the first layer
+        gone = np.setdiff1d(np.arange(model.sizes[0]), model.features)
+        penalties[3 + gone] = evidence.LARGEST / scale
+    return Summary(
+        covariance=evidence_gn.covariance(
+            model, sums, net.alpha, net.beta, n_effective
+        ),
+        spectrum=np.maximum(np.linalg.eigvalsh(sums.gram)[::-1], 0),
+        loss=loss * y_scale**2,
+        alpha={
+            "slope": penalties[0],
+            "coef": penalties[1],
+            "bias": penalties[2],
+            "weights": penalties[3:end],
+            "layers": penalties[end:],
+        },
+        noise_std=y_scale / math.sqrt(net.beta),
+        n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
+        log_evidence=value - n_numbers * math.log(y_scale)
+        if model.loss == "squared"
+        else value,
+    )
+
+
+def _set_fitted(estimator, members, problem):
+    with backend.one_blas_thread:
+        summaries = committee.side_by_side(partial(_summary, problem), members)
+    scaling = problem.scaling
+    estimator._fitted = None, members, scaling
+    estimator._covariances = tuple(s.covariance for s in summaries)
+    best = max(summaries, key=lambda s: s.log_evidence)
+    estimator.gram_spectrum_ = best.spectrum
+    estimator.estimators_ = [
+        FittedMember(estimator, member, scaling, summary)
+        for member, summary in zip(members, summaries, strict=True)
+    ]
+    estimator.alpha_ = {
+        name: np.exp(np.mean([np.log(s.alpha[name]) for s in summaries], axis=0))
+        for name in summaries[0].alpha
+    }
+    estimator.loss_ = float(np.mean([s.loss for s in summaries]))
+    estimator.log_evidence_ = float(np.mean([s.log_evidence for s in summaries]))
+    estimator.n_effective_parameters_ = float(
+        np.mean([s.n_effective_parameters for s in summaries])
+    )
+    noise = math.sqrt(np.mean([s.noise_std**2 for s in summaries]))
+    if estimator._loss == "squared":
+        estimator.noise_std_ = noise
+    _set_output_layer(estimator, members, scaling)
+
+
+def _set_output_layer(estimator, members, scaling):
+    """Output layer of the mean of the members, on their hidden features."""
+    layers = [model.split(net.theta)[0] for model, net in members]
+    d, scale = members[0].model.sizes[0], scaling.y_scale / len(members)
+    coef = np.concatenate([output[1 + d :] for output in layers])
+    constant = np.mean([output[0] for output in layers], axis=0)
+    slope = np.mean([output[1 : 1 + d] for output in layers], axis=0)
+    slope = (slope * scaling.y_scale / scaling.x_scale[:, None]).T
+    estimator.linear_coef_ = slope
+    estimator.output_coef_ = (coef * scale).T
+    estimator.output_intercept_ = (
+        constant * scaling.y_scale
+        + estimator._output_center(scaling)
+        - slope @ scaling.x_center
+    )
+    estimator._n_features_out = max(len(coef), 0)

@@ -1,0 +1,445 @@
+r"""A multilayer perceptron with a linear term, and its Gauss-Newton sums, in NumPy.
+
+The network is
+
+    u(x) = c0 + S^T x + C^T a_L,    a_l = s_l(W_l a_{l-1} + b_l),    a_0 = x,
+
+with k values u. Its parameters stand in one vector: c0, S, C, and for each layer the
+rows (b, w) of its neurons. Penalties belong to groups: the slopes S; the coefficients
+C; the biases; the weights of the first layer; the weights of each further layer. In a
+regression the weights of each feature in the first layer are a group of their own; for
+classes, which this would fit too closely, they are one group.
+
+The constants c0 are free. A softmax does not change when all its values rise together,
+so the constants of k > 1 classes sum to zero, and are k - 1 parameters.
+
+The derivative of value t in the weights of neuron j of layer l is the product of a
+back-propagated g_l[j, t] and (1, a_{l-1}). So the block of two neurons in the
+Gauss-Newton matrix is
+
+    sum_i w_i (g_l[j]^T Lambda_i g_l'[j']) (1, a_{l-1}) (1, a_{l'-1})^T,
+
+where Lambda_i is the second derivative of the loss in the values: the identity, or
+diag(p) - p p^T. No Jacobian of k rows an observation is formed.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, log_softmax, softmax
+
+from sklearn_gn.core.evidence_gn import Sums
+
+_BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache
+
+
+class Layers(NamedTuple):
+    """A network and its loss; an :class:`~sklearn_gn.core.evidence_gn.EvidenceModel`.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Number of features, then of the neurons of each hidden layer.
+    activations : tuple of str
+        One for each hidden layer.
+    n_values : int
+        Targets, or classes; one value stands for two classes.
+    loss : {"squared", "cross_entropy"}
+    features : tuple of int
+        Numbers of the features that the first layer sees; the linear term has all.
+    """
+
+    sizes: tuple
+    activations: tuple
+    n_values: int
+    loss: str
+    features: tuple
+
+    @property
+    def n_targets(self):
+        """Numbers that each row gives."""
+        return self.n_values
+
+    @property
+    def n_linear(self):
+        """Number of inputs of the output layer: one, the features, the last layer."""
+        d, last = self.sizes[0], self.sizes[-1] if len(self.sizes) > 1 else 0
+        return 1 + d + last
+
+    @property
+    def n_free(self):
+        """Number of constants that are parameters."""
+        k = self.n_values
+        return k - 1 if self.loss == "cross_entropy" and k > 1 else k
+
+    def shapes(self):
+        """Shapes (neurons, 1 + inputs) of the hidden layers."""
+        inputs = (len(self.features), *self.sizes[1:-1])
+        return [(n, 1 + i) for n, i in zip(self.sizes[1:], inputs, strict=False)]
+
+    @lru_cache(maxsize=32)  # noqa: B019
+    def groups(self):
+        """Group of every parameter; -1 for the constants, which are free."""
+        d, k = self.sizes[0], self.n_values
+        parts = [
+            np.full(self.n_free, -1),
+            np.zeros(d * k),
+            np.ones((self.n_linear - 1 - d) * k),
+        ]
+        first = 3 + np.arange(self.n_feature_groups)
+        for number, (width, n_inputs) in enumerate(self.shapes()):
+            own = np.full(n_inputs - 1, 2 + len(first) + number)
+            if number == 0:
+                own = first[list(self.features)] if len(first) == d else first[0]
+                own = np.broadcast_to(own, n_inputs - 1)
+            parts.append(np.tile(np.concatenate([[2], own]), width))
+        return np.concatenate(parts).astype(np.intp)
+
+    @property
+    def n_feature_groups(self):
+        """Number of groups of the first layer's weights."""
+        return self.sizes[0] if self.loss == "squared" else 1
+
+    @property
+    def n_groups(self):
+        """Number of groups."""
+        return 3 + self.n_feature_groups + max(0, len(self.sizes) - 2)
+
+    def split(self, theta):
+        """Return the output layer, of shape (n_linear, k), and the (b, W) of layers."""
+        k, free = self.n_values, self.n_free
+        constants = theta[:free]
+        if free < k:
+            constants = sum_zero_basis(k) @ constants
+        end = free + (self.n_linear - 1) * k
+        output = np.concatenate([constants[None], theta[free:end].reshape(-1, k)])
+        layers = []
+        for width, n_inputs in self.shapes():
+            start, end = end, end + width * n_inputs
+            layers.append(theta[start:end].reshape(width, n_inputs))
+        return output, layers
+
+    def join(self, output, layers):
+        """Return the parameters as one vector; the inverse of :meth:`split`."""
+        constants = output[0]
+        if self.n_free < self.n_values:
+            constants = sum_zero_basis(self.n_values).T @ constants
+        parts = [constants, output[1:].ravel(), *(layer.ravel() for layer in layers)]
+        return np.concatenate(parts)
+
+    # -- what the iteration needs -----------------------------------------------------
+
+    def values(self, theta, x):
+        """Return the values, of shape (m, k)."""
+        output, layers = self.split(theta)
+        x = with_one(x)
+        return (output.T @ linear_inputs(x, forward(self, layers, x))).T
+
+    def error(self, theta, rows):
+        """Return twice the mean loss."""
+        output, layers = self.split(theta)
+        total = 0.0
+        for x, y, weight in row_blocks(rows, 4 * sum(self.sizes)):
+            x = with_one(x)
+            f = linear_inputs(x, forward(self, layers, x))
+            total += weight @ losses(self, (output.T @ f).T, y)
+        return 2 * float(total)
+
+    def sums(self, theta, rows):
+        """Return the sums over the rows."""
+        output, layers = self.split(theta)
+        n_hidden = sum(width * n_inputs for width, n_inputs in self.shapes())
+        size = self.n_linear * self.n_values + n_hidden
+        gram, slope, error = np.zeros((size, size)), np.zeros(size), 0.0
+        memory = np.empty((size, block_size(rows, size)))
+        for x, y, weight in row_blocks(rows, size):
+            x = with_one(x)
+            trace = forward(self, layers, x)
+            f = linear_inputs(x, trace)
+            u = (output.T @ f).T
+            error += weight @ losses(self, u, y)
+            g = gradients(self, output, layers, trace)
+            down = weight[:, None] * residuals(self, u, y)
+            slope += _slope(trace, f, g, down.T)
+            if self.n_values == 1:
+                root = np.sqrt(weight * _curvature(self, u))
+                columns = _columns(trace, f, g, root, memory)
+                gram += columns @ columns.T
+            else:
+                gram += _gram_of_values(self, trace, f, g, u, weight)
+        if self.n_free < self.n_values:
+            gram, slope = self._reduced(gram, slope)
+        return Sums(gram, slope, 2 * float(error))
+
+    def jacobian(self, theta, x):
+        """Return the derivatives of the values, of shape (k, P, m)."""
+        output, layers = self.split(theta)
+        x = with_one(x)
+        trace = forward(self, layers, x)
+        f = linear_inputs(x, trace)
+        g = gradients(self, output, layers, trace)
+        k, m = self.n_values, x.shape[1]
+        whole = np.zeros((k, self.n_linear, k, m))
+        whole[np.arange(k), :, np.arange(k)] = f
+        parts = [whole.reshape(k, -1, m)]
+        for layer, g_l in zip(trace, g, strict=True):
+            columns = g_l[:, :, None, :] * layer.inputs
+            parts.append(columns.reshape(k, -1, m))
+        whole = np.concatenate(parts, axis=1)
+        if self.n_free < k:
+            constants = np.einsum("tsm,sf->tfm", whole[:, :k], sum_zero_basis(k))
+            whole = np.concatenate([constants, whole[:, k:]], axis=1)
+        return whole
+
+    def _reduced(self, gram, slope):
+        """Sums in the constants that sum to zero."""
+        k, basis = self.n_values, sum_zero_basis(self.n_values)
+        left = np.concatenate([basis.T @ gram[:k], gram[k:]])
+        gram = np.concatenate([left[:, :k] @ basis, left[:, k:]], axis=1)
+        return gram, np.concatenate([basis.T @ slope[:k], slope[k:]])
+
+    def network(self, theta, alpha, beta, gamma, log_evidence):
+        """Return the network that a fit returns."""
+        return RegularisedLayers(theta, alpha, beta, gamma, log_evidence)
+
+
+class RegularisedLayers(NamedTuple):
+    """Parameters of a network, and the penalties that were chosen for it."""
+
+    theta: np.ndarray  # (P,)
+    alpha: np.ndarray  # (G,) precisions of the groups
+    beta: float  # precision of the noise; one for classes
+    gamma: np.ndarray  # (G,) well-determined parameters of the groups
+    log_evidence: float
+
+
+# --- forward and backward, rows in the last axis -------------------------------------
+
+
+class Layer(NamedTuple):
+    """What one hidden layer does with some rows."""
+
+    inputs: np.ndarray  # (1 + inputs, m), the first of them ones
+    values: np.ndarray  # (n, m)
+    slopes: np.ndarray  # (n, m), of the activation
+
+
+def row_blocks(rows, width):
+    """Yield parts of the rows whose products of some width stay in cache."""
+    size = block_size(rows, width)
+    for start in range(0, len(rows.x), size):
+        yield tuple(a[start : start + size] for a in rows)
+
+
+def block_size(rows, width):
+    """Return the number of rows of a block."""
+    return min(len(rows.x), max(64, min(2048, _BLOCK_FLOATS // width)))
+
+
+def with_one(x):
+    """Return the transposed features below a row of ones."""
+    inputs = np.ones((1 + x.shape[1], len(x)))
+    inputs[1:] = x.T
+    return inputs
+
+
+def forward(model, layers, x):
+    """Return what each layer does with the rows, given as (1, x)."""
+    inputs = x
+    if len(model.features) < model.sizes[0]:
+        inputs = x[[0, *(1 + j for j in model.features)]]
+    trace = []
+    for layer, name in zip(layers, model.activations, strict=True):
+        values, slopes = _ACTIVATIONS[name](layer @ inputs)
+        trace.append(Layer(inputs, values, slopes))
+        inputs = np.concatenate([inputs[:1], values])
+    return trace
+
+
+def linear_inputs(x, trace):
+    """Return the inputs (1, x, a_L) of the output layer, given (1, x)."""
+    return np.concatenate([x, trace[-1].values]) if trace else x
+
+
+def gradients(model, output, layers, trace):
+    """Return the derivatives of the values in the neurons of layers, (k, n, m)."""
+    found, upper = [], output[1 + model.sizes[0] :].T[:, :, None]
+    for number in reversed(range(len(layers))):
+        upper = trace[number].slopes * upper
+        found.append(upper)
+        upper = np.matmul(layers[number][:, 1:].T, upper)
+    return found[::-1]
+
+
+# --- the loss ------------------------------------------------------------------------
+
+
+def losses(model, u, y):
+    """Return the loss of each row."""
+    if model.loss == "squared":
+        return np.sum((u - y) ** 2, axis=1) / 2
+    if model.n_values == 1:
+        # log(1 + exp(u)) less u for the second class
+        return np.logaddexp(0, u[:, 0]) - y[:, -1] * u[:, 0]
+    return -np.sum(y * log_softmax(u, axis=1), axis=1)
+
+
+def residuals(model, u, y):
+    """Return minus the derivative of the loss in the values."""
+    if model.loss == "squared":
+        return y - u
+    return y[:, -1:] - expit(u) if model.n_values == 1 else y - softmax(u, axis=1)
+
+
+def _curvature(model, u):
+    """Second derivative of the loss in a single value."""
+    if model.loss == "squared":
+        return 1.0
+    p = expit(u[:, 0])
+    return p * (1 - p)
+
+
+def sum_zero_basis(k):
+    """Return orthonormal columns, of shape (k, k - 1), that sum to zero."""
+    basis = np.zeros((k, k - 1))
+    for j in range(1, k):
+        basis[:j, j - 1] = 1 / np.sqrt(j * (j + 1))
+        basis[j, j - 1] = -j / np.sqrt(j * (j + 1))
+    return basis
+
+
+# --- sums ----------------------------------------------------------------------------
+
+
+def _slope(trace, f, g, down):
+    parts = [(f @ down.T).ravel()]
+    for layer, g_l in zip(trace, g, strict=True):
+        of_neurons = np.einsum("tjm,tm->jm", g_l, down)
+        parts.append((of_neurons @ layer.inputs.T).ravel())
+    return np.concatenate(parts)
+
+
+def _columns(trace, f, g, root, memory):
+    """The Jacobian of a single value, of shape (P, m), times a number for each row."""
+    m = len(root)
+    whole = memory[:, :m] if m < memory.shape[1] else memory
+    start, end = 0, len(f)
+    np.multiply(f, root, out=whole[:end])
+    for layer, g_l in zip(trace, g, strict=True):
+        n_inputs = len(layer.inputs)
+        for neuron in root * g_l[0]:
+            start, end = end, end + n_inputs
+            np.multiply(layer.inputs, neuron, out=whole[start:end])
+    return whole
+
+
+def _gram_of_values(model, trace, f, g, u, weight):
+    """The Gauss-Newton matrix of several values."""
+    m, k = u.shape
+    p = None if model.loss == "squared" else softmax(u, axis=1).T
+    # Lambda times the derivatives in the neurons, with the weights of the rows
+    curved = [weight * (g_l if p is None else _centred(p, g_l)) for g_l in g]
+    blocks = [[_output_block(f, p, weight, k)]]
+    for number, layer in enumerate(trace):
+        for j in range(g[number].shape[1]):
+            right = curved[number][:, j, None, :] * layer.inputs
+            row = [(f @ right.reshape(-1, m).T).reshape(len(f) * k, -1)]
+            for other in range(number, len(g)):
+                first = j if other == number else 0
+                pairs = np.einsum(
+                    "tm,tjm->jm", g[number][:, j], curved[other][:, first:]
+                )
+                right = pairs[:, None, :] * trace[other].inputs
+                row.append(layer.inputs @ right.reshape(-1, m).T)
+            blocks.append(row)
+    return _symmetric(blocks)
+
+
+def _centred(p, g):
+    """The product of diag(p) - p p^T and derivatives of shape (k, n, m)."""
+    return p[:, None, :] * (g - np.einsum("tm,tjm->jm", p, g))
+
+
+def _output_block(f, p, weight, k):
+    """The block of the output layer; p is None for the squared loss."""
+    if p is None:
+        return np.kron((weight * f) @ f.T, np.eye(k))
+    n = len(f)
+    scaled = (np.sqrt(weight) * f)[:, None, :] * p
+    scaled = scaled.reshape(n * k, -1)
+    block = -(scaled @ scaled.T)
+    for t in range(k):
+        block[t::k, t::k] += (weight * p[t] * f) @ f.T
+    return block
+
+
+def _symmetric(blocks):
+    """Matrix of the rows of blocks: each has the first one, then from its diagonal."""
+    size = blocks[0][0].shape[0] + sum(row[0].shape[1] for row in blocks[1:])
+    gram = np.empty((size, size))
+    end = n_output = len(blocks[0][0])
+    gram[:end, :end] = blocks[0][0]
+    for cross, *from_diagonal in blocks[1:]:
+        start, end = end, end + cross.shape[1]
+        gram[:n_output, start:end] = cross
+        gram[start:end, :n_output] = cross.T
+        rest = np.concatenate(from_diagonal, axis=1)
+        gram[start:end, start:] = rest
+        gram[start:, start:end] = rest.T
+    return gram
+
+
+# --- activations ---------------------------------------------------------------------
+
+
+def _relu(z):
+    active = z > 0
+    return z * active, active.astype(np.float64)
+
+
+def _tanh(z):
+    a = np.tanh(z)
+    return a, 1 - a * a
+
+
+def _sigmoid(z):
+    a = expit(z)
+    return a, a * (1 - a)
+
+
+def _softplus(z):
+    return np.logaddexp(0, z), expit(z)
+
+
+def _silu(z):
+    a = expit(z)
+    return z * a, a * (1 + z * (1 - a))
+
+
+def _gelu(z):
+    # The normal distribution function by the tanh that JAX takes by default.
+    inner = np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)
+    a = (1 + np.tanh(inner)) / 2
+    slope = 2 * a * (1 - a) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2)
+    return z * a, a + z * slope
+
+
+def _sin(z):
+    return np.sin(z), np.cos(z)
+
+
+def _identity(z):
+    return z, np.ones_like(z)
+
+
+_ACTIVATIONS = {
+    "relu": _relu,
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
+    "silu": _silu,
+    "gelu": _gelu,
+    "sin": _sin,
+    "identity": _identity,
+}

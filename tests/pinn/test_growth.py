@@ -1,0 +1,81 @@
+"""Networks and points that find their size."""
+
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+from sklearn_gn import PINNSolver
+from sklearn_gn.pde import Box, Dirichlet, Problem, d
+from sklearn_gn.pinn import growth
+from sklearn_gn.pinn.model import Model, network, start_parameters
+
+EQUATION = Problem(lambda u, x: d(u, "x", "x") + 1, Box(x=(0, 1)), Dirichlet(0.0))
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_wider_network_is_the_same_function_with_more_directions():
+    rng = np.random.RandomState(0)
+    net = start_parameters(rng, (1, 4, 3, 2), ())
+    more = growth.wider(net, rng)
+    assert [matrix.shape for matrix in more.layers] == [(2, 6), (7, 5), (6, 2)]
+    model = Model(EQUATION, ("tanh", "tanh"), ())
+    x = np.array([0.3])
+    value = jax.jit(lambda net: network(model, net, x))
+    np.testing.assert_allclose(value(more), value(net), rtol=1e-14)
+    slopes = jax.jit(jax.jacrev(lambda net: network(model, net, x)))(more)
+    # The new neurons of the last hidden layer answer from the start.
+    assert np.all(np.asarray(slopes.layers[-1])[0, 3:-1, 0] != 0)
+
+
+def level(falls, before=np.inf):
+    return growth.Level(growth.Sizes(200, 80), falls=tuple(falls), before=before)
+
+
+@pytest.mark.parametrize(
+    ("falls", "before", "loss", "then"),
+    [
+        (np.geomspace(1, 1e-3, 13), np.inf, 1e-3, None),  # it falls
+        (np.full(13, 1e-3), np.inf, 1e-3, "network"),
+        (np.full(13, 1e-3), np.inf, 1e-5, "points"),
+        (np.full(13, 1e-8), 1e-8, 1e-8, "end"),  # the last growth has not paid
+        (np.full(13, 1e-17), np.inf, 1e-17, "end"),  # nothing is left to gain
+    ],
+)
+def test_what_grows_is_what_is_missing(falls, before, loss, then):
+    net = start_parameters(np.random.RandomState(0), (1, 20, 20, 1), ())
+    rules = growth.Rules(network=True, points=True)
+    found = growth.observed(level(falls[:-1], before), rules, loss, falls[-1], 1.0, net)
+    assert found.next == (None if then == "end" else then)
+    assert found.ended == (then == "end")
+    late = rules._replace(until=0.0)
+    ended = growth.observed(level(falls[:-1], before), late, loss, falls[-1], 1.0, net)
+    assert ended.ended == (then is not None)
+
+
+def test_points_are_as_many_as_the_residuals_that_weights_need():
+    classes = EQUATION.residual_classes()
+    sizes = growth.points_for(classes, 1000, 3.0)
+    assert sizes == (2100, 900)
+    assert growth.points_for(classes[:1], 1000, 3.0).n_interior == 3000
+
+
+def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
+    monkeypatch.setattr(growth, "_PATIENCE", 3)
+    monkeypatch.setattr(growth, "_FALL", 0.0)  # it grows whenever it may
+    monkeypatch.setattr(growth, "_MOST_WEIGHTS", 1100)
+    solver = PINNSolver(EQUATION, random_state=0, max_iter=12, tol=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.fit()
+    assert solver.coefs_[1].shape == (30, 30)
+    x = np.linspace(0, 1, 9)[:, None]
+    np.testing.assert_allclose(solver.predict(x), (x * (1 - x))[:, 0] / 2, atol=1e-5)
+    # A warm start begins with the network that was found.
+    solver.set_params(warm_start=True, max_iter=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.fit()
+    assert solver.coefs_[1].shape == (30, 30)
+    assert solver.fresh_loss_ < 1e-8

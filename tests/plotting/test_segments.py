@@ -1,0 +1,67 @@
+"""SegmentsDisplay and SelectionPathDisplay draw what the model says."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+
+from sklearn_gn import SegmentedRegressor
+from sklearn_gn.plotting import SegmentsDisplay, SelectionPathDisplay
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"dose": rng.uniform(0, 10, 80), "z": rng.normal(size=80)})
+    y = np.maximum(X["dose"] - 4, 0) + 3 * X["z"] + 0.1 * rng.standard_normal(80)
+    return X, y.rename("response")
+
+
+def test_curve_band_and_intervals(data):
+    X, y = data
+    model = SegmentedRegressor(1).fit(X, y)
+    display = SegmentsDisplay.from_estimator(model, X, y, residuals=True)
+    at_mean = pd.DataFrame({"dose": display.grid, "z": X["z"].mean()})
+    value, std = model.predict(at_mean, return_std=True)
+    assert_allclose(display.response, value)
+    width = (display.upper - value) / std
+    assert_allclose(width, (value - display.lower) / std)
+    assert_allclose(width, stats.t.ppf(0.975, 80 - 5))
+    assert np.isin(model.breakpoints_, display.grid).all()
+    (bar,) = display.intervals_.get_segments()
+    assert_allclose(bar[:, 0], model.breakpoint_interval_[0])
+    assert_allclose(display.residuals, y - model.predict(X))
+    sizes = [len(part.get_offsets()) for part in display.residuals_]
+    assert_array_equal(sizes, model.segments_["n_rows"])
+    # Samples stand where the fit has z at its mean.
+    slope = model.parameters_["estimate"][-1]
+    assert_allclose(display.y, y - slope * (X["z"] - X["z"].mean()))
+    assert display.axes_[1, 0].get_xlabel() == "dose"
+    assert display.axes_[0, 0].get_ylabel() == "response"
+
+
+def test_dates_are_drawn_as_dates():
+    X = pd.DataFrame({"day": pd.date_range("2021-03-01", periods=50, tz="UTC")})
+    y = np.maximum(np.arange(50.0) - 20, 0)
+    display = SegmentsDisplay.from_estimator(SegmentedRegressor().fit(X, y), X, y)
+    assert display.grid.dtype.kind == "M"
+    assert display.ax_.xaxis.get_converter() is not None
+    display.figure_.canvas.draw()
+
+
+def test_residuals_need_targets(data):
+    model = SegmentedRegressor(1).fit(*data)
+    with pytest.raises(ValueError, match="residuals=True needs the targets"):
+        SegmentsDisplay.from_estimator(model, data[0], residuals=True)
+
+
+def test_path_of_cross_validation_has_errors(data):
+    model = SegmentedRegressor(criterion="cv", max_breakpoints=3).fit(*data)
+    display = SelectionPathDisplay.from_estimator(model)
+    assert_array_equal(display.line_.get_ydata(), model.selection_path_["cv"])
+    assert_array_equal(display.std_error, model.selection_path_["cv_std_error"])
+    assert_array_equal(display.chosen_.get_xdata(), [len(model.breakpoints_)])
+    given = SegmentedRegressor(1, criterion="cv").fit(*data)
+    with pytest.raises(ValueError, match="the size was given"):
+        SelectionPathDisplay.from_estimator(given)

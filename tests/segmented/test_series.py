@@ -1,0 +1,75 @@
+"""fit_groups gives the table of separate fits."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from sklearn_gn import SegmentedRegressor, fit_groups
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    parts = []
+    for k, n in enumerate((40, 60, 25, 50)):
+        x = rng.uniform(0, 1, n)
+        y = 8.0 * (k > 0) * np.maximum(x - 0.4, 0) - 12 * (k > 1) * np.maximum(
+            x - 0.7, 0
+        )
+        noise = 0.05 * rng.standard_normal(n)
+        parts.append(pd.DataFrame({"g": f"s{k}", "x": x, "z": rng.normal(size=n)}))
+        parts[-1]["y"] = y + 0.3 * parts[-1]["z"] + noise
+        parts[-1]["w"] = rng.integers(1, 3, n)
+    return pd.concat(parts).sample(frac=1, random_state=0, ignore_index=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"n_breakpoints": 2, "covariance": "HC3"},
+        {"jumps": True, "breakpoints": [0.4], "n_breakpoints": 0},
+        {"degree": 0, "criterion": "aic"},
+    ],
+)
+def test_rows_are_those_of_separate_fits(data, settings):
+    model = SegmentedRegressor(broken_feature="x", **settings)
+    table = fit_groups(
+        model, data, group="g", target="y", features=["z", "x"], sample_weight="w"
+    )
+    assert_array_equal(table["g"].unique(), data["g"].unique())
+    for name, own in data.groupby("g"):
+        one = model.fit(own[["z", "x"]], own["y"], sample_weight=own["w"])
+        rows = table[table["g"] == name]
+        for column, expected in one.segments_.items():
+            assert_allclose(rows[column], expected, rtol=1e-5, atol=1e-9)
+        assert_allclose(
+            rows["breakpoint_std_error"][1:], one.breakpoint_std_, rtol=1e-4
+        )
+        assert_allclose(rows["noise_std"], one.noise_std_, rtol=1e-7)
+        assert_allclose(rows["r2"], one.statistics_["r2"], rtol=1e-7)
+
+
+def test_dates(data):
+    dated = data.assign(x=pd.Timestamp("2020-01-01") + data["x"] * pd.Timedelta("100D"))
+    table = fit_groups(
+        SegmentedRegressor(), dated, group="g", target="y", features=["x", "z"]
+    )
+    plain = fit_groups(
+        SegmentedRegressor(), data, group="g", target="y", features=["x", "z"]
+    )
+    days = (table["start"] - pd.Timestamp("2020-01-01")) / pd.Timedelta("100D")
+    assert_allclose(days, plain["start"], atol=1e-8)
+
+
+def test_bad_input(data):
+    words = {"group": "g", "target": "y", "features": ["x"]}
+    with pytest.raises(ValueError, match="fit_groups takes a SegmentedRegressor"):
+        fit_groups(None, data, **words)
+    with pytest.raises(ValueError, match="other than 'cv'"):
+        fit_groups(SegmentedRegressor(criterion="cv"), data, **words)
+    with pytest.raises(ValueError, match=r"missing are \['q'\]"):
+        fit_groups(SegmentedRegressor(), data, group="q", target="y")
+    with pytest.raises(ValueError, match=r"Series 's\d': breakpoints="):
+        fit_groups(SegmentedRegressor(breakpoints=[3.0]), data, **words)

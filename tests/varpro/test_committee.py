@@ -1,0 +1,247 @@
+"""Committees whose penalties the evidence chooses."""
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.linear_model import BayesianRidge
+
+from sklearn_gn import VarProNetClassifier, VarProNetRegressor
+from sklearn_gn.core.scaling import Scaling
+from sklearn_gn.varpro import committee, committee_fit
+
+
+def smooth(m=120, d=3, seed=0, noise=0.1):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (m, d))
+    return X, np.sin(3 * X[:, 0]) + X[:, 1] + noise * rng.standard_normal(m)
+
+
+def rings(m=120, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (m, 2))
+    radius = np.linalg.norm(X, axis=1) + 0.1 * rng.standard_normal(m)
+    return X, np.digitize(radius, [0.5, 0.9])
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = smooth()
+    return VarProNetRegressor(random_state=0).fit(X, y), X, y
+
+
+def test_defaults_fit_a_noisy_function(fitted):
+    model, *_ = fitted
+    assert model.converged_
+    assert model.noise_std_ == pytest.approx(0.1, rel=0.2)
+    X, y = smooth(seed=1, m=400)
+    assert model.score(X, y) > 0.97
+    lower, upper = model.predict_interval(X)
+    assert 0.9 < np.mean((lower < y) & (y < upper)) < 0.99
+
+
+def test_prediction_is_the_mean_of_the_members(fitted):
+    model, X, _ = fitted
+    y = model.predict(X)
+    assert_allclose(np.mean([e.predict(X) for e in model.estimators_], axis=0), y)
+    values = model.transform(X) @ model.output_coef_.T + X @ model.linear_coef_.T
+    assert_allclose(values[:, 0] + model.output_intercept_, y, rtol=1e-9, atol=1e-12)
+
+
+def test_members_take_both_activations(fitted):
+    model, *_ = fitted
+    names = [member.activations_ for member in model.estimators_]
+    assert set(names) == {("relu",), ("tanh",)}
+
+
+def test_standard_error_holds_the_spread_of_the_members(fitted):
+    model, X, _ = fitted
+    far = 3 * X[:20]
+    _, std = model.predict(far, return_std=True)
+    spread = np.std([e.predict(far) for e in model.estimators_], axis=0)
+    assert (std > spread).all()
+
+
+def test_interval_is_that_of_a_new_observation(fitted):
+    model, X, _ = fitted
+    y, std = model.predict(X, return_std=True)
+    lower, upper = model.predict_interval(X, level=0.6826894921370859)
+    assert_allclose(upper - y, np.hypot(std, model.noise_std_), rtol=1e-9)
+    assert_allclose(y - lower, upper - y, rtol=1e-9)
+    with pytest.raises(ValueError, match=r"level must lie between 0 and 1, got 1\.5"):
+        model.predict_interval(X, level=1.5)
+
+
+def test_without_neurons_the_evidence_is_that_of_bayesian_ridge():
+    X, y = smooth(noise=0.5)
+    X, y = X - X.mean(axis=0), y - y.mean()
+    model = VarProNetRegressor(hidden_layer_sizes=(), scale=False, tol=0, n_init=1)
+    model.fit(X, y)
+    peer = BayesianRidge(
+        alpha_1=0, alpha_2=0, lambda_1=0, lambda_2=0, fit_intercept=False, tol=1e-14
+    )
+    peer.fit(X, y)
+    assert_allclose(model.linear_coef_[0], peer.coef_, rtol=1e-2)
+    # The constant is one more parameter here.
+    assert model.noise_std_ == pytest.approx(peer.alpha_**-0.5, rel=1e-2)
+
+
+def test_weights_are_repetitions():
+    X, y = smooth(m=60)
+    count = 1 + np.arange(60) % 3
+    repeated = np.repeat(np.arange(60), count)
+    # The sum of weights counts the rows, as long as it is at least their number.
+    settings = {"random_state": 0, "n_init": 2, "max_iter": 10}
+    a = VarProNetRegressor(**settings)
+    b = VarProNetRegressor(**settings)
+    with pytest.warns(UserWarning, match="max_iter"):
+        a.fit(X, y, sample_weight=count)
+    with pytest.warns(UserWarning, match="max_iter"):
+        b.fit(X[repeated], y[repeated])
+    assert_allclose(a.predict(X), b.predict(X), rtol=1e-7)
+    assert a.log_evidence_ == pytest.approx(b.log_evidence_)
+
+
+def test_units_change_nothing():
+    X, y = smooth(m=60)
+    settings = {"random_state": 0, "n_init": 2}
+    a = VarProNetRegressor(**settings).fit(X, y)
+    b = VarProNetRegressor(**settings).fit(1024 * X, 2 * y)
+    assert_allclose(2 * a.predict(X), b.predict(1024 * X), rtol=1e-9)
+    assert b.noise_std_ == pytest.approx(2 * a.noise_std_)
+
+
+def test_members_run_side_by_side_as_one_by_one(fitted, monkeypatch):
+    model, X, y = fitted
+    monkeypatch.setattr(committee.joblib, "effective_n_jobs", lambda n: 1)
+    other = VarProNetRegressor(random_state=0).fit(X, y)
+    np.testing.assert_array_equal(other.predict(X), model.predict(X))
+
+
+def test_useless_features_leave_the_first_layer():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (300, 12))
+    y = np.sin(3 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(300)
+    model = VarProNetRegressor(random_state=0, n_init=2).fit(X, y)
+    for member in model.estimators_:
+        used = np.flatnonzero(member.coefs_[0].any(axis=1))
+        assert {0, 1} <= set(used)
+        assert len(used) < 12
+    relevance = 1 / model.alpha_["weights"]
+    assert set(np.argsort(relevance)[-2:]) == {0, 1}
+
+
+def test_warm_start_continues(fitted):
+    model, X, y = fitted
+    again = pickle.loads(pickle.dumps(model)).set_params(warm_start=True)
+    again.fit(X, y)
+    assert again.log_evidence_ >= model.log_evidence_ - 0.1
+    again.set_params(n_init=2)
+    with pytest.raises(ValueError, match="warm_start=True continues with the networks"):
+        again.fit(X, y)
+
+
+def test_a_former_member_is_the_same_function_in_other_units(fitted):
+    model, X, _ = fitted
+    _, members, before = model._fitted
+    after = Scaling(
+        np.array([1.0, -2.0, 0.5]), np.array([2.0, 0.3, 1.0]), np.array([3.0]), 0.7
+    )
+    for member in members:
+        moved = committee.in_units(member, before, after)
+        found = moved.model.values(moved.net.theta, after.x(X))
+        known = member.model.values(member.net.theta, before.x(X))
+        assert_allclose(
+            found * after.y_scale + after.y_center,
+            known * before.y_scale + before.y_center,
+            rtol=1e-10,
+            atol=1e-12,
+        )
+
+
+def test_several_targets():
+    X, y = smooth()
+    model = VarProNetRegressor(random_state=0, n_init=2).fit(X, np.c_[y, X[:, 1]])
+    y, std = model.predict(X, return_std=True)
+    assert y.shape == std.shape == (120, 2)
+    assert model.output_coef_.shape == (2, model.transform(X).shape[1])
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_probabilities_are_means_over_the_members(n_classes):
+    X, y = rings()
+    y = np.minimum(y, n_classes - 1)
+    model = VarProNetClassifier(random_state=0).fit(X, y)
+    mean = np.mean([e.predict_proba(X) for e in model.estimators_], axis=0)
+    assert_allclose(model.predict_proba(X), mean, rtol=1e-9)
+    assert model.score(X, y) > 0.8
+
+
+def test_separable_classes_have_finite_penalties():
+    X = np.linspace(-1, 1, 40)[:, None]
+    model = VarProNetClassifier(random_state=0).fit(X, X[:, 0] > 0)
+    assert model.score(X, X[:, 0] > 0) == 1
+    assert all(np.isfinite(value).all() for value in model.alpha_.values())
+    assert np.isfinite(model.predict_log_proba(100 * X)).all()
+
+
+@pytest.mark.parametrize(
+    ("X", "y"),
+    [
+        (smooth(m=20)[0], np.full(20, 3.0)),
+        (smooth(m=20)[0], smooth(m=20)[0][:, 0]),
+        (np.random.default_rng(0).standard_normal((12, 30)), np.arange(12.0)),
+        (np.ones((1, 2)), np.ones(1)),
+        (np.repeat(smooth(m=20)[0][:, :1], 3, axis=1), smooth(m=20)[1]),
+        (1e150 * smooth(m=20)[0], 1e-150 * smooth(m=20)[1]),
+    ],
+    ids=["constant", "exact", "wide", "one row", "equal columns", "scales"],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_degenerate_data(X, y):
+    model = VarProNetRegressor(random_state=0, n_init=2).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    lower, upper = model.predict_interval(X)
+    for value in (mean, std, lower, upper, *model.alpha_.values(), model.noise_std_):
+        assert np.isfinite(value).all()
+    assert np.abs(mean - y).max() <= 3 * np.abs(y - y.mean()).max() + 1e-9
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"alpha": 1e-3},
+        {"solver": "gn"},
+        {"hidden_layer_sizes": (60, 60)},
+        {"network": "neural_ode"},
+    ],
+)
+def test_other_fits_are_of_one_network(words):
+    model = VarProNetRegressor(**words)
+    assert committee_fit.specifications(model, 3, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"activation": "sine"}, "sine"),
+        ({"n_init": 0}, "n_init"),
+        ({"alpha": "best"}, "alpha"),
+        ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
+    ],
+)
+def test_bad_parameters_are_named(words, message):
+    with pytest.raises(ValueError, match=message):
+        VarProNetRegressor(**words).fit(*smooth(m=10))
+
+
+def test_early_stopping_watches_the_mean_of_the_members():
+    X, y = smooth()
+    X_val, y_val = smooth(seed=1)
+    model = VarProNetRegressor(
+        random_state=0, n_init=2, early_stopping=True, n_iter_no_change=2
+    )
+    model.fit(X, y, X_val=X_val, y_val=y_val)
+    error = np.mean((model.predict(X_val) - y_val) ** 2) / 2
+    assert np.nanmin(model.convergence_log_["val_loss"]) == pytest.approx(error)
