@@ -89,6 +89,13 @@ def parse(argv):
         help="has a virtual environment DIR/NAME for each peer, default "
         "benchmarks/data/peers",
     )
+    gpu = parser.add_argument_group("gpu")
+    gpu.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="no step begins that would end later; default 40, quick 5",
+    )
     frozen = parser.add_argument_group("frozen")
     frozen.add_argument(
         "--compare",
@@ -119,27 +126,36 @@ def main(argv=None):
         for name, line in experiments().items():
             print(f"{name:18s} {line}")
         return
+    if args.name == "gpu":  # its steps are processes that share the memory of the GPU
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     # Here, so that the list needs no import of JAX.
     from benchmarks._report import environment, plain, tables
 
     start = environment()  # before the run, whose own load it would show
-    answer = importlib.import_module(f"benchmarks.{args.name}").run(args)
-    result = plain(
-        {
-            "experiment": args.name,
-            "quick": args.quick,
-            **start,
-            "seeds": args.seeds,
-            **answer,
-        }
-    )
-    if args.only and args.out is not None and args.out.exists():
-        kept = json.loads(args.out.read_text())["problems"]
-        result["problems"] = {**kept, **result["problems"]}
-    if args.out is not None:
+
+    def write(answer):
+        """Write an answer to the file, if there is one; return the whole result."""
+        result = plain(
+            {
+                "experiment": args.name,
+                "quick": args.quick,
+                **start,
+                "seeds": args.seeds,
+                **answer,
+            }
+        )
+        if args.out is None:
+            return result
+        if args.only and args.out.exists():
+            kept = json.loads(args.out.read_text())["problems"]
+            result["problems"] = {**kept, **result["problems"]}
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-    print(tables(result))
+        return result
+
+    args.write = write  # for experiments that write as they go
+    answer = importlib.import_module(f"benchmarks.{args.name}").run(args)
+    print(tables(write(answer)))
 
 
 def restart_without_kernel_variables():

@@ -7,6 +7,8 @@ scalable training of physics-informed neural networks", who give 3000 seconds of
 
 from dataclasses import replace
 
+from sklearn.base import clone
+
 from benchmarks import pinn_allen_cahn, pinn_kovasznay, pinn_poisson10d
 from benchmarks._pinn import Case, paper, run_cases
 from sklearn_gn import PINNSolver
@@ -20,11 +22,13 @@ from sklearn_gn.pde.problems import (
     Poisson,
     PoissonBall,
 )
+from sklearn_gn.solvers import DNGD
 
 SECONDS = 600.0
 PAPER_SECONDS = 3000
 CAVITY_STAGES = (100.0, 400.0, 1000.0)  # Reynolds numbers on the way
 STAGE_ITERATIONS = 50
+SINGLE_ITERATIONS = 100  # of the cases whose names end in _mixed, which --only runs
 DIRECTIONS = 16  # of the estimate of a Laplacian in 100,000 dimensions
 
 
@@ -109,5 +113,17 @@ def cases(quick=False):
     }
 
 
+def mixed_cases(found):
+    """The same by steps in single precision first."""
+    solver = DNGD(single_precision_iter=SINGLE_ITERATIONS)
+    return {
+        f"{name}_mixed": case._replace(
+            solver=clone(case.solver).set_params(solver=solver)
+        )
+        for name, case in found.items()
+    }
+
+
 def run(args):
-    return run_cases(cases(args.quick), args)
+    found = cases(args.quick)
+    return run_cases(found | mixed_cases(found) if args.only else found, args)

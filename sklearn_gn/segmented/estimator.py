@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sklearn_gn.core.data import check_sample_weight
 from sklearn_gn.segmented import dates, existence, inference, selection
 from sklearn_gn.segmented.inference import infer
-from sklearn_gn.segmented.least_squares import Covariance
+from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
     Options,
     prepare,
@@ -81,13 +81,15 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         Folds for ``criterion="cv"``. With a number of folds, each takes every
         ``cv``-th row in the order of the feature.
 
-    covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC"}, default="nonrobust"
+    covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"}, \
+            default="nonrobust"
         Covariance of the parameters: for noise of one variance, for noise whose
         variance differs from row to row (HC), or for noise that is correlated along the
-        feature as well (HAC, Newey and West).
+        feature as well (HAC, Newey and West). Where it is strongly correlated, errors
+        by "HAC" are too small and those by "HAC-prewhitened" less so.
 
     hac_lags : int, default=None
-        Number of lags of "HAC". If None, ``4 (n / 100)^(2 / 9)``, rounded down.
+        Number of lags of both "HAC". If None, ``4 (n / 100)^(2 / 9)``, rounded down.
 
     Attributes
     ----------
@@ -177,7 +179,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         "max_breakpoints": [Interval(Integral, 0, None, closed="left")],
         "criterion": [StrOptions({"bic", "aic", "gcv", "cv"})],
         "cv": ["cv_object"],
-        "covariance": [StrOptions({"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC"})],
+        "covariance": [StrOptions(set(COVARIANCES))],
         "hac_lags": [Interval(Integral, 0, None, closed="left"), None],
     }
 
@@ -419,6 +421,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             "jump": self.jumps_,
         }
         lines = {
+            "number": np.arange(1, len(segments["start"]) + 1),
             "start": segments["start"],
             "end": segments["end"],
             "rows": segments["n_rows"],

@@ -11,6 +11,8 @@ import numpy as np
 _DEPENDENT = 1e-10  # relative singular value of a direction that is left out
 _RESOLVED = 1e-9  # share of the variance above which running sums are exact enough
 _MOST_STEPS = 30
+_LARGEST_CORRELATION = 0.97  # of neighbouring scores, in prewhitening
+COVARIANCES = ("nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened")
 
 
 class Rows(NamedTuple):
@@ -34,8 +36,8 @@ class LinearFit(NamedTuple):
 class Covariance(NamedTuple):
     """What the covariance of the parameters is computed from."""
 
-    kind: str  # "nonrobust", "HC0" to "HC3" or "HAC"
-    lags: int | None = None  # of HAC
+    kind: str  # one of COVARIANCES
+    lags: int | None = None  # of both HAC
 
 
 def design(form, x, linear, t):
@@ -153,9 +155,10 @@ def covariance(kind, columns, found, weight):
     elif kind.kind in ("HC2", "HC3"):
         left = np.maximum(1 - np.sum(influence**2, axis=1), np.finfo(float).eps)
         square = square / left ** (1 if kind.kind == "HC2" else 2)
-    if kind.kind == "HAC":
+    if kind.kind.startswith("HAC"):
         scores = influence * (weight * found.residual)[:, None]
-        middle = newey_west(scores, kind.lags, n_rows)
+        long_run = newey_west if kind.kind == "HAC" else prewhitened
+        middle = long_run(scores, kind.lags, n_rows)
     else:
         middle = influence.T @ ((weight * square)[:, None] * influence)
     return half @ middle @ half.T, freedom, n_parameters
@@ -178,3 +181,21 @@ def newey_west(scores, lags, n_rows):
         part = scores[lag:].T @ scores[:-lag]
         total += (1 - lag / (lags + 1)) * (part + part.T)
     return total
+
+
+def prewhitened(scores, lags, n_rows):
+    """Return the long-run covariance of scores by way of an autoregression.
+
+    What an autoregression of first order leaves is nearly uncorrelated, and its
+    long-run covariance has less bias (Andrews and Monahan, "An improved
+    heteroskedasticity and autocorrelation consistent covariance matrix estimator",
+    1992). The parameters are those of :func:`newey_west`.
+    """
+    before, now = scores[:-1], scores[1:]
+    regression = np.linalg.lstsq(before, now)[0].T
+    left, size, right = np.linalg.svd(regression)
+    regression = left * np.minimum(size, _LARGEST_CORRELATION) @ right
+    innovation = now - before @ regression.T
+    middle = newey_west(innovation, lags, n_rows) * len(scores) / len(now)
+    back = np.linalg.inv(np.eye(len(regression)) - regression)
+    return back @ middle @ back.T

@@ -76,6 +76,20 @@ def test_known_breakpoints_are_statsmodels(data, kind, kinks, jumps):
         assert_allclose(interval[1], frame["obs_ci_upper"], rtol=1e-8)
 
 
+def test_prewhitened_error_of_a_mean():
+    rng = np.random.default_rng(0)
+    y = np.cumsum(rng.standard_normal(60)) * 0.9 ** np.arange(60)
+    model = SegmentedRegressor(
+        0, degree=0, covariance="HAC-prewhitened", hac_lags=0
+    ).fit(np.arange(60.0)[:, None], y)
+    e = y - y.mean()
+    regression = (e[1:] @ e[:-1]) / (e[:-1] @ e[:-1])
+    assert 0.2 < regression < 0.97
+    left = e[1:] - regression * e[:-1]
+    long_run = left @ left / 59 / (1 - regression) ** 2
+    assert_allclose(model.parameters_["std_error"], np.sqrt(long_run / 60), rtol=1e-10)
+
+
 def test_segments_of_known_breakpoints(data):
     X, y = data
     model = SegmentedRegressor(

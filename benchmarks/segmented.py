@@ -1,0 +1,418 @@
+"""Broken lines: coverage, numbers of kinks, size of the test, R's packages, seconds.
+
+coverage: 95 % intervals of kinks and slopes under equal, unequal and correlated noise.
+number: 0 to 8 kinks, the number chosen by BIC. existence: size and power of the test
+for a kink, beside R's davies.test. agreement: breakpoints and standard errors beside
+R's segmented, and those of R's data sets beside strucchange. series: 10,000 at once.
+large: one series of 3,000,000 points. R runs where its packages are installed.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks._report import progress, summary, target
+from benchmarks._timing import timed
+from benchmarks.sggn_1d import NOISE, draw, random_kinks
+from sklearn_gn import SegmentedRegressor, fit_groups
+from sklearn_gn.datasets import load_nile
+
+COVERED, COVERED_POINTS, COVERED_KINKS = 2000, 400, 2
+LEAST_ROWS = 60  # of a segment, in the simulations of coverage
+COUNTED, COUNTED_POINTS, MOST_KINKS = 60, 1000, 8
+TESTED, TESTED_POINTS, POWER_TESTED = 2000, 100, 200
+WEAK = (0.5, 1.0)  # changes of slope whose power is compared, noise of deviation 0.2
+AGREED = 50
+MANY, MANY_POINTS = 10_000, 200
+LARGE = 3_000_000
+
+NILE = {1: [1898], 2: [1898, 1953]}  # strucchange's last years before a break
+
+R_SEGMENTED = """
+suppressMessages(library(segmented)); set.seed(1)
+d <- read.csv("data.csv"); seconds <- 0
+for (k in unique(d$series)) {
+  e <- d[d$series == k, ]
+  seconds <- seconds + system.time(tryCatch({
+    s <- segmented(lm(y ~ x, data = e), seg.Z = ~x, npsi = 1)
+    cat("fit", k, sprintf("%.12g", c(s$psi[2], s$psi[3], sum(resid(s)^2))), "\n")
+  }, error = function(e) NULL))[["elapsed"]]
+}
+cat("seconds", seconds, "\n")
+"""
+R_DAVIES = """
+suppressMessages(library(segmented))
+d <- read.csv("data.csv")
+for (k in unique(d$series)) {
+  e <- d[d$series == k, ]
+  cat("p", k, davies.test(lm(y ~ x, data = e), ~x)$p.value, "\n")
+}
+"""
+R_STRUCCHANGE = """
+suppressMessages(library(strucchange))
+for (name in c("Nile", "nottem", "UKDriverDeaths")) {
+  y <- get(name); if (name == "UKDriverDeaths") y <- log10(y)
+  write.csv(data.frame(t = as.numeric(time(y)), y = as.numeric(y)),
+            paste0(name, ".csv"), row.names = FALSE)
+  found <- breakpoints(y ~ 1, h = 0.15)
+  for (m in 1:3) cat(name, m, breakpoints(found, breaks = m)$breakpoints, "\n")
+}
+"""
+
+NOTES = (
+    f"coverage: {COVERED_POINTS} points, {COVERED_KINKS} kinks, at least {LEAST_ROWS} "
+    "points a segment; the number of kinks is given. Standard errors are nonrobust for "
+    "equal noise, HC3 for unequal noise (deviation 0.01 to 0.1 along x), "
+    "HAC-prewhitened for AR(1) noise with correlation 0.5.",
+    f"number: {COUNTED_POINTS} points, changes of slope of 4 to 12, noise of deviation "
+    f"{NOISE}, kinks and ends apart by two fifths of equal segments, as in sggn_1d.",
+    "existence: the size is the share of series without a kink with p <= 0.05. Power: "
+    "a kink in the middle, noise of deviation 0.2.",
+    "agreement: rss_ratio is our residual sum of squares over that of R's segmented on "
+    "the same series, largest over the series; differences of breakpoints and standard "
+    "errors are those of the series on which both sums agree to 1e-6.",
+    "Seconds of R are those of its fits, without its start.",
+)
+
+
+def run_r(script, folder):
+    """Words of the lines that a script prints; None without R."""
+    if shutil.which("Rscript") is None:
+        return None
+    done = subprocess.run(
+        ["Rscript", "-e", script], cwd=folder, capture_output=True, text=True
+    )
+    if done.returncode:
+        return None
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def write_series(path, samples):
+    """A file with the columns series, x and y."""
+    rows = [
+        (k, x, y) for k, each in enumerate(samples) for x, y in zip(*each, strict=True)
+    ]
+    np.savetxt(path, rows, delimiter=",", header="series,x,y", comments="", fmt="%.17g")
+
+
+def table_of(estimator, samples, n_jobs=None):
+    """Table of the segments of samples (x, y)."""
+    import pandas as pd
+
+    data = pd.DataFrame(
+        {
+            "series": np.repeat(np.arange(len(samples)), [len(x) for x, _ in samples]),
+            "x": np.concatenate([x for x, _ in samples]),
+            "y": np.concatenate([y for _, y in samples]),
+        }
+    )
+    return fit_groups(estimator, data, group="series", target="y", n_jobs=n_jobs)
+
+
+def answer_of(runs, **more):
+    return {"settings": {}, **more, "runs": runs, "summary": summary(runs)}
+
+
+# --- coverage ------------------------------------------------------------------------
+
+
+def noise_of(kind, x, rng):
+    if kind == "unequal":
+        return (0.01 + 0.09 * x) * rng.standard_normal(len(x))
+    drawn = rng.standard_normal(len(x))
+    if kind == "correlated":
+        for k in range(1, len(x)):
+            drawn[k] = 0.5 * drawn[k - 1] + np.sqrt(0.75) * drawn[k]
+    return NOISE * drawn
+
+
+def covered_series(kind, rng):
+    """Kinks, slopes, x and y of a series with enough points in all segments."""
+    while True:
+        x = np.sort(rng.uniform(size=COVERED_POINTS))
+        kinks = random_kinks(rng, COVERED_KINKS)
+        if np.histogram(x, [0, *kinks, 1])[0].min() >= LEAST_ROWS:
+            break
+    changes = rng.choice([-1, 1], COVERED_KINKS) * rng.uniform(4, 12, COVERED_KINKS)
+    slopes = np.cumsum([rng.uniform(-4, 4), *changes])
+    y = slopes[0] * x + np.maximum(x[:, None] - kinks, 0) @ changes
+    return kinks, slopes, x, y + noise_of(kind, x, rng)
+
+
+COVERAGE_SETTINGS = {
+    "equal": {},
+    "unequal": {"covariance": "HC3"},
+    "correlated": {"covariance": "HAC-prewhitened"},
+}
+
+
+def coverage(args):
+    n = 40 if args.quick else COVERED
+    methods = {}
+    for kind, settings in COVERAGE_SETTINGS.items():
+        estimator = SegmentedRegressor(COVERED_KINKS, **settings)
+        runs = []
+        for seed in args.seeds[:1]:
+            rng = np.random.default_rng(seed)
+            drawn = [covered_series(kind, rng) for _ in range(n)]
+            table, seconds = timed(
+                partial(table_of, estimator, [each[2:] for each in drawn])
+            )
+            runs.append({"seed": seed, **covered(drawn, table), "seconds": seconds})
+            progress(kind, runs[-1])
+        methods[kind] = answer_of(runs)
+    aim = partial(target, methods, statistic="median")
+    figures = {}
+    for kind, least, most in (
+        ("equal", 0.93, 0.97),
+        ("unequal", 0.93, 0.97),
+        ("correlated", 0.88, 0.98),
+    ):
+        figures[f"target_{kind}_least"] = aim(kind, "kinks", at_least=least)
+        figures[f"target_{kind}_most"] = aim(kind, "kinks", at_most=most)
+    return {
+        "description": f"{n:,} series, {COVERED_POINTS} points, {COVERED_KINKS} kinks",
+        "methods": methods,
+        **figures,
+    }
+
+
+def covered(drawn, table):
+    """Shares of the intervals that hold the true kinks and slopes."""
+    kinks = np.array([each[0] for each in drawn])
+    slopes = np.array([each[1] for each in drawn])
+    shape = len(drawn), COVERED_KINKS + 1
+    start, std = (
+        table[name].to_numpy().reshape(shape)[:, 1:]
+        for name in ("start", "breakpoint_std_error")
+    )
+    low, high = (
+        table[name].to_numpy().reshape(shape) for name in ("slope_lower", "slope_upper")
+    )
+    return {
+        "kinks": float(np.mean(np.abs(start - kinks) <= 1.966 * std)),  # t, 394
+        "slopes": float(np.mean((low <= slopes) & (slopes <= high))),
+    }
+
+
+# --- numbers -------------------------------------------------------------------------
+
+
+def number(args):
+    n = 3 if args.quick else COUNTED
+    runs = []
+    for seed in args.seeds[:1]:
+        rng = np.random.default_rng(seed)
+        run, seconds = {"seed": seed}, 0.0
+        for kinks in range(MOST_KINKS + 1):
+            samples = [draw(rng, COUNTED_POINTS, kinks) for _ in range(n)]
+            table, more = timed(
+                partial(
+                    table_of,
+                    SegmentedRegressor(max_breakpoints=12),
+                    [(s.x, s.y) for s in samples],
+                )
+            )
+            seconds += more
+            found = table[table["segment"] == 0]["n_breakpoints"]
+            run[f"exact_{kinks}"] = float(np.mean(found == kinks))
+        shares = [run[f"exact_{kinks}"] for kinks in range(MOST_KINKS + 1)]
+        runs.append({**run, "exact": float(np.mean(shares)), "seconds": seconds})
+        progress("segmented", runs[-1])
+    methods = {"segmented": answer_of(runs)}
+    return {
+        "description": f"0 to {MOST_KINKS} kinks, {n} series each",
+        "methods": methods,
+        "target": target(methods, "segmented", "exact", "median", at_least=0.95),
+    }
+
+
+# --- the test ------------------------------------------------------------------------
+
+
+def p_values(samples):
+    model = SegmentedRegressor()
+    return np.array([model.breakpoint_test(x[:, None], y).p_value for x, y in samples])
+
+
+def existence(args):
+    n, n_power = (20, 5) if args.quick else (TESTED, POWER_TESTED)
+    seed = args.seeds[0]
+    rng = np.random.default_rng(seed)
+    x = np.linspace(0, 1, TESTED_POINTS)
+    none = [(x, rng.standard_normal(len(x))) for _ in range(n)]
+    p, seconds = timed(partial(p_values, none))
+    ours = {"seed": seed, "size": float(np.mean(p <= 0.05)), "seconds": seconds}
+    theirs = {"seed": seed}
+    for change in WEAK:
+        drawn = [
+            (x, change * np.maximum(x - 0.5, 0) + 0.2 * rng.standard_normal(len(x)))
+            for _ in range(n_power)
+        ]
+        ours[f"power_{change:g}"] = float(np.mean(p_values(drawn) <= 0.05))
+        theirs[f"power_{change:g}"] = share_of_r(drawn)
+    theirs["size"] = share_of_r(none[: 4 * n_power])
+    progress("segmented", ours)
+    methods, skipped = {"segmented": answer_of([ours])}, {}
+    if None in theirs.values():
+        skipped["r_davies"] = "Rscript with segmented is not installed"
+    else:
+        methods["r_davies"] = answer_of([theirs])
+        progress("r_davies", theirs)
+    aim = partial(target, methods, "segmented", "size", "median")
+    return {
+        "description": f"{n:,} series of {TESTED_POINTS} points without a kink",
+        "methods": methods,
+        "skipped": skipped,
+        "target_least": aim(at_least=0.04),
+        "target_most": aim(at_most=0.06),
+    }
+
+
+def share_of_r(samples):
+    """Share of p-values of davies.test up to 0.05."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_series(Path(folder) / "data.csv", samples)
+        lines = run_r(R_DAVIES, folder)
+    if lines is None:
+        return None
+    return float(np.mean([float(words[2]) <= 0.05 for words in lines]))
+
+
+# --- agreement -----------------------------------------------------------------------
+
+
+def agreement(args):
+    n, seed = 5 if args.quick else AGREED, args.seeds[0]
+    rng = np.random.default_rng(seed)
+    samples = [draw(rng, 150, 1) for _ in range(n)]
+    samples = [(s.x, s.y + 0.3 * rng.standard_normal(len(s.x))) for s in samples]
+    fits, seconds = timed(
+        lambda: [SegmentedRegressor(1).fit(x[:, None], y) for x, y in samples]
+    )
+    ours = {"seed": seed, "seconds": seconds}
+    methods, skipped = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        write_series(Path(folder) / "data.csv", samples)
+        lines = run_r(R_SEGMENTED, folder)
+        if lines is None:
+            skipped["r_segmented"] = "Rscript with segmented is not installed"
+        else:
+            theirs = {int(w[1]): np.array(w[2:], float) for w in lines if w[0] == "fit"}
+            ours |= differences(fits, theirs)
+            figures = {"seed": seed, "seconds": float(lines[-1][1])}
+            methods["r_segmented"] = answer_of([{**figures, "fits": len(theirs)}])
+        lines = run_r(R_STRUCCHANGE, folder)
+        if lines is None:
+            skipped["r_strucchange"] = "Rscript with strucchange is not installed"
+        else:
+            same = [same_rows(folder, *words[:2], words[2:]) for words in lines]
+            ours["strucchange_same"] = float(np.mean(same))
+    X, y = load_nile(return_X_y=True)
+    nile = [
+        np.floor(SegmentedRegressor(k, degree=0).fit(X, y).breakpoints_).tolist() == t
+        for k, t in NILE.items()
+    ]
+    ours["nile_same"] = float(np.mean(nile))
+    progress("segmented", ours)
+    methods["segmented"] = answer_of([ours])
+    return {
+        "description": f"{n} series of 150 points with one kink, and R's data sets",
+        "methods": methods,
+        "skipped": skipped,
+        "target": target(methods, "segmented", "nile_same", "median", at_least=1),
+    }
+
+
+def differences(fits, theirs):
+    """Largest differences from R where both are at the same minimum."""
+    ratio, place, error = [], [], []
+    for k, (t, std, rss) in theirs.items():
+        ratio.append(fits[k].statistics_["rss"] / rss)
+        if abs(ratio[-1] - 1) < 1e-6:
+            place.append(abs(fits[k].breakpoints_[0] / t - 1))
+            error.append(abs(fits[k].breakpoint_std_[0] / std - 1))
+    return {
+        "rss_ratio": float(max(ratio)),
+        "same_minimum": len(place) / len(theirs),
+        "breakpoint_difference": float(max(place)),
+        "std_difference": float(max(error)),
+    }
+
+
+def same_rows(folder, name, k, rows):
+    """Whether both break one of R's data sets after the same rows."""
+    t, y = np.loadtxt(Path(folder) / f"{name}.csv", delimiter=",", skiprows=1).T
+    model = SegmentedRegressor(int(k), degree=0, min_rows=int(0.15 * len(t)))
+    found = np.searchsorted(t, model.fit(t[:, None], y).breakpoints_)
+    return found.tolist() == [int(row) for row in rows]
+
+
+# --- seconds -------------------------------------------------------------------------
+
+
+def series(args):
+    n, runs = 50 if args.quick else MANY, []
+    for seed in args.seeds[:1]:
+        rng = np.random.default_rng(seed)
+        samples = [draw(rng, MANY_POINTS, k % 4) for k in range(n)]
+        pairs = [(s.x, s.y) for s in samples]
+        table, seconds = timed(partial(table_of, SegmentedRegressor(), pairs, n_jobs=2))
+        found = table[table["segment"] == 0]["n_breakpoints"].to_numpy()
+        exact = float(np.mean(found == np.arange(n) % 4))
+        runs.append({"seed": seed, "seconds": seconds, "exact": exact})
+        progress("segmented", runs[-1])
+    methods = {"segmented": answer_of(runs)}
+    return {
+        "description": f"{n:,} series of {MANY_POINTS} points, 0 to 3 kinks, by BIC",
+        "methods": methods,
+        "target": target(methods, "segmented", "seconds", "median", at_most=10),
+    }
+
+
+def large(args):
+    n, runs = 3000 if args.quick else LARGE, []
+    for seed in args.seeds[:1]:
+        sample = draw(np.random.default_rng(seed), n, 4)
+        model, seconds = timed(
+            partial(SegmentedRegressor(4).fit, sample.x[:, None], sample.y)
+        )
+        error = np.abs(model.breakpoints_ - sample.kinks)
+        mse = model.statistics_["rss"] / np.sum((sample.truth - sample.y) ** 2)
+        runs.append(
+            {
+                "seed": seed,
+                "seconds": seconds,
+                "mse_over_noise": float(mse),
+                "largest_error_in_std": float(np.max(error / model.breakpoint_std_)),
+            }
+        )
+        progress("segmented", runs[-1])
+    methods = {"segmented": answer_of(runs)}
+    return {
+        "description": f"{n:,} points, 4 kinks",
+        "methods": methods,
+        "target": target(methods, "segmented", "mse_over_noise", "median", at_most=1),
+    }
+
+
+PROBLEMS = {
+    "coverage": coverage,
+    "number": number,
+    "existence": existence,
+    "agreement": agreement,
+    "series": series,
+    "large": large,
+}
+
+
+def run(args):
+    answers = {}
+    for name in args.only or PROBLEMS:
+        progress(f"--- {name}")
+        answers[name] = PROBLEMS[name](args)
+    return {"problems": answers, "notes": NOTES}

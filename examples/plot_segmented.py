@@ -1,0 +1,69 @@
+"""
+Two series that break: the Nile, and the economy of the United States
+=====================================================================
+
+A jump and a kink, each with a date that is known, and how well the data alone know it.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from statsmodels.datasets import macrodata
+
+from sklearn_gn import SegmentedRegressor
+from sklearn_gn.datasets import load_nile
+from sklearn_gn.plotting import SegmentsDisplay, SelectionPathDisplay
+
+# %%
+# A change of level
+# -----------------
+# The annual flow of the Nile at Aswan fell after 1898, when rainfall changed; the first
+# dam at Aswan was begun in 1899. Constants between breakpoints are ``degree=0``, and
+# the Bayesian information criterion chooses one.
+
+X, y = load_nile(return_X_y=True)
+X = pd.DataFrame(X, columns=["year"])
+nile = SegmentedRegressor(degree=0).fit(X, pd.Series(y, name="flow"))
+print(nile.summary())
+
+# %%
+# Is there a break at all? The p-value accounts for the search over all years.
+
+print(nile.breakpoint_test(X, y))
+
+# %%
+# The bar at the bottom is the 95 % interval of the break.
+
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(11, 4), width_ratios=(2, 1), layout="constrained"
+)
+SegmentsDisplay.from_estimator(nile, X, pd.Series(y, name="flow"), ax=left)
+SelectionPathDisplay.from_estimator(nile, ax=right)
+
+# %%
+# Changes of slope
+# ----------------
+# The logarithm of the quarterly real gross domestic product, 1959 to 2009 (public
+# domain, from statsmodels). Its residuals are correlated, for which no criterion is
+# made: BIC would take every cycle for a change. We ask for two kinks, and for standard
+# errors that allow for the correlation.
+
+data = macrodata.load_pandas().data
+quarters = pd.PeriodIndex.from_fields(
+    year=data["year"].astype(int), quarter=data["quarter"].astype(int), freq="Q"
+)
+X = pd.DataFrame({"date": quarters.to_timestamp()})
+log_gdp = pd.Series(np.log(data["realgdp"]), name="log GDP")
+growth = SegmentedRegressor(2, covariance="HAC-prewhitened").fit(X, log_gdp)
+for t, (low, high) in zip(
+    growth.breakpoints_, growth.breakpoint_interval_, strict=True
+):
+    print(*(date.astype("datetime64[M]") for date in (low, t, high)))
+print("Growth in % a year:", (36525 * growth.segments_["slope"]).round(1))
+
+# %%
+# The second kink is the recession. It began in December 2007 by the count of the
+# National Bureau of Economic Research; growth slowed a little before it turned.
+
+SegmentsDisplay.from_estimator(growth, X, log_gdp, residuals=True)
+plt.show()
