@@ -20,6 +20,11 @@ CLASSES = [
 
 OF_ONE_NETWORK = {"coefs_", "intercepts_", "n_work_units_"}  # not of a committee
 OF_SOME_FITS = {  # not of those with one feature
+    "FGNSoftmaxHead": {
+        "evidence_path_",
+        "log_evidence_",
+        "n_effective_parameters_",
+    },
     "ShallowReLURegressor": {
         "alpha_",
         "log_evidence_",

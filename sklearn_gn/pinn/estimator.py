@@ -20,7 +20,6 @@ from sklearn_gn.solvers import PINN_SOLVERS
 _OVERFITTED = 100.0  # fresh over training loss, beyond which a fit warns
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
-_GROWING = 0.6  # of max_time, in which a network may grow
 _FAR = 10.0  # the same, beyond which points are what a stalled fit lacks
 _NEGLECTED = 0.9  # share of a condition in the loss
 _LAST, _AS_PREDICTED = 10, 0.5  # iterations; gain ratio of a fit in a minimum
@@ -487,8 +486,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
                 points = setup.sizes_of(problem, n_weights(start), *points)
                 free = self.n_interior == self.n_boundary == "auto"
                 budget = math.inf if self.max_time is None else self.max_time
-                until = time.perf_counter() + _GROWING * budget
-                growth = setup.Rules(network=True, points=free, until=until)
+                deadline = time.perf_counter() + budget
+                growth = setup.Rules(network=True, points=free, deadline=deadline)
             points = [
                 fixed if n == "auto" else n
                 for n, fixed in zip(points, _FIXED_POINTS, strict=True)

@@ -4,6 +4,7 @@ A solver computes a step between :func:`with_due_points` and :func:`finish_itera
 """
 
 import math
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -96,7 +97,8 @@ def initial_state(points, net, settings, memory=None):
     level = None
     if settings.growth is not None:
         sampler = settings.sampler
-        level = growth.Level(growth.Sizes(sampler.n_interior, sampler.n_boundary))
+        sizes = growth.Sizes(sampler.n_interior, sampler.n_boundary)
+        level = growth.Level(sizes, seconds=-time.perf_counter())
     batches = _draw(points, settings, 0, 0, net, level)
     balance = np.ones(len(model.classes), settings.dtype)
     loss = float(total_loss(model, net, batches))
@@ -194,6 +196,8 @@ def finish_iteration(points, state, settings, step):
     fell = judged < (1 - float(settings.tol)) * state.lowest_loss
     n_stalled = state.n_stalled + 1 if decisive and not fell else 0
     level = state.level
+    if level is not None and state.iteration == 0:
+        level = level._replace(seconds=level.seconds + time.perf_counter())
     if level is not None and decisive:
         level = growth.observed(
             level, settings.growth, loss, fresh, state.first_fresh, state.net

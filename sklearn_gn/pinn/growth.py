@@ -27,8 +27,11 @@ _RESIDUALS = 2.5  # for each parameter
 _BOUNDARY_SHARE = 0.3  # of the residuals
 _LEAST_INTERIOR, _LEAST_BOUNDARY = 200, 80
 _MOST_INTERIOR, _MOST_BOUNDARY = 8000, 3000
-_PATIENCE = 12  # iterations in which the fresh loss is to fall by _FALL, or it grows
+# Iterations in which the fresh loss is to fall by _FALL, or the fit grows: more of them
+# until the equation is solved, since a fit is often flat before it finds its way.
+_PATIENCE, _EARLY_PATIENCE = 12, 30
 _FALL = 0.5
+_COMPILATIONS = 3  # that the rest of max_time must have room for
 _PAYS = 0.5  # of the fresh loss, from one growth to the next
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
 # Fresh losses, relative to that of the untrained network: below one the equation is
@@ -48,7 +51,7 @@ class Rules(NamedTuple):
 
     network: bool
     points: bool
-    until: float = math.inf  # seconds of time.perf_counter after which nothing grows
+    deadline: float = math.inf  # of the fit, by time.perf_counter
 
 
 class Level(NamedTuple):
@@ -60,6 +63,7 @@ class Level(NamedTuple):
     before: float = math.inf  # lowest fresh loss when this size began
     next: str | None = None  # "network" or "points", before the next iteration
     ended: bool = False  # whether growth has ended
+    seconds: float = 0.0  # of the first iteration of the fit, which compiles
 
 
 def points_for(classes, n_weights, density=_RESIDUALS):
@@ -91,13 +95,15 @@ def observed(level, rules, loss, fresh, first, net):
     """
     lowest = min(fresh, level.falls[-1] if level.falls else level.before)
     level = level._replace(falls=(*level.falls, lowest))
-    k = len(level.falls)
-    if k <= _PATIENCE or level.ended:
+    solved = lowest <= SOLVED * first
+    patience = _PATIENCE if solved else _EARLY_PATIENCE
+    if len(level.falls) <= patience or level.ended:
         return level
-    if not lowest > _FALL * level.falls[-1 - _PATIENCE]:
+    if not lowest > _FALL * level.falls[-1 - patience]:
         return level
-    pays = lowest <= _PAYS * level.before or lowest > SOLVED * first
-    in_time = time.perf_counter() < rules.until
+    pays = lowest <= _PAYS * level.before or not solved
+    # A larger network is compiled anew, and has to pay for that.
+    in_time = time.perf_counter() + _COMPILATIONS * level.seconds < rules.deadline
     growing = pays and in_time and lowest > _NEGLIGIBLE * first
     if growing and fresh > _GENERALISES * loss and rules.points:
         if level.sizes.n_interior < _MOST_INTERIOR:
@@ -117,7 +123,7 @@ def grown(level, rules, classes, net, rng):
     sizes = level.sizes
     if rules.points:
         sizes = points_for(classes, _n_weights(net), density)
-    return Level(sizes, density, before=level.falls[-1]), net
+    return Level(sizes, density, before=level.falls[-1], seconds=level.seconds), net
 
 
 def wider(net, rng):

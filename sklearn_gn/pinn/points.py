@@ -67,10 +67,12 @@ class Sampler:
             points["interior"] = type(pool["interior"])(
                 *(a[chosen] for a in pool["interior"])
             )
-        return tuple(
-            batch_of(*points[kind.name], kind.weight, self.dtype, axes)
-            for kind in problem.residual_classes()
-        )
+        batches = []
+        for kind in problem.residual_classes():
+            x, data, share = distinct(*points[kind.name])
+            weight = kind.weight * len(x) * share
+            batches.append(batch_of(x, data, weight, self.dtype, axes))
+        return tuple(batches)
 
     def fresh(self, model, seed):
         """Draw more points, which no fit trains on."""
@@ -105,6 +107,17 @@ class Sampler:
 @partial(jax.jit, static_argnames="model")
 def _squared_residuals(model, net, batch):
     return jnp.sum(class_residuals(model, model.classes[0], net, batch) ** 2, axis=1)
+
+
+def distinct(x, data):
+    """Points that differ, with the share of the given ones that each stands for.
+
+    The boundary of an interval is two points, however many are drawn.
+    """
+    rows = np.concatenate([x.reshape(len(x), -1), data], axis=1)
+    _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    return x[first[order]], data[first[order]], counts[order] / len(x)
 
 
 def batch_of(x, data, weight, dtype, axes=None):

@@ -15,9 +15,11 @@ from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.solvers import FGN, SOFTMAX_HEAD_SOLVERS, Solver
+from sklearn_gn.solvers import FGN, SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
 _BATCH_SIZE = 256  # where a solver does not say
+_ALPHA = 1e-3  # of mini-batch solvers, which have no evidence
+_LEAST_TOTAL = 1e-100  # of the weights: products with it neither under- nor overflow
 _SPECTRUM_ROWS = 1024
 _DENSE_BYTES = 2**32  # a sparse X larger than this is refused
 _LARGEST_INT = np.iinfo(np.int32).max
@@ -64,10 +66,11 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         An object holds what only that solver needs, such as
         ``FGN(learning_rate=0.5, batch_size=128)``.
 
-    alpha : float, default=0.001
+    alpha : float or "auto", default=0.001
         Factor of the penalty. It corresponds to ``C = 1 / (alpha * sum of weights)``
-        of ``LogisticRegression``. With 0, classes that a head separates have no
-        optimum.
+        of ``LogisticRegression``. If "auto", "fgn_newton" chooses it by the evidence,
+        in one fit and without validation data; the other solvers take 0.001. With 0,
+        classes that a head separates have no optimum.
 
     damping : float or None, default=None
         Shift added to the matrix of a step, never part of the objective. If None,
@@ -89,7 +92,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     max_iter : int, default=100
         Largest number of iterations: epochs of a mini-batch solver; Newton steps of
-        "fgn_newton", with the epochs that a head of 32,768 or more coefficients starts
+        "fgn_newton", with the epochs that a head of 4,096 or more coefficients starts
         with.
 
     tol : float, default=1e-06
@@ -140,6 +143,19 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts.
 
+    alpha_ : float
+        The penalty of the returned head.
+
+    log_evidence_ : float
+        Logarithm of the evidence of the returned head. Only with ``alpha="auto"`` and
+        "fgn_newton", as the next two.
+
+    n_effective_parameters_ : float
+        Number of parameters that the data determine.
+
+    evidence_path_ : dict of ndarrays
+        ``alpha``, ascending, and ``log_evidence``: the penalties that were tried.
+
     competitor_dispersion_ : float
         Training mean of :math:`\xi = 1 - |\rho|^2`, where :math:`\rho` are the
         probabilities of the wrong classes relative to each other: 0 where each example
@@ -159,9 +175,10 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         ``iteration``, ``time`` (seconds), ``loss``, ``val_loss``, ``grad_norm``,
         ``step_size``, ``damping``, ``gain_ratio``, ``inner_iterations`` (conjugate
-        gradient steps of "fgn_newton"), ``competitor_dispersion``, ``retained_trace``
-        and ``dropped_trace``, one row an iteration. A column that means nothing to the
-        solver is NaN.
+        gradient steps of "fgn_newton"), ``alpha``, ``competitor_dispersion``,
+        ``retained_trace`` and ``dropped_trace``, one row an iteration. A column that
+        means nothing to the solver is NaN. With ``alpha="auto"``, losses of different
+        ``alpha`` do not compare.
 
     loss_ : float
         Objective of the returned head on the training data.
@@ -212,7 +229,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     _short_forms = SOFTMAX_HEAD_SOLVERS
     _parameter_constraints = {
         **GaussNewtonEstimator._parameter_constraints,
-        "alpha": [Interval(Real, 0, None, closed="left")],
+        "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "damping": [Interval(Real, 0, None, closed="left"), None],
         "fit_intercept": ["boolean"],
         "class_weight": [dict, StrOptions({"balanced"}), None],
@@ -309,10 +326,10 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         self._find_classes(y, weight, previous=start is not None)
         validation = self._check_validation(X_val, y_val)
         rng = check_random_state(self.random_state)
-        dense, code, kept, weight = self._canonical(X, y, weight)
+        dense, code, kept, weight, total = self._canonical(X, y, weight)
         if self.early_stopping and validation is None:
             kept, weight, validation = self._split(dense, code, kept, weight, rng)
-        rows, options = self._problem(solver, dense, code, kept, weight, rng)
+        rows, options = self._problem(solver, dense, code, kept, weight, total, rng)
         run = FitRun(
             self,
             solver.algorithm(ALGORITHMS),
@@ -330,7 +347,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
                 "classes_": self.classes_,
                 **self._coefficients(net),
             },
-            set_fitted=lambda: self._set_fitted(run.best_net, rows, run.options),
+            set_fitted=lambda: self._set_fitted_by(run),
         )
         self._carried = None, None
         return self
@@ -442,11 +459,16 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             )
 
     def _canonical(self, X, y, weight):
-        """Dense features, class numbers, and the distinct rows with their weights."""
+        """Dense features, class numbers, the distinct rows, their weights, their sum.
+
+        The weights are divided by the sum.
+        """
         X, code, weight = self._encode_weighted(X, y, weight)
         X = _dense(X)
+        with np.errstate(over="ignore"):
+            total = np.clip(weight.sum(), _LEAST_TOTAL, 1 / _LEAST_TOTAL)
         kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
-        return X, code, kept, weight
+        return X, code, kept, weight, total
 
     def _split(self, X, label, kept, weight, rng):
         """Set a random part of the distinct rows aside for validation."""
@@ -456,15 +478,23 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         validation = X[kept[val]], label[kept[val]], weight[val] / weight[val].sum()
         return kept[train], weight[train], validation
 
-    def _problem(self, solver, X, label, kept, weight, rng):
+    def _problem(self, solver, X, label, kept, weight, total, rng):
         """What an algorithm gets: the rows in batches, and the options."""
+        from sklearn_gn.softmax_head.evidence import first_alpha
         from sklearn_gn.softmax_head.head import HeadOptions
         from sklearn_gn.softmax_head.minibatch import batched_rows
 
         size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
         rows, size = batched_rows(X, label, kept, weight, size, rng, self.dtype)
+        alpha, n_effective = self.alpha, None
+        if alpha == "auto":
+            alpha = _ALPHA
+            if isinstance(solver, FGNNewton):
+                n_effective = float(total * weight.sum())  # of the training part
+                alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
         return rows, HeadOptions(
-            alpha=self._cast(self.alpha),
+            alpha=self._cast(alpha),
+            n_effective=n_effective,
             damping=self.damping,
             rank=self.rank,
             intercept=self._cast(self.fit_intercept),
@@ -514,6 +544,29 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             "intercept_": net.bias.astype(np.float64),
         }
 
+    def _set_fitted_by(self, run):
+        """Set the fitted attributes, and those of the evidence where it chose."""
+        net, options = run.best_net, run.options
+        if options.n_effective is None:
+            self._set_fitted(net, run.rows, options)
+            return
+        from sklearn_gn.softmax_head.evidence import log_evidence
+        from sklearn_gn.softmax_head.newton import at_penalty, newton_settings
+
+        state, log = run.final_state, run.log
+        alpha = log[-1]["alpha"] if log else state.alpha
+        if log and run.monitor != "loss":  # an earlier head may have been the best
+            alpha = min(log, key=lambda row: row["val_loss"])["alpha"]
+        options = at_penalty(options, alpha)
+        self._set_fitted(net, run.rows, options)
+        with backend.scope(self.dtype, self.device):
+            self.log_evidence_, self.n_effective_parameters_ = log_evidence(
+                run.data, net, self.loss_, newton_settings(options), options.n_effective
+            )
+        path = sorted({*state.path, (self.alpha_, self.log_evidence_)})
+        columns = map(np.array, zip(*path, strict=True))
+        self.evidence_path_ = dict(zip(("alpha", "log_evidence"), columns, strict=True))
+
     def _set_fitted(self, net, rows, options):
         from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
         from sklearn_gn.softmax_head.head import objective
@@ -532,6 +585,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             spectrum = backend.to_numpy(
                 row_spectrum(net, rows, options.intercept, n_examples, competitors)
             )
+        self.alpha_ = float(options.alpha)
         self.loss_ = float(found.loss)
         self.competitor_dispersion_ = float(found.dispersion)
         self.retained_trace_ = float(found.retained)

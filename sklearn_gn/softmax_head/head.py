@@ -55,7 +55,7 @@ class HeadOptions(NamedTuple):
     Arrays are numpy scalars in the precision of the fit.
     """
 
-    alpha: np.ndarray
+    alpha: np.ndarray  # the first one where the evidence chooses
     damping: float | None  # None and a number as the solver object says
     rank: int | None
     intercept: np.ndarray  # 1 with an intercept, 0 without
@@ -63,6 +63,7 @@ class HeadOptions(NamedTuple):
     batch_size: int  # of the rows
     seed: np.int32
     solver: Any  # the solver object, for what only it needs
+    n_effective: float | None = None  # sum of the weights; None: alpha is given
 
 
 # --- the objective -------------------------------------------------------------------
@@ -156,6 +157,7 @@ def head_report(evaluation, stop, options, **columns):
         grad_norm=float(evaluation.grad_norm),
         stop=stop,
         extra={
+            "alpha": float(options.alpha),
             "competitor_dispersion": float(evaluation.dispersion),
             "retained_trace": float(evaluation.retained),
             "dropped_trace": float(evaluation.dropped),

@@ -10,9 +10,8 @@ Gauss-Newton matrix, which for an affine head is the exact Hessian, takes over:
 3.  Newton steps follow by conjugate gradients in single precision, preconditioned by
     one block a class, with gradient and loss in the precision of the fit.
 
-The blocks are those of the Hessian, ``sum_i w_i p_ic (1 - p_ic) h_i h_i^T`` for
-class c. A probability near 0 or 1 has no curvature, so each block is a sum over few
-rows: the examples of the class and those that compete with it.
+Where the evidence chooses the penalty, steps 3 lead from one minimum to the next along
+a path of penalties (:mod:`sklearn_gn.softmax_head.evidence`).
 """
 
 import math
@@ -35,9 +34,16 @@ from sklearn_gn.core.multinomial import (
     newton_direction,
     probabilities,
     python_while_loop,
-    to_columns,
 )
 from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.softmax_head.blocks import (
+    class_blocks,
+    curvatures,
+    in_whitened,
+    n_slots,
+    single,
+)
+from sklearn_gn.softmax_head.evidence import log_evidence, next_alpha
 from sklearn_gn.softmax_head.fgn import fgn_direction
 from sklearn_gn.softmax_head.head import (
     AffineHead,
@@ -57,17 +63,14 @@ from sklearn_gn.softmax_head.whitening import (
     whitened_rows,
 )
 
-_START_DAMPINGS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of the FGN epochs, whitened features
-_START_BATCH = 512
-_START_PARAMETERS = 2**15  # fewer are cheaper to bring near the optimum by Newton steps
+_START_DAMPINGS = (0.3, 1.0, 3.0, 10.0)  # of the FGN epochs, whitened features
+_START_BATCH = 128
+_START_PARAMETERS = 2**12  # fewer are cheaper to bring near the optimum by Newton steps
 _FORCING = 0.1  # relative residual of the Newton system
 _CG_ITERATIONS = 100
+_SETTLED = 0.01  # slope of a step, over the loss, that ends near enough to a minimum
 _FLAT = 0.3  # part of the slope that may be left where the line search ends
 _LINE_ITERATIONS = 8
-_LARGEST_SLOTS = 4096  # rows of a class block
-_BLOCK_FLOATS = 2**26  # of all blocks together
-_LEAST_CURVATURE = 1e-6  # of a class, relative to the largest
-_BLOCK_COST = 8  # products with the Hessian that building the blocks may cost
 
 
 class NewtonSettings(NamedTuple):
@@ -86,7 +89,12 @@ class NewtonState(NamedTuple):
     loss: float
     gradient: AffineHead
     grad_norm: float
+    criterion: float  # the loss, or with penalties that differ: falls at every step
+    alpha: float
     epoch: int  # of the FGN start; past the last one: Newton
+    searching: bool = False  # for the penalty
+    path: tuple = ()  # penalties that were tried, with their log evidence
+    slope: float = -math.inf  # of the last step
     anchor: AffineHead | None = None  # where the preconditioner was built
     usual: int = 0  # CG iterations there
     last: int = 0
@@ -101,20 +109,68 @@ def init(data, net, options):
     epoch = 0 if fresh else len(_START_DAMPINGS)
     net = jax.device_put(net)
     found = objective(net, data.rows, options)
-    size = float(found.grad_norm)
-    return NewtonState(net, float(found.loss), found.gradient, size, epoch)
+    loss, searching = float(found.loss), options.n_effective is not None
+    return NewtonState(
+        net=net,
+        loss=loss,
+        gradient=found.gradient,
+        grad_norm=float(found.grad_norm),
+        criterion=0.0 if searching else loss,
+        alpha=float(options.alpha),
+        epoch=epoch,
+        searching=searching,
+    )
 
 
 def step(data, state, options):
-    """An epoch of FGN while it lowers the loss, then a Newton step."""
-    if state.epoch < len(_START_DAMPINGS):
-        started = _start(data, state, options)
-        if started is not None:
-            net, evaluation, damping = started
-            state = state._replace(epoch=state.epoch + 1)
+    """An epoch of FGN while these last, then a Newton step.
+
+    Where the evidence chooses the penalty, the next one follows when the minimum for
+    the present one is near.
+    """
+    options = at_penalty(options, state.alpha)
+    state, report = _step_at_penalty(data, state, options)
+    if not state.searching or report.stop == "non_finite":
+        return state, report
+    if report.stop or -state.slope <= _SETTLED * abs(state.loss):
+        state = _next_penalty(data, state, options)
+    return state, report._replace(stop=None)
+
+
+def at_penalty(options, alpha):
+    """The options with another penalty."""
+    return options._replace(alpha=options.alpha.dtype.type(alpha))
+
+
+def _next_penalty(data, state, options):
+    """Extend the path by the evidence at the head."""
+    settings = newton_settings(options)
+    n_effective = options.n_effective
+    value, _ = log_evidence(data, state.net, state.loss, settings, n_effective)
+    path = (*state.path, (state.alpha, value))
+    alpha, last = next_alpha(path)
+    found = objective(state.net, data.rows, at_penalty(options, alpha))
+    return state._replace(
+        loss=float(found.loss),
+        gradient=found.gradient,
+        grad_norm=float(found.grad_norm),
+        alpha=alpha,
+        searching=not last,
+        path=path,
+        slope=-math.inf,
+        anchor=None,
+    )
+
+
+def _step_at_penalty(data, state, options):
+    """An epoch of FGN, of more damping where the loss does not fall, or Newton."""
+    while state.epoch < len(_START_DAMPINGS):
+        net, damping = _start(data, state, options)
+        state = state._replace(epoch=state.epoch + 1)
+        evaluation = objective(net, data.rows, options)
+        if float(evaluation.loss) < state.loss:
             columns = {"step_size": 1.0, "damping": damping}
             return _finish(state, net, evaluation, options, **columns)
-        state = state._replace(epoch=len(_START_DAMPINGS))
     return _newton_step(data, state, options)
 
 
@@ -127,7 +183,9 @@ def _newton_step(data, state, options):
         state.net, state.gradient, data._replace(memo=None), inverses, settings
     )
     length, slope, iterations = float(length), float(slope), int(iterations)
-    state = state._replace(last=iterations, usual=state.usual or iterations)
+    state = state._replace(
+        slope=slope, last=iterations, usual=state.usual or iterations
+    )
     # 3. The line search.
     moved = _line_search(data, state, direction, length, slope, options)
     columns = {
@@ -206,11 +264,13 @@ def _finish(state, net, evaluation, options, *, stop=None, **columns):
         stop = "non_finite"
     elif float(evaluation.grad_max) <= float(options.tol):
         stop = "tol"
+    fixed = options.n_effective is None
     state = state._replace(
         net=net,
         loss=loss,
         gradient=evaluation.gradient,
         grad_norm=float(evaluation.grad_norm),
+        criterion=loss if fixed or stop == "non_finite" else state.criterion - 1,
     )
     return state, head_report(evaluation, stop, options, **columns)
 
@@ -219,7 +279,7 @@ def _finish(state, net, evaluation, options, *, stop=None, **columns):
 
 
 def _start(data, state, options):
-    """An epoch of FGN; None if the loss does not fall."""
+    """The head after an epoch of FGN, and the damping."""
     n = int(data.rows.n_rows)
     # A power of two, which divides the padded rows.
     batch_size = min(_START_BATCH, 1 << (n.bit_length() - 1))
@@ -231,17 +291,14 @@ def _start(data, state, options):
         np.float32(damping),
         batch_size,
     )
-    evaluation = objective(net, data.rows, options)
-    if not float(evaluation.loss) < state.loss:
-        return None
-    return net, evaluation, damping
+    return net, damping
 
 
 @partial(jit_by_size, static_argnames="batch_size")
 def start_epoch(net, data, settings, damping, batch_size):
     """One epoch of full FGN steps in single precision, on whitened features."""
-    intercept = _single(settings.intercept)
-    penalty = _single(_in_whitened(settings.alpha, data.squares))
+    intercept = single(settings.intercept)
+    penalty = single(in_whitened(settings.alpha, data.squares))
 
     def update(head, batch):
         features = (symmetric_product(batch.x) + intercept) / damping
@@ -252,10 +309,10 @@ def start_epoch(net, data, settings, damping, batch_size):
 
     rows = data.rows._replace(
         x=data.x,
-        weight=_single(data.rows.weight),
+        weight=single(data.rows.weight),
         n_batches=data.rows.n_rows // batch_size,
     )
-    head = _single(to_whitened(net, data.center, data.dual))
+    head = single(to_whitened(net, data.center, data.dual))
     head = sweep(update, head, BatchData(rows, None), batch_size)
     return from_whitened(head, data.center, data.basis)
 
@@ -276,22 +333,20 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
     iterations : scalar
     """
     rows, x = data.rows, data.x
-    single, weight, penalty, shift, variance, damping, intercept = _single(
+    head, weight, penalty, shift, variance, damping, intercept = single(
         (
             to_whitened(net, data.center, data.dual),
             counted_weights(rows),
-            _in_whitened(settings.alpha, data.squares),
-            _in_whitened(settings.alpha + settings.damping, data.squares),
+            in_whitened(settings.alpha, data.squares),
+            in_whitened(settings.alpha + settings.damping, data.squares),
             data.variance,
             settings.damping,
             settings.intercept,
         )
     )
     n_classes = max(net.bias.shape[0], 2)
-    p = probabilities(values(single, x))
-    curvature = jnp.sum(weight[:, None] * p * (1 - p), axis=0)
-    least = _LEAST_CURVATURE * jnp.max(curvature)
-    curvature = to_columns(jnp.maximum(curvature, least))
+    p = probabilities(values(head, x))
+    _, curvature = curvatures(head, x, weight)
 
     def product(v):
         def body(carry, x, p, weight):
@@ -327,9 +382,9 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
     )
     direction = jax.tree.map(lambda d: d.astype(size.dtype) * size, unit_step)
     slope = sum(jnp.sum(d * g) for d, g in zip(direction, whitened, strict=True))
-    along = _single(direction)
+    along = single(direction)
     trial = _line_minimum(
-        all_classes(values(single, x)),
+        all_classes(values(head, x)),
         all_classes(values(along, x)),
         rows.label,
         weight,
@@ -338,15 +393,6 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
     )
     direction = from_whitened(direction, data.center, data.basis)
     return direction, trial.astype(size.dtype), slope, iterations
-
-
-def _single(tree):
-    return jax.tree.map(lambda a: jnp.asarray(a).astype(jnp.float32), tree)
-
-
-def _in_whitened(factor, squares):
-    """What ``factor |W|^2`` is a factor of in each row of the whitened weights."""
-    return jnp.where(factor > 0, factor * squares, 0)
 
 
 def _line_minimum(here, change, label, weight, slope, penalty_curvature):
@@ -397,74 +443,18 @@ def _line_minimum(here, change, label, weight, slope, penalty_curvature):
 
 def _preconditioner(data, state, settings):
     """Inverses of the class blocks, built again when CG has become slow."""
-    slots = _slots(data, state.net.bias.shape[0])
+    slots = n_slots(data, state.net.bias.shape[0])
     if not slots:
         return None, state
     if state.anchor is None or state.last > 2 * state.usual + 5:
         state = state._replace(anchor=state.net, usual=0)
     if data.memo.get("anchor") is not state.anchor:
+        plain = data._replace(memo=None)
         data.memo["anchor"] = state.anchor
         data.memo["inverses"] = class_blocks(
-            state.anchor, data._replace(memo=None), settings, slots
-        )
+            state.anchor, plain, settings, slots
+        ).inverses
     return data.memo["inverses"], state
-
-
-def _slots(data, n_columns):
-    """Rows that enter a class block; 0 where blocks are too large to be worth it."""
-    n, d = data.x.shape
-    # In products with the Hessian, of 4 n d multiply-adds a class: d^2 for each row of
-    # a block, and about d^3 for its inverse.
-    most = (_BLOCK_COST - d * d / (4 * n)) * 2 * n / d
-    if most < 1 or n_columns * (d + 1) ** 2 > _BLOCK_FLOATS:
-        return 0
-    return min(1 << (int(most).bit_length() - 1), n, _LARGEST_SLOTS)
-
-
-@partial(jit_by_size, static_argnames="slots")
-def class_blocks(net, data, settings, slots):
-    """Inverses of the class blocks of the Hessian, of shape (m, d + 1, d + 1).
-
-    The ``slots`` rows of largest curvature ``p_c (1 - p_c)`` enter the block of a class
-    with their features; the rest of its curvature counts as if it were spread over all
-    rows.
-    """
-    head, weight, shift, variance, damping, intercept = _single(
-        (
-            to_whitened(net, data.center, data.dual),
-            counted_weights(data.rows),
-            _in_whitened(settings.alpha + settings.damping, data.squares),
-            data.variance,
-            settings.damping,
-            settings.intercept,
-        )
-    )
-    x, d = data.x, data.x.shape[1]
-    p = probabilities(values(head, x))
-    curvature = to_columns(p * (1 - p) * weight[:, None])
-    total = jnp.sum(curvature, axis=0)
-    total = jnp.maximum(total, _LEAST_CURVATURE * jnp.max(total))
-    kept, rows_of = lax.top_k(curvature.T, slots)
-    rest = jnp.maximum(total - jnp.sum(kept, axis=1), 1e-3 * total)
-
-    def inverse(block):
-        index, curvature, rest = block
-        h = jnp.concatenate([x[index], jnp.ones((slots, 1), x.dtype)], axis=1)
-        spread = jnp.append((shift + rest * variance)[:, 0], rest + damping)
-        matrix = (h * curvature[:, None]).T @ h + jnp.diag(spread)
-        scale = lax.rsqrt(jnp.maximum(jnp.diagonal(matrix), jnp.finfo(x.dtype).tiny))
-        matrix = matrix * scale[:, None] * scale[None, :]
-        factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
-        root = lax.linalg.triangular_solve(
-            factor, jnp.eye(d + 1, dtype=x.dtype), left_side=True, lower=True
-        )
-        root = root * scale[None, :]
-        return root.T @ root
-
-    inverses = lax.map(inverse, (rows_of, kept, rest))
-    # Without an intercept its row and column drop out.
-    keep = jnp.append(jnp.ones(d, x.dtype), intercept)
-    return inverses * keep[None, :, None] * keep[None, None, :]
 
 
 NEWTON = Algorithm("fgn_newton", init, step, prepare=whitened_rows)

@@ -25,6 +25,7 @@ from sklearn_gn.softmax_head.head import (
 _ROTATED = 4096  # features at most that are rotated to principal axes, not just scaled
 _CONSTANT = 16  # deviation of a constant from its mean, in units of rounding
 _NULL = 8  # variance without meaning, in units of the rounding of the largest
+_PATH = 1e-8  # least penalty that the evidence tries, over the first one
 _LEAST_VARIANCE = 1e-3  # of a whitened feature, for the preconditioner
 
 
@@ -53,7 +54,8 @@ def whitened_rows(rows, options):
     center, moments = second_moments(rows, options.intercept, rotate)
     if rotate and not _comparable(np.diagonal(moments), center):
         moments = jnp.diagonal(moments)
-    ridge = np.asarray(options.alpha * n_classes, options.alpha.dtype)
+    least = options.alpha if options.n_effective is None else options.alpha * _PATH
+    ridge = np.asarray(least * n_classes, options.alpha.dtype)
     return Whitened(rows, *whiten(rows, center, moments, ridge), memo={})
 
 

@@ -9,7 +9,8 @@ import pytest
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
 from sklearn_gn.pinn import growth
-from sklearn_gn.pinn.model import Model, network, start_parameters
+from sklearn_gn.pinn.model import ClassModel, Model, network, start_parameters
+from sklearn_gn.pinn.points import Sampler
 
 EQUATION = Problem(lambda u, x: d(u, "x", "x") + 1, Box(x=(0, 1)), Dirichlet(0.0))
 
@@ -36,9 +37,11 @@ def level(falls, before=np.inf):
 @pytest.mark.parametrize(
     ("falls", "before", "loss", "then"),
     [
-        (np.geomspace(1, 1e-3, 13), np.inf, 1e-3, None),  # it falls
-        (np.full(13, 1e-3), np.inf, 1e-3, "network"),
-        (np.full(13, 1e-3), np.inf, 1e-5, "points"),
+        (np.geomspace(1e-7, 1e-10, 13), np.inf, 1e-10, None),  # it falls
+        (np.full(13, 1e-7), np.inf, 1e-7, "network"),
+        (np.full(13, 1e-7), np.inf, 1e-9, "points"),
+        (np.full(30, 1e-3), np.inf, 1e-3, None),  # often flat at the beginning
+        (np.full(31, 1e-3), np.inf, 1e-3, "network"),
         (np.full(13, 1e-8), 1e-8, 1e-8, "end"),  # the last growth has not paid
         (np.full(13, 1e-17), np.inf, 1e-17, "end"),  # nothing is left to gain
     ],
@@ -49,7 +52,7 @@ def test_what_grows_is_what_is_missing(falls, before, loss, then):
     found = growth.observed(level(falls[:-1], before), rules, loss, falls[-1], 1.0, net)
     assert found.next == (None if then == "end" else then)
     assert found.ended == (then == "end")
-    late = rules._replace(until=0.0)
+    late = rules._replace(deadline=0.0)
     ended = growth.observed(level(falls[:-1], before), late, loss, falls[-1], 1.0, net)
     assert ended.ended == (then is not None)
 
@@ -63,6 +66,7 @@ def test_points_are_as_many_as_the_residuals_that_weights_need():
 
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
     monkeypatch.setattr(growth, "_PATIENCE", 3)
+    monkeypatch.setattr(growth, "_EARLY_PATIENCE", 3)
     monkeypatch.setattr(growth, "_FALL", 0.0)  # it grows whenever it may
     monkeypatch.setattr(growth, "_MOST_WEIGHTS", 1100)
     solver = PINNSolver(EQUATION, random_state=0, max_iter=12, tol=0)
@@ -79,3 +83,13 @@ def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
         solver.fit()
     assert solver.coefs_[1].shape == (30, 30)
     assert solver.fresh_loss_ < 1e-8
+
+
+def test_points_that_are_drawn_twice_are_one_row_of_the_same_weight():
+    sampler = Sampler(8, 40, "sobol", "float64")
+    kinds = EQUATION.residual_classes()
+    model = Model(EQUATION, (), tuple(ClassModel(kind, None) for kind in kinds))
+    interior, ends = sampler.draw(model, 0, 0, 0)
+    assert len(interior.x) == 8
+    np.testing.assert_array_equal(np.sort(ends.x.ravel()), [0, 1])
+    assert np.sum(ends.scale**2) == pytest.approx(1, rel=1e-14)

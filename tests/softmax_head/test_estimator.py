@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.softmax_head import fgn, head, minibatch, newton, whitening
+from sklearn_gn.softmax_head import blocks, fgn, head, minibatch, newton, whitening
 from sklearn_gn.softmax_head.algorithms import ALGORITHMS
 from sklearn_gn.solvers import FGN, SGN, SOFTMAX_HEAD_SOLVERS, Adam, FGNNewton
 
@@ -99,13 +99,13 @@ def test_optimum_is_that_of_logistic_regression(load, alpha, weighted):
 
 def test_kronecker_preconditioner_reaches_the_same_optimum(monkeypatch):
     X, y = standardised(load_wine)
-    blocks = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
-    monkeypatch.setattr(newton, "_BLOCK_FLOATS", 0)
+    by_class = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
+    monkeypatch.setattr(blocks, "_BLOCK_FLOATS", 0)
     other = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
-    np.testing.assert_allclose(other.coef_, blocks.coef_, atol=1e-6)
+    np.testing.assert_allclose(other.coef_, by_class.coef_, atol=1e-6)
     monkeypatch.setattr(whitening, "_ROTATED", 0)
     scaled = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
-    np.testing.assert_allclose(scaled.coef_, blocks.coef_, atol=1e-6)
+    np.testing.assert_allclose(scaled.coef_, by_class.coef_, atol=1e-6)
 
 
 def test_without_intercept_the_optimum_is_that_of_logistic_regression():
@@ -561,7 +561,7 @@ def test_dependent_features_without_penalty_change_no_optimum(
     extend, n_rotated, n_block_floats, monkeypatch
 ):
     monkeypatch.setattr(whitening, "_ROTATED", n_rotated)
-    monkeypatch.setattr(newton, "_BLOCK_FLOATS", n_block_floats)
+    monkeypatch.setattr(blocks, "_BLOCK_FLOATS", n_block_floats)
     X, y = small(3, n=60)
     plain = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(X, y)
     more = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(extend(X), y)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from sklearn_gn.softmax_head import head, newton, whitening
+from sklearn_gn.softmax_head import blocks, head, newton, whitening
 from sklearn_gn.solvers import FGNNewton
 
 N_ROWS, N_FEATURES, ALPHA = 64, 5, 0.05
@@ -60,17 +60,19 @@ def dense_direction(rows, net, damping):
     return solved.reshape(h.shape[1], m)
 
 
-@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("by_class", [True, False])
 @pytest.mark.parametrize("damping", [0.01, 1.0])
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_damping_is_the_shift_of_the_hessian(n_classes, damping, blocks, monkeypatch):
+def test_damping_is_the_shift_of_the_hessian(n_classes, damping, by_class, monkeypatch):
     monkeypatch.setattr(newton, "_FORCING", 1e-6)
     newton.whitened_newton_direction.clear_cache()
     rows, options, net = problem(n_classes, damping=damping)
     data = whitening.whitened_rows(rows, options)._replace(memo=None)
     settings = newton.newton_settings(options)
     gradient = head.objective(net, rows, options).gradient
-    inverses = newton.class_blocks(net, data, settings, 16) if blocks else None
+    inverses = (
+        blocks.class_blocks(net, data, settings, 16).inverses if by_class else None
+    )
     direction, _, slope, count = newton.whitened_newton_direction(
         net, gradient, data, inverses, settings
     )
@@ -92,3 +94,18 @@ def test_rank_bounds_the_iterations_of_conjugate_gradients(rank):
     assert int(count) <= rank
     if rank == 1:
         assert int(count) == 1
+
+
+def test_approximate_blocks_have_the_determinant_of_exact_ones():
+    rows, options, net = problem(4)
+    whitened = whitening.whitened_rows(rows, options)
+    plain, settings = whitened._replace(memo=None), newton.newton_settings(options)
+    alpha, intercept = settings.alpha, settings.intercept
+    exact = blocks.exact_blocks(net, rows, whitened.center, alpha, intercept)
+    found = blocks.class_blocks(net, plain, settings, len(rows.x), inverses=False)
+    np.testing.assert_allclose(found[1:], exact[1:], rtol=2e-2)
+    # Where all rows have the same probabilities, the blocks are Kronecker products.
+    flat = net._replace(weight=0 * net.weight)
+    exact = blocks.exact_blocks(flat, rows, whitened.center, alpha, intercept)
+    found = blocks.kronecker_blocks(flat, plain, settings)
+    np.testing.assert_allclose(found[1:], exact[1:], rtol=1e-3)

@@ -1,0 +1,176 @@
+"""One diagonal block of the Hessian for each class: preconditioner, log determinant.
+
+For class c it is ``sum_i w_i p_ic (1 - p_ic) h_i h_i^T`` plus the penalty. A
+probability near 0 or 1 has no curvature, so each block is a sum over few rows: the
+examples of the class and those that compete with it.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.multinomial import probabilities, to_columns
+from sklearn_gn.softmax_head.head import values
+from sklearn_gn.softmax_head.whitening import counted_weights, to_whitened
+
+_LARGEST_SLOTS = 4096  # rows of a class block
+_BLOCK_FLOATS = 2**26  # of all blocks together
+_LEAST_CURVATURE = 1e-6  # of a class, relative to the largest
+_BLOCK_COST = 8  # products with the Hessian that building the blocks may cost
+
+
+class ClassBlocks(NamedTuple):
+    """What is known of the blocks ``M_c``, penalty included, of m columns."""
+
+    inverses: jnp.ndarray | None  # (m, d + 1, d + 1); None where they are not formed
+    log_det: jnp.ndarray  # sum of log det M_c - d log alpha
+    gamma: jnp.ndarray  # sum of d - alpha tr(M_c^-1), over the coefficients
+
+
+def n_slots(data, n_columns):
+    """Rows that enter a class block of the preconditioner; 0 where it does not pay."""
+    if n_columns * (data.x.shape[1] + 1) ** 2 > _BLOCK_FLOATS:
+        return 0
+    return min(affordable_rows(data, _BLOCK_COST), _LARGEST_SLOTS)
+
+
+def affordable_rows(data, cost):
+    """Rows of a block so that all cost as much as so many products with the Hessian.
+
+    A power of two, or all rows, or 0 where the factors alone would cost more.
+    """
+    n, d = data.x.shape
+    # A product takes 4 n d multiply-adds a class; d^2 for each row of a block, and
+    # about d^3 for its inverse.
+    most = (cost - d * d / (4 * n)) * 2 * n / d
+    return min(1 << (int(most).bit_length() - 1), n) if most >= 1 else 0
+
+
+@partial(jit_by_size, static_argnames=("slots", "inverses"))
+def class_blocks(net, data, settings, slots, inverses=True):
+    """Blocks in whitened coordinates, in single precision.
+
+    The ``slots`` rows of largest curvature ``p_c (1 - p_c)`` enter the block of a class
+    with their features; the rest of its curvature counts as if it were spread over all
+    rows. ``inverses`` says whether the inverses are kept.
+
+    Returns
+    -------
+    ClassBlocks
+    """
+    head, weight, shift, variance, damping, intercept = single(
+        (
+            to_whitened(net, data.center, data.dual),
+            counted_weights(data.rows),
+            in_whitened(settings.alpha + settings.damping, data.squares),
+            data.variance,
+            settings.damping,
+            settings.intercept,
+        )
+    )
+    x, d = data.x, data.x.shape[1]
+    curvature, total = curvatures(head, x, weight)
+    kept, rows_of = lax.top_k(curvature.T, slots)
+    rest = jnp.maximum(total - jnp.sum(kept, axis=1), 1e-3 * total)
+
+    def block(arrays):
+        index, curvature, rest = arrays
+        h = jnp.append(x[index], jnp.full((slots, 1), intercept), axis=1)
+        spread = jnp.append((shift + rest * variance)[:, 0], rest + damping)
+        inverse, log_det = inverse_of_block(h, curvature, spread)
+        # A direction without penalty has no feature either, and stands by itself.
+        log_det = log_det - jnp.sum(
+            jnp.log(jnp.where(shift > 0, shift, spread[:d, None]))
+        )
+        log_det = log_det - (1 - intercept) * jnp.log(spread[d])
+        # Without an intercept its row and column drop out.
+        kept_inverse = inverse * keep[:, None] * keep[None, :] if inverses else None
+        return kept_inverse, log_det, well_determined(shift[:, 0], inverse)
+
+    keep = jnp.append(jnp.ones(d, x.dtype), intercept)
+    found, log_det, gamma = lax.map(block, (rows_of, kept, rest))
+    return ClassBlocks(found, jnp.sum(log_det), jnp.sum(gamma))
+
+
+@jit_by_size
+def kronecker_blocks(net, data, settings):
+    """Blocks of whitened features times the mean curvature of each class."""
+    head, weight, shift, variance, intercept = single(
+        (
+            to_whitened(net, data.center, data.dual),
+            counted_weights(data.rows),
+            in_whitened(settings.alpha, data.squares),
+            data.variance,
+            settings.intercept,
+        )
+    )
+    _, total = curvatures(head, data.x, weight)
+    penalised = shift > 0
+    ratio = variance * total[None, :] / jnp.where(penalised, shift, 1)
+    ratio = jnp.where(penalised, ratio, 0)
+    log_det = jnp.sum(jnp.log1p(ratio)) + intercept * jnp.sum(jnp.log(total))
+    return ClassBlocks(None, log_det, jnp.sum(ratio / (1 + ratio)))
+
+
+@jit_by_size
+def exact_blocks(net, rows, center, alpha, intercept):
+    """Blocks of all rows, in the precision of the fit."""
+    x = rows.x - center[None, :]
+    weight = counted_weights(rows)
+    x = jnp.where(weight[:, None] > 0, x, 0)
+    d = x.shape[1]
+    curvature, total = curvatures(net, rows.x, weight)
+    h = jnp.append(x, jnp.full((len(x), 1), intercept, x.dtype), axis=1)
+    floor = jnp.max(total) * _LEAST_CURVATURE
+
+    def block(curvature):
+        shift = jnp.append(jnp.full(d, alpha), 0 * alpha)
+        lacking = jnp.maximum(floor - jnp.sum(curvature), 0)
+        spread = shift.at[d].add(jnp.where(intercept > 0, lacking, 1))
+        inverse, log_det = inverse_of_block(h, curvature, spread)
+        return log_det - d * jnp.log(alpha), well_determined(shift[:d], inverse)
+
+    log_det, gamma = lax.map(block, curvature.T)
+    return ClassBlocks(None, jnp.sum(log_det), jnp.sum(gamma))
+
+
+def curvatures(head, x, weight):
+    """``w p (1 - p)`` of all rows and columns, and its sums over the rows."""
+    p = probabilities(values(head, x))
+    curvature = to_columns(p * (1 - p) * weight[:, None])
+    total = jnp.sum(curvature, axis=0)
+    return curvature, jnp.maximum(total, _LEAST_CURVATURE * jnp.max(total))
+
+
+def inverse_of_block(h, curvature, spread):
+    """Inverse and log determinant of ``h^T diag(curvature) h + diag(spread)``."""
+    matrix = (h * curvature[:, None]).T @ h + jnp.diag(spread)
+    scale = lax.rsqrt(jnp.maximum(jnp.diagonal(matrix), jnp.finfo(h.dtype).tiny))
+    matrix = matrix * scale[:, None] * scale[None, :]
+    factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
+    root = lax.linalg.triangular_solve(
+        factor, jnp.eye(len(scale), dtype=h.dtype), left_side=True, lower=True
+    )
+    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)) - jnp.log(scale))
+    root = root * scale[None, :]
+    return root.T @ root, log_det
+
+
+def well_determined(shift, inverse):
+    """Number of coefficients that the data determine, of those with a penalty."""
+    left = shift * jnp.diagonal(inverse)[: len(shift)]
+    return jnp.sum(jnp.where(shift > 0, 1 - left, 0))
+
+
+def single(tree):
+    """The arrays of a tree in single precision."""
+    return jax.tree.map(lambda a: jnp.asarray(a).astype(jnp.float32), tree)
+
+
+def in_whitened(factor, squares):
+    """What ``factor |W|^2`` is a factor of in each row of the whitened weights."""
+    return jnp.where(factor > 0, factor * squares, 0)

@@ -1,0 +1,135 @@
+r"""The penalty that the evidence chooses.
+
+With n the sum of the weights and W normal a priori with precision ``a = n alpha``,
+Laplace's approximation of the evidence (MacKay, "The evidence framework applied to
+classification networks", 1992) is
+
+.. math::
+    \log p(y) \approx -n J(W) - \frac12 \log\det H + \frac12 N \log a,
+
+at the minimum of the objective J, with the Hessian H of n J. For the determinant stands
+that of the diagonal blocks of H, one a class (:mod:`sklearn_gn.softmax_head.blocks`).
+Of three and more classes it is counted (C - 1) / C times: logits that move together
+change no probability, so of C directions only C - 1 have curvature, and the blocks
+count all of them.
+
+The curvature moves with W and alpha, which MacKay's fixed point leaves out; where
+classes are nearly separated, it ends far from the maximum. So the evidence is evaluated
+along a path of penalties, a decade apart, each minimum started from the one before.
+The vertex of the parabola through the three highest points is tried, and then that of
+the three highest with it is taken.
+"""
+
+import math
+
+import numpy as np
+
+from sklearn_gn.core import evidence
+from sklearn_gn.softmax_head.blocks import (
+    affordable_rows,
+    class_blocks,
+    exact_blocks,
+    kronecker_blocks,
+)
+
+_FIRST = 10.0  # precision of the coefficients, for features of size one
+_NEAR = 0.1  # decades that make no difference
+_DECADES = 8  # of the path on either side of its start
+_ROWS_OF_BLOCK = 8  # at most, in features
+_BLOCK_COST = 64  # products with the Hessian that the blocks may cost
+_EXACT = 2**31  # multiply-adds of blocks of all rows in the precision of the fit
+
+
+def first_alpha(X, weight, n_effective, intercept):
+    """Penalty to start from: large for coefficients and features of size one.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+    weight : ndarray of shape (n_samples,)
+    n_effective : float
+        Sum of the weights as they were given.
+    intercept : bool
+        Whether the size of a feature is that of its deviation from the mean.
+    """
+    share = weight / weight.sum()
+    with np.errstate(over="ignore"):
+        center = share @ X if intercept else 0.0
+        size = np.mean(share @ (X - center) ** 2)
+    return _FIRST * np.clip(size, 1e-200, 1e200) / n_effective if size > 0 else 1.0
+
+
+def log_evidence(data, net, loss, settings, n_effective):
+    """Logarithm of the evidence, and the number of well-determined parameters.
+
+    Parameters
+    ----------
+    data : Whitened
+    net : AffineHead
+        At the minimum of the objective.
+    loss : float
+        The objective there.
+    settings : NewtonSettings
+    n_effective : float
+        Sum of the weights.
+
+    Returns
+    -------
+    log_evidence : float
+        ``-inf`` where a block is not positive definite to rounding.
+    gamma : float
+        Intercepts included.
+    """
+    (n, d), m = data.rows.x.shape, len(net.bias)
+    settings = settings._replace(damping=0 * settings.damping)
+    plain = data._replace(memo=None)
+    if n * (d + 1) ** 2 * m <= _EXACT:
+        blocks = exact_blocks(
+            net, data.rows, data.center, settings.alpha, settings.intercept
+        )
+    elif slots := min(affordable_rows(data, _BLOCK_COST), _ROWS_OF_BLOCK * d):
+        blocks = class_blocks(net, plain, settings, slots, inverses=False)
+    else:
+        blocks = kronecker_blocks(net, plain, settings)
+    share = 1.0 if m == 1 else (m - 1) / m
+    n_free = (m if m == 1 else m - 1) * float(settings.intercept)
+    # From the mean to the sum over the rows: every intercept has its factor n.
+    log_det = share * float(blocks.log_det) + n_free * math.log(n_effective)
+    gamma = share * float(blocks.gamma)
+    curvature = evidence.Curvature(np.array([gamma]), n_free, log_det)
+    value = evidence.log_evidence_of_classes(curvature, n_effective * loss)
+    return (value if math.isfinite(value) else -math.inf), gamma + n_free
+
+
+def next_alpha(path):
+    """Penalty to try next, and whether it is the last one.
+
+    Parameters
+    ----------
+    path : sequence of (alpha, log_evidence)
+        In the order in which they were tried.
+
+    Returns
+    -------
+    alpha : float
+    last : bool
+    """
+    first = path[0][0]
+    steps, values = zip(
+        *sorted((math.log10(a / first), value) for a, value in path), strict=True
+    )
+    best = int(np.argmax(values))
+    if values[best] == -math.inf:
+        return first, True
+    if best == 0 and steps[0] > 0.5 - _DECADES:
+        return first * 10 ** (steps[0] - 1), False
+    if best == len(path) - 1 and steps[-1] < _DECADES - 0.5:
+        return first * 10 ** (steps[-1] + 1), False
+    refined = len(path) > round(steps[-1] - steps[0]) + 1
+    top = slice(best - 1, best + 2)
+    step = steps[best]
+    if 0 < best < len(path) - 1 and np.isfinite(values[top]).all():
+        bend, slope, _ = np.polyfit(np.array(steps[top]) - step, values[top], 2)
+        step = step - slope / (2 * bend) if bend < 0 else step
+    near = abs(step - steps[best]) < _NEAR
+    return first * 10**step, refined or near

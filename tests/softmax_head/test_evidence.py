@@ -1,0 +1,204 @@
+"""The penalty that the evidence chooses, against dense algebra and other ways."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_gn import FGNSoftmaxHead
+from sklearn_gn.callbacks import Checkpoint
+from sklearn_gn.softmax_head import evidence
+
+AUTO = FGNSoftmaxHead(alpha="auto", tol=1e-9, random_state=0)
+
+
+def data(n_classes=2, n=60, d=4):
+    rng = np.random.RandomState(0)
+    X = rng.randn(n, d)
+    logits = X @ rng.randn(d, n_classes)
+    y = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    return X, y
+
+
+def dense(head, X, y, alpha, weight=None, intercept=True):
+    """Log evidence of W, and its determined parameters, from one block a class."""
+    weight = np.ones(len(X)) if weight is None else weight
+    logits = X @ head.coef_.T + head.intercept_
+    if logits.shape[1] == 1:
+        logits = np.concatenate([0 * logits, logits], axis=1)
+    p, n = softmax(logits, axis=1), weight.sum()
+    n_classes, d = p.shape[1], X.shape[1]
+    h = np.concatenate([X, np.ones((len(X), 1))], axis=1) if intercept else X
+    energy = -weight @ np.log(p[np.arange(len(X)), y])
+    energy += n * alpha / 2 * np.sum(head.coef_**2)
+    columns, share = range(n_classes), (n_classes - 1) / n_classes
+    if n_classes == 2:
+        columns, share = [1], 1
+    log_det = gamma = 0
+    for c in columns:
+        gram = (h * (weight * p[:, c] * (1 - p[:, c]))[:, None]).T @ h
+        penalty = np.zeros(len(gram))
+        penalty[:d] = n * alpha
+        matrix = gram + np.diag(penalty)
+        log_det += np.linalg.slogdet(matrix)[1] - d * math.log(n * alpha)
+        gamma += d - n * alpha * np.trace(np.linalg.inv(matrix)[:d, :d])
+    n_free = (n_classes - 1) * intercept
+    return -energy - share * log_det / 2, share * gamma + n_free
+
+
+# --- the evidence --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_log_evidence_is_that_of_dense_algebra(n_classes, intercept):
+    X, y = data(n_classes)
+    X = X + 3.0  # features that are not centred
+    weight = 1.0 + np.arange(len(X)) % 3
+    model = clone(AUTO).set_params(fit_intercept=intercept)
+    model.fit(X, y, sample_weight=weight)
+    value, gamma = dense(model, X, y, model.alpha_, weight, intercept)
+    assert model.log_evidence_ == pytest.approx(value, rel=1e-8)
+    assert model.n_effective_parameters_ == pytest.approx(gamma, rel=1e-8)
+
+
+def test_alpha_maximises_the_evidence():
+    X, y = data(2, n=200)
+    model = clone(AUTO).fit(X, y)
+
+    def value(alpha):
+        peer = LogisticRegression(C=1 / (alpha * len(X)), tol=1e-10).fit(X, y)
+        return dense(peer, X, y, alpha)[0]
+
+    best = value(model.alpha_)
+    assert best == pytest.approx(model.log_evidence_, rel=1e-6)
+    assert best > max(value(model.alpha_ * 2), value(model.alpha_ / 2))
+
+
+# --- the path ------------------------------------------------------------------------
+
+
+def followed(value, first=1.0):
+    path = []
+    alpha, last = first, False
+    while not last:
+        path.append((alpha, value(math.log10(alpha))))
+        alpha, last = evidence.next_alpha(path)
+    return alpha, len(path)
+
+
+@pytest.mark.parametrize("top", [-3.3, -0.4, 0.0, 2.2])
+def test_the_top_of_a_parabola_is_found(top):
+    alpha, n_values = followed(lambda step: -((step - top) ** 2))
+    assert math.log10(alpha) == pytest.approx(top, abs=1e-6)
+    assert n_values <= 5 + abs(top)
+
+
+def test_an_evidence_without_a_maximum_ends_the_path():
+    assert followed(lambda step: step)[0] == pytest.approx(1e8)
+    assert followed(lambda step: -step)[0] == pytest.approx(1e-8)
+    assert followed(lambda step: -math.inf)[0] == 1.0
+
+
+def test_the_head_is_that_of_the_penalty_found():
+    X, y = data(3)
+    model = clone(AUTO).fit(X, y)
+    fixed = clone(AUTO).set_params(alpha=model.alpha_).fit(X, y)
+    np.testing.assert_allclose(model.coef_, fixed.coef_, atol=1e-6)
+    assert model.loss_ == pytest.approx(fixed.loss_, rel=1e-10)
+    assert model.converged_
+    assert model.convergence_log_["alpha"][-1] == model.alpha_
+    path = model.evidence_path_
+    assert np.all(np.diff(path["alpha"]) > 0)
+    assert model.log_evidence_ >= path["log_evidence"].max() - 1e-3
+    assert not hasattr(fixed, "log_evidence_")
+
+
+def test_weights_equal_repetition():
+    X, y = data(3)
+    weight = 1 + np.arange(len(X)) % 2
+    weighted = clone(AUTO).fit(X, y, sample_weight=weight)
+    repeated = clone(AUTO).fit(np.repeat(X, weight, 0), np.repeat(y, weight))
+    assert weighted.alpha_ == pytest.approx(repeated.alpha_, rel=1e-6)
+    assert weighted.log_evidence_ == pytest.approx(repeated.log_evidence_, rel=1e-9)
+    none = np.append(weight, 0)
+    padded = clone(AUTO).fit(np.append(X, X[:1], 0), np.append(y, y[0]), none)
+    assert padded.alpha_ == weighted.alpha_
+
+
+def test_units_of_the_features_change_no_probability():
+    X, y = data(3)
+    model, scaled = clone(AUTO).fit(X, y), clone(AUTO).fit(1000 * X, y)
+    assert scaled.alpha_ == pytest.approx(1e6 * model.alpha_, rel=1e-3)
+    np.testing.assert_allclose(
+        scaled.predict_proba(1000 * X), model.predict_proba(X), atol=1e-4
+    )
+
+
+def test_a_resumed_search_ends_as_an_uninterrupted_one(tmp_path):
+    X, y = data(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = clone(AUTO).fit(X, y)
+        short = clone(AUTO).set_params(max_iter=4)
+        short.set_callbacks(Checkpoint(tmp_path / "fit.ckpt")).fit(X, y)
+        resumed = clone(AUTO).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
+        resumed.fit(X, y)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+    # What is cut short has the penalty of its last iteration.
+    np.testing.assert_allclose(short.alpha_, short.convergence_log_["alpha"][-1])
+    assert short.loss_ == pytest.approx(short.convergence_log_["loss"][-1], rel=1e-12)
+
+
+def test_validation_data_choose_along_the_path():
+    X, y = data(3, n=120)
+    model = clone(AUTO).set_params(early_stopping=True, n_iter_no_change=50)
+    model.fit(X[:60], y[:60], X_val=X[60:], y_val=y[60:])
+    log = model.convergence_log_
+    assert model.alpha_ == log["alpha"][np.argmin(log["val_loss"])]
+    assert model.loss_ == pytest.approx(log["loss"][np.argmin(log["val_loss"])])
+
+
+def separable():
+    X, y = load_iris(return_X_y=True)
+    return StandardScaler().fit_transform(X[:100]), y[:100]
+
+
+def hard_cases():
+    X, y = data(3)
+    constant = X * [1.0, 0.0, 1.0, 1.0] + [0.0, 1e3, 0.0, 0.0]
+    sparse_ish = X * (np.random.RandomState(1).rand(*X.shape) < 0.1)
+    return {
+        "separable": separable(),
+        "one row a class": (X[:5], np.arange(5)),
+        "constant column": (constant, y),
+        "only constant columns": (np.ones((60, 2)), y),
+        "mostly zero": (sparse_ish, y),
+        "equal columns": (np.repeat(X, 2, axis=1), y),
+        "more features than rows": (data(2, n=20, d=64)[0], np.arange(20) % 2),
+    }
+
+
+@pytest.mark.parametrize("case", hard_cases())
+def test_hard_data_give_finite_penalties(case):
+    X, y = hard_cases()[case]
+    model = FGNSoftmaxHead(alpha="auto", random_state=0).fit(X, y)
+    assert 0 < model.alpha_ < np.inf
+    assert np.isfinite(model.log_evidence_)
+    assert np.isfinite(model.predict_log_proba(X)).all()
+
+
+@pytest.mark.parametrize("solver", ["fgn", "sgn", "adam"])
+def test_mini_batch_solvers_take_the_usual_number(solver):
+    X, y = data(3)
+    model = FGNSoftmaxHead(solver, alpha="auto", random_state=0)
+    model.partial_fit(X, y, classes=[0, 1, 2])
+    fixed = clone(model).set_params(alpha=1e-3).partial_fit(X, y, classes=[0, 1, 2])
+    np.testing.assert_array_equal(model.coef_, fixed.coef_)
+    assert model.alpha_ == 1e-3
