@@ -21,8 +21,8 @@ from sklearn_gn.segmented.preparation import (
     sorted_rows,
     with_known,
 )
-from sklearn_gn.segmented.search import Form
-from sklearn_gn.segmented.summary import Summary
+from sklearn_gn.segmented.problem import Form
+from sklearn_gn.segmented.summary import summarise
 
 
 class SegmentedRegressor(RegressorMixin, BaseEstimator):
@@ -399,58 +399,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             ``print`` shows it as text, a notebook as HTML.
         """
         check_is_fitted(self)
-        figures = self.statistics_
-        facts = {
-            "Rows": figures["n_rows"],
-            "Degrees of freedom": figures["degrees_of_freedom"],
-            "Breakpoints": len(self.breakpoints_),
-            "Covariance": self._covariance.kind,
-            "R2": figures["r2"],
-            "Noise std": self.noise_std_,
-            "AIC": figures["aic"],
-            "BIC": figures["bic"],
-        }
-        limits = "[0.025", "0.975]"
-        segments, parameters = self.segments_, self.parameters_
-        breakpoints = {
-            "number": np.arange(1, len(self.breakpoints_) + 1),
-            "position": self.breakpoints_,
-            "std err": self.breakpoint_std_,
-            limits[0]: self.breakpoint_interval_[:, 0],
-            limits[1]: self.breakpoint_interval_[:, 1],
-            "jump": self.jumps_,
-        }
-        lines = {
-            "number": np.arange(1, len(segments["start"]) + 1),
-            "start": segments["start"],
-            "end": segments["end"],
-            "rows": segments["n_rows"],
-            "intercept": segments["intercept"],
-            "slope": segments["slope"],
-            "std err": segments["slope_std_error"],
-            limits[0]: segments["slope_lower"],
-            limits[1]: segments["slope_upper"],
-        }
-        coefficients = {
-            "name": parameters["name"],
-            "coef": parameters["estimate"],
-            "std err": parameters["std_error"],
-            "t": parameters["t"],
-            "P>|t|": parameters["p_value"],
-            limits[0]: parameters["lower"],
-            limits[1]: parameters["upper"],
-        }
-        tables = {"Breakpoints": breakpoints} if len(self.breakpoints_) else {}
-        tables |= {"Segments": lines, "Parameters": coefficients}
-        notes = ["Outside the data the first and the last line go on."]
-        if len(self.breakpoints_):
-            notes.append(
-                "Parameters that vanish together with an estimated breakpoint have no "
-                "p-value."
-            )
-        if self._date_kind is not None:
-            notes.append("Slopes are per day; intercepts are those of 1970-01-01.")
-        return Summary("Segmented regression", facts, tables, notes)
+        return summarise(self, self._covariance.kind, dates=self._date_kind is not None)
 
     # -- before the search ------------------------------------------------------------
 
