@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight
 from sklearn_gn.segmented import dates, existence, inference, selection
 from sklearn_gn.segmented.inference import infer
@@ -247,6 +248,10 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         UserWarning
             If the data have no room for as many breakpoints as are asked for.
         """
+        with one_blas_thread:
+            return self._fit_series(X, y, sample_weight)
+
+    def _fit_series(self, X, y, sample_weight):
         prepared, kind, order = self._prepare(X, y, sample_weight)
         options = self._options(prepared, kind)
         n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
@@ -264,7 +269,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
                 "breakpoints: the fit has fewer. Lower n_breakpoints, or min_rows and "
                 "min_distance.",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         self._date_kind = kind
         self.selection_path_ = path
@@ -375,7 +380,9 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             largest statistic.
         """
         self._validate_params()
-        return clone(self)._breakpoint_test(X, y, sample_weight, n_draws, random_state)
+        model, words = clone(self), (X, y, sample_weight, n_draws, random_state)
+        with one_blas_thread:
+            return model._breakpoint_test(*words)
 
     def _breakpoint_test(self, X, y, sample_weight, n_draws, random_state):
         prepared, kind, _ = self._prepare(X, y, sample_weight)
