@@ -12,14 +12,16 @@ The numbers of breakpoints are gone through upwards and then downwards:
    one, in several lengths, the best of which is taken.
 4. Downwards, delete the breakpoint whose absence costs least, then 2 and 3 again.
 
-Of every number the best fit is kept. A breakpoint at which the function may jump lies
-halfway between two positions.
+Of every number the best fit is kept. Segments that share no parameter need no search:
+the best partition is computed, see :mod:`sklearn_gn.segmented.partition`. A breakpoint
+at which the function may jump lies halfway between two positions.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.segmented.partition import best_partitions, separable
 from sklearn_gn.segmented.products import (
     Pieces,
     Table,
@@ -321,7 +323,7 @@ def refine_jumps(problem, knots, rss):
     table = problem.table
     n = table.x.shape[1]
     stride = -(-n // MOST_CANDIDATES)
-    while stride > 1:
+    while stride > 1 and problem.form.step:
         for k in range(knots.shape[1]):
             at = int(locate(table, knots[:, k : k + 1])[0, 0])
             low, high = max(at - stride, 0), min(at + stride + 1, n)
@@ -467,6 +469,8 @@ def search(problem, most, value=None):
     -------
     Path
     """
+    if separable(problem):
+        return _partitions(problem, most)
     n_series = len(problem.table.x)
     floor = EXACT * np.maximum(problem.table.gram[:, 0, 0], np.finfo(float).tiny)
     path = Path(
@@ -500,6 +504,13 @@ def search(problem, most, value=None):
             break
     _prune(problem, path)
     return path
+
+
+def _partitions(problem, most):
+    """Return the path of the best partitions, series by series."""
+    found = [best_partitions(problem.of([b]), most) for b in range(len(problem.known))]
+    knots = [np.stack([each[k] for _, each in found]) for k in range(most + 1)]
+    return Path(np.stack([rss for rss, _ in found]), knots)
 
 
 def _keep(path, series, knots, rss):

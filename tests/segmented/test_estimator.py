@@ -153,6 +153,27 @@ def test_one_kink_is_the_best_of_a_fine_grid():
         assert model.statistics_["rss"] <= best * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("degree", [0, 1])
+def test_jumps_are_the_best_partition(degree):
+    x, y = np.arange(14.0) ** 1.2, np.random.default_rng(5).standard_normal(14)
+    model = SegmentedRegressor(2, degree=degree, jumps=True, min_rows=2).fit(
+        x[:, None], y
+    )
+
+    def rss(i, j):
+        A = np.vander(x[i:j], degree + 1)
+        error = y[i:j] - A @ np.linalg.lstsq(A, y[i:j])[0]
+        return error @ error
+
+    best = min(
+        (rss(0, i) + rss(i, j) + rss(j, 14), i, j)
+        for i in range(2, 11)
+        for j in range(i + 2, 13)
+    )
+    assert_allclose(model.statistics_["rss"], best[0], rtol=1e-10)
+    assert_array_equal(np.searchsorted(x, model.breakpoints_), best[1:])
+
+
 def test_exact_broken_lines_are_found_to_rounding_errors():
     x = np.linspace(-1, 3, 200)
     y = np.interp(x, [-1, 0.123, 1.7, 3], [2.0, -1.0, 4.0, 4.5])
