@@ -111,7 +111,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         in three successive iterations; with batches, in a whole pass over the rows;
         with mini-batches, when it has not fallen that much below its lowest value in
         ten successive epochs. If 0, this test is disabled. Where the penalties are
-        chosen: the rise of the log evidence per row that counts as progress.
+        chosen: the rise of the log evidence per row that counts as progress, of a
+        member in three and of their mean in five iterations.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,
