@@ -10,15 +10,13 @@ fits with default settings, on real data where there are any.
 # Where did the Nile change?
 # --------------------------
 #
-# How much water passed Aswan in each year from 1871 to 1970? The flow fell at the end of
-# the 19th century, when work on the first dam began. Nothing tells the model how many
+# How much water passed Aswan in each year from 1871 to 1970? The flow fell at the end
+# of the 19th century, when work on the first dam began. Nothing tells the model how many
 # changes there are, or where.
 
 import sys
 from pathlib import Path
 from time import perf_counter
-
-import matplotlib.pyplot as plt
 
 from sklearn_gn import SegmentedRegressor
 from sklearn_gn.datasets import load_nile
@@ -42,8 +40,9 @@ print("Picture:", folder / "nile.png")
 # ----------------------------
 #
 # Ten measurements of 442 patients, and how far their diabetes had gone a year later.
-# Most of the variation is noise, so regularisation decides. The evidence chooses it from
-# the training data, so one fit is enough, and it comes with intervals for new patients.
+# Most of the variation is noise, so regularisation decides. The evidence chooses it
+# from the training data, so one fit is enough, and it comes with intervals for new
+# patients.
 
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
@@ -61,7 +60,7 @@ print(f"{network.n_effective_parameters_:.0f}; {covered:.0%} in 90 % intervals")
 
 # %%
 # The same table for other regressors: with default settings, and with a search over a
-# few candidates. Each score is the mean over 5 folds; the seconds are those of all of them.
+# few candidates. Each score is the mean over 5 folds; the seconds are those of all.
 
 import warnings
 
