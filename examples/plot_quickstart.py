@@ -11,8 +11,8 @@ fits with default settings, on real data where there are any.
 # --------------------------
 #
 # How much water passed Aswan in each year from 1871 to 1970? The flow fell at the end
-# of the 19th century, when work on the first dam began. Nothing tells the model how many
-# changes there are, or where.
+# of the 19th century, when work on the first dam began. Nothing tells the model how
+# many changes there are, or where.
 
 import sys
 from pathlib import Path
