@@ -132,7 +132,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
     n_features_in_ : int
         Number of features.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, where X has string names.
 
     Notes
