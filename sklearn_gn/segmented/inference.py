@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, stdtr, stdtrit
 
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.search import Form
+from sklearn_gn.segmented.problem import Form
 
 LEVEL = 0.95  # of the confidence limits
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
+from sklearn_gn.segmented.problem import Form, Limits, make_problem
 from sklearn_gn.segmented.products import make_table
-from sklearn_gn.segmented.search import Form, Limits, make_problem
 
 _ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
 

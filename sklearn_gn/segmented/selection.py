@@ -80,10 +80,8 @@ def _converged(problem, found, chosen):
         series = np.flatnonzero(chosen == k)
         part, knots = problem.of(series), found.knots[k][series]
         knots, _ = converge(part, knots, found.rss[series, k])
-        if len(answers) == 1:
-            knots, _ = refine_jumps(part, knots, found.rss[series, k])
-        for b, t in zip(series, knots, strict=True):
-            answers[b] = t
+        for b, t, rss in zip(series, knots, found.rss[series, k], strict=True):
+            answers[b] = refine_jumps(problem.of([b]), t[None], rss[None])[0][0]
     return answers
 
 

@@ -309,5 +309,7 @@ def in_units(member, before, after):
         output *= before.y_scale / after.y_scale
         output[0] += (before.y_center - after.y_center) / after.y_scale
     theta = model.join(output, layers)
-    same = all(map(np.array_equal, before, after))
+    names = ("x_center", "x_scale", "y_center", "y_scale")
+    pairs = ((getattr(before, name), getattr(after, name)) for name in names)
+    same = all(np.array_equal(a, b) for a, b in pairs)
     return Member(model, net._replace(theta=theta, beta=net.beta if same else None))

@@ -10,6 +10,7 @@ from sklearn_gn.core import backend, evidence, evidence_gn
 from sklearn_gn.core.classifier import cross_entropy
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.reach import Reach
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import committee
@@ -31,12 +32,61 @@ _MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
+class Units(NamedTuple):
+    """Units of a fit in which rows beyond the :class:`Reach` of the others are moved.
+
+    One wrong entry among collinear features would otherwise be where slopes decide over
+    predictions that no other row has anything to say about.
+    """
+
+    scaling: Scaling
+    reach: Reach
+
+    @classmethod
+    def of(cls, X, y, weight, scale):
+        """Return the units of weighted data; the user's own unless ``scale``."""
+        if not scale:
+            scaling = Scaling.none(X, y)
+            return cls(scaling, Reach.of(scaling.x(X), weight))
+        plain = Scaling.of(X, y, weight)
+        z = plain.x(X)
+        within = Reach.of(z, weight).limited(z)
+        if within is not z:  # far rows no longer determine the units
+            X = np.where(within == z, X, plain.x_center + plain.x_scale * within)
+            plain = Scaling.of(X, y, weight)
+        return cls(plain, Reach.of(plain.x(X), weight))
+
+    def x(self, X):
+        """Return features in these units, within reach."""
+        return self.reach.limited(self.scaling.x(X))
+
+    @property
+    def x_center(self):
+        """Centres of the features."""
+        return self.scaling.x_center
+
+    @property
+    def x_scale(self):
+        """Scales of the features."""
+        return self.scaling.x_scale
+
+    @property
+    def y_center(self):
+        """Centres of the targets."""
+        return self.scaling.y_center
+
+    @property
+    def y_scale(self):
+        """Scale of the targets."""
+        return self.scaling.y_scale
+
+
 class Problem(NamedTuple):
     """What a fit is given, and what leads back to the user's units."""
 
     rows: Rows
     options: EvidenceOptions
-    scaling: Scaling
+    scaling: Units
     y_scale: float  # one for classes
 
 
@@ -146,9 +196,7 @@ def fit(estimator, models, X, y, weight, *, n_effective, validation, data, rng):
 
 
 def _problem(estimator, X, y, weight, n_effective, rng):
-    part = estimator._scaled_part(y)
-    kind = Scaling.of if estimator.scale else Scaling.none
-    scaling = kind(X, part, weight) if estimator.scale else kind(X, part)
+    scaling = Units.of(X, estimator._scaled_part(y), weight, estimator.scale)
     rows = Rows(scaling.x(X), estimator._scaled_targets(y, scaling), weight)
     options = EvidenceOptions(
         n_effective=min(max(n_effective, len(X)), _MOST_ROWS),

@@ -135,10 +135,11 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         Whether to start from the network of the previous fit.
 
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit.
+        Precision of the fit. Where the penalties are chosen it is "float64".
 
     device : str or None, default=None
-        Where to compute: "cpu", "gpu", or None for JAX's default. A fitted model
+        Where to compute: "cpu", "gpu", or None for JAX's default. Committees are
+        computed on the CPU. A fitted model
         predicts on the device of its fit, or on the default one if the machine has no
         such device.
 
