@@ -80,6 +80,11 @@ class Units(NamedTuple):
         """Scale of the targets."""
         return self.scaling.y_scale
 
+    @property
+    def loss_scale(self):
+        """Factor from losses in these units to those of the user."""
+        return self.scaling.loss_scale
+
 
 class Problem(NamedTuple):
     """What a fit is given, and what leads back to the user's units."""
@@ -179,7 +184,7 @@ def fit(estimator, models, X, y, weight, *, n_effective, validation, data, rng):
         COMMITTEE,
         (problem.rows, problem.options),
         [starts],
-        loss_scale=problem.y_scale**2,
+        loss_scale=problem.scaling.loss_scale,
         val_loss=_validation_loss(estimator, validation, problem.scaling),
         validation=validation,
     )
@@ -289,7 +294,7 @@ def _summary(problem, member):
             model, sums, net.alpha, net.beta, n_effective
         ),
         spectrum=np.maximum(np.linalg.eigvalsh(sums.gram)[::-1], 0),
-        loss=loss * y_scale**2,
+        loss=loss * problem.scaling.loss_scale if loss > 0 else 0.0,
         alpha={
             "slope": penalties[0],
             "coef": penalties[1],
@@ -344,9 +349,9 @@ def _set_fitted(estimator, members, problem):
     estimator.n_effective_parameters_ = float(
         np.mean([s.n_effective_parameters for s in summaries])
     )
-    noise = math.sqrt(np.mean([s.noise_std**2 for s in summaries]))
     if estimator._loss == "squared":
-        estimator.noise_std_ = noise
+        variance = np.mean([1 / member.net.beta for member in members])
+        estimator.noise_std_ = problem.y_scale * math.sqrt(variance)
     _set_output_layer(estimator, members, scaling)
 
 
@@ -355,6 +360,8 @@ def _set_output_layer(estimator, members, scaling):
     layers = [model.split(net.theta)[0] for model, net in members]
     d, scale = members[0].model.sizes[0], scaling.y_scale / len(members)
     coef = np.concatenate([output[1 + d :] for output in layers])
+    if not members[0].model.activations:  # the features are the inputs
+        coef = np.zeros_like(layers[0][1:])  # whose weights are the linear term
     constant = np.mean([output[0] for output in layers], axis=0)
     slope = np.mean([output[1 : 1 + d] for output in layers], axis=0)
     slope = (slope * scaling.y_scale / scaling.x_scale[:, None]).T
@@ -365,4 +372,4 @@ def _set_output_layer(estimator, members, scaling):
         + estimator._output_center(scaling)
         - slope @ scaling.x_center
     )
-    estimator._n_features_out = max(len(coef), 0)
+    estimator._n_features_out = len(coef)

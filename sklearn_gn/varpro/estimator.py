@@ -110,6 +110,7 @@ class _VarProNet(
 
     # -- the fit ----------------------------------------------------------------------
 
+    @backend.one_blas_thread
     def _fit(
         self, X, y, weight, *, n_samples, n_effective, validation, solver, data, rng
     ):
@@ -355,9 +356,9 @@ class _VarProNet(
         )
 
 
-def blockwise(function, x):
+def blockwise(function, x, block_rows=_BLOCK_ROWS):
     """A function of rows, block by block: what it needs stays small."""
-    parts = [function(x[block]) for block in gen_batches(len(x), _BLOCK_ROWS)]
+    parts = [function(x[block]) for block in gen_batches(len(x), block_rows)]
     return np.concatenate(parts)
 
 

@@ -14,6 +14,8 @@ from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.estimator import _VarProNet, blockwise
 
+_JACOBIAN_FLOATS = 2**22  # of the derivatives of some rows of a committee
+
 
 class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
     r"""Networks for regression, with penalties that the data choose.
@@ -470,7 +472,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         model, net, scaling = self._fitted
         if model is None:
             known = partial(committee.variances, net, self._covariances)
-            return np.sqrt(blockwise(known, x)) * scaling.y_scale
+            size = len(scaling.y_center) * max(map(len, self._covariances))
+            n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
+            return np.sqrt(blockwise(known, x, n_rows)) * scaling.y_scale
         bars = self._error_bars
         variance = self._in_batches(bars.variances, x, bars.batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale
