@@ -46,6 +46,9 @@ class Sizes(NamedTuple):
     n_boundary: int
 
 
+_FEW = Sizes(500, 200)
+
+
 class Rules(NamedTuple):
     """What may grow in a fit."""
 
@@ -67,7 +70,12 @@ class Level(NamedTuple):
 
 
 def points_for(classes, n_weights, density=_RESIDUALS):
-    """Numbers of points of a network, for so many residuals for each parameter."""
+    """Numbers of points of a network, for so many residuals for each parameter.
+
+    Fewer residuals than parameters have to do where there are very many axes.
+    """
+    if n_weights > _MOST_WEIGHTS:
+        return _FEW
     interior, *conditions = [kind for kind in classes if kind.name != "data"]
     n_residuals = density * n_weights
     share = _BOUNDARY_SHARE if conditions else 0.0

@@ -62,6 +62,7 @@ def test_points_are_as_many_as_the_residuals_that_weights_need():
     sizes = growth.points_for(classes, 1000, 3.0)
     assert sizes == (2100, 900)
     assert growth.points_for(classes[:1], 1000, 3.0).n_interior == 3000
+    assert growth.points_for(classes, 2_000_000) == (500, 200)
 
 
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
