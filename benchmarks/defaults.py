@@ -49,9 +49,14 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks import _data, _tables
 from benchmarks.__main__ import HERE
 from benchmarks._report import plain, progress, summary
-from sklearn_gn import FGNSoftmaxHead, ShallowReLURegressor, VarProNetClassifier
+from sklearn_gn import (
+    FGNSoftmaxHead,
+    ShallowReLURegressor,
+    VarProNetClassifier,
+    VarProNetRegressor,
+)
 
-OURS = ("shallow_relu",)  # regressors
+OURS = ("shallow_relu", "varpro_net")  # regressors
 OUR_CLASSIFIERS = ("varpro_net", "softmax_head")
 LEVEL = 0.003  # difference of R2 that is none
 FOLDS, REPEATS = 3, 3
@@ -93,6 +98,7 @@ def regressors(seed=0):
     mlp = MLPRegressor(random_state=seed)
     return {
         "shallow_relu": ShallowReLURegressor(random_state=seed),
+        "varpro_net": VarProNetRegressor(random_state=seed),
         "ridge": RidgeCV(PENALTIES),
         "hist_gradient_boosting": HistGradientBoostingRegressor(random_state=seed),
         "random_forest": RandomForestRegressor(random_state=seed),
@@ -312,7 +318,7 @@ def standing(problems):
     seconds = figures_by_method(problems, "seconds")
     searched = [f"{name}_searched" for name in SPACES]
     answers = {}
-    for ours in OURS:
+    for ours in (m for m in OURS if any(m in values for values in r2.values())):
         own = {name: values for name, values in r2.items() if ours in values}
         peers = [m for m in regressors() if m not in OURS]
         best = {n: max(v[m] for m in peers if m in v) for n, v in own.items()}
@@ -329,7 +335,21 @@ def standing(problems):
                 if all(peer in v for v in own.values())
             },
         }
-    return answers
+    return answers | {"by_evidence": by_evidence(problems, r2)}
+
+
+def by_evidence(problems, r2):
+    """Tables on which the one of higher log evidence is level with the best peer."""
+    level, tables = [], 0
+    evidence = figures_by_method(problems, "log_evidence")
+    for name, values in evidence.items():
+        if name in r2 and all(ours in values for ours in OURS):
+            tables += 1
+            chosen = max(OURS, key=values.get)
+            peers = [r2[name][m] for m in regressors() if m not in OURS]
+            if r2[name][chosen] >= max(peers) - LEVEL:
+                level.append(name)
+    return {"tables": tables, "level_or_ahead": level}
 
 
 def standing_of_classifiers(problems):

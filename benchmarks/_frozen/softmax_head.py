@@ -30,7 +30,7 @@ def partly_fitted():
 
 CASES = {
     "fgn_newton": partial(fitted, sample_weight=weights(X4), class_weight="balanced"),
-    # From 4,096 coefficients on, epochs of FGN come first.
+    # From 16,384 coefficients on, epochs of FGN come first.
     "fgn_newton_large": partial(fitted, WIDE, 110, max_iter=4),
     "fgn": partial(fitted, solver=FGN(batch_size=32), sample_weight=weights(X4)),
     "fgn_rank": partial(

@@ -179,4 +179,5 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         self.n_iter_ = len(run.log)
         self.converged_ = run.converged
         self.stop_reason_ = run.stop_reason.value
-        set_fitted()
+        with backend.one_blas_thread:  # its factorisations are as small as the fit's
+            set_fitted()

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, stdtr, stdtrit
 
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.search import Form
+from sklearn_gn.segmented.problem import Form
 
 LEVEL = 0.95  # of the confidence limits
 
@@ -25,12 +25,17 @@ class Scaling(NamedTuple):
     center: float
     size: float  # half the range of x
     y_center: float
+    y_size: float  # standard deviation
     linear_center: np.ndarray  # (m,)
     linear_size: np.ndarray
 
     def x(self, x):
         """Return positions in [-1, 1]."""
         return (x - self.center) / self.size
+
+    def y(self, y):
+        """Return the target with mean zero and deviation one."""
+        return (y - self.y_center) / self.y_size
 
     def linear(self, linear):
         """Return the linear features in units of their deviations."""
@@ -59,7 +64,8 @@ class Fit(NamedTuple):
     @property
     def noise_std(self):
         """Standard deviation of the noise."""
-        return float(np.sqrt(self.rss / self.degrees_of_freedom))
+        share = self.rss / self.degrees_of_freedom
+        return float(self.scaling.y_size * np.sqrt(share))
 
     @property
     def breakpoints(self):
@@ -110,7 +116,7 @@ def infer(form, rows, t, free, scaling, kind):
     columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
     cov, freedom, rank = least_squares.covariance(kind, columns, found, rows.weight)
     n_jumps = int(np.sum(free)) - len(least_squares.moving(form, free))
-    mean = np.average(rows.y, weights=rows.weight)
+    mean = rows.weight @ rows.y / rows.weight.sum()
     return Fit(
         form=form,
         t=t,
@@ -130,9 +136,10 @@ def predict(fit, x, linear):
     """Return values and standard errors at positions in the user's units."""
     u, linear = fit.scaling.x(x), fit.scaling.linear(linear)
     columns = least_squares.jacobian(fit.form, u, linear, fit.t, fit.free, fit.coef)
-    value = columns[:, : len(fit.coef)] @ fit.coef + fit.scaling.y_center
+    size = fit.scaling.y_size
+    value = columns[:, : len(fit.coef)] @ fit.coef * size + fit.scaling.y_center
     variance = np.sum((columns @ fit.covariance) * columns, axis=1)
-    return value, np.sqrt(np.maximum(variance, 0))
+    return value, size * np.sqrt(np.maximum(variance, 0))
 
 
 # --- parameters ----------------------------------------------------------------------
@@ -150,10 +157,12 @@ def user_parameters(fit):
     m = len(scaling.linear_size)
     linear = np.arange(len(fit.coef) - m, len(fit.coef))
     factor[linear] = 1 / scaling.linear_size
-    factor[len(fit.coef) :] = scaling.size
     matrix = np.diag(factor)
     matrix[0, 1 : 1 + form.slope] = -scaling.center / scaling.size
     matrix[0, linear] = -scaling.linear_center / scaling.linear_size
+    matrix *= scaling.y_size
+    kinks = np.arange(len(fit.coef), len(matrix))
+    matrix[kinks, kinks] = scaling.size
     values = matrix @ np.concatenate([fit.coef, fit.t[fit.kinks]])
     values[0] += scaling.y_center
     values[len(fit.coef) :] += scaling.center
@@ -301,13 +310,14 @@ def statistics(fit):
     The likelihood is that of normal noise; its variance is not counted as a parameter.
     """
     n = fit.n_rows
+    size = fit.scaling.y_size
     rss = max(fit.rss, np.finfo(float).tiny)
-    deviance = n * (np.log(2 * np.pi * rss / n) + 1)
+    deviance = n * (np.log(2 * np.pi * rss / n) + 2 * np.log(size) + 1)
     return {
         "n_rows": n,
         "n_parameters": fit.n_parameters,
         "degrees_of_freedom": fit.degrees_of_freedom,
-        "rss": fit.rss,
+        "rss": fit.rss * size**2,
         "r2": 1 - fit.rss / fit.total if fit.total > 0 else 0.0,
         "aic": float(deviance + 2 * fit.n_parameters),
         "bic": float(deviance + np.log(n) * fit.n_parameters),

@@ -19,7 +19,7 @@ class Rows(NamedTuple):
     """Rows in the order of x."""
 
     x: np.ndarray  # (n,) in [-1, 1]
-    y: np.ndarray  # (n,)
+    y: np.ndarray  # (n,) of mean zero and deviation one
     linear: np.ndarray  # (n, m) features that enter linearly
     weight: np.ndarray  # (n,) a weight of two is two rows
 
@@ -112,7 +112,7 @@ def fit_rows(form, rows, t, free):
     """
     found = solve(design(form, rows.x, rows.linear, t), rows.y, rows.weight)
     at = moving(form, free)
-    size = rows.weight @ (rows.y - np.average(rows.y, weights=rows.weight)) ** 2
+    size = rows.weight @ rows.y**2  # y has mean zero
     for _ in range(_MOST_STEPS if len(at) else 0):
         if not 0 < found.rss < _RESOLVED * size:
             break
@@ -191,6 +191,8 @@ def prewhitened(scores, lags, n_rows):
     heteroskedasticity and autocorrelation consistent covariance matrix estimator",
     1992). The parameters are those of :func:`newey_west`.
     """
+    if len(scores) < 2:
+        return newey_west(scores, lags, n_rows)
     before, now = scores[:-1], scores[1:]
     regression = np.linalg.lstsq(before, now)[0].T
     left, size, right = np.linalg.svd(regression)

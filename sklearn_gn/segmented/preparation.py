@@ -6,8 +6,8 @@ import numpy as np
 
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
+from sklearn_gn.segmented.problem import Form, Limits, make_problem
 from sklearn_gn.segmented.products import make_table
-from sklearn_gn.segmented.search import Form, Limits, make_problem
 
 _ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
 
@@ -29,10 +29,9 @@ class Prepared(NamedTuple):
     scaling: Scaling
 
     def series(self):
-        """Return what a table is made of; y in units of its deviation."""
-        size = np.sqrt(np.average(self.rows.y**2, weights=self.rows.weight))
-        y = self.rows.y / (size if size > 0 else 1)
-        return self.rows.x, np.column_stack([y, self.rows.linear]), self.rows.weight
+        """Return what a table is made of."""
+        x, y, linear, weight = self.rows
+        return x, np.column_stack([y, linear]), weight
 
     def select(self, kept):
         """Return the same with some of the rows, in the same units."""
@@ -54,22 +53,33 @@ def prepare(x, y, linear, weight):
     linear : ndarray of shape (n, m)
     """
     size = (x[-1] - x[0]) / 2
-    center = np.average(linear, axis=0, weights=weight)
-    deviation = np.sqrt(np.average((linear - center) ** 2, axis=0, weights=weight))
+    share = weight / weight.sum()
+    center = share @ linear
+    sizes = [_deviation(z, share) for z in (linear - center).T]
+    y_center = float(share @ y)
     scaling = Scaling(
         center=(x[0] + x[-1]) / 2,
         size=size if size > 0 else 1.0,
-        y_center=float(np.average(y, weights=weight)),
+        y_center=y_center,
+        y_size=_deviation(y - y_center, share),
         linear_center=center,
-        linear_size=np.where(deviation > 0, deviation, 1),
+        linear_size=np.array(sizes),
     )
     rows = Rows(
         np.clip(scaling.x(x), -1, 1),
-        y - scaling.y_center,
+        scaling.y(y),
         scaling.linear(linear),
         weight,
     )
     return Prepared(rows, scaling)
+
+
+def _deviation(centred, share):
+    """Return the standard deviation; 1 for a constant."""
+    largest = float(np.abs(centred).max())
+    if not largest > 0:
+        return 1.0
+    return largest * float(np.sqrt(share @ (centred / largest) ** 2))
 
 
 def _min_rows(prepared, options):

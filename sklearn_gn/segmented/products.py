@@ -16,7 +16,7 @@ from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu.sorted_rows import RIGHT, sort_rows
 
 _SHIFT = 1e-12  # of a normal matrix with unit diagonal, so that it can be factored
-_SHIFT_IF_SINGULAR = 1e-8
+_LEAST_EIGENVALUE = 1e-8
 
 
 class Table(NamedTuple):
@@ -157,19 +157,23 @@ def solve(table, pieces):
     diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     scaled = matrix * scale[..., :, None] * scale[..., None, :]
-    half = np.linalg.inv(_factor(scaled)) * scale[..., None, :]
+    half = _half_inverse(scaled) * scale[..., None, :]
     coef = _apply(np.swapaxes(half, -1, -2), _apply(half, side))
     total = table.gram[:, 0, 0].reshape(-1, *[1] * (coef.ndim - 2))
     explained = np.sum(coef * (2 * side - _apply(matrix, coef)), axis=-1)
     return Solution(coef, np.maximum(total - explained, 0), half)
 
 
-def _factor(matrix):
-    eye = np.eye(matrix.shape[-1])
+def _half_inverse(matrix):
+    """Return H with H^T H the inverse of a matrix with unit diagonal."""
     try:
-        return np.linalg.cholesky(matrix + _SHIFT * eye)
-    except np.linalg.LinAlgError:
-        return np.linalg.cholesky(matrix + _SHIFT_IF_SINGULAR * eye)
+        return np.linalg.inv(
+            np.linalg.cholesky(matrix + _SHIFT * np.eye(matrix.shape[-1]))
+        )
+    except np.linalg.LinAlgError:  # rounding errors of pieces that few rows determine
+        values, vectors = np.linalg.eigh(matrix)
+        root = np.sqrt(np.maximum(values, _LEAST_EIGENVALUE))
+        return np.swapaxes(vectors, -1, -2) / root[..., None]
 
 
 def _apply(matrix, vector):

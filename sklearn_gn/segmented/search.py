@@ -12,26 +12,32 @@ The numbers of breakpoints are gone through upwards and then downwards:
    one, in several lengths, the best of which is taken.
 4. Downwards, delete the breakpoint whose absence costs least, then 2 and 3 again.
 
-Of every number the best fit is kept. A breakpoint at which the function may jump lies
-halfway between two positions.
+Of every number the best fit is kept. Segments that share no parameter need no search:
+the best partition is computed, see :mod:`sklearn_gn.segmented.partition`. A breakpoint
+at which the function may jump lies halfway between two positions.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.segmented.partition import best_partitions, separable
+from sklearn_gn.segmented.problem import (
+    MOST_CANDIDATES,
+    all_pieces,
+    make_candidates,
+    sum_of_squares,
+)
 from sklearn_gn.segmented.products import (
     Pieces,
-    Table,
     concatenate,
     locate,
-    select,
     solve,
     take,
 )
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 
-MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
-_LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of the Gauss-Newton steps that are tried
+_LENGTHS = (1.0, 0.3)  # of the Gauss-Newton steps that are tried
 _MOST_STEPS = 30  # of the breakpoints that are chosen
 _STEPS_ON_THE_WAY = 6
 _MOST_EXCHANGES = 2  # rounds
@@ -41,113 +47,6 @@ _EXCHANGE_TOL = 1e-4  # relative decrease that is worth an exchange
 _INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
 _PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 EXACT = 1e-13  # relative sum of squares that is rounding errors
-
-
-class Form(NamedTuple):
-    """What the function does between and at the breakpoints."""
-
-    slope: bool  # straight lines, else constants
-    ramp: bool  # the slope changes at a breakpoint
-    step: bool  # the function jumps at a breakpoint
-
-    @property
-    def parameters_per_breakpoint(self):
-        """Number of parameters of a breakpoint, its position included."""
-        return 1 + self.ramp + self.step
-
-
-class Limits(NamedTuple):
-    """Where breakpoints may lie."""
-
-    low: np.ndarray  # (B,) least and largest position
-    high: np.ndarray
-    min_distance: np.ndarray  # (B,) between breakpoints, and to the ends of the data
-    min_rows: np.ndarray  # (B,) rows of a segment
-
-
-class Candidates(NamedTuple):
-    """Positions at which breakpoints are tried; they run along the last axis."""
-
-    rows: np.ndarray  # (B, c)
-    t: np.ndarray  # (B, c) the breakpoints
-    before: np.ndarray  # (B, c) the row before
-    powers: np.ndarray  # (B, 3, c) sums from there on
-    targets: np.ndarray  # (B, q, 2, c)
-
-
-class Problem(NamedTuple):
-    """Series that are searched side by side."""
-
-    table: Table
-    form: Form
-    known: np.ndarray  # (B, k) breakpoints that are kept
-    limits: Limits
-    candidates: Candidates
-
-    def of(self, series):
-        """Return the problem of some of the series, given in their order."""
-        n = len(self.table.x)
-        if np.arange(n)[series].size == n:
-            return self
-        return Problem(
-            select(self.table, series),
-            self.form,
-            self.known[series],
-            Limits(*(a[series] for a in self.limits)),
-            Candidates(*(a[series] for a in self.candidates)),
-        )
-
-
-def make_problem(table, form, known, limits):
-    """Return the problem of some series, with the positions that are to be tried."""
-    n = table.x.shape[1]
-    rows = np.unique(np.linspace(0, n - 1, min(n, MOST_CANDIDATES)).astype(np.intp))
-    return Problem(table, form, known, limits, make_candidates(table, form, rows))
-
-
-def make_candidates(table, form, rows):
-    """Return the candidates at some positions, the same ones for all series."""
-    t, before = table.x[:, rows], table.x[:, np.maximum(rows - 1, 0)]
-    if form.step:
-        t = np.where(rows > 0, (before + t) / 2, t)
-    return Candidates(
-        np.broadcast_to(rows, t.shape),
-        t,
-        before,
-        np.ascontiguousarray(np.moveaxis(table.powers[:, rows], 1, -1)),
-        np.ascontiguousarray(np.moveaxis(table.targets[:, rows], 1, -1)),
-    )
-
-
-# --- pieces --------------------------------------------------------------------------
-
-
-def all_pieces(problem, knots):
-    """Return the pieces of the whole function: line, then ramps, then steps."""
-    table, form, known = problem[:3]
-    if known.shape[1]:
-        known = known.reshape(len(known), *[1] * (knots.ndim - 2), -1)
-        known = np.broadcast_to(known, (*knots.shape[:-1], known.shape[-1]))
-        knots = np.concatenate([known, knots], axis=-1)
-    k, lead = knots.shape[-1], 1 + form.slope
-    shape = (*knots.shape[:-1], lead + k * (form.ramp + form.step))
-    pieces = Pieces(np.zeros(shape, np.intp), np.zeros(shape), np.zeros(shape))
-    pieces.level[..., 0] = 1
-    pieces.slope[..., 1:lead] = 1
-    at = locate(table, knots)
-    if form.ramp:
-        pieces.first[..., lead : lead + k] = at
-        pieces.level[..., lead : lead + k] = -knots
-        pieces.slope[..., lead : lead + k] = 1
-    if form.step:
-        pieces.first[..., shape[-1] - k :] = at
-        pieces.level[..., shape[-1] - k :] = 1
-    return pieces
-
-
-def sum_of_squares(problem, knots):
-    """Return the residual sums of squares with given breakpoints, (...)."""
-    return solve(problem.table, all_pieces(problem, knots)).rss
 
 
 # --- insertion -----------------------------------------------------------------------
@@ -320,7 +219,7 @@ def refine_jumps(problem, knots, rss):
     table = problem.table
     n = table.x.shape[1]
     stride = -(-n // MOST_CANDIDATES)
-    while stride > 1:
+    while stride > 1 and problem.form.step:
         for k in range(knots.shape[1]):
             at = int(locate(table, knots[:, k : k + 1])[0, 0])
             low, high = max(at - stride, 0), min(at + stride + 1, n)
@@ -366,7 +265,7 @@ def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY)
 def _best_trial(problem, knots):
     steps = np.stack(gauss_newton_steps(problem, knots), axis=1)
     lengths = np.array(_LENGTHS)[None, :, None, None]
-    trials = knots[:, None, None] + lengths * steps[:, None]
+    trials = np.clip(knots[:, None, None] + lengths * steps[:, None], LEFT, RIGHT)
     trials = np.sort(trials.reshape(len(knots), -1, knots.shape[1]), axis=-1)
     rss = sum_of_squares(problem, trials)
     rss = np.where(_feasible(problem, trials), rss, np.inf)
@@ -466,6 +365,8 @@ def search(problem, most, value=None):
     -------
     Path
     """
+    if separable(problem):
+        return _partitions(problem, most)
     n_series = len(problem.table.x)
     floor = EXACT * np.maximum(problem.table.gram[:, 0, 0], np.finfo(float).tiny)
     path = Path(
@@ -499,6 +400,13 @@ def search(problem, most, value=None):
             break
     _prune(problem, path)
     return path
+
+
+def _partitions(problem, most):
+    """Return the path of the best partitions, series by series."""
+    found = [best_partitions(problem.of([b]), most) for b in range(len(problem.known))]
+    knots = [np.stack([each[k] for _, each in found]) for k in range(most + 1)]
+    return Path(np.stack([rss for rss, _ in found]), knots)
 
 
 def _keep(path, series, knots, rss):

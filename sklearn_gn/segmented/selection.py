@@ -80,10 +80,8 @@ def _converged(problem, found, chosen):
         series = np.flatnonzero(chosen == k)
         part, knots = problem.of(series), found.knots[k][series]
         knots, _ = converge(part, knots, found.rss[series, k])
-        if len(answers) == 1:
-            knots, _ = refine_jumps(part, knots, found.rss[series, k])
-        for b, t in zip(series, knots, strict=True):
-            answers[b] = t
+        for b, t, rss in zip(series, knots, found.rss[series, k], strict=True):
+            answers[b] = refine_jumps(problem.of([b]), t[None], rss[None])[0][0]
     return answers
 
 
@@ -132,7 +130,7 @@ def cross_validate(prepared, options, found, folds):
     std_error : ndarray of shape (1 + most,)
         Of the mean over the folds.
     """
-    most = found.rss.shape[1] - 1
+    most, size = found.rss.shape[1] - 1, prepared.scaling.y_size
     training = [prepared.select(~held_out) for held_out in folds]
     path = search(problem_of(training, options), most)
     errors = np.full((len(folds), most + 1), np.inf)
@@ -151,4 +149,5 @@ def cross_validate(prepared, options, found, folds):
                 (test.y - columns @ fit.coef) ** 2, weights=test.weight
             )
     with np.errstate(invalid="ignore"):
-        return errors.mean(axis=0), errors.std(axis=0, ddof=1) / np.sqrt(len(folds))
+        spread = errors.std(axis=0, ddof=1) / np.sqrt(len(folds))
+    return errors.mean(axis=0) * size**2, spread * size**2

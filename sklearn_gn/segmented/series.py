@@ -7,12 +7,13 @@ from joblib import Parallel, delayed
 from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
+from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight
 from sklearn_gn.segmented import dates, inference, selection
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.preparation import prepare, sorted_rows, with_known
 
-_TOGETHER = 200  # series that are searched side by side
+_TOGETHER = 500  # series that are searched side by side
 
 
 def fit_groups(
@@ -114,7 +115,7 @@ def fit_groups(
         by_length[start : start + _TOGETHER]
         for start in range(0, len(series), _TOGETHER)
     ]
-    fit = delayed(partial(_fit_chunk, estimator, kind))
+    fit = delayed(partial(_fit_in_one_thread, estimator, kind))
     parts = Parallel(n_jobs=n_jobs, verbose=verbose)(
         fit([series[k] for k in chunk], [names[k] for k in chunk]) for chunk in chunks
     )
@@ -144,6 +145,12 @@ def _features(data, features, others):
             f"{missing or 'features'}."
         )
     return list(features)
+
+
+def _fit_in_one_thread(estimator, kind, series, names):
+    """As _fit_chunk; more threads of BLAS would only wait for each other."""
+    with one_blas_thread:
+        return _fit_chunk(estimator, kind, series, names)
 
 
 def _fit_chunk(estimator, kind, series, names):

@@ -5,6 +5,71 @@ from html import escape
 import numpy as np
 
 
+def summarise(model, covariance, *, dates):
+    """Return the summary of a fitted SegmentedRegressor.
+
+    Parameters
+    ----------
+    model : SegmentedRegressor
+    covariance : str
+        Kind of its covariance.
+    dates : bool
+        Whether the feature that breaks is dates.
+    """
+    figures = model.statistics_
+    facts = {
+        "Rows": figures["n_rows"],
+        "Degrees of freedom": figures["degrees_of_freedom"],
+        "Breakpoints": len(model.breakpoints_),
+        "Covariance": covariance,
+        "R2": figures["r2"],
+        "Noise std": model.noise_std_,
+        "AIC": figures["aic"],
+        "BIC": figures["bic"],
+    }
+    limits = "[0.025", "0.975]"
+    segments, parameters = model.segments_, model.parameters_
+    breakpoints = {
+        "number": np.arange(1, len(model.breakpoints_) + 1),
+        "position": model.breakpoints_,
+        "std err": model.breakpoint_std_,
+        limits[0]: model.breakpoint_interval_[:, 0],
+        limits[1]: model.breakpoint_interval_[:, 1],
+        "jump": model.jumps_,
+    }
+    lines = {
+        "number": np.arange(1, len(segments["start"]) + 1),
+        "start": segments["start"],
+        "end": segments["end"],
+        "rows": segments["n_rows"],
+        "intercept": segments["intercept"],
+        "slope": segments["slope"],
+        "std err": segments["slope_std_error"],
+        limits[0]: segments["slope_lower"],
+        limits[1]: segments["slope_upper"],
+    }
+    coefficients = {
+        "name": parameters["name"],
+        "coef": parameters["estimate"],
+        "std err": parameters["std_error"],
+        "t": parameters["t"],
+        "P>|t|": parameters["p_value"],
+        limits[0]: parameters["lower"],
+        limits[1]: parameters["upper"],
+    }
+    tables = {"Breakpoints": breakpoints} if len(model.breakpoints_) else {}
+    tables |= {"Segments": lines, "Parameters": coefficients}
+    notes = ["Outside the data the first and the last line go on."]
+    if len(model.breakpoints_):
+        notes.append(
+            "Parameters that vanish together with an estimated breakpoint have no "
+            "p-value."
+        )
+    if dates:
+        notes.append("Slopes are per day; intercepts are those of 1970-01-01.")
+    return Summary("Segmented regression", facts, tables, notes)
+
+
 class Summary:
     """Tables of a fit; ``print`` shows them as text, a notebook as HTML.
 
@@ -98,8 +163,8 @@ def _cell(value):
     if isinstance(value, np.datetime64):
         return str(value.astype("datetime64[s]")).replace("T", " ")
     value = float(value)
-    if np.isnan(value):
-        return ""
+    if not np.isfinite(value):
+        return "" if np.isnan(value) else str(value)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     return f"{value:.5g}"

@@ -15,6 +15,7 @@ from sklearn.base import (
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn.core import backend
 from sklearn_gn.core.data import check_sample_weight
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
@@ -413,6 +414,11 @@ class ShallowReLURegressor(
         validation = self._check_validation_data(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
+        with backend.one_blas_thread:
+            self._fit(X, y, weight, validation, data)
+        return self
+
+    def _fit(self, X, y, weight, validation, data):
         problem = problem_of(self, self._solver_object(), X, y, weight, validation)
         run = FitRun(
             self,
@@ -433,7 +439,6 @@ class ShallowReLURegressor(
             },
             set_fitted=lambda: self._set_fitted(run.best_net, problem, run.data),
         )
-        return self
 
     def predict(self, X, return_std=False):
         """Predict the targets.
@@ -504,7 +509,8 @@ class ShallowReLURegressor(
     def _deviation(self, X):
         net, scaling = self._network
         if isinstance(self._posterior, evidence_fitted.EvidencePosterior):
-            std = evidence_fitted.prediction_errors(self._posterior, scaling.x(X))
+            with backend.one_blas_thread:
+                std = evidence_fitted.prediction_errors(self._posterior, scaling.x(X))
             return std * scaling.y_scale
         freedom = self._posterior.degrees_of_freedom
         if freedom <= 0:

@@ -4,13 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core.reach import Reach
 from sklearn_gn.core.scaling import moments
 
 _FAR = 1e100  # largest feature, in units of the training data
 _FAR_HYPERPLANE = 1e8  # largest distance of a hyperplane, in the same units
-_REACH = 10.0  # largest distance of a row from the centre, over the root mean square
-_COLLINEAR = 1e-12  # relative variance of a direction in which there are no rows
-_REACH_ITERATIONS = 20
 
 
 class Scaling(NamedTuple):
@@ -25,7 +23,7 @@ class Scaling(NamedTuple):
     x_scale: np.ndarray
     y_center: np.ndarray
     y_scale: float
-    reach: "Reach | None" = None
+    reach: Reach | None = None
 
     @classmethod
     def robust(cls, X, y, weight):
@@ -119,63 +117,6 @@ class Scaling(NamedTuple):
         norm = row_norms(normal)
         rows = np.concatenate([bias[:, None], normal], axis=1) / norm
         return rows, norm[:, 0] / unit
-
-
-class Reach(NamedTuple):
-    """Where the rows of a training set lie: at most ten times as far as usual.
-
-    The distance from the centre is that of Mahalanobis, so it does not depend on the
-    units or on linear combinations of the features. Its matrix is Huber's estimate of
-    scatter: that of the rows after those farther than ten times the root mean square
-    distance have been moved to there. Features of which more than half of the rows have
-    one value, such as indicators of rare categories, have no part in it.
-    """
-
-    features: np.ndarray  # (k,) the features that have a part
-    center: np.ndarray  # (k,)
-    metric: np.ndarray  # (k, rank)  |metric^T (z - center)| is the distance / 10 rms
-
-    @classmethod
-    def of(cls, z, weight):
-        """Return the reach of weighted rows; the weights sum to one."""
-        low, high = np.quantile(
-            z, (0.25, 0.75), axis=0, weights=weight, method="inverted_cdf"
-        )
-        features = np.flatnonzero(low < high)
-        rows = z[:, features]
-        limited, factor = rows, np.ones(len(rows))
-        for _ in range(_REACH_ITERATIONS):
-            center = weight @ limited
-            metric = _metric(limited - center, weight)
-            before, factor = factor, _shares(rows - center, metric)
-            limited = center + factor[:, None] * (rows - center)
-            if np.max(np.abs(factor - before)) <= 1e-2 * np.min(factor):
-                break
-        return cls(features, center, metric)
-
-    def limited(self, z):
-        """Return rows moved towards the centre until they are within reach."""
-        offset = z[:, self.features] - self.center
-        factor = _shares(offset, self.metric)
-        far = factor < 1
-        if not far.any():
-            return z
-        z = z.copy()
-        moved = self.center + factor[far, None] * offset[far]
-        z[np.ix_(far, self.features)] = moved
-        return z
-
-
-def _metric(offset, weight):
-    """Factor of the inverse scatter, in units of the largest distance."""
-    values, vectors = np.linalg.eigh((weight[:, None] * offset).T @ offset)
-    kept = values > _COLLINEAR * np.max(values, initial=0)
-    return vectors[:, kept] / (_REACH * np.sqrt(kept.sum() * values[kept]))
-
-
-def _shares(offset, metric):
-    """Factors by which rows come within reach, one for those that are."""
-    return 1 / np.maximum(np.linalg.norm(offset @ metric, axis=1), 1)
 
 
 def _range(X):

@@ -92,7 +92,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     max_iter : int, default=100
         Largest number of iterations: epochs of a mini-batch solver; Newton steps of
-        "fgn_newton", with the epochs that a head of 4,096 or more coefficients starts
+        "fgn_newton", with the epochs that a head of 16,384 or more coefficients starts
         with.
 
     tol : float, default=1e-06

@@ -65,7 +65,7 @@ from sklearn_gn.softmax_head.whitening import (
 
 _START_DAMPINGS = (0.3, 1.0, 3.0, 10.0)  # of the FGN epochs, whitened features
 _START_BATCH = 128
-_START_PARAMETERS = 2**12  # fewer are cheaper to bring near the optimum by Newton steps
+_START_PARAMETERS = 2**14  # fewer are cheaper to bring near the optimum by Newton steps
 _FORCING = 0.1  # relative residual of the Newton system
 _CG_ITERATIONS = 100
 _SETTLED = 0.01  # slope of a step, over the loss, that ends near enough to a minimum

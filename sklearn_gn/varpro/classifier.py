@@ -111,7 +111,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         in three successive iterations; with batches, in a whole pass over the rows;
         with mini-batches, when it has not fallen that much below its lowest value in
         ten successive epochs. If 0, this test is disabled. Where the penalties are
-        chosen: the rise of the log evidence per row that counts as progress.
+        chosen: the rise of the log evidence per row that counts as progress, of a
+        member in three and of their mean in five iterations.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,
@@ -136,10 +137,11 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         had the same classes.
 
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit.
+        Precision of the fit. Where the penalties are chosen it is "float64".
 
     device : str or None, default=None
-        Where to compute: "cpu", "gpu", or None for JAX's default. A fitted model
+        Where to compute: "cpu", "gpu", or None for JAX's default. Committees are
+        computed on the CPU. A fitted model
         predicts on the device of its fit, or on the default one if the machine has no
         such device.
 

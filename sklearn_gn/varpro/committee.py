@@ -30,6 +30,7 @@ _START_COEF = 0.1  # standard deviation of the first coefficients
 _START_RIDGE = 1e-3  # of the first linear fit, in rows
 _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that is
 _SAVED = 0.1  # share of the parameters for which leaving features are waited for
+_PATIENCE = 5  # iterations in which the members together gain nothing
 _FIRST_DROP = 6  # iteration from which features leave
 
 
@@ -56,7 +57,8 @@ class CommitteeState(NamedTuple):
     net: tuple
     loss: float
     runs: tuple
-    criterion: float
+    criterion: float  # minus the log evidence per row, mean over the members
+    waited: int = 0  # iterations in which it hardly fell
 
 
 # --- starts --------------------------------------------------------------------------
@@ -144,7 +146,13 @@ def step(rows, state, options):
     moved = iter(side_by_side(partial(_advanced, rows, options), running))
     runs = [next(moved) if _stop(run) is None else run for run in state.runs]
     report = _report(runs, len(running))
-    return _state(runs, report.loss), report
+    after = _state(runs, report.loss)
+    if options.tol > 0:
+        fell = state.criterion - after.criterion > options.tol
+        after = after._replace(waited=0 if fell else state.waited + 1)
+        if after.waited >= _PATIENCE and report.stop is None:
+            report = report._replace(stop="tol")  # a few members go on, for little
+    return after, report
 
 
 def side_by_side(function, members):
@@ -221,7 +229,7 @@ def _common_stop(stops):
     return max(sorted(set(stops)), key=stops.count)
 
 
-COMMITTEE = Algorithm("committee", init, step, compiled=False)
+COMMITTEE = Algorithm("gnvpro", init, step, compiled=False)
 
 
 # --- predictions ---------------------------------------------------------------------
@@ -301,5 +309,7 @@ def in_units(member, before, after):
         output *= before.y_scale / after.y_scale
         output[0] += (before.y_center - after.y_center) / after.y_scale
     theta = model.join(output, layers)
-    same = all(map(np.array_equal, before, after))
+    names = ("x_center", "x_scale", "y_center", "y_scale")
+    pairs = ((getattr(before, name), getattr(after, name)) for name in names)
+    same = all(np.array_equal(a, b) for a, b in pairs)
     return Member(model, net._replace(theta=theta, beta=net.beta if same else None))

@@ -10,19 +10,75 @@ from sklearn_gn.core import backend, evidence, evidence_gn
 from sklearn_gn.core.classifier import cross_entropy
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.reach import Reach
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import committee
-from sklearn_gn.varpro.committee import COMMITTEE
+from sklearn_gn.varpro.calibration import calibrated
+from sklearn_gn.varpro.committee import COMMITTEE, Member
 from sklearn_gn.varpro.layers import Layers
 from sklearn_gn.varpro.members import FittedMember
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
-_NEURONS = 10
-_MEMBERS = 6
+_NEURONS = {"squared": 10, "cross_entropy": 4}
+_MEMBERS = 6  # at most
+_WORK = 8e8  # of an iteration of all members, in products of the matrices' entries
+_MOST_WORK = {
+    "squared": 3e10,
+    "cross_entropy": 4e9,
+}  # of one member; else deep networks
 _MOST_PARAMETERS = 2000  # of a member: its Gauss-Newton matrix is dense
 _MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 _LARGEST_INT = np.iinfo(np.int32).max
+
+
+class Units(NamedTuple):
+    """Units of a fit in which rows beyond the :class:`Reach` of the others are moved.
+
+    One wrong entry among collinear features would otherwise be where slopes decide over
+    predictions that no other row has anything to say about.
+    """
+
+    scaling: Scaling
+    reach: Reach
+
+    @classmethod
+    def of(cls, X, y, weight, scale):
+        """Return the units of weighted data; the user's own unless ``scale``."""
+        if not scale:
+            scaling = Scaling.none(X, y)
+            return cls(scaling, Reach.of(scaling.x(X), weight))
+        plain = Scaling.of(X, y, weight)
+        z = plain.x(X)
+        within = Reach.of(z, weight).limited(z)
+        if within is not z:  # far rows no longer determine the units
+            X = np.where(within == z, X, plain.x_center + plain.x_scale * within)
+            plain = Scaling.of(X, y, weight)
+        return cls(plain, Reach.of(plain.x(X), weight))
+
+    def x(self, X):
+        """Return features in these units, within reach."""
+        return self.reach.limited(self.scaling.x(X))
+
+    @property
+    def x_center(self):
+        """Centres of the features."""
+        return self.scaling.x_center
+
+    @property
+    def x_scale(self):
+        """Scales of the features."""
+        return self.scaling.x_scale
+
+    @property
+    def y_center(self):
+        """Centres of the targets."""
+        return self.scaling.y_center
+
+    @property
+    def y_scale(self):
+        """Scale of the targets."""
+        return self.scaling.y_scale
 
 
 class Problem(NamedTuple):
@@ -30,21 +86,22 @@ class Problem(NamedTuple):
 
     rows: Rows
     options: EvidenceOptions
-    scaling: Scaling
+    scaling: Units
     y_scale: float  # one for classes
 
 
-def specifications(estimator, n_features, n_values):
+def specifications(estimator, n_rows, n_features, n_values):
     """Return the networks of the members, or None where there is no committee.
 
     Penalties are chosen by the evidence for fully connected networks that the default
-    solver fits, and whose dense Gauss-Newton matrix is small enough.
+    solver fits, where the dense Gauss-Newton matrix is small enough. Many classes in
+    many rows want wide networks, for which it is not.
 
     Parameters
     ----------
     estimator : VarProNetRegressor or VarProNetClassifier
         Its constructor parameters are read.
-    n_features : int
+    n_rows, n_features : int
     n_values : int
         Targets, or columns for the classes.
     """
@@ -54,21 +111,24 @@ def specifications(estimator, n_features, n_values):
     if not chosen or not estimator._default_solver():
         return None
     sizes = _checked(estimator)
-    names = [_activations(estimator.activation, name, sizes) for name in ACTIVATIONS]
-    n_members = estimator.n_init
-    if n_members == "auto":
-        n_members = _MEMBERS
     models = [
         Layers(
             sizes=(n_features, *sizes),
-            activations=names[number % len(names)],
+            activations=_activations(estimator.activation, name, sizes),
             n_values=n_values,
             loss=estimator._loss,
             features=tuple(range(n_features)),
         )
-        for number in range(n_members)
+        for name in ACTIVATIONS
     ]
-    return models if len(models[0].groups()) <= _MOST_PARAMETERS else None
+    size = len(models[0].groups())
+    work = (n_rows + 2 * size) * size**2
+    if size > _MOST_PARAMETERS or work > _MOST_WORK[estimator._loss]:
+        return None
+    n_members = estimator.n_init
+    if n_members == "auto":
+        n_members = 2 * int(min(max(_WORK / work, 2), _MEMBERS) // 2)
+    return [models[number % len(models)] for number in range(n_members)]
 
 
 def _activations(given, name, sizes):
@@ -82,7 +142,7 @@ def _checked(estimator):
     """Return the sizes of the hidden layers; a ValueError names what is wrong."""
     sizes, activation = estimator.hidden_layer_sizes, estimator.activation
     if isinstance(sizes, str):
-        sizes = (_NEURONS,)
+        sizes = (_NEURONS[estimator._loss],)
         if isinstance(activation, str) and activation == "auto":
             return sizes
     # The networks load JAX, which fits with default settings do without.
@@ -136,9 +196,7 @@ def fit(estimator, models, X, y, weight, *, n_effective, validation, data, rng):
 
 
 def _problem(estimator, X, y, weight, n_effective, rng):
-    part = estimator._scaled_part(y)
-    kind = Scaling.of if estimator.scale else Scaling.none
-    scaling = kind(X, part, weight) if estimator.scale else kind(X, part)
+    scaling = Units.of(X, estimator._scaled_part(y), weight, estimator.scale)
     rows = Rows(scaling.x(X), estimator._scaled_targets(y, scaling), weight)
     options = EvidenceOptions(
         n_effective=min(max(n_effective, len(X)), _MOST_ROWS),
@@ -247,9 +305,27 @@ def _summary(problem, member):
     )
 
 
+def _calibrated(problem, pair):
+    """A member of classes with the logits that predict left-out rows best."""
+    (model, net), summary = pair
+    theta = calibrated(
+        model,
+        net.theta,
+        summary.covariance,
+        problem.rows,
+        problem.options.n_effective,
+    )
+    return Member(model, net._replace(theta=theta))
+
+
 def _set_fitted(estimator, members, problem):
     with backend.one_blas_thread:
         summaries = committee.side_by_side(partial(_summary, problem), members)
+        if estimator._loss == "cross_entropy":
+            pairs = list(zip(members, summaries, strict=True))
+            members = tuple(
+                committee.side_by_side(partial(_calibrated, problem), pairs)
+            )
     scaling = problem.scaling
     estimator._fitted = None, members, scaling
     estimator._covariances = tuple(s.covariance for s in summaries)

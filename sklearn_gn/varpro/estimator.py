@@ -116,7 +116,7 @@ class _VarProNet(
         """Fit to canonical rows with targets, or probabilities, y of shape (m, k)."""
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
-        models = committee_fit.specifications(self, X.shape[1], self._n_values(y))
+        models = committee_fit.specifications(self, *X.shape, self._n_values(y))
         if models is not None:
             committee_fit.fit(
                 self,
@@ -321,11 +321,12 @@ class _VarProNet(
 
     def _values(self, X):
         """Values of the output layer in scaled units, in float64."""
-        from sklearn_gn.varpro.problem import predict_values
-
         model, net, scaling = self._fitted
         if model is None:
             return blockwise(partial(committee.mean_values, net), scaling.x(X))
+
+        from sklearn_gn.varpro.problem import predict_values
+
         return self._in_batches(lambda x: predict_values(model, net, x), scaling.x(X))
 
     def transform(self, X):
@@ -341,13 +342,14 @@ class _VarProNet(
         features : ndarray of shape (n_samples, n_features_out)
             Values of the last hidden layer; those of all members side by side.
         """
-        from sklearn_gn.varpro.problem import predict_features
-
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         model, net, scaling = self._fitted
         if model is None:
             return blockwise(partial(committee.hidden_features, net), scaling.x(X))
+
+        from sklearn_gn.varpro.problem import predict_features
+
         return self._in_batches(
             lambda x: predict_features(model, net.theta, x), scaling.x(X)
         )

@@ -152,8 +152,10 @@ class Layers(NamedTuple):
         n_hidden = sum(width * n_inputs for width, n_inputs in self.shapes())
         size = self.n_linear * self.n_values + n_hidden
         gram, slope, error = np.zeros((size, size)), np.zeros(size), 0.0
+        # Of several values no Jacobian is formed, and a block has matrices of its own.
+        width = size if self.n_values == 1 else size // 8
         memory = np.empty((size, block_size(rows, size)))
-        for x, y, weight in row_blocks(rows, size):
+        for x, y, weight in row_blocks(rows, width):
             x = with_one(x)
             trace = forward(self, layers, x)
             f = linear_inputs(x, trace)
@@ -163,7 +165,7 @@ class Layers(NamedTuple):
             down = weight[:, None] * residuals(self, u, y)
             slope += _slope(trace, f, g, down.T)
             if self.n_values == 1:
-                root = np.sqrt(weight * _curvature(self, u))
+                root = np.sqrt(weight * curvatures(self, u)[:, 0, 0])
                 columns = _columns(trace, f, g, root, memory)
                 gram += columns @ columns.T
             else:
@@ -292,12 +294,13 @@ def residuals(model, u, y):
     return y[:, -1:] - expit(u) if model.n_values == 1 else y - softmax(u, axis=1)
 
 
-def _curvature(model, u):
-    """Second derivative of the loss in a single value."""
+def curvatures(model, u):
+    """Return the second derivatives of the loss in the values, of shape (m, k, k)."""
+    m, k = u.shape
     if model.loss == "squared":
-        return 1.0
-    p = expit(u[:, 0])
-    return p * (1 - p)
+        return np.broadcast_to(np.eye(k), (m, k, k))
+    p = expit(u) if k == 1 else softmax(u, axis=1)
+    return p[:, :, None] * (np.eye(k) - p[:, None, :])
 
 
 def sum_zero_basis(k):

@@ -143,14 +143,35 @@ def test_found_kinks_are_a_minimum_and_errors_are_those_of_the_linear_model(data
 
 def test_one_kink_is_the_best_of_a_fine_grid():
     rng = np.random.default_rng(1)
-    for _ in range(8):
+    for _ in range(6):
         x, y = np.sort(rng.uniform(size=30)), rng.standard_normal(30)
         model = SegmentedRegressor(1, min_rows=1).fit(x[:, None], y)
         best = np.inf
-        for t in np.linspace(x[0], x[-1], 3001)[1:-1]:
+        for t in np.linspace(x[0], x[-1], 501)[1:-1]:
             A = np.column_stack([np.ones(30), x, np.maximum(x - t, 0)])
             best = min(best, np.linalg.lstsq(A, y)[1].min(initial=np.inf))
         assert model.statistics_["rss"] <= best * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+def test_jumps_are_the_best_partition(degree):
+    x, y = np.arange(14.0) ** 1.2, np.random.default_rng(5).standard_normal(14)
+    model = SegmentedRegressor(2, degree=degree, jumps=True, min_rows=2).fit(
+        x[:, None], y
+    )
+
+    def rss(i, j):
+        A = np.vander(x[i:j], degree + 1)
+        error = y[i:j] - A @ np.linalg.lstsq(A, y[i:j])[0]
+        return error @ error
+
+    best = min(
+        (rss(0, i) + rss(i, j) + rss(j, 14), i, j)
+        for i in range(2, 11)
+        for j in range(i + 2, 13)
+    )
+    assert_allclose(model.statistics_["rss"], best[0], rtol=1e-10)
+    assert_array_equal(np.searchsorted(x, model.breakpoints_), best[1:])
 
 
 def test_exact_broken_lines_are_found_to_rounding_errors():

@@ -9,7 +9,7 @@ from sklearn_gn.segmented import existence
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows as SortedRows
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
-from sklearn_gn.segmented.search import Form
+from sklearn_gn.segmented.problem import Form
 
 N = 40
 X = np.linspace(-1, 1, N)
@@ -48,7 +48,7 @@ def test_statistic_is_the_largest_f(form):
 def test_draws_have_the_distribution_of_series_without_a_breakpoint():
     form, rng = Form(True, True, False), np.random.RandomState(0)
     line = np.column_stack([np.ones(N), X])
-    scaling = Scaling(0.0, 1.0, 0.0, np.empty(0), np.empty(0))
+    scaling = Scaling(0.0, 1.0, 0.0, 1.0, np.empty(0), np.empty(0))
     options = Options(form, np.empty(0), (-np.inf, np.inf), 0.0, 3)
 
     def share(y):
@@ -56,14 +56,14 @@ def test_draws_have_the_distribution_of_series_without_a_breakpoint():
         found = existence.scan(problem_of([Prepared(rows, scaling)], options))
         return np.max(np.sum(found.scores**2, axis=1)) / found.rss, found
 
-    simulated = np.array([share(rng.standard_normal(N))[0] for _ in range(400)])
+    simulated = np.array([share(rng.standard_normal(N))[0] for _ in range(200)])
     _, found = share(X**2)
     drawn = existence.reference_distribution(found, N - line.shape[1], 20_000, rng)
     level = np.quantile(drawn, [0.5, 0.8, 0.95])
     rejected = np.mean(simulated[:, None] > level, axis=0)
-    # Four standard deviations of a share of 400.
+    # Four standard deviations of a share of 200.
     nominal = np.array([0.5, 0.2, 0.05])
-    spread = np.sqrt(nominal * (1 - nominal) / 400)
+    spread = np.sqrt(nominal * (1 - nominal) / 200)
     assert np.all(np.abs(rejected - nominal) < 4 * spread)
 
 

@@ -19,6 +19,19 @@ from sklearn_gn.solvers import FGN
 
 pytestmark = pytest.mark.usefixtures("float64")
 
+# Compiled, since every operation outside a compiled function is compiled on its own.
+delete, insert = map(jax.jit, (dense.delete, dense.insert))
+direction, fit_output_layer, iterate, objective, residual = map(
+    jax.jit,
+    (
+        sggn.direction,
+        sggn.fit_output_layer,
+        sggn.iterate,
+        sggn.objective,
+        sggn.residual,
+    ),
+)
+
 
 def options(**changes):
     defaults = {
@@ -66,7 +79,7 @@ def stacked(*nets):
 
 
 def residual_of_hyperplanes(net, rows):
-    return lambda r: sggn.residual(net._replace(hyperplanes=r), rows).ravel()
+    return lambda r: residual(net._replace(hyperplanes=r), rows).ravel()
 
 
 # -- matrices -------------------------------------------------------------------------
@@ -105,23 +118,23 @@ def test_gauss_newton_matrix_and_gradient_equal_automatic_differentiation(q):
     design = np.asarray(sggn.layer_design(net, rows, sggn.active_set(net, 1e-10)))
     scaled = design * size
     np.testing.assert_allclose(scaled.T @ scaled, jacobian.T @ jacobian, atol=1e-12)
-    _, gradient, _ = sggn.direction(net, rows, options())
-    expected = jax.grad(
-        lambda r: sggn.objective(net._replace(hyperplanes=r), rows, 0.0)
-    )(net.hyperplanes)
+    _, gradient, _ = direction(net, rows, options())
+    expected = jax.grad(lambda r: objective(net._replace(hyperplanes=r), rows, 0.0))(
+        net.hyperplanes
+    )
     np.testing.assert_allclose(gradient, expected, atol=1e-13)
 
 
 @pytest.mark.parametrize("q", [1, 3])
 def test_direction_equals_the_dense_gauss_newton_step(q):
     net, rows = make(q=q)
-    p, _, decrease = sggn.direction(net, rows, options())
+    p, _, decrease = direction(net, rows, options())
     jacobian = np.asarray(
         jax.jacfwd(residual_of_hyperplanes(net, rows))(net.hyperplanes)
     )
     active = [0, 2, 3, 4]
     dense = jacobian[:, active].reshape(60 * q, -1)
-    error = np.asarray(sggn.residual(net, rows)).ravel()
+    error = np.asarray(residual(net, rows)).ravel()
     step, *_ = np.linalg.lstsq(dense, error)
     np.testing.assert_allclose(np.asarray(p)[active].ravel(), step, rtol=1e-9)
     assert np.all(np.asarray(p)[1] == 0)
@@ -131,10 +144,10 @@ def test_direction_equals_the_dense_gauss_newton_step(q):
 
 def test_damped_direction_shifts_the_layer_matrix():
     net, rows = make()
-    p, *_ = sggn.direction(net, rows, options(damping=np.float64(0.1)))
+    p, *_ = direction(net, rows, options(damping=np.float64(0.1)))
     active = sggn.active_set(net, 1e-10)
     design = np.asarray(sggn.layer_design(net, rows, active))
-    error = np.asarray(sggn.residual(net, rows)).ravel()
+    error = np.asarray(residual(net, rows)).ravel()
     s = np.linalg.solve(design.T @ design + 0.1 * np.eye(15), design.T @ error)
     c = np.where(active, sggn.activity(net), np.inf)
     np.testing.assert_allclose(p, s.reshape(5, 3) / c[:, None], atol=1e-13)
@@ -162,7 +175,7 @@ def test_spectra_equal_dense_eigenvalues():
 @pytest.mark.parametrize("q", [1, 2])
 def test_output_layer_equals_scikit_learn(alpha, q):
     net, rows = make(q=q)
-    net = sggn.fit_output_layer(net, rows, options(alpha=np.float64(alpha)))
+    net = fit_output_layer(net, rows, options(alpha=np.float64(alpha)))
     features = np.asarray(hidden_features(net.hyperplanes, rows.x))
     oracle = Ridge(alpha=alpha) if alpha else LinearRegression()
     oracle.fit(features, np.asarray(rows.y), sample_weight=np.asarray(rows.weight))
@@ -174,8 +187,8 @@ def test_padding_rows_change_nothing():
     net, rows = make()
     padded = Rows(*(jnp.array(backend.pad_rows(np.asarray(a), 128)) for a in rows))
     a, b = (
-        sggn.iterate(net, (), rows, options()),
-        sggn.iterate(net, (), padded, options()),
+        iterate(net, (), rows, options()),
+        iterate(net, (), padded, options()),
     )
     np.testing.assert_allclose(a.net.hyperplanes, b.net.hyperplanes, atol=1e-11)
     np.testing.assert_allclose(float(a.loss), float(b.loss), rtol=1e-12)
@@ -190,8 +203,8 @@ def test_spare_neurons_change_nothing():
         intercept=net.intercept,
     )
     a, b = (
-        sggn.iterate(net, (), rows, options()),
-        sggn.iterate(wide, (), rows, options()),
+        iterate(net, (), rows, options()),
+        iterate(wide, (), rows, options()),
     )
     np.testing.assert_allclose(a.net.hyperplanes, b.net.hyperplanes[:5], atol=1e-11)
     np.testing.assert_allclose(a.net.coef, b.net.coef[:5], atol=1e-9)
@@ -208,8 +221,8 @@ def test_iterations_never_raise_the_loss_and_keep_unit_normals(alpha, damping):
     opt = options(alpha=np.float64(alpha), damping=damping)
     net, loss = sggn.initialise(net, rows, opt)
     for _ in range(10):
-        result = sggn.iterate(net, (), rows, opt)
-        expected = sggn.objective(net, rows, alpha) - result.loss
+        result = iterate(net, (), rows, opt)
+        expected = objective(net, rows, alpha) - result.loss
         assert float(result.decrease) == pytest.approx(float(expected), abs=1e-14)
         assert result.loss <= loss
         net, loss = result.net, result.loss
@@ -224,7 +237,7 @@ def test_iteration_converges_quadratically_to_a_network():
     net, _ = sggn.initialise(net, rows, options())
     losses = []
     for _ in range(12):
-        result = sggn.iterate(net, (), rows, options())
+        result = iterate(net, (), rows, options())
         net = result.net
         losses.append(float(result.loss))
     assert losses[-1] < 1e-28
@@ -236,7 +249,8 @@ def test_iteration_converges_quadratically_to_a_network():
 
 def projected_loss(hyperplanes, rows):
     root = np.sqrt(np.asarray(rows.weight))[:, None]
-    features = np.asarray(hidden_features(jnp.array(hyperplanes), rows.x))
+    x = np.asarray(rows.x)
+    features = np.maximum(hyperplanes[:, 0] + x @ hyperplanes[:, 1:].T, 0)
     design = root * np.c_[np.ones(len(root)), features]
     target = root * np.asarray(rows.y)
     solution, *_ = np.linalg.lstsq(design, target)
@@ -246,26 +260,24 @@ def projected_loss(hyperplanes, rows):
 @pytest.mark.parametrize("q", [1, 2])
 def test_insertion_takes_the_candidate_of_largest_least_squares_gain(q):
     net, rows = make(m=80, d=2, n=4, q=q, n_spare=1)
-    net = sggn.fit_output_layer(net, rows, options())
-    grown = dense.insert(net, rows, options(), np.int32(0), np.int32(8))
+    net = fit_output_layer(net, rows, options())
+    grown = insert(net, rows, options(), np.int32(0), np.int32(8))
     old = np.asarray(net.hyperplanes)[:4]
     key = jax.random.fold_in(jax.random.key(np.int32(0)), np.int32(0))
-    drawn = dense.draw_hyperplanes(key, rows, sggn.residual(net, rows), 256)[:8]
+    drawn = dense.draw_hyperplanes(key, rows, residual(net, rows), 256)[:8]
     losses = [projected_loss(np.r_[old, h[None]], rows) for h in np.asarray(drawn)]
     new = np.asarray(grown.hyperplanes)[4]
     np.testing.assert_allclose(new, drawn[np.argmin(losses)], rtol=1e-14)
     assert bool(grown.alive[4])
-    assert float(sggn.objective(grown, rows, 0.0)) == pytest.approx(
-        min(losses), rel=1e-10
-    )
+    assert float(objective(grown, rows, 0.0)) == pytest.approx(min(losses), rel=1e-10)
 
 
 @pytest.mark.parametrize("place", [0, 1, 4])
 @pytest.mark.parametrize("q", [1, 2])
 def test_deletion_goes_by_the_least_squares_cost_over_all_turns(q, place):
     net, rows = make(m=80, d=2, n=6, q=q)
-    net = sggn.fit_output_layer(net, rows, options())
-    pruned = dense.delete(net, rows, options(), np.int32(place))
+    net = fit_output_layer(net, rows, options())
+    pruned = delete(net, rows, options(), np.int32(place))
     r = np.asarray(net.hyperplanes)
     losses = np.empty((7, 6))
     for turn in range(-1, 6):
@@ -275,7 +287,7 @@ def test_deletion_goes_by_the_least_squares_cost_over_all_turns(q, place):
             losses[turn + 1, i] = projected_loss(left, rows)
     order = np.argsort(losses.min(axis=0))
     assert list(np.flatnonzero(~np.asarray(pruned.alive))) == [order[place]]
-    assert float(sggn.objective(pruned, rows, 0.0)) == pytest.approx(
+    assert float(objective(pruned, rows, 0.0)) == pytest.approx(
         losses.min(axis=0)[order[place]], rel=1e-10
     )
 
@@ -289,16 +301,16 @@ def test_deletion_turns_a_neuron_that_another_had_to_make_up_for():
     net = ShallowReLU(
         jnp.array(wrong), jnp.zeros((4, 1)), jnp.zeros(1), jnp.ones(4, bool)
     )
-    net = sggn.fit_output_layer(net, rows, options())
-    assert float(sggn.objective(net, rows, 0.0)) < 1e-28
-    pruned = dense.delete(net, rows, options(), np.int32(0))
-    assert float(sggn.objective(pruned, rows, 0.0)) < 1e-28
+    net = fit_output_layer(net, rows, options())
+    assert float(objective(net, rows, 0.0)) < 1e-28
+    pruned = delete(net, rows, options(), np.int32(0))
+    assert float(objective(pruned, rows, 0.0)) < 1e-28
     assert int(np.asarray(pruned.alive).sum()) == 3
 
 
 def test_drawn_hyperplanes_pass_through_rows_with_residual():
     net, rows = make(m=80, d=3)
-    error = sggn.residual(net, rows).at[20:].set(0)
+    error = residual(net, rows).at[20:].set(0)
     key = jax.random.key(np.int32(1))
     drawn = np.asarray(dense.draw_hyperplanes(key, rows, error, 64))
     distance = np.abs(drawn[:, :1] + drawn[:, 1:] @ np.asarray(rows.x[:20]).T)
@@ -383,7 +395,7 @@ def test_lm_step_equals_the_dense_damped_step():
     full = np.asarray(baselines.full_jacobian(net, rows))
 
     def error(p):
-        return sggn.residual(baselines.with_parameters(net, p), rows).ravel()
+        return residual(baselines.with_parameters(net, p), rows).ravel()
 
     blocks = jax.jacfwd(error)(baselines.trainable(net))
     dense = np.concatenate([np.asarray(b).reshape(120, -1) for b in blocks], axis=1)
@@ -408,14 +420,14 @@ def test_lm_with_a_numeric_damping_halves_the_step_until_the_loss_falls(hidden_o
     damping, halved = 1e-6, []
     for seed in range(6):
         net, rows = make(seed=seed)
-        net = sggn.fit_output_layer(net, rows, options())
+        net = fit_output_layer(net, rows, options())
         kind = baselines.hidden_jacobian if hidden_only else baselines.full_jacobian
         dense = np.asarray(kind(net, rows))
-        error = np.asarray(sggn.residual(net, rows)).ravel()
+        error = np.asarray(residual(net, rows)).ravel()
         shifted = dense.T @ dense + damping * np.eye(dense.shape[1])
         step = np.linalg.solve(shifted, dense.T @ error)
         flat, unravel = jax.flatten_util.ravel_pytree(baselines.trainable(net))
-        start = float(sggn.objective(net, rows, 0.0))
+        start = float(objective(net, rows, 0.0))
         state = baselines.LMState(net, start, baselines.Nielsen.start(jnp.array(9.0)))
         moved, _, _, used, _, count = baselines.lm_iterate(
             state, rows, options(damping=np.float64(damping)), hidden_only=hidden_only
@@ -426,11 +438,11 @@ def test_lm_with_a_numeric_damping_halves_the_step_until_the_loss_falls(hidden_o
             new[: len(step)] -= 0.5**k * step
             trial = baselines.with_parameters(net, unravel(jnp.array(new)))
             if hidden_only:
-                trial = sggn.fit_output_layer(trial, rows, options())
-            if float(sggn.objective(trial, rows, 0.0)) < start:
+                trial = fit_output_layer(trial, rows, options())
+            if float(objective(trial, rows, 0.0)) < start:
                 break
         assert int(count) == k + 1
-        loss = float(sggn.objective(trial, rows, 0.0))
+        loss = float(objective(trial, rows, 0.0))
         assert float(moved.loss) == pytest.approx(loss, rel=1e-6)
         halved.append(k)
     assert max(halved) > 0
@@ -444,7 +456,7 @@ def test_bfgs_follows_scipy_s_decrease():
     @jax.jit
     def fun(x):
         moved = baselines.with_parameters(start, unravel(x))
-        return sggn.objective(moved, rows, 0.0)
+        return objective(moved, rows, 0.0)
 
     oracle = minimize(
         fun,
@@ -486,7 +498,7 @@ def test_penalty_does_not_depend_on_the_length_of_the_normals(name):
     opt = options(alpha=np.float64(0.05), learning_rate=np.float64(1e-2))
     found, report = run(name, net, rows, opt, 15)
     unit = rescale(found)
-    assert float(sggn.objective(unit, rows, 0.05)) == pytest.approx(report.loss)
+    assert float(objective(unit, rows, 0.05)) == pytest.approx(report.loss)
     np.testing.assert_allclose(predict(unit, rows.x), predict(found, rows.x))
 
 

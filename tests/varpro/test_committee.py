@@ -1,5 +1,6 @@
 """Committees whose penalties the evidence chooses."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.testing import assert_allclose
 from sklearn.linear_model import BayesianRidge
 
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
+from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.varpro import committee, committee_fit
 
@@ -219,7 +221,7 @@ def test_degenerate_data(X, y):
 )
 def test_other_fits_are_of_one_network(words):
     model = VarProNetRegressor(**words)
-    assert committee_fit.specifications(model, 3, 1) is None
+    assert committee_fit.specifications(model, 100, 3, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -245,3 +247,38 @@ def test_early_stopping_watches_the_mean_of_the_members():
     model.fit(X, y, X_val=X_val, y_val=y_val)
     error = np.mean((model.predict(X_val) - y_val) ** 2) / 2
     assert np.nanmin(model.convergence_log_["val_loss"]) == pytest.approx(error)
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_fit_is_resumed_bit_for_bit(tmp_path, warm_start):
+    X, y = smooth(m=60)
+    settings = {"random_state": 0, "n_init": 2}
+    before = VarProNetRegressor(**settings, max_iter=3).fit(X, y)
+    before.set_params(warm_start=warm_start)
+    whole = copy.deepcopy(before).set_params(max_iter=12).fit(X, y)
+    file = Checkpoint(tmp_path / "fit.ckpt")
+    copy.deepcopy(before).set_callbacks(file).set_params(max_iter=5).fit(X, y)
+    resumed = copy.deepcopy(before).set_callbacks(file).set_params(max_iter=12)
+    resumed.fit(X, y)
+    np.testing.assert_array_equal(resumed.predict(X), whole.predict(X))
+    loss = whole.convergence_log_["loss"]
+    np.testing.assert_array_equal(resumed.convergence_log_["loss"], loss)
+
+
+def test_an_interrupt_keeps_the_members_so_far(monkeypatch):
+    X, y = smooth(m=60)
+    take_step, calls = committee.evidence_gn.step, []
+
+    def interrupted(*arguments):
+        calls.append(None)
+        if len(calls) > 8:
+            raise KeyboardInterrupt
+        return take_step(*arguments)
+
+    monkeypatch.setattr(committee.evidence_gn, "step", interrupted)
+    model = VarProNetRegressor(random_state=0, n_init=2)
+    with pytest.warns(UserWarning, match="interrupted"):
+        model.fit(X, y)
+    assert model.n_iter_ == 4
+    assert model.score(X, y) > 0.5

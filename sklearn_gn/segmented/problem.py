@@ -1,0 +1,116 @@
+"""The problem of the search: what the function is, where breakpoints may lie."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.segmented.products import Pieces, Table, locate, select, solve
+
+MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
+
+
+class Form(NamedTuple):
+    """What the function does between and at the breakpoints."""
+
+    slope: bool  # straight lines, else constants
+    ramp: bool  # the slope changes at a breakpoint
+    step: bool  # the function jumps at a breakpoint
+
+    @property
+    def parameters_per_breakpoint(self):
+        """Number of parameters of a breakpoint, its position included."""
+        return 1 + self.ramp + self.step
+
+
+class Limits(NamedTuple):
+    """Where breakpoints may lie."""
+
+    low: np.ndarray  # (B,) least and largest position
+    high: np.ndarray
+    min_distance: np.ndarray  # (B,) between breakpoints, and to the ends of the data
+    min_rows: np.ndarray  # (B,) rows of a segment
+
+
+class Candidates(NamedTuple):
+    """Positions at which breakpoints are tried; they run along the last axis."""
+
+    rows: np.ndarray  # (B, c)
+    t: np.ndarray  # (B, c) the breakpoints
+    before: np.ndarray  # (B, c) the row before
+    powers: np.ndarray  # (B, 3, c) sums from there on
+    targets: np.ndarray  # (B, q, 2, c)
+
+
+class Problem(NamedTuple):
+    """Series that are searched side by side."""
+
+    table: Table
+    form: Form
+    known: np.ndarray  # (B, k) breakpoints that are kept
+    limits: Limits
+    candidates: Candidates
+
+    def of(self, series):
+        """Return the problem of some of the series, given in their order."""
+        n = len(self.table.x)
+        if np.arange(n)[series].size == n:
+            return self
+        return Problem(
+            select(self.table, series),
+            self.form,
+            self.known[series],
+            Limits(*(a[series] for a in self.limits)),
+            Candidates(*(a[series] for a in self.candidates)),
+        )
+
+
+def make_problem(table, form, known, limits):
+    """Return the problem of some series, with the positions that are to be tried."""
+    n = table.x.shape[1]
+    rows = np.unique(np.linspace(0, n - 1, min(n, MOST_CANDIDATES)).astype(np.intp))
+    return Problem(table, form, known, limits, make_candidates(table, form, rows))
+
+
+def make_candidates(table, form, rows):
+    """Return the candidates at some positions, the same ones for all series."""
+    t, before = table.x[:, rows], table.x[:, np.maximum(rows - 1, 0)]
+    if form.step:
+        t = np.where(rows > 0, (before + t) / 2, t)
+    return Candidates(
+        np.broadcast_to(rows, t.shape),
+        t,
+        before,
+        np.ascontiguousarray(np.moveaxis(table.powers[:, rows], 1, -1)),
+        np.ascontiguousarray(np.moveaxis(table.targets[:, rows], 1, -1)),
+    )
+
+
+# --- pieces --------------------------------------------------------------------------
+
+
+def all_pieces(problem, knots):
+    """Return the pieces of the whole function: line, then ramps, then steps."""
+    table, form, known = problem[:3]
+    if known.shape[1]:
+        known = known.reshape(len(known), *[1] * (knots.ndim - 2), -1)
+        known = np.broadcast_to(known, (*knots.shape[:-1], known.shape[-1]))
+        knots = np.concatenate([known, knots], axis=-1)
+    k, lead = knots.shape[-1], 1 + form.slope
+    shape = (*knots.shape[:-1], lead + k * (form.ramp + form.step))
+    pieces = Pieces(np.zeros(shape, np.intp), np.zeros(shape), np.zeros(shape))
+    pieces.level[..., 0] = 1
+    pieces.slope[..., 1:lead] = 1
+    at = locate(table, knots)
+    if form.ramp:
+        pieces.first[..., lead : lead + k] = at
+        pieces.level[..., lead : lead + k] = -knots
+        pieces.slope[..., lead : lead + k] = 1
+    if form.step:
+        pieces.first[..., shape[-1] - k :] = at
+        pieces.level[..., shape[-1] - k :] = 1
+    return pieces
+
+
+def sum_of_squares(problem, knots):
+    """Return the residual sums of squares with given breakpoints, (...)."""
+    return solve(problem.table, all_pieces(problem, knots)).rss

@@ -1,0 +1,84 @@
+"""Leave-one-out without fits, and the factor of the logits."""
+
+import numpy as np
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+
+from sklearn_gn.core import evidence_gn
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.varpro.calibration import calibrated, left_out_values
+from sklearn_gn.varpro.layers import Layers
+
+ALPHA = 0.7
+
+
+def problem(loss, n_values, m=40):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((m, 2))
+    y = rng.standard_normal((m, n_values))
+    if loss == "cross_entropy":
+        y = np.eye(max(n_values, 2))[np.digitize(x[:, 0] + y[:, 0], [-0.3, 0.8])]
+    model = Layers((2,), (), n_values, loss, (0, 1))
+    return model, Rows(x, y, np.full(m, 1 / m))
+
+
+def fitted(model, rows, n_effective):
+    """Minimum of the loss with a penalty of the slopes."""
+    penalised = model.groups() >= 0
+
+    def energy(theta):
+        value = n_effective * model.error(theta, rows) / 2
+        return value + ALPHA * np.sum(theta[penalised] ** 2) / 2
+
+    def gradient(theta):
+        slope = model.sums(theta, rows).slope
+        return ALPHA * penalised * theta - n_effective * slope
+
+    start = np.zeros(len(penalised))
+    return minimize(energy, start, jac=gradient, method="BFGS", tol=1e-10).x
+
+
+def covariance(model, rows, theta, n_effective):
+    alpha = np.full(model.n_groups, ALPHA)
+    sums = model.sums(theta, rows)
+    return evidence_gn.covariance(model, sums, alpha, 1.0, n_effective)
+
+
+def refitted_values(model, rows):
+    m, found = len(rows.x), []
+    for i in range(m):
+        kept = np.arange(m) != i
+        rest = Rows(rows.x[kept], rows.y[kept], np.full(m - 1, 1 / (m - 1)))
+        theta = fitted(model, rest, m - 1.0)
+        found.append(model.values(theta, rows.x[i : i + 1])[0])
+    return np.array(found)
+
+
+def test_left_out_values_of_least_squares_are_exact():
+    model, rows = problem("squared", 1)
+    theta = fitted(model, rows, 40.0)
+    inverse = covariance(model, rows, theta, 40.0)
+    found = left_out_values(model, theta, inverse, rows, 40.0)
+    assert_allclose(found, refitted_values(model, rows), rtol=1e-6, atol=1e-7)
+
+
+def test_left_out_values_of_classes_are_those_of_fits_nearly():
+    model, rows = problem("cross_entropy", 3)
+    theta = fitted(model, rows, 40.0)
+    inverse = covariance(model, rows, theta, 40.0)
+    found = left_out_values(model, theta, inverse, rows, 40.0)
+    known, values = refitted_values(model, rows), model.values(theta, rows.x)
+    assert np.abs(found - known).max() < 0.15 * np.abs(values - known).max()
+
+
+def test_the_factor_of_the_logits_does_not_depend_on_their_size():
+    model, rows = problem("cross_entropy", 3)
+    theta = fitted(model, rows, 40.0)
+    inverse = np.zeros((len(theta), len(theta)))  # nothing moves: all rows are known
+    found = calibrated(model, theta, inverse, rows, 40.0)
+    assert_allclose(found, calibrated(model, 1.3 * theta, inverse, rows, 40.0), 1e-4)
+    factor = found[-1] / theta[-1]
+    assert_allclose(found, factor * theta)
+    best = model.error(found, rows)
+    assert best < model.error(1.02 * found, rows)
+    assert best < model.error(0.98 * found, rows)
