@@ -112,7 +112,9 @@ def observed(level, rules, loss, fresh, first, net):
     pays = lowest <= _PAYS * level.before or not solved
     # A larger network is compiled anew, and has to pay for that.
     in_time = time.perf_counter() + _COMPILATIONS * level.seconds < rules.deadline
-    growing = pays and in_time and lowest > _NEGLIGIBLE * first
+    growing = pays and lowest > _NEGLIGIBLE * first
+    if growing and not in_time:
+        return level
     if growing and fresh > _GENERALISES * loss and rules.points:
         if level.sizes.n_interior < _MOST_INTERIOR:
             return level._replace(next="points")

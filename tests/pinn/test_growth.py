@@ -53,8 +53,9 @@ def test_what_grows_is_what_is_missing(falls, before, loss, then):
     assert found.next == (None if then == "end" else then)
     assert found.ended == (then == "end")
     late = rules._replace(deadline=0.0)
-    ended = growth.observed(level(falls[:-1], before), late, loss, falls[-1], 1.0, net)
-    assert ended.ended == (then is not None)
+    found = growth.observed(level(falls[:-1], before), late, loss, falls[-1], 1.0, net)
+    assert found.next is None
+    assert found.ended == (then == "end")
 
 
 def test_points_are_as_many_as_the_residuals_that_weights_need():
