@@ -11,6 +11,7 @@ A file that is there is gone on with: a method that it has on a table is not run
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -89,6 +90,8 @@ NOTES = (
     "afterwards. below_ridge: the largest distance below ridge.",
     "A searched peer keeps the candidate that is best on the first training rows in "
     "all folds, whose test rows are among them: an advantage for the peer.",
+    "A file is filled row by row; load is that of the machine when a row was run, 0 if "
+    "it was idle otherwise. Compare seconds of rows under the same load only.",
     "first_fit: seconds of a fresh process, with a disk cache of compiled functions "
     "only where one is set.",
 )
@@ -190,7 +193,8 @@ def row(model, X, y, quick=False):
     folds = folds_of(model, X, y, quick)
     fold_figures(model, X, y, *folds[0])
     runs = [fold_figures(model, X, y, *fold) for fold in folds]
-    return {"settings": {}, "runs": runs, "summary": summary(runs)}
+    load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
+    return {"settings": {}, "load": load, "runs": runs, "summary": summary(runs)}
 
 
 def searched_row(model, space, X, y, quick=False):

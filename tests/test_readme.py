@@ -23,8 +23,9 @@ def median(experiment, name, method, figure):
 
 def rows_of_figures():
     defaults = json.loads((ROOT / "benchmarks/results/defaults.json").read_text())
-    level = len(defaults["standing"]["level_or_ahead"])
-    yield f"{defaults['standing']['tables']} tables", f"the best peer on {level} |"
+    standing = defaults["standing"]["shallow_relu"]
+    level = len(standing["level_or_ahead"])
+    yield f"{standing['tables']} tables", f"the best peer on {level} |"
     yield (
         "step function",
         f"| {median('sggn', 'step', 'vpgn', 'J'):.1e} "
