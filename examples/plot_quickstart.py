@@ -55,8 +55,9 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 network = ShallowReLURegressor(random_state=0).fit(X_train, y_train)
 lower, upper = network.predict_interval(X_test, level=0.9)
 covered = ((lower <= y_test) & (y_test <= upper)).mean()
-print(f"\nDiabetes: noise {network.noise_std_:.0f}, parameters that the data determine")
-print(f"{network.n_effective_parameters_:.0f}; {covered:.0%} in 90 % intervals")
+print(f"\nDiabetes: the noise is {network.noise_std_:.0f}, the data determine")
+print(f"{network.n_effective_parameters_:.0f} parameters, and {covered:.0%} of new")
+print("patients are in their 90 % intervals.")
 
 # %%
 # The same table for other regressors: with default settings, and with a search over a
@@ -76,13 +77,11 @@ from sklearn.preprocessing import StandardScaler
 mlp = make_pipeline(
     StandardScaler(),
     TransformedTargetRegressor(
-        MLPRegressor(max_iter=1000, random_state=0), transformer=StandardScaler()
+        MLPRegressor(hidden_layer_sizes=10, max_iter=1000, random_state=0),
+        transformer=StandardScaler(),
     ),
 )
-mlp_grid = {
-    "transformedtargetregressor__regressor__alpha": [1, 10, 100],
-    "transformedtargetregressor__regressor__hidden_layer_sizes": [10, 100],
-}
+mlp_grid = {"transformedtargetregressor__regressor__alpha": [0.1, 1, 10, 100]}
 boosting = HistGradientBoostingRegressor(random_state=0)
 boosting_grid = {"learning_rate": [0.03, 0.1], "max_leaf_nodes": [4, 31]}
 regressors = {
@@ -91,9 +90,9 @@ regressors = {
     "RidgeCV": make_pipeline(StandardScaler(), RidgeCV([0.1, 1, 10, 100, 1000])),
     "RandomForestRegressor": RandomForestRegressor(random_state=0),
     "HistGradientBoosting": boosting,
-    "HistGradientBoosting, search": GridSearchCV(boosting, boosting_grid, n_jobs=2),
+    "HistGradientBoosting, search": GridSearchCV(boosting, boosting_grid, cv=3),
     "MLPRegressor": mlp,
-    "MLPRegressor, search": GridSearchCV(mlp, mlp_grid, n_jobs=2),
+    "MLPRegressor, search": GridSearchCV(mlp, mlp_grid, cv=3),
 }
 folds = KFold(n_splits=5, shuffle=True, random_state=0)
 

@@ -23,9 +23,15 @@ def median(experiment, name, method, figure):
 
 def rows_of_figures():
     defaults = json.loads((ROOT / "benchmarks/results/defaults.json").read_text())
-    standing = defaults["standing"]["shallow_relu"]
-    level = len(standing["level_or_ahead"])
-    yield f"{standing['tables']} tables", f"the best peer on {level} |"
+    standing = defaults["standing"]
+    shallow, committee = (
+        len(standing[name]["level_or_ahead"]) for name in ("shallow_relu", "varpro_net")
+    )
+    yield (
+        f"{standing['shallow_relu']['tables']} tables",
+        f"the best peer on {shallow} (`ShallowReLURegressor`) "
+        f"and {committee} (`VarProNetRegressor`) |",
+    )
     yield (
         "step function",
         f"| {median('sggn', 'step', 'vpgn', 'J'):.1e} "
@@ -66,11 +72,14 @@ def rows_of_figures():
         f"| {error['dngd']} | scimba {error['scimba']}, jinns {error['jinns']}, "
         f"DeepXDE {error['deepxde']} |",
     )
-    ours, peer = (
-        median("defaults", "diamonds", m, "r2")
-        for m in ("shallow_relu", "hist_gradient_boosting")
+    ours = max(
+        median("defaults", "computers", m, "r2") for m in ("shallow_relu", "varpro_net")
     )
-    yield "diamonds", f"| {ours:.3f} | `HistGradientBoostingRegressor` {peer:.3f}:"
+    peer = median("defaults", "computers", "hist_gradient_boosting", "r2")
+    yield (
+        "activity of computers",
+        f"| {ours:.3f} | `HistGradientBoostingRegressor` {peer:.3f}:",
+    )
 
 
 def test_figures_are_those_of_the_result_files():

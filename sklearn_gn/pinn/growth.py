@@ -46,6 +46,9 @@ class Sizes(NamedTuple):
     n_boundary: int
 
 
+_FEW = Sizes(500, 200)
+
+
 class Rules(NamedTuple):
     """What may grow in a fit."""
 
@@ -67,7 +70,12 @@ class Level(NamedTuple):
 
 
 def points_for(classes, n_weights, density=_RESIDUALS):
-    """Numbers of points of a network, for so many residuals for each parameter."""
+    """Numbers of points of a network, for so many residuals for each parameter.
+
+    Fewer residuals than parameters have to do where there are very many axes.
+    """
+    if n_weights > _MOST_WEIGHTS:
+        return _FEW
     interior, *conditions = [kind for kind in classes if kind.name != "data"]
     n_residuals = density * n_weights
     share = _BOUNDARY_SHARE if conditions else 0.0
@@ -104,7 +112,9 @@ def observed(level, rules, loss, fresh, first, net):
     pays = lowest <= _PAYS * level.before or not solved
     # A larger network is compiled anew, and has to pay for that.
     in_time = time.perf_counter() + _COMPILATIONS * level.seconds < rules.deadline
-    growing = pays and in_time and lowest > _NEGLIGIBLE * first
+    growing = pays and lowest > _NEGLIGIBLE * first
+    if growing and not in_time:
+        return level
     if growing and fresh > _GENERALISES * loss and rules.points:
         if level.sizes.n_interior < _MOST_INTERIOR:
             return level._replace(next="points")

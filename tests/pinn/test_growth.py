@@ -53,8 +53,9 @@ def test_what_grows_is_what_is_missing(falls, before, loss, then):
     assert found.next == (None if then == "end" else then)
     assert found.ended == (then == "end")
     late = rules._replace(deadline=0.0)
-    ended = growth.observed(level(falls[:-1], before), late, loss, falls[-1], 1.0, net)
-    assert ended.ended == (then is not None)
+    found = growth.observed(level(falls[:-1], before), late, loss, falls[-1], 1.0, net)
+    assert found.next is None
+    assert found.ended == (then == "end")
 
 
 def test_points_are_as_many_as_the_residuals_that_weights_need():
@@ -62,6 +63,7 @@ def test_points_are_as_many_as_the_residuals_that_weights_need():
     sizes = growth.points_for(classes, 1000, 3.0)
     assert sizes == (2100, 900)
     assert growth.points_for(classes[:1], 1000, 3.0).n_interior == 3000
+    assert growth.points_for(classes, 2_000_000) == (500, 200)
 
 
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
