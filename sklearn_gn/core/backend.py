@@ -7,7 +7,7 @@ compiled function run without it.
 """
 
 import threading
-from contextlib import ContextDecorator, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -130,7 +130,7 @@ def _first_device(platform):
         ) from error
 
 
-class _OneBlasThread(ContextDecorator):
+class _OneBlasThread:
     """Limit BLAS to one thread while any fit is inside.
 
     LAPACK factors small matrices no faster with a second thread, and its threads wait

@@ -6,6 +6,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import canonical_rows, check_sample_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
@@ -368,17 +369,18 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
                 (X, code), weight, rng, code
             )
             n_effective *= 1 - self.validation_fraction
-        self._fit(
-            X,
-            np.eye(len(self.classes_))[code],
-            weight,
-            n_samples=len(X),
-            n_effective=n_effective,
-            validation=validation,
-            solver=solver,
-            data=data,
-            rng=rng,
-        )
+        with backend.one_blas_thread:
+            self._fit(
+                X,
+                np.eye(len(self.classes_))[code],
+                weight,
+                n_samples=len(X),
+                n_effective=n_effective,
+                validation=validation,
+                solver=solver,
+                data=data,
+                rng=rng,
+            )
         return self
 
     def _scaled_part(self, y):

@@ -110,7 +110,6 @@ class _VarProNet(
 
     # -- the fit ----------------------------------------------------------------------
 
-    @backend.one_blas_thread
     def _fit(
         self, X, y, weight, *, n_samples, n_effective, validation, solver, data, rng
     ):

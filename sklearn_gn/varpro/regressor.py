@@ -8,6 +8,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, check_sample_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS
@@ -381,17 +382,18 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         if self.early_stopping and validation is None:
             (X, y, weight), validation = self._split_rows((X, y), weight, rng)
             n_samples *= 1 - self.validation_fraction
-        self._fit(
-            X,
-            y,
-            weight,
-            n_samples=n_samples,
-            n_effective=n_samples,
-            validation=validation,
-            solver=solver,
-            data=data,
-            rng=rng,
-        )
+        with backend.one_blas_thread:
+            self._fit(
+                X,
+                y,
+                weight,
+                n_samples=n_samples,
+                n_effective=n_samples,
+                validation=validation,
+                solver=solver,
+                data=data,
+                rng=rng,
+            )
         return self
 
     def _scaled_part(self, y):
