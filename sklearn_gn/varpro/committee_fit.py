@@ -131,9 +131,17 @@ def specifications(estimator, n_rows, n_features, n_values):
     if size > _MOST_PARAMETERS or work > _MOST_WORK[estimator._loss]:
         return None
     n_members = estimator.n_init
-    if n_members == "auto":
+    if n_members == "auto" and _continues_committee(estimator):
+        n_members = len(estimator._fitted[1])
+    elif n_members == "auto":
         n_members = 2 * int(min(max(_WORK / work, 2), _MEMBERS) // 2)
     return [models[number % len(models)] for number in range(n_members)]
+
+
+def _continues_committee(estimator):
+    """Whether the starts are the members of the former fit."""
+    warm = estimator.warm_start and hasattr(estimator, "_fitted")
+    return warm and estimator._fitted[0] is None
 
 
 def _activations(given, name, sizes):
@@ -235,8 +243,9 @@ def _starts(estimator, models, problem, rng):
         raise ValueError(
             "warm_start=True continues with the networks of the previous fit; the "
             f"parameters now ask for {len(models)} of hidden_layer_sizes="
-            f"{models[0].sizes[1:]} on {models[0].sizes[0]} features, with chosen "
-            "penalties. Fit a new estimator."
+            f"{models[0].sizes[1:]} and activation={estimator.activation!r} on "
+            f"{models[0].sizes[0]} features, with chosen penalties. Fit a new "
+            "estimator."
         )
     return tuple(committee.in_units(m, scaling, problem.scaling) for m in members)
 
