@@ -490,7 +490,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         if alpha == "auto":
             alpha = _ALPHA
             if isinstance(solver, FGNNewton):
-                n_effective = float(total * weight.sum())  # of the training part
+                # Of the training part; every row counts as one at least.
+                n_effective = max(float(total * weight.sum()), float(len(kept)))
                 alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
         return rows, HeadOptions(
             alpha=self._cast(alpha),
