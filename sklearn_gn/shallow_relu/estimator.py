@@ -175,10 +175,13 @@ class ShallowReLURegressor(
         ``n_neurons="auto"`` the choice of the size starts from them.
 
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit.
+        Precision of the fit. Where the evidence chooses the penalties, or a dict gives
+        them, it is "float64".
 
     device : str or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device.
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. Fits for which
+        the evidence chooses the penalties, or a dict gives them, are computed on the
+        CPU.
 
     verbose : int, default=0
         If 1, print a line a second; if 2, one an iteration.
@@ -278,7 +281,8 @@ class ShallowReLURegressor(
     Notes
     -----
     Unlike in the papers, the loss is divided by the sum of weights. Outside the range
-    of the training data the model goes on linearly.
+    of the training data the model goes on linearly; with penalties of the evidence, up
+    to ten times the usual distance from the centre.
 
     If a fit is poor, raise ``n_init`` or ``n_neurons``; without noise, set ``alpha=0``
     and the number of neurons, which turns on the global search. If it follows the

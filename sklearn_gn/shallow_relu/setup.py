@@ -78,10 +78,10 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
         X, y = X[kept], y[kept]
         n_observations = max(n_effective, len(kept))  # equal rows are one
     if estimator.early_stopping and validation is None:
-        share = estimator.validation_fraction
-        X, y, weight, validation = _split(X, y, weight, share, rng)
-        n_effective *= 1 - share
-        n_observations *= 1 - share
+        fraction = estimator.validation_fraction
+        X, y, weight, validation, share = _split(X, y, weight, fraction, rng)
+        n_effective *= share
+        n_observations = max(n_effective, len(X))
     units = Scaling.robust if solver is EVIDENCE_GN else Scaling.of
     scaling = units(X, y, weight)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
@@ -127,13 +127,14 @@ def _algorithm(estimator, solver_object, n_features):
     return (SEGMENTED, True) if plain else (solver, False)
 
 
-def _split(X, y, weight, share, rng):
-    """Set a random part of the distinct rows aside for validation."""
-    train, val = validation_split(len(X), share, rng)
+def _split(X, y, weight, fraction, rng):
+    """Set a random part of the distinct rows aside; and the weight of the rest."""
+    train, val = validation_split(len(X), fraction, rng)
     train, val = np.sort(train), np.sort(val)
     weight_val = weight[val] / weight[val].sum()
     weight_train = weight[train] / weight[train].sum()
-    return X[train], y[train], weight_train, (X[val], y[val], weight_val)
+    share = float(weight[train].sum())
+    return X[train], y[train], weight_train, (X[val], y[val], weight_val), share
 
 
 def _previous_network(estimator):

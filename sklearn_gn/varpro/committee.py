@@ -85,7 +85,8 @@ def first_member(model, rows, n_effective, rng):
         size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
         output[: 1 + d] = _linear_fit(rows, n_effective)
     else:
-        share = np.log(rows.weight @ rows.y)
+        # A class may be without weight here; its share is that of half a row then.
+        share = np.log(np.maximum(rows.weight @ rows.y, 0.5 / n_effective))
         output[0] = share[1] - share[0] if k == 1 else share - np.mean(share)
     coef = rng.standard_normal((model.n_linear - 1 - d, k))
     output[1 + d :] = _START_COEF * size * coef
@@ -207,7 +208,9 @@ def _report(runs, n_running):
     reports = [run.report for run in runs]
 
     def mean(values):
-        return float(np.mean(list(values)))
+        """Mean over the members for which the value means something."""
+        known = [value for value in values if not math.isnan(value)]
+        return float(np.mean(known)) if known else math.nan
 
     extra = {name: mean(r.extra[name] for r in reports) for name in reports[0].extra}
     return Report(
@@ -258,12 +261,14 @@ def mean_values(members, x):
 
 
 def hidden_features(members, x):
-    """Return the last hidden layers of all members side by side."""
+    """Return the last hidden layers of all members side by side; else the inputs."""
+    if not members[0].model.activations:
+        return x
     x, parts = with_one(x), []
     for model, net in members:
         _, layers = model.split(net.theta)
         trace = forward(model, layers, x)
-        parts.append(trace[-1].values.T if trace else x[1:].T)
+        parts.append(trace[-1].values.T)
     return np.concatenate(parts, axis=1)
 
 
@@ -277,7 +282,14 @@ def variances(members, covariances, x):
     for (model, net), covariance in zip(members, covariances, strict=True):
         values.append(model.values(net.theta, x))
         jacobian = model.jacobian(net.theta, x)
-        own.append(np.einsum("tpm,tpm->mt", jacobian, covariance @ jacobian))
+        k, n_output = model.n_values, model.n_values * model.n_linear
+        hidden = np.arange(n_output, len(net.theta))
+        own.append(np.empty_like(values[-1]))
+        for t in range(k):  # the other targets' output weights have no part in it
+            used = np.concatenate([np.arange(t, n_output, k), hidden])
+            part = jacobian[t, used]
+            spread = covariance[np.ix_(used, used)] @ part
+            own[-1][:, t] = np.einsum("pm,pm->m", part, spread)
     return np.mean(own, axis=0) + np.var(values, axis=0)
 
 

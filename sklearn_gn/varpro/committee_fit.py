@@ -80,6 +80,11 @@ class Units(NamedTuple):
         """Scale of the targets."""
         return self.scaling.y_scale
 
+    @property
+    def loss_scale(self):
+        """Factor from losses in these units to those of the user."""
+        return self.scaling.loss_scale
+
 
 class Problem(NamedTuple):
     """What a fit is given, and what leads back to the user's units."""
@@ -126,9 +131,17 @@ def specifications(estimator, n_rows, n_features, n_values):
     if size > _MOST_PARAMETERS or work > _MOST_WORK[estimator._loss]:
         return None
     n_members = estimator.n_init
-    if n_members == "auto":
+    if n_members == "auto" and _continues_committee(estimator):
+        n_members = len(estimator._fitted[1])
+    elif n_members == "auto":
         n_members = 2 * int(min(max(_WORK / work, 2), _MEMBERS) // 2)
     return [models[number % len(models)] for number in range(n_members)]
+
+
+def _continues_committee(estimator):
+    """Whether the starts are the members of the former fit."""
+    warm = estimator.warm_start and hasattr(estimator, "_fitted")
+    return warm and estimator._fitted[0] is None
 
 
 def _activations(given, name, sizes):
@@ -179,7 +192,7 @@ def fit(estimator, models, X, y, weight, *, n_effective, validation, data, rng):
         COMMITTEE,
         (problem.rows, problem.options),
         [starts],
-        loss_scale=problem.y_scale**2,
+        loss_scale=problem.scaling.loss_scale,
         val_loss=_validation_loss(estimator, validation, problem.scaling),
         validation=validation,
     )
@@ -230,8 +243,9 @@ def _starts(estimator, models, problem, rng):
         raise ValueError(
             "warm_start=True continues with the networks of the previous fit; the "
             f"parameters now ask for {len(models)} of hidden_layer_sizes="
-            f"{models[0].sizes[1:]} on {models[0].sizes[0]} features, with chosen "
-            "penalties. Fit a new estimator."
+            f"{models[0].sizes[1:]} and activation={estimator.activation!r} on "
+            f"{models[0].sizes[0]} features, with chosen penalties. Fit a new "
+            "estimator."
         )
     return tuple(committee.in_units(m, scaling, problem.scaling) for m in members)
 
@@ -289,7 +303,7 @@ def _summary(problem, member):
             model, sums, net.alpha, net.beta, n_effective
         ),
         spectrum=np.maximum(np.linalg.eigvalsh(sums.gram)[::-1], 0),
-        loss=loss * y_scale**2,
+        loss=loss * problem.scaling.loss_scale if loss > 0 else 0.0,
         alpha={
             "slope": penalties[0],
             "coef": penalties[1],
@@ -344,9 +358,9 @@ def _set_fitted(estimator, members, problem):
     estimator.n_effective_parameters_ = float(
         np.mean([s.n_effective_parameters for s in summaries])
     )
-    noise = math.sqrt(np.mean([s.noise_std**2 for s in summaries]))
     if estimator._loss == "squared":
-        estimator.noise_std_ = noise
+        variance = np.mean([1 / member.net.beta for member in members])
+        estimator.noise_std_ = problem.y_scale * math.sqrt(variance)
     _set_output_layer(estimator, members, scaling)
 
 
@@ -355,6 +369,8 @@ def _set_output_layer(estimator, members, scaling):
     layers = [model.split(net.theta)[0] for model, net in members]
     d, scale = members[0].model.sizes[0], scaling.y_scale / len(members)
     coef = np.concatenate([output[1 + d :] for output in layers])
+    if not members[0].model.activations:  # the features are the inputs
+        coef = np.zeros_like(layers[0][1:])  # whose weights are the linear term
     constant = np.mean([output[0] for output in layers], axis=0)
     slope = np.mean([output[1 : 1 + d] for output in layers], axis=0)
     slope = (slope * scaling.y_scale / scaling.x_scale[:, None]).T
@@ -365,4 +381,4 @@ def _set_output_layer(estimator, members, scaling):
         + estimator._output_center(scaling)
         - slope @ scaling.x_center
     )
-    estimator._n_features_out = max(len(coef), 0)
+    estimator._n_features_out = len(coef)

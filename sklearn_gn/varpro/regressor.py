@@ -8,11 +8,14 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, check_sample_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.estimator import _VarProNet, blockwise
+
+_JACOBIAN_FLOATS = 2**22  # of the derivatives of some rows of a committee
 
 
 class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
@@ -62,7 +65,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         Number of random starts. Where the penalties are chosen, all of them are members
         of a committee, and predictions are their mean; otherwise the one of lowest loss
         is returned. If "auto", up to 6 members, fewer where the tables are large, or
-        one start.
+        one start; with ``warm_start``, as many as before.
 
     solver : str or solver object, default="gnvpro"
         The method, by name or as an object of :mod:`sklearn_gn.solvers` with settings
@@ -81,7 +84,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     alpha : "auto", float or tuple (hidden, output), default="auto"
         Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
-        the default solver and at most 2000 weights; other fits take (0.01, 0.0001).
+        the default solver, P <= 2000 weights and at most 3e10 / P**2 - 2 P rows; other
+        fits are of one network, and take (0.01, 0.0001).
         Numbers are the penalties of the hidden layers and of the output layer, in
         scaled units; one number stands for both. The output penalty may be "gcv": it is
         then chosen in every iteration by generalised cross-validation. For simulations
@@ -96,6 +100,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         Dimension of the Krylov space in which the Gauss-Newton system is solved. If
         None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
         dimensions otherwise. Larger values cost more products with the matrix per step.
+        Members of a committee take that many leading eigenvectors, or all if None.
 
     scale : bool, default=True
         Whether to bring features to mean 0 and variance 1, and targets to mean 0 and a
@@ -213,7 +218,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         members that took a step.
 
     loss_ : float
-        Objective of the returned network, in the units of y.
+        Objective of the returned network, in the units of y; mean over the members of a
+        committee.
 
     n_iter_ : int
         Number of iterations of this fit.
@@ -377,19 +383,20 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         kept, weight = canonical_rows(X, y, weight)
         X, y = X[kept], y[kept]
         if self.early_stopping and validation is None:
-            (X, y, weight), validation = self._split_rows((X, y), weight, rng)
-            n_samples *= 1 - self.validation_fraction
-        self._fit(
-            X,
-            y,
-            weight,
-            n_samples=n_samples,
-            n_effective=n_samples,
-            validation=validation,
-            solver=solver,
-            data=data,
-            rng=rng,
-        )
+            (X, y, weight), validation, share = self._split_rows((X, y), weight, rng)
+            n_samples *= share
+        with backend.one_blas_thread:
+            self._fit(
+                X,
+                y,
+                weight,
+                n_samples=n_samples,
+                n_effective=n_samples,
+                validation=validation,
+                solver=solver,
+                data=data,
+                rng=rng,
+            )
         return self
 
     def _scaled_part(self, y):
@@ -470,7 +477,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         model, net, scaling = self._fitted
         if model is None:
             known = partial(committee.variances, net, self._covariances)
-            return np.sqrt(blockwise(known, x)) * scaling.y_scale
+            size = len(scaling.y_center) * max(map(len, self._covariances))
+            n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
+            return np.sqrt(blockwise(known, x, n_rows)) * scaling.y_scale
         bars = self._error_bars
         variance = self._in_batches(bars.variances, x, bars.batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale

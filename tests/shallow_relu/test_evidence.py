@@ -17,6 +17,8 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.core import evidence
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
+from sklearn_gn.shallow_relu.setup import problem_of
+from sklearn_gn.solvers import JointGN
 
 
 def data(m=150, seed=0, noise=0.1):
@@ -252,6 +254,17 @@ def test_warm_start_continues():
     model.fit(X, y)
     assert model.n_iter_ <= 12
     assert model.log_evidence_ >= before - 0.1
+
+
+def test_rows_set_aside_are_not_counted():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((60, 2)), rng.standard_normal(60)
+    model = ShallowReLURegressor(early_stopping=True, validation_fraction=0.35)
+    weight = 1.0 + np.arange(60) ** 2
+    problem = problem_of(model, JointGN(), X, y, weight, None)
+    count = problem.rows.weight * problem.options.n_effective
+    assert len(count) == 39
+    np.testing.assert_allclose(count, np.round(count), rtol=1e-12)
 
 
 def test_resumed_fit_equals_the_whole_one(tmp_path):

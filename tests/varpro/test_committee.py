@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.linear_model import BayesianRidge
+from threadpoolctl import threadpool_limits
 
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
@@ -99,10 +100,32 @@ def test_weights_are_repetitions():
     b = VarProNetRegressor(**settings)
     with pytest.warns(UserWarning, match="max_iter"):
         a.fit(X, y, sample_weight=count)
-    with pytest.warns(UserWarning, match="max_iter"):
+    with pytest.warns(UserWarning, match="max_iter") as caught:
         b.fit(X[repeated], y[repeated])
+    assert caught[0].filename == __file__
     assert_allclose(a.predict(X), b.predict(X), rtol=1e-7)
     assert a.log_evidence_ == pytest.approx(b.log_evidence_)
+
+
+@pytest.mark.parametrize("of_classes", [False, True])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_rows_set_aside_are_not_counted(of_classes, monkeypatch):
+    X, y = smooth(m=60)
+    y = np.floor(y).astype(int) if of_classes else y
+    kind = VarProNetClassifier if of_classes else VarProNetRegressor
+    model = kind(random_state=0, n_init=1, max_iter=1)
+    model.set_params(early_stopping=True, validation_fraction=0.35)
+    make, made = committee_fit._problem, []
+
+    def _problem(*arguments):
+        made.append(make(*arguments))
+        return made[0]
+
+    monkeypatch.setattr(committee_fit, "_problem", _problem)
+    model.fit(X, y, sample_weight=1 + np.arange(60) ** 2)
+    count = made[0].rows.weight * made[0].options.n_effective
+    assert len(count) == 39
+    assert_allclose(count, np.round(count), rtol=1e-12)
 
 
 def test_units_change_nothing():
@@ -112,6 +135,24 @@ def test_units_change_nothing():
     b = VarProNetRegressor(**settings).fit(1024 * X, 2 * y)
     assert_allclose(2 * a.predict(X), b.predict(1024 * X), rtol=1e-9)
     assert b.noise_std_ == pytest.approx(2 * a.noise_std_)
+    for size in (2.0**-600, 2.0**600):  # whose squares leave the range of floats
+        c = VarProNetRegressor(**settings).fit(X, size * y)
+        np.testing.assert_array_equal(c.predict(X), size * a.predict(X))
+        assert c.noise_std_ == size * a.noise_std_
+        assert c.loss_ == (0 if size < 1 else np.inf)
+
+
+def test_threads_of_blas_change_nothing():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3000, 30)) @ rng.standard_normal((30, 30))
+    y = np.tanh(X[:, 0]) + rng.standard_normal(3000)
+    spectra = []
+    for n_threads in (1, 2):
+        with threadpool_limits(n_threads):
+            model = VarProNetRegressor(random_state=0, n_init=1, max_time=1e-9)
+            with pytest.warns(UserWarning, match="max_time"):
+                spectra.append(model.fit(X, y).gram_spectrum_)
+    np.testing.assert_array_equal(*spectra)
 
 
 def test_members_run_side_by_side_as_one_by_one(fitted, monkeypatch):
@@ -144,6 +185,30 @@ def test_warm_start_continues(fitted):
         again.fit(X, y)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_warm_start_keeps_the_number_of_members(monkeypatch):
+    X, y = smooth(m=60)
+    model = VarProNetRegressor(random_state=0, warm_start=True, max_iter=2).fit(X, y)
+    assert len(model.estimators_) == 6
+    monkeypatch.setattr(committee_fit, "_WORK", 1.0)  # as of a much longer table
+    assert len(model.fit(X, y).estimators_) == 6
+    other = VarProNetRegressor(random_state=0, max_iter=2).fit(X, y)
+    assert len(other.estimators_) == 2
+    model.set_params(activation="sin")
+    with pytest.raises(ValueError, match="activation='sin'"):
+        model.fit(X, y)
+
+
+def test_nothing_of_another_kind_of_fit_stays():
+    X, y = smooth(m=40)
+    model = VarProNetRegressor(random_state=0, n_init=1).fit(X, y)
+    model.set_params(alpha=1.0, hidden_layer_sizes=()).fit(X, y)
+    first = VarProNetRegressor(alpha=1.0, hidden_layer_sizes=()).fit(X, y)
+    assert vars(model).keys() == vars(first).keys()
+    model.set_params(alpha="auto", n_init=1).fit(X, y)
+    assert not hasattr(model, "_error_bars")  # which holds the training rows
+
+
 def test_a_former_member_is_the_same_function_in_other_units(fitted):
     model, X, _ = fitted
     _, members, before = model._fitted
@@ -168,6 +233,33 @@ def test_several_targets():
     y, std = model.predict(X, return_std=True)
     assert y.shape == std.shape == (120, 2)
     assert model.output_coef_.shape == (2, model.transform(X).shape[1])
+    _, members, scaling = model._fitted
+    x, own = scaling.x(X), []
+    for (layers, net), covariance in zip(members, model._covariances, strict=True):
+        jacobian = layers.jacobian(net.theta, x)
+        own.append(np.einsum("tpm,pq,tqm->mt", jacobian, covariance, jacobian))
+    spread = np.var([e.predict(X) for e in model.estimators_], axis=0)
+    variance = np.mean(own, axis=0) * scaling.y_scale**2 + spread
+    assert_allclose(std, np.sqrt(variance), rtol=1e-9)
+
+
+def test_without_neurons_the_features_are_the_inputs():
+    X, y = smooth(m=40)
+    model = VarProNetRegressor(hidden_layer_sizes=(), random_state=0, n_init=2)
+    features = model.fit(X, y).set_output(transform="pandas").transform(X)
+    assert features.shape == (40, 3)
+    values = features.to_numpy() @ model.output_coef_.T + X @ model.linear_coef_.T
+    assert_allclose(values[:, 0] + model.output_intercept_, model.predict(X), rtol=1e-9)
+
+
+def test_members_that_found_no_step_leave_the_log_finite():
+    X, _ = smooth(m=40)
+    noise = 1e-12 * np.random.default_rng(0).standard_normal(40)
+    settings = {"activation": "relu", "n_init": 3, "random_state": 1}
+    model = VarProNetRegressor(hidden_layer_sizes=(3,), **settings)
+    log = model.fit(X, np.abs(X[:, 0]) + noise).convergence_log_
+    for name in ("step_size", "damping", "gain_ratio"):
+        assert np.isfinite(log[name][:-1]).all()
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -186,6 +278,22 @@ def test_separable_classes_have_finite_penalties():
     assert model.score(X, X[:, 0] > 0) == 1
     assert all(np.isfinite(value).all() for value in model.alpha_.values())
     assert np.isfinite(model.predict_log_proba(100 * X)).all()
+
+
+@pytest.mark.parametrize("class_weight", [None, {0: 0.0, 1: 1.0, 2: 1.0}])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_class_may_be_without_training_rows(class_weight):
+    X, y = rings(m=60)
+    if class_weight is None:  # the validation rows hold its only one
+        y = np.where(np.arange(60) == 7, 2, y > 0)
+    settings = {"early_stopping": class_weight is None, "validation_fraction": 0.6}
+    for seed in range(4):
+        model = VarProNetClassifier(
+            class_weight=class_weight, random_state=seed, n_init=2, **settings
+        )
+        p = model.fit(X, y).predict_proba(X)
+        assert p.shape == (60, 3)
+        assert_allclose(p.sum(axis=1), 1)
 
 
 @pytest.mark.parametrize(
