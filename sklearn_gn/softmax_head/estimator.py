@@ -227,6 +227,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     """
 
     _short_forms = SOFTMAX_HEAD_SOLVERS
+    _has_spectrum_of_rows = True  # as gram_spectrum_, not of the parameters
     _parameter_constraints = {
         **GaussNewtonEstimator._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],

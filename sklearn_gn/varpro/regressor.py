@@ -215,7 +215,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         nothing to the solver is NaN. Of a committee, rows hold means over the members;
         in place of the last three columns stand ``log_evidence``,
         ``n_effective_parameters``, ``noise_std`` and ``n_running``, the number of
-        members that took a step.
+        members that took a step; evidence and noise are in scaled units.
 
     loss_ : float
         Objective of the returned network, in the units of y; mean over the members of a
