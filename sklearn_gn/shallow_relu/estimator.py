@@ -567,7 +567,7 @@ class ShallowReLURegressor(
         """Fitted attributes of a network; ``data`` is what the solver prepared."""
         if problem.solver is EVIDENCE_GN:
             attributes = evidence_fitted.fitted_attributes(
-                net, problem.rows, problem.scaling, problem.n_observations
+                net, problem.rows, problem.scaling, problem.options.n_effective
             )
         else:
             attributes = fitted_attributes(
