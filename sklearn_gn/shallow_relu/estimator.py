@@ -281,8 +281,8 @@ class ShallowReLURegressor(
     Notes
     -----
     Unlike in the papers, the loss is divided by the sum of weights. Outside the range
-    of the training data the model goes on linearly; with penalties of the evidence, up
-    to ten times the usual distance from the centre.
+    of the training data the model goes on linearly; with penalties of the evidence,
+    rows more than ten times as far from the centre as usual are moved to there first.
 
     If a fit is poor, raise ``n_init`` or ``n_neurons``; without noise, set ``alpha=0``
     and the number of neurons, which turns on the global search. If it follows the
@@ -541,7 +541,7 @@ class ShallowReLURegressor(
         -------
         features : ndarray of shape (n_samples, n_active)
             In the order of ``hyperplanes_``; ``features @ coef_ + X @ linear_coef_ +
-            intercept_`` is the prediction.
+            intercept_`` is the prediction for rows that need not be moved (see Notes).
         """
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
@@ -567,7 +567,7 @@ class ShallowReLURegressor(
         """Fitted attributes of a network; ``data`` is what the solver prepared."""
         if problem.solver is EVIDENCE_GN:
             attributes = evidence_fitted.fitted_attributes(
-                net, problem.rows, problem.scaling, problem.n_observations
+                net, problem.rows, problem.scaling, problem.options.n_effective
             )
         else:
             attributes = fitted_attributes(

@@ -139,9 +139,3 @@ def unit_sum(weight):
     """Return weights that sum to one, without overflow in the sum."""
     weight = weight / weight.max()
     return weight / weight.sum()
-
-
-def total_weight(weight):
-    """Return the sum of the weights, at most the largest float."""
-    with np.errstate(over="ignore"):
-        return min(float(weight.sum()), np.finfo(float).max)

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.data import canonical_rows, validation_split
+from sklearn_gn.core.data import canonical_rows, total_weight, validation_split
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu.evidence_gn import (
@@ -16,7 +16,7 @@ from sklearn_gn.shallow_relu.evidence_gn import (
     penalties,
 )
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
-from sklearn_gn.shallow_relu.scaling import Scaling, total_weight, unit_sum
+from sklearn_gn.shallow_relu.scaling import Scaling, unit_sum
 from sklearn_gn.shallow_relu.size_selection import select_size
 from sklearn_gn.shallow_relu.starts import (
     first_hyperplanes,

@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
-from sklearn_gn.core.data import canonical_rows, check_sample_weight
+from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS
 from sklearn_gn.varpro.estimator import _VarProNet
@@ -364,7 +364,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         validation = self._check_validation(X_val, y_val)
         rng = check_random_state(self.random_state)
         X, code, weight = self._encode_weighted(X, y, weight)
-        n_effective = float(np.sum(weight)) if np.isfinite(np.sum(weight)) else len(X)
+        n_effective = total_weight(weight)
         kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
         X, code = X[kept], code[kept]
         if self.early_stopping and validation is None:

@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.data import canonical_rows, check_sample_weight
+from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS
 from sklearn_gn.varpro import committee
@@ -215,7 +215,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         nothing to the solver is NaN. Of a committee, rows hold means over the members;
         in place of the last three columns stand ``log_evidence``,
         ``n_effective_parameters``, ``noise_std`` and ``n_running``, the number of
-        members that took a step.
+        members that took a step; evidence and noise are in scaled units.
 
     loss_ : float
         Objective of the returned network, in the units of y; mean over the members of a
@@ -378,7 +378,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         data = {"X": X, "y": y, "metadata": metadata}
         self._single_target = y.ndim == 1
         rng = check_random_state(self.random_state)
-        n_samples = float(np.sum(weight)) if np.isfinite(np.sum(weight)) else len(X)
+        n_samples = total_weight(weight)
         y = y.reshape(len(y), -1).astype(np.float64)
         kept, weight = canonical_rows(X, y, weight)
         X, y = X[kept], y[kept]

@@ -13,7 +13,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 
-from sklearn_gn import ShallowReLURegressor
+from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.core import evidence
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
@@ -329,6 +329,15 @@ def test_hard_data_give_numbers(change):
     assert np.isfinite(
         np.concatenate([np.ravel(a) for a in model.alpha_.values()])
     ).all()
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("kind", [ShallowReLURegressor, VarProNetRegressor])
+def test_huge_weights_give_numbers(kind):
+    X, y = data(40)
+    model = kind(n_init=1, random_state=0).fit(X, y, np.full(40, 1e308))
+    assert np.isfinite(model.predict_interval(X)).all()
+    assert np.isfinite(model.log_evidence_)
 
 
 def test_pickle_holds_no_jax(fitted):
