@@ -17,13 +17,14 @@ so. For the cross-entropy J^T W J becomes J^T W Lambda J with the covariance Lam
 the probabilities, and beta is one.
 
 Parameters of group -1 are free: they have no penalty, and all of them count as
-well determined. Weights count as repetitions of rows.
+well determined. Weights count as repetitions of rows. All functions work on arrays of
+NumPy and, with ``xp=jax.numpy``, inside compiled functions.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import lapack
+from scipy.linalg import lapack, solve_triangular
 
 SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
 
@@ -36,7 +37,7 @@ class Curvature(NamedTuple):
     log_det: Any  # log det H less the sum of N_g log alpha_g
 
 
-def group_sums(values, groups, n_groups):
+def group_sums(values, groups, n_groups, xp=np):
     """Sums of ``values`` over the groups, of shape (n_groups,); group -1 is left out.
 
     Parameters
@@ -45,17 +46,17 @@ def group_sums(values, groups, n_groups):
     groups : array of int of shape (N,)
     n_groups : int
     """
-    member = np.asarray(groups)[None, :] == np.arange(n_groups)[:, None]
-    return np.sum(np.where(member, values[None, :], 0), axis=1)
+    member = xp.asarray(groups)[None, :] == xp.arange(n_groups)[:, None]
+    return xp.sum(xp.where(member, values[None, :], 0), axis=1)
 
 
-def prior_precision(groups, alpha):
+def prior_precision(groups, alpha, xp=np):
     """The precision of every parameter; zero where it is free."""
-    return np.where(groups >= 0, alpha[np.maximum(groups, 0)], 0)
+    return xp.where(groups >= 0, alpha[xp.maximum(groups, 0)], 0)
 
 
-def primal_curvature(gram, groups, alpha, beta, floor=0.0):
-    """Curvature from the Gram matrix of all parameters.
+def primal_curvature(gram, groups, alpha, beta, floor=0.0, xp=np):
+    """Curvature from the Gram matrix, for fewer parameters than rows.
 
     Parameters
     ----------
@@ -76,18 +77,53 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0):
     Curvature
         NaN where H is singular to rounding.
     """
-    precision = prior_precision(groups, alpha)
+    precision = prior_precision(groups, alpha, xp)
     inverse, log_det = inverse_and_log_det(
-        beta * gram + np.diag(precision + beta * floor)
+        beta * gram + xp.diag(precision + beta * floor), xp
     )
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
-    share = beta * np.sum(inverse * gram, axis=1)
-    log_det = log_det - np.sum(_log_of_penalised(precision))
-    free = np.sum(np.where(groups < 0, 1.0, 0.0))
-    return Curvature(group_sums(share, groups, len(alpha)), free, log_det)
+    share = beta * xp.sum(inverse * gram, axis=1)
+    log_det = log_det - xp.sum(_log_of_penalised(precision, xp))
+    free = xp.sum(xp.where(groups < 0, 1.0, 0.0))
+    return Curvature(group_sums(share, groups, len(alpha), xp), free, log_det)
 
 
-def log_evidence(curvature, energy, n_effective, beta):
+def dual_curvature(rows, groups, alpha, beta, n_free=0, xp=np):
+    """Curvature from the rows, for fewer rows than parameters.
+
+    Parameters
+    ----------
+    rows : array of shape (m, N)
+        ``sqrt(W) J``; rows of weight zero may be there or not.
+    groups : array of int of shape (N,)
+        Group of every parameter; -1 where it is free.
+    alpha : array of shape (G,)
+        Precisions of the groups.
+    beta : float
+        Precision of the noise; one for the cross-entropy.
+    n_free : int
+        Number of free parameters, which must stand first.
+
+    Returns
+    -------
+    Curvature
+        Equal to that of :func:`primal_curvature` of ``rows.T @ rows``.
+    """
+    free, penalised, groups = rows[:, :n_free], rows[:, n_free:], groups[n_free:]
+    log_det = 0.0
+    if n_free:  # integrated out: what is left is orthogonal to their columns
+        q, r = xp.linalg.qr(free)
+        penalised = penalised - q @ (q.T @ penalised)
+        log_det = 2 * xp.sum(xp.log(xp.sqrt(beta) * xp.abs(xp.diagonal(r))))
+    scaled = penalised * xp.sqrt(beta / alpha[groups])[None, :]
+    root = _inverse_root(scaled @ scaled.T + xp.eye(len(rows), dtype=rows.dtype), xp)
+    share = xp.sum((root @ scaled) ** 2, axis=0)
+    log_det = log_det - 2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))
+    gamma = group_sums(share, groups, len(alpha), xp)
+    return Curvature(gamma, n_free, log_det)
+
+
+def log_evidence(curvature, energy, n_effective, beta, xp=np):
     """Logarithm of the evidence of a least-squares problem.
 
     Parameters
@@ -100,7 +136,7 @@ def log_evidence(curvature, energy, n_effective, beta):
     beta : float
         Precision of the noise.
     """
-    return log_evidence_of_classes(curvature, energy) + n_effective / 2 * np.log(
+    return log_evidence_of_classes(curvature, energy) + n_effective / 2 * xp.log(
         beta / (2 * np.pi)
     )
 
@@ -110,7 +146,7 @@ def log_evidence_of_classes(curvature, energy):
     return -energy - curvature.log_det / 2
 
 
-def updated_alpha(curvature, squares):
+def updated_alpha(curvature, squares, xp=np):
     """Precisions of the groups, within bounds.
 
     Parameters
@@ -120,10 +156,10 @@ def updated_alpha(curvature, squares):
         Sums of squares of the parameters of every group.
     """
     tiny = np.finfo(np.float64).tiny
-    return np.clip(curvature.gamma / np.maximum(squares, tiny), SMALLEST, LARGEST)
+    return xp.clip(curvature.gamma / xp.maximum(squares, tiny), SMALLEST, LARGEST)
 
 
-def updated_beta(curvature, square_error, n_effective, floor):
+def updated_beta(curvature, square_error, n_effective, floor, xp=np):
     """Precision of the noise.
 
     Parameters
@@ -136,21 +172,37 @@ def updated_beta(curvature, square_error, n_effective, floor):
     floor : float
         Least variance of the noise: that of rounding errors.
     """
-    freedom = n_effective - np.sum(curvature.gamma) - curvature.n_free
+    freedom = n_effective - xp.sum(curvature.gamma) - curvature.n_free
     # With as many parameters as rows the noise is not determined; one row remains.
-    freedom = np.maximum(freedom, 1.0)
-    return 1 / np.maximum(square_error / freedom, floor)
+    freedom = xp.maximum(freedom, 1.0)
+    return 1 / xp.maximum(square_error / freedom, floor)
 
 
-def _log_of_penalised(precision):
-    return np.log(np.where(precision > 0, precision, 1))
+def _log_of_penalised(precision, xp):
+    return xp.log(xp.where(precision > 0, precision, 1))
 
 
-def inverse_and_log_det(matrix):
+def inverse_and_log_det(matrix, xp=np):
     """Return the inverse of a positive definite matrix and its log det; else NaN."""
+    if xp is not np:
+        root = _inverse_root(matrix, xp)
+        return root.T @ root, -2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))
     factor, failed = lapack.dpotrf(matrix, lower=True)
     if failed:
         return np.full_like(matrix, np.nan), np.nan
     log_det = 2 * np.sum(np.log(np.diagonal(factor)))
     inverse, _ = lapack.dpotri(factor, lower=True, overwrite_c=True)
     return inverse + np.tril(inverse, -1).T, log_det  # its upper half was zero
+
+
+def _inverse_root(matrix, xp):
+    """``R`` with ``R^T R`` the inverse of a matrix; NaN if not positive definite."""
+    eye = xp.eye(len(matrix), dtype=matrix.dtype)
+    if xp is np:
+        factor, failed = lapack.dpotrf(matrix, lower=True)
+        if failed:
+            return np.full_like(matrix, np.nan)
+        return solve_triangular(factor, eye, lower=True, check_finite=False)
+    from jax.scipy.linalg import solve_triangular as jax_solve_triangular
+
+    return jax_solve_triangular(xp.linalg.cholesky(matrix), eye, lower=True)

@@ -30,13 +30,31 @@ def dense(jacobian, groups, alpha, beta):
 
 
 @pytest.mark.parametrize("n", [40, 6])
-def test_curvature_is_that_of_the_dense_formulas(n):
-    jacobian, groups, alpha, beta = problem(n=n, n_free=2)
+def test_primal_and_dual_are_the_dense_formulas(n):
+    n_free = 2
+    jacobian, groups, alpha, beta = problem(n=n, n_free=n_free)
     gamma, log_det = dense(jacobian, groups, alpha, beta)
-    found = evidence.primal_curvature(jacobian.T @ jacobian, groups, alpha, beta)
-    np.testing.assert_allclose(found.gamma, gamma, rtol=1e-10)
-    np.testing.assert_allclose(found.log_det, log_det, rtol=1e-10)
-    assert found.n_free == 2
+    primal = evidence.primal_curvature(jacobian.T @ jacobian, groups, alpha, beta)
+    dual = evidence.dual_curvature(jacobian, groups, alpha, beta, n_free)
+    for found in (primal, dual):
+        np.testing.assert_allclose(found.gamma, gamma, rtol=1e-10)
+        np.testing.assert_allclose(found.log_det, log_det, rtol=1e-10)
+        assert found.n_free == n_free
+
+
+def test_jax_gives_the_same(float64):
+    import jax.numpy as jnp
+
+    jacobian, groups, alpha, beta = problem()
+    expected = evidence.primal_curvature(jacobian.T @ jacobian, groups, alpha, beta)
+    gram, alpha = jnp.asarray(jacobian.T @ jacobian), jnp.asarray(alpha)
+    primal = evidence.primal_curvature(gram, jnp.asarray(groups), alpha, beta, xp=jnp)
+    dual = evidence.dual_curvature(
+        jnp.asarray(jacobian), jnp.asarray(groups), alpha, beta, 2, jnp
+    )
+    for found in (primal, dual):
+        np.testing.assert_allclose(found.gamma, expected.gamma, rtol=1e-10)
+        np.testing.assert_allclose(found.log_det, expected.log_det, rtol=1e-10)
 
 
 def linear_fixed_point(X, y, groups, weight=None, n_iter=3000):
