@@ -242,7 +242,7 @@ class ShallowReLURegressor(
 
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in units of y. With penalties of the evidence
-        one for all targets.
+        one for all targets: give targets of different units the same size first.
 
     alpha_ : dict
         The penalties that the evidence chose, in the units of ``alpha``: "slope",

@@ -103,8 +103,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         Members of a committee take that many leading eigenvectors, or all if None.
 
     scale : bool, default=True
-        Whether to bring features to mean 0 and variance 1, and targets to mean 0 and a
-        common size, during the fit.
+        Whether to bring features to mean 0 and variance 1, and targets to mean 0 and
+        mean variance 1, during the fit. One factor serves all targets: give targets of
+        different units the same size first.
 
     max_iter : int, default=100
         Largest number of iterations, shared by the levels of the network. For
@@ -186,8 +187,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         relevance) and "layers" (further ones).
 
     noise_std_ : float
-        Standard deviation of the noise, in units of y. Only where the penalties are
-        chosen.
+        Standard deviation of the noise, in units of y, one for all targets. Only where
+        the penalties are chosen.
 
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
