@@ -1,9 +1,11 @@
-"""The README: its snippets run, its figures are those of the result files."""
+"""README and first steps: their snippets run, the figures are those of the results."""
 
 import json
 import re
+import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -107,3 +109,15 @@ def test_snippets_run(tmp_path, monkeypatch):
         assert len(code.splitlines()) <= 8
         exec(compile(code, "README.md", "exec"), namespace)
     assert namespace["mean"].shape == namespace["std"].shape == (100, 72)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_first_steps_run(capsys):
+    text = (ROOT / "doc" / "getting_started.rst").read_text()
+    namespace = {}
+    blocks = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", text)
+    assert len(blocks) == 5
+    for block in blocks:
+        exec(compile(textwrap.dedent(block), "getting_started", "exec"), namespace)
+    np.testing.assert_allclose(namespace["line"].breakpoints_, [0.3], atol=0.01)
+    assert namespace["model"].score(namespace["X"][200:], namespace["Y"][200:]) > 0.99

@@ -349,23 +349,27 @@ def _set_fitted(estimator, members, problem):
         np.mean([s.n_effective_parameters for s in summaries])
     )
     if estimator._loss == "squared":
-        variance = np.mean([1 / member.net.beta for member in members])
+        variance = committee.shares(members) @ [1 / m.net.beta for m in members]
         estimator.noise_std_ = problem.y_scale * math.sqrt(variance)
     _set_output_layer(estimator, members, scaling)
 
 
 def _set_output_layer(estimator, members, scaling):
     """Output layer of the mean of the members, on their hidden features."""
-    layers = [model.split(net.theta)[0] for model, net in members]
-    d, scale = members[0].model.sizes[0], scaling.y_scale / len(members)
+    share = committee.shares(members)
+    layers = [
+        weight * model.split(net.theta)[0]
+        for weight, (model, net) in zip(share, members, strict=True)
+    ]
+    d = members[0].model.sizes[0]
     coef = np.concatenate([output[1 + d :] for output in layers])
     if not members[0].model.activations:  # the features are the inputs
         coef = np.zeros_like(layers[0][1:])  # whose weights are the linear term
-    constant = np.mean([output[0] for output in layers], axis=0)
-    slope = np.mean([output[1 : 1 + d] for output in layers], axis=0)
+    constant = np.sum([output[0] for output in layers], axis=0)
+    slope = np.sum([output[1 : 1 + d] for output in layers], axis=0)
     slope = (slope * scaling.y_scale / scaling.x_scale[:, None]).T
     estimator.linear_coef_ = slope
-    estimator.output_coef_ = (coef * scale).T
+    estimator.output_coef_ = (coef * scaling.y_scale).T
     estimator.output_intercept_ = (
         constant * scaling.y_scale
         + estimator._output_center(scaling)

@@ -63,7 +63,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     n_init : "auto" or int, default="auto"
         Number of random starts. Where the penalties are chosen, all of them are members
-        of a committee, and predictions are their mean; otherwise the one of lowest loss
+        of a committee, and predictions are their mean, weighted inversely to the noise
+        variance that each of them finds; otherwise the one of lowest loss
         is returned. If "auto", up to 6 members, fewer where the tables are large, or
         one start; with ``warm_start``, as many as before.
 

@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 from threadpoolctl import threadpool_limits
 
@@ -28,6 +29,12 @@ def rings(m=120, seed=0):
     return X, np.digitize(radius, [0.5, 0.9])
 
 
+def shares(model):
+    """Shares of the members: inverse to the variances of the noise."""
+    precision = np.array([member.net.beta for member in model._fitted[1]])
+    return precision / precision.sum()
+
+
 @pytest.fixture(scope="module")
 def fitted():
     X, y = smooth()
@@ -47,9 +54,28 @@ def test_defaults_fit_a_noisy_function(fitted):
 def test_prediction_is_the_mean_of_the_members(fitted):
     model, X, _ = fitted
     y = model.predict(X)
-    assert_allclose(np.mean([e.predict(X) for e in model.estimators_], axis=0), y)
+    share = shares(model)
+    assert_allclose(share @ [e.predict(X) for e in model.estimators_], y)
+    assert share.max() < 1.5 * share.min()  # on noisy data they are nearly equal
     values = model.transform(X) @ model.output_coef_.T + X @ model.linear_coef_.T
     assert_allclose(values[:, 0] + model.output_intercept_, y, rtol=1e-9, atol=1e-12)
+
+
+def test_members_that_do_not_suit_exact_data_hardly_count():
+    X = np.random.default_rng(0).uniform(-1, 1, (150, 2))
+    y = np.sin(3 * X[:, 0]) * X[:, 1]
+    model = VarProNetRegressor(random_state=0, max_iter=60, tol=0)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model.fit(X, y)
+    of_relu = [e.activations_ == ("relu",) for e in model.estimators_]
+    assert shares(model)[of_relu].sum() < 0.05
+    X = np.random.default_rng(1).uniform(-1, 1, (400, 2))
+    error = [
+        np.mean((e.predict(X) - np.sin(3 * X[:, 0]) * X[:, 1]) ** 2)
+        for e in model.estimators_
+    ]
+    mean = np.mean((model.predict(X) - np.sin(3 * X[:, 0]) * X[:, 1]) ** 2)
+    assert mean < np.median(error)
 
 
 def test_members_take_both_activations(fitted):
@@ -62,7 +88,8 @@ def test_standard_error_holds_the_spread_of_the_members(fitted):
     model, X, _ = fitted
     far = 3 * X[:20]
     _, std = model.predict(far, return_std=True)
-    spread = np.std([e.predict(far) for e in model.estimators_], axis=0)
+    values, share = np.array([e.predict(far) for e in model.estimators_]), shares(model)
+    spread = np.sqrt(share @ (values - share @ values) ** 2)
     assert (std > spread).all()
 
 
@@ -238,9 +265,9 @@ def test_several_targets():
     for (layers, net), covariance in zip(members, model._covariances, strict=True):
         jacobian = layers.jacobian(net.theta, x)
         own.append(np.einsum("tpm,pq,tqm->mt", jacobian, covariance, jacobian))
-    spread = np.var([e.predict(X) for e in model.estimators_], axis=0)
-    variance = np.mean(own, axis=0) * scaling.y_scale**2 + spread
-    assert_allclose(std, np.sqrt(variance), rtol=1e-9)
+    values, share = [e.predict(X) for e in model.estimators_], shares(model)
+    own = np.array(own) * scaling.y_scale**2 + (values - y) ** 2
+    assert_allclose(std**2, np.tensordot(share, own, axes=1), rtol=1e-9)
 
 
 def test_without_neurons_the_features_are_the_inputs():
