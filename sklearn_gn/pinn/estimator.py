@@ -183,6 +183,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Their standard deviations, from the Gauss-Newton matrix and the misfits; NaN
         where the matrix is too large.
 
+    noise_std_ : float
+        Estimated standard deviation of the observations' noise, the same for all
+        outputs. NaN without observations, in plain regression, and where the
+        Gauss-Newton matrix is too large.
+
     gram_spectrum_ : ndarray
         Eigenvalues of the Gauss-Newton Gramian of the last iteration, descending; those
         of its Nystrom approximation where it was not formed. Empty where there is none.
@@ -289,7 +294,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             None,
         ],
         "observed_outputs": ["array-like", None],
-        "observation_weight": [Interval(Real, 0, None, closed="neither")],
+        "observation_weight": [
+            Interval(Real, 0, None, closed="neither"),
+            StrOptions({"auto"}),
+        ],
     }
     _parameter_constraints.pop("validation_fraction")
 
@@ -386,7 +394,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         """
         from sklearn_gn.pinn.algorithms import ALGORITHMS
         from sklearn_gn.pinn.data import checked_data, problem_sequence
-        from sklearn_gn.pinn.fit import total_loss
+        from sklearn_gn.pinn.fit import fresh_loss as loss_on_fresh_points
 
         solver = self._solver_object()
         rng = check_random_state(self.random_state)
@@ -400,8 +408,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
         def fresh_loss(net):
             # A resumed fit has the points of the seed that it began with.
+            weight = run.final_state.observation_weight if run.log else 1.0
             with backend.scope(self.dtype, self.device):
-                return float(total_loss(models[-1], net, run.data.fresh))
+                return loss_on_fresh_points(run.data, settings, net, weight)
 
         def fitted(net):
             return Fitted(
@@ -479,6 +488,15 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         sampler, growth = setup.NoPoints(), None
         problem = models[-1].problem
         has_equation = self.problem is not None
+        observed = models[-1].classes[-1].residual.name == "data"
+        estimates_noise = (
+            has_equation and observed and self.observation_weight == "auto"
+        )
+        if estimates_noise and self.loss_weights == "balanced":
+            raise ValueError(
+                "observation_weight='auto' needs loss_weights='fixed', got "
+                "'balanced', which weights the observations too."
+            )
         if has_equation:
             grows = self._grows(problem)
             points = self.n_interior, self.n_boundary
@@ -507,6 +525,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             dtype=np.dtype(self.dtype),
             seed=np.int32(seed),
             growth=growth,
+            estimates_noise=estimates_noise,
         )
 
     def _start(self, new):
@@ -573,6 +592,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
                 self._posterior = Posterior(
                     model, net, batches, fresh or batches, n_observations
                 )
+            self.noise_std_ = math.nan
+            if n_observations and fitted.scaling is None and self._posterior:
+                self.noise_std_ = float(self._posterior.noise_deviation())
             self.coefficients_std_ = {
                 name: np.nan * value for name, value in self.coefficients_.items()
             }

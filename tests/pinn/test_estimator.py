@@ -29,6 +29,7 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.problems import Burgers, Kovasznay, PoissonBall
 from sklearn_gn.pinn import dngd, posterior, predictions
 from sklearn_gn.pinn.fit import rebalanced_weights
+from sklearn_gn.pinn.observation_weight import next_weight
 from sklearn_gn.solvers import DNGD, PINN_SOLVERS, SGD, Adam
 
 pd = pytest.importorskip("pandas")
@@ -289,6 +290,48 @@ def test_an_unknown_rate_and_its_error_bar_are_those_of_curve_fit():
     inside = t[:, 0] > 0.2
     np.testing.assert_allclose(y_std[inside], expected[inside], rtol=0.2)
     np.testing.assert_allclose(y_mean, np.exp(-rate * t[:, 0]), atol=0.2 * std)
+
+
+def test_the_weight_of_noisy_observations_gives_the_fit_and_noise_of_curve_fit():
+    t, y = noisy_decay(noise=0.05)
+    solver = small(
+        UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight="auto"
+    )
+    quiet(solver.fit, t, y)
+    (rate,), cov = curve_fit(lambda t, a: np.exp(-a * t), t[:, 0], y, p0=[1.0])
+    std = float(np.sqrt(cov[0, 0]))
+    assert solver.coefficients_["rate"] == pytest.approx(rate, abs=0.02 * std)
+    assert solver.coefficients_std_["rate"] == pytest.approx(std, rel=0.02)
+    misfit = y - np.exp(-rate * t[:, 0])
+    noise = np.sqrt(misfit @ misfit / (len(y) - 1))
+    assert solver.noise_std_ == pytest.approx(noise, rel=0.01)
+    weights = solver.convergence_log_["observation_weight"]
+    assert weights[0] == 1
+    assert (np.diff(weights) <= 0).all()
+    assert weights[-1] < 1e-3
+
+
+def test_the_weight_of_exact_observations_stays():
+    t = np.linspace(0, 1, 20)[:, None]
+    solver = small(
+        UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight="auto"
+    )
+    quiet(solver.fit, t, np.exp(-2 * t[:, 0]))
+    assert (solver.convergence_log_["observation_weight"] > 1e-2).all()
+    assert solver.coefficients_["rate"] == pytest.approx(2, rel=1e-5)
+    assert solver.noise_std_ < 1e-4
+
+
+def test_the_weight_waits_until_the_loss_has_settled():
+    losses = np.array([1e-5, 3e-5, 1e-2])  # interior, a condition, observations
+    flat, falling = [1.0] * 9, list(0.5 ** np.arange(9))
+    assert next_weight(1.0, losses, flat) == pytest.approx(1e-2)  # a hundredth at most
+    losses[-1] = 1e-3
+    assert next_weight(0.5, losses, flat) == pytest.approx(0.5 * 4e-5 / 1e-3)
+    assert next_weight(0.5, losses, falling) == 0.5
+    assert next_weight(0.5, losses, flat[:8]) == 0.5
+    assert next_weight(0.5, losses[::-1], flat) == 0.5  # it never rises
+    assert next_weight(1.1e-6, losses, flat) == 1.1e-6
 
 
 def test_error_bars_stand_a_gramian_that_rounding_makes_indefinite():
@@ -812,6 +855,11 @@ def test_an_equation_without_a_solution_stalls():
             r"X has the columns \['s'\]; the axes are \['t'\]",
         ),
         (small(n_boundary=0), (), "n_boundary=0 is too few"),
+        (
+            small(observation_weight="auto", loss_weights="balanced"),
+            ([[0.5]], [1.0]),
+            "observation_weight='auto' needs loss_weights='fixed'",
+        ),
         (small(), (None, None, [1.0]), "sample_weight needs observations"),
         (small(network=MLP), (), "network must be an object, got the class MLP"),
         (small(network=MLP((0,))), (), "hidden_layer_sizes must hold positive"),
