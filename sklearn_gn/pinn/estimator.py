@@ -126,8 +126,12 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Names of the outputs that the columns of y hold. If None, y holds all of them,
         in their order.
 
-    observation_weight : float, default=1.0
-        Weight of the mean square of the misfit to y in the loss.
+    observation_weight : float or "auto", default=1.0
+        Weight of the mean square of the misfit to y in the loss. If "auto", the noise
+        of y is estimated in the fit: the weight begins with 1 and falls to the ratio of
+        the mean squares of the equation's residuals and the misfit, as long as that
+        lowers it, to 1e-6 at least. Use it for noisy observations. In plain regression
+        it is 1.
 
     max_iter : int, default=300
         Maximum number of iterations.
@@ -196,7 +200,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ``iteration``, ``time`` (seconds), ``loss``, ``val_loss`` (on fresh points),
         ``grad_norm``, ``step_size`` (length of the step), ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``loss_NAME`` for each residual class and, where there is
-        an exact solution, ``relative_error``.
+        an exact solution, ``relative_error``; with ``observation_weight="auto"`` also
+        ``observation_weight``, the one of the losses of that iteration.
 
     loss_ : float
         Loss of the returned network on the last training points.

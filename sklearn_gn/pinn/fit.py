@@ -228,6 +228,9 @@ def finish_iteration(points, state, settings, step):
         level = growth.observed(
             level, settings.growth, loss, fresh, state.first_fresh, state.net
         )
+    if settings.estimates_noise and decisive:
+        state = _with_next_weight(state, step, fresh)
+    reweighted = state.next_observation_weight != state.observation_weight
     solved = math.isnan(fresh) or is_solved(fresh, loss, state.first_fresh)
     settled = n_stalled >= _PATIENCE
     if level is not None:
@@ -236,6 +239,8 @@ def finish_iteration(points, state, settings, step):
     stop = None
     if not math.isfinite(loss):
         stop = "non_finite"
+    elif reweighted:
+        stop = None  # the next iteration has another loss to lower
     elif loss <= (_ROUNDING * eps) ** 2 * step.network_norm and (
         solved or settings.resample is None
     ):
@@ -256,7 +261,6 @@ def finish_iteration(points, state, settings, step):
     if settings.estimates_noise:
         # Losses on fresh points depend on the weight, which the state knows.
         extra |= {"val_loss": fresh, "observation_weight": state.observation_weight}
-        state = _with_next_weight(state, step.class_losses, fresh, decisive)
     if settings.balanced and stop is None:
         balance = rebalanced_weights(step.class_losses, state.balance)
         state = state._replace(balance=balance)
@@ -279,12 +283,11 @@ def finish_iteration(points, state, settings, step):
     )
 
 
-def _with_next_weight(state, class_losses, fresh, decisive):
+def _with_next_weight(state, step, fresh):
     """Return the state with the weight of the observations for the next iteration."""
-    losses = (*state.fresh_losses, fresh) if decisive else ()
-    weight = observation_weight.next_weight(
-        state.observation_weight, class_losses, losses
-    )
+    losses, weight = (*state.fresh_losses, fresh), state.observation_weight
+    if step.no_progress or observation_weight.has_settled(losses):
+        weight = observation_weight.next_weight(weight, step.class_losses)
     return state._replace(fresh_losses=losses, next_observation_weight=weight)
 
 

@@ -10,7 +10,7 @@ and w becomes their ratio: the loss of the equation is then that of the observat
   nothing about noise.
 - It never rises, so that losses on fresh points before and after a change compare: the
   same network has a lower one after.
-- It is at most one. Exact observations have residuals as small as those of the
+- It begins with one. Exact observations have residuals as small as those of the
   equation, and keep that weight.
 """
 
@@ -18,35 +18,36 @@ import math
 
 import numpy as np
 
-LARGEST, SMALLEST = 1.0, 1e-6
+_SMALLEST = 1e-6
 _LARGEST_FALL = 100.0  # of the weight, at once
 _LEAST_FALL = 1.5  # below which it stays
-_PATIENCE, _FALL = 8, 0.5  # iterations, and the fall of a loss that has not settled
+_PATIENCE, _FALL = 8, 0.9  # iterations, and the fall of a loss that has not settled
 
 
-def next_weight(weight, class_losses, fresh_losses):
-    """Return the weight for the next iterations.
+def next_weight(weight, class_losses):
+    """Return the weight for the next iterations of a fit whose loss has settled.
 
     Parameters
     ----------
     weight : float
     class_losses : array of shape (n_classes,)
         Losses of the classes; that of the observations, with their weight, is last.
-    fresh_losses : sequence of float
-        Losses on fresh points in the iterations since the last change.
     """
-    if not has_settled(fresh_losses) or not np.isfinite(class_losses).all():
-        return weight
     equation, misfit = float(np.sum(class_losses[:-1])), float(class_losses[-1])
-    if not misfit > 0:
+    if not (misfit > 0 and math.isfinite(equation + misfit)):
         return weight
-    ratio = weight * equation / misfit
-    new = max(ratio, weight / _LARGEST_FALL, SMALLEST)
+    new = max(weight * equation / misfit, weight / _LARGEST_FALL, _SMALLEST)
     return new if _LEAST_FALL * new < weight else weight
 
 
 def has_settled(losses):
-    """Whether the last iterations have not lowered a loss by half."""
+    """Whether the last iterations have not lowered the loss on fresh points by a tenth.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        Those of the iterations since the weight has changed.
+    """
     if len(losses) <= _PATIENCE:
         return False
     return min(losses) > _FALL * min(losses[:-_PATIENCE])

@@ -73,9 +73,10 @@ class Posterior:
 
     def noise_deviation(self):
         """Standard deviation of an observation of weight one, all outputs alike."""
-        data = self.batches[-1]
+        data, kind = self.batches[-1], self.model.classes[-1]
+        n_rows = len(data.x) * kind.residual.n_outputs
         # Every row of the observations has the same, but those of padding, zero.
-        deviation = jnp.max(self._factored.deviations[-len(data.x) :])
+        deviation = jnp.max(self._factored.deviations[-n_rows:])
         return deviation * math.sqrt(self.n_observations) / safe_norm(data.scale, -1)
 
     def coefficient_deviations(self):

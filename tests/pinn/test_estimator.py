@@ -29,7 +29,7 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.problems import Burgers, Kovasznay, PoissonBall
 from sklearn_gn.pinn import dngd, posterior, predictions
 from sklearn_gn.pinn.fit import rebalanced_weights
-from sklearn_gn.pinn.observation_weight import next_weight
+from sklearn_gn.pinn.observation_weight import has_settled, next_weight
 from sklearn_gn.solvers import DNGD, PINN_SOLVERS, SGD, Adam
 
 pd = pytest.importorskip("pandas")
@@ -294,9 +294,7 @@ def test_an_unknown_rate_and_its_error_bar_are_those_of_curve_fit():
 
 def test_the_weight_of_noisy_observations_gives_the_fit_and_noise_of_curve_fit():
     t, y = noisy_decay(noise=0.05)
-    solver = small(
-        UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight="auto"
-    )
+    solver = small(UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight="auto")
     quiet(solver.fit, t, y)
     (rate,), cov = curve_fit(lambda t, a: np.exp(-a * t), t[:, 0], y, p0=[1.0])
     std = float(np.sqrt(cov[0, 0]))
@@ -313,25 +311,48 @@ def test_the_weight_of_noisy_observations_gives_the_fit_and_noise_of_curve_fit()
 
 def test_the_weight_of_exact_observations_stays():
     t = np.linspace(0, 1, 20)[:, None]
-    solver = small(
-        UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight="auto"
-    )
+    solver = small(UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight="auto")
     quiet(solver.fit, t, np.exp(-2 * t[:, 0]))
     assert (solver.convergence_log_["observation_weight"] > 1e-2).all()
     assert solver.coefficients_["rate"] == pytest.approx(2, rel=1e-5)
     assert solver.noise_std_ < 1e-4
 
 
-def test_the_weight_waits_until_the_loss_has_settled():
-    losses = np.array([1e-5, 3e-5, 1e-2])  # interior, a condition, observations
-    flat, falling = [1.0] * 9, list(0.5 ** np.arange(9))
-    assert next_weight(1.0, losses, flat) == pytest.approx(1e-2)  # a hundredth at most
-    losses[-1] = 1e-3
-    assert next_weight(0.5, losses, flat) == pytest.approx(0.5 * 4e-5 / 1e-3)
-    assert next_weight(0.5, losses, falling) == 0.5
-    assert next_weight(0.5, losses, flat[:8]) == 0.5
-    assert next_weight(0.5, losses[::-1], flat) == 0.5  # it never rises
-    assert next_weight(1.1e-6, losses, flat) == 1.1e-6
+def test_the_weight_falls_to_the_ratio_of_the_mean_squares():
+    losses = np.array([1e-5, 3e-5, 1e-3])  # interior, a condition, observations
+    assert next_weight(0.5, losses) == pytest.approx(0.5 * 4e-5 / 1e-3)
+    assert next_weight(0.5, np.array([0, 0, 1.0])) == pytest.approx(0.005)
+    assert next_weight(1e-5, np.array([0, 0, 1.0])) == 1e-6
+    for kept in ([1e-3, 3e-5, 1e-5], [1e-3, 3e-5, 0.0], [np.nan, 1.0, 1.0]):
+        assert next_weight(0.5, np.array(kept)) == 0.5
+    assert has_settled([1.0] * 9)
+    assert not has_settled([1.0] * 8)
+    assert not has_settled([0.98**k for k in range(9)])
+
+
+@pytest.mark.parametrize("resample", [5, None])
+def test_a_fit_is_resumed_with_its_weight(resample, tmp_path):
+    t, y = noisy_decay(noise=0.05)
+    model = small(
+        UNKNOWN_DECAY,
+        n_interior=60,
+        max_iter=40,
+        tol=0.0,
+        resample=resample,
+        observation_weight="auto",
+    )
+    whole, path = quiet(clone(model).fit, t, y), tmp_path / "fit.ckpt"
+    quiet(
+        clone(model).set_params(max_iter=30).set_callbacks(Checkpoint(path)).fit, t, y
+    )
+    resumed = quiet(clone(model).set_callbacks(Checkpoint(path)).fit, t, y)
+    assert whole.convergence_log_["observation_weight"][29] < 1
+    for name in ("loss", "val_loss", "observation_weight"):
+        np.testing.assert_array_equal(
+            resumed.convergence_log_[name], whole.convergence_log_[name]
+        )
+    assert resumed.coefficients_ == whole.coefficients_
+    assert resumed.fresh_loss_ == whole.fresh_loss_
 
 
 def test_error_bars_stand_a_gramian_that_rounding_makes_indefinite():
