@@ -385,6 +385,7 @@ def test_a_viscosity_is_recovered_from_some_noisy_velocities():
     nu, std = solver.coefficients_["nu"], solver.coefficients_std_["nu"]
     assert std < 0.1 * nu
     assert abs(nu - 1 / 40) < 1.96 * std
+    assert solver.noise_std_ == pytest.approx(0.01, rel=0.25)
     assert solver.predict(table).shape == (60, 3)
     np.testing.assert_array_equal(solver.predict(table), solver.predict(X))
     assert solver.score(table, y) > 0.99
