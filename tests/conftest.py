@@ -8,6 +8,7 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy: else checks are s
 os.environ.setdefault("MPLBACKEND", "Agg")
 # One BLAS thread a worker: two workers with two each on two cores take turns waiting.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so with boosted trees
 # Compilation takes most of the time of the tests, and they run little of what it makes.
 os.environ.setdefault(
     "XLA_FLAGS",

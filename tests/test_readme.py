@@ -77,7 +77,7 @@ def rows_of_figures():
     )
     peer = median("defaults", "computers", "hist_gradient_boosting", "r2")
     yield (
-        "activity of computers",
+        "price of computers",
         f"| {ours:.3f} | `HistGradientBoostingRegressor` {peer:.3f}:",
     )
 

@@ -111,13 +111,21 @@ def _experiment(name, result, folder):
         f"{_purpose(name)}\n\n.. code-block:: bash\n\n   {command}",
         _circumstances(result),
     ]
-    problems = result["problems"]
-    if len(problems) >= _MANY and len(set(map(_methods, problems.values()))) == 1:
-        parts += _shared_tables(problems)
-    else:
-        parts += [_problem(name, n, p, folder) for n, p in problems.items()]
+    for problems in _alike(result["problems"]):
+        if len(problems) >= _MANY:
+            parts += _shared_tables(problems)
+        else:
+            parts += [_problem(name, n, p, folder) for n, p in problems.items()]
     notes = [f"- {_escaped(note)}" for note in result["notes"]]
     return "\n\n".join([*parts, "\n".join(["Notes:", "", *notes])] if notes else parts)
+
+
+def _alike(problems):
+    """Return the problems in groups of equal methods."""
+    groups = {}
+    for name, problem in problems.items():
+        groups.setdefault(frozenset(problem["methods"]), {})[name] = problem
+    return list(groups.values())
 
 
 def _purpose(name):
@@ -165,8 +173,8 @@ def _problem(experiment, name, problem, folder):
 
 def _shared_tables(problems):
     """Return a table a figure: problems down, methods across."""
-    methods = _methods(next(iter(problems.values())))
     first = next(iter(problems.values()))["methods"]
+    methods = list(first)
     figures = [f for m in methods for f in first[m]["summary"]]
     common = [f for f in dict.fromkeys(figures) if figures.count(f) > 1]
     for figure in common:
@@ -182,10 +190,6 @@ def _shared_tables(problems):
         if below:
             yield f"``{name}``: {_escaped(problem['description'])}"
             yield from below
-
-
-def _methods(problem):
-    return tuple(problem["methods"])
 
 
 def _aims(problem):

@@ -121,3 +121,9 @@ def check_sample_weight(sample_weight, X):
     return _check_sample_weight(
         sample_weight, X, dtype=np.float64, ensure_non_negative=True
     )
+
+
+def total_weight(weight):
+    """Return the sum of the weights, at most the largest float."""
+    with np.errstate(over="ignore"):
+        return min(float(weight.sum()), np.finfo(float).max)

@@ -131,13 +131,16 @@ def _overfitting(model):
     val, loss = log["val_loss"][seen], log["loss"][seen]
     best = int(np.argmin(val))
     parameter, cure = model._cure_of_overfitting
+    if parameter == "alpha" and _by_evidence(model):
+        parameter, cure = _CURE_BY_EVIDENCE
     if val[best] > _FAR * loss[best] > 0:
         text = (
             f"The lowest loss on the validation data is {val[best] / loss[best]:.3g} "
             f"times that on the training data. {cure}"
         )
         return Finding("overfitting", text, parameter)
-    if val[-1] > _OVERFITTED * val[best]:
+    stopped_early = getattr(model, "early_stopping", False)  # and returned the best
+    if val[-1] > _OVERFITTED * val[best] and not stopped_early:
         iteration = log["iteration"][seen][best]
         text = (
             f"The loss on the validation data was lowest in iteration {iteration:.0f} "
@@ -145,6 +148,18 @@ def _overfitting(model):
         )
         return Finding("overfitting", text, parameter)
     return None
+
+
+_CURE_BY_EVIDENCE = (
+    "early_stopping",
+    "The evidence takes rows for independent and noise for normal: look for rows that "
+    "repeat each other, and for outliers, or set early_stopping=True.",
+)
+
+
+def _by_evidence(model):
+    """Whether the evidence has chosen the penalties."""
+    return hasattr(model, "n_effective_parameters_")
 
 
 def _poor_steps(model):
@@ -163,6 +178,10 @@ def _poor_steps(model):
 
 def _rank(model):
     spectrum = getattr(model, "gram_spectrum_", np.zeros(0))
+    # Penalties that the evidence chooses decide what the data do not; and a spectrum of
+    # rows has null directions as soon as there are more rows than parameters.
+    if _by_evidence(model) or getattr(model, "_has_spectrum_of_rows", False):
+        return None
     if len(spectrum) == 0 or not np.isfinite(spectrum).all() or spectrum[0] <= 0:
         return None
     n_null = int(np.sum(spectrum < _NULL * spectrum[0]))
@@ -178,9 +197,10 @@ def _rank(model):
 
 
 def _noise(model):
-    used = getattr(model, "n_effective_parameters_", None)
-    if used is None or not hasattr(model, "noise_std_") or not model.converged_:
+    known = _by_evidence(model) and hasattr(model, "noise_std_")
+    if not (known and model.converged_):
         return None
+    used = model.n_effective_parameters_
     noise = ", ".join(f"{value:.3g}" for value in np.atleast_1d(model.noise_std_))
     text = (
         f"The data determine {used:.0f} parameters; the rest is noise of standard "

@@ -54,6 +54,32 @@ class Reach(NamedTuple):
         return z
 
 
+def units_within_reach(units_of, X, weight):
+    """Return the units of rows without those beyond reach, and the reach in them.
+
+    One wrong entry among collinear features would otherwise be where slopes decide over
+    predictions that no other row has anything to say about.
+
+    Parameters
+    ----------
+    units_of : callable
+        Maps features to their units: ``x``, ``x_center`` and ``x_scale``.
+    X : ndarray of shape (m, d)
+    weight : ndarray of shape (m,)
+        Their sum is one.
+    """
+    units = units_of(X)
+    z = units.x(X)
+    reach = Reach.of(z, weight)
+    within = reach.limited(z)
+    if within is z:
+        return units, reach
+    # Units of the rows as they are now, which far ones no longer determine.
+    X = np.where(within == z, X, units.x_center + units.x_scale * within)
+    units = units_of(X)
+    return units, Reach.of(units.x(X), weight)
+
+
 def _metric(offset, weight):
     """Factor of the inverse scatter, in units of the largest distance."""
     values, vectors = np.linalg.eigh((weight[:, None] * offset).T @ offset)

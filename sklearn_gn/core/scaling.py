@@ -65,5 +65,6 @@ def moments(A, weight):
     center = np.where(np.ptp(scaled, axis=0) > 0, weight @ scaled, scaled[0])
     deviation = np.sqrt(weight @ (scaled - center) ** 2)
     constant = deviation <= 16 * np.finfo(float).eps * np.abs(center)
-    deviation = np.where(constant, 1 / size, deviation)
+    with np.errstate(over="ignore"):  # of sizes below the normal numbers
+        deviation = np.where(constant, 1 / size, deviation)
     return center * size, deviation * size

@@ -175,10 +175,13 @@ class ShallowReLURegressor(
         ``n_neurons="auto"`` the choice of the size starts from them.
 
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit.
+        Precision of the fit. Where the evidence chooses the penalties, or a dict gives
+        them, it is "float64".
 
     device : str or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device.
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. Fits for which
+        the evidence chooses the penalties, or a dict gives them, are computed on the
+        CPU.
 
     verbose : int, default=0
         If 1, print a line a second; if 2, one an iteration.
@@ -239,7 +242,7 @@ class ShallowReLURegressor(
 
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in units of y. With penalties of the evidence
-        one for all targets.
+        one for all targets: give targets of different units the same size first.
 
     alpha_ : dict
         The penalties that the evidence chose, in the units of ``alpha``: "slope",
@@ -278,7 +281,8 @@ class ShallowReLURegressor(
     Notes
     -----
     Unlike in the papers, the loss is divided by the sum of weights. Outside the range
-    of the training data the model goes on linearly.
+    of the training data the model goes on linearly; with penalties of the evidence,
+    rows more than ten times as far from the centre as usual are moved to there first.
 
     If a fit is poor, raise ``n_init`` or ``n_neurons``; without noise, set ``alpha=0``
     and the number of neurons, which turns on the global search. If it follows the
@@ -537,7 +541,7 @@ class ShallowReLURegressor(
         -------
         features : ndarray of shape (n_samples, n_active)
             In the order of ``hyperplanes_``; ``features @ coef_ + X @ linear_coef_ +
-            intercept_`` is the prediction.
+            intercept_`` is the prediction for rows that need not be moved (see Notes).
         """
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
@@ -563,7 +567,7 @@ class ShallowReLURegressor(
         """Fitted attributes of a network; ``data`` is what the solver prepared."""
         if problem.solver is EVIDENCE_GN:
             attributes = evidence_fitted.fitted_attributes(
-                net, problem.rows, problem.scaling, problem.n_observations
+                net, problem.rows, problem.scaling, problem.options.n_effective
             )
         else:
             attributes = fitted_attributes(

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.reach import Reach
+from sklearn_gn.core.reach import Reach, units_within_reach
 from sklearn_gn.core.scaling import moments
 
 _FAR = 1e100  # largest feature, in units of the training data
@@ -27,21 +27,9 @@ class Scaling(NamedTuple):
 
     @classmethod
     def robust(cls, X, y, weight):
-        """Return units in which rows beyond the :class:`Reach` of the others are moved.
-
-        One wrong entry among collinear features would otherwise be where slopes decide
-        over predictions that no other row has anything to say about.
-        """
-        plain = cls.of(X, y, weight)
-        z = plain.x(X)
-        reach = Reach.of(z, weight)
-        within = reach.limited(z)
-        if within is z:
-            return plain._replace(reach=reach)
-        # Units of the rows as they are now, which far ones no longer determine.
-        X = np.where(within == z, X, plain.x_center + plain.x_scale * within)
-        moved = cls.of(X, y, weight)
-        return moved._replace(reach=Reach.of(moved.x(X), weight))
+        """Return units in which rows beyond the reach of the others are moved."""
+        units, reach = units_within_reach(lambda X: cls.of(X, y, weight), X, weight)
+        return units._replace(reach=reach)
 
     @classmethod
     def of(cls, X, y, weight):
@@ -139,9 +127,3 @@ def unit_sum(weight):
     """Return weights that sum to one, without overflow in the sum."""
     weight = weight / weight.max()
     return weight / weight.sum()
-
-
-def total_weight(weight):
-    """Return the sum of the weights, at most the largest float."""
-    with np.errstate(over="ignore"):
-        return min(float(weight.sum()), np.finfo(float).max)

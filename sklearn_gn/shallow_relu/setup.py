@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.data import canonical_rows, validation_split
+from sklearn_gn.core.data import canonical_rows, total_weight, validation_split
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu.evidence_gn import (
@@ -16,7 +16,7 @@ from sklearn_gn.shallow_relu.evidence_gn import (
     penalties,
 )
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
-from sklearn_gn.shallow_relu.scaling import Scaling, total_weight, unit_sum
+from sklearn_gn.shallow_relu.scaling import Scaling, unit_sum
 from sklearn_gn.shallow_relu.size_selection import select_size
 from sklearn_gn.shallow_relu.starts import (
     first_hyperplanes,
@@ -78,10 +78,10 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
         X, y = X[kept], y[kept]
         n_observations = max(n_effective, len(kept))  # equal rows are one
     if estimator.early_stopping and validation is None:
-        share = estimator.validation_fraction
-        X, y, weight, validation = _split(X, y, weight, share, rng)
-        n_effective *= 1 - share
-        n_observations *= 1 - share
+        fraction = estimator.validation_fraction
+        X, y, weight, validation, share = _split(X, y, weight, fraction, rng)
+        n_effective *= share
+        n_observations = max(n_effective, len(X))
     units = Scaling.robust if solver is EVIDENCE_GN else Scaling.of
     scaling = units(X, y, weight)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
@@ -127,13 +127,14 @@ def _algorithm(estimator, solver_object, n_features):
     return (SEGMENTED, True) if plain else (solver, False)
 
 
-def _split(X, y, weight, share, rng):
-    """Set a random part of the distinct rows aside for validation."""
-    train, val = validation_split(len(X), share, rng)
+def _split(X, y, weight, fraction, rng):
+    """Set a random part of the distinct rows aside; and the weight of the rest."""
+    train, val = validation_split(len(X), fraction, rng)
     train, val = np.sort(train), np.sort(val)
     weight_val = weight[val] / weight[val].sum()
     weight_train = weight[train] / weight[train].sum()
-    return X[train], y[train], weight_train, (X[val], y[val], weight_val)
+    share = float(weight[train].sum())
+    return X[train], y[train], weight_train, (X[val], y[val], weight_val), share
 
 
 def _previous_network(estimator):

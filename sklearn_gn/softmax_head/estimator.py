@@ -227,6 +227,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     """
 
     _short_forms = SOFTMAX_HEAD_SOLVERS
+    _has_spectrum_of_rows = True  # as gram_spectrum_, not of the parameters
     _parameter_constraints = {
         **GaussNewtonEstimator._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
@@ -490,7 +491,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         if alpha == "auto":
             alpha = _ALPHA
             if isinstance(solver, FGNNewton):
-                n_effective = float(total * weight.sum())  # of the training part
+                # Of the training part; every row counts as one at least.
+                n_effective = max(float(total * weight.sum()), float(len(kept)))
                 alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
         return rows, HeadOptions(
             alpha=self._cast(alpha),

@@ -1,8 +1,8 @@
 r"""The penalty that the evidence chooses.
 
-With n the sum of the weights and W normal a priori with precision ``a = n alpha``,
-Laplace's approximation of the evidence (MacKay, "The evidence framework applied to
-classification networks", 1992) is
+With n rows, counted by their weights, and W normal a priori with precision
+``a = n alpha``, Laplace's approximation of the evidence (MacKay, "The evidence
+framework applied to classification networks", 1992) is
 
 .. math::
     \log p(y) \approx -n J(W) - \frac12 \log\det H + \frac12 N \log a,
@@ -48,7 +48,7 @@ def first_alpha(X, weight, n_effective, intercept):
     X : ndarray of shape (n_samples, n_features)
     weight : ndarray of shape (n_samples,)
     n_effective : float
-        Sum of the weights as they were given.
+        Number of rows, counted by their weights.
     intercept : bool
         Whether the size of a feature is that of its deviation from the mean.
     """
@@ -71,7 +71,7 @@ def log_evidence(data, net, loss, settings, n_effective):
         The objective there.
     settings : NewtonSettings
     n_effective : float
-        Sum of the weights.
+        Number of rows, counted by their weights.
 
     Returns
     -------

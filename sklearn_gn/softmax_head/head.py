@@ -63,7 +63,7 @@ class HeadOptions(NamedTuple):
     batch_size: int  # of the rows
     seed: np.int32
     solver: Any  # the solver object, for what only it needs
-    n_effective: float | None = None  # sum of the weights; None: alpha is given
+    n_effective: float | None = None  # rows, by their weights; None: alpha is given
 
 
 # --- the objective -------------------------------------------------------------------

@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
-from sklearn_gn.core.data import canonical_rows, check_sample_weight
+from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS
 from sklearn_gn.varpro.estimator import _VarProNet
@@ -60,7 +60,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Number of random starts. Where the penalties are chosen, all of them are members
         of a committee, and predictions are their mean; otherwise the one of lowest loss
         is returned. If "auto", up to 6 members, fewer where the tables are large, or
-        one start.
+        one start; with ``warm_start``, as many as before.
 
     solver : str or solver object, default="gnvpro"
         The method, by name or as an object of :mod:`sklearn_gn.solvers` with settings
@@ -81,7 +81,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     alpha : "auto", float or tuple (hidden, output), default="auto"
         Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
-        the default solver and at most 2000 weights; other fits take 0.001.
+        the default solver, P <= 2000 weights and at most 4e9 / P**2 - 2 P rows; other
+        fits are of one network, and take 0.001.
         Numbers are the penalties of the hidden layers and of the output layer, in
         scaled units; one number stands for both.
 
@@ -94,6 +95,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Dimension of the Krylov space in which the Gauss-Newton system is solved. If
         None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
         dimensions otherwise. Larger values cost more products with the matrix per step.
+        Members of a committee take that many leading eigenvectors, or all if None.
 
     class_weight : dict, "balanced" or None, default=None
         Factors of the sample weights by class. If "balanced", all classes have the same
@@ -214,7 +216,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         step.
 
     loss_ : float
-        Objective of the returned network.
+        Objective of the returned network; of a committee, mean over its members before
+        their logits are calibrated.
 
     n_iter_ : int
         Number of iterations of this fit.
@@ -361,14 +364,14 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         validation = self._check_validation(X_val, y_val)
         rng = check_random_state(self.random_state)
         X, code, weight = self._encode_weighted(X, y, weight)
-        n_effective = float(np.sum(weight)) if np.isfinite(np.sum(weight)) else len(X)
+        n_effective = total_weight(weight)
         kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
         X, code = X[kept], code[kept]
         if self.early_stopping and validation is None:
-            (X, code, weight), validation = self._split_rows(
+            (X, code, weight), validation, share = self._split_rows(
                 (X, code), weight, rng, code
             )
-            n_effective *= 1 - self.validation_fraction
+            n_effective *= share
         with backend.one_blas_thread:
             self._fit(
                 X,

@@ -10,7 +10,7 @@ from sklearn_gn.core import backend, evidence, evidence_gn
 from sklearn_gn.core.classifier import cross_entropy
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.core.reach import Reach
+from sklearn_gn.core.reach import Reach, units_within_reach
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import committee
@@ -33,11 +33,7 @@ _LARGEST_INT = np.iinfo(np.int32).max
 
 
 class Units(NamedTuple):
-    """Units of a fit in which rows beyond the :class:`Reach` of the others are moved.
-
-    One wrong entry among collinear features would otherwise be where slopes decide over
-    predictions that no other row has anything to say about.
-    """
+    """Units of a fit in which rows beyond the reach of the others are moved."""
 
     scaling: Scaling
     reach: Reach
@@ -48,13 +44,7 @@ class Units(NamedTuple):
         if not scale:
             scaling = Scaling.none(X, y)
             return cls(scaling, Reach.of(scaling.x(X), weight))
-        plain = Scaling.of(X, y, weight)
-        z = plain.x(X)
-        within = Reach.of(z, weight).limited(z)
-        if within is not z:  # far rows no longer determine the units
-            X = np.where(within == z, X, plain.x_center + plain.x_scale * within)
-            plain = Scaling.of(X, y, weight)
-        return cls(plain, Reach.of(plain.x(X), weight))
+        return cls(*units_within_reach(lambda X: Scaling.of(X, y, weight), X, weight))
 
     def x(self, X):
         """Return features in these units, within reach."""
@@ -131,9 +121,17 @@ def specifications(estimator, n_rows, n_features, n_values):
     if size > _MOST_PARAMETERS or work > _MOST_WORK[estimator._loss]:
         return None
     n_members = estimator.n_init
-    if n_members == "auto":
+    if n_members == "auto" and _continues_committee(estimator):
+        n_members = len(estimator._fitted[1])
+    elif n_members == "auto":
         n_members = 2 * int(min(max(_WORK / work, 2), _MEMBERS) // 2)
     return [models[number % len(models)] for number in range(n_members)]
+
+
+def _continues_committee(estimator):
+    """Whether the starts are the members of the former fit."""
+    warm = estimator.warm_start and hasattr(estimator, "_fitted")
+    return warm and estimator._fitted[0] is None
 
 
 def _activations(given, name, sizes):
@@ -235,8 +233,9 @@ def _starts(estimator, models, problem, rng):
         raise ValueError(
             "warm_start=True continues with the networks of the previous fit; the "
             f"parameters now ask for {len(models)} of hidden_layer_sizes="
-            f"{models[0].sizes[1:]} on {models[0].sizes[0]} features, with chosen "
-            "penalties. Fit a new estimator."
+            f"{models[0].sizes[1:]} and activation={estimator.activation!r} on "
+            f"{models[0].sizes[0]} features, with chosen penalties. Fit a new "
+            "estimator."
         )
     return tuple(committee.in_units(m, scaling, problem.scaling) for m in members)
 

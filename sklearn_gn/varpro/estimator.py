@@ -22,6 +22,8 @@ _LARGEST_INT = np.iinfo(np.int32).max
 _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalties
 _BLOCK_ROWS = 4096  # of predictions
 _NOT_OF_EVERY_FIT = (
+    "_covariances",
+    "_error_bars",
     "coefs_",
     "estimators_",
     "intercepts_",
@@ -270,14 +272,14 @@ class _VarProNet(
         return backend.map_leaves(self._cast, net)
 
     def _split_rows(self, arrays, weight, rng, labels=None):
-        """Set a random part of the distinct rows aside for validation."""
+        """Set a random part of the distinct rows aside; and the weight of the rest."""
         train, val = map(
             np.sort,
             validation_split(len(weight), self.validation_fraction, rng, labels),
         )
         validation = *(a[val] for a in arrays), weight[val] / weight[val].sum()
         training = *(a[train] for a in arrays), weight[train] / weight[train].sum()
-        return training, validation
+        return training, validation, float(weight[train].sum())
 
     # -- after the fit ----------------------------------------------------------------
 

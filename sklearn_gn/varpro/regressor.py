@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.data import canonical_rows, check_sample_weight
+from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS
 from sklearn_gn.varpro import committee
@@ -65,7 +65,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         Number of random starts. Where the penalties are chosen, all of them are members
         of a committee, and predictions are their mean; otherwise the one of lowest loss
         is returned. If "auto", up to 6 members, fewer where the tables are large, or
-        one start.
+        one start; with ``warm_start``, as many as before.
 
     solver : str or solver object, default="gnvpro"
         The method, by name or as an object of :mod:`sklearn_gn.solvers` with settings
@@ -84,7 +84,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     alpha : "auto", float or tuple (hidden, output), default="auto"
         Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
-        the default solver and at most 2000 weights; other fits take (0.01, 0.0001).
+        the default solver, P <= 2000 weights and at most 3e10 / P**2 - 2 P rows; other
+        fits are of one network, and take (0.01, 0.0001).
         Numbers are the penalties of the hidden layers and of the output layer, in
         scaled units; one number stands for both. The output penalty may be "gcv": it is
         then chosen in every iteration by generalised cross-validation. For simulations
@@ -99,10 +100,12 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         Dimension of the Krylov space in which the Gauss-Newton system is solved. If
         None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
         dimensions otherwise. Larger values cost more products with the matrix per step.
+        Members of a committee take that many leading eigenvectors, or all if None.
 
     scale : bool, default=True
-        Whether to bring features to mean 0 and variance 1, and targets to mean 0 and a
-        common size, during the fit.
+        Whether to bring features to mean 0 and variance 1, and targets to mean 0 and
+        mean variance 1, during the fit. One factor serves all targets: give targets of
+        different units the same size first.
 
     max_iter : int, default=100
         Largest number of iterations, shared by the levels of the network. For
@@ -184,8 +187,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         relevance) and "layers" (further ones).
 
     noise_std_ : float
-        Standard deviation of the noise, in units of y. Only where the penalties are
-        chosen.
+        Standard deviation of the noise, in units of y, one for all targets. Only where
+        the penalties are chosen.
 
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
@@ -213,10 +216,11 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         nothing to the solver is NaN. Of a committee, rows hold means over the members;
         in place of the last three columns stand ``log_evidence``,
         ``n_effective_parameters``, ``noise_std`` and ``n_running``, the number of
-        members that took a step.
+        members that took a step; evidence and noise are in scaled units.
 
     loss_ : float
-        Objective of the returned network, in the units of y.
+        Objective of the returned network, in the units of y; mean over the members of a
+        committee.
 
     n_iter_ : int
         Number of iterations of this fit.
@@ -375,13 +379,13 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         data = {"X": X, "y": y, "metadata": metadata}
         self._single_target = y.ndim == 1
         rng = check_random_state(self.random_state)
-        n_samples = float(np.sum(weight)) if np.isfinite(np.sum(weight)) else len(X)
+        n_samples = total_weight(weight)
         y = y.reshape(len(y), -1).astype(np.float64)
         kept, weight = canonical_rows(X, y, weight)
         X, y = X[kept], y[kept]
         if self.early_stopping and validation is None:
-            (X, y, weight), validation = self._split_rows((X, y), weight, rng)
-            n_samples *= 1 - self.validation_fraction
+            (X, y, weight), validation, share = self._split_rows((X, y), weight, rng)
+            n_samples *= share
         with backend.one_blas_thread:
             self._fit(
                 X,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sklearn_gn.core.data import canonical_rows
+from sklearn_gn.core.data import canonical_rows, total_weight
 
 
 def test_canonical_rows_merge_sort_and_drop():
@@ -18,3 +18,4 @@ def test_canonical_rows_stand_weights_near_the_largest_float():
     X = np.arange(3.0)[:, None]
     *_, weight = canonical_rows(X, X, np.full(3, 1.7e308))
     np.testing.assert_allclose(weight, 1 / 3)
+    assert total_weight(np.full(3, 1.7e308)) == np.finfo(float).max

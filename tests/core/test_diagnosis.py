@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from sklearn_gn import ShallowReLURegressor
+from sklearn_gn import FGNSoftmaxHead, ShallowReLURegressor
 from sklearn_gn.core.diagnosis import Finding, diagnose
 
 
@@ -68,6 +68,14 @@ def test_overfitting_is_seen_in_the_validation_loss():
     assert causes(fitted(val_loss=(1.0, 0.6, 0.6))) == [("none", None)]
 
 
+def test_advice_on_overfitting_fits_the_parameters():
+    log = {"loss": (1.0, 0.5, 0.4), "val_loss": (1.0, 0.6, 0.9)}
+    assert causes(fitted(early_stopping=True, **log)) == [("none", None)]
+    by_evidence = fitted(n_effective_parameters_=3.0, **log)
+    assert causes(by_evidence) == [("overfitting", "early_stopping")]
+    assert "alpha" not in str(diagnose(by_evidence))
+
+
 def test_small_gain_ratios_count_unless_the_fit_converged():
     assert causes(fitted("line_search", gain_ratio=(1.0, 0.02, 0.01)))[1] == (
         "steps",
@@ -79,6 +87,12 @@ def test_small_gain_ratios_count_unless_the_fit_converged():
 def test_directions_without_influence_are_counted():
     spectrum = np.array([1.0, 0.1, 1e-14, 0.0])
     assert "2 of 4 directions" in str(diagnose(fitted(gram_spectrum_=spectrum)))
+    penalised = fitted(gram_spectrum_=spectrum, n_effective_parameters_=2.0)
+    assert causes(penalised) == [("none", None)]
+    head = FGNSoftmaxHead(max_iter=3, solver="adam")
+    with pytest.warns(ConvergenceWarning):
+        head.fit(np.arange(40.0)[:, None], np.arange(40) % 2)
+    assert "rank" not in [cause for cause, _ in causes(head)]
 
 
 def test_a_long_first_iteration_is_compilation():

@@ -387,7 +387,6 @@ def test_grid_over_damping_and_rank_in_a_pipeline():
         ),
     )
     grid = {
-        "shallowreluregressor__alpha": [0.0, 1e-2],
         "shallowreluregressor__damping": [None, 1e-3],
         "shallowreluregressor__rank": [2, 1000],
         "shallowreluregressor__solver__relocations": [0, 1],

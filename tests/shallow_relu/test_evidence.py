@@ -13,10 +13,12 @@ from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 
-from sklearn_gn import ShallowReLURegressor
+from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.core import evidence
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
+from sklearn_gn.shallow_relu.setup import problem_of
+from sklearn_gn.solvers import JointGN
 
 
 def data(m=150, seed=0, noise=0.1):
@@ -254,6 +256,17 @@ def test_warm_start_continues():
     assert model.log_evidence_ >= before - 0.1
 
 
+def test_rows_set_aside_are_not_counted():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((60, 2)), rng.standard_normal(60)
+    model = ShallowReLURegressor(early_stopping=True, validation_fraction=0.35)
+    weight = 1.0 + np.arange(60) ** 2
+    problem = problem_of(model, JointGN(), X, y, weight, None)
+    count = problem.rows.weight * problem.options.n_effective
+    assert len(count) == 39
+    np.testing.assert_allclose(count, np.round(count), rtol=1e-12)
+
+
 def test_resumed_fit_equals_the_whole_one(tmp_path):
     X, y = data()
     whole = make().fit(X, y)
@@ -316,6 +329,15 @@ def test_hard_data_give_numbers(change):
     assert np.isfinite(
         np.concatenate([np.ravel(a) for a in model.alpha_.values()])
     ).all()
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("kind", [ShallowReLURegressor, VarProNetRegressor])
+def test_huge_weights_give_numbers(kind):
+    X, y = data(40)
+    model = kind(n_init=1, random_state=0).fit(X, y, np.full(40, 1e308))
+    assert np.isfinite(model.predict_interval(X)).all()
+    assert np.isfinite(model.log_evidence_)
 
 
 def test_pickle_holds_no_jax(fitted):

@@ -132,6 +132,14 @@ def test_weights_equal_repetition():
     assert padded.alpha_ == weighted.alpha_
 
 
+def test_weights_that_sum_to_one_are_shares():
+    X, y = data()
+    head = clone(AUTO).fit(X, y)
+    shares = clone(AUTO).fit(X, y, np.full(60, 1 / 60))
+    assert shares.alpha_ == pytest.approx(head.alpha_)
+    assert shares.log_evidence_ == pytest.approx(head.log_evidence_)
+
+
 def test_units_of_the_features_change_no_probability():
     X, y = data(3)
     model, scaled = clone(AUTO).fit(X, y), clone(AUTO).fit(1000 * X, y)

@@ -107,6 +107,27 @@ def test_weights_are_repetitions():
     assert a.log_evidence_ == pytest.approx(b.log_evidence_)
 
 
+@pytest.mark.parametrize("of_classes", [False, True])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_rows_set_aside_are_not_counted(of_classes, monkeypatch):
+    X, y = smooth(m=60)
+    y = np.floor(y).astype(int) if of_classes else y
+    kind = VarProNetClassifier if of_classes else VarProNetRegressor
+    model = kind(random_state=0, n_init=1, max_iter=1)
+    model.set_params(early_stopping=True, validation_fraction=0.35)
+    make, made = committee_fit._problem, []
+
+    def _problem(*arguments):
+        made.append(make(*arguments))
+        return made[0]
+
+    monkeypatch.setattr(committee_fit, "_problem", _problem)
+    model.fit(X, y, sample_weight=1 + np.arange(60) ** 2)
+    count = made[0].rows.weight * made[0].options.n_effective
+    assert len(count) == 39
+    assert_allclose(count, np.round(count), rtol=1e-12)
+
+
 def test_units_change_nothing():
     X, y = smooth(m=60)
     settings = {"random_state": 0, "n_init": 2}
@@ -162,6 +183,30 @@ def test_warm_start_continues(fitted):
     again.set_params(n_init=2)
     with pytest.raises(ValueError, match="warm_start=True continues with the networks"):
         again.fit(X, y)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_warm_start_keeps_the_number_of_members(monkeypatch):
+    X, y = smooth(m=60)
+    model = VarProNetRegressor(random_state=0, warm_start=True, max_iter=2).fit(X, y)
+    assert len(model.estimators_) == 6
+    monkeypatch.setattr(committee_fit, "_WORK", 1.0)  # as of a much longer table
+    assert len(model.fit(X, y).estimators_) == 6
+    other = VarProNetRegressor(random_state=0, max_iter=2).fit(X, y)
+    assert len(other.estimators_) == 2
+    model.set_params(activation="sin")
+    with pytest.raises(ValueError, match="activation='sin'"):
+        model.fit(X, y)
+
+
+def test_nothing_of_another_kind_of_fit_stays():
+    X, y = smooth(m=40)
+    model = VarProNetRegressor(random_state=0, n_init=1).fit(X, y)
+    model.set_params(alpha=1.0, hidden_layer_sizes=()).fit(X, y)
+    first = VarProNetRegressor(alpha=1.0, hidden_layer_sizes=()).fit(X, y)
+    assert vars(model).keys() == vars(first).keys()
+    model.set_params(alpha="auto", n_init=1).fit(X, y)
+    assert not hasattr(model, "_error_bars")  # which holds the training rows
 
 
 def test_a_former_member_is_the_same_function_in_other_units(fitted):
