@@ -338,6 +338,7 @@ def run(args):
                     "summary": summary(each),
                 }
                 for method, each in runs.items()
+                if each
             },
             "compilation": stages,
             "skipped": skipped,

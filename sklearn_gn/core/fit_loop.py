@@ -189,7 +189,10 @@ class FitRun:
         best, val_loss = progress.best, np.nan
         if extra.get("judged", True):
             best, val_loss = self._compared(
-                state.net, _criterion(state, report.loss), best
+                state.net,
+                _criterion(state, report.loss),
+                best,
+                val_loss=extra.get("val_loss"),
             )
             val_loss = val_loss * self.loss_scale
         elif progress.log:  # like the loss, that of the last one
@@ -217,10 +220,11 @@ class FitRun:
         best, _ = self._compared(state.net, loss, best, start)
         return state, best
 
-    def _compared(self, net, loss, best, start=None):
+    def _compared(self, net, loss, best, start=None, val_loss=None):
         """Return the better one of a network and the best, and its validation loss."""
-        net = self._numpy(net) if self.has_validation_data else net
-        val_loss = self.val_loss(net) if self.has_validation_data else np.nan
+        if val_loss is None:
+            net = self._numpy(net) if self.has_validation_data else net
+            val_loss = self.val_loss(net) if self.has_validation_data else np.nan
         value = loss if self.monitor == "loss" else val_loss
         if best is None or value < best.value:
             start = self._progress.start if start is None else start

@@ -138,6 +138,7 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
 
     def batch(X, y, weight):
         total = estimator.observation_weight
+        total = 1.0 if total == "auto" else total  # the one to begin with
         return setup.observation_batch(X, y, weight, total, scaling, estimator.dtype)
 
     if validation is not None:

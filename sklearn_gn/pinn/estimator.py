@@ -126,8 +126,12 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Names of the outputs that the columns of y hold. If None, y holds all of them,
         in their order.
 
-    observation_weight : float, default=1.0
-        Weight of the mean square of the misfit to y in the loss.
+    observation_weight : float or "auto", default=1.0
+        Weight of the mean square of the misfit to y in the loss. If "auto", the noise
+        of y is estimated in the fit: the weight begins with 1 and falls to the ratio of
+        the mean squares of the equation's residuals and the misfit, as long as that
+        lowers it, to 1e-6 at least. Use it for noisy observations. In plain regression
+        it is 1.
 
     max_iter : int, default=300
         Maximum number of iterations.
@@ -183,6 +187,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Their standard deviations, from the Gauss-Newton matrix and the misfits; NaN
         where the matrix is too large.
 
+    noise_std_ : float
+        Estimated standard deviation of the observations' noise, the same for all
+        outputs. NaN without observations, in plain regression, and where the
+        Gauss-Newton matrix is too large.
+
     gram_spectrum_ : ndarray
         Eigenvalues of the Gauss-Newton Gramian of the last iteration, descending; those
         of its Nystrom approximation where it was not formed. Empty where there is none.
@@ -191,7 +200,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ``iteration``, ``time`` (seconds), ``loss``, ``val_loss`` (on fresh points),
         ``grad_norm``, ``step_size`` (length of the step), ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``loss_NAME`` for each residual class and, where there is
-        an exact solution, ``relative_error``.
+        an exact solution, ``relative_error``; with ``observation_weight="auto"`` also
+        ``observation_weight``, the one of the losses of that iteration.
 
     loss_ : float
         Loss of the returned network on the last training points.
@@ -289,7 +299,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             None,
         ],
         "observed_outputs": ["array-like", None],
-        "observation_weight": [Interval(Real, 0, None, closed="neither")],
+        "observation_weight": [
+            Interval(Real, 0, None, closed="neither"),
+            StrOptions({"auto"}),
+        ],
     }
     _parameter_constraints.pop("validation_fraction")
 
@@ -386,7 +399,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         """
         from sklearn_gn.pinn.algorithms import ALGORITHMS
         from sklearn_gn.pinn.data import checked_data, problem_sequence
-        from sklearn_gn.pinn.fit import total_loss
+        from sklearn_gn.pinn.fit import fresh_loss as loss_on_fresh_points
 
         solver = self._solver_object()
         rng = check_random_state(self.random_state)
@@ -400,8 +413,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
         def fresh_loss(net):
             # A resumed fit has the points of the seed that it began with.
+            weight = run.final_state.observation_weight if run.log else 1.0
             with backend.scope(self.dtype, self.device):
-                return float(total_loss(models[-1], net, run.data.fresh))
+                return loss_on_fresh_points(run.data, settings, net, weight)
 
         def fitted(net):
             return Fitted(
@@ -479,6 +493,15 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         sampler, growth = setup.NoPoints(), None
         problem = models[-1].problem
         has_equation = self.problem is not None
+        observed = models[-1].classes[-1].residual.name == "data"
+        estimates_noise = (
+            has_equation and observed and self.observation_weight == "auto"
+        )
+        if estimates_noise and self.loss_weights == "balanced":
+            raise ValueError(
+                "observation_weight='auto' needs loss_weights='fixed', got "
+                "'balanced', which weights the observations too."
+            )
         if has_equation:
             grows = self._grows(problem)
             points = self.n_interior, self.n_boundary
@@ -507,6 +530,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             dtype=np.dtype(self.dtype),
             seed=np.int32(seed),
             growth=growth,
+            estimates_noise=estimates_noise,
         )
 
     def _start(self, new):
@@ -573,6 +597,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
                 self._posterior = Posterior(
                     model, net, batches, fresh or batches, n_observations
                 )
+            self.noise_std_ = math.nan
+            if n_observations and fitted.scaling is None and self._posterior:
+                self.noise_std_ = float(self._posterior.noise_deviation())
             self.coefficients_std_ = {
                 name: np.nan * value for name, value in self.coefficients_.items()
             }

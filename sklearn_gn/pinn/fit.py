@@ -15,7 +15,7 @@ import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.solver import Report
-from sklearn_gn.pinn import growth, solution
+from sklearn_gn.pinn import growth, observation_weight, solution
 from sklearn_gn.pinn.residuals import residuals
 
 _ROUNDING = 30  # residuals, in units in the last place, that are rounding
@@ -57,6 +57,7 @@ class PINNSettings(NamedTuple):
     dtype: np.dtype
     seed: np.int32
     growth: Any = None  # growth.Rules, or None where sizes are given
+    estimates_noise: bool = False  # whether the weight of observations adapts
 
 
 class PINNState(NamedTuple):
@@ -76,6 +77,9 @@ class PINNState(NamedTuple):
     lowest_loss: float = math.inf  # on fresh points, where there are any
     first_fresh: float = math.nan  # loss of the untrained network on fresh points
     level: Any = None  # growth.Level, where sizes are found
+    observation_weight: float = 1.0  # in place of the one of the batches
+    next_observation_weight: float = 1.0  # for the next iteration
+    fresh_losses: tuple = ()  # since that weight has changed
 
 
 def prepare(observations, settings):
@@ -106,11 +110,14 @@ def initial_state(points, net, settings, memory=None):
     return state._replace(first_fresh=fresh_loss(points, settings, net))
 
 
-def fresh_loss(points, settings, net):
+def fresh_loss(points, settings, net, weight=1.0):
     """Loss at points that are never trained on; NaN where there are none."""
     if not points.fresh:
         return math.nan
-    return float(total_loss(settings.models[-1], net, points.fresh))
+    fresh = points.fresh
+    if weight != 1:
+        fresh = observation_weight.reweighted(fresh, weight)
+    return float(total_loss(settings.models[-1], net, fresh))
 
 
 @partial(jit_by_size, largest=2**13, static_argnames="model")
@@ -121,6 +128,7 @@ def total_loss(model, net, batches):
 
 def with_due_points(points, state, settings):
     """Return the state with the next problem, size or points, where it is time."""
+    state = _with_due_weight(state)
     stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
     level, net = state.level, state.net
     if level is not None and level.next is not None:
@@ -134,13 +142,31 @@ def with_due_points(points, state, settings):
     elif stage == state.stage and not _is_draw_due(points, state, settings):
         return state
     batches = _draw(points, settings, stage, state.n_draws, state.net, level)
+    if state.observation_weight != 1:
+        batches = observation_weight.reweighted(batches, state.observation_weight)
     return state._replace(batches=batches, stage=stage, n_draws=state.n_draws + 1)
+
+
+def _with_due_weight(state):
+    """Return the state with the next weight of the observations, where it changes."""
+    weight = state.next_observation_weight
+    if weight == state.observation_weight:
+        return state
+    factor = weight / state.observation_weight
+    return state._replace(
+        batches=observation_weight.reweighted(state.batches, factor),
+        observation_weight=weight,
+        fresh_losses=(),
+        n_stalled=0,
+        lowest_loss=math.inf,
+    )
 
 
 def _is_draw_due(points, state, settings):
     every = settings.resample
     if every == "drift":
-        return fresh_loss(points, settings, state.net) > 2 * state.loss
+        fresh = fresh_loss(points, settings, state.net, state.observation_weight)
+        return fresh > 2 * state.loss
     return every is not None and state.iteration > 0 and state.iteration % every == 0
 
 
@@ -190,7 +216,7 @@ def finish_iteration(points, state, settings, step):
     loss = float(np.sum(step.class_losses))
     # An easier problem does not decide that nothing is gained.
     decisive = step.decisive and state.stage + 1 == len(settings.models)
-    fresh = fresh_loss(points, settings, state.net)
+    fresh = fresh_loss(points, settings, state.net, state.observation_weight)
     # Losses on points that are drawn anew do not compare: those on fresh ones do.
     judged = loss if math.isnan(fresh) else fresh
     fell = judged < (1 - float(settings.tol)) * state.lowest_loss
@@ -202,6 +228,9 @@ def finish_iteration(points, state, settings, step):
         level = growth.observed(
             level, settings.growth, loss, fresh, state.first_fresh, state.net
         )
+    if settings.estimates_noise and decisive:
+        state = _with_next_weight(state, step, fresh)
+    reweighted = state.next_observation_weight != state.observation_weight
     solved = math.isnan(fresh) or is_solved(fresh, loss, state.first_fresh)
     settled = n_stalled >= _PATIENCE
     if level is not None:
@@ -210,6 +239,8 @@ def finish_iteration(points, state, settings, step):
     stop = None
     if not math.isfinite(loss):
         stop = "non_finite"
+    elif reweighted:
+        stop = None  # the next iteration has another loss to lower
     elif loss <= (_ROUNDING * eps) ** 2 * step.network_norm and (
         solved or settings.resample is None
     ):
@@ -227,6 +258,9 @@ def finish_iteration(points, state, settings, step):
             settings.models[-1], state.net, *points.reference
         )
         extra["relative_error"] = float(error)
+    if settings.estimates_noise:
+        # Losses on fresh points depend on the weight, which the state knows.
+        extra |= {"val_loss": fresh, "observation_weight": state.observation_weight}
     if settings.balanced and stop is None:
         balance = rebalanced_weights(step.class_losses, state.balance)
         state = state._replace(balance=balance)
@@ -247,6 +281,14 @@ def finish_iteration(points, state, settings, step):
         stop=stop,
         extra=extra,
     )
+
+
+def _with_next_weight(state, step, fresh):
+    """Return the state with the weight of the observations for the next iteration."""
+    losses, weight = (*state.fresh_losses, fresh), state.observation_weight
+    if step.no_progress or observation_weight.has_settled(losses):
+        weight = observation_weight.next_weight(weight, step.class_losses)
+    return state._replace(fresh_losses=losses, next_observation_weight=weight)
 
 
 def is_solved(fresh, loss, first_fresh):

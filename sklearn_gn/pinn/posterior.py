@@ -71,6 +71,14 @@ class Posterior:
         """Standard deviations of the outputs at points, of shape (n, q)."""
         return _output_deviations(self.model, self.net, self._factored, x)
 
+    def noise_deviation(self):
+        """Standard deviation of an observation of weight one, all outputs alike."""
+        data, kind = self.batches[-1], self.model.classes[-1]
+        n_rows = len(data.x) * kind.residual.n_outputs
+        # Every row of the observations has the same, but those of padding, zero.
+        deviation = jnp.max(self._factored.deviations[-n_rows:])
+        return deviation * math.sqrt(self.n_observations) / safe_norm(data.scale, -1)
+
     def coefficient_deviations(self):
         """Standard deviations of the coefficients that were to be found, by name."""
         return _coefficient_deviations(self.model, self.net, self._factored)

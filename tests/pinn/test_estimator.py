@@ -29,6 +29,7 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.problems import Burgers, Kovasznay, PoissonBall
 from sklearn_gn.pinn import dngd, posterior, predictions
 from sklearn_gn.pinn.fit import rebalanced_weights
+from sklearn_gn.pinn.observation_weight import has_settled, next_weight
 from sklearn_gn.solvers import DNGD, PINN_SOLVERS, SGD, Adam
 
 pd = pytest.importorskip("pandas")
@@ -291,6 +292,69 @@ def test_an_unknown_rate_and_its_error_bar_are_those_of_curve_fit():
     np.testing.assert_allclose(y_mean, np.exp(-rate * t[:, 0]), atol=0.2 * std)
 
 
+def test_the_weight_of_noisy_observations_gives_the_fit_and_noise_of_curve_fit():
+    t, y = noisy_decay(noise=0.05)
+    solver = small(UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight="auto")
+    quiet(solver.fit, t, y)
+    (rate,), cov = curve_fit(lambda t, a: np.exp(-a * t), t[:, 0], y, p0=[1.0])
+    std = float(np.sqrt(cov[0, 0]))
+    assert solver.coefficients_["rate"] == pytest.approx(rate, abs=0.02 * std)
+    assert solver.coefficients_std_["rate"] == pytest.approx(std, rel=0.02)
+    misfit = y - np.exp(-rate * t[:, 0])
+    noise = np.sqrt(misfit @ misfit / (len(y) - 1))
+    assert solver.noise_std_ == pytest.approx(noise, rel=0.01)
+    weights = solver.convergence_log_["observation_weight"]
+    assert weights[0] == 1
+    assert (np.diff(weights) <= 0).all()
+    assert weights[-1] < 1e-3
+
+
+def test_the_weight_of_exact_observations_stays():
+    t = np.linspace(0, 1, 20)[:, None]
+    solver = small(UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight="auto")
+    quiet(solver.fit, t, np.exp(-2 * t[:, 0]))
+    assert (solver.convergence_log_["observation_weight"] > 1e-2).all()
+    assert solver.coefficients_["rate"] == pytest.approx(2, rel=1e-5)
+    assert solver.noise_std_ < 1e-4
+
+
+def test_the_weight_falls_to_the_ratio_of_the_mean_squares():
+    losses = np.array([1e-5, 3e-5, 1e-3])  # interior, a condition, observations
+    assert next_weight(0.5, losses) == pytest.approx(0.5 * 4e-5 / 1e-3)
+    assert next_weight(0.5, np.array([0, 0, 1.0])) == pytest.approx(0.005)
+    assert next_weight(1e-5, np.array([0, 0, 1.0])) == 1e-6
+    for kept in ([1e-3, 3e-5, 1e-5], [1e-3, 3e-5, 0.0], [np.nan, 1.0, 1.0]):
+        assert next_weight(0.5, np.array(kept)) == 0.5
+    assert has_settled([1.0] * 9)
+    assert not has_settled([1.0] * 8)
+    assert not has_settled([0.98**k for k in range(9)])
+
+
+@pytest.mark.parametrize("resample", [5, None])
+def test_a_fit_is_resumed_with_its_weight(resample, tmp_path):
+    t, y = noisy_decay(noise=0.05)
+    model = small(
+        UNKNOWN_DECAY,
+        n_interior=60,
+        max_iter=40,
+        tol=0.0,
+        resample=resample,
+        observation_weight="auto",
+    )
+    whole, path = quiet(clone(model).fit, t, y), tmp_path / "fit.ckpt"
+    quiet(
+        clone(model).set_params(max_iter=30).set_callbacks(Checkpoint(path)).fit, t, y
+    )
+    resumed = quiet(clone(model).set_callbacks(Checkpoint(path)).fit, t, y)
+    assert whole.convergence_log_["observation_weight"][29] < 1
+    for name in ("loss", "val_loss", "observation_weight"):
+        np.testing.assert_array_equal(
+            resumed.convergence_log_[name], whole.convergence_log_[name]
+        )
+    assert resumed.coefficients_ == whole.coefficients_
+    assert resumed.fresh_loss_ == whole.fresh_loss_
+
+
 def test_error_bars_stand_a_gramian_that_rounding_makes_indefinite():
     t = np.linspace(0, 1, 20)[:, None]
     y = np.exp(-2 * t[:, 0]) + 0.01 * np.random.RandomState(1).normal(size=20)
@@ -321,6 +385,7 @@ def test_a_viscosity_is_recovered_from_some_noisy_velocities():
     nu, std = solver.coefficients_["nu"], solver.coefficients_std_["nu"]
     assert std < 0.1 * nu
     assert abs(nu - 1 / 40) < 1.96 * std
+    assert solver.noise_std_ == pytest.approx(0.01, rel=0.25)
     assert solver.predict(table).shape == (60, 3)
     np.testing.assert_array_equal(solver.predict(table), solver.predict(X))
     assert solver.score(table, y) > 0.99
@@ -812,6 +877,11 @@ def test_an_equation_without_a_solution_stalls():
             r"X has the columns \['s'\]; the axes are \['t'\]",
         ),
         (small(n_boundary=0), (), "n_boundary=0 is too few"),
+        (
+            small(observation_weight="auto", loss_weights="balanced"),
+            ([[0.5]], [1.0]),
+            "observation_weight='auto' needs loss_weights='fixed'",
+        ),
         (small(), (None, None, [1.0]), "sample_weight needs observations"),
         (small(network=MLP), (), "network must be an object, got the class MLP"),
         (small(network=MLP((0,))), (), "hidden_layer_sizes must hold positive"),

@@ -1,0 +1,59 @@
+"""The weight of noisy observations versus the equation, estimated in a fit.
+
+Observations have residuals of the variance of their noise; those of the equation can be
+as small as the network is accurate. Weighted by the inverses of these variances, the
+equation is nearly a constraint, and the noise no longer bends the solution away from
+it. With the weight w, both variances are estimated by the mean squares that are left,
+and w becomes their ratio: the loss of the equation is then that of the observations.
+
+- The weight changes where the loss has settled: before that, a large misfit says
+  nothing about noise.
+- It never rises, so that losses on fresh points before and after a change compare: the
+  same network has a lower one after.
+- It begins with one. Exact observations have residuals as small as those of the
+  equation, and keep that weight.
+"""
+
+import math
+
+import numpy as np
+
+_SMALLEST = 1e-6
+_LARGEST_FALL = 100.0  # of the weight, at once
+_LEAST_FALL = 1.5  # below which it stays
+_PATIENCE, _FALL = 8, 0.9  # iterations, and the fall of a loss that has not settled
+
+
+def next_weight(weight, class_losses):
+    """Return the weight for the next iterations of a fit whose loss has settled.
+
+    Parameters
+    ----------
+    weight : float
+    class_losses : array of shape (n_classes,)
+        Losses of the classes; that of the observations, with their weight, is last.
+    """
+    equation, misfit = float(np.sum(class_losses[:-1])), float(class_losses[-1])
+    if not (misfit > 0 and math.isfinite(equation + misfit)):
+        return weight
+    new = max(weight * equation / misfit, weight / _LARGEST_FALL, _SMALLEST)
+    return new if _LEAST_FALL * new < weight else weight
+
+
+def has_settled(losses):
+    """Whether the last iterations have not lowered the loss on fresh points by a tenth.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        Those of the iterations since the weight has changed.
+    """
+    if len(losses) <= _PATIENCE:
+        return False
+    return min(losses) > _FALL * min(losses[:-_PATIENCE])
+
+
+def reweighted(batches, factor):
+    """The batches with the weight of the observations, the last ones, multiplied."""
+    *others, data = batches
+    return (*others, data._replace(scale=data.scale * math.sqrt(factor)))
