@@ -126,12 +126,13 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Names of the outputs that the columns of y hold. If None, y holds all of them,
         in their order.
 
-    observation_weight : float or "auto", default=1.0
+    observation_weight : float or "auto", default="auto"
         Weight of the mean square of the misfit to y in the loss. If "auto", the noise
         of y is estimated in the fit: the weight begins with 1 and falls to the ratio of
         the mean squares of the equation's residuals and the misfit, as long as that
-        lowers it, to 1e-6 at least. Use it for noisy observations. In plain regression
-        it is 1.
+        lowers it, to 1e-6 at least. Exact observations keep the weight 1. It is 1, too,
+        in plain regression and with ``loss_weights="balanced"``, which has weights of
+        its own. Set 1 if the equation holds only roughly.
 
     max_iter : int, default=300
         Maximum number of iterations.
@@ -322,7 +323,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         sampling="sobol",
         resample=5,
         observed_outputs=None,
-        observation_weight=1.0,
+        observation_weight="auto",
         max_iter=300,
         tol=1e-3,
         max_time=None,
@@ -494,14 +495,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         problem = models[-1].problem
         has_equation = self.problem is not None
         observed = models[-1].classes[-1].residual.name == "data"
-        estimates_noise = (
-            has_equation and observed and self.observation_weight == "auto"
-        )
-        if estimates_noise and self.loss_weights == "balanced":
-            raise ValueError(
-                "observation_weight='auto' needs loss_weights='fixed', got "
-                "'balanced', which weights the observations too."
-            )
+        chosen = self.observation_weight == "auto" and self.loss_weights != "balanced"
+        estimates_noise = has_equation and observed and chosen
         if has_equation:
             grows = self._grows(problem)
             points = self.n_interior, self.n_boundary

@@ -877,11 +877,6 @@ def test_an_equation_without_a_solution_stalls():
             r"X has the columns \['s'\]; the axes are \['t'\]",
         ),
         (small(n_boundary=0), (), "n_boundary=0 is too few"),
-        (
-            small(observation_weight="auto", loss_weights="balanced"),
-            ([[0.5]], [1.0]),
-            "observation_weight='auto' needs loss_weights='fixed'",
-        ),
         (small(), (None, None, [1.0]), "sample_weight needs observations"),
         (small(network=MLP), (), "network must be an object, got the class MLP"),
         (small(network=MLP((0,))), (), "hidden_layer_sizes must hold positive"),
