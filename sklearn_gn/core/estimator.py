@@ -4,6 +4,7 @@ from functools import wraps
 from numbers import Integral, Real
 
 import numpy as np
+from scipy.special import ndtri
 from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -96,6 +97,14 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         if y_val.shape[1] != n_targets:
             raise ValueError(f"y_val has {y_val.shape[1]} targets, y has {n_targets}.")
         return X_val, y_val
+
+    def _normal_interval(self, X, level):
+        """Intervals of new observations, from ``predict`` and ``_noise_std``."""
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+        y, std = self.predict(X, return_std=True)
+        width = ndtri((1 + level) / 2) * np.hypot(std, self._noise_std())
+        return y - width, y + width
 
     def _fit_callbacks(self):
         """The callbacks that parameters stand for."""

@@ -4,7 +4,6 @@ import warnings
 from numbers import Integral, Real
 
 import numpy as np
-from scipy.special import ndtri
 from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     MultiOutputMixin,
@@ -504,11 +503,10 @@ class ShallowReLURegressor(
         ValueError
             If ``level`` is not between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
-        y, std = self.predict(X, return_std=True)
-        width = ndtri((1 + level) / 2) * np.hypot(std, self.noise_std_)
-        return y - width, y + width
+        return self._normal_interval(X, level)
+
+    def _noise_std(self):
+        return self.noise_std_
 
     def _deviation(self, X):
         net, scaling = self._network

@@ -3,7 +3,6 @@
 from functools import partial
 
 import numpy as np
-from scipy.special import ndtri
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -509,11 +508,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         ValueError
             If ``level`` is not between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
-        y, std = self.predict(X, return_std=True)
-        width = ndtri((1 + level) / 2) * np.hypot(std, self._noise_std())
-        return y - width, y + width
+        return self._normal_interval(X, level)
 
     def _noise_std(self):
         """Standard deviation of the noise: one, or one a target."""
