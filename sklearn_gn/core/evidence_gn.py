@@ -28,6 +28,7 @@ from sklearn_gn.core.solver import Report
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
 EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
 _NEARLY_EXACT = 1e-24  # the same where large terms cancel, and no step lowers it
+_START_RIDGE = 1e-3  # of the first linear fit, in rows
 _FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
 _RISE = 0.1  # of the log evidence in an iteration that counts as progress
 _PATIENCE = 3  # iterations without it after which a fit ends
@@ -104,6 +105,24 @@ class EvidenceState(NamedTuple):
 
 
 # --- the iteration -------------------------------------------------------------------
+
+
+def linear_fit(inputs, rows, n_effective):
+    """Return the coefficients of a linear fit with a small ridge, as a start.
+
+    Parameters
+    ----------
+    inputs : ndarray of shape (m, 1 + d)
+        A one and the features.
+    rows : Rows
+    n_effective : float
+        Number of rows, counted by their weights.
+    """
+    weighted = rows.weight[:, None] * inputs
+    gram = inputs.T @ weighted
+    ridge = _START_RIDGE / n_effective + ROUNDING * np.trace(gram)
+    gram[np.diag_indices_from(gram)] += ridge
+    return np.linalg.solve(gram, weighted.T @ rows.y)
 
 
 def init_at(model, rows, theta, alpha, beta, options):

@@ -30,7 +30,6 @@ from sklearn_gn.core.solver import Algorithm, Rows
 
 _BLOCK_ROWS = 2048  # whose products stay in the processor's cache
 _START_COEF = 0.1  # standard deviation of the first coefficients
-_START_RIDGE = 1e-3  # of the first linear fit, in rows
 _TRIAL_ITERATIONS = 6  # of every start, before the best one goes on
 _TRIAL_ROWS = 2000  # at most, for them
 _FIRST_REMOVAL = 12  # iteration from which features may leave the hidden layer
@@ -295,11 +294,7 @@ def init_one(rows, net, options):
 def _first_parameters(rows, net, shape, size, options):
     """The linear fit, small random coefficients, and the hyperplanes of a network."""
     y = np.concatenate([np.ones((len(rows.x), 1)), rows.x], axis=1)
-    weighted = rows.weight[:, None] * y
-    gram = y.T @ weighted
-    ridge = _START_RIDGE / options.n_effective + evidence_gn.ROUNDING * np.trace(gram)
-    gram[np.diag_indices_from(gram)] += ridge
-    linear = np.linalg.solve(gram, weighted.T @ rows.y)
+    linear = evidence_gn.linear_fit(y, rows, options.n_effective)
     rng = np.random.RandomState(options.seed)
     coef = _START_COEF * size * rng.standard_normal((shape.n, shape.q))
     return np.concatenate([linear.ravel(), coef.ravel(), net.hyperplanes.ravel()])

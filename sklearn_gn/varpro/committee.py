@@ -22,12 +22,11 @@ from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn.core import evidence_gn
 from sklearn_gn.core.classifier import all_logits
-from sklearn_gn.core.evidence_gn import ROUNDING, EvidenceState
+from sklearn_gn.core.evidence_gn import EvidenceState
 from sklearn_gn.core.solver import Algorithm, Report
 from sklearn_gn.varpro.layers import Layers, RegularisedLayers, forward, with_one
 
 _START_COEF = 0.1  # standard deviation of the first coefficients
-_START_RIDGE = 1e-3  # of the first linear fit, in rows
 _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that is
 _SAVED = 0.1  # share of the parameters for which leaving features are waited for
 _PATIENCE = 5  # iterations in which the members together gain nothing
@@ -83,7 +82,8 @@ def first_member(model, rows, n_effective, rng):
     size = 1.0  # of the values
     if model.loss == "squared":
         size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
-        output[: 1 + d] = _linear_fit(rows, n_effective)
+        inputs = with_one(rows.x).T
+        output[: 1 + d] = evidence_gn.linear_fit(inputs, rows, n_effective)
     else:
         # A class may be without weight here; its share is that of half a row then.
         share = np.log(np.maximum(rows.weight @ rows.y, 0.5 / n_effective))
@@ -94,15 +94,6 @@ def first_member(model, rows, n_effective, rng):
     alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
     alpha[:2] = 1 / size**2 if size > 0 else 1.0
     return Member(model, RegularisedLayers(theta, alpha, None, gamma, -math.inf))
-
-
-def _linear_fit(rows, n_effective):
-    inputs = with_one(rows.x)
-    weighted = rows.weight * inputs
-    gram = inputs @ weighted.T
-    ridge = _START_RIDGE / n_effective + ROUNDING * np.trace(gram)
-    gram[np.diag_indices_from(gram)] += ridge
-    return np.linalg.solve(gram, weighted @ rows.y)
 
 
 def _first_layers(model, rows, rng):
