@@ -49,7 +49,7 @@ from sklearn.model_selection import train_test_split
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 
-X, y = load_diabetes(return_X_y=True, as_frame=True)
+X, y = load_diabetes(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 
 network = ShallowReLURegressor(random_state=0).fit(X_train, y_train)
