@@ -169,7 +169,7 @@ class SolutionMixin:
             Points.
 
         y : array-like of shape (n_samples,) or (n_samples, n_observed), default=None
-            True values of the observed outputs there.
+            True values of the observed outputs there; NaN where they are not known.
 
         sample_weight : array-like of shape (n_samples,), default=None
             Weights. If None, all are one.
@@ -183,10 +183,25 @@ class SolutionMixin:
         check_is_fitted(self)
         if X is None and y is None:
             return -math.log10(max(self.fresh_loss_, np.finfo(float).tiny))
-        predicted = np.reshape(self.predict(X), (len(X), -1))
-        predicted = predicted[:, list(self._fitted.observed)]
-        y = np.reshape(y, (len(X), -1))
-        return r2_score(y, predicted, sample_weight=sample_weight)
+        predicted = self._observable(X)
+        y = np.reshape(np.asarray(y, np.float64), (len(predicted), -1))
+        weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
+        there = ~np.isnan(y)
+        columns = zip(y.T, predicted.T, there.T, strict=True)
+        scores = [r2_score(a[k], b[k], sample_weight=weight[k]) for a, b, k in columns]
+        return float(np.mean(scores))
+
+    def _observable(self, X):
+        """What is observed, without noise, of shape (n, n_observed)."""
+        from sklearn_gn.pinn import solution
+
+        observed, net = self._fitted.observed, self._fitted.net
+        if not any(map(callable, observed)):
+            predicted = self.predict(X)
+            return predicted.reshape(len(predicted), -1)[:, list(observed)]
+        return self._in_batches(
+            lambda x: solution.observable(self._fitted.model, net, x), self._points(X)
+        )
 
     def relative_error(self, X=None, *, multioutput="joint"):
         """Relative L2 error versus the exact solution of the problem.

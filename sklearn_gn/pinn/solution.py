@@ -9,7 +9,13 @@ import numpy as np
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.operators import d
-from sklearn_gn.pinn.model import Batch, ClassModel, coefficient_values, network
+from sklearn_gn.pinn.model import (
+    Batch,
+    ClassModel,
+    coefficient_values,
+    coefficients,
+    network,
+)
 from sklearn_gn.pinn.residuals import class_residuals
 
 _REFERENCE_POINTS = 10_000
@@ -43,6 +49,20 @@ def equation_residuals(model, params, x):
     kind = ClassModel(model.problem.residual_classes()[0], None)
     batch = Batch(x[:, None], x[:, :0], x[:, 0])
     return class_residuals(model, kind, params, batch)
+
+
+@partial(jit_by_size, static_argnames="model")
+def observable(model, params, x):
+    """What is observed, without noise, at points, of shape (n, n_observed)."""
+    kind = model.classes[-1].residual.function
+    kind = getattr(kind, "function", kind)  # without the points of some axes
+    found = coefficients(model.problem, params.extra)
+
+    def one(x):
+        field = model.problem.field(partial(network, model, params))
+        return kind.values(field, x, found)
+
+    return jax.vmap(one)(x)
 
 
 def unknown_coefficients(model, params):
