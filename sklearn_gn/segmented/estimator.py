@@ -19,9 +19,11 @@ from sklearn_gn.segmented.inference import infer
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
     Options,
+    check_inside,
     prepare,
     problem_of,
     sorted_rows,
+    stack,
     with_known,
 )
 from sklearn_gn.segmented.problem import Form
@@ -259,7 +261,8 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
 
     def _fit_series(self, X, y, sample_weight):
         prepared, kind, order = self._prepare(X, y, sample_weight)
-        options = self._options(prepared, kind)
+        options = self._options(kind)
+        check_inside(prepared, options.known)
         n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
         ((t, path),) = selection.choose(
             [prepared],
@@ -410,7 +413,9 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
 
     def _breakpoint_test(self, X, y, sample_weight, n_draws, random_state):
         prepared, kind, _ = self._prepare(X, y, sample_weight)
-        problem = problem_of([prepared], self._options(prepared, kind))
+        options = self._options(kind)
+        check_inside(prepared, options.known)
+        problem = problem_of([prepared], options)
         found = existence.breakpoint_test(
             problem,
             float(prepared.rows.weight.sum()),
@@ -418,7 +423,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             n_draws,
             check_random_state(random_state),
         )
-        t = prepared.scaling.to_user(found.breakpoint)
+        t = prepared.scaling.to_user(found.breakpoint)[0]
         return found._replace(breakpoint=t if kind is None else dates.from_days(t))
 
     def summary(self) -> Summary:
@@ -465,16 +470,10 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
     def _split(self, X):
         return X[:, self._column], np.delete(X, self._column, axis=1)
 
-    def _options(self, prepared, kind):
+    def _options(self, kind):
         """What the parameters ask for, in numbers."""
-        low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
         known = _positions("breakpoints", self.breakpoints, kind)
         known = np.unique(np.empty(0) if known is None else known)
-        if np.any((known <= low) | (known >= high)):
-            raise ValueError(
-                f"breakpoints={self.breakpoints!r} must lie inside the data, between "
-                f"{low:.6g} and {high:.6g}."
-            )
         bounds = _positions("bounds", self.bounds, kind)
         if bounds is None:
             bounds = -np.inf, np.inf
@@ -520,7 +519,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
     def _set_fitted(self, prepared, t, free, form):
         rows = prepared.rows
         self._covariance = self._covariance_kind()
-        fit = infer(form, rows, t, free, prepared.scaling, self._covariance)
+        fit = infer(form, t[None], free, *stack([prepared]), self._covariance).of(0)
         self._fit = fit
         self.breakpoints_ = self._to_user(fit.breakpoints)
         self.breakpoint_std_ = inference.breakpoint_errors(fit)
@@ -531,8 +530,9 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         for name in ("start", "end"):
             self.segments_[name] = self._to_user(self.segments_[name])
         self.parameters_ = inference.parameter_table(fit, *self._names())
-        self.noise_std_ = fit.noise_std
-        self.statistics_ = inference.statistics(fit)
+        self.noise_std_ = float(fit.noise_std)
+        figures = inference.statistics(fit)
+        self.statistics_ = {name: value.item() for name, value in figures.items()}
 
     def _names(self):
         """Name of the feature that breaks, and those of the others."""
