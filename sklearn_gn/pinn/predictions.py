@@ -1,12 +1,13 @@
 """What a fitted PINNSolver answers. All of it comes from the fitted state."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.scaling import Scaling
@@ -31,7 +32,17 @@ class SolutionMixin:
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_fitted")
 
-    def predict(self, X, return_std=False):
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
         """Values of the solution.
 
         Parameters
@@ -92,7 +103,7 @@ class SolutionMixin:
         scaling = self._fitted.scaling
         return X if scaling is None else scaling.x(X)
 
-    def residual(self, X):
+    def residual(self, X: ArrayLike) -> Array:
         """Residuals of the equation, which an exact solution makes zero.
 
         Parameters
@@ -118,7 +129,7 @@ class SolutionMixin:
             lambda x: solution.equation_residuals(model, net, x), self._points(X)
         )
 
-    def derivative(self, X, *axes):
+    def derivative(self, X: ArrayLike, *axes: str) -> Array:
         """Partial derivatives of the solution.
 
         Parameters
@@ -162,7 +173,12 @@ class SolutionMixin:
             )
         return self._fitted.problem
 
-    def score(self, X=None, y=None, sample_weight=None):
+    def score(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> float:
         """Coefficient of determination; without data, digits of the loss.
 
         Parameters
@@ -193,7 +209,12 @@ class SolutionMixin:
         y = np.reshape(y, (len(X), -1))
         return r2_score(y, predicted, sample_weight=sample_weight)
 
-    def relative_error(self, X=None, *, multioutput="joint"):
+    def relative_error(
+        self,
+        X: ArrayLike | None = None,
+        *,
+        multioutput: Literal["joint", "raw_values"] = "joint",
+    ) -> float | Array:
         """Relative L2 error versus the exact solution of the problem.
 
         Outputs that are determined up to a constant are compared without their means.

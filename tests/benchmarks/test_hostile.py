@@ -167,7 +167,7 @@ def test_a_network_of_the_users_that_gives_nan_is_named():
     with pytest.raises(ValueError, match="network to start from is NaN"):
         everywhere.fit(X, X[:, 0])
     far = VarProNetRegressor(NaNFeatures(2.0), **words)
-    with pytest.raises(ValueError, match="gives NaN at 1 of 2 rows, .* row 1"):
+    with pytest.raises(ValueError, match=r"gives NaN at 1 of 2 rows, .* row 1"):
         far.fit(X, X[:, 0]).predict([[0.0], [3.0]])
 
 
