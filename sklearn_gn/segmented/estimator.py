@@ -2,28 +2,33 @@
 
 import warnings
 from numbers import Integral, Real
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._typing import Array, ArrayLike, RandomState
+from sklearn_gn.core import extremes
 from sklearn_gn.core.backend import one_blas_thread
-from sklearn_gn.core.data import check_sample_weight
+from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.segmented import dates, existence, inference, selection
 from sklearn_gn.segmented.inference import infer
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
     Options,
+    check_inside,
     prepare,
     problem_of,
     sorted_rows,
+    stack,
     with_known,
 )
 from sklearn_gn.segmented.problem import Form
-from sklearn_gn.segmented.summary import summarise
+from sklearn_gn.segmented.summary import Summary, summarise
 
 
 class SegmentedRegressor(RegressorMixin, BaseEstimator):
@@ -164,7 +169,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
     array([0., 1.])
     """
 
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         "n_breakpoints": [
             Interval(Integral, 0, None, closed="left"),
             StrOptions({"auto"}),
@@ -186,22 +191,24 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_breakpoints="auto",
+        n_breakpoints: int | Literal["auto"] = "auto",
         *,
-        kinks=True,
-        jumps=False,
-        degree=1,
-        broken_feature=0,
-        breakpoints=None,
-        bounds=None,
-        min_distance=0.0,
-        min_rows=None,
-        max_breakpoints=10,
-        criterion="bic",
-        cv=5,
-        covariance="nonrobust",
-        hac_lags=None,
-    ):
+        kinks: bool = True,
+        jumps: bool = False,
+        degree: Literal[0, 1] = 1,
+        broken_feature: int | str = 0,
+        breakpoints: ArrayLike | None = None,
+        bounds: tuple[float, float] | None = None,
+        min_distance: float = 0.0,
+        min_rows: int | None = None,
+        max_breakpoints: int = 10,
+        criterion: Literal["bic", "aic", "gcv", "cv"] = "bic",
+        cv: Any = 5,
+        covariance: Literal[
+            "nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"
+        ] = "nonrobust",
+        hac_lags: int | None = None,
+    ) -> None:
         self.n_breakpoints = n_breakpoints
         self.kinks = kinks
         self.jumps = jumps
@@ -218,7 +225,9 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         self.hac_lags = hac_lags
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None):
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Find the breakpoints and fit the lines.
 
         Parameters
@@ -248,18 +257,19 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         UserWarning
             If the data have no room for as many breakpoints as are asked for.
         """
-        with one_blas_thread:
-            return self._fit_series(X, y, sample_weight)
-
-    def _fit_series(self, X, y, sample_weight):
         prepared, kind, order = self._prepare(X, y, sample_weight)
-        options = self._options(prepared, kind)
+        with one_blas_thread, prepared.scaling.arithmetic():
+            return self._fit_series(prepared, kind, order, y)
+
+    def _fit_series(self, prepared, kind, order, y):
+        options = self._options(kind)
+        check_inside(prepared, options.known)
         n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
         ((t, path),) = selection.choose(
             [prepared],
             options,
-            n_breakpoints=n_breakpoints,
-            most=self.max_breakpoints,
+            n_breakpoints=n_breakpoints and min(n_breakpoints, len(order)),
+            most=min(self.max_breakpoints, len(order)),
             criterion=self.criterion,
             folds=self._folds(order, y),
         )
@@ -276,7 +286,17 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         self._set_fitted(prepared, *with_known(prepared, options, t), options.form)
         return self
 
-    def predict(self, X, return_std=False):
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
         """Predict the target; outside the data the first and last lines go on.
 
         Parameters
@@ -318,7 +338,9 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             )
         return y, std
 
-    def predict_interval(self, X, level=0.95):
+    def predict_interval(
+        self, X: ArrayLike, level: float = 0.95
+    ) -> tuple[Array, Array]:
         """Return intervals in which new observations lie with a given probability.
 
         Parameters
@@ -344,12 +366,19 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         y, std = self.predict(X, return_std=True)
-        width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
-        return y - width, y + width
+        with np.errstate(over="ignore"):
+            width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
+        return extremes.interval(y, width)
 
     def breakpoint_test(
-        self, X, y, sample_weight=None, *, n_draws=1999, random_state=0
-    ):
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        n_draws: int = 1999,
+        random_state: RandomState = 0,
+    ) -> existence.BreakpointTest:
         """Test whether there is a breakpoint besides those in ``breakpoints``.
 
         The statistic is the largest F statistic over all positions that the parameters
@@ -386,7 +415,9 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
 
     def _breakpoint_test(self, X, y, sample_weight, n_draws, random_state):
         prepared, kind, _ = self._prepare(X, y, sample_weight)
-        problem = problem_of([prepared], self._options(prepared, kind))
+        options = self._options(kind)
+        check_inside(prepared, options.known)
+        problem = problem_of([prepared], options)
         found = existence.breakpoint_test(
             problem,
             float(prepared.rows.weight.sum()),
@@ -394,10 +425,10 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             n_draws,
             check_random_state(random_state),
         )
-        t = prepared.scaling.to_user(found.breakpoint)
+        t = prepared.scaling.to_user(found.breakpoint)[0]
         return found._replace(breakpoint=t if kind is None else dates.from_days(t))
 
-    def summary(self):
+    def summary(self) -> Summary:
         """Return tables of the breakpoints, the segments and the parameters.
 
         Returns
@@ -441,16 +472,10 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
     def _split(self, X):
         return X[:, self._column], np.delete(X, self._column, axis=1)
 
-    def _options(self, prepared, kind):
+    def _options(self, kind):
         """What the parameters ask for, in numbers."""
-        low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
         known = _positions("breakpoints", self.breakpoints, kind)
         known = np.unique(np.empty(0) if known is None else known)
-        if np.any((known <= low) | (known >= high)):
-            raise ValueError(
-                f"breakpoints={self.breakpoints!r} must lie inside the data, between "
-                f"{low:.6g} and {high:.6g}."
-            )
         bounds = _positions("bounds", self.bounds, kind)
         if bounds is None:
             bounds = -np.inf, np.inf
@@ -496,7 +521,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
     def _set_fitted(self, prepared, t, free, form):
         rows = prepared.rows
         self._covariance = self._covariance_kind()
-        fit = infer(form, rows, t, free, prepared.scaling, self._covariance)
+        fit = infer(form, t[None], free, *stack([prepared]), self._covariance).of(0)
         self._fit = fit
         self.breakpoints_ = self._to_user(fit.breakpoints)
         self.breakpoint_std_ = inference.breakpoint_errors(fit)
@@ -507,8 +532,9 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         for name in ("start", "end"):
             self.segments_[name] = self._to_user(self.segments_[name])
         self.parameters_ = inference.parameter_table(fit, *self._names())
-        self.noise_std_ = fit.noise_std
-        self.statistics_ = inference.statistics(fit)
+        self.noise_std_ = float(fit.noise_std)
+        figures = inference.statistics(fit)
+        self.statistics_ = {name: value.item() for name, value in figures.items()}
 
     def _names(self):
         """Name of the feature that breaks, and those of the others."""

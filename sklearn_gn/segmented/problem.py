@@ -7,6 +7,8 @@ import numpy as np
 from sklearn_gn.segmented.products import Pieces, Table, locate, select, solve
 
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
+_COARSE = 100  # positions of kinks that are tried on the way, at least
+_COARSE_PER_KINK = 8
 
 
 class Form(NamedTuple):
@@ -49,6 +51,19 @@ class Problem(NamedTuple):
     known: np.ndarray  # (B, k) breakpoints that are kept
     limits: Limits
     candidates: Candidates
+
+    def coarse(self, most):
+        """Return the problem with fewer candidates, enough for a number of kinks.
+
+        Kinks move from there to where they belong by Gauss-Newton steps; jumps do not.
+        """
+        rows = self.candidates.rows[0]
+        few = max(_COARSE, _COARSE_PER_KINK * most)
+        if self.form.step or len(rows) <= few:
+            return self
+        rows = rows[np.linspace(0, len(rows) - 1, few).astype(np.intp)]
+        candidates = make_candidates(self.table, self.form, rows)
+        return self._replace(candidates=candidates)
 
     def of(self, series):
         """Return the problem of some of the series, given in their order."""

@@ -30,7 +30,7 @@ class Table(NamedTuple):
     powers: np.ndarray  # (B, n + 1, 3) sums of w, w x, w x^2
     targets: np.ndarray  # (B, n + 1, q, 2) sums of w t, w x t
     gram: np.ndarray  # (B, q, q) of the targets
-    count: np.ndarray  # (B, n + 1) rows before each position, by their weights
+    count: np.ndarray  # type: ignore[assignment] # (B, n + 1) rows before each position, by their weights
     n_rows: np.ndarray  # (B,) positions that are no padding
 
 
@@ -58,11 +58,42 @@ def make_table(series):
     series : list of (x, targets, weight)
         Positions of shape (N,) in [-1, 1], targets of shape (N, q), and weights.
     """
-    n = max(len(np.unique(x)) for x, *_ in series) if len(series) > 1 else None
-    tables = [_table_of_one(*each, n) for each in series]
-    if len(tables) == 1:
-        return Table(*(a[None] for a in tables[0]))
+    n = max(len(x) for x, *_ in series)
+    if len(series) > 1 and all(np.all(x[1:] > x[:-1]) for x, *_ in series):
+        return _table_without_ties(series, n)
+    tables = [_table_of_one(*each, n if len(series) > 1 else None) for each in series]
     return Table(*(np.stack(arrays) for arrays in zip(*tables, strict=True)))
+
+
+def _table_without_ties(series, n):
+    """Return the table of short series, of ascending x, that is summed in one go."""
+    lengths = np.array([len(x) for x, *_ in series])
+    x = np.full((len(series), n), RIGHT)
+    q = series[0][1].shape[1]
+    targets, weight = np.zeros((len(series), n, q)), np.zeros((len(series), n))
+    for b, (own_x, own_targets, own_weight) in enumerate(series):
+        x[b, : len(own_x)] = own_x
+        targets[b, : len(own_x)], weight[b, : len(own_x)] = own_targets, own_weight
+    total = weight.sum(axis=1)
+    share = weight / total[:, None]
+
+    def sums_from(terms):
+        sums = np.zeros((len(series), n + 1, terms.shape[-1]))
+        np.cumsum(terms[:, ::-1], axis=1, out=sums[:, 1:])
+        return np.ascontiguousarray(sums[:, ::-1])
+
+    weighted = share[..., None] * targets
+    moments = np.concatenate([weighted, x[..., None] * weighted], axis=-1)
+    count = np.zeros((len(series), n + 1))
+    np.cumsum(weight, axis=1, out=count[:, 1:])
+    return Table(
+        x=x,
+        powers=sums_from(share[..., None] * x[..., None] ** np.arange(3)),
+        targets=sums_from(moments).reshape(-1, n + 1, 2, q).swapaxes(-1, -2),
+        gram=np.swapaxes(weighted, 1, 2) @ targets,
+        count=count,
+        n_rows=lengths,
+    )
 
 
 def _table_of_one(x, targets, weight, n_padded):

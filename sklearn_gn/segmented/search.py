@@ -367,6 +367,7 @@ def search(problem, most, value=None):
     """
     if separable(problem):
         return _partitions(problem, most)
+    problem = problem.coarse(most)
     n_series = len(problem.table.x)
     floor = EXACT * np.maximum(problem.table.gram[:, 0, 0], np.finfo(float).tiny)
     path = Path(

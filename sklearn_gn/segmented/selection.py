@@ -4,9 +4,10 @@ from functools import partial
 
 import numpy as np
 
+from sklearn_gn.core import extremes
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.preparation import problem_of
-from sklearn_gn.segmented.search import EXACT, converge, refine_jumps, search
+from sklearn_gn.segmented.search import EXACT, converge, refine_jumps, search, settle
 from sklearn_gn.shallow_relu.size_selection import criterion_value
 
 _MORE = 2  # breakpoints that the search goes beyond a given number
@@ -56,30 +57,37 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         found = search(problem, most, None if criterion == "cv" else value)
     else:
         found = search(problem, n_breakpoints + (_MORE if n_breakpoints else 0))
+    chosen, criteria = np.empty(len(prepared), int), {}
     columns = _path_columns(problem, found, criterion, n_rows)
     if n_breakpoints is None and criterion == "cv":
-        columns["cv"], columns["cv_std_error"] = (
+        criteria["cv"], criteria["cv_std_error"] = (
             a[None] for a in cross_validate(prepared[0], options, found, folds)
         )
-    chosen, paths = [], []
     for b in range(len(prepared)):
-        path = _path_of(columns, b)
+        path = _path_of({**columns, **criteria}, b)
         if n_breakpoints is None:
-            k = int(path["n_breakpoints"][_best(path, criterion)])
+            chosen[b] = path["n_breakpoints"][_best(path, criterion)]
         else:
-            k = int(path["n_breakpoints"][path["n_breakpoints"] <= n_breakpoints][-1])
-        chosen.append(k)
-        paths.append(path)
-    return list(zip(_converged(problem, found, np.array(chosen)), paths, strict=True))
+            kept = path["n_breakpoints"] <= n_breakpoints
+            chosen[b] = path["n_breakpoints"][kept][-1]
+    answers = _converged(problem, found, chosen)
+    columns = {**_path_columns(problem, found, criterion, n_rows), **criteria}
+    return [(t, _path_of(columns, b)) for b, t in enumerate(answers)]
 
 
 def _converged(problem, found, chosen):
-    """Return the breakpoints of the numbers that are chosen, to all digits."""
+    """Return the breakpoints of the numbers that are chosen, to all digits.
+
+    All positions are tried for them; ``found`` has their sums of squares from then on.
+    """
     answers = [None] * len(chosen)
     for k in np.unique(chosen):
         series = np.flatnonzero(chosen == k)
         part, knots = problem.of(series), found.knots[k][series]
-        knots, _ = converge(part, knots, found.rss[series, k])
+        rss = found.rss[series, k]
+        if not problem.form.step:
+            knots, rss = settle(part, knots, rss)
+        knots, found.rss[series, k] = converge(part, knots, rss)
         for b, t, rss in zip(series, knots, found.rss[series, k], strict=True):
             answers[b] = refine_jumps(problem.of([b]), t[None], rss[None])[0][0]
     return answers
@@ -150,4 +158,5 @@ def cross_validate(prepared, options, found, folds):
             )
     with np.errstate(invalid="ignore"):
         spread = errors.std(axis=0, ddof=1) / np.sqrt(len(folds))
-    return errors.mean(axis=0) * size**2, spread * size**2
+    square = extremes.scaled_back(size, size)
+    return errors.mean(axis=0) * square, spread * square

@@ -1,16 +1,23 @@
 """VarProNetRegressor: least squares with networks, by variable projection."""
 
 from functools import partial
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
+from sklearn_gn._typing import Array, ArrayLike, RandomState
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.data import (
+    canonical_rows,
+    check_sample_weight,
+    total_weight,
+    validate_data,
+)
 from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS
+from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.estimator import _VarProNet, blockwise
 
@@ -288,28 +295,28 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     def __init__(
         self,
-        network="mlp",
-        hidden_layer_sizes="auto",
+        network: Any = "mlp",
+        hidden_layer_sizes: tuple[int, ...] | int | Literal["auto"] = "auto",
         *,
-        activation="auto",
-        n_init="auto",
-        solver="gnvpro",
-        alpha="auto",
-        damping=None,
-        rank=None,
-        scale=True,
-        max_iter=100,
-        tol=1e-3,
-        max_time=None,
-        early_stopping=False,
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        warm_start=False,
-        dtype="float64",
-        device=None,
-        verbose=0,
-        random_state=None,
-    ):
+        activation: str | tuple[str, ...] = "auto",
+        n_init: int | Literal["auto"] = "auto",
+        solver: str | Solver = "gnvpro",
+        alpha: float | tuple[float, float] | Literal["auto"] = "auto",
+        damping: float | None = None,
+        rank: int | None = None,
+        scale: bool = True,
+        max_iter: int = 100,
+        tol: float = 1e-3,
+        max_time: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = None,
+    ) -> None:
         super().__init__(
             network,
             hidden_layer_sizes,
@@ -335,7 +342,15 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
         """Fit the network to the data.
 
         Parameters
@@ -390,7 +405,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         if self.early_stopping and validation is None:
             (X, y, weight), validation, share = self._split_rows((X, y), weight, rng)
             n_samples *= share
-        with backend.one_blas_thread:
+        with backend.one_blas_thread, extremes.arithmetic_of(data["X"], data["y"]):
             self._fit(
                 X,
                 y,
@@ -443,7 +458,17 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
             settings.model, run.best_net, rows, penalties, float(settings.n_samples)
         )
 
-    def predict(self, X, return_std=False):
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
         """Predict targets.
 
         Parameters
@@ -470,7 +495,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         *_, scaling = self._fitted
-        y = self._values(X) * scaling.y_scale + scaling.y_center
+        y = self._values(X)
+        y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
         y = y[:, 0] if self._single_target else y
         if not return_std:
             return y
@@ -489,7 +515,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         variance = self._in_batches(bars.variances, x, bars.batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale
 
-    def predict_interval(self, X, level=0.95):
+    def predict_interval(
+        self, X: ArrayLike, level: float = 0.95
+    ) -> tuple[Array, Array]:
         """Return intervals in which new observations lie with a given probability.
 
         Parameters
