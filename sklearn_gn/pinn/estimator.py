@@ -574,7 +574,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     def _set_fitted(self, run, fitted, n_observations):
         from sklearn_gn.pinn import solution
-        from sklearn_gn.pinn.dngd import gramian_eigenvalues
+        from sklearn_gn.pinn.dngd import gramian_eigenvalues, training_loss
         from sklearn_gn.pinn.fit import total_loss
         from sklearn_gn.pinn.posterior import Posterior
 
@@ -594,7 +594,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         )
         self._posterior = None
         with backend.scope(self.dtype, self.device):
-            self.loss_ = float(total_loss(model, net, state.batches)) * scale
+            loss_at = training_loss if run.solver.name == "dngd" else total_loss
+            self.loss_ = float(loss_at(model, net, state.batches)) * scale
             self.coefficients_ = _plain(solution.unknown_coefficients(model, net))
             self.gram_spectrum_ = np.zeros(0)
             if state.spectrum is not None:

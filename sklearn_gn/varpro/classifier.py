@@ -7,12 +7,17 @@ import numpy as np
 from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.core import backend
+from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
-from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
+from sklearn_gn.core.data import (
+    canonical_rows,
+    check_sample_weight,
+    total_weight,
+    validate_data,
+)
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
 from sklearn_gn.varpro.estimator import _VarProNet
@@ -190,6 +195,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Penalties of the hidden layers and of the output layer. If the evidence chose
         them, those of the groups, geometric means over the members: "slope", "coef",
         "bias", "weights" and "layers" (further ones).
+
+    alpha_method_ : str
+        "dense" where the evidence chose the penalties, and "fixed" where they are
+        given.
 
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
@@ -384,7 +393,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
                 (X, code), weight, rng, code
             )
             n_effective *= share
-        with backend.one_blas_thread:
+        with backend.one_blas_thread, extremes.arithmetic_of(data["X"], data["y"]):
             self._fit(
                 X,
                 np.eye(len(self.classes_))[code],

@@ -6,11 +6,16 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.data import (
+    canonical_rows,
+    check_sample_weight,
+    total_weight,
+    validate_data,
+)
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
 from sklearn_gn.varpro import committee
@@ -87,8 +92,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     alpha : "auto", float or tuple (hidden, output), default="auto"
         Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
-        the default solver, P <= 2000 weights and at most 3e10 / P**2 - 2 P rows; other
-        fits are of one network, and take (0.01, 0.0001).
+        the default solver and at most 2e8 / P rows for P weights; other fits are of one
+        network, and take (0.01, 0.0001).
         Numbers are the penalties of the hidden layers and of the output layer, in
         scaled units; one number stands for both. The output penalty may be "gcv": it is
         then chosen in every iteration by generalised cross-validation. For simulations
@@ -188,6 +193,10 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         "gcv". If the evidence chose them, those of the groups, geometric means over the
         members: "slope", "coef", "bias", "weights" (one a feature: the inverse of its
         relevance) and "layers" (further ones).
+
+    alpha_method_ : str
+        How the evidence is computed: "dense", or "lanczos" where it is estimated, with
+        more than 2,000 weights and rows; "fixed" or "gcv" where penalties are given.
 
     noise_std_ : float
         Standard deviation of the noise, in units of y, one for all targets. Only where
@@ -397,7 +406,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         if self.early_stopping and validation is None:
             (X, y, weight), validation, share = self._split_rows((X, y), weight, rng)
             n_samples *= share
-        with backend.one_blas_thread:
+        with backend.one_blas_thread, extremes.arithmetic_of(data["X"], data["y"]):
             self._fit(
                 X,
                 y,
@@ -487,7 +496,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         *_, scaling = self._fitted
-        y = self._values(X) * scaling.y_scale + scaling.y_center
+        y = self._values(X)
+        y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
         y = y[:, 0] if self._single_target else y
         if not return_std:
             return y
@@ -499,7 +509,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         model, net, scaling = self._fitted
         if model is None:
             known = partial(committee.variances, net, self._covariances)
-            size = len(scaling.y_center) * max(map(len, self._covariances))
+            size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
             return np.sqrt(blockwise(known, x, n_rows)) * scaling.y_scale
         bars = self._error_bars
