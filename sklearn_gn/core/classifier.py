@@ -9,13 +9,14 @@ from sklearn.utils import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core.data import check_validation_pair
 
 
 class SoftmaxClassifier(ClassifierMixin):
     """A classifier with ``classes_``, ``class_weight`` and ``decision_function``."""
 
-    _accept_sparse = False
+    _accept_sparse: bool | str = False
 
     # -- labels -----------------------------------------------------------------------
 
@@ -101,7 +102,7 @@ class SoftmaxClassifier(ClassifierMixin):
 
     # -- predictions ------------------------------------------------------------------
 
-    def predict(self, X):
+    def predict(self, X: ArrayLike) -> Array:
         """Predict the labels.
 
         Parameters
@@ -118,7 +119,7 @@ class SoftmaxClassifier(ClassifierMixin):
         code = (logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(axis=1)
         return self.classes_[code]
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: ArrayLike) -> Array:
         """Probabilities of the classes.
 
         Parameters
@@ -133,7 +134,7 @@ class SoftmaxClassifier(ClassifierMixin):
         """
         return softmax(self._class_logits(X), axis=1)
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: ArrayLike) -> Array:
         """Logarithms of the probabilities.
 
         Parameters

@@ -10,12 +10,14 @@ import platform
 import sys
 from pathlib import Path
 
+from sklearn_gn._typing import PathLike
+
 VARIABLE = "SKLEARN_GN_COMPILATION_CACHE"
 _CPU_INFO = Path("/proc/cpuinfo")
 _OFF, _DEFAULT = ("", "0"), "1"  # values of the variable that are no path
 
 
-def enable_compilation_cache(path=None):
+def enable_compilation_cache(path: PathLike | None = None) -> Path:
     """Keep compiled functions on disk, and read them from there in later processes.
 
     The first fit of a process compiles for one to several seconds. With the cache, this

@@ -2,6 +2,7 @@
 
 from functools import wraps
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -14,7 +15,7 @@ from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.core import backend
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair
-from sklearn_gn.core.diagnosis import diagnose
+from sklearn_gn.core.diagnosis import Diagnosis, diagnose
 from sklearn_gn.core.fit_loop import is_interrupt
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import resolve
@@ -45,7 +46,7 @@ def unchanged_on_failure(fit):
 class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
     """What the estimators share: parameters, validation, and the run of a solver."""
 
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         "solver": [str, Solver],
         "damping": [Interval(Real, 0, None, closed="left")],
         "rank": [Interval(Integral, 1, None, closed="left"), None],
@@ -65,7 +66,7 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
     _short_forms = {}
     _cure_of_overfitting = "alpha", "Raise alpha, or set early_stopping=True."
 
-    def diagnose(self):
+    def diagnose(self) -> Diagnosis:
         """Say what limited the fit, and which parameter to change.
 
         Returns

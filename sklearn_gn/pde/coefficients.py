@@ -1,6 +1,7 @@
 """Coefficients of an equation: numbers, arrays, and unknowns that are to be found."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,12 +32,12 @@ class Unknown:
             raise ValueError(f"initial must be {wanted}, got {self.initial!r}.")
         object.__setattr__(self, "initial", _nested(initial))
 
-    def encode(self, value):
+    def encode(self, value: Any) -> Any:
         """What the search is for: the value, or its logarithm. In numpy."""
         value = np.asarray(value, dtype=float)
         return np.log(value) if self.positive else value
 
-    def decode(self, raw):
+    def decode(self, raw: Any) -> Any:
         """The inverse of ``encode``, in JAX."""
         return jnp.exp(raw) if self.positive else raw
 

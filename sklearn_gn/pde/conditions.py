@@ -7,12 +7,14 @@ A condition draws its points and is the function of their residual:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn._typing import Array
+from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pde.patches import draw
 
@@ -57,16 +59,22 @@ class Condition:
                 object.__setattr__(self, name, _frozen(getattr(self, name), name))
 
     @property
-    def kind(self):
+    def kind(self) -> str:
         """Name of the condition if it is given none."""
         return type(self).__name__.lower()
 
-    def where(self, domain):
+    def where(self, domain: Domain) -> Any:
         """The part of the boundary of a domain that the condition holds on."""
         del domain
         return self.on
 
-    def sample(self, domain, n, rng, method="sobol"):
+    def sample(
+        self,
+        domain: Domain,
+        n: int,
+        rng: np.random.RandomState,
+        method: Literal["sobol", "halton", "uniform"] = "sobol",
+    ) -> Points:
         """Draw the points of n residuals.
 
         Parameters
@@ -117,7 +125,7 @@ def _frozen(value, name):
 
 
 class _Values(Condition):
-    def __call__(self, fields, points, data, coefficients):
+    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
         del data, coefficients
         (field,), (x,) = fields, points
@@ -180,7 +188,7 @@ class Neumann(_NormalDerivative):
     on: str | tuple | Callable = "boundary"
     outputs: Any = None
 
-    def __call__(self, fields, points, data, coefficients):
+    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
         del coefficients
         (field,), (x,) = fields, points
@@ -213,7 +221,7 @@ class Robin(_NormalDerivative):
     on: str | tuple | Callable = "boundary"
     outputs: Any = None
 
-    def __call__(self, fields, points, data, coefficients):
+    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
         del coefficients
         (field,), (x,) = fields, points
@@ -241,7 +249,7 @@ class Initial(_Values):
     value: float | tuple | Callable
     outputs: Any = None
 
-    def where(self, domain):
+    def where(self, domain: Domain) -> Any:
         """The start of time."""
         if domain.time is None:
             raise ValueError(f"the domain has no time; its axes are {domain.axes}.")
@@ -275,12 +283,14 @@ class Periodic(Condition):
 
     n_fields = 2
 
-    def where(self, domain):
+    def where(self, domain: Domain) -> Any:
         """The lower one of the two faces."""
         domain.boundary((f"{self.axis}=max",))  # raises where there is no such face
         return f"{self.axis}=min"
 
-    def sample(self, domain, n, rng, method="sobol"):
+    def sample(
+        self, domain: Domain, n: int, rng: np.random.RandomState, method: str = "sobol"
+    ) -> Any:
         """Draw n pairs of points, one on each face."""
         low, normals = draw(domain.boundary(self.where(domain)), n, rng, method)
         axis, high = domain.axes.index(self.axis), low.copy()
@@ -294,7 +304,7 @@ class Periodic(Condition):
             )
         return Points(np.stack([low, high], axis=1), normals[:, :0])
 
-    def __call__(self, fields, points, data, coefficients):
+    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Differences between the two points, of shape (k,)."""
         del data, coefficients
         fields = [self._outputs(field) for field in fields]

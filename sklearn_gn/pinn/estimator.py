@@ -3,7 +3,9 @@
 import math
 import time
 import warnings
+from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
@@ -11,11 +13,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
+from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.pinn.predictions import Fitted, SolutionMixin, n_weights
-from sklearn_gn.solvers import PINN_SOLVERS
+from sklearn_gn.solvers import PINN_SOLVERS, Solver
+
+if TYPE_CHECKING:  # it loads JAX
+    from sklearn_gn.pde import Problem
 
 _OVERFITTED = 100.0  # fresh over training loss, beyond which a fit warns
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
@@ -273,7 +279,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         "n_interior",
         "Take more points (n_interior, n_boundary), or a smaller network.",
     )
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "problem": "no_validation",  # by problem_sequence
         "hidden_layer_sizes": [
@@ -309,32 +315,32 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     def __init__(
         self,
-        problem=None,
+        problem: "Problem | Sequence[Problem] | None" = None,
         *,
-        hidden_layer_sizes="auto",
-        activation="tanh",
-        network=None,
-        solver="dngd",
-        damping=None,
-        rank=None,
-        loss_weights="fixed",
-        n_interior="auto",
-        n_boundary="auto",
-        sampling="sobol",
-        resample=5,
-        observed_outputs=None,
-        observation_weight="auto",
-        max_iter=300,
-        tol=1e-3,
-        max_time=None,
-        early_stopping=False,
-        n_iter_no_change=10,
-        warm_start=False,
-        dtype="float64",
-        device=None,
-        verbose=0,
-        random_state=None,
-    ):
+        hidden_layer_sizes: tuple[int, ...] | int | Literal["auto"] = "auto",
+        activation: str | tuple[str, ...] = "tanh",
+        network: Any = None,
+        solver: str | Solver = "dngd",
+        damping: float | None = None,
+        rank: int | None = None,
+        loss_weights: Literal["fixed", "balanced"] = "fixed",
+        n_interior: int | Literal["auto"] = "auto",
+        n_boundary: int | Literal["auto"] = "auto",
+        sampling: Literal["sobol", "halton", "uniform", "residual"] = "sobol",
+        resample: int | Literal["drift"] | None = 5,
+        observed_outputs: Sequence[str] | None = None,
+        observation_weight: float | Literal["auto"] = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-3,
+        max_time: float | None = None,
+        early_stopping: bool = False,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = None,
+    ) -> None:
         self.problem = problem
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
@@ -364,7 +370,15 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X=None, y=None, sample_weight=None, *, X_val=None, y_val=None):
+    def fit(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
         """Solve the problem, with observations where there are any.
 
         Parameters
@@ -557,7 +571,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     def _set_fitted(self, run, fitted, n_observations):
         from sklearn_gn.pinn import solution
-        from sklearn_gn.pinn.dngd import gramian_eigenvalues
+        from sklearn_gn.pinn.dngd import gramian_eigenvalues, training_loss
         from sklearn_gn.pinn.fit import total_loss
         from sklearn_gn.pinn.posterior import Posterior
 
@@ -577,7 +591,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         )
         self._posterior = None
         with backend.scope(self.dtype, self.device):
-            self.loss_ = float(total_loss(model, net, state.batches)) * scale
+            loss_at = training_loss if run.solver.name == "dngd" else total_loss
+            self.loss_ = float(loss_at(model, net, state.batches)) * scale
             self.coefficients_ = _plain(solution.unknown_coefficients(model, net))
             self.gram_spectrum_ = np.zeros(0)
             if state.spectrum is not None:

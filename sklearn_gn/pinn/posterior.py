@@ -23,7 +23,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.core.linear_algebra import jacobian as operators
-from sklearn_gn.core.posterior import PseudoInverse, degrees_of_freedom, safe_norm
+from sklearn_gn.core.noise import degrees_of_freedom
+from sklearn_gn.core.posterior import PseudoInverse, safe_norm
 from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import residuals

@@ -1,12 +1,13 @@
 """What a fitted PINNSolver answers. All of it comes from the fitted state."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend
 from sklearn_gn.core.scaling import Scaling
 
@@ -30,7 +31,17 @@ class SolutionMixin:
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_fitted")
 
-    def predict(self, X, return_std=False):
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
         """Values of the solution.
 
         Parameters
@@ -90,7 +101,7 @@ class SolutionMixin:
         scaling = self._fitted.scaling
         return X if scaling is None else scaling.x(X)
 
-    def residual(self, X):
+    def residual(self, X: ArrayLike) -> Array:
         """Residuals of the equation, which an exact solution makes zero.
 
         Parameters
@@ -116,7 +127,7 @@ class SolutionMixin:
             lambda x: solution.equation_residuals(model, net, x), self._points(X)
         )
 
-    def derivative(self, X, *axes):
+    def derivative(self, X: ArrayLike, *axes: str) -> Array:
         """Partial derivatives of the solution.
 
         Parameters
@@ -160,7 +171,12 @@ class SolutionMixin:
             )
         return self._fitted.problem
 
-    def score(self, X=None, y=None, sample_weight=None):
+    def score(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> float:
         """Coefficient of determination; without data, digits of the loss.
 
         Parameters
@@ -188,7 +204,12 @@ class SolutionMixin:
         y = np.reshape(y, (len(X), -1))
         return r2_score(y, predicted, sample_weight=sample_weight)
 
-    def relative_error(self, X=None, *, multioutput="joint"):
+    def relative_error(
+        self,
+        X: ArrayLike | None = None,
+        *,
+        multioutput: Literal["joint", "raw_values"] = "joint",
+    ) -> float | Array:
         """Relative L2 error versus the exact solution of the problem.
 
         Outputs that are determined up to a constant are compared without their means.

@@ -3,6 +3,7 @@
 import warnings
 from functools import partial
 from numbers import Integral, Real
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
@@ -11,6 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight
 from sklearn_gn.segmented import dates, existence, inference, robust, selection
@@ -26,7 +28,7 @@ from sklearn_gn.segmented.preparation import (
 from sklearn_gn.segmented.problem import Form
 from sklearn_gn.segmented.robust import infer_all
 from sklearn_gn.segmented.selection import CRITERIA
-from sklearn_gn.segmented.summary import summarise
+from sklearn_gn.segmented.summary import Summary, summarise
 
 
 class SegmentedRegressor(RegressorMixin, BaseEstimator):
@@ -187,7 +189,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
     array([0., 1.])
     """
 
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         "n_breakpoints": [
             Interval(Integral, 0, None, closed="left"),
             StrOptions({"auto"}),
@@ -211,24 +213,26 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_breakpoints="auto",
+        n_breakpoints: int | Literal["auto"] = "auto",
         *,
-        kinks=True,
-        jumps=False,
-        degree=1,
-        broken_feature=0,
-        breakpoints=None,
-        bounds=None,
-        min_distance=0.0,
-        min_rows=None,
-        max_breakpoints=10,
-        criterion="bic",
-        covariance="nonrobust",
-        hac_lags=None,
-        flat=None,
-        shape=None,
-        loss="squared_error",
-    ):
+        kinks: bool = True,
+        jumps: bool = False,
+        degree: Literal[0, 1] = 1,
+        broken_feature: int | str = 0,
+        breakpoints: ArrayLike | None = None,
+        bounds: tuple[float, float] | None = None,
+        min_distance: float = 0.0,
+        min_rows: int | None = None,
+        max_breakpoints: int = 10,
+        criterion: Any = "bic",
+        covariance: Literal[
+            "nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"
+        ] = "nonrobust",
+        hac_lags: int | None = None,
+        flat: Literal["first", "last", "both"] | None = None,
+        shape: Literal["convex", "concave"] | None = None,
+        loss: Literal["squared_error", "huber"] = "squared_error",
+    ) -> None:
         self.n_breakpoints = n_breakpoints
         self.kinks = kinks
         self.jumps = jumps
@@ -247,7 +251,9 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         self.loss = loss
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None):
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Find the breakpoints and fit the lines.
 
         Parameters
@@ -315,7 +321,17 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             self.robust_weights_ = weight
         return self
 
-    def predict(self, X, return_std=False):
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
         """Predict the target; outside the data the first and last lines go on.
 
         Parameters
@@ -357,7 +373,9 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             )
         return y, std
 
-    def predict_interval(self, X, level=0.95):
+    def predict_interval(
+        self, X: ArrayLike, level: float = 0.95
+    ) -> tuple[Array, Array]:
         """Return intervals in which new observations lie with a given probability.
 
         Parameters
@@ -387,8 +405,14 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         return y - width, y + width
 
     def breakpoint_test(
-        self, X, y, sample_weight=None, *, n_draws=1999, random_state=0
-    ):
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        n_draws: int = 1999,
+        random_state: RandomState = 0,
+    ) -> existence.BreakpointTest:
         """Test whether there is a breakpoint besides those in ``breakpoints``.
 
         The statistic is the largest F statistic over all positions that the parameters
@@ -438,7 +462,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         t = prepared.scaling.to_user(found.breakpoint)[0]
         return found._replace(breakpoint=t if kind is None else dates.from_days(t))
 
-    def summary(self):
+    def summary(self) -> Summary:
         """Return tables of the breakpoints, the segments and the parameters.
 
         Returns

@@ -30,7 +30,7 @@ class Table(NamedTuple):
     powers: np.ndarray  # (B, n + 1, 3) sums of w, w x, w x^2
     targets: np.ndarray  # (B, n + 1, q, 2) sums of w t, w x t
     gram: np.ndarray  # (B, q, q) of the targets
-    count: np.ndarray  # (B, n + 1) rows before each position, by their weights
+    count: np.ndarray  # type: ignore[assignment] # (B, n + 1) rows before each position, by their weights
     n_rows: np.ndarray  # (B,) positions that are no padding
 
 

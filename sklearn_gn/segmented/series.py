@@ -1,7 +1,9 @@
 """Broken lines of many series of a data frame, as one table."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -24,16 +26,16 @@ _TOGETHER = 500  # series that are searched side by side
 
 
 def fit_groups(
-    estimator,
-    data,
+    estimator: Any,
+    data: Any,
     *,
-    group,
-    target,
-    features=None,
-    sample_weight=None,
-    n_jobs=None,
-    verbose=0,
-):
+    group: str,
+    target: str,
+    features: Sequence[str] | None = None,
+    sample_weight: str | None = None,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> Any:
     """Fit a broken line to every group of a data frame; return one table.
 
     Series are searched side by side, many of them in the time of a few. Each has the
@@ -126,7 +128,7 @@ def fit_groups(
     parts = Parallel(n_jobs=n_jobs, verbose=verbose)(
         fit([series[k] for k in chunk], [names[k] for k in chunk]) for chunk in chunks
     )
-    tables = [None] * len(series)
+    tables: list[Any] = [None] * len(series)
     for chunk, part in zip(chunks, parts, strict=True):
         for k, table in zip(chunk, part, strict=True):
             tables[k] = table

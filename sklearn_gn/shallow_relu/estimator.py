@@ -1,7 +1,9 @@
 """ShallowReLURegressor: piecewise-linear fits with free breaking hyperplanes."""
 
 import warnings
+from collections.abc import Mapping
 from numbers import Integral, Real
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from sklearn.base import (
@@ -14,6 +16,7 @@ from sklearn.base import (
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.data import check_sample_weight
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
@@ -28,7 +31,7 @@ from sklearn_gn.shallow_relu.fitted import (
     validation_loss,
 )
 from sklearn_gn.shallow_relu.setup import problem_of
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
 
 _NOT_OF_EVERY_FIT = (
     "alpha_",
@@ -321,7 +324,7 @@ class ShallowReLURegressor(
     """
 
     _short_forms = SHALLOW_RELU_SOLVERS
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "n_neurons": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "criterion": [StrOptions({"bic", "aic", "gcv"})],
@@ -336,27 +339,27 @@ class ShallowReLURegressor(
 
     def __init__(
         self,
-        n_neurons="auto",
+        n_neurons: int | Literal["auto"] = "auto",
         *,
-        alpha="auto",
-        solver="vpgn",
-        damping=None,
-        rank=None,
-        init="auto",
-        n_init="auto",
-        criterion="bic",
-        max_iter=200,
-        tol=1e-10,
-        max_time=None,
-        early_stopping=False,
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        warm_start=False,
-        dtype="float64",
-        device=None,
-        verbose=0,
-        random_state=None,
-    ):
+        alpha: float | Mapping[str, float] | Literal["auto"] = "auto",
+        solver: str | Solver = "vpgn",
+        damping: float | None = None,
+        rank: int | None = None,
+        init: str | ArrayLike = "auto",
+        n_init: int | Literal["auto"] = "auto",
+        criterion: Literal["bic", "aic", "gcv"] = "bic",
+        max_iter: int = 200,
+        tol: float = 1e-10,
+        max_time: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_neurons = n_neurons
         self.alpha = alpha
         self.solver = solver
@@ -379,7 +382,15 @@ class ShallowReLURegressor(
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
         """Fit the network to the data.
 
         Parameters
@@ -443,7 +454,17 @@ class ShallowReLURegressor(
             set_fitted=lambda: self._set_fitted(run.best_net, problem, run.data),
         )
 
-    def predict(self, X, return_std=False):
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
         """Predict the targets.
 
         Parameters
@@ -480,7 +501,9 @@ class ShallowReLURegressor(
         std = self._deviation(X)
         return (y[:, 0], std[:, 0]) if self._single_target else (y, std)
 
-    def predict_interval(self, X, level=0.95):
+    def predict_interval(
+        self, X: ArrayLike, level: float = 0.95
+    ) -> tuple[Array, Array]:
         """Return intervals in which new observations lie with a given probability.
 
         Parameters
@@ -527,7 +550,7 @@ class ShallowReLURegressor(
         std = prediction_errors(self._posterior, net, self._active_slots, scaling.x(X))
         return std * scaling.y_scale
 
-    def transform(self, X):
+    def transform(self, X: ArrayLike) -> Array:
         """Return the hidden features ``max(0, w_i . x + b_i)`` of the active neurons.
 
         Parameters

@@ -1,6 +1,8 @@
 """FGNSoftmaxHead: softmax regression on frozen features by Gauss-Newton methods."""
 
+from collections.abc import Mapping
 from numbers import Real
+from typing import Any, Literal, Self
 
 import numpy as np
 from scipy import sparse
@@ -10,6 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn._typing import Array, ArrayLike, MatrixLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
@@ -228,7 +231,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     _short_forms = SOFTMAX_HEAD_SOLVERS
     _has_spectrum_of_rows = True  # as gram_spectrum_, not of the parameters
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "damping": [Interval(Real, 0, None, closed="left"), None],
@@ -239,25 +242,25 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     def __init__(
         self,
-        solver="fgn_newton",
+        solver: str | Solver = "fgn_newton",
         *,
-        alpha=1e-3,
-        damping=None,
-        rank=None,
-        fit_intercept=True,
-        class_weight=None,
-        max_iter=100,
-        tol=1e-6,
-        max_time=None,
-        early_stopping=False,
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        warm_start=False,
-        dtype="float64",
-        device=None,
-        verbose=0,
-        random_state=None,
-    ):
+        alpha: float | Literal["auto"] = 1e-3,
+        damping: float | None = None,
+        rank: int | None = None,
+        fit_intercept: bool = True,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        max_iter: int = 100,
+        tol: float = 1e-6,
+        max_time: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = None,
+    ) -> None:
         self.solver = solver
         self.alpha = alpha
         self.damping = damping
@@ -283,7 +286,15 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: MatrixLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
         """Fit the head to the data.
 
         Parameters
@@ -422,7 +433,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     # -- predictions ------------------------------------------------------------------
 
-    def decision_function(self, X):
+    def decision_function(self, X: MatrixLike) -> Array:
         """Logits.
 
         Parameters

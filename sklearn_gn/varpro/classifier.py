@@ -1,16 +1,20 @@
 """VarProNetClassifier: cross-entropy with networks, by variable projection."""
 
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
 import numpy as np
 from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS
+from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
 from sklearn_gn.varpro.estimator import _VarProNet
 
 
@@ -264,7 +268,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     """
 
     _short_forms = NETWORK_CLASSIFIER_SOLVERS
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         **_VarProNet._parameter_constraints,
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
@@ -273,29 +277,29 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     def __init__(
         self,
-        network="mlp",
-        hidden_layer_sizes="auto",
+        network: Any = "mlp",
+        hidden_layer_sizes: tuple[int, ...] | int | Literal["auto"] = "auto",
         *,
-        activation="auto",
-        n_init="auto",
-        solver="gnvpro",
-        alpha="auto",
-        damping=None,
-        rank=None,
-        class_weight=None,
-        scale=True,
-        max_iter=100,
-        tol=1e-3,
-        max_time=None,
-        early_stopping=False,
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        warm_start=False,
-        dtype="float64",
-        device=None,
-        verbose=0,
-        random_state=None,
-    ):
+        activation: str | tuple[str, ...] = "auto",
+        n_init: int | Literal["auto"] = "auto",
+        solver: str | Solver = "gnvpro",
+        alpha: float | tuple[float, float] | Literal["auto"] = "auto",
+        damping: float | None = None,
+        rank: int | None = None,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        scale: bool = True,
+        max_iter: int = 100,
+        tol: float = 1e-3,
+        max_time: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = None,
+    ) -> None:
         super().__init__(
             network,
             hidden_layer_sizes,
@@ -322,7 +326,15 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
         """Fit the network to the data.
 
         Parameters
@@ -415,7 +427,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
         return loss
 
-    def decision_function(self, X):
+    def decision_function(self, X: ArrayLike) -> Array:
         """Logits.
 
         Parameters

@@ -3,6 +3,7 @@
 import math
 from functools import partial
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -10,6 +11,7 @@ from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend
 from sklearn_gn.core.data import validation_split
 from sklearn_gn.core.estimator import GaussNewtonEstimator
@@ -40,7 +42,7 @@ class _VarProNet(
 ):
     """Base class of the networks that are trained by variable projection."""
 
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "network": [
             StrOptions({"mlp", "neural_ode", "cnn"}),
@@ -61,9 +63,11 @@ class _VarProNet(
         "damping": [Interval(Real, 0, None, closed="left"), None],
         "scale": ["boolean"],
     }
-    _loss = None  # of the rows: "squared" or "cross_entropy"
+    _loss: str | None = None  # of the rows: "squared" or "cross_entropy"
     _cross_validates = False  # whether the output penalty may be "gcv"
-    _default_penalties = None  # where alpha="auto" and the evidence does not choose
+    _default_penalties: Any = (
+        None  # where alpha="auto" and the evidence does not choose
+    )
 
     def __init__(
         self,
@@ -331,7 +335,7 @@ class _VarProNet(
 
         return self._in_batches(lambda x: predict_values(model, net, x), scaling.x(X))
 
-    def transform(self, X):
+    def transform(self, X: ArrayLike) -> Array:
         """Features, the inputs of the output layer.
 
         Parameters

@@ -1,16 +1,18 @@
 """VarProNetRegressor: least squares with networks, by variable projection."""
 
 from functools import partial
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS
+from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.estimator import _VarProNet, blockwise
 
@@ -284,28 +286,28 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     def __init__(
         self,
-        network="mlp",
-        hidden_layer_sizes="auto",
+        network: Any = "mlp",
+        hidden_layer_sizes: tuple[int, ...] | int | Literal["auto"] = "auto",
         *,
-        activation="auto",
-        n_init="auto",
-        solver="gnvpro",
-        alpha="auto",
-        damping=None,
-        rank=None,
-        scale=True,
-        max_iter=100,
-        tol=1e-3,
-        max_time=None,
-        early_stopping=False,
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        warm_start=False,
-        dtype="float64",
-        device=None,
-        verbose=0,
-        random_state=None,
-    ):
+        activation: str | tuple[str, ...] = "auto",
+        n_init: int | Literal["auto"] = "auto",
+        solver: str | Solver = "gnvpro",
+        alpha: float | tuple[float, float] | Literal["auto"] = "auto",
+        damping: float | None = None,
+        rank: int | None = None,
+        scale: bool = True,
+        max_iter: int = 100,
+        tol: float = 1e-3,
+        max_time: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = None,
+    ) -> None:
         super().__init__(
             network,
             hidden_layer_sizes,
@@ -331,7 +333,15 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
         """Fit the network to the data.
 
         Parameters
@@ -439,7 +449,17 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
             settings.model, run.best_net, rows, penalties, float(settings.n_samples)
         )
 
-    def predict(self, X, return_std=False):
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
         """Predict targets.
 
         Parameters
@@ -485,7 +505,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         variance = self._in_batches(bars.variances, x, bars.batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale
 
-    def predict_interval(self, X, level=0.95):
+    def predict_interval(
+        self, X: ArrayLike, level: float = 0.95
+    ) -> tuple[Array, Array]:
         """Return intervals in which new observations lie with a given probability.
 
         Parameters
