@@ -216,6 +216,12 @@ class FitRun:
         """Return the solver's first state of a start, and the best network so far."""
         with self._scope():
             state = self.solver.init(self._data, self.starts[start], self.options)
+        if np.isnan(float(state.loss)):
+            raise ValueError(
+                "The loss of the network to start from is NaN. A network of your own "
+                "gives NaN at the training rows, or the numbers in X and y are too "
+                f"large for dtype={self.estimator.dtype!r}."
+            )
         loss = _criterion(state, float(state.loss))
         best, _ = self._compared(state.net, loss, best, start)
         return state, best

@@ -63,7 +63,9 @@ class Posterior:
     def _factored(self):
         balance = np.ones(len(self.batches), self.net.extra.dtype)
         _, r, parts = weighted_jacobian(self.model, self.net, self.batches, balance)
-        n_observations = balance.dtype.type(self.n_observations)
+        limits = np.finfo(balance.dtype)
+        n_observations = np.clip(self.n_observations, limits.tiny, limits.max)
+        n_observations = balance.dtype.type(n_observations)
         return _factor(
             self.model, self.net, self.batches, r, parts, self.fresh, n_observations
         )

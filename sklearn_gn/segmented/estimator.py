@@ -10,11 +10,12 @@ from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
+from sklearn_gn.core import extremes
 from sklearn_gn.core.backend import one_blas_thread
-from sklearn_gn.core.data import check_sample_weight
+from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.segmented import dates, existence, inference, robust, selection
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
@@ -283,19 +284,19 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         UserWarning
             If the data have no room for as many breakpoints as are asked for.
         """
-        with one_blas_thread:
-            return self._fit_series(X, y, sample_weight)
-
-    def _fit_series(self, X, y, sample_weight):
         prepared, kind, order = self._prepare(X, y, sample_weight)
+        with one_blas_thread, prepared.scaling.arithmetic():
+            return self._fit_series(prepared, kind, order, y)
+
+    def _fit_series(self, prepared, kind, order, y):
         options = self._options(kind)
         check_inside(prepared, options.known)
         n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
         search = partial(
             selection.choose,
             options=options,
-            n_breakpoints=n_breakpoints,
-            most=self.max_breakpoints,
+            n_breakpoints=n_breakpoints and min(n_breakpoints, len(order)),
+            most=min(self.max_breakpoints, len(order)),
             criterion=self._criterion(),
             folds=self._folds(order, y),
         )
@@ -401,8 +402,9 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         y, std = self.predict(X, return_std=True)
-        width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
-        return y - width, y + width
+        with np.errstate(over="ignore"):
+            width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
+        return extremes.interval(y, width)
 
     def breakpoint_test(
         self,

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 
+from sklearn_gn.core import extremes
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.evidence import evidence_path
 from sklearn_gn.segmented.preparation import problem_of
@@ -159,4 +160,5 @@ def cross_validate(prepared, options, found, folds):
             )
     with np.errstate(invalid="ignore"):
         spread = errors.std(axis=0, ddof=1) / np.sqrt(len(folds))
-    return errors.mean(axis=0) * size**2, spread * size**2
+    square = extremes.scaled_back(size, size)
+    return errors.mean(axis=0) * square, spread * square

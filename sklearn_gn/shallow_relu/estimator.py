@@ -14,11 +14,11 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import check_sample_weight
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.shallow_relu import evidence_fitted
@@ -428,7 +428,7 @@ class ShallowReLURegressor(
         validation = self._check_validation_data(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
-        with backend.one_blas_thread:
+        with backend.one_blas_thread, extremes.arithmetic_of(X, y):
             self._fit(X, y, weight, validation, data)
         return self
 
@@ -495,7 +495,9 @@ class ShallowReLURegressor(
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
         net, scaling = self._network
-        y = predict_scaled(net, scaling.x(X)) * scaling.y_scale + scaling.y_center
+        with np.errstate(over="ignore", invalid="ignore"):
+            y = predict_scaled(net, scaling.x(X))
+        y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
         if not return_std:
             return y[:, 0] if self._single_target else y
         std = self._deviation(X)

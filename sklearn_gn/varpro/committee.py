@@ -13,6 +13,7 @@ in the linear term.
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import NamedTuple
 
@@ -153,7 +154,9 @@ def side_by_side(function, members):
     if n_threads < 2:
         return [function(member) for member in members]
     with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(function, members))
+        # Each in the context of this thread, to which the settings of NumPy belong.
+        contexts = [copy_context() for _ in members]
+        return list(pool.map(lambda c, m: c.run(function, m), contexts, members))
 
 
 def _advanced(rows, options, run):

@@ -9,11 +9,11 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import validation_split
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.data import validate_data, validation_split
 from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
@@ -333,7 +333,8 @@ class _VarProNet(
 
         from sklearn_gn.varpro.problem import predict_values
 
-        return self._in_batches(lambda x: predict_values(model, net, x), scaling.x(X))
+        values = self._in_batches(lambda x: predict_values(model, net, x), scaling.x(X))
+        return extremes.numbers(values, model.network)
 
     def transform(self, X: ArrayLike) -> Array:
         """Features, the inputs of the output layer.

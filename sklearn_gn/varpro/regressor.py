@@ -6,11 +6,16 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.data import (
+    canonical_rows,
+    check_sample_weight,
+    total_weight,
+    validate_data,
+)
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
 from sklearn_gn.varpro import committee
@@ -396,7 +401,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         if self.early_stopping and validation is None:
             (X, y, weight), validation, share = self._split_rows((X, y), weight, rng)
             n_samples *= share
-        with backend.one_blas_thread:
+        with backend.one_blas_thread, extremes.arithmetic_of(data["X"], data["y"]):
             self._fit(
                 X,
                 y,
@@ -486,7 +491,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         *_, scaling = self._fitted
-        y = self._values(X) * scaling.y_scale + scaling.y_center
+        y = self._values(X)
+        y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
         y = y[:, 0] if self._single_target else y
         if not return_std:
             return y
