@@ -286,7 +286,13 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         """
         prepared, kind, order = self._prepare(X, y, sample_weight)
         with one_blas_thread, prepared.scaling.arithmetic():
-            return self._fit_series(prepared, kind, order, y)
+            self._fit_series(prepared, kind, order, y)
+            if self.loss == "huber":
+                size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
+                size = np.maximum(size, np.finfo(float).tiny)
+                weight = np.minimum(1, robust.BOUND * self.noise_std_ / size)
+                self.robust_weights_ = weight
+        return self
 
     def _fit_series(self, prepared, kind, order, y):
         options = self._options(kind)
@@ -315,12 +321,6 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         self._date_kind = kind
         self.selection_path_ = path
         self._set_fitted(prepared, clipped, options, *with_known(prepared, options, t))
-        if clipped is not None:
-            error = np.asarray(y, np.float64) - self.predict(X)
-            size = np.maximum(np.abs(error), np.finfo(float).tiny)
-            weight = np.minimum(1, robust.BOUND * self.noise_std_ / size)
-            self.robust_weights_ = weight
-        return self
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
