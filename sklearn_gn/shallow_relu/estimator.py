@@ -251,6 +251,10 @@ class ShallowReLURegressor(
         "coef" and "bias", and "weights" of shape (n_features,), one for the hidden
         weights of each feature. A feature with a large one has no kinks. Only then.
 
+    alpha_method_ : str
+        How the evidence is computed: "dense", or "lanczos" where it is estimated, with
+        more than 2,000 parameters and rows; "fixed" where penalties are given.
+
     n_effective_parameters_ : float
         Number of parameters that the data determine. Only with penalties of the
         evidence.
@@ -611,5 +615,7 @@ class ShallowReLURegressor(
                 delattr(self, name)
         if problem.selection_path is not None:
             self.selection_path_ = problem.selection_path
+        if problem.solver is not EVIDENCE_GN or isinstance(self.alpha, dict):
+            attributes["alpha_method_"] = "fixed"
         for name, value in attributes.items():
             setattr(self, name, value)

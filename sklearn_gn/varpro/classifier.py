@@ -196,6 +196,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         them, those of the groups, geometric means over the members: "slope", "coef",
         "bias", "weights" and "layers" (further ones).
 
+    alpha_method_ : str
+        "dense" where the evidence chose the penalties, and "fixed" where they are
+        given.
+
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
         descending order; Ritz values if it was not formed; of a committee, those of the

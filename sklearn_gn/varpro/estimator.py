@@ -305,6 +305,7 @@ class _VarProNet(
         self._n_features_out = len(output) - 1
         penalties, loss = self._evaluated(net, rows, settings)
         self.alpha_ = float(penalties.hidden), float(penalties.output)
+        self.alpha_method_ = "gcv" if settings.cross_validated else "fixed"
         self.loss_ = loss * scaling.loss_scale
         state = run.final_state
         spectrum = state.spectrum

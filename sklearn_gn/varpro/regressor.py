@@ -91,8 +91,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     alpha : "auto", float or tuple (hidden, output), default="auto"
         Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
-        the default solver, P <= 2000 weights and at most 3e10 / P**2 - 2 P rows; other
-        fits are of one network, and take (0.01, 0.0001).
+        the default solver and at most 2e8 / P rows for P weights; other fits are of one
+        network, and take (0.01, 0.0001).
         Numbers are the penalties of the hidden layers and of the output layer, in
         scaled units; one number stands for both. The output penalty may be "gcv": it is
         then chosen in every iteration by generalised cross-validation. For simulations
@@ -192,6 +192,10 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         "gcv". If the evidence chose them, those of the groups, geometric means over the
         members: "slope", "coef", "bias", "weights" (one a feature: the inverse of its
         relevance) and "layers" (further ones).
+
+    alpha_method_ : str
+        How the evidence is computed: "dense", or "lanczos" where it is estimated, with
+        more than 2,000 weights and rows; "fixed" or "gcv" where penalties are given.
 
     noise_std_ : float
         Standard deviation of the noise, in units of y, one for all targets. Only where
@@ -504,7 +508,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         model, net, scaling = self._fitted
         if model is None:
             known = partial(committee.variances, net, self._covariances)
-            size = len(scaling.y_center) * max(map(len, self._covariances))
+            size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
             return np.sqrt(blockwise(known, x, n_rows)) * scaling.y_scale
         bars = self._error_bars
