@@ -32,12 +32,12 @@ class Unknown:
             raise ValueError(f"initial must be {wanted}, got {self.initial!r}.")
         object.__setattr__(self, "initial", _nested(initial))
 
-    def encode(self, value):
+    def encode(self, value: Any) -> Any:
         """What the search is for: the value, or its logarithm. In numpy."""
         value = np.asarray(value, dtype=float)
         return np.log(value) if self.positive else value
 
-    def decode(self, raw):
+    def decode(self, raw: Any) -> Any:
         """The inverse of ``encode``, in JAX."""
         return jnp.exp(raw) if self.positive else raw
 
@@ -71,7 +71,7 @@ class Piecewise:
     otherwise: Any
     pieces: tuple
 
-    def __init__(self, otherwise, *pieces):
+    def __init__(self, otherwise: Any, *pieces: tuple[Any, Any]) -> None:
         for piece in pieces:
             pair = isinstance(piece, tuple) and len(piece) == 2
             if not pair or not hasattr(piece[0], "contains"):
@@ -79,7 +79,7 @@ class Piecewise:
         object.__setattr__(self, "otherwise", otherwise)
         object.__setattr__(self, "pieces", pieces)
 
-    def __call__(self, x):
+    def __call__(self, x: Any) -> Any:
         """Value at a point of shape (d,)."""
         x = jnp.asarray(x)
         value = jnp.asarray(_at(self.otherwise, x), x.dtype)

@@ -8,12 +8,13 @@ A condition draws its points and is the function of their residual:
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn._typing import Array
 from sklearn_gn.pde.calls import call, named_parameters
 from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pde.domains import Domain
@@ -64,30 +65,37 @@ class BaseCondition:
                 object.__setattr__(self, name, _frozen(getattr(self, name), name))
 
     @property
-    def kind(self):
+    def kind(self) -> str:
         """Name of the condition if it is given none."""
         return type(self).__name__.lower()
 
     @property
-    def functions(self):
+    def functions(self) -> list[tuple[Callable[..., Any], int]]:
         """Functions of the user, each with the number of its positional arguments."""
         given = {"value": 1, "a": 1, "b": 1, "residual": 2}
         found = ((getattr(self, name, None), n) for name, n in given.items())
         return [(function, n) for function, n in found if callable(function)]
 
     @property
-    def own_number(self):
+    def own_number(self) -> int | None:
         """Number of points that the condition asks for; None if it shares."""
         on = getattr(self, "on", None)
-        given = isinstance(on, PointCloud) and self.n_points is None
-        return len(on.points_on_it) if given else self.n_points
+        if isinstance(on, PointCloud) and self.n_points is None:
+            return len(on.points_on_it)
+        return self.n_points
 
-    def where(self, domain):
+    def where(self, domain: Domain) -> Any:
         """The part of the boundary of a domain that the condition holds on."""
         del domain
         return self.on
 
-    def sample(self, domain, n, rng, method="sobol"):
+    def sample(
+        self,
+        domain: Domain,
+        n: int,
+        rng: np.random.RandomState,
+        method: Literal["sobol", "halton", "uniform"] = "sobol",
+    ) -> Points:
         """Draw the points of n residuals.
 
         Parameters
@@ -220,11 +228,11 @@ class Condition(BaseCondition):
     on: Any = "boundary"
 
     @property
-    def needs_normals(self):
+    def needs_normals(self) -> bool:  # type: ignore[override]
         """Whether the residual names the normal."""
         return "normal" in named_parameters(self.residual, 2)[0]
 
-    def __call__(self, fields, points, data, coefficients):
+    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
         (field,), (x,) = fields, points
         if self.needs_normals:
@@ -233,7 +241,7 @@ class Condition(BaseCondition):
 
 
 class _Values(BaseCondition):
-    def __call__(self, fields, points, data, coefficients):
+    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
         del data
         (field,), (x,) = fields, points
@@ -301,7 +309,7 @@ class Neumann(_NormalDerivative):
     on: Any = "boundary"
     outputs: Any = None
 
-    def __call__(self, fields, points, data, coefficients):
+    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
         (field,), (x,) = fields, points
         _, slope = self._slope(field, x, data)
@@ -334,7 +342,7 @@ class Robin(_NormalDerivative):
     on: Any = "boundary"
     outputs: Any = None
 
-    def __call__(self, fields, points, data, coefficients):
+    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
         (field,), (x,) = fields, points
         actual, slope = self._slope(field, x, data)
@@ -383,7 +391,7 @@ class Initial(_Values):
                 f"order must be a non-negative integer, got {self.order!r}."
             )
 
-    def where(self, domain):
+    def where(self, domain: Domain) -> Any:
         """The start of time."""
         if domain.time is None:
             raise ValueError(
@@ -423,12 +431,14 @@ class Periodic(BaseCondition):
 
     n_fields = 2
 
-    def where(self, domain):
+    def where(self, domain: Domain) -> Any:
         """The lower one of the two faces."""
         domain.boundary((f"{self.axis}=max",))  # raises where there is no such face
         return f"{self.axis}=min"
 
-    def sample(self, domain, n, rng, method="sobol"):
+    def sample(
+        self, domain: Domain, n: int, rng: np.random.RandomState, method: str = "sobol"
+    ) -> Any:
         """Draw n pairs of points, one on each face."""
         low, normals = draw(domain.boundary(self.where(domain)), n, rng, method)
         axis, high = domain.axes.index(self.axis), low.copy()
@@ -442,7 +452,7 @@ class Periodic(BaseCondition):
             )
         return Points(np.stack([low, high], axis=1), normals[:, :0])
 
-    def __call__(self, fields, points, data, coefficients):
+    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Differences between the two points, of shape (k,)."""
         del data, coefficients
         fields = [self._outputs(field) for field in fields]

@@ -8,11 +8,14 @@ take arrays of JAX too, for coefficients that differ from one domain to the othe
 """
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from sklearn_gn.pde.patches import draw, join, product, select
+from sklearn_gn._typing import Array
+from sklearn_gn.pde.patches import Patch, draw, join, product, select
 
 _NUDGE = 1e-7  # step to either side of a boundary, in units of the domain's size
 _ROUNDING = 1e-12  # by which a point may be outside, in the same units
@@ -53,16 +56,16 @@ class Domain:
         return Product(self, other) if isinstance(other, Domain) else NotImplemented
 
     @property
-    def dim(self):
+    def dim(self) -> int:
         """Number of axes, time included."""
         return len(self.axes)
 
     @property
-    def faces(self):
+    def faces(self) -> tuple[str, ...]:
         """Names of the faces, those of time last."""
         return (*self.patches(), *self.patches(of_time=True))
 
-    def contains(self, X):
+    def contains(self, X: Array) -> Array:
         """Which points (n, d) lie in the domain or on its boundary, up to rounding."""
         X = X if hasattr(X, "__array_namespace__") else np.asarray(X, dtype=float)
         if X.ndim != 2 or X.shape[1] != self.dim:
@@ -71,11 +74,13 @@ class Domain:
             )
         return self.depth(X) >= -_ROUNDING * self._size()
 
-    def sample(self, n, rng, method="sobol"):
+    def sample(self, n: int, rng: np.random.RandomState, method: str = "sobol") -> Any:
         """Draw n points of the interior, of shape (n, d); see :func:`draw`."""
         return draw(self.interior(), n, rng, method)[0]
 
-    def sample_boundary(self, n, rng, method="sobol"):
+    def sample_boundary(
+        self, n: int, rng: np.random.RandomState, method: str = "sobol"
+    ) -> tuple[Array, Array]:
         """Draw n points of the boundary of space, at all times; see :func:`draw`.
 
         Returns
@@ -87,11 +92,15 @@ class Domain:
         """
         return draw(self.boundary(), n, rng, method)
 
-    def sample_face(self, name, n, rng, method="sobol"):
+    def sample_face(
+        self, name: str, n: int, rng: np.random.RandomState, method: str = "sobol"
+    ) -> Any:
         """Draw n points of a face and their normals."""
         return draw(self.boundary((name,)), n, rng, method)
 
-    def boundary(self, on="boundary"):
+    def boundary(
+        self, on: str | tuple[str, ...] | Callable[..., Any] = "boundary"
+    ) -> Patch:
         """The patch of a part of the boundary.
 
         Parameters
@@ -125,7 +134,7 @@ class Domain:
     def _size(self):
         return float(np.abs(self.bounds).max() + np.ptp(self.bounds, axis=1).max())
 
-    def is_boundary(self, points, normals):
+    def is_boundary(self, points: Array, normals: Array) -> Array:
         """Whether the domain is on the inner side of points and not on the outer."""
         step = _NUDGE * self._size()
         inner, outer = points - step * normals, points + step * normals

@@ -1,5 +1,8 @@
 """Integrals of fields, for integro-differential equations and integral conditions."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,14 @@ import numpy as np
 from sklearn_gn.pde.operators import Field
 
 
-def integral(u, axis, low, high, kernel=None, order=20):
+def integral(
+    u: Field,
+    axis: str | int,
+    low: float | Callable[..., Any],
+    high: float | Callable[..., Any],
+    kernel: Callable[..., Any] | None = None,
+    order: int = 20,
+) -> Field:
     """Integral of a field along an axis, by the Gauss-Legendre rule.
 
     An equation with an integral takes the field at other points than its own, so that

@@ -4,11 +4,14 @@ All of this is numpy but ``depth``, which takes arrays of JAX too.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import ellipe, ellipeinc
 
+from sklearn_gn._typing import Array
 from sklearn_gn.pde.domains import Domain, namespace
 from sklearn_gn.pde.patches import Patch, join
 from sklearn_gn.pde.shapes import set_fields
@@ -45,7 +48,7 @@ class Polygon(Domain):
 
     time = None
 
-    def __init__(self, vertices, axes=_PLANE):
+    def __init__(self, vertices: Any, axes: Sequence[str] = _PLANE) -> None:
         corners = np.asarray(vertices, dtype=float)
         if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
             raise ValueError(
@@ -64,7 +67,7 @@ class Polygon(Domain):
         return f"Polygon({self.vertices}{axes})"
 
     @property
-    def bounds(self):
+    def bounds(self) -> Array:
         """Lowest and highest values along the axes, of shape (d, 2)."""
         return np.column_stack([np.min(self.vertices, 0), np.max(self.vertices, 0)])
 
@@ -72,7 +75,7 @@ class Polygon(Domain):
         first = np.array(self.vertices)
         return first, np.roll(first, -1, axis=0)
 
-    def depth(self, X):
+    def depth(self, X: Array) -> Array:
         """Distance to the nearest edge, negative outside."""
         xp = namespace(X)
         first, second = map(xp.asarray, self._edges())
@@ -90,11 +93,11 @@ class Polygon(Domain):
         odd = (straddles & (X[:, :1] < crossing)).sum(axis=1) % 2 == 1
         return xp.where(odd, distance, -distance)
 
-    def interior(self):
+    def interior(self) -> Patch:
         """The patch of the triangles that the polygon is cut into."""
         return join(_triangle(corners) for corners in _triangles(self.vertices))
 
-    def patches(self, of_time=False):
+    def patches(self, of_time: bool = False) -> dict[str, Patch]:
         """The edges."""
         if of_time:
             return {}
@@ -129,7 +132,13 @@ class Ellipse(Domain):
 
     time = None
 
-    def __init__(self, center=(0.0, 0.0), radii=(1.0, 1.0), angle=0.0, axes=_PLANE):
+    def __init__(
+        self,
+        center: tuple[float, float] = (0.0, 0.0),
+        radii: tuple[float, float] = (1.0, 1.0),
+        angle: float = 0.0,
+        axes: Sequence[str] = _PLANE,
+    ) -> None:
         for name, pair in (("center", center), ("radii", radii)):
             if np.shape(pair) != (2,) or not np.isfinite(pair).all():
                 raise ValueError(f"{name} must be two finite numbers, got {pair!r}.")
@@ -157,12 +166,12 @@ class Ellipse(Domain):
         return np.array([[c, -s], [s, c]])
 
     @property
-    def bounds(self):
+    def bounds(self) -> Array:
         """Lowest and highest values along the axes, of shape (d, 2)."""
         reach = np.linalg.norm(self._rotation * self.radii, axis=1)
         return np.array(self.center)[:, None] + reach[:, None] * np.array([[-1.0, 1.0]])
 
-    def depth(self, X):
+    def depth(self, X: Array) -> Array:
         """Distance to the ellipse to first order, negative outside."""
         xp = namespace(X)
         center, radii = xp.asarray([self.center]), xp.asarray([self.radii])
@@ -177,7 +186,7 @@ class Ellipse(Domain):
         """Points of the unit disk on the ellipse."""
         return np.array(self.center) + (scaled * self.radii) @ self._rotation.T
 
-    def interior(self):
+    def interior(self) -> Patch:
         """The patch of the whole ellipse."""
 
         def place(uniforms):
@@ -199,7 +208,7 @@ class Ellipse(Domain):
             t -= (ellipeinc(t, m) - share * whole) / np.sqrt(1 - m * np.sin(t) ** 2)
         return t
 
-    def patches(self, of_time=False):
+    def patches(self, of_time: bool = False) -> dict[str, Patch]:
         """The ellipse itself, of constant density along it."""
 
         def place(uniforms):
@@ -239,21 +248,27 @@ class PointCloud(Domain):
 
     time = None
 
-    def __init__(self, points, boundary=None, normals=None, axes=None):
+    def __init__(
+        self,
+        points: Any,
+        boundary: Any = None,
+        normals: Any = None,
+        axes: Sequence[str] | None = None,
+    ) -> None:
         self.points = _cloud("points", points)
         self._boundary = None if boundary is None else _cloud("boundary", boundary)
         dim = self.points.shape[1]
         if self.points_on_it.shape[1] != dim:
             raise ValueError(
                 f"boundary must have the {dim} columns of points, got the shape "
-                f"{self._boundary.shape}."
+                f"{self.points_on_it.shape}."
             )
         if normals is None:
             normals = np.zeros_like(self.points_on_it)
-        elif self._boundary is None or np.shape(normals) != self._boundary.shape:
+        elif boundary is None or np.shape(normals) != self.points_on_it.shape:
             raise ValueError(
                 "normals must have the shape of boundary, got "
-                f"{np.shape(normals)} and {np.shape(self._boundary)}."
+                f"{np.shape(normals)} and {np.shape(boundary)}."
             )
         else:
             normals = _cloud("normals", normals)
@@ -287,11 +302,11 @@ class PointCloud(Domain):
         return f"<{len(self.points)} points and {found} of the boundary, {self.axes}>"
 
     @property
-    def points_on_it(self):
+    def points_on_it(self) -> Array:
         """What the cloud stands for as ``on`` of a condition."""
         return self.points if self._boundary is None else self._boundary
 
-    def take(self, n, rng):
+    def take(self, n: int, rng: np.random.RandomState) -> tuple[Array, Array]:
         """The points as ``on`` of a condition, or n of them, and their normals."""
         count, chosen = len(self.points_on_it), slice(None)
         if n < count:
@@ -299,21 +314,21 @@ class PointCloud(Domain):
         return self.points_on_it[chosen].copy(), self.normals[chosen].copy()
 
     @property
-    def bounds(self):
+    def bounds(self) -> Array:
         """Lowest and highest values along the axes, of shape (d, 2)."""
         both = np.concatenate([self.points, self.points_on_it])
         return np.column_stack([both.min(axis=0), both.max(axis=0)])
 
-    def depth(self, X):
+    def depth(self, X: Array) -> Array:
         """Depth in the bounding box."""
         low, high = self.bounds.T[:, None]
         return namespace(X).minimum(X - low, high - X).min(axis=1)
 
-    def interior(self):
+    def interior(self) -> Patch:
         """The points inside, each as likely as the others."""
         return _choice(self.points, np.zeros_like(self.points))
 
-    def patches(self, of_time=False):
+    def patches(self, of_time: bool = False) -> dict[str, Patch]:
         """The points of the boundary."""
         if of_time or self._boundary is None:
             return {}

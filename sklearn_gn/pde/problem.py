@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn._typing import Array
 from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.calls import call
@@ -25,7 +26,7 @@ from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import Domain, unique
 from sklearn_gn.pde.mistakes import explained_errors
 from sklearn_gn.pde.operators import Field
-from sklearn_gn.pde.reference import Reference, is_reference
+from sklearn_gn.pde.reference import is_reference
 from sklearn_gn.pde.some_axes import OnSomeAxes, Projection
 from sklearn_gn.pde.values import flat
 
@@ -116,7 +117,7 @@ class Problem:
     conditions: tuple = ()
     outputs: tuple = ("u",)
     coefficients: Mapping | None = None
-    exact: Callable | Reference | None = None
+    exact: Any = None  # callable, Reference or None
     transform: Callable | None = None
     periodic: tuple = ()
     up_to_constant: tuple = ()
@@ -170,27 +171,28 @@ class Problem:
     # --- coefficients and fields -----------------------------------------------------
 
     @property
-    def known(self):
+    def known(self) -> dict[str, Any]:
         """Coefficients that are given: floats and arrays by name."""
-        given = self.coefficients.items()
+        given = (self.coefficients or {}).items()
         return {n: as_array(c) for n, c in given if not isinstance(c, Unknown)}
 
     @property
-    def unknown(self):
+    def unknown(self) -> dict[str, Unknown]:
         """Coefficients to be found, by name."""
-        return {n: c for n, c in self.coefficients.items() if isinstance(c, Unknown)}
+        given = (self.coefficients or {}).items()
+        return {n: c for n, c in given if isinstance(c, Unknown)}
 
     @property
-    def start(self):
+    def start(self) -> Any:
         """All coefficients, those to be found at their initial values."""
         return self.known | {n: as_array(c.initial) for n, c in self.unknown.items()}
 
     @property
-    def n_inputs(self):
+    def n_inputs(self) -> int:
         """Number of inputs of the network."""
         return self.domain.dim + len(self.periodic)
 
-    def embedding(self, x):
+    def embedding(self, x: Any) -> Any:
         """Inputs of the network: axes mapped to [-1, 1], periodic ones to the circle.
 
         Parameters
@@ -212,7 +214,7 @@ class Problem:
         plain = 2 * share[np.flatnonzero(~circular)] - 1
         return jnp.concatenate([plain, jnp.cos(angle), jnp.sin(angle)])
 
-    def field(self, function, directions=None):
+    def field(self, function: Callable[..., Any], directions: Any = None) -> Field:
         """The field of a network, after the transform.
 
         Parameters
@@ -245,7 +247,7 @@ class Problem:
             value, self.domain.axes, self.domain.time, self.outputs, directions
         )
 
-    def as_outputs(self, value, source):
+    def as_outputs(self, value: Any, source: str) -> Any:
         """One number for each output as an array of shape (q,).
 
         Raises
@@ -263,7 +265,7 @@ class Problem:
 
     # --- residuals and points --------------------------------------------------------
 
-    def residual_classes(self):
+    def residual_classes(self) -> tuple[ResidualClass, ...]:
         """The kinds of residuals: "interior", then one for each condition."""
         return self._classes
 
@@ -279,7 +281,14 @@ class Problem:
             )
         return tuple(classes)
 
-    def residual_class(self, name, function, n_points=1, n_data=0, weight=1.0):
+    def residual_class(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        n_points: int = 1,
+        n_data: int = 0,
+        weight: float = 1.0,
+    ) -> ResidualClass:
         """Return a kind of residuals, with their number, found by tracing.
 
         Parameters
@@ -333,7 +342,7 @@ class Problem:
             raise ValueError(f"{name}: the residual is empty.")
         return ResidualClass(name, function, n_points, float(weight), k)
 
-    def all_points(self, x):
+    def all_points(self, x: Array) -> Array:
         """Points (N, P, d) with those at which outputs of some axes are taken."""
         return np.concatenate([x, *(p(x) for _, p in self._projections)], axis=1)
 
@@ -359,7 +368,13 @@ class Problem:
         del named["interior"]
         return named.items()
 
-    def sample(self, n_interior, n_boundary, rng, method="sobol"):
+    def sample(
+        self,
+        n_interior: int,
+        n_boundary: int,
+        rng: np.random.RandomState,
+        method: Literal["sobol", "halton", "uniform"] = "sobol",
+    ) -> dict[str, Points]:
         """Draw points for all residual classes.
 
         Parameters
@@ -386,7 +401,7 @@ class Problem:
             counts[name] = (n_boundary + len(sharing) - 1 - i) // len(sharing)
         return self._draw(n_interior, counts, rng, method)
 
-    def probes(self, n, rng):
+    def probes(self, n: int, rng: np.random.RandomState) -> dict[str, Points]:
         """Draw uniform points, as many for each residual class.
 
         Parameters
@@ -402,7 +417,7 @@ class Problem:
         counts = dict.fromkeys(dict(self._named_conditions()), n)
         return self._draw(n, counts, rng, "uniform")
 
-    def draw_directions(self, rng):
+    def draw_directions(self, rng: np.random.RandomState) -> Array | None:
         """Draw the axes from which Laplacians are estimated.
 
         Parameters
@@ -431,7 +446,7 @@ class Problem:
 
     # --- the solution where it is known ----------------------------------------------
 
-    def exact_values(self, X):
+    def exact_values(self, X: Array) -> Array:
         """The exact solution at points.
 
         Parameters
@@ -455,7 +470,12 @@ class Problem:
         with scope("float64"):
             return to_numpy(_exact(self, X))
 
-    def reference(self, n_points, rng, method="sobol"):
+    def reference(
+        self,
+        n_points: int,
+        rng: np.random.RandomState,
+        method: Literal["sobol", "halton", "uniform"] = "sobol",
+    ) -> tuple[Array, Array]:
         """Points with the exact solution there.
 
         Parameters
@@ -477,7 +497,7 @@ class Problem:
 
     # --- what can be wrong -----------------------------------------------------------
 
-    def check(self):
+    def check(self) -> None:
         """Find mistakes before anything large is compiled.
 
         Names, shapes, parts of the boundary without points, residuals that are not

@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import gammaln, ndtri
 
+from sklearn_gn._typing import Array
 from sklearn_gn.pde.domains import Domain, namespace
 from sklearn_gn.pde.patches import Patch
 
@@ -34,7 +36,9 @@ class Box(Domain):
     upper: tuple
     time: str | None
 
-    def __init__(self, *, time="t", **intervals):
+    def __init__(
+        self, *, time: str | None = "t", **intervals: tuple[float, float]
+    ) -> None:
         if not intervals:
             raise ValueError("Box needs an interval for an axis, such as x=(0, 1).")
         for name, interval in intervals.items():
@@ -60,7 +64,9 @@ class Box(Domain):
         )
 
     @classmethod
-    def unit(cls, dim, time=None, prefix="x"):
+    def unit(
+        cls, dim: int, time: tuple[float, float] | None = None, prefix: str = "x"
+    ) -> "Box":
         """The unit cube, with axes x1, x2, ...
 
         Parameters
@@ -78,8 +84,10 @@ class Box(Domain):
         -------
         Box
         """
-        intervals = {f"{prefix}{i + 1}": (0.0, 1.0) for i in range(dim)}
-        return cls(**intervals, **({} if time is None else {"t": time}))
+        intervals: dict[str, Any] = {f"{prefix}{i + 1}": (0.0, 1.0) for i in range(dim)}
+        if time is not None:
+            intervals["t"] = time
+        return cls(**intervals)
 
     def __repr__(self):
         intervals = zip(self.axes, self.lower, self.upper, strict=True)
@@ -90,16 +98,16 @@ class Box(Domain):
         return f"Box({', '.join(words)})"
 
     @property
-    def bounds(self):
+    def bounds(self) -> Array:
         """Lowest and highest values along the axes, of shape (d, 2)."""
         return np.column_stack([self.lower, self.upper])
 
-    def depth(self, X):
+    def depth(self, X: Array) -> Array:
         """Distance to the nearest face, negative outside."""
         low, high = self.bounds.T[:, None]
         return namespace(X).minimum(X - low, high - X).min(axis=1)
 
-    def interior(self):
+    def interior(self) -> Patch:
         """The patch of the whole box."""
         low, high = self.bounds.T
 
@@ -109,7 +117,7 @@ class Box(Domain):
 
         return Patch(float(np.log(high - low).sum()), self.dim, place)
 
-    def patches(self, of_time=False):
+    def patches(self, of_time: bool = False) -> Any:
         """Faces of space, or the ends of time."""
         inside, bounds = self.interior(), self.bounds
 
@@ -149,8 +157,8 @@ class Interval(Box):
     ('t=min', 't=max')
     """
 
-    def __init__(self, low, high, axis="t"):
-        super().__init__(**{axis: (low, high)})
+    def __init__(self, low: float, high: float, axis: str = "t") -> None:
+        super().__init__(time="t", **{axis: (low, high)})
 
     def __repr__(self):
         axis = "" if self.axes == ("t",) else f", axis={self.axes[0]!r}"
@@ -188,7 +196,14 @@ class Ball(Domain):
 
     time = None
 
-    def __init__(self, dim, center=None, radius=1.0, axes=None, density="uniform"):
+    def __init__(
+        self,
+        dim: int,
+        center: tuple[float, ...] | None = None,
+        radius: float = 1.0,
+        axes: tuple[str, ...] | None = None,
+        density: Literal["uniform", "radius"] = "uniform",
+    ) -> None:
         if density not in ("uniform", "radius"):
             raise ValueError(f"density must be 'uniform' or 'radius', got {density!r}.")
         if dim < 1:
@@ -196,7 +211,7 @@ class Ball(Domain):
         if not 0 < radius < np.inf:
             raise ValueError(f"radius must be positive, got {radius!r}.")
         if axes is None:
-            axes = "xyz"[:dim] if dim <= 3 else [f"x{i + 1}" for i in range(dim)]
+            axes = tuple("xyz"[:dim] if dim <= 3 else (f"x{i + 1}" for i in range(dim)))
         center = (0.0,) * dim if center is None else tuple(float(c) for c in center)
         for name, values in (("center", center), ("axes", tuple(axes))):
             if len(values) != dim:
@@ -218,11 +233,11 @@ class Ball(Domain):
         return ", ".join(words) + ")"
 
     @property
-    def bounds(self):
+    def bounds(self) -> Array:
         """Lowest and highest values along the axes, of shape (d, 2)."""
         return np.array(self.center)[:, None] + self.radius * np.array([[-1.0, 1.0]])
 
-    def depth(self, X):
+    def depth(self, X: Array) -> Array:
         """Distance to the sphere, negative outside."""
         xp = namespace(X)
         return self.radius - xp.linalg.norm(X - xp.asarray([self.center]), axis=1)
@@ -239,7 +254,7 @@ class Ball(Domain):
         unit = self.dim / 2 * math.log(math.pi) - gammaln(self.dim / 2 + 1)
         return float(unit + self.dim * math.log(self.radius))
 
-    def interior(self):
+    def interior(self) -> Patch:
         """The patch of the whole ball."""
 
         def place(uniforms):
@@ -250,7 +265,7 @@ class Ball(Domain):
 
         return Patch(self._log_measure(), self.dim + 1, place)
 
-    def patches(self, of_time=False):
+    def patches(self, of_time: bool = False) -> Any:
         """The sphere."""
         area = self._log_measure() + math.log(self.dim / self.radius)
         sphere = Patch(area, self.dim, lambda u: self._place(u, 1.0))

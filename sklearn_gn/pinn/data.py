@@ -6,9 +6,13 @@ from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.utils.validation import validate_data
 
-from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
+from sklearn_gn.core.data import (
+    canonical_rows,
+    check_sample_weight,
+    validate_data,
+    validation_split,
+)
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.pde import Condition, Problem, Unknown
 from sklearn_gn.pinn import setup

@@ -23,7 +23,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.core.linear_algebra import jacobian as operators
-from sklearn_gn.core.posterior import PseudoInverse, degrees_of_freedom, safe_norm
+from sklearn_gn.core.noise import degrees_of_freedom
+from sklearn_gn.core.posterior import PseudoInverse, safe_norm
 from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import residuals
@@ -62,7 +63,9 @@ class Posterior:
     def _factored(self):
         balance = np.ones(len(self.batches), self.net.extra.dtype)
         _, r, parts = weighted_jacobian(self.model, self.net, self.batches, balance)
-        n_observations = balance.dtype.type(self.n_observations)
+        limits = np.finfo(balance.dtype)
+        n_observations = np.clip(self.n_observations, limits.tiny, limits.max)
+        n_observations = balance.dtype.type(n_observations)
         return _factor(
             self.model, self.net, self.batches, r, parts, self.fresh, n_observations
         )

@@ -4,9 +4,6 @@ This module and ``fit``, ``posterior`` and ``solution`` are what the estimator s
 the JAX side.
 """
 
-from dataclasses import dataclass
-
-import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core import backend
@@ -18,11 +15,10 @@ from sklearn_gn.networks._base import (
     n_features,
 )
 from sklearn_gn.pde import Box, Problem
-from sklearn_gn.pde.calls import call
-from sklearn_gn.pde.values import flat
 from sklearn_gn.pinn.growth import FIRST_WIDTHS, Rules, points_for
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import needed_rows
+from sklearn_gn.pinn.observed import Observed
 from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
 from sklearn_gn.pinn.taylor import DerivativeRows
 
@@ -170,32 +166,6 @@ def _class_models(problem, features, extra, equation, observed, device):
     if features is not None:
         classes = tuple(known._replace(rows=None) for known in classes)
     return classes
-
-
-@dataclass(frozen=True)
-class Observed:
-    """Residual of observations; of one that is missing, NaN, it is zero."""
-
-    entries: tuple  # numbers of outputs, or functions of the field and a point
-
-    def __call__(self, fields, points, data, coefficients):
-        """Misfit at a point, of shape (k,)."""
-        values = self.values(fields[0], points[0], coefficients)
-        missing = jnp.isnan(data)
-        return jnp.where(missing, 0, values - jnp.where(missing, 0, data))
-
-    def values(self, field, x, coefficients):
-        """What is observed at a point, without noise, of shape (k,)."""
-        outputs = jnp.atleast_1d(field(x))
-        if not any(map(callable, self.entries)):
-            return outputs[np.array(self.entries)]
-        values = [
-            flat(call(entry, (field, x), coefficients), x)
-            if callable(entry)
-            else outputs[entry][None]
-            for entry in self.entries
-        ]
-        return jnp.concatenate(values)
 
 
 # --- observations --------------------------------------------------------------------

@@ -16,6 +16,7 @@ from sklearn_gn.pinn.model import (
     coefficients,
     network,
 )
+from sklearn_gn.pinn.observed import Observed
 from sklearn_gn.pinn.residuals import class_residuals
 
 _REFERENCE_POINTS = 10_000
@@ -51,16 +52,14 @@ def equation_residuals(model, params, x):
     return class_residuals(model, kind, params, batch)
 
 
-@partial(jit_by_size, static_argnames="model")
-def observable(model, params, x):
+@partial(jit_by_size, static_argnames=("model", "observed"))
+def observable(model, params, x, observed):
     """What is observed, without noise, at points, of shape (n, n_observed)."""
-    kind = model.classes[-1].residual.function
-    kind = getattr(kind, "function", kind)  # without the points of some axes
     found = coefficients(model.problem, params.extra)
 
     def one(x):
         field = model.problem.field(partial(network, model, params))
-        return kind.values(field, x, found)
+        return Observed(observed).values(field, x, found)
 
     return jax.vmap(one)(x)
 

@@ -48,7 +48,7 @@ def scan(problem):
     problem = problem._replace(candidates=make_candidates(table, form, rows[kept]))
     rows, t = problem.candidates.rows, problem.candidates.t
     pieces = all_pieces(problem, knots)
-    found = solve(table, pieces)
+    found = solve(table, pieces, form.flat_end)
     one, zero = np.ones_like(t), np.zeros_like(t)
     new = [Pieces(rows, -t, one)] * form.ramp + [Pieces(rows, one, zero)] * form.step
     residual, _, _ = orthogonal_part(problem, pieces, found)

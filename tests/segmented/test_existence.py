@@ -48,7 +48,7 @@ def test_statistic_is_the_largest_f(form):
 def test_draws_have_the_distribution_of_series_without_a_breakpoint():
     form, rng = Form(True, True, False), np.random.RandomState(0)
     line = np.column_stack([np.ones(N), X])
-    scaling = Scaling(0.0, 1.0, 0.0, 1.0, np.empty(0), np.empty(0))
+    scaling = Scaling(*np.array([0.0, 1.0, 0.0, 1.0]), np.empty(0), np.empty(0))
     options = Options(form, np.empty(0), (-np.inf, np.inf), 0.0, 3)
 
     def share(y):
