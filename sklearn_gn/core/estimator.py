@@ -64,7 +64,11 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
     }
 
     _short_forms = {}
-    _cure_of_overfitting = "alpha", "Raise alpha, or set early_stopping=True."
+    _cure_of_overfitting = (  # cause, parameter, advice
+        "overfitting",
+        "alpha",
+        "Raise alpha, or set early_stopping=True.",
+    )
 
     def diagnose(self) -> Diagnosis:
         """Say what limited the fit, and which parameter to change.
@@ -171,6 +175,7 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         computed_in = self.dtype, self.device
         self._fit_run = run
         run.given = data
+        self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
         try:
             tasks = FitTasks(self, self._fit_callbacks(), max_iter=max_steps, data=data)
             run.run(

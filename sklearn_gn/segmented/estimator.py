@@ -16,6 +16,7 @@ from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.core import extremes
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight, validate_data
+from sklearn_gn.core.diagnosis import Diagnosis
 from sklearn_gn.segmented import (
     bootstrap,
     dates,
@@ -24,6 +25,7 @@ from sklearn_gn.segmented import (
     robust,
     selection,
 )
+from sklearn_gn.segmented.diagnosis import diagnose
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
     Options,
@@ -40,13 +42,15 @@ from sklearn_gn.segmented.summary import Summary, summarise
 
 
 class SegmentedRegressor(RegressorMixin, BaseEstimator):
-    """Straight lines between breakpoints that are found.
+    """Segmented regression: straight lines between breakpoints that are found.
+
+    Use it for growth phases, dose thresholds, interrupted time series, calibration
+    curves and changes of level, where the positions of the breakpoints and their
+    uncertainty matter. For smooth curves use a spline; for many features that all
+    break, :class:`ShallowReLURegressor`.
 
     The mean of y is a broken line in one feature: the slope changes at breakpoints
-    (kinks), the value jumps there (jumps), or both; other features enter linearly. Use
-    it for growth phases, dose thresholds, interrupted time series, calibration curves
-    and changes of level. For many features that all break, use
-    :class:`ShallowReLURegressor`.
+    (kinks), the value jumps there (jumps), or both; other features enter linearly.
 
     Parameters
     ----------
@@ -170,11 +174,13 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
 
     Notes
     -----
-    Outside the data the first and the last line go on. Standard errors take the
-    uncertainty of kinks in, and jumps as known. Where the fit is poor, look at
-    ``selection_path_``, raise ``max_breakpoints``, or allow ``jumps``.
+    Outside the data the first and the last line go on. The standard errors of the
+    lines include the uncertainty of the kinks' positions, and take those of jumps as
+    known. A row of weight two counts as two rows.
 
-    A row of weight two counts as two rows.
+    If the fit is poor, :meth:`diagnose` says what limited it: raise
+    ``max_breakpoints``, allow ``jumps``, or compare the numbers of breakpoints in
+    ``selection_path_``. The :doc:`user guide </user_guide/segmented>` has more.
 
     References
     ----------
@@ -479,6 +485,23 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             )
         t = prepared.scaling.to_user(found.breakpoint)[0]
         return found._replace(breakpoint=t if kind is None else dates.from_days(t))
+
+    def diagnose(self) -> Diagnosis:
+        """Say what limited the fit, and which parameter to change.
+
+        Returns
+        -------
+        diagnosis : Diagnosis
+            Prints as text; ``diagnosis.findings`` is a list of ``(cause, text,
+            parameter)``, the most serious first.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        """
+        check_is_fitted(self)
+        return diagnose(self)
 
     def summary(self) -> Summary:
         """Return tables of the breakpoints, the segments and the parameters.

@@ -52,9 +52,11 @@ class ShallowReLURegressor(
 ):
     r"""Continuous piecewise-linear regression with free breaking hyperplanes.
 
-    Use it where kinks, jumps or segments are of interest: it reports the breakpoints
-    with standard errors. For smooth functions of several features use
-    :class:`~sklearn_gn.VarProNetRegressor`.
+    Use it for noisy tables, and where kinks or segments are of interest: it can be
+    read, and reports breakpoints with standard errors. For smooth functions of several
+    features use :class:`~sklearn_gn.VarProNetRegressor`; for one series with few
+    breakpoints, :class:`~sklearn_gn.SegmentedRegressor`; for very many rows or many
+    thresholds, gradient boosting.
 
     The model is a shallow ReLU network,
 
@@ -290,10 +292,10 @@ class ShallowReLURegressor(
     of the training data the model goes on linearly; with penalties of the evidence,
     rows more than ten times as far from the centre as usual are moved to there first.
 
-    If a fit is poor, raise ``n_init`` or ``n_neurons``; without noise, set ``alpha=0``
-    and the number of neurons, which turns on the global search. If it follows the
-    noise, look for outliers: the evidence takes the noise for normal. Read more in the
-    :doc:`user guide </user_guide/shallow_relu>`.
+    If the fit is poor, :meth:`diagnose` says what limited it: raise ``n_init`` or
+    ``n_neurons``; without noise, set ``alpha=0`` and the number of neurons, which turns
+    on the global search. If it follows the noise, look for outliers: the evidence
+    assumes normal noise. The :doc:`user guide </user_guide/shallow_relu>` has more.
 
     References
     ----------

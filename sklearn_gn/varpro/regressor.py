@@ -29,10 +29,11 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     Use it for noisy tables, with no settings: the mean of a few small networks with a
     linear term, whose penalties and noise level the evidence chooses, predicts with
-    honest error bars [2]_. And use it for surrogate models: smooth functions of up to
-    hundreds of inputs, with many outputs, known without noise and wanted to several
-    digits; give ``alpha=1e-8`` and the layers then. For functions with jumps take
-    boosted trees, for breakpoints that can be read :class:`ShallowReLURegressor`.
+    honest error bars [2]_. Use it also for surrogate models: smooth functions of up to
+    hundreds of inputs, with many outputs, observed without noise and wanted to several
+    digits; set ``alpha=1e-8`` and the layers there. For functions with jumps use
+    boosted trees; for breakpoints that can be read, :class:`ShallowReLURegressor`;
+    below a hundred runs of a simulation, a Gaussian process.
 
     With ``alpha`` given, there is one network. It ends in an affine layer W, which is a
     linear least-squares problem. That is solved for every choice of the other weights
@@ -255,10 +256,10 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     Notes
     -----
-    If the fit is poor: for data without noise, set ``alpha=1e-8`` and
-    ``hidden_layer_sizes``; for noisy data, look for outliers, as the evidence takes the
-    noise for normal, or raise ``hidden_layer_sizes`` if both training and test error
-    are high. The user guide, :doc:`/user_guide/varpro`, has more.
+    If the fit is poor, :meth:`diagnose` says what limited it. For data without noise,
+    set ``alpha=1e-8`` and ``hidden_layer_sizes``; for noisy data, look for outliers, as
+    the evidence assumes normal noise, or raise ``hidden_layer_sizes`` if both training
+    and test error are high. The :doc:`user guide </user_guide/varpro>` has more.
 
     References
     ----------

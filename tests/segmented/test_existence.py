@@ -147,6 +147,8 @@ def test_a_kink_is_found_whatever_the_noise(kind):
 def test_autoregression_is_that_of_statsmodels():
     noise = np.random.default_rng(1).standard_normal(230)
     series = lfilter([1], [1, -0.6, 0.4], noise)[30:]
-    expected, _ = yule_walker(series, order=2, method="mle", demean=False)
+    expected, _ = yule_walker(
+        series, order=2, method="mle", demean=False, result_object=False
+    )
     assert_allclose(bootstrap.autoregression(series, 4), expected, rtol=1e-9)
     assert len(bootstrap.autoregression(noise, None)) == 0
