@@ -20,10 +20,19 @@ from sklearn_gn.pde.patches import draw
 
 
 class Points(NamedTuple):
-    """Points of a residual class."""
+    """Points of a residual class.
 
-    x: np.ndarray  # (N, P, d)
-    data: np.ndarray  # (N, e)
+    Parameters
+    ----------
+    x : ndarray of shape (N, P, d)
+        P points for each of N residuals.
+
+    data : ndarray of shape (N, e)
+        What else a residual needs, such as normals.
+    """
+
+    x: np.ndarray
+    data: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +89,18 @@ class Condition:
         Parameters
         ----------
         domain : Domain
+            Domain of the problem.
         n : int
+            Number of residuals.
         rng : RandomState
+            Source of the random numbers.
         method : {"sobol", "halton", "uniform"}, default="sobol"
+            How the points are drawn.
 
         Returns
         -------
         Points
+            With a normal a point where the condition needs normals.
         """
         patch = domain.boundary(self.where(domain))
         points, normals = draw(patch, n, rng, method)
@@ -149,7 +163,7 @@ class Dirichlet(_Values):
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 
@@ -180,7 +194,7 @@ class Neumann(_NormalDerivative):
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 
@@ -211,7 +225,7 @@ class Robin(_NormalDerivative):
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 
@@ -242,7 +256,7 @@ class Initial(_Values):
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 
@@ -273,7 +287,7 @@ class Periodic(Condition):
     derivatives : bool, default=True
         Whether the first derivatives along the axis must agree, too.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 

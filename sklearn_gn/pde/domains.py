@@ -103,6 +103,7 @@ class Domain:
         Returns
         -------
         Patch
+            What :func:`draw` draws from.
         """
         if callable(on):
             return select(self.boundary(), lambda points, _: _chosen(on, points))

@@ -187,11 +187,13 @@ def apply(function: Callable[..., Any], *fields: Field) -> Field:
     function : callable
         Such as ``jnp.sin``.
     *fields : Field
+        Arguments of the function.
         Its arguments.
 
     Returns
     -------
     Field
+        Of the function's values.
     """
     for field in fields:
         _check(field, "apply")
@@ -204,6 +206,7 @@ def d(u: Field, *axes: str | int) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
     *axes : str or int
         Axes to differentiate along, one after the other.
 
@@ -227,6 +230,7 @@ def grad(u: Field) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
 
     Returns
     -------
@@ -271,6 +275,7 @@ def laplacian(u: Field) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
 
     Returns
     -------
@@ -298,6 +303,7 @@ def hessian(u: Field) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
 
     Returns
     -------
