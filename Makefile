@@ -20,10 +20,11 @@ demo: $(VENV)/.installed-plot  ## run the quick start
 test: $(VENV)/.installed-test  ## run the tests and doctests
 	MPLBACKEND=Agg SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n 2
 
-lint: $(VENV)/.installed-test  ## check style, format and the direction of imports
+lint: $(VENV)/.installed-test  ## check style, format, types and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(BIN)/mypy
 
 # The two variables choose and tune OpenBLAS kernels: timings are taken without them.
 bench: $(VENV)/.installed-bench  ## run the shallow ReLU benchmark
@@ -34,7 +35,8 @@ doc: $(VENV)/.installed-docs  ## build the documentation into doc/_build/html
 
 clean:  ## remove what was built, but keep the environment
 	rm -rf build dist doc/_build doc/auto_examples doc/generated
-	rm -rf doc/sg_execution_times.rst .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf doc/sg_execution_times.rst .import_linter_cache .mypy_cache
+	rm -rf .pytest_cache .ruff_cache
 	find sklearn_gn tests benchmarks examples doc -name __pycache__ -prune \
 		-exec rm -rf {} +
 

@@ -28,6 +28,7 @@ default_role = "literal"
 smartquotes = False  # parameter values are copied from the pages
 
 autosummary_generate = True
+autodoc_typehints = "none"  # the docstrings say it with shapes and defaults
 # The class template lists the members; numpydoc need not do it again.
 numpydoc_show_class_members = False
 

@@ -8,7 +8,10 @@ work with any estimator that supports callbacks.
 
 import time
 import warnings
+from collections.abc import Callable
+from typing import Any, Literal
 
+from sklearn_gn._typing import ArrayLike, PathLike
 from sklearn_gn.core import checkpoint
 
 __all__ = ["Checkpoint", "EarlyStopping", "TimeBudget", "ValidationMonitor"]
@@ -21,16 +24,16 @@ class _Callback:
     inside a search, fits share the root of their task tree.
     """
 
-    def setup(self, estimator, context):
+    def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
 
-    def teardown(self, estimator, context):
+    def teardown(self, estimator: Any, context: Any) -> None:
         """Forget that fit."""
 
-    def on_fit_task_begin(self, estimator, context):
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Called when the fit, or an iteration of it, begins."""
 
-    def on_fit_task_end(self, estimator, context):
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         return False
 
@@ -74,21 +77,21 @@ class TimeBudget(_Callback):
     >>> model = ShallowReLURegressor().set_callbacks(TimeBudget(seconds=60))
     """
 
-    def __init__(self, seconds):
+    def __init__(self, seconds: float) -> None:
         if not seconds > 0:
             raise ValueError(f"seconds must be positive, got {seconds!r}.")
         self.seconds = seconds
         self._started = {}
 
-    def setup(self, estimator, context):
+    def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
         self._started[id(estimator)] = time.perf_counter()
 
-    def teardown(self, estimator, context):
+    def teardown(self, estimator: Any, context: Any) -> None:
         """Forget that fit."""
         self._started.pop(id(estimator), None)
 
-    def on_fit_task_end(self, estimator, context):
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         used = time.perf_counter() - self._started[id(estimator)]
         if used < self.seconds:
@@ -123,12 +126,12 @@ class EarlyStopping(_Callback):
 
     def __init__(
         self,
-        monitor="val_loss",
+        monitor: Literal["val_loss", "loss"] = "val_loss",
         *,
-        n_iter_no_change=10,
-        min_delta=0.0,
-        restore_best=True,
-    ):
+        n_iter_no_change: int = 10,
+        min_delta: float = 0.0,
+        restore_best: bool = True,
+    ) -> None:
         if monitor not in ("val_loss", "loss"):
             raise ValueError(f"monitor must be 'val_loss' or 'loss', got {monitor!r}.")
         self.monitor = monitor
@@ -136,7 +139,7 @@ class EarlyStopping(_Callback):
         self.min_delta = min_delta
         self.restore_best = restore_best
 
-    def setup(self, estimator, context):
+    def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
         run = _run_of(self, estimator)
         if self.monitor == "val_loss" and not run.has_validation_data:
@@ -148,7 +151,7 @@ class EarlyStopping(_Callback):
         if self.restore_best:
             run.monitor = self.monitor
 
-    def on_fit_task_end(self, estimator, context):
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         if _is_root(context):
             return False
@@ -187,23 +190,31 @@ class ValidationMonitor(_Callback):
         ``step`` (from 1) and ``score`` of the latest fit.
     """
 
-    def __init__(self, X_val, y_val, *, scoring=None):
+    def __init__(
+        self,
+        X_val: ArrayLike,
+        y_val: ArrayLike,
+        *,
+        scoring: str | Callable[..., Any] | None = None,
+    ) -> None:
         self.X_val = X_val
         self.y_val = y_val
         self.scoring = scoring
-        self.history_ = {"step": [], "score": []}
+        self.history_: dict[str, list[float]] = {"step": [], "score": []}
 
     def __repr__(self):
         return f"ValidationMonitor(scoring={self.scoring!r})"
 
-    def setup(self, estimator, context):
+    def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
         from sklearn.metrics import check_scoring
 
         self._scorer = check_scoring(estimator, self.scoring)
         self.history_ = {"step": [], "score": []}
 
-    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+    def on_fit_task_end(
+        self, estimator: Any, context: Any, *, fitted_estimator: Any = None
+    ) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         if fitted_estimator is None or context.max_subtasks != 0:
             return False
@@ -250,13 +261,15 @@ class Checkpoint(_Callback):
     parameter.
     """
 
-    def __init__(self, path, *, resume=True, every=30.0):
+    def __init__(
+        self, path: PathLike, *, resume: bool = True, every: float = 30.0
+    ) -> None:
         self.path = path
         self.resume = resume
         self.every = every
         self._saved_at = {}
 
-    def on_fit_task_begin(self, estimator, context):
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Called when the fit, or an iteration of it, begins."""
         if not _is_root(context):
             return
@@ -269,7 +282,7 @@ class Checkpoint(_Callback):
         if snapshot is not None:
             run.restore(snapshot, source=self.path)
 
-    def on_fit_task_end(self, estimator, context):
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         now = time.perf_counter()
         due = now - self._saved_at[id(estimator)] >= self.every
@@ -278,7 +291,7 @@ class Checkpoint(_Callback):
             self._saved_at[id(estimator)] = now
         return False
 
-    def teardown(self, estimator, context):
+    def teardown(self, estimator: Any, context: Any) -> None:
         """Forget that fit."""
         self._saved_at.pop(id(estimator), None)
 

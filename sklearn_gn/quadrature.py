@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sklearn_gn._typing import Array, ArrayLike
+
 __all__ = ["Cells", "gauss", "grid", "midpoint"]
 
 _ROUNDING = 1e-14  # relative distance from a side at which a hyperplane runs along it
 
 
-def midpoint(low, high, n):
+def midpoint(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> tuple[Array, Array]:
     """Composite midpoint rule on a box.
 
     The box is divided into equal cells; the points are their centres, the weights their
@@ -74,7 +76,9 @@ def midpoint(low, high, n):
     return grid(low, high, n).midpoint()
 
 
-def gauss(low, high, n, order=2):
+def gauss(
+    low: ArrayLike, high: ArrayLike, n: ArrayLike, order: int = 2
+) -> tuple[Array, Array]:
     """Composite Gauss-Legendre rule on a box.
 
     The box is divided into equal cells with a tensor-product rule on each, which is
@@ -118,7 +122,7 @@ def gauss(low, high, n, order=2):
     return grid(low, high, n).gauss(order)
 
 
-def grid(low, high, n):
+def grid(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> "Cells":
     """Divide a box into equal cells.
 
     Parameters
@@ -222,11 +226,11 @@ class Cells:
         return f"<{len(self)} cells of dimension {self.low.shape[1]}>"
 
     @property
-    def volumes(self):
+    def volumes(self) -> Array:
         """Volumes of the cells, of shape (n_cells,)."""
         return np.prod(self.high - self.low, axis=1)
 
-    def midpoint(self):
+    def midpoint(self) -> tuple[Array, Array]:
         """Midpoint rule on every cell.
 
         Returns
@@ -239,7 +243,7 @@ class Cells:
         """
         return self.gauss(order=1)
 
-    def gauss(self, order=2):
+    def gauss(self, order: int = 2) -> tuple[Array, Array]:
         """Tensor-product Gauss-Legendre rule on every cell.
 
         It is exact for polynomials of degree ``2 * order - 1`` along every axis of a
@@ -273,7 +277,7 @@ class Cells:
         weights = self.volumes[:, None] * shares
         return points.reshape(-1, n_features), weights.ravel()
 
-    def refine(self, hyperplanes, levels=1):
+    def refine(self, hyperplanes: ArrayLike, levels: int = 1) -> "Cells":
         """Make the cells smaller that hyperplanes meet.
 
         A hyperplane meets the cells that it runs through, and those that it touches,

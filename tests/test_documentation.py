@@ -8,27 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from sklearn_gn._discovery import PUBLIC_MODULES
+
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(
     not (ROOT / "doc").exists(), reason="needs the source tree"
 )
-
-MODULES = [
-    "sklearn_gn",
-    *(
-        f"sklearn_gn.{name}"
-        for name in (
-            "callbacks",
-            "datasets",
-            "networks",
-            "pde",
-            "pde.problems",
-            "plotting",
-            "quadrature",
-            "solvers",
-        )
-    ),
-]
 
 
 def names_of_the_reference():
@@ -44,7 +29,7 @@ def names_of_the_reference():
     return listed
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_the_reference_lists_all_public_names(module):
     public = set(importlib.import_module(module).__all__)
     listed = names_of_the_reference()[module]

@@ -7,15 +7,29 @@ from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
-from sklearn_gn.core.data import check_validation_pair
+from sklearn_gn._typing import Array, ArrayLike
+from sklearn_gn.core.data import check_validation_pair, validate_data
+
+
+def _check_one_kind(y):
+    """Raise a ValueError if labels are of kinds that have no common order."""
+    if y.dtype != object:
+        return
+    try:
+        np.unique(y)
+    except TypeError as error:
+        kinds = sorted({type(label).__name__ for label in y.ravel()})
+        raise ValueError(
+            f"y holds labels of the types {kinds}, which have no common order. Give "
+            "labels of one type, for example as strings."
+        ) from error
 
 
 class SoftmaxClassifier(ClassifierMixin):
     """A classifier with ``classes_``, ``class_weight`` and ``decision_function``."""
 
-    _accept_sparse = False
+    _accept_sparse: bool | str = False
 
     # -- labels -----------------------------------------------------------------------
 
@@ -28,6 +42,7 @@ class SoftmaxClassifier(ClassifierMixin):
             accept_sparse=self._accept_sparse,
             dtype=np.float64,
         )
+        _check_one_kind(y)
         check_classification_targets(y)
         return X, y
 
@@ -101,7 +116,7 @@ class SoftmaxClassifier(ClassifierMixin):
 
     # -- predictions ------------------------------------------------------------------
 
-    def predict(self, X):
+    def predict(self, X: ArrayLike) -> Array:
         """Predict the labels.
 
         Parameters
@@ -118,7 +133,7 @@ class SoftmaxClassifier(ClassifierMixin):
         code = (logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(axis=1)
         return self.classes_[code]
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: ArrayLike) -> Array:
         """Probabilities of the classes.
 
         Parameters
@@ -133,7 +148,7 @@ class SoftmaxClassifier(ClassifierMixin):
         """
         return softmax(self._class_logits(X), axis=1)
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: ArrayLike) -> Array:
         """Logarithms of the probabilities.
 
         Parameters

@@ -10,12 +10,14 @@ import platform
 import sys
 from pathlib import Path
 
+from sklearn_gn._typing import PathLike
+
 VARIABLE = "SKLEARN_GN_COMPILATION_CACHE"
 _CPU_INFO = Path("/proc/cpuinfo")
 _OFF, _DEFAULT = ("", "0"), "1"  # values of the variable that are no path
 
 
-def enable_compilation_cache(path=None):
+def enable_compilation_cache(path: PathLike | None = None) -> Path:
     """Keep compiled functions on disk, and read them from there in later processes.
 
     The first fit of a process compiles for one to several seconds. With the cache, this
@@ -51,8 +53,11 @@ def enable_compilation_cache(path=None):
 
     Examples
     --------
-    >>> import sklearn_gn
-    >>> folder = sklearn_gn.enable_compilation_cache()  # doctest: +SKIP
+    At the start of a program::
+
+        import sklearn_gn
+
+        sklearn_gn.enable_compilation_cache()
     """
     folder = _user_cache() if path is None else Path(path).expanduser()
     folder = folder.absolute() / _processor()

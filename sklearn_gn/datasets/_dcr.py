@@ -9,6 +9,7 @@ from scipy.fft import dctn, idctn
 from scipy.sparse.linalg import LinearOperator, cg
 from sklearn.utils import Bunch, check_random_state, check_scalar
 
+from sklearn_gn._typing import Array, PathLike, RandomState
 from sklearn_gn.datasets._cache import cached, solve_in_chunks
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
@@ -52,16 +53,16 @@ Mathematics of Data Science 3 (2021), 1041-1066.
 
 
 def make_dcr(
-    n_samples=1000,
+    n_samples: int = 1000,
     *,
-    shape=(24, 24, 12),
-    random_state=0,
-    n_jobs=None,
-    verbose=0,
-    cache=True,
-    data_home=None,
-    return_X_y=True,
-):
+    shape: tuple[int, int, int] = (24, 24, 12),
+    random_state: RandomState = 0,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+    cache: bool = True,
+    data_home: PathLike | None = None,
+    return_X_y: bool = True,
+) -> tuple[Array, Array] | Bunch:
     r"""Generate the direct-current resistivity problem (multi-output regression).
 
     A surrogate problem: the targets are what is observed of the solution of a partial

@@ -3,10 +3,13 @@
 import pickle
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.io import loadmat
 from sklearn.utils import Bunch, check_random_state
+
+from sklearn_gn._typing import Array, PathLike, RandomState
 
 _LARGEST = 312  # rows of a class to train and test: 5000 over 16 classes
 _KEPT = 10  # rows of a class kept to validate, at least
@@ -52,8 +55,12 @@ Mathematics of Data Science 3 (2021), 1041-1066.
 
 
 def load_indian_pines(
-    data_file, ground_truth_file, *, standardize=True, random_state=0
-):
+    data_file: PathLike,
+    ground_truth_file: PathLike,
+    *,
+    standardize: bool = True,
+    random_state: RandomState = 0,
+) -> Bunch:
     """Load your copy of the Indian Pines image, a row per pixel (classification).
 
     The files are not part of this package, and nothing is downloaded.
@@ -197,7 +204,9 @@ def _split(target, random_state):
     return [np.sort(np.concatenate(rows)) for rows in (train, validation, test)]
 
 
-def load_cifar10(folder, *, dtype=np.float32):
+def load_cifar10(
+    folder: PathLike, *, dtype: Any = np.float32
+) -> tuple[Array, Array, Array, Array]:
     """Load your copy of CIFAR-10, a row per image (classification).
 
     The files are not part of this package, and nothing is downloaded.

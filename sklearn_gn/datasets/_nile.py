@@ -1,9 +1,12 @@
 """The annual flow of the Nile."""
 
 from importlib.resources import files
+from typing import Literal, overload
 
 import numpy as np
 from sklearn.utils import Bunch
+
+from sklearn_gn._typing import Array
 
 _DESCRIPTION = """\
 Annual flow of the Nile at Aswan
@@ -24,7 +27,15 @@ Biometrika 65 (1978), 243-251.
 """
 
 
-def load_nile(*, return_X_y=False):
+@overload
+def load_nile(*, return_X_y: Literal[False] = False) -> Bunch: ...
+
+
+@overload
+def load_nile(*, return_X_y: Literal[True]) -> tuple[Array, Array]: ...
+
+
+def load_nile(*, return_X_y: bool = False) -> Bunch | tuple[Array, Array]:
     """Load the annual flow of the Nile at Aswan from 1871 to 1970 (regression).
 
     Parameters

@@ -5,12 +5,16 @@ from numbers import Integral, Real
 import numpy as np
 from sklearn.utils import check_random_state, check_scalar
 
+from sklearn_gn._typing import Array, RandomState
+
 _LOWEST, _HIGHEST = -6.5511333328, 8.1062135894  # of peaks, over the plane
 
 _DRAWS = 1000
 
 
-def make_peaks_classification(n_samples=5000, *, n_classes=5, random_state=None):
+def make_peaks_classification(
+    n_samples: int = 5000, *, n_classes: int = 5, random_state: RandomState = None
+) -> tuple[Array, Array]:
     """Generate points in the level sets of the peaks function (classification).
 
     Peaks is the sum of three humps and hollows over the square [-3, 3]^2 that is known
@@ -58,8 +62,12 @@ def make_peaks_classification(n_samples=5000, *, n_classes=5, random_state=None)
 
 
 def make_ellipse(
-    n_samples=5000, *, semi_axes=(0.8, 0.4), angle=np.pi / 6, random_state=None
-):
+    n_samples: int = 5000,
+    *,
+    semi_axes: tuple[float, float] = (0.8, 0.4),
+    angle: float = np.pi / 6,
+    random_state: RandomState = None,
+) -> tuple[Array, Array]:
     """Generate points inside and outside an ellipse (binary classification).
 
     Parameters
@@ -110,7 +118,9 @@ def make_ellipse(
     return _sample(classify, 2, n_samples, 1.0, random_state)
 
 
-def make_circle(n_samples=5000, *, radius=0.5, random_state=None):
+def make_circle(
+    n_samples: int = 5000, *, radius: float = 0.5, random_state: RandomState = None
+) -> tuple[Array, Array]:
     """Generate points inside and outside a circle (binary classification).
 
     Parameters

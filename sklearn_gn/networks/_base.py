@@ -3,6 +3,7 @@
 import copy
 import inspect
 from numbers import Integral, Real
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -148,7 +149,7 @@ class Network:
     def _parameter_names(cls):
         return [name for name in inspect.signature(cls.__init__).parameters][1:]
 
-    def get_params(self, deep=True):
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor parameters and their values.
 
         Parameters
@@ -163,7 +164,7 @@ class Network:
         del deep
         return {name: getattr(self, name) for name in self._parameter_names()}
 
-    def set_params(self, **params):
+    def set_params(self, **params: Any) -> Self:
         """Change constructor parameters.
 
         Parameters
@@ -200,14 +201,14 @@ class Network:
         given = ", ".join(f"{k}={v!r}" for k, v in self.get_params().items())
         return f"{type(self).__name__}({given})"
 
-    def check(self):
+    def check(self) -> None:
         """Raise a ValueError where a parameter is out of its range."""
 
-    def roughness(self, params):
+    def roughness(self, params: Any) -> Any:
         """Return ``B theta``, whose square is penalised: here the parameters."""
         return params
 
-    def level_of(self, params):
+    def level_of(self, params: Any) -> int:
         """Return the number of the level that parameters belong to."""
         del params
         return 0

@@ -1,5 +1,7 @@
 """Convolutional network for images."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,12 @@ class CNN(Network):
         Height and width of the kernels, in pixels.
     """
 
-    def __init__(self, image_shape, channels=(32, 64), kernel_size=5):
+    def __init__(
+        self,
+        image_shape: tuple[int, ...],
+        channels: tuple[int, ...] = (32, 64),
+        kernel_size: int = 5,
+    ) -> None:
         self.image_shape = image_shape
         self.channels = channels
         self.kernel_size = kernel_size
@@ -35,7 +42,7 @@ class CNN(Network):
     def _channels(self):
         return checked_sizes("channels", self.channels)
 
-    def check(self):
+    def check(self) -> None:
         """Raise a ValueError where a parameter is out of its range."""
         shape = checked_sizes("image_shape", self.image_shape)
         n_poolings = len(self._channels()) - 1
@@ -53,7 +60,7 @@ class CNN(Network):
                 "poolings, one between any two of the channels."
             )
 
-    def init(self, rng, n_inputs):
+    def init(self, rng: np.random.RandomState, n_inputs: int) -> Any:
         """Draw uniform kernels of variance ``1 / (3 fan_in)``; there is no bias.
 
         Parameters
@@ -85,11 +92,11 @@ class CNN(Network):
             before = after
         return tuple(kernels)
 
-    def split(self, params):
+    def split(self, params: Any) -> Any:
         """Return the kernels; there are no biases."""
         return list(params), []
 
-    def apply(self, params, x):
+    def apply(self, params: Any, x: Any) -> Any:
         """Return the features, of shape (m, channels[-1])."""
         x = x.reshape(x.shape[0], *self._shape())
         for k, kernel in enumerate(params):

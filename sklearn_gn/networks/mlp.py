@@ -1,5 +1,7 @@
 """Multilayer perceptron."""
 
+from typing import Any
+
 import numpy as np
 
 from sklearn_gn.networks._base import (
@@ -27,7 +29,12 @@ class MLP(Network):
         Factor of the first layer's weights at the start.
     """
 
-    def __init__(self, hidden_layer_sizes=(64, 64), activation="tanh", input_gain=1.0):
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] = (64, 64),
+        activation: str | tuple[str, ...] = "tanh",
+        input_gain: float = 1.0,
+    ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.input_gain = input_gain
@@ -40,7 +47,7 @@ class MLP(Network):
             return (self.activation,) * len(self._layers())
         return tuple(self.activation)
 
-    def check(self):
+    def check(self) -> None:
         """Raise a ValueError where a parameter is out of its range."""
         if len(self._activations()) != len(self._layers()):
             raise ValueError(
@@ -51,7 +58,7 @@ class MLP(Network):
             activation_function(name)
         check_positive("input_gain", self.input_gain)
 
-    def init(self, rng, n_inputs):
+    def init(self, rng: np.random.RandomState, n_inputs: int) -> Any:
         """Draw weights of variance ``1 / fan_in`` (2 for relu) and uniform biases.
 
         Parameters
@@ -72,11 +79,11 @@ class MLP(Network):
             n_inputs, gain = width, 1.0
         return tuple(params)
 
-    def split(self, params):
+    def split(self, params: Any) -> Any:
         """Return weights and biases, as two lists."""
         return [weight for weight, _ in params], [bias for _, bias in params]
 
-    def apply(self, params, x):
+    def apply(self, params: Any, x: Any) -> Any:
         """Return the features, of shape (m, width)."""
         for (weight, bias), name in zip(params, self._activations(), strict=True):
             x = activation_function(name)(x @ weight + bias[None, :])

@@ -1,5 +1,8 @@
 """Residual network as a discretised ordinary differential equation."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -43,21 +46,28 @@ class NeuralODE(Network):
 
     plain_penalty = False
 
-    def __init__(self, width=8, final_time=4.0, n_cells=2, n_levels=3, input_gain=0.1):
+    def __init__(
+        self,
+        width: int = 8,
+        final_time: float = 4.0,
+        n_cells: int = 2,
+        n_levels: int = 3,
+        input_gain: float = 0.1,
+    ) -> None:
         self.width = width
         self.final_time = final_time
         self.n_cells = n_cells
         self.n_levels = n_levels
         self.input_gain = input_gain
 
-    def check(self):
+    def check(self) -> None:
         """Raise a ValueError where a parameter is out of its range."""
         for name in ("width", "n_cells", "n_levels"):
             check_size(name, getattr(self, name))
         for name in ("final_time", "input_gain"):
             check_positive(name, getattr(self, name))
 
-    def init(self, rng, n_inputs):
+    def init(self, rng: np.random.RandomState, n_inputs: int) -> Mapping[str, Any]:
         """Draw weights that do not depend on time; biases are zero.
 
         Parameters
@@ -81,7 +91,7 @@ class NeuralODE(Network):
             "bias": np.zeros((nodes, n)),
         }
 
-    def apply(self, params, x):
+    def apply(self, params: Any, x: Any) -> Any:
         """Return the features, of shape (m, width); the parameters have the cells."""
         opening = params["opening_bias"][None, :]
         u = jnp.tanh(x @ _effective(params["opening_weight"]) + opening)
@@ -115,7 +125,7 @@ class NeuralODE(Network):
         eye = jnp.eye(n, dtype=triangle.dtype)
         return jnp.swapaxes(upper, 1, 2) - upper - _STABILITY * eye[None]
 
-    def roughness(self, params):
+    def roughness(self, params: Any) -> Any:
         """Return ``B theta``: opening weights as they are, the others' changes in time.
 
         Squared and summed, these are ``|K_0|^2 + |b_0|^2`` plus the integral of the
@@ -129,19 +139,19 @@ class NeuralODE(Network):
         }
         return {**params, **changes}
 
-    def split(self, params):
+    def split(self, params: Any) -> Any:
         """Return weights and biases, each of the opening layer and of the flow."""
         return (
             [_effective(params["opening_weight"]), params["triangle"]],
             [params["opening_bias"], params["bias"]],
         )
 
-    def level_of(self, params):
+    def level_of(self, params: Any) -> int:
         """Return the number of the level that parameters belong to."""
         cells = params["bias"].shape[0] - 1
         return int(np.log2(cells // self.n_cells))
 
-    def refine(self, params):
+    def refine(self, params: Any) -> Any:
         """Return parameters for twice the cells, the same function of time."""
 
         def between(nodes):

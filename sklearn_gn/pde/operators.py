@@ -11,6 +11,9 @@ there and nowhere else.
 """
 
 import operator
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,44 +60,64 @@ class Field:
 
     __array_ufunc__ = None  # arrays of numpy on the left leave the operation to us
 
-    def __init__(self, function, axes, time=None, outputs=None, directions=None):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        axes: tuple[str, ...],
+        time: str | None = None,
+        outputs: tuple[str, ...] | None = None,
+        directions: Any = None,
+    ) -> None:
         self.function = function
         self.axes = axes
         self.time = time
         self.outputs = outputs
         self.directions = directions
 
-    def __call__(self, x):
+    def __call__(self, x: Any) -> Any:
         """Value at a point of shape (d,)."""
         return jnp.asarray(self.function(jnp.asarray(x)))
 
     def __repr__(self):
         return f"Field(axes={self.axes}, time={self.time!r}, outputs={self.outputs})"
 
-    def derived(self, function, outputs=None):
+    def derived(self, function: Callable[..., Any], outputs: Any = None) -> "Field":
         """A field of another function on the same axes."""
         return Field(function, self.axes, self.time, outputs, self.directions)
 
-    def axis(self, name):
+    def axis(self, name: str | int) -> int:
         """Index of an axis, given by name or index."""
+        if not isinstance(name, (str, Integral)):
+            raise ValueError(
+                f"an axis is given by its name: write d(u, {self.axes[0]!r})(x), not "
+                f"d(u, x). The axes are {self.axes}."
+            )
         if isinstance(name, str) and name in self.axes:
             return self.axes.index(name)
         if not isinstance(name, str) and -len(self.axes) <= name < len(self.axes):
             return name % len(self.axes)
-        raise ValueError(f"axis {name!r} is unknown; the axes are {self.axes}.")
+        hint = ""
+        if name == "t" and self.time is None:
+            hint = " That of time is called so in the domain, as in Box(t=(0, 1))."
+        raise ValueError(f"axis {name!r} is unknown; the axes are {self.axes}.{hint}")
 
-    def coordinate(self, name):
+    def coordinate(self, name: str) -> "Field":
         """A coordinate of the point, as a field."""
         index = self.axis(name)
         return self.derived(lambda x: x[index])
 
     @property
-    def space(self):
+    def space(self) -> list[int]:
         """Indices of the axes that are not time."""
         return [i for i, name in enumerate(self.axes) if name != self.time]
 
     def __getitem__(self, key):
         several = isinstance(key, (tuple, list))
+        if several and any(isinstance(k, slice) or k is None for k in key):
+            raise ValueError(
+                "a field is indexed by its outputs alone: write u[0] or u['name'], not "
+                "u[:, 0:1]."
+            )
         chosen = [self._output(k) for k in key] if several else self._output(key)
 
         def components(x):
@@ -170,7 +193,7 @@ for _name, _symbol in [
     setattr(Field, f"__r{_name}__", _backward)
 
 
-def apply(function, *fields):
+def apply(function: Callable[..., Any], *fields: Field) -> Field:
     """Apply a function of ``jax.numpy`` to the values of fields.
 
     Parameters
@@ -189,7 +212,7 @@ def apply(function, *fields):
     return fields[0].derived(lambda x: function(*(field(x) for field in fields)))
 
 
-def d(u, *axes):
+def d(u: Field, *axes: str | int) -> Field:
     """Partial derivative: ``d(u, "x")``, ``d(u, "x", "t")``, ``d(u, "x", "x")``.
 
     Parameters
@@ -212,7 +235,7 @@ def d(u, *axes):
     return u.derived(function, u.outputs)
 
 
-def grad(u):
+def grad(u: Field) -> Field:
     """Gradient over the axes of space, appended as the last axis.
 
     Parameters
@@ -228,7 +251,7 @@ def grad(u):
     return u.derived(_gradient(u, u.space))
 
 
-def div(v):
+def div(v: Field) -> Field:
     """Divergence over the axes of space: contracts the last axis.
 
     Parameters
@@ -256,7 +279,7 @@ def div(v):
     return v.derived(divergence)
 
 
-def laplacian(u):
+def laplacian(u: Field) -> Field:
     """Sum of the second derivatives over the axes of space, for each component.
 
     Parameters
@@ -283,7 +306,7 @@ def laplacian(u):
     return u.derived(trace, u.outputs)
 
 
-def hessian(u):
+def hessian(u: Field) -> Field:
     """Second derivatives over the axes of space, appended as the last two axes.
 
     Parameters
@@ -301,9 +324,10 @@ def hessian(u):
 
 def _check(field, name):
     if not isinstance(field, Field):
+        axis = ", 'x'" if name == "d" else ""
         raise TypeError(
-            f"{name} takes a field, got {type(field).__name__}; write {name}(u)(x), "
-            f"not {name}(u(x))."
+            f"{name} takes a field, got {type(field).__name__}; write "
+            f"{name}(u{axis})(x), not {name}(u(x){axis})."
         )
 
 

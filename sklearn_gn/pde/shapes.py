@@ -1,12 +1,14 @@
-"""The shapes of which domains are made: boxes and balls. All of this is numpy."""
+"""Shapes of which domains are made: boxes and balls. All of this is numpy."""
 
 import math
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import gammaln, ndtri
 
-from sklearn_gn.pde.domains import Domain
+from sklearn_gn._typing import Array
+from sklearn_gn.pde.domains import Domain, namespace
 from sklearn_gn.pde.patches import Patch
 
 
@@ -34,7 +36,9 @@ class Box(Domain):
     upper: tuple
     time: str | None
 
-    def __init__(self, *, time="t", **intervals):
+    def __init__(
+        self, *, time: str | None = "t", **intervals: tuple[float, float]
+    ) -> None:
         if not intervals:
             raise ValueError("Box needs an interval for an axis, such as x=(0, 1).")
         for name, interval in intervals.items():
@@ -43,11 +47,15 @@ class Box(Domain):
                 raise ValueError(
                     f"{name} must be (low, high) with low < high, got {interval!r}."
                 )
+        if time is not None and not isinstance(time, str):
+            raise ValueError(
+                f"time must be the name of an axis, got {time!r}: write t={time!r}."
+            )
         if time not in (None, "t", *intervals):
             raise ValueError(
                 f"time={time!r} must be one of the axes {tuple(intervals)} or None."
             )
-        _set(
+        set_fields(
             self,
             axes=tuple(intervals),
             lower=tuple(float(low) for low, _ in intervals.values()),
@@ -56,7 +64,9 @@ class Box(Domain):
         )
 
     @classmethod
-    def unit(cls, dim, time=None, prefix="x"):
+    def unit(
+        cls, dim: int, time: tuple[float, float] | None = None, prefix: str = "x"
+    ) -> "Box":
         """The unit cube, with axes x1, x2, ...
 
         Parameters
@@ -74,8 +84,10 @@ class Box(Domain):
         -------
         Box
         """
-        intervals = {f"{prefix}{i + 1}": (0.0, 1.0) for i in range(dim)}
-        return cls(**intervals, **({} if time is None else {"t": time}))
+        intervals: dict[str, Any] = {f"{prefix}{i + 1}": (0.0, 1.0) for i in range(dim)}
+        if time is not None:
+            intervals["t"] = time
+        return cls(**intervals)
 
     def __repr__(self):
         intervals = zip(self.axes, self.lower, self.upper, strict=True)
@@ -86,16 +98,16 @@ class Box(Domain):
         return f"Box({', '.join(words)})"
 
     @property
-    def bounds(self):
+    def bounds(self) -> Array:
         """Lowest and highest values along the axes, of shape (d, 2)."""
         return np.column_stack([self.lower, self.upper])
 
-    def depth(self, X):
+    def depth(self, X: Array) -> Array:
         """Distance to the nearest face, negative outside."""
-        low, high = self.bounds.T
-        return np.minimum(X - low, high - X).min(axis=1)
+        low, high = self.bounds.T[:, None]
+        return namespace(X).minimum(X - low, high - X).min(axis=1)
 
-    def interior(self):
+    def interior(self) -> Patch:
         """The patch of the whole box."""
         low, high = self.bounds.T
 
@@ -105,7 +117,7 @@ class Box(Domain):
 
         return Patch(float(np.log(high - low).sum()), self.dim, place)
 
-    def patches(self, of_time=False):
+    def patches(self, of_time: bool = False) -> Any:
         """Faces of space, or the ends of time."""
         inside, bounds = self.interior(), self.bounds
 
@@ -124,6 +136,33 @@ class Box(Domain):
             if (name == self.time) == of_time
             for side, end in enumerate(("min", "max"))
         }
+
+
+class Interval(Box):
+    """An interval, of time by default: where ordinary differential equations hold.
+
+    Parameters
+    ----------
+    low, high : float
+        Its ends.
+
+    axis : str, default="t"
+        Name of the axis. "t" is time, and has an :class:`Initial` condition at ``low``;
+        any other name is an axis of space, whose two ends are the boundary.
+
+    Examples
+    --------
+    >>> from sklearn_gn.pde import Interval
+    >>> Interval(0, 10).faces
+    ('t=min', 't=max')
+    """
+
+    def __init__(self, low: float, high: float, axis: str = "t") -> None:
+        super().__init__(time="t", **{axis: (low, high)})
+
+    def __repr__(self):
+        axis = "" if self.axes == ("t",) else f", axis={self.axes[0]!r}"
+        return f"Interval({self.lower[0]}, {self.upper[0]}{axis})"
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -157,7 +196,14 @@ class Ball(Domain):
 
     time = None
 
-    def __init__(self, dim, center=None, radius=1.0, axes=None, density="uniform"):
+    def __init__(
+        self,
+        dim: int,
+        center: tuple[float, ...] | None = None,
+        radius: float = 1.0,
+        axes: tuple[str, ...] | None = None,
+        density: Literal["uniform", "radius"] = "uniform",
+    ) -> None:
         if density not in ("uniform", "radius"):
             raise ValueError(f"density must be 'uniform' or 'radius', got {density!r}.")
         if dim < 1:
@@ -165,12 +211,12 @@ class Ball(Domain):
         if not 0 < radius < np.inf:
             raise ValueError(f"radius must be positive, got {radius!r}.")
         if axes is None:
-            axes = "xyz"[:dim] if dim <= 3 else [f"x{i + 1}" for i in range(dim)]
+            axes = tuple("xyz"[:dim] if dim <= 3 else (f"x{i + 1}" for i in range(dim)))
         center = (0.0,) * dim if center is None else tuple(float(c) for c in center)
         for name, values in (("center", center), ("axes", tuple(axes))):
             if len(values) != dim:
                 raise ValueError(f"{name} must have dim={dim} entries, got {values!r}.")
-        _set(
+        set_fields(
             self,
             axes=tuple(axes),
             center=center,
@@ -187,13 +233,14 @@ class Ball(Domain):
         return ", ".join(words) + ")"
 
     @property
-    def bounds(self):
+    def bounds(self) -> Array:
         """Lowest and highest values along the axes, of shape (d, 2)."""
         return np.array(self.center)[:, None] + self.radius * np.array([[-1.0, 1.0]])
 
-    def depth(self, X):
+    def depth(self, X: Array) -> Array:
         """Distance to the sphere, negative outside."""
-        return self.radius - np.linalg.norm(X - np.array(self.center), axis=1)
+        xp = namespace(X)
+        return self.radius - xp.linalg.norm(X - xp.asarray([self.center]), axis=1)
 
     def _place(self, uniforms, ratio):
         """Points in the direction of normal numbers, at a share of the radius."""
@@ -207,7 +254,7 @@ class Ball(Domain):
         unit = self.dim / 2 * math.log(math.pi) - gammaln(self.dim / 2 + 1)
         return float(unit + self.dim * math.log(self.radius))
 
-    def interior(self):
+    def interior(self) -> Patch:
         """The patch of the whole ball."""
 
         def place(uniforms):
@@ -218,13 +265,14 @@ class Ball(Domain):
 
         return Patch(self._log_measure(), self.dim + 1, place)
 
-    def patches(self, of_time=False):
+    def patches(self, of_time: bool = False) -> Any:
         """The sphere."""
         area = self._log_measure() + math.log(self.dim / self.radius)
         sphere = Patch(area, self.dim, lambda u: self._place(u, 1.0))
         return {} if of_time else {"sphere": sphere}
 
 
-def _set(instance, **values):
+def set_fields(instance, **values):
+    """Set attributes of a frozen instance."""
     for name, value in values.items():
-        object.__setattr__(instance, name, value)  # the classes are frozen
+        object.__setattr__(instance, name, value)

@@ -139,7 +139,7 @@ class Broyden(NamedTuple):
     params: jnp.ndarray
     gradient: jnp.ndarray
     direction: jnp.ndarray
-    count: jnp.ndarray
+    count: jnp.ndarray  # type: ignore[assignment]
 
 
 def ssbroyden():

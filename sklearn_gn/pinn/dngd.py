@@ -58,7 +58,7 @@ _SMALLEST_STEP = 1e-12  # relative to the network
 
 def init(points, net, settings):
     """Return the state at the start."""
-    state = fit.initial_state(points, net, settings)
+    state = fit.initial_state(points, net, settings, loss_at=training_loss)
     return state._replace(memory=_first_memory(settings, net, state.batches))
 
 
@@ -117,10 +117,21 @@ def step(points, state, settings):
     return fit.finish_iteration(points, state, settings, summary)
 
 
+def training_loss(model, net, batches):
+    """The loss on points of training, by the function that a step begins with."""
+    _, r, _ = _unbalanced_jacobian(model, net, batches)
+    with np.errstate(over="ignore"):
+        return 0.5 * float(np.sum(np.square(r)))
+
+
+def _unbalanced_jacobian(model, net, batches):
+    weights = np.ones(len(batches), net.extra.dtype)
+    return weighted_jacobian(model, net, batches, weights)
+
+
 def gramian_eigenvalues(model, net, batches):
     """Eigenvalues of the smaller Gramian, descending; of the functions of a step."""
-    weights = np.ones(len(batches), net.extra.dtype)
-    jacobian = weighted_jacobian(model, net, batches, weights)
+    jacobian = _unbalanced_jacobian(model, net, batches)
     quadratic = quadratic_model(model, net, *jacobian, None, momentum=0.0, jacobi=False)
     matrix = np.asarray(quadratic.matrix)
     if not np.isfinite(matrix).all():
@@ -155,7 +166,7 @@ def update_in_region(
         model, net, *jacobian, previous_step, momentum=momentum, jacobi=jacobi
     )
     best, region = search(model, net, jacobian[0], quadratic, region, geodesic=geodesic)
-    accepted = best.loss < quadratic.start.loss
+    accepted = float(best.loss) < float(quadratic.start.loss)
     if not accepted:
         best = best._replace(step=quadratic.start.step)
     new, step_norm, network_norm = _moved(net, best.step)

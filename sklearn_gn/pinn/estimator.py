@@ -3,7 +3,9 @@
 import math
 import time
 import warnings
+from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
@@ -11,11 +13,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
+from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.pinn.predictions import Fitted, SolutionMixin, n_weights
-from sklearn_gn.solvers import PINN_SOLVERS
+from sklearn_gn.solvers import PINN_SOLVERS, Solver
+
+if TYPE_CHECKING:  # it loads JAX
+    from sklearn_gn.pde import Problem
 
 _OVERFITTED = 100.0  # fresh over training loss, beyond which a fit warns
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
@@ -32,10 +38,10 @@ _SPECTRAL = 3000  # unknowns up to which eigenvalues are computed after a fit
 class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
     r"""Differential equations solved by a network, trained by Gauss-Newton methods.
 
-    For forward and inverse problems whose solution is smooth: to high accuracy, in any
-    number of dimensions, without a mesh. For linear problems in two or three dimensions
-    on simple domains use finite elements; for noisy data without an equation
-    :class:`VarProNetRegressor`.
+    Use it for forward and inverse problems whose solution is smooth: to high accuracy,
+    in any number of dimensions, without a mesh. For linear problems in two or three
+    dimensions on simple domains use finite elements; for noisy data without an
+    equation, :class:`VarProNetRegressor`.
 
     A network u is fitted to an equation, its conditions and, where there are any,
     observations, in the least-squares sense at points of the domain,
@@ -122,9 +128,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         them when the loss on fresh points is twice that of training. If None, they are
         drawn once.
 
-    observed_outputs : sequence of str, default=None
-        Names of the outputs that the columns of y hold. If None, y holds all of them,
-        in their order.
+    observed_outputs : sequence of str or callable, default=None
+        What the columns of y hold: names of outputs, or functions of the field and a
+        point for all else that is observed, such as ``lambda u, x: d(u, "x")(x)``. If
+        None, y holds all outputs, in their order.
 
     observation_weight : float or "auto", default="auto"
         Weight of the mean square of the misfit to y in the loss. If "auto", the noise
@@ -237,10 +244,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     Notes
     -----
-    If the loss on fresh points (``val_loss``) stays far above the training loss, raise
-    ``n_interior`` and ``n_boundary`` or lower ``resample``. If both stay high, use a
-    larger network, ``activation="sin"``, or start from easier problems by a sequence.
-    See the :ref:`user guide <pinn>` for more.
+    If the fit is poor, :meth:`diagnose` says what limited it. If the loss on fresh
+    points (``val_loss``) stays far above the training loss, raise ``n_interior`` and
+    ``n_boundary`` or lower ``resample``. If both stay high, use a larger network or
+    ``activation="sin"``, or start from easier problems by a sequence. The
+    :doc:`user guide </user_guide/pinn>` has more.
 
     References
     ----------
@@ -251,29 +259,31 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     Examples
     --------
+    A string under a load, u'' + 1 = 0, held at both ends:
+
     >>> from sklearn_gn import PINNSolver
-    >>> from sklearn_gn.pde import Box, Dirichlet, Problem, laplacian
-    >>> def membrane(u, x):
-    ...     return laplacian(u)(x) + 1
-    >>> disc = Problem(membrane, Box(x=(0, 1), y=(0, 1)), [Dirichlet(0.0)])
+    >>> from sklearn_gn.pde import Box, Dirichlet, Problem, d
+    >>> def string(u, x):
+    ...     return d(u, "x", "x")(x) + 1
+    >>> problem = Problem(string, Box(x=(0, 1)), [Dirichlet(0.0)])
     >>> solver = PINNSolver(
-    ...     disc,
-    ...     hidden_layer_sizes=(16, 16),
-    ...     n_interior=100,
-    ...     n_boundary=60,
-    ...     max_iter=30,
+    ...     problem,
+    ...     hidden_layer_sizes=(8,),
+    ...     n_interior=30,
+    ...     n_boundary=2,
     ...     random_state=0,
     ... )
-    >>> round(float(solver.fit().predict([[0.5, 0.5]])[0]), 3)  # doctest: +SKIP
-    0.074
+    >>> solver.fit().predict([[0.5]]).round(6)
+    array([0.125])
     """
 
     _short_forms = PINN_SOLVERS
     _cure_of_overfitting = (
+        "points",
         "n_interior",
         "Take more points (n_interior, n_boundary), or a smaller network.",
     )
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "problem": "no_validation",  # by problem_sequence
         "hidden_layer_sizes": [
@@ -309,32 +319,32 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     def __init__(
         self,
-        problem=None,
+        problem: "Problem | Sequence[Problem] | None" = None,
         *,
-        hidden_layer_sizes="auto",
-        activation="tanh",
-        network=None,
-        solver="dngd",
-        damping=None,
-        rank=None,
-        loss_weights="fixed",
-        n_interior="auto",
-        n_boundary="auto",
-        sampling="sobol",
-        resample=5,
-        observed_outputs=None,
-        observation_weight="auto",
-        max_iter=300,
-        tol=1e-3,
-        max_time=None,
-        early_stopping=False,
-        n_iter_no_change=10,
-        warm_start=False,
-        dtype="float64",
-        device=None,
-        verbose=0,
-        random_state=None,
-    ):
+        hidden_layer_sizes: tuple[int, ...] | int | Literal["auto"] = "auto",
+        activation: str | tuple[str, ...] = "tanh",
+        network: Any = None,
+        solver: str | Solver = "dngd",
+        damping: float | None = None,
+        rank: int | None = None,
+        loss_weights: Literal["fixed", "balanced"] = "fixed",
+        n_interior: int | Literal["auto"] = "auto",
+        n_boundary: int | Literal["auto"] = "auto",
+        sampling: Literal["sobol", "halton", "uniform", "residual"] = "sobol",
+        resample: int | Literal["drift"] | None = 5,
+        observed_outputs: Sequence[str] | None = None,
+        observation_weight: float | Literal["auto"] = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-3,
+        max_time: float | None = None,
+        early_stopping: bool = False,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = None,
+    ) -> None:
         self.problem = problem
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
@@ -364,7 +374,15 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X=None, y=None, sample_weight=None, *, X_val=None, y_val=None):
+    def fit(
+        self,
+        X: ArrayLike | None = None,
+        y: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
         """Solve the problem, with observations where there are any.
 
         Parameters
@@ -373,7 +391,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             Points of observations. Columns named like the axes may come in any order.
 
         y : array-like of shape (n_samples,) or (n_samples, n_observed), default=None
-            What was observed there.
+            What was observed there. With a problem, NaN stands for what was not: so
+            each output can have points of its own.
 
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights of the observations. If None, all are one.
@@ -557,7 +576,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     def _set_fitted(self, run, fitted, n_observations):
         from sklearn_gn.pinn import solution
-        from sklearn_gn.pinn.dngd import gramian_eigenvalues
+        from sklearn_gn.pinn.dngd import gramian_eigenvalues, training_loss
         from sklearn_gn.pinn.fit import total_loss
         from sklearn_gn.pinn.posterior import Posterior
 
@@ -577,7 +596,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         )
         self._posterior = None
         with backend.scope(self.dtype, self.device):
-            self.loss_ = float(total_loss(model, net, state.batches)) * scale
+            loss_at = training_loss if run.solver.name == "dngd" else total_loss
+            self.loss_ = float(loss_at(model, net, state.batches)) * scale
             self.coefficients_ = _plain(solution.unknown_coefficients(model, net))
             self.gram_spectrum_ = np.zeros(0)
             if state.spectrum is not None:
@@ -606,7 +626,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     def _advice(self, reason):
         if reason.value != "stalled":
             return super()._advice(reason)
-        log, cure = self.convergence_log_, self._cure_of_overfitting[1]
+        log, cure = self.convergence_log_, self._cure_of_overfitting[-1]
         if log["val_loss"][-1] > _FAR * log["loss"][-1]:
             return f"{reason.advice} It holds better at the points of training. {cure}"
         shares = {

@@ -95,8 +95,11 @@ def prepare(observations, settings):
     return jax.device_put(FixedPoints(observations.training, fresh, reference))
 
 
-def initial_state(points, net, settings, memory=None):
-    """Return the state at the start, on the first points."""
+def initial_state(points, net, settings, memory=None, loss_at=None):
+    """Return the state at the start, on the first points.
+
+    ``loss_at(model, net, batches)`` is the loss, by default :func:`total_loss`.
+    """
     net, model = jax.device_put(net), settings.models[0]
     level = None
     if settings.growth is not None:
@@ -105,7 +108,7 @@ def initial_state(points, net, settings, memory=None):
         level = growth.Level(sizes, seconds=-time.perf_counter())
     batches = _draw(points, settings, 0, 0, net, level)
     balance = np.ones(len(model.classes), settings.dtype)
-    loss = float(total_loss(model, net, batches))
+    loss = float((loss_at or total_loss)(model, net, batches))
     state = PINNState(net, loss, batches, balance, memory, level=level)
     return state._replace(first_fresh=fresh_loss(points, settings, net))
 

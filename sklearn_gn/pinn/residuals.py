@@ -110,7 +110,9 @@ def _class_jacobian(model, class_model, params, batch):
     # Residuals of different points do not share taps: one backward pass a component.
     units = jnp.eye(k, dtype=rho.dtype)[:, None, :] + jnp.zeros_like(rho)[None]
     (gradients,) = jax.vmap(pull)(units)
-    extra = jax.jacfwd(lambda extra: tapped(taps, extra)[0])(params.extra)
+    extra = jnp.zeros((n, k, 0), rho.dtype)
+    if params.extra.size:
+        extra = jax.jacfwd(lambda extra: tapped(taps, extra)[0])(params.extra)
     layers = tuple(
         (
             a
@@ -150,8 +152,13 @@ def row_residuals(model, class_model, functions, x, data, extra, axes):
     return class_model.residual.function(fields, x, data, found)
 
 
+@partial(jax.jit, static_argnums=(0, 1))
 def row_from_top(model, class_model, axes, top, x, data, extra):
-    """Residuals of one row, from rows of the last layer of shape (P C, q)."""
+    """Residuals of one row, from rows of the last layer of shape (P C, q).
+
+    Compiled apart, so that the residual is traced once for the many functions, and
+    sizes of the network, in which it is used.
+    """
     rows = class_model.rows
     functions = [
         local_field(top[p * rows.size : (p + 1) * rows.size], x[p], rows, axes)

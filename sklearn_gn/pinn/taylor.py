@@ -13,6 +13,7 @@ Taylor mode, or forward Laplacian: for d axes d + 2 rows where nested differenti
 would take about 2 d.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -131,6 +132,7 @@ def _group_sums(rows, values):
     return np.repeat(np.eye(len(sizes), dtype=values.dtype), sizes, axis=1) @ values
 
 
+@partial(jax.jit, static_argnames=("name", "rows"))
 def activate(name, stack, rows):
     """Rows after an activation; the stack has the shape (..., size, width)."""
     phi = activation_function(name)

@@ -136,7 +136,8 @@ def search(model, net, batches, quadratic, region, *, geodesic):
     if best.trusted:
         radius = float(best.length)
     else:
-        radius *= _SHRINK if best.loss < quadratic.start.loss else _COLLAPSE
+        falls = float(best.loss) < float(quadratic.start.loss)
+        radius *= _SHRINK if falls else _COLLAPSE
         next_shift = shifts.shift
     dtype = region.radius.dtype
     return best, Region(np.asarray(radius, dtype), np.asarray(next_shift, dtype))
@@ -203,7 +204,7 @@ def _moved_shift(found, length):
 # --- compiled parts ------------------------------------------------------------------
 
 
-@partial(jit_by_size, largest=2**16, static_argnames=("model", "momentum", "jacobi"))
+@partial(jit_by_size, static_argnames=("model", "momentum", "jacobi"))
 def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, jacobi):
     """The Gramian, and what else the steps of all radii have in common."""
     linear = linearise(r, parts, previous_step, momentum=momentum, jacobi=jacobi)

@@ -1,9 +1,13 @@
 """BreakpointDisplay: a piecewise-linear fit and where it breaks."""
 
+from collections.abc import Sequence
+from typing import Any, Self
+
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length, validate_data
 
+from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.plotting._common import Display, fitted_attribute
 
 
@@ -72,14 +76,14 @@ class BreakpointDisplay(Display):
     def __init__(
         self,
         *,
-        grid,
-        response,
-        breaks,
-        X=None,
-        y=None,
-        feature_names=None,
-        target_name=None,
-    ):
+        grid: Sequence[Array],
+        response: Array,
+        breaks: Array,
+        X: Array | None = None,
+        y: Array | None = None,
+        feature_names: Sequence[str] | None = None,
+        target_name: str | None = None,
+    ) -> None:
         self.grid = grid
         self.response = response
         self.breaks = breaks
@@ -88,7 +92,7 @@ class BreakpointDisplay(Display):
         self.feature_names = feature_names
         self.target_name = target_name
 
-    def plot(self, ax=None, **kwargs):
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the predictions, the breaks and the samples.
 
         Parameters
@@ -165,15 +169,15 @@ class BreakpointDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
-        y=None,
+        estimator: Any,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
         *,
-        target=0,
-        grid_resolution=200,
-        ax=None,
-        **kwargs,
-    ):
+        target: int = 0,
+        grid_resolution: int = 200,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
         """Draw a fitted estimator over the range of some samples.
 
         Parameters

@@ -1,8 +1,12 @@
 """ConvergenceDisplay: loss or error over the iterations of a fit."""
 
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
+from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import Display, fitted_attribute
 
 _X_LABELS = {
@@ -67,11 +71,21 @@ class ConvergenceDisplay(Display):
     'log'
     """
 
-    def __init__(self, *, convergence_log, name=None):
+    def __init__(
+        self, *, convergence_log: Mapping[str, Array], name: str | None = None
+    ) -> None:
         self.convergence_log = convergence_log
         self.name = name
 
-    def plot(self, ax=None, *, x="iteration", y="loss", name=None, **kwargs):
+    def plot(
+        self,
+        ax: Any = None,
+        *,
+        x: Literal["iteration", "time", "inner_iterations", "work_units"] = "iteration",
+        y: Literal["loss", "relative_error"] = "loss",
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Self:
         """Draw the curves.
 
         Parameters
@@ -154,8 +168,15 @@ class ConvergenceDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, estimator, *, x="iteration", y="loss", ax=None, name=None, **kwargs
-    ):
+        cls,
+        estimator: Any,
+        *,
+        x: Literal["iteration", "time", "inner_iterations", "work_units"] = "iteration",
+        y: Literal["loss", "relative_error"] = "loss",
+        ax: Any = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Self:
         """Draw the convergence log of a fitted estimator.
 
         Parameters

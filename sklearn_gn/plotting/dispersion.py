@@ -1,10 +1,13 @@
 """DispersionDisplay: which classes are mistaken for one other, and which for many."""
 
+from typing import Any, Self
+
 import numpy as np
 from scipy.special import softmax
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length
 
+from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.plotting._common import Display, class_numbers, fitted_attribute
 
 _MOST_LABELS = 30  # classes that are labelled one by one
@@ -57,12 +60,14 @@ class DispersionDisplay(Display):
     True
     """
 
-    def __init__(self, *, dispersion, classes, training_mean=None):
+    def __init__(
+        self, *, dispersion: Array, classes: Array, training_mean: float | None = None
+    ) -> None:
         self.dispersion = dispersion
         self.classes = classes
         self.training_mean = training_mean
 
-    def plot(self, ax=None, **kwargs):
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw a point for every class, the most concentrated one at the bottom.
 
         Parameters
@@ -113,7 +118,15 @@ class DispersionDisplay(Display):
         return self._drawn_on(ax)
 
     @classmethod
-    def from_estimator(cls, estimator, X, y, *, ax=None, **kwargs):
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
         """Draw the dispersion of a fitted classifier on some samples.
 
         Parameters

@@ -2,12 +2,15 @@
 
 import copy
 import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
+from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.callbacks import _Callback
 from sklearn_gn.plotting._common import Display, class_numbers, fitted_attribute
 from sklearn_gn.varpro.classifier import VarProNetClassifier
@@ -85,7 +88,16 @@ class FeatureDisplay(Display):
     True
     """
 
-    def __init__(self, *, features, output, code, classes, iterations, name=None):
+    def __init__(
+        self,
+        *,
+        features: Sequence[Array],
+        output: Sequence[Array],
+        code: Array,
+        classes: Array,
+        iterations: Sequence[int],
+        name: str | None = None,
+    ) -> None:
         self.features = features
         self.output = output
         self.code = code
@@ -93,7 +105,7 @@ class FeatureDisplay(Display):
         self.iterations = iterations
         self.name = name
 
-    def plot(self, ax=None, **kwargs):
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw a panel for every iteration.
 
         Parameters
@@ -157,15 +169,15 @@ class FeatureDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
-        y,
+        estimator: Any,
+        X: ArrayLike,
+        y: ArrayLike,
         *,
-        iterations=(0, 1, 2, 5, 10),
-        name=None,
-        ax=None,
-        **kwargs,
-    ):
+        iterations: Sequence[int] = (0, 1, 2, 5, 10),
+        name: str | None = None,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
         """Fit a copy of an estimator and draw what its features do on the way.
 
         Parameters
@@ -236,7 +248,16 @@ class FeatureDisplay(Display):
         ).plot(ax, **kwargs)
 
     @classmethod
-    def from_models(cls, models, X, y, *, name=None, ax=None, **kwargs):
+    def from_models(
+        cls,
+        models: Mapping[int, Any],
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        name: str | None = None,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
         """Draw models that were recorded during a fit, or fitted one by one.
 
         Parameters

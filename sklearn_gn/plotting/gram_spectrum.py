@@ -1,8 +1,11 @@
 """GramSpectrumDisplay: eigenvalues of the Gauss-Newton matrices."""
 
+from typing import Any, Self
+
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
+from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import Display, fitted_attribute
 
 
@@ -56,12 +59,18 @@ class GramSpectrumDisplay(Display):
     [6, 4]
     """
 
-    def __init__(self, *, gram_spectrum, mass_spectrum=None, truncation=None):
+    def __init__(
+        self,
+        *,
+        gram_spectrum: Array,
+        mass_spectrum: Array | None = None,
+        truncation: float | None = None,
+    ) -> None:
         self.gram_spectrum = gram_spectrum
         self.mass_spectrum = mass_spectrum
         self.truncation = truncation
 
-    def plot(self, ax=None, **kwargs):
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the eigenvalues.
 
         Parameters
@@ -114,7 +123,7 @@ class GramSpectrumDisplay(Display):
             self.truncation_lines_.append(line)
 
     @classmethod
-    def from_estimator(cls, estimator, *, ax=None, **kwargs):
+    def from_estimator(cls, estimator: Any, *, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the spectra of a fitted estimator.
 
         Parameters

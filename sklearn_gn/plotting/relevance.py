@@ -1,10 +1,14 @@
 """RelevanceDisplay: how much of a fitted function depends on each feature."""
 
+from collections.abc import Sequence
+from typing import Any, Self
+
 import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.plotting._common import Display
 
 _MOST_BARS = 20  # features that one picture shows
@@ -66,13 +70,20 @@ class RelevanceDisplay(Display):
     ['x0', 'x1', 'x2']
     """
 
-    def __init__(self, *, total, linear=None, hidden=None, feature_names=None):
+    def __init__(
+        self,
+        *,
+        total: Array,
+        linear: Array | None = None,
+        hidden: Array | None = None,
+        feature_names: Sequence[str] | None = None,
+    ) -> None:
         self.total = total
         self.linear = linear
         self.hidden = hidden
         self.feature_names = feature_names
 
-    def plot(self, ax=None, **kwargs):
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the bars.
 
         Parameters
@@ -124,15 +135,15 @@ class RelevanceDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
+        estimator: Any,
+        X: ArrayLike,
         *,
-        target=0,
-        feature_names=None,
-        random_state=0,
-        ax=None,
-        **kwargs,
-    ):
+        target: int = 0,
+        feature_names: Sequence[str] | None = None,
+        random_state: RandomState = 0,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
         """Draw the relevance of the features for a fitted regressor.
 
         Parameters

@@ -1,9 +1,12 @@
 """SegmentsDisplay: a broken line with its uncertainty."""
 
+from typing import Any, Self
+
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length
 
+from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.plotting._common import Display, fitted_attribute
 
 _GRID = 400
@@ -77,18 +80,18 @@ class SegmentsDisplay(Display):
     def __init__(
         self,
         *,
-        grid,
-        response,
-        lower,
-        upper,
-        breakpoints,
-        intervals,
-        x=None,
-        y=None,
-        residuals=None,
-        feature_name=None,
-        target_name=None,
-    ):
+        grid: Array,
+        response: Array,
+        lower: Array,
+        upper: Array,
+        breakpoints: Array,
+        intervals: Array,
+        x: Array | None = None,
+        y: Array | None = None,
+        residuals: Array | None = None,
+        feature_name: str | None = None,
+        target_name: str | None = None,
+    ) -> None:
         self.grid = grid
         self.response = response
         self.lower = lower
@@ -101,7 +104,7 @@ class SegmentsDisplay(Display):
         self.feature_name = feature_name
         self.target_name = target_name
 
-    def plot(self, ax=None, **kwargs):
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the fit, and below it the residuals where there are any.
 
         Parameters
@@ -176,8 +179,15 @@ class SegmentsDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, estimator, X, y=None, *, residuals=False, ax=None, **kwargs
-    ):
+        cls,
+        estimator: Any,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        residuals: bool = False,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
         """Draw a fitted estimator over the range of some samples.
 
         Parameters

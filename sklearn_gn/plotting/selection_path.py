@@ -1,14 +1,18 @@
 """SelectionPathDisplay: how a criterion chose the size of a model."""
 
+from typing import Any, Self
+
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
+from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import Display, fitted_attribute
 
 _CRITERIA = {
     "bic": "BIC",
     "aic": "AIC",
     "gcv": "GCV",
+    "evidence": "Minus twice the log evidence",
     "cv": "Cross-validated mean squared error",
 }
 _SIZES = {"n_breakpoints": "Breakpoints", "n_neurons": "Neurons"}
@@ -62,8 +66,15 @@ class SelectionPathDisplay(Display):
     """
 
     def __init__(
-        self, *, size, value, chosen, std_error=None, size_name=None, value_name=None
-    ):
+        self,
+        *,
+        size: Array,
+        value: Array,
+        chosen: int,
+        std_error: Array | None = None,
+        size_name: str | None = None,
+        value_name: str | None = None,
+    ) -> None:
         self.size = size
         self.value = value
         self.chosen = chosen
@@ -71,7 +82,7 @@ class SelectionPathDisplay(Display):
         self.size_name = size_name
         self.value_name = value_name
 
-    def plot(self, ax=None, **kwargs):
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the criterion over the sizes.
 
         Parameters
@@ -116,7 +127,7 @@ class SelectionPathDisplay(Display):
         return self._drawn_on(ax)
 
     @classmethod
-    def from_estimator(cls, estimator, *, ax=None, **kwargs):
+    def from_estimator(cls, estimator: Any, *, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the path of a fitted estimator.
 
         Parameters

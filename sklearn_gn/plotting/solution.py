@@ -2,13 +2,16 @@
 
 import math
 import warnings
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils import gen_batches
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import Display
 
 _FLOATS = 2**24  # numbers of the points that are evaluated together
@@ -100,16 +103,16 @@ class SolutionDisplay(Display):
     def __init__(
         self,
         *,
-        ticks,
-        solution,
-        error,
-        axis_names,
-        reference=None,
-        fixed=None,
-        output_name="u",
-        equal=False,
-        name=None,
-    ):
+        ticks: Sequence[Array],
+        solution: Array,
+        error: Array,
+        axis_names: tuple[str, ...],
+        reference: Array | None = None,
+        fixed: Mapping[str, float] | None = None,
+        output_name: str = "u",
+        equal: bool = False,
+        name: str | None = None,
+    ) -> None:
         self.ticks = ticks
         self.solution = solution
         self.error = error
@@ -120,7 +123,7 @@ class SolutionDisplay(Display):
         self.equal = equal
         self.name = name
 
-    def plot(self, ax=None, *, name=None, **kwargs):
+    def plot(self, ax: Any = None, *, name: str | None = None, **kwargs: Any) -> Self:
         """Draw curves or images.
 
         Parameters
@@ -216,16 +219,16 @@ class SolutionDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        estimator,
+        estimator: Any,
         *,
-        axes=None,
-        at=None,
-        output=None,
-        n_points=200,
-        ax=None,
-        name=None,
-        **kwargs,
-    ):
+        axes: str | Sequence[str] | None = None,
+        at: Mapping[str, float] | None = None,
+        output: str | None = None,
+        n_points: int = 200,
+        ax: Any = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Self:
         """Draw the solution that a fitted solver has found.
 
         A reference that is known at some points only is drawn at these, if they make a

@@ -1,5 +1,7 @@
 """SurrogateDisplay: predictions of several outputs and what they should be."""
 
+from typing import Any, Literal, Self
+
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import (
@@ -8,6 +10,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
+from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.plotting._common import Display
 
 
@@ -86,13 +89,13 @@ class SurrogateDisplay(Display):
     def __init__(
         self,
         *,
-        true,
-        predicted,
-        rows,
-        positions=None,
-        position_name=None,
-        shape=None,
-    ):
+        true: Array,
+        predicted: Array,
+        rows: Array,
+        positions: Array | None = None,
+        position_name: str | None = None,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
         self.true = true
         self.predicted = predicted
         self.rows = rows
@@ -100,7 +103,14 @@ class SurrogateDisplay(Display):
         self.position_name = position_name
         self.shape = shape
 
-    def plot(self, ax=None, *, kind=None, log=False, **kwargs):
+    def plot(
+        self,
+        ax: Any = None,
+        *,
+        kind: Literal["curves", "fields", "matrix"] | None = None,
+        log: bool = False,
+        **kwargs: Any,
+    ) -> Self:
         """Draw truth and prediction, and for images the difference.
 
         Parameters
@@ -220,19 +230,19 @@ class SurrogateDisplay(Display):
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
-        Y,
+        estimator: Any,
+        X: ArrayLike,
+        Y: ArrayLike,
         *,
-        samples=None,
-        kind=None,
-        positions=None,
-        position_name=None,
-        shape=None,
-        log=False,
-        ax=None,
-        **kwargs,
-    ):
+        samples: Any = None,
+        kind: Literal["curves", "fields", "matrix"] | None = None,
+        positions: ArrayLike | None = None,
+        position_name: str | None = None,
+        shape: tuple[int, ...] | None = None,
+        log: bool = False,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
         """Draw predictions of a fitted regressor beside the true outputs.
 
         Parameters

@@ -13,25 +13,31 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, stdtr, stdtrit
 
+from sklearn_gn.core import extremes
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.problem import Form
 
 LEVEL = 0.95  # of the confidence limits
+_FAR = 1e100  # largest position, in units of the training data
 
 
 class Scaling(NamedTuple):
     """From the user's units to those of the search."""
 
-    center: float
-    size: float  # half the range of x
-    y_center: float
-    y_size: float  # standard deviation
-    linear_center: np.ndarray  # (m,)
+    center: np.ndarray  # (...)
+    size: np.ndarray  # half the range of x
+    y_center: np.ndarray
+    y_size: np.ndarray  # standard deviation
+    linear_center: np.ndarray  # (..., m)
     linear_size: np.ndarray
 
+    def arithmetic(self):
+        """Return the context in which to compute in the user's units."""
+        return extremes.arithmetic_of(*map(np.asarray, self))
+
     def x(self, x):
-        """Return positions in [-1, 1]."""
-        return (x - self.center) / self.size
+        """Return positions in units in which the data lie in [-1, 1]."""
+        return _bounded(x, self.center[..., None], self.size[..., None])
 
     def y(self, y):
         """Return the target with mean zero and deviation one."""
@@ -39,33 +45,36 @@ class Scaling(NamedTuple):
 
     def linear(self, linear):
         """Return the linear features in units of their deviations."""
-        return (linear - self.linear_center) / self.linear_size
+        return _bounded(linear, self.linear_center, self.linear_size)
 
     def to_user(self, t):
         """Return positions in the user's units."""
-        return self.center + self.size * t
+        return self.center[..., None] + self.size[..., None] * t
 
 
 class Fit(NamedTuple):
-    """A fit with given breakpoints, in the units of the search."""
+    """Fits with given breakpoints, in the units of the search.
+
+    Of one series, or of several that have as many breakpoints: then all arrays but
+    ``free`` have a leading axis.
+    """
 
     form: Form
-    t: np.ndarray  # (k,) breakpoints, ascending
+    t: np.ndarray  # (..., k) breakpoints, ascending
     free: np.ndarray  # (k,) bool, those that are estimated
     coef: np.ndarray  # of the design
     covariance: np.ndarray  # of the coefficients and the free kinks
-    degrees_of_freedom: float
-    n_rows: float
-    n_parameters: int  # the free breakpoints included
-    rss: float
-    total: float  # sum of squares about the mean
+    degrees_of_freedom: np.ndarray  # (...)
+    n_rows: np.ndarray
+    n_parameters: np.ndarray  # the free breakpoints included
+    rss: np.ndarray
+    total: np.ndarray  # sum of squares about the mean
     scaling: Scaling
 
     @property
     def noise_std(self):
         """Standard deviation of the noise."""
-        share = self.rss / self.degrees_of_freedom
-        return float(self.scaling.y_size * np.sqrt(share))
+        return self.scaling.y_size * np.sqrt(self.rss / self.degrees_of_freedom)
 
     @property
     def breakpoints(self):
@@ -75,13 +84,13 @@ class Fit(NamedTuple):
     @property
     def ramps(self):
         """Numbers of the coefficients that are changes of slope."""
-        return least_squares.ramp_columns(self.form, len(self.t))
+        return least_squares.ramp_columns(self.form, self.t.shape[-1])
 
     @property
     def steps(self):
         """Numbers of the coefficients that are jumps."""
         first = 1 + self.form.slope + len(self.ramps)
-        return first + np.arange(len(self.t) if self.form.step else 0)
+        return first + np.arange(self.t.shape[-1] if self.form.step else 0)
 
     @property
     def kinks(self):
@@ -90,33 +99,43 @@ class Fit(NamedTuple):
 
     def quantile(self, level=LEVEL):
         """Return the half-width of a confidence interval, in standard errors."""
-        return float(stdtrit(self.degrees_of_freedom, (1 + level) / 2))
+        return stdtrit(self.degrees_of_freedom, (1 + level) / 2)
 
     def p_values(self, statistics):
         """Return the probability of larger t statistics, on both sides."""
         return 2 * stdtr(self.degrees_of_freedom, -np.abs(statistics))
 
+    def of(self, b):
+        """Return the fit of one of several series."""
+        one = (a[b] for a in self[3:-1])
+        scaling = Scaling(*(a[b] for a in self.scaling))
+        return Fit(self.form, self.t[b], self.free, *one, scaling)
 
-def infer(form, rows, t, free, scaling, kind):
-    """Fit the rows with given breakpoints, and compute the covariance.
+
+def infer(form, t, free, rows, scaling, kind):
+    """Fit the rows of several series with given breakpoints; compute covariances.
 
     Parameters
     ----------
     form : Form
-    rows : Rows
-        In the units of the search.
-    t : ndarray of shape (k,)
+    t : ndarray of shape (B, k)
         Breakpoints, ascending.
     free : ndarray of shape (k,)
         Whether a breakpoint is estimated.
+    rows : Rows
+        In the units of the search, of shape (B, n).
     scaling : Scaling
     kind : Covariance
     """
     t, found = least_squares.fit_rows(form, rows, t, free)
     columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-    cov, freedom, rank = least_squares.covariance(kind, columns, found, rows.weight)
+    level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
+    cov, freedom, rank = least_squares.covariance(
+        kind, columns, found, rows.weight, level
+    )
     n_jumps = int(np.sum(free)) - len(least_squares.moving(form, free))
-    mean = rows.weight @ rows.y / rows.weight.sum()
+    n_rows = rows.weight.sum(axis=-1)
+    mean = np.sum(rows.weight * rows.y, axis=-1) / n_rows
     return Fit(
         form=form,
         t=t,
@@ -124,10 +143,10 @@ def infer(form, rows, t, free, scaling, kind):
         coef=found.coef,
         covariance=cov,
         degrees_of_freedom=freedom,
-        n_rows=float(rows.weight.sum()),
+        n_rows=n_rows,
         n_parameters=rank + n_jumps,
         rss=found.rss,
-        total=float(rows.weight @ (rows.y - mean) ** 2),
+        total=np.sum(rows.weight * (rows.y - mean[:, None]) ** 2, axis=-1),
         scaling=scaling,
     )
 
@@ -137,9 +156,20 @@ def predict(fit, x, linear):
     u, linear = fit.scaling.x(x), fit.scaling.linear(linear)
     columns = least_squares.jacobian(fit.form, u, linear, fit.t, fit.free, fit.coef)
     size = fit.scaling.y_size
-    value = columns[:, : len(fit.coef)] @ fit.coef * size + fit.scaling.y_center
+    value = columns[:, : len(fit.coef)] @ fit.coef
+    far = np.maximum(np.max(np.abs(columns), axis=1), 1)  # the square may overflow
+    columns = columns / far[:, None]
     variance = np.sum((columns @ fit.covariance) * columns, axis=1)
-    return value, size * np.sqrt(np.maximum(variance, 0))
+    std = far * np.sqrt(np.maximum(variance, 0))
+    return (
+        extremes.scaled_back(value, size, fit.scaling.y_center),
+        extremes.scaled_back(std, size),
+    )
+
+
+def _bounded(values, center, size):
+    with np.errstate(over="ignore"):
+        return np.clip((values - center) / size, -_FAR, _FAR)
 
 
 # --- parameters ----------------------------------------------------------------------
@@ -151,22 +181,28 @@ def user_parameters(fit):
     The intercept is the value of the first line at x = 0, all linear features zero.
     """
     scaling, form, n_kinks = fit.scaling, fit.form, len(fit.kinks)
-    factor = np.ones(len(fit.coef) + n_kinks)
-    factor[1 : 1 + form.slope] = 1 / scaling.size
-    factor[fit.ramps] = 1 / scaling.size
-    m = len(scaling.linear_size)
-    linear = np.arange(len(fit.coef) - m, len(fit.coef))
-    factor[linear] = 1 / scaling.linear_size
-    matrix = np.diag(factor)
-    matrix[0, 1 : 1 + form.slope] = -scaling.center / scaling.size
-    matrix[0, linear] = -scaling.linear_center / scaling.linear_size
-    matrix *= scaling.y_size
-    kinks = np.arange(len(fit.coef), len(matrix))
-    matrix[kinks, kinks] = scaling.size
-    values = matrix @ np.concatenate([fit.coef, fit.t[fit.kinks]])
-    values[0] += scaling.y_center
-    values[len(fit.coef) :] += scaling.center
-    return values, matrix @ fit.covariance @ matrix.T
+    n, m = fit.coef.shape[-1], scaling.linear_size.shape[-1]
+    size, y_size = scaling.size[..., None], scaling.y_size[..., None]
+    line, linear = np.arange(1, 1 + form.slope), np.arange(n - m, n)
+    factor = np.ones((*fit.coef.shape[:-1], n + n_kinks))
+    factor[..., line] = 1 / size
+    factor[..., fit.ramps] = 1 / size
+    factor[..., linear] = 1 / scaling.linear_size
+    factor[..., :n] *= y_size
+    factor[..., n:] = size
+    first = factor.copy()  # what the intercept depends on
+    first[..., 1:] = 0
+    first[..., line] = -y_size * scaling.center[..., None] / size
+    first[..., linear] = -y_size * scaling.linear_center / scaling.linear_size
+    scaled = np.concatenate([fit.coef, fit.t[..., fit.kinks]], axis=-1)
+    values = factor * scaled
+    values[..., 0] = np.sum(first * scaled, axis=-1) + scaling.y_center
+    values[..., n:] += scaling.center[..., None]
+    covariance = factor[..., :, None] * fit.covariance * factor[..., None, :]
+    cross = (fit.covariance @ first[..., None])[..., 0]
+    covariance[..., 0, :] = covariance[..., :, 0] = factor * cross
+    covariance[..., 0, 0] = np.sum(first * cross, axis=-1)
+    return values, covariance
 
 
 def parameter_table(fit, x_name, linear_names):
@@ -211,9 +247,10 @@ def breakpoint_errors(fit):
 
     They are zero for known breakpoints, and NaN for jumps, which have none.
     """
-    std = np.where(fit.free, np.nan, 0.0)
-    variance = np.diagonal(fit.covariance)[len(fit.coef) :]
-    std[fit.kinks] = fit.scaling.size * np.sqrt(np.maximum(variance, 0))
+    std = np.where(fit.free, np.nan, np.zeros_like(fit.t))
+    n = fit.coef.shape[-1]
+    variance = np.diagonal(fit.covariance, axis1=-2, axis2=-1)[..., n:]
+    std[..., fit.kinks] = fit.scaling.size[..., None] * np.sqrt(np.maximum(variance, 0))
     return std
 
 
@@ -235,7 +272,8 @@ def _jump_interval(fit, rows, k, level):
     size = argmax_quantile(level) * variance / jump**2 if jump else np.inf
     reach = 1 + int(min(size * len(x) / fit.n_rows, len(x)))
     low, high = max(first - reach, 1), min(first + reach, len(x) - 1)
-    return [fit.scaling.to_user((x[j - 1] + x[j]) / 2) for j in (low, high)]
+    ends = np.array([(x[j - 1] + x[j]) / 2 for j in (low, high)])
+    return fit.scaling.to_user(ends)
 
 
 def argmax_quantile(level):
@@ -255,49 +293,64 @@ def argmax_quantile(level):
 
 
 def segment_table(fit, rows):
-    """Return the straight lines between the breakpoints, a dict of arrays."""
+    """Return the straight lines between the breakpoints, a dict of arrays.
+
+    Each has the shape (..., k + 1).
+    """
     values, covariance = user_parameters(fit)
     slope, intercept = _line_gradients(fit, values)
-    width = fit.quantile()
-    table = {}
-    ends = fit.scaling.to_user(np.array([rows.x[0], rows.x[-1]]))
-    table["start"] = np.concatenate([ends[:1], fit.breakpoints])
-    table["end"] = np.concatenate([fit.breakpoints, ends[1:]])
+    width = fit.quantile()[..., None]
+    table, k, t = {}, fit.t.shape[-1], fit.breakpoints
+    low, high = (fit.scaling.to_user(x[..., None]) for x in _ends(rows))
+    table["start"] = np.concatenate([low, t], axis=-1)
+    table["end"] = np.concatenate([t, high], axis=-1)
     # Without the derivatives by the breakpoints: the line itself.
-    n = len(fit.coef)
+    n = fit.coef.shape[-1]
     for name, gradient in (("intercept", intercept), ("slope", slope)):
-        estimate = gradient[:, :n] @ values[:n]
-        variance = np.sum((gradient @ covariance) * gradient, axis=1)
+        estimate = (gradient[..., :n] @ values[..., :n, None])[..., 0]
+        variance = np.sum((gradient @ covariance) * gradient, axis=-1)
         std = np.sqrt(np.maximum(variance, 0))
         table[name] = estimate
         table[f"{name}_std_error"] = std
         table[f"{name}_lower"] = estimate - width * std
         table[f"{name}_upper"] = estimate + width * std
-    jump = np.zeros(len(fit.t) + 1)
-    jump[1:] = values[fit.steps] if fit.form.step else 0
-    std = np.zeros(len(fit.t) + 1)
+    jump, std = np.zeros((2, *fit.t.shape[:-1], k + 1))
     if fit.form.step:
-        std[1:] = np.sqrt(np.maximum(np.diagonal(covariance)[fit.steps], 0))
+        jump[..., 1:] = values[..., fit.steps]
+        variance = np.diagonal(covariance, axis1=-2, axis2=-1)[..., fit.steps]
+        std[..., 1:] = np.sqrt(np.maximum(variance, 0))
     table["jump"], table["jump_std_error"] = jump, std
-    first = np.searchsorted(rows.x, fit.t)
-    total = np.concatenate([[0], np.cumsum(rows.weight)])
-    table["n_rows"] = np.diff(total[np.concatenate([[0], first, [len(rows.x)]])])
+    before = [
+        np.sum(rows.weight * (rows.x < fit.t[..., j, None]), -1) for j in range(k)
+    ]
+    ends = [np.zeros_like(fit.n_rows), *before, fit.n_rows]
+    table["n_rows"] = np.diff(np.stack(ends, axis=-1), axis=-1)
     return table
+
+
+def _ends(rows):
+    """Return the first and the last position of positive weight."""
+    if rows.x.ndim == 1:
+        return rows.x[0], rows.x[-1]
+    last = np.count_nonzero(rows.weight, axis=-1) - 1
+    return rows.x[:, 0], rows.x[np.arange(len(last)), last]
 
 
 def _line_gradients(fit, values):
     """Return derivatives of slopes and intercepts of the lines by the parameters."""
-    k = len(fit.t)
-    slope, intercept = np.zeros((2, k + 1, len(values)))
-    intercept[:, 0] = 1
-    slope[:, 1 : 1 + fit.form.slope] = 1
+    k, n = fit.t.shape[-1], fit.coef.shape[-1]
+    slope, intercept = np.zeros((2, *values.shape[:-1], k + 1, values.shape[-1]))
+    intercept[..., 0] = 1
+    slope[..., 1 : 1 + fit.form.slope] = 1
+    t = fit.breakpoints
     for s in range(1, k + 1):
-        slope[s, fit.ramps[:s]] = 1
-        intercept[s, fit.ramps[:s]] = -fit.breakpoints[: len(fit.ramps[:s])]
-        intercept[s, fit.steps[:s]] = 1
+        ramps = fit.ramps[:s]
+        slope[..., s, ramps] = 1
+        intercept[..., s, ramps] = -t[..., : len(ramps)]
+        intercept[..., s, fit.steps[:s]] = 1
         for place, kink in enumerate(fit.kinks):
             if kink < s:
-                intercept[s, len(fit.coef) + place] = -values[fit.ramps[kink]]
+                intercept[..., s, n + place] = -values[..., fit.ramps[kink]]
     return slope, intercept
 
 
@@ -305,20 +358,22 @@ def _line_gradients(fit, values):
 
 
 def statistics(fit):
-    """Return figures of the whole fit, a dict of numbers.
+    """Return figures of the whole fit, a dict of numbers or of arrays.
 
     The likelihood is that of normal noise; its variance is not counted as a parameter.
     """
     n = fit.n_rows
     size = fit.scaling.y_size
-    rss = max(fit.rss, np.finfo(float).tiny)
-    deviance = n * (np.log(2 * np.pi * rss / n) + 2 * np.log(size) + 1)
+    rss = np.maximum(fit.rss, np.finfo(float).tiny)
+    some = fit.total > 0
+    log_variance = np.log(2 * np.pi * rss) - np.log(n) + 2 * np.log(size)
+    deviance = n * (log_variance + 1)
     return {
         "n_rows": n,
         "n_parameters": fit.n_parameters,
         "degrees_of_freedom": fit.degrees_of_freedom,
-        "rss": fit.rss * size**2,
-        "r2": 1 - fit.rss / fit.total if fit.total > 0 else 0.0,
-        "aic": float(deviance + 2 * fit.n_parameters),
-        "bic": float(deviance + np.log(n) * fit.n_parameters),
+        "rss": fit.rss * np.square(size),
+        "r2": np.where(some, 1 - fit.rss / np.where(some, fit.total, 1), 0.0),
+        "aic": deviance + 2 * fit.n_parameters,
+        "bic": deviance + np.log(n) * fit.n_parameters,
     }

@@ -16,21 +16,22 @@ COVARIANCES = ("nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"
 
 
 class Rows(NamedTuple):
-    """Rows in the order of x."""
+    """Rows in the order of x; of several series, padded by rows of weight zero."""
 
-    x: np.ndarray  # (n,) in [-1, 1]
-    y: np.ndarray  # (n,) of mean zero and deviation one
-    linear: np.ndarray  # (n, m) features that enter linearly
-    weight: np.ndarray  # (n,) a weight of two is two rows
+    x: np.ndarray  # (..., n) in [-1, 1]
+    y: np.ndarray  # (..., n) of mean zero and deviation one
+    linear: np.ndarray  # (..., n, m) features that enter linearly
+    weight: np.ndarray  # (..., n) a weight of two is two rows
 
 
 class LinearFit(NamedTuple):
     """Least-squares fit in the columns of a design."""
 
-    coef: np.ndarray
-    residual: np.ndarray
-    rss: float
-    half: np.ndarray  # (p, rank)  H with the inverse normal matrix H H^T
+    coef: np.ndarray  # (..., p)
+    residual: np.ndarray  # (..., n)
+    rss: np.ndarray  # (...)
+    half: np.ndarray  # (..., p, r)  H with the inverse normal matrix H H^T
+    rank: np.ndarray  # (...)
 
 
 class Covariance(NamedTuple):
@@ -46,23 +47,23 @@ def design(form, x, linear, t):
     Parameters
     ----------
     form : Form
-    x : ndarray of shape (n,)
-    linear : ndarray of shape (n, m)
-    t : ndarray of shape (k,)
+    x : ndarray of shape (..., n)
+    linear : ndarray of shape (..., n, m)
+    t : ndarray of shape (..., k)
         Breakpoints.
     """
-    columns = [np.ones((len(x), 1))]
+    columns = [np.ones((*x.shape, 1))]
     if form.slope:
-        columns.append(x[:, None])
+        columns.append(x[..., None])
     if form.ramp:
-        columns.append(np.maximum(x[:, None] - t, 0))
+        columns.append(np.maximum(x[..., None] - t[..., None, :], 0))
     if form.step:
         columns.append(_steps(x, t))
-    return np.hstack([*columns, linear])
+    return np.concatenate([*columns, linear], axis=-1)
 
 
 def _steps(x, t):
-    return (x[:, None] >= t).astype(float)
+    return (x[..., None] >= t[..., None, :]).astype(float)
 
 
 def ramp_columns(form, n_breakpoints):
@@ -76,92 +77,167 @@ def moving(form, free):
 
 
 def jacobian(form, x, linear, t, free, coef):
-    """Return the derivatives of the function by all parameters, (n, p).
+    """Return the derivatives of the function by all parameters, (..., n, p).
 
     The columns of :func:`design`, and those of the breakpoints that are free and at
     which the function is continuous: minus the change of slope from there on.
     """
     at = moving(form, free)
-    changes = coef[ramp_columns(form, len(t))[at]] if len(at) else np.empty(0)
     columns = design(form, x, linear, t)
-    return np.hstack([columns, -changes * _steps(x, t[at])])
+    if not len(at):
+        return columns
+    changes = coef[..., ramp_columns(form, t.shape[-1])[at]]
+    tangent = -changes[..., None, :] * _steps(x, t[..., at])
+    return np.concatenate([columns, tangent], axis=-1)
 
 
-def solve(columns, y, weight):
-    """Return the least-squares fit; of directions without data, the shortest one."""
-    root = np.sqrt(weight)[:, None]
-    factor = np.linalg.qr(root * columns, mode="r")
+def end_slope(form, n_breakpoints, n_columns):
+    """Return by column the slope at the end of the data; None if it need not be zero.
+
+    The columns are those of :func:`design` or of :func:`jacobian`.
+    """
+    slope = np.zeros(n_columns)
+    slope[1 : 1 + form.slope] = 1
+    slope[ramp_columns(form, n_breakpoints)] = 1
+    return slope if form.flat_end and slope.any() else None
+
+
+def solve(columns, y, weight, level=None):
+    """Return the least-squares fit; of directions without data, the shortest one.
+
+    Parameters
+    ----------
+    columns : ndarray of shape (..., n, p)
+    y, weight : ndarrays of shape (..., n)
+    level : ndarray of shape (p,), default=None
+        Zeros and ones; the sum of these coefficients is zero.
+    """
+    if level is not None:
+        last = np.flatnonzero(level)[-1]
+        space = np.delete(np.eye(len(level)), last, axis=1)
+        space[last] = -np.delete(level, last)
+        found = solve(columns @ space, y, weight)
+        coef, half = _times(space, found.coef), space @ found.half
+        return found._replace(coef=coef, half=half)
+    factor = np.linalg.qr(np.sqrt(weight)[..., None] * columns, mode="r")
     # Columns of unit length, so that what counts as dependent knows no units.
-    length = np.linalg.norm(factor, axis=0)
+    length = np.linalg.norm(factor, axis=-2)
     length = np.where(length > 0, length, 1)
-    _, s, vt = np.linalg.svd(factor / length, full_matrices=False)
-    kept = s > _DEPENDENT * s[0]
-    half = vt[kept].T / s[kept] / length[:, None]
-    coef, residual = np.zeros(columns.shape[1]), y
+    _, s, vt = np.linalg.svd(factor / length[..., None, :], full_matrices=False)
+    kept = s > _DEPENDENT * s[..., :1]
+    inverse = np.where(kept, 1 / np.where(kept, s, 1), 0)
+    half = np.swapaxes(vt, -1, -2) * inverse[..., None, :] / length[..., None]
+    coef, residual = np.zeros(half.shape[:-1]), y
     for _ in range(2):  # the second time refines
-        coef = coef + half @ (half.T @ (columns.T @ (weight * residual)))
-        residual = y - columns @ coef
-    return LinearFit(coef, residual, float(weight @ residual**2), half)
+        side = _times(np.swapaxes(columns, -1, -2), weight * residual)
+        coef = coef + _times(half, _times(np.swapaxes(half, -1, -2), side))
+        residual = y - _times(columns, coef)
+    rss = np.sum(weight * residual**2, axis=-1)
+    return LinearFit(coef, residual, rss, half, kept.sum(axis=-1))
+
+
+def _times(matrix, vector):
+    return (matrix @ vector[..., None])[..., 0]
+
+
+def solve_design(form, rows, t):
+    """Return the least-squares fit with given breakpoints."""
+    columns = design(form, rows.x, rows.linear, t)
+    level = end_slope(form, t.shape[-1], columns.shape[-1])
+    return solve(columns, rows.y, rows.weight, level)
 
 
 def fit_rows(form, rows, t, free):
-    """Return the breakpoints and the least-squares fit.
+    """Return the breakpoints and the least-squares fits of several series.
 
     Where the residuals are near the rounding errors of running sums, the free kinks
     take a few more Gauss-Newton steps.
+
+    Parameters
+    ----------
+    form : Form
+    rows : Rows
+        With one leading axis.
+    t : ndarray of shape (B, k)
+    free : ndarray of shape (k,)
     """
-    found = solve(design(form, rows.x, rows.linear, t), rows.y, rows.weight)
+    found = solve_design(form, rows, t)
+    if not len(moving(form, free)):
+        return t, found
+    size = np.sum(rows.weight * rows.y**2, axis=-1)  # y has mean zero
+    t = t.copy()
+    for b in np.flatnonzero((found.rss > 0) & (found.rss < _RESOLVED * size)):
+        own = Rows(*(a[b] for a in rows))
+        start = LinearFit(*(a[b] for a in found))
+        t[b], better = _polish(form, own, t[b], free, start, _RESOLVED * size[b])
+        for kept, value in zip(found, better, strict=True):
+            kept[b] = value
+    return t, found
+
+
+def _polish(form, rows, t, free, found, resolved):
+    """Take Gauss-Newton steps of the kinks of one series over its rows."""
     at = moving(form, free)
-    size = rows.weight @ rows.y**2  # y has mean zero
-    for _ in range(_MOST_STEPS if len(at) else 0):
-        if not 0 < found.rss < _RESOLVED * size:
+    for _ in range(_MOST_STEPS):
+        if not 0 < found.rss < resolved:
             break
         columns = design(form, rows.x, rows.linear, t)
         tangent = np.hstack([columns, _steps(rows.x, t[at])])
-        lines = solve(tangent, rows.y, rows.weight).coef
+        level = end_slope(form, len(t), tangent.shape[1])
+        lines = solve(tangent, rows.y, rows.weight, level).coef
         change = lines[ramp_columns(form, len(t))[at]]
         trial = t.copy()
         trial[at] -= lines[columns.shape[1] :] / np.where(change != 0, change, np.inf)
         if np.any(np.diff(trial) <= 0) or np.any(np.abs(trial) >= 1):
             break
-        new = solve(design(form, rows.x, rows.linear, trial), rows.y, rows.weight)
+        new = solve_design(form, rows, trial)
         if new.rss >= found.rss:
             break
         t, found = trial, new
     return t, found
 
 
-def covariance(kind, columns, found, weight):
-    """Return the covariance of the parameters, degrees of freedom, and the rank.
+def covariance(kind, columns, found, weight, level=None):
+    """Return covariances of the parameters, degrees of freedom, and ranks.
 
     Parameters
     ----------
     kind : Covariance
-    columns : ndarray of shape (n, p)
+    columns : ndarray of shape (B, n, p)
         Derivatives by the parameters, the rows in the order of x.
     found : LinearFit
         In the columns without those of the breakpoints.
-    weight : ndarray of shape (n,)
+    weight : ndarray of shape (B, n)
+    level : ndarray of shape (p,), default=None
+        As in :func:`solve`.
     """
-    half = solve(columns, found.residual, weight).half
-    n_rows, n_parameters = float(weight.sum()), half.shape[1]
-    freedom = max(n_rows - n_parameters, 1.0)
+    fit = solve(columns, found.residual, weight, level)
+    half, transposed = fit.half, np.swapaxes(fit.half, -1, -2)
+    n_rows = weight.sum(axis=-1)
+    freedom = np.maximum(n_rows - fit.rank, 1.0)
     if kind.kind == "nonrobust":
-        return found.rss / freedom * (half @ half.T), freedom, n_parameters
+        variance = (found.rss / freedom)[:, None, None]
+        return variance * (half @ transposed), freedom, fit.rank
     influence = columns @ half
-    square = found.residual**2
-    if kind.kind == "HC1":
-        square = square * n_rows / freedom
-    elif kind.kind in ("HC2", "HC3"):
-        left = np.maximum(1 - np.sum(influence**2, axis=1), np.finfo(float).eps)
-        square = square / left ** (1 if kind.kind == "HC2" else 2)
     if kind.kind.startswith("HAC"):
-        scores = influence * (weight * found.residual)[:, None]
+        scores = influence * (weight * found.residual)[..., None]
         long_run = newey_west if kind.kind == "HAC" else prewhitened
-        middle = long_run(scores, kind.lags, n_rows)
+        ends = np.count_nonzero(weight, axis=-1)
+        middle = np.stack(
+            [
+                long_run(own[:end], kind.lags, n)
+                for own, end, n in zip(scores, ends, n_rows, strict=True)
+            ]
+        )
     else:
-        middle = influence.T @ ((weight * square)[:, None] * influence)
-    return half @ middle @ half.T, freedom, n_parameters
+        square = weight * found.residual**2
+        if kind.kind == "HC1":
+            square = square * (n_rows / freedom)[:, None]
+        elif kind.kind in ("HC2", "HC3"):
+            left = np.maximum(1 - np.sum(influence**2, axis=-1), np.finfo(float).eps)
+            square = square / left ** (1 if kind.kind == "HC2" else 2)
+        middle = np.swapaxes(influence, -1, -2) @ (square[..., None] * influence)
+    return half @ middle @ transposed, freedom, fit.rank
 
 
 def newey_west(scores, lags, n_rows):

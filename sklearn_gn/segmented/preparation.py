@@ -52,16 +52,16 @@ def prepare(x, y, linear, weight):
     x, y, weight : ndarrays of shape (n,)
     linear : ndarray of shape (n, m)
     """
-    size = (x[-1] - x[0]) / 2
+    size = np.float64((x[-1] - x[0]) / 2)
     share = weight / weight.sum()
     center = share @ linear
     sizes = [_deviation(z, share) for z in (linear - center).T]
-    y_center = float(share @ y)
+    y_center = np.float64(share @ y)
     scaling = Scaling(
-        center=(x[0] + x[-1]) / 2,
-        size=size if size > 0 else 1.0,
+        center=np.float64((x[0] + x[-1]) / 2),
+        size=size if size > 0 else np.float64(1),
         y_center=y_center,
-        y_size=_deviation(y - y_center, share),
+        y_size=np.float64(_deviation(y - y_center, share)),
         linear_center=center,
         linear_size=np.array(sizes),
     )
@@ -95,14 +95,45 @@ def problem_of(prepared, options):
     table = make_table([each.series() for each in prepared])
     scalings = [each.scaling for each in prepared]
     size = np.array([s.size for s in scalings])
+    with np.errstate(over="ignore"):
+        min_distance = options.min_distance / size
     limits = Limits(
-        np.array([s.x(options.bounds[0]) for s in scalings]),
-        np.array([s.x(options.bounds[1]) for s in scalings]),
-        options.min_distance / size,
+        *np.transpose([s.x(np.array(options.bounds)) for s in scalings]),
+        min_distance,
         np.array([_min_rows(each, options) for each in prepared]),
     )
     known = np.array([s.x(options.known) for s in scalings])
     return make_problem(table, options.form, known, limits)
+
+
+def check_inside(prepared, known):
+    """Known breakpoints must lie inside the data."""
+    if not len(known):
+        return
+    low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
+    if np.any((known <= low) | (known >= high)):
+        raise ValueError(
+            f"breakpoints={known.tolist()!r} must lie inside the data, between "
+            f"{low:.6g} and {high:.6g}."
+        )
+
+
+def stack(prepared):
+    """Return rows and scalings of several series side by side, the rows padded."""
+    n = max(len(each.rows.x) for each in prepared)
+
+    def padded(array):
+        if len(array) == n:
+            return array
+        missing = [(0, n - len(array))] + [(0, 0)] * (array.ndim - 1)
+        return np.pad(array, missing)
+
+    rows = zip(*(each.rows for each in prepared), strict=True)
+    scalings = zip(*(each.scaling for each in prepared), strict=True)
+    return (
+        Rows(*(np.stack([padded(a) for a in arrays]) for arrays in rows)),
+        Scaling(*(np.stack(arrays) for arrays in scalings)),
+    )
 
 
 def with_known(prepared, options, t):

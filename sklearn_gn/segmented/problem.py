@@ -7,6 +7,8 @@ import numpy as np
 from sklearn_gn.segmented.products import Pieces, Table, locate, select, solve
 
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
+_COARSE = 100  # positions of kinks that are tried on the way, at least
+_COARSE_PER_KINK = 8
 
 
 class Form(NamedTuple):
@@ -15,6 +17,8 @@ class Form(NamedTuple):
     slope: bool  # straight lines, else constants
     ramp: bool  # the slope changes at a breakpoint
     step: bool  # the function jumps at a breakpoint
+    flat_end: bool = False  # the last line is level
+    sign: int = 0  # of all changes of slope: 1 convex, -1 concave, 0 any
 
     @property
     def parameters_per_breakpoint(self):
@@ -49,6 +53,19 @@ class Problem(NamedTuple):
     known: np.ndarray  # (B, k) breakpoints that are kept
     limits: Limits
     candidates: Candidates
+
+    def coarse(self, most):
+        """Return the problem with fewer candidates, enough for a number of kinks.
+
+        Kinks move from there to where they belong by Gauss-Newton steps; jumps do not.
+        """
+        rows = self.candidates.rows[0]
+        few = max(_COARSE, _COARSE_PER_KINK * most)
+        if self.form.step or len(rows) <= few:
+            return self
+        rows = rows[np.linspace(0, len(rows) - 1, few).astype(np.intp)]
+        candidates = make_candidates(self.table, self.form, rows)
+        return self._replace(candidates=candidates)
 
     def of(self, series):
         """Return the problem of some of the series, given in their order."""
@@ -112,5 +129,14 @@ def all_pieces(problem, knots):
 
 
 def sum_of_squares(problem, knots):
-    """Return the residual sums of squares with given breakpoints, (...)."""
-    return solve(problem.table, all_pieces(problem, knots)).rss
+    """Return the residual sums of squares with given breakpoints, (...).
+
+    They are infinite where a change of slope has the wrong sign.
+    """
+    form = problem.form
+    found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
+    if not form.sign:
+        return found.rss
+    first = 1 + form.slope
+    changes = found.coef[..., first : first + knots.shape[-1]]
+    return np.where(np.all(form.sign * changes >= 0, axis=-1), found.rss, np.inf)

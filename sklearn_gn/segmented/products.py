@@ -30,7 +30,7 @@ class Table(NamedTuple):
     powers: np.ndarray  # (B, n + 1, 3) sums of w, w x, w x^2
     targets: np.ndarray  # (B, n + 1, q, 2) sums of w t, w x t
     gram: np.ndarray  # (B, q, q) of the targets
-    count: np.ndarray  # (B, n + 1) rows before each position, by their weights
+    count: np.ndarray  # type: ignore[assignment] # (B, n + 1) rows before each position, by their weights
     n_rows: np.ndarray  # (B,) positions that are no padding
 
 
@@ -43,11 +43,25 @@ class Pieces(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Least-squares fit in a number of pieces and in the linear features."""
+    """Least-squares fit in a number of pieces and in the linear features.
+
+    Where the last line is level, ``end`` is the element of the space with slope one
+    there that is orthogonal to all with slope zero.
+    """
 
     coef: np.ndarray  # (..., p)
     rss: np.ndarray  # (...) weighted mean of the squared residuals
     half_inverse: np.ndarray  # (..., p, p)  H with the inverse normal matrix H^T H
+    end: "End | None" = None
+
+
+class End(NamedTuple):
+    """An element of the function space with slope one at the end of the data."""
+
+    coef: np.ndarray  # (..., p)
+    with_pieces: np.ndarray  # (..., p) its inner products with the basis
+    with_target: np.ndarray  # (...)
+    square: np.ndarray  # (...)
 
 
 def make_table(series):
@@ -58,11 +72,42 @@ def make_table(series):
     series : list of (x, targets, weight)
         Positions of shape (N,) in [-1, 1], targets of shape (N, q), and weights.
     """
-    n = max(len(np.unique(x)) for x, *_ in series) if len(series) > 1 else None
-    tables = [_table_of_one(*each, n) for each in series]
-    if len(tables) == 1:
-        return Table(*(a[None] for a in tables[0]))
+    n = max(len(x) for x, *_ in series)
+    if len(series) > 1 and all(np.all(x[1:] > x[:-1]) for x, *_ in series):
+        return _table_without_ties(series, n)
+    tables = [_table_of_one(*each, n if len(series) > 1 else None) for each in series]
     return Table(*(np.stack(arrays) for arrays in zip(*tables, strict=True)))
+
+
+def _table_without_ties(series, n):
+    """Return the table of short series, of ascending x, that is summed in one go."""
+    lengths = np.array([len(x) for x, *_ in series])
+    x = np.full((len(series), n), RIGHT)
+    q = series[0][1].shape[1]
+    targets, weight = np.zeros((len(series), n, q)), np.zeros((len(series), n))
+    for b, (own_x, own_targets, own_weight) in enumerate(series):
+        x[b, : len(own_x)] = own_x
+        targets[b, : len(own_x)], weight[b, : len(own_x)] = own_targets, own_weight
+    total = weight.sum(axis=1)
+    share = weight / total[:, None]
+
+    def sums_from(terms):
+        sums = np.zeros((len(series), n + 1, terms.shape[-1]))
+        np.cumsum(terms[:, ::-1], axis=1, out=sums[:, 1:])
+        return np.ascontiguousarray(sums[:, ::-1])
+
+    weighted = share[..., None] * targets
+    moments = np.concatenate([weighted, x[..., None] * weighted], axis=-1)
+    count = np.zeros((len(series), n + 1))
+    np.cumsum(weight, axis=1, out=count[:, 1:])
+    return Table(
+        x=x,
+        powers=sums_from(share[..., None] * x[..., None] ** np.arange(3)),
+        targets=sums_from(moments).reshape(-1, n + 1, 2, q).swapaxes(-1, -2),
+        gram=np.swapaxes(weighted, 1, 2) @ targets,
+        count=count,
+        n_rows=lengths,
+    )
 
 
 def _table_of_one(x, targets, weight, n_padded):
@@ -151,17 +196,38 @@ def normal_system(table, pieces):
     return matrix, side
 
 
-def solve(table, pieces):
-    """Return the least-squares fit in the pieces and the linear features."""
+def solve(table, pieces, flat_end=False):
+    """Return the least-squares fit in the pieces and the linear features.
+
+    With ``flat_end`` the slope at the end of the data is zero.
+    """
     matrix, side = normal_system(table, pieces)
     diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     scaled = matrix * scale[..., :, None] * scale[..., None, :]
     half = _half_inverse(scaled) * scale[..., None, :]
+    end = None
+    if flat_end:
+        half, end = _without_end_slope(half, side, pieces.slope)
     coef = _apply(np.swapaxes(half, -1, -2), _apply(half, side))
     total = table.gram[:, 0, 0].reshape(-1, *[1] * (coef.ndim - 2))
     explained = np.sum(coef * (2 * side - _apply(matrix, coef)), axis=-1)
-    return Solution(coef, np.maximum(total - explained, 0), half)
+    return Solution(coef, np.maximum(total - explained, 0), half, end)
+
+
+def _without_end_slope(half, side, slope):
+    """Restrict the space to functions that are level at the end of the data."""
+    of_basis = np.zeros(side.shape)
+    of_basis[..., : slope.shape[-1]] = slope
+    z = _apply(half, of_basis)
+    size = np.sum(z**2, axis=-1)
+    inverse = np.where(size > 0, 1 / np.where(size > 0, size, 1), 0)
+    coef = _apply(np.swapaxes(half, -1, -2), z) * inverse[..., None]
+    end = End(
+        coef, of_basis * inverse[..., None], np.sum(coef * side, axis=-1), inverse
+    )
+    along = z[..., :, None] * (z * inverse[..., None])[..., None, :]
+    return half - along @ half, end
 
 
 def _half_inverse(matrix):

@@ -4,11 +4,15 @@ from functools import partial
 
 import numpy as np
 
+from sklearn_gn.core import extremes
 from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented.evidence import evidence_path
 from sklearn_gn.segmented.preparation import problem_of
-from sklearn_gn.segmented.search import EXACT, converge, refine_jumps, search
+from sklearn_gn.segmented.search import EXACT, converge, refine_jumps, search, settle
 from sklearn_gn.shallow_relu.size_selection import criterion_value
 
+CRITERIA = ("bic", "aic", "gcv", "evidence")
+_OF_THE_FITS = ("evidence", "cv")  # not of the sums of squares alone
 _MORE = 2  # breakpoints that the search goes beyond a given number
 
 
@@ -16,7 +20,8 @@ def n_parameters(problem, n_breakpoints):
     """Return the number of parameters with so many breakpoints besides known ones."""
     form, n_linear = problem.form, problem.table.gram.shape[1] - 1
     known = problem.known.shape[1] * (form.ramp + form.step)
-    base = 1 + form.slope + n_linear + known
+    some_slope = form.slope or known or (form.ramp and n_breakpoints)
+    base = 1 + form.slope + n_linear + known - bool(form.flat_end and some_slope)
     return base + n_breakpoints * form.parameters_per_breakpoint
 
 
@@ -39,7 +44,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         If None, the criterion chooses the number.
     most : int
         Largest number that is tried.
-    criterion : {"bic", "aic", "gcv", "cv"}
+    criterion : {"bic", "aic", "gcv", "evidence", "cv"}
     folds : list of ndarray of bool, default=None
         Rows that are held out, for "cv" and one series.
 
@@ -51,35 +56,44 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
     if n_breakpoints is None:
-        name = "bic" if criterion == "cv" else criterion
+        name = "bic" if criterion in _OF_THE_FITS else criterion
         value = partial(values, problem, name, n_rows)
         found = search(problem, most, None if criterion == "cv" else value)
     else:
         found = search(problem, n_breakpoints + (_MORE if n_breakpoints else 0))
+    chosen, criteria = np.empty(len(prepared), int), {}
     columns = _path_columns(problem, found, criterion, n_rows)
+    if criterion == "evidence":
+        criteria["evidence"] = evidence_path(prepared, options, found)
     if n_breakpoints is None and criterion == "cv":
-        columns["cv"], columns["cv_std_error"] = (
+        criteria["cv"], criteria["cv_std_error"] = (
             a[None] for a in cross_validate(prepared[0], options, found, folds)
         )
-    chosen, paths = [], []
     for b in range(len(prepared)):
-        path = _path_of(columns, b)
+        path = _path_of({**columns, **criteria}, b)
         if n_breakpoints is None:
-            k = int(path["n_breakpoints"][_best(path, criterion)])
+            chosen[b] = path["n_breakpoints"][_best(path, criterion)]
         else:
-            k = int(path["n_breakpoints"][path["n_breakpoints"] <= n_breakpoints][-1])
-        chosen.append(k)
-        paths.append(path)
-    return list(zip(_converged(problem, found, np.array(chosen)), paths, strict=True))
+            kept = path["n_breakpoints"] <= n_breakpoints
+            chosen[b] = path["n_breakpoints"][kept][-1]
+    answers = _converged(problem, found, chosen)
+    columns = {**_path_columns(problem, found, criterion, n_rows), **criteria}
+    return [(t, _path_of(columns, b)) for b, t in enumerate(answers)]
 
 
 def _converged(problem, found, chosen):
-    """Return the breakpoints of the numbers that are chosen, to all digits."""
+    """Return the breakpoints of the numbers that are chosen, to all digits.
+
+    All positions are tried for them; ``found`` has their sums of squares from then on.
+    """
     answers = [None] * len(chosen)
     for k in np.unique(chosen):
         series = np.flatnonzero(chosen == k)
         part, knots = problem.of(series), found.knots[k][series]
-        knots, _ = converge(part, knots, found.rss[series, k])
+        rss = found.rss[series, k]
+        if not problem.form.step:
+            knots, rss = settle(part, knots, rss)
+        knots, found.rss[series, k] = converge(part, knots, rss)
         for b, t, rss in zip(series, knots, found.rss[series, k], strict=True):
             answers[b] = refine_jumps(problem.of([b]), t[None], rss[None])[0][0]
     return answers
@@ -89,7 +103,7 @@ def _path_columns(problem, found, criterion, n_rows):
     floor = EXACT * problem.table.gram[:, 0, 0]
     numbers = range(found.rss.shape[1])
     columns = {"rss": found.rss}
-    if criterion != "cv":
+    if criterion not in _OF_THE_FITS:
         columns[criterion] = np.stack(
             [
                 values(
@@ -139,15 +153,12 @@ def cross_validate(prepared, options, found, folds):
         test = prepared.select(held_out).rows
         for k in np.flatnonzero(np.isfinite(path.rss[f])):
             t = np.sort(np.concatenate([known, path.knots[k][f]]))
-            fit = least_squares.solve(
-                least_squares.design(options.form, train.rows.x, train.rows.linear, t),
-                train.rows.y,
-                train.rows.weight,
-            )
+            fit = least_squares.solve_design(options.form, train.rows, t)
             columns = least_squares.design(options.form, test.x, test.linear, t)
             errors[f, k] = np.average(
                 (test.y - columns @ fit.coef) ** 2, weights=test.weight
             )
     with np.errstate(invalid="ignore"):
         spread = errors.std(axis=0, ddof=1) / np.sqrt(len(folds))
-    return errors.mean(axis=0) * size**2, spread * size**2
+    square = extremes.scaled_back(size, size)
+    return errors.mean(axis=0) * square, spread * square

@@ -1,6 +1,9 @@
 """Broken lines of many series of a data frame, as one table."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -9,24 +12,30 @@ from sklearn.utils.validation import check_array
 
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight
-from sklearn_gn.segmented import dates, inference, selection
+from sklearn_gn.segmented import dates, inference, robust, selection
 from sklearn_gn.segmented.estimator import SegmentedRegressor
-from sklearn_gn.segmented.preparation import prepare, sorted_rows, with_known
+from sklearn_gn.segmented.preparation import (
+    check_inside,
+    prepare,
+    sorted_rows,
+    stack,
+    with_known,
+)
 
 _TOGETHER = 500  # series that are searched side by side
 
 
 def fit_groups(
-    estimator,
-    data,
+    estimator: Any,
+    data: Any,
     *,
-    group,
-    target,
-    features=None,
-    sample_weight=None,
-    n_jobs=None,
-    verbose=0,
-):
+    group: str,
+    target: str,
+    features: Sequence[str] | None = None,
+    sample_weight: str | None = None,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> Any:
     """Fit a broken line to every group of a data frame; return one table.
 
     Series are searched side by side, many of them in the time of a few. Each has the
@@ -93,7 +102,7 @@ def fit_groups(
         raise ValueError(f"fit_groups takes a SegmentedRegressor, got {estimator!r}.")
     estimator = clone(estimator)
     estimator._validate_params()
-    if estimator.criterion == "cv" and estimator.n_breakpoints == "auto":
+    if estimator._criterion() == "cv" and estimator.n_breakpoints == "auto":
         raise ValueError("fit_groups chooses by a criterion other than 'cv'.")
     features = _features(data, features, [group, target, sample_weight])
     column = estimator.broken_feature
@@ -119,7 +128,7 @@ def fit_groups(
     parts = Parallel(n_jobs=n_jobs, verbose=verbose)(
         fit([series[k] for k in chunk], [names[k] for k in chunk]) for chunk in chunks
     )
-    tables = [None] * len(series)
+    tables: list[Any] = [None] * len(series)
     for chunk, part in zip(chunks, parts, strict=True):
         for k, table in zip(chunk, part, strict=True):
             tables[k] = table
@@ -155,46 +164,58 @@ def _fit_in_one_thread(estimator, kind, series, names):
 
 def _fit_chunk(estimator, kind, series, names):
     """Tables of the segments of some series."""
-    prepared = []
+    prepared, options = [], estimator._options(kind)
     for (x, y, linear, weight), name in zip(series, names, strict=True):
         order = sorted_rows(x, weight)
         if not len(order):
             raise ValueError(f"Series {name!r}: all weights are zero.")
         prepared.append(prepare(x[order], y[order], linear[order], weight[order]))
         try:
-            options = estimator._options(prepared[-1], kind)
+            check_inside(prepared[-1], options.known)
         except ValueError as error:
             raise ValueError(f"Series {name!r}: {error}") from error
     number = estimator.n_breakpoints
-    found = selection.choose(
-        prepared,
-        options,
+    search = partial(
+        selection.choose,
+        options=options,
         n_breakpoints=None if number == "auto" else number,
         most=estimator.max_breakpoints,
         criterion=estimator.criterion,
     )
-    return [
-        _table(estimator, each, *with_known(each, options, t))
-        for each, (t, _) in zip(prepared, found, strict=True)
-    ]
+    if estimator.loss == "huber":
+        found, clipped = robust.choose(prepared, options, search)
+    else:
+        found, clipped = search(prepared), [None] * len(prepared)
+    alike = defaultdict(list)  # series with the same free breakpoints
+    for b, (each, (t, _)) in enumerate(zip(prepared, found, strict=True)):
+        t, free = with_known(each, options, t)
+        alike[tuple(free)].append((b, t))
+    tables = [None] * len(series)
+    for free, members in alike.items():
+        numbers, t = zip(*members, strict=True)
+        of_these = [[each[b] for b in numbers] for each in (prepared, clipped)]
+        free = np.array(free, bool)
+        parts = _tables(estimator, options, np.stack(t), free, *of_these)
+        for b, table in zip(numbers, parts, strict=True):
+            tables[b] = table
+    return tables
 
 
-def _table(estimator, prepared, t, free):
-    fit = inference.infer(
-        estimator._form(),
-        prepared.rows,
-        t,
-        free,
-        prepared.scaling,
-        estimator._covariance_kind(),
-    )
-    segments = inference.segment_table(fit, prepared.rows)
-    n = len(fit.t) + 1
-    return {
-        "segment": np.arange(n),
-        "breakpoint_std_error": np.append(np.nan, inference.breakpoint_errors(fit)),
-        **segments,
-        "n_breakpoints": np.full(n, n - 1),
-        "noise_std": np.full(n, fit.noise_std),
-        "r2": np.full(n, inference.statistics(fit)["r2"]),
+def _tables(estimator, options, t, free, prepared, clipped):
+    """Tables of series whose breakpoints are known and free in the same order."""
+    kind = estimator._covariance_kind()
+    fit, figures, noise = robust.infer_all(options, t, free, prepared, clipped, kind)
+    rows, _ = stack(prepared)
+    shape = len(t), t.shape[1] + 1
+    std = inference.breakpoint_errors(fit)
+    columns = {
+        "segment": np.broadcast_to(np.arange(shape[1]), shape),
+        "breakpoint_std_error": np.column_stack([np.full(len(t), np.nan), std]),
+        **inference.segment_table(fit, rows),
+        "n_breakpoints": np.full(shape, shape[1] - 1),
+        "noise_std": np.broadcast_to(noise[:, None], shape),
+        "r2": np.broadcast_to(figures["r2"][:, None], shape),
     }
+    return [
+        {name: column[b] for name, column in columns.items()} for b in range(len(t))
+    ]

@@ -352,7 +352,7 @@ class AdamState(NamedTuple):
     net: sggn.ShallowReLU
     loss: float
     moments: tuple
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]
 
 
 def adam_init(rows, net, options):

@@ -1,7 +1,9 @@
 """ShallowReLURegressor: piecewise-linear fits with free breaking hyperplanes."""
 
 import warnings
+from collections.abc import Mapping
 from numbers import Integral, Real
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from sklearn.base import (
@@ -12,10 +14,11 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import check_sample_weight
+from sklearn_gn._typing import Array, ArrayLike, RandomState
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.shallow_relu import evidence_fitted
@@ -28,7 +31,7 @@ from sklearn_gn.shallow_relu.fitted import (
     validation_loss,
 )
 from sklearn_gn.shallow_relu.setup import problem_of
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS
+from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
 
 _NOT_OF_EVERY_FIT = (
     "alpha_",
@@ -49,9 +52,11 @@ class ShallowReLURegressor(
 ):
     r"""Continuous piecewise-linear regression with free breaking hyperplanes.
 
-    Use it where kinks, jumps or segments are of interest: it reports the breakpoints
-    with standard errors. For smooth functions of several features use
-    :class:`~sklearn_gn.VarProNetRegressor`.
+    Use it for noisy tables, and where kinks or segments are of interest: it can be
+    read, and reports breakpoints with standard errors. For smooth functions of several
+    features use :class:`~sklearn_gn.VarProNetRegressor`; for one series with few
+    breakpoints, :class:`~sklearn_gn.SegmentedRegressor`; for very many rows or many
+    thresholds, gradient boosting.
 
     The model is a shallow ReLU network,
 
@@ -248,6 +253,10 @@ class ShallowReLURegressor(
         "coef" and "bias", and "weights" of shape (n_features,), one for the hidden
         weights of each feature. A feature with a large one has no kinks. Only then.
 
+    alpha_method_ : str
+        How the evidence is computed: "dense", or "lanczos" where it is estimated, with
+        more than 2,000 parameters and rows; "fixed" where penalties are given.
+
     n_effective_parameters_ : float
         Number of parameters that the data determine. Only with penalties of the
         evidence.
@@ -283,10 +292,10 @@ class ShallowReLURegressor(
     of the training data the model goes on linearly; with penalties of the evidence,
     rows more than ten times as far from the centre as usual are moved to there first.
 
-    If a fit is poor, raise ``n_init`` or ``n_neurons``; without noise, set ``alpha=0``
-    and the number of neurons, which turns on the global search. If it follows the
-    noise, look for outliers: the evidence takes the noise for normal. Read more in the
-    :doc:`user guide </user_guide/shallow_relu>`.
+    If the fit is poor, :meth:`diagnose` says what limited it: raise ``n_init`` or
+    ``n_neurons``; without noise, set ``alpha=0`` and the number of neurons, which turns
+    on the global search. If it follows the noise, look for outliers: the evidence
+    assumes normal noise. The :doc:`user guide </user_guide/shallow_relu>` has more.
 
     References
     ----------
@@ -321,7 +330,7 @@ class ShallowReLURegressor(
     """
 
     _short_forms = SHALLOW_RELU_SOLVERS
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "n_neurons": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "criterion": [StrOptions({"bic", "aic", "gcv"})],
@@ -336,27 +345,27 @@ class ShallowReLURegressor(
 
     def __init__(
         self,
-        n_neurons="auto",
+        n_neurons: int | Literal["auto"] = "auto",
         *,
-        alpha="auto",
-        solver="vpgn",
-        damping=None,
-        rank=None,
-        init="auto",
-        n_init="auto",
-        criterion="bic",
-        max_iter=200,
-        tol=1e-10,
-        max_time=None,
-        early_stopping=False,
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        warm_start=False,
-        dtype="float64",
-        device=None,
-        verbose=0,
-        random_state=None,
-    ):
+        alpha: float | Mapping[str, float] | Literal["auto"] = "auto",
+        solver: str | Solver = "vpgn",
+        damping: float | None = None,
+        rank: int | None = None,
+        init: str | ArrayLike = "auto",
+        n_init: int | Literal["auto"] = "auto",
+        criterion: Literal["bic", "aic", "gcv"] = "bic",
+        max_iter: int = 200,
+        tol: float = 1e-10,
+        max_time: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = None,
+    ) -> None:
         self.n_neurons = n_neurons
         self.alpha = alpha
         self.solver = solver
@@ -379,7 +388,15 @@ class ShallowReLURegressor(
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
         """Fit the network to the data.
 
         Parameters
@@ -417,7 +434,7 @@ class ShallowReLURegressor(
         validation = self._check_validation_data(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
-        with backend.one_blas_thread:
+        with backend.one_blas_thread, extremes.arithmetic_of(X, y):
             self._fit(X, y, weight, validation, data)
         return self
 
@@ -443,7 +460,17 @@ class ShallowReLURegressor(
             set_fitted=lambda: self._set_fitted(run.best_net, problem, run.data),
         )
 
-    def predict(self, X, return_std=False):
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
         """Predict the targets.
 
         Parameters
@@ -474,13 +501,17 @@ class ShallowReLURegressor(
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
         net, scaling = self._network
-        y = predict_scaled(net, scaling.x(X)) * scaling.y_scale + scaling.y_center
+        with np.errstate(over="ignore", invalid="ignore"):
+            y = predict_scaled(net, scaling.x(X))
+        y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
         if not return_std:
             return y[:, 0] if self._single_target else y
         std = self._deviation(X)
         return (y[:, 0], std[:, 0]) if self._single_target else (y, std)
 
-    def predict_interval(self, X, level=0.95):
+    def predict_interval(
+        self, X: ArrayLike, level: float = 0.95
+    ) -> tuple[Array, Array]:
         """Return intervals in which new observations lie with a given probability.
 
         Parameters
@@ -527,7 +558,7 @@ class ShallowReLURegressor(
         std = prediction_errors(self._posterior, net, self._active_slots, scaling.x(X))
         return std * scaling.y_scale
 
-    def transform(self, X):
+    def transform(self, X: ArrayLike) -> Array:
         """Return the hidden features ``max(0, w_i . x + b_i)`` of the active neurons.
 
         Parameters
@@ -586,5 +617,7 @@ class ShallowReLURegressor(
                 delattr(self, name)
         if problem.selection_path is not None:
             self.selection_path_ = problem.selection_path
+        if problem.solver is not EVIDENCE_GN or isinstance(self.alpha, dict):
+            attributes["alpha_method_"] = "fixed"
         for name, value in attributes.items():
             setattr(self, name, value)

@@ -1,10 +1,13 @@
 """Piecewise-linear fits of many separate series at once."""
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
+from sklearn_gn._typing import ArrayLike
 from sklearn_gn.core import backend
 from sklearn_gn.core.fit_loop import LOG_COLUMNS
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
@@ -14,7 +17,12 @@ from sklearn_gn.solvers import JointGN
 _TOGETHER = 64  # series fitted side by side, which bounds the memory
 
 
-def fit_series(estimator, X, y, sample_weight=None):
+def fit_series(
+    estimator: Any,
+    X: Sequence[ArrayLike],
+    y: Sequence[ArrayLike],
+    sample_weight: Sequence[ArrayLike] | None = None,
+) -> list[Any]:
     """Fit a clone of an estimator to each of many series, side by side.
 
     Hundreds of series cost little more time than one: sorting, running sums and the

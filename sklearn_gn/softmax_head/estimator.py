@@ -1,6 +1,8 @@
 """FGNSoftmaxHead: softmax regression on frozen features by Gauss-Newton methods."""
 
+from collections.abc import Mapping
 from numbers import Real
+from typing import Any, Literal, Self
 
 import numpy as np
 from scipy import sparse
@@ -8,11 +10,18 @@ from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._typing import Array, ArrayLike, MatrixLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
-from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
+from sklearn_gn.core.data import (
+    canonical_rows,
+    check_sample_weight,
+    feature_spread,
+    validate_data,
+    validation_split,
+)
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.solvers import FGN, SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
@@ -40,7 +49,12 @@ def _has_mini_batches(estimator):
 class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
-    Minimises the objective of multinomial
+    Use it for the last layer of a classifier: from twenty to thousands of classes, on
+    features that another model or a transformer computes. For a few classes use
+    :class:`~sklearn.linear_model.LogisticRegression`; for tables whose classes no
+    plane separates, :class:`VarProNetClassifier` or gradient boosting.
+
+    The objective is that of multinomial
     :class:`~sklearn.linear_model.LogisticRegression`,
 
     .. math::
@@ -206,7 +220,12 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     Notes
     -----
     FGN is exact for two classes, and close to the full Gauss-Newton method where
-    ``dropped_trace_`` is small beside ``retained_trace_``. Sparse input is made dense.
+    ``dropped_trace_`` is small compared with ``retained_trace_``. Sparse input is made
+    dense.
+
+    If the fit is poor, :meth:`diagnose` says what limited it: scale the features,
+    lower ``alpha`` if training and test accuracy are both low, and raise it if they
+    differ. The :doc:`user guide </user_guide/softmax_head>` has more.
 
     References
     ----------
@@ -228,7 +247,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     _short_forms = SOFTMAX_HEAD_SOLVERS
     _has_spectrum_of_rows = True  # as gram_spectrum_, not of the parameters
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "damping": [Interval(Real, 0, None, closed="left"), None],
@@ -239,25 +258,25 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     def __init__(
         self,
-        solver="fgn_newton",
+        solver: str | Solver = "fgn_newton",
         *,
-        alpha=1e-3,
-        damping=None,
-        rank=None,
-        fit_intercept=True,
-        class_weight=None,
-        max_iter=100,
-        tol=1e-6,
-        max_time=None,
-        early_stopping=False,
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        warm_start=False,
-        dtype="float64",
-        device=None,
-        verbose=0,
-        random_state=None,
-    ):
+        alpha: float | Literal["auto"] = 1e-3,
+        damping: float | None = None,
+        rank: int | None = None,
+        fit_intercept: bool = True,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        max_iter: int = 100,
+        tol: float = 1e-6,
+        max_time: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = None,
+    ) -> None:
         self.solver = solver
         self.alpha = alpha
         self.damping = damping
@@ -283,7 +302,15 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: MatrixLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
         """Fit the head to the data.
 
         Parameters
@@ -328,6 +355,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         validation = self._check_validation(X_val, y_val)
         rng = check_random_state(self.random_state)
         dense, code, kept, weight, total = self._canonical(X, y, weight)
+        self._feature_spread = feature_spread(dense)
         if self.early_stopping and validation is None:
             kept, weight, validation = self._split(dense, code, kept, weight, rng)
         rows, options = self._problem(solver, dense, code, kept, weight, total, rng)
@@ -422,7 +450,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     # -- predictions ------------------------------------------------------------------
 
-    def decision_function(self, X):
+    def decision_function(self, X: MatrixLike) -> Array:
         """Logits.
 
         Parameters

@@ -1,6 +1,8 @@
 """The base class of the solver objects, and how a parameter ``solver`` is read."""
 
 import difflib
+from collections.abc import Mapping
+from typing import Any
 
 from sklearn.base import BaseEstimator
 
@@ -17,10 +19,10 @@ class Solver(BaseEstimator):
         Short form of the solver, and the key of its algorithm.
     """
 
-    name = None
-    _parameter_constraints = {}
+    name: str | None = None
+    _parameter_constraints: dict[str, Any] = {}
 
-    def algorithm(self, algorithms):
+    def algorithm(self, algorithms: Mapping[str, Any]) -> Any:
         """Return the functions that carry out the iteration.
 
         Parameters
@@ -32,9 +34,9 @@ class Solver(BaseEstimator):
         -------
         Algorithm
         """
-        return algorithms[self.name]
+        return algorithms[str(self.name)]
 
-    def validate(self):
+    def validate(self) -> None:
         """Raise a ValueError that names a parameter out of its range."""
         self._validate_params()
 

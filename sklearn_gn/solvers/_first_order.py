@@ -35,7 +35,13 @@ class Adam(Solver):
         "shuffle": ["boolean"],
     }
 
-    def __init__(self, *, learning_rate=1e-3, batch_size=None, shuffle=False):
+    def __init__(
+        self,
+        *,
+        learning_rate: float = 1e-3,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+    ) -> None:
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -59,6 +65,8 @@ class SGD(Solver):
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
     }
 
-    def __init__(self, *, learning_rate=1e-2, batch_size=None):
+    def __init__(
+        self, *, learning_rate: float = 1e-2, batch_size: int | None = None
+    ) -> None:
         self.learning_rate = learning_rate
         self.batch_size = batch_size

@@ -1,6 +1,7 @@
 """The solvers of PINNSolver."""
 
 from numbers import Integral, Real
+from typing import Literal
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
@@ -66,12 +67,12 @@ class DNGD(Solver):
     def __init__(
         self,
         *,
-        damping_rule="trust_region",
-        geodesic_acceleration=True,
-        momentum=0.0,
-        jacobi_scaling=False,
-        single_precision_iter=0,
-    ):
+        damping_rule: Literal["trust_region", "gain_ratio", "loss"] = "trust_region",
+        geodesic_acceleration: bool = True,
+        momentum: float = 0.0,
+        jacobi_scaling: bool = False,
+        single_precision_iter: int = 0,
+    ) -> None:
         self.damping_rule = damping_rule
         self.geodesic_acceleration = geodesic_acceleration
         self.momentum = momentum

@@ -53,7 +53,13 @@ class SgGN(Solver):
     name = "sggn"
     _parameter_constraints = _SEARCH_CONSTRAINTS
 
-    def __init__(self, *, relocations=20, active_tol=1e-10, rank_tol=1e-12):
+    def __init__(
+        self,
+        *,
+        relocations: int = 20,
+        active_tol: float = 1e-10,
+        rank_tol: float = 1e-12,
+    ) -> None:
         self.relocations = relocations
         self.active_tol = active_tol
         self.rank_tol = rank_tol
@@ -102,7 +108,13 @@ class JointGN(Solver):
     name = "vpgn"
     _parameter_constraints = _SEARCH_CONSTRAINTS
 
-    def __init__(self, *, relocations=20, active_tol=1e-10, rank_tol=1e-12):
+    def __init__(
+        self,
+        *,
+        relocations: int = 20,
+        active_tol: float = 1e-10,
+        rank_tol: float = 1e-12,
+    ) -> None:
         self.relocations = relocations
         self.active_tol = active_tol
         self.rank_tol = rank_tol
@@ -138,12 +150,12 @@ class LM(Solver):
         "rank_tol": [Interval(Real, 0, 1, closed="left")],
     }
 
-    def __init__(self, *, hidden_only=False, rank_tol=1e-12):
+    def __init__(self, *, hidden_only: bool = False, rank_tol: float = 1e-12) -> None:
         self.hidden_only = hidden_only
         self.rank_tol = rank_tol
 
     @property
-    def name(self):
+    def name(self) -> str:  # type: ignore[override]
         """Short form of the solver."""
         return "lm_hidden" if self.hidden_only else "lm"
 

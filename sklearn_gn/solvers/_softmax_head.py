@@ -46,7 +46,13 @@ class _MiniBatchSolver(Solver):
         "shuffle": ["boolean"],
     }
 
-    def __init__(self, *, learning_rate=0.1, batch_size=256, shuffle=False):
+    def __init__(
+        self,
+        *,
+        learning_rate: float = 0.1,
+        batch_size: int | None = 256,
+        shuffle: bool = False,
+    ) -> None:
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.shuffle = shuffle

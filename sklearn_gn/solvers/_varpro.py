@@ -1,6 +1,7 @@
 """The solvers of VarProNetRegressor and VarProNetClassifier."""
 
 from numbers import Integral
+from typing import Literal
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
@@ -67,7 +68,13 @@ class GNvpro(Solver):
         **_BATCHES,
     }
 
-    def __init__(self, *, curvature="auto", batch_size="auto", iterations_per_batch=3):
+    def __init__(
+        self,
+        *,
+        curvature: Literal["auto", "krylov", "dense"] = "auto",
+        batch_size: int | Literal["auto"] | None = "auto",
+        iterations_per_batch: int = 3,
+    ) -> None:
         self.curvature = curvature
         self.batch_size = batch_size
         self.iterations_per_batch = iterations_per_batch
@@ -104,7 +111,12 @@ class LBFGSvpro(Solver):
     name = "lbfgs_vpro"
     _parameter_constraints = _BATCHES
 
-    def __init__(self, *, batch_size=None, iterations_per_batch=3):
+    def __init__(
+        self,
+        *,
+        batch_size: int | Literal["auto"] | None = None,
+        iterations_per_batch: int = 3,
+    ) -> None:
         self.batch_size = batch_size
         self.iterations_per_batch = iterations_per_batch
 
@@ -141,6 +153,11 @@ class FullGN(Solver):
     name = "gn"
     _parameter_constraints = _BATCHES
 
-    def __init__(self, *, batch_size="auto", iterations_per_batch=3):
+    def __init__(
+        self,
+        *,
+        batch_size: int | Literal["auto"] | None = "auto",
+        iterations_per_batch: int = 3,
+    ) -> None:
         self.batch_size = batch_size
         self.iterations_per_batch = iterations_per_batch

@@ -1,16 +1,25 @@
 """VarProNetClassifier: cross-entropy with networks, by variable projection."""
 
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
 import numpy as np
 from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn.core import backend
+from sklearn_gn._typing import Array, ArrayLike, RandomState
+from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
-from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
+from sklearn_gn.core.data import (
+    canonical_rows,
+    check_sample_weight,
+    total_weight,
+    validate_data,
+)
 from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS
+from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
 from sklearn_gn.varpro.estimator import _VarProNet
 
 
@@ -20,8 +29,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     Use it for tables of up to some hundred thousand rows, with no settings: it is the
     mean of a few networks with a linear term. In small tables the evidence chooses
     their penalties [2]_; in larger ones the networks are wider, and fitted by
-    mini-batches of fast Gauss-Newton steps [3]_. For deeper networks give ``alpha`` and
-    the layers. For many classes on features that are given take
+    mini-batches of fast Gauss-Newton steps [3]_. For deeper networks set ``alpha`` and
+    the layers. For many classes on features of another model use
     :class:`FGNSoftmaxHead`.
 
     With ``alpha`` given, there is one network. It ends in an affine layer W, which is a
@@ -122,8 +131,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         ten successive epochs. If 0, this test is disabled. Where the penalties are
         chosen: the rise of the log evidence per row that counts as progress, of a
         member in three and of their mean in five iterations. A committee by
-        mini-batches
-        ends after 20 epochs, if this is not 0.
+        mini-batches ends after 20 epochs, if this is not 0.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,
@@ -194,6 +202,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         them, those of the groups, geometric means over the members: "slope", "coef",
         "bias", "weights" and "layers" (further ones).
 
+    alpha_method_ : str
+        "dense" where the evidence chose the penalties, "prior" in a committee by
+        mini-batches, and "fixed" where they are given.
+
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
         descending order; Ritz values if it was not formed; of a committee, those of the
@@ -248,9 +260,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     Notes
     -----
-    If the fit is poor: take a wider network if training and test accuracy are both
-    low; if they differ, give ``alpha`` and raise it. The user guide,
-    :doc:`/user_guide/varpro`, has more.
+    If the fit is poor, :meth:`diagnose` says what limited it: take a wider network if
+    training and test accuracy are both low; if they differ, set ``alpha`` and raise it.
+    The :doc:`user guide </user_guide/varpro>` has more.
 
     References
     ----------
@@ -272,7 +284,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     """
 
     _short_forms = NETWORK_CLASSIFIER_SOLVERS
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         **_VarProNet._parameter_constraints,
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
@@ -281,29 +293,29 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     def __init__(
         self,
-        network="mlp",
-        hidden_layer_sizes="auto",
+        network: Any = "mlp",
+        hidden_layer_sizes: tuple[int, ...] | int | Literal["auto"] = "auto",
         *,
-        activation="auto",
-        n_init="auto",
-        solver="gnvpro",
-        alpha="auto",
-        damping=None,
-        rank=None,
-        class_weight=None,
-        scale=True,
-        max_iter=100,
-        tol=1e-3,
-        max_time=None,
-        early_stopping=False,
-        validation_fraction=0.1,
-        n_iter_no_change=10,
-        warm_start=False,
-        dtype="float64",
-        device=None,
-        verbose=0,
-        random_state=None,
-    ):
+        activation: str | tuple[str, ...] = "auto",
+        n_init: int | Literal["auto"] = "auto",
+        solver: str | Solver = "gnvpro",
+        alpha: float | tuple[float, float] | Literal["auto"] = "auto",
+        damping: float | None = None,
+        rank: int | None = None,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        scale: bool = True,
+        max_iter: int = 100,
+        tol: float = 1e-3,
+        max_time: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        dtype: Literal["float64", "float32"] = "float64",
+        device: str | None = None,
+        verbose: int = 0,
+        random_state: RandomState = None,
+    ) -> None:
         super().__init__(
             network,
             hidden_layer_sizes,
@@ -330,7 +342,15 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X, y, sample_weight=None, *, X_val=None, y_val=None):
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
         """Fit the network to the data.
 
         Parameters
@@ -380,7 +400,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
                 (X, code), weight, rng, code
             )
             n_effective *= share
-        with backend.one_blas_thread:
+        with backend.one_blas_thread, extremes.arithmetic_of(data["X"], data["y"]):
             self._fit(
                 X,
                 np.eye(len(self.classes_))[code],
@@ -423,7 +443,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
         return loss
 
-    def decision_function(self, X):
+    def decision_function(self, X: ArrayLike) -> Array:
         """Logits.
 
         Parameters

@@ -10,6 +10,7 @@ from sklearn_gn.core import backend, evidence, evidence_gn
 from sklearn_gn.core.classifier import cross_entropy
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.large_gram import LARGEST_DENSE
 from sklearn_gn.core.reach import Reach, units_within_reach
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
@@ -35,7 +36,7 @@ _MOST_WORK = {
 _MOST_WORK_OF_ALL_ROWS = 2e8  # the same of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
 _BATCH_MEMBERS = 4
-_MOST_PARAMETERS = 2000  # of a member: its Gauss-Newton matrix is dense
+_MOST_LARGE = 2e8  # parameters times rows of a member whose matrix is not formed
 _MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 _LARGEST_INT = np.iinfo(np.int32).max
 
@@ -144,8 +145,10 @@ def plan(estimator, n_rows, n_features, n_values):
     if _by_batches(estimator, work):
         n_members = _BATCH_MEMBERS if n_members == "auto" else n_members
         return Plan(models(("relu",), (_WIDTH,)) * n_members, by_batches=True)
-    if size > _MOST_PARAMETERS or work > _MOST_WORK[estimator._loss]:
-        return None
+    if size > LARGEST_DENSE or work > _MOST_WORK[estimator._loss]:
+        if estimator._loss != "squared" or size * n_rows > _MOST_LARGE:
+            return None
+        work = _WORK / 2  # that of two members
     if n_members == "auto":
         n_members = 2 * int(min(max(_WORK / work, 2), _MEMBERS) // 2)
     members = [pair[number % len(pair)] for number in range(n_members)]
@@ -316,6 +319,7 @@ class Summary(NamedTuple):
 
     covariance: np.ndarray
     spectrum: np.ndarray
+    alpha_method: str
     loss: float
     alpha: dict
     noise_std: float
@@ -344,7 +348,8 @@ def _summary(problem, member):
         covariance=evidence_gn.covariance(
             model, sums, net.alpha, net.beta, n_effective
         ),
-        spectrum=np.maximum(np.linalg.eigvalsh(sums.gram)[::-1], 0),
+        spectrum=evidence_gn.spectrum(sums.gram),
+        alpha_method=evidence_gn.alpha_method(sums.gram),
         loss=loss * problem.scaling.loss_scale if loss > 0 else 0.0,
         alpha=_by_name(penalties, end),
         noise_std=y_scale / math.sqrt(net.beta),
@@ -364,6 +369,7 @@ def _summary_of_batches(problem, member):
     return Summary(
         covariance=None,
         spectrum=np.zeros(0),
+        alpha_method="prior",
         loss=objective(member, problem.rows, n_effective),
         alpha=_by_name(penalties, end),
         noise_std=math.nan,
@@ -418,6 +424,8 @@ def _set_fitted(estimator, members, problem):
         name: np.exp(np.mean([np.log(s.alpha[name]) for s in summaries], axis=0))
         for name in summaries[0].alpha
     }
+    methods = {s.alpha_method for s in summaries}
+    estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
     estimator.loss_ = float(np.mean([s.loss for s in summaries]))
     if not by_batches:
         estimator.log_evidence_ = float(np.mean([s.log_evidence for s in summaries]))

@@ -3,15 +3,17 @@
 import math
 from functools import partial
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import validation_split
+from sklearn_gn._typing import Array, ArrayLike
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.data import feature_spread, validate_data, validation_split
 from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
@@ -40,7 +42,7 @@ class _VarProNet(
 ):
     """Base class of the networks that are trained by variable projection."""
 
-    _parameter_constraints = {
+    _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "network": [
             StrOptions({"mlp", "neural_ode", "cnn"}),
@@ -61,9 +63,11 @@ class _VarProNet(
         "damping": [Interval(Real, 0, None, closed="left"), None],
         "scale": ["boolean"],
     }
-    _loss = None  # of the rows: "squared" or "cross_entropy"
+    _loss: str | None = None  # of the rows: "squared" or "cross_entropy"
     _cross_validates = False  # whether the output penalty may be "gcv"
-    _default_penalties = None  # where alpha="auto" and the evidence does not choose
+    _default_penalties: Any = (
+        None  # where alpha="auto" and the evidence does not choose
+    )
 
     def __init__(
         self,
@@ -138,6 +142,7 @@ class _VarProNet(
         from sklearn_gn.varpro.training import Settings
 
         network = self._network_object(X.shape[1])
+        self._feature_spread = 1.0 if self.scale else feature_spread(X)
         scaling = (
             Scaling.of(X, self._scaled_part(y), weight)
             if self.scale
@@ -301,6 +306,7 @@ class _VarProNet(
         self._n_features_out = len(output) - 1
         penalties, loss = self._evaluated(net, rows, settings)
         self.alpha_ = float(penalties.hidden), float(penalties.output)
+        self.alpha_method_ = "gcv" if settings.cross_validated else "fixed"
         self.loss_ = loss * scaling.loss_scale
         state = run.final_state
         spectrum = state.spectrum
@@ -329,9 +335,10 @@ class _VarProNet(
 
         from sklearn_gn.varpro.problem import predict_values
 
-        return self._in_batches(lambda x: predict_values(model, net, x), scaling.x(X))
+        values = self._in_batches(lambda x: predict_values(model, net, x), scaling.x(X))
+        return extremes.numbers(values, model.network)
 
-    def transform(self, X):
+    def transform(self, X: ArrayLike) -> Array:
         """Features, the inputs of the output layer.
 
         Parameters

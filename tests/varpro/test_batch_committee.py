@@ -96,6 +96,7 @@ def test_an_ordinary_fit(always_batches, monkeypatch):
     assert [m.activations_ for m in model.estimators_] == [("relu",)] * 4
     assert not hasattr(model, "log_evidence_")
     assert not hasattr(model.estimators_[0], "log_evidence_")
+    assert model.alpha_method_ == "prior"
     assert model.gram_spectrum_.shape == (0,)
     assert model.transform(X).shape == (150, 400)
     assert_allclose(

@@ -1,6 +1,7 @@
 """What the problems share: parameters checked, references stored and compared."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -51,7 +52,7 @@ class Computed:
     are computed when they are first wanted and then kept, in memory and on disk.
     """
 
-    def convergence(self, **resolutions):
+    def convergence(self, **resolutions: Sequence[int]) -> dict[str, dict[int, float]]:
         """Compare with references of other resolution.
 
         Parameters
@@ -67,7 +68,10 @@ class Computed:
             out.
         """
         return {
-            name: {n: self._difference(replace(self, **{name: n})) for n in several}
+            name: {
+                n: self._difference(replace(self, **{name: n}))  # type: ignore[type-var]
+                for n in several
+            }
             for name, several in resolutions.items()
         }
 

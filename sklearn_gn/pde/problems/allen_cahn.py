@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import fft
 
+from sklearn_gn._typing import Array
 from sklearn_gn.pde.conditions import Initial
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pde.problem import Problem
@@ -52,12 +53,12 @@ class AllenCahnReference(Computed):
         check_count("n_steps", self.n_steps, least=_N_T - 1, multiple=_N_T - 1)
 
     @property
-    def points(self):
+    def points(self) -> Array:
         """Points (x, t) of the grid."""
         return grid(-1 + 2 * np.arange(_N_X) / _N_X, np.linspace(0, 1, _N_T))
 
     @property
-    def values(self):
+    def values(self) -> Array:
         """Solution at the points."""
         values = stored(
             f"allen_cahn_{_VERSION}",
@@ -133,7 +134,7 @@ def _start(x):
     return x[0] ** 2 * jnp.cos(np.pi * x[0])
 
 
-def AllenCahn(initial_weight=1.0):
+def AllenCahn(initial_weight: float = 1.0) -> Problem:
     r"""Allen-Cahn equation: phases that separate, with thin layers between.
 
     .. math::

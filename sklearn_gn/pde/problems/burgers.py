@@ -1,6 +1,8 @@
 """Burgers' equation, solved by the transformation of Cole and Hopf."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +48,7 @@ class ColeHopf:
     nu: float
     spacing: float = 0.08
 
-    def __call__(self, x):
+    def __call__(self, x: Any) -> Any:
         """Value at a point (x, t); its derivatives exist for t > 0."""
         # E(z) - E(0) < -z^2 + 1 / (pi nu), hence below -_REACH^2 beyond the last node.
         last = np.ceil((_REACH + 1 / np.sqrt(np.pi * self.nu)) / self.spacing)
@@ -55,7 +57,9 @@ class ColeHopf:
         weights = jax.nn.softmax(-(z**2) - jnp.cos(angle) / (2 * np.pi * self.nu))
         return -(weights @ jnp.sin(angle))
 
-    def convergence(self, spacing=(0.4, 0.2, 0.1)):
+    def convergence(
+        self, spacing: Sequence[float] = (0.4, 0.2, 0.1)
+    ) -> dict[float, float]:
         """Compare with other distances of the nodes, on a grid of 65 x 51 points.
 
         Parameters
@@ -92,7 +96,7 @@ def _hold_start_and_ends(x, u):
     return _start(x) + x[1] * (1 - x[0] ** 2) * u
 
 
-def Burgers(nu=0.01, hard=False):
+def Burgers(nu: float = 0.01, hard: bool = False) -> Problem:
     r"""Burgers' equation, whose solution steepens to a shock at the origin.
 
     .. math::

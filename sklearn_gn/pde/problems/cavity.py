@@ -21,6 +21,8 @@ import numpy as np
 from numpy.polynomial import legendre
 from scipy.linalg import lu_factor, lu_solve
 
+from sklearn_gn._typing import Array
+from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pde.conditions import Dirichlet
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.problems._common import (
@@ -75,18 +77,18 @@ class CavityReference(Computed):
         check_count("n_modes", self.n_modes, least=8)
 
     @property
-    def points(self):
+    def points(self) -> Array:
         """Points (x, y) of the grid."""
         ticks = np.linspace(0, 1, _N_GRID)
         return grid(ticks, ticks)
 
     @property
-    def values(self):
+    def values(self) -> Array:
         """Velocity at the points, NaN for the pressure."""
         velocity = self.velocity(self.points)
         return np.column_stack([velocity, np.full(len(velocity), np.nan)])
 
-    def velocity(self, X):
+    def velocity(self, X: Array) -> Array:
         """Velocity anywhere in the cavity.
 
         Parameters
@@ -302,7 +304,9 @@ def _walls(x):
     return jnp.stack([jnp.where(x[1] == 1, lid, 0.0), jnp.zeros_like(lid)])
 
 
-def LidDrivenCavity(reynolds=3000.0, viscosity=None):
+def LidDrivenCavity(
+    reynolds: float = 3000.0, viscosity: float | Unknown | None = None
+) -> Problem:
     r"""Steady flow in the unit square below a lid whose motion fades at its ends.
 
     The steady Navier-Stokes equations with :math:`\nu = 1/Re`, the velocity

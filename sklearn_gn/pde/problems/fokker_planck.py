@@ -1,5 +1,7 @@
 """The Fokker-Planck equation for the logarithm of a density."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -27,7 +29,7 @@ def _start_exactly(x, q):
     return _log_normal(x.at[-1].set(0.0)) + x[-1] * q
 
 
-def LogFokkerPlanck(dim=9):
+def LogFokkerPlanck(dim: int = 9) -> Problem:
     r"""Fokker-Planck equation for the logarithm q of a probability density.
 
     The density spreads from the standard normal distribution, with the drift
@@ -51,7 +53,8 @@ def LogFokkerPlanck(dim=9):
         Axes x1, x2, ..., t; output q.
     """
     check_count("dim", dim)
-    intervals = {f"x{i + 1}": (-_HALF_WIDTH, _HALF_WIDTH) for i in range(dim)}
+    interval = (-_HALF_WIDTH, _HALF_WIDTH)
+    intervals: dict[str, Any] = {f"x{i + 1}": interval for i in range(dim)}
     return Problem(
         _log_fokker_planck,
         Box(**intervals, t=(0.0, 1.0)),

@@ -37,7 +37,7 @@ def _problem(dim, exact, name):
     )
 
 
-def Heat(dim=10):
+def Heat(dim: int = 10) -> Problem:
     r"""Heat equation on the unit cube, that decays by a factor of 19,000 in unit time.
 
     .. math:: u_t = \tfrac14 \Delta u, \qquad
@@ -58,7 +58,7 @@ def Heat(dim=10):
     return _problem(dim, _fast, "Heat")
 
 
-def HeatSine(dim=4):
+def HeatSine(dim: int = 4) -> Problem:
     r"""Heat equation on the unit cube with a solution that decays slowly.
 
     .. math:: u_t = \tfrac14 \Delta u, \qquad u = e^{-t} \sum_i \sin 2 x_i,

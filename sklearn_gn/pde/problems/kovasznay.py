@@ -1,18 +1,20 @@
 """Kovasznay flow: the steady flow behind a grid of cylinders."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pde.conditions import Dirichlet
-from sklearn_gn.pde.operators import div, grad, laplacian
+from sklearn_gn.pde.operators import Field, div, grad, laplacian
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.problems._common import check_positive
 from sklearn_gn.pde.shapes import Box
 
 
-def navier_stokes(u, x, nu):
+def navier_stokes(u: Field, x: Any, nu: float) -> Any:
     r"""Steady incompressible flow in two dimensions, outputs u, v, p.
 
     .. math:: (v \cdot \nabla) v + \nabla p - \nu \Delta v = 0, \qquad
@@ -60,7 +62,9 @@ class _Velocity:
         return self.flow(x)[:2]
 
 
-def Kovasznay(reynolds=40.0, viscosity=None):
+def Kovasznay(
+    reynolds: float = 40.0, viscosity: float | Unknown | None = None
+) -> Problem:
     r"""Kovasznay flow: steady Navier-Stokes equations with a closed solution.
 
     On :math:`[-0.5, 1] \times [-0.5, 1.5]`, with :math:`\nu = 1/Re` and

@@ -22,7 +22,7 @@ def _products(x):
     return jnp.sum(x[::2] * x[1::2])
 
 
-def Poisson(dim=10):
+def Poisson(dim: int = 10) -> Problem:
     r"""Laplace's equation on the unit cube, with a harmonic polynomial on its boundary.
 
     .. math:: \Delta u = 0, \qquad u = \sum_k x_{2k-1} x_{2k} \text{ on the boundary},
@@ -57,7 +57,7 @@ def _poisson_cosine(u, x):
     return laplacian(u)(x) + np.pi**2 * _cosines(x)
 
 
-def PoissonCosine(dim=5):
+def PoissonCosine(dim: int = 5) -> Problem:
     r"""Poisson's equation on the unit cube, with a sum of cosines as its solution.
 
     .. math:: -\Delta u = \pi^2 \sum_i \cos \pi x_i, \qquad
@@ -148,7 +148,7 @@ def _vanish_on_sphere(x, u):
     return (1 - x @ x) * u
 
 
-def PoissonBall(dim=100_000, seed=0):
+def PoissonBall(dim: int = 100_000, seed: int = 0) -> Problem:
     r"""Poisson's equation in the unit ball of very many dimensions.
 
     .. math::
