@@ -128,9 +128,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         them when the loss on fresh points is twice that of training. If None, they are
         drawn once.
 
-    observed_outputs : sequence of str, default=None
-        Names of the outputs that the columns of y hold. If None, y holds all of them,
-        in their order.
+    observed_outputs : sequence of str or callable, default=None
+        What the columns of y hold: names of outputs, or functions of the field and a
+        point for all else that is observed, such as ``lambda u, x: d(u, "x")(x)``. If
+        None, y holds all outputs, in their order.
 
     observation_weight : float or "auto", default="auto"
         Weight of the mean square of the misfit to y in the loss. If "auto", the noise
@@ -390,7 +391,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             Points of observations. Columns named like the axes may come in any order.
 
         y : array-like of shape (n_samples,) or (n_samples, n_observed), default=None
-            What was observed there.
+            What was observed there. With a problem, NaN stands for what was not: so
+            each output can have points of its own.
 
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights of the observations. If None, all are one.

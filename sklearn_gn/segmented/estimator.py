@@ -17,7 +17,14 @@ from sklearn_gn.core import extremes
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis
-from sklearn_gn.segmented import dates, existence, inference, robust, selection
+from sklearn_gn.segmented import (
+    bootstrap,
+    dates,
+    existence,
+    inference,
+    robust,
+    selection,
+)
 from sklearn_gn.segmented.diagnosis import diagnose
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
@@ -424,8 +431,11 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         """Test whether there is a breakpoint besides those in ``breakpoints``.
 
         The statistic is the largest F statistic over all positions that the parameters
-        allow; its distribution without a breakpoint is drawn, for normal noise of one
-        variance. ``fit`` need not be called before, and is not.
+        allow, and its distribution without a breakpoint is drawn. ``covariance`` says
+        for which noise: normal noise of one variance ("nonrobust"), independent noise
+        of any variance (HC, by a wild bootstrap of score statistics), or noise that is
+        correlated along the feature too (both HAC, by a bootstrap of its
+        autoregression). ``fit`` need not be called before, and is not.
 
         Parameters
         ----------
@@ -447,8 +457,8 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         Returns
         -------
         BreakpointTest
-            Named tuple of ``statistic``, ``p_value``, and the ``breakpoint`` with the
-            largest statistic.
+            Named tuple of ``statistic``, ``p_value``, and the ``breakpoint`` that
+            lowers the sum of squares most.
         """
         self._validate_params()
         model, words = clone(self), (X, y, sample_weight, n_draws, random_state)
@@ -460,13 +470,19 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         options = self._options(kind)
         check_inside(prepared, options.known)
         problem = problem_of([prepared], options)
-        found = existence.breakpoint_test(
-            problem,
-            float(prepared.rows.weight.sum()),
-            selection.n_parameters(problem, 0),
-            n_draws,
-            check_random_state(random_state),
-        )
+        rng = check_random_state(random_state)
+        if self.covariance == "nonrobust":
+            found = existence.breakpoint_test(
+                problem,
+                float(prepared.rows.weight.sum()),
+                selection.n_parameters(problem, 0),
+                n_draws,
+                rng,
+            )
+        else:
+            found = bootstrap.breakpoint_test(
+                problem, prepared.rows, self._covariance_kind(), n_draws, rng
+            )
         t = prepared.scaling.to_user(found.breakpoint)[0]
         return found._replace(breakpoint=t if kind is None else dates.from_days(t))
 
