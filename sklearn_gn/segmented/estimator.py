@@ -15,6 +15,7 @@ from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.core import extremes
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight, validate_data
+from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import dates, existence, inference, selection
 from sklearn_gn.segmented.inference import infer
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
@@ -31,7 +32,7 @@ from sklearn_gn.segmented.problem import Form
 from sklearn_gn.segmented.summary import Summary, summarise
 
 
-class SegmentedRegressor(RegressorMixin, BaseEstimator):
+class SegmentedRegressor(RegressorMixin, VersionStampMixin, BaseEstimator):
     """Straight lines between breakpoints that are found.
 
     The mean of y is a broken line in one feature: the slope changes at breakpoints
