@@ -65,7 +65,11 @@ class GaussNewtonEstimator(VersionStampMixin, CallbackSupportMixin, BaseEstimato
     }
 
     _short_forms = {}
-    _cure_of_overfitting = "alpha", "Raise alpha, or set early_stopping=True."
+    _cure_of_overfitting = (  # cause, parameter, advice
+        "overfitting",
+        "alpha",
+        "Raise alpha, or set early_stopping=True.",
+    )
 
     def diagnose(self) -> Diagnosis:
         """Say what limited the fit, and which parameter to change.
@@ -177,6 +181,7 @@ class GaussNewtonEstimator(VersionStampMixin, CallbackSupportMixin, BaseEstimato
         computed_in = self.dtype, self.device
         self._fit_run = run
         run.given = data
+        self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
         try:
             tasks = FitTasks(self, self._fit_callbacks(), max_iter=max_steps, data=data)
             run.run(

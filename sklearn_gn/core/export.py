@@ -62,16 +62,17 @@ def with_linear_term(network: DenseNetwork, slope: Any) -> DenseNetwork:
     if len(weights) == 1:
         return DenseNetwork([weights[0] + slope], biases, activation)
     eye = np.eye(len(slope))
-    enter, leave = {
+    known = {
         "identity": (eye, slope),
         "relu": (np.hstack([eye, -eye]), np.vstack([slope, -slope])),
         "tanh": (_SMALL * eye, slope / _SMALL),
-    }.get(activation, (None, None))
-    if enter is None:
+    }
+    if activation not in known:
         raise ValueError(
             "to_sklearn: the linear term of a network needs the activation 'relu', "
             f"'tanh' or 'identity', got {activation!r}."
         )
+    enter, leave = known[activation]
     n = enter.shape[1]
     through = [_block_diagonal(weight, np.eye(n)) for weight in weights[1:-1]]
     return DenseNetwork(

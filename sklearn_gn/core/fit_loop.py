@@ -427,7 +427,7 @@ class FitRun:
             f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
             f"({reason.value}) after {len(self.log)} iterations and "
             f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. "
-            f"{self.estimator._advice(reason)}",
+            f"{self.estimator._advice(reason)} diagnose() says more.",
             ConvergenceWarning,
             stacklevel=_level_of_the_user(),
         )

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import sklearn
+from sklearn.base import BaseEstimator
 
 _STAMP = "_made_with"
 
@@ -20,15 +21,14 @@ def versions() -> dict[str, str]:
     }
 
 
-class VersionStampMixin:
+class VersionStampMixin(BaseEstimator):
     """Write the versions into the state of an estimator, and compare them on loading.
 
-    pickle, joblib and skops all take the state. It stands before ``BaseEstimator`` in
-    the bases of a class.
+    pickle, joblib and skops all take the state.
     """
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), _STAMP: versions()}
+        return {**dict(super().__getstate__()), _STAMP: versions()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)

@@ -53,9 +53,11 @@ class ShallowReLURegressor(
 ):
     r"""Continuous piecewise-linear regression with free breaking hyperplanes.
 
-    Use it where kinks, jumps or segments are of interest: it reports the breakpoints
-    with standard errors. For smooth functions of several features use
-    :class:`~sklearn_gn.VarProNetRegressor`.
+    Use it for noisy tables, and where kinks or segments are of interest: it can be
+    read, and reports breakpoints with standard errors. For smooth functions of several
+    features use :class:`~sklearn_gn.VarProNetRegressor`; for one series with few
+    breakpoints, :class:`~sklearn_gn.SegmentedRegressor`; for very many rows or many
+    thresholds, gradient boosting.
 
     The model is a shallow ReLU network,
 
@@ -252,6 +254,10 @@ class ShallowReLURegressor(
         "coef" and "bias", and "weights" of shape (n_features,), one for the hidden
         weights of each feature. A feature with a large one has no kinks. Only then.
 
+    alpha_method_ : str
+        How the evidence is computed: "dense", or "lanczos" where it is estimated, with
+        more than 2,000 parameters and rows; "fixed" where penalties are given.
+
     n_effective_parameters_ : float
         Number of parameters that the data determine. Only with penalties of the
         evidence.
@@ -287,10 +293,10 @@ class ShallowReLURegressor(
     of the training data the model goes on linearly; with penalties of the evidence,
     rows more than ten times as far from the centre as usual are moved to there first.
 
-    If a fit is poor, raise ``n_init`` or ``n_neurons``; without noise, set ``alpha=0``
-    and the number of neurons, which turns on the global search. If it follows the
-    noise, look for outliers: the evidence takes the noise for normal. Read more in the
-    :doc:`user guide </user_guide/shallow_relu>`.
+    If the fit is poor, :meth:`diagnose` says what limited it: raise ``n_init`` or
+    ``n_neurons``; without noise, set ``alpha=0`` and the number of neurons, which turns
+    on the global search. If it follows the noise, look for outliers: the evidence
+    assumes normal noise. The :doc:`user guide </user_guide/shallow_relu>` has more.
 
     References
     ----------
@@ -638,5 +644,7 @@ class ShallowReLURegressor(
                 delattr(self, name)
         if problem.selection_path is not None:
             self.selection_path_ = problem.selection_path
+        if problem.solver is not EVIDENCE_GN or isinstance(self.alpha, dict):
+            attributes["alpha_method_"] = "fixed"
         for name, value in attributes.items():
             setattr(self, name, value)

@@ -28,9 +28,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     Use it for tables of up to some ten thousand rows with a few classes, with no
     settings: the mean of a few small networks with a linear term, whose penalties the
-    evidence chooses, gives calibrated probabilities [2]_. For deeper networks give
-    ``alpha`` and the layers. For many classes on features that are given take
-    :class:`FGNSoftmaxHead`, for large networks and data a first-order method.
+    evidence chooses, gives calibrated probabilities [2]_. For deeper networks set
+    ``alpha`` and the layers. For many classes on features of another model use
+    :class:`FGNSoftmaxHead`; for large networks and data, a first-order method.
 
     With ``alpha`` given, there is one network. It ends in an affine layer W, which is a
     multinomial logistic regression on the features z. That is solved for every choice
@@ -196,6 +196,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         them, those of the groups, geometric means over the members: "slope", "coef",
         "bias", "weights" and "layers" (further ones).
 
+    alpha_method_ : str
+        "dense" where the evidence chose the penalties, and "fixed" where they are
+        given.
+
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
         descending order; Ritz values if it was not formed; of a committee, those of the
@@ -250,9 +254,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     Notes
     -----
-    If the fit is poor: take a wider network if training and test accuracy are both
-    low; if they differ, give ``alpha`` and raise it. The user guide,
-    :doc:`/user_guide/varpro`, has more.
+    If the fit is poor, :meth:`diagnose` says what limited it: take a wider network if
+    training and test accuracy are both low; if they differ, set ``alpha`` and raise it.
+    The :doc:`user guide </user_guide/varpro>` has more.
 
     References
     ----------

@@ -294,9 +294,9 @@ def variances(members, covariances, x):
         own.append(np.empty_like(values[-1]))
         for t in range(k):  # the other targets' output weights have no part in it
             used = np.concatenate([np.arange(t, n_output, k), hidden])
-            part = jacobian[t, used]
-            spread = covariance[np.ix_(used, used)] @ part
-            own[-1][:, t] = np.einsum("pm,pm->m", part, spread)
+            own[-1][:, t] = evidence_gn.posterior_variances(
+                covariance, jacobian[t, used], used
+            )
     share = shares(members)
     mean = np.tensordot(share, values, axes=1)
     return np.tensordot(share, own + (values - mean) ** 2, axes=1)

@@ -10,6 +10,7 @@ from sklearn_gn.core import backend, evidence, evidence_gn
 from sklearn_gn.core.classifier import cross_entropy
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.large_gram import LARGEST_DENSE
 from sklearn_gn.core.reach import Reach, units_within_reach
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
@@ -27,7 +28,7 @@ _MOST_WORK = {
     "squared": 3e10,
     "cross_entropy": 4e9,
 }  # of one member; else deep networks
-_MOST_PARAMETERS = 2000  # of a member: its Gauss-Newton matrix is dense
+_MOST_LARGE = 2e8  # parameters times rows of a member whose matrix is not formed
 _MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 _LARGEST_INT = np.iinfo(np.int32).max
 
@@ -118,8 +119,10 @@ def specifications(estimator, n_rows, n_features, n_values):
     ]
     size = len(models[0].groups())
     work = (n_rows + 2 * size) * size**2
-    if size > _MOST_PARAMETERS or work > _MOST_WORK[estimator._loss]:
-        return None
+    if size > LARGEST_DENSE or work > _MOST_WORK[estimator._loss]:
+        if estimator._loss != "squared" or size * n_rows > _MOST_LARGE:
+            return None
+        work = _WORK / 2  # that of two members
     n_members = estimator.n_init
     if n_members == "auto" and _continues_committee(estimator):
         n_members = len(estimator._fitted[1])
@@ -264,6 +267,7 @@ class Summary(NamedTuple):
 
     covariance: np.ndarray
     spectrum: np.ndarray
+    alpha_method: str
     loss: float
     alpha: dict
     noise_std: float
@@ -292,7 +296,8 @@ def _summary(problem, member):
         covariance=evidence_gn.covariance(
             model, sums, net.alpha, net.beta, n_effective
         ),
-        spectrum=np.maximum(np.linalg.eigvalsh(sums.gram)[::-1], 0),
+        spectrum=evidence_gn.spectrum(sums.gram),
+        alpha_method=evidence_gn.alpha_method(sums.gram),
         loss=loss * problem.scaling.loss_scale if loss > 0 else 0.0,
         alpha={
             "slope": penalties[0],
@@ -343,6 +348,8 @@ def _set_fitted(estimator, members, problem):
         name: np.exp(np.mean([np.log(s.alpha[name]) for s in summaries], axis=0))
         for name in summaries[0].alpha
     }
+    methods = {s.alpha_method for s in summaries}
+    estimator.alpha_method_ = "lanczos" if "lanczos" in methods else "dense"
     estimator.loss_ = float(np.mean([s.loss for s in summaries]))
     estimator.log_evidence_ = float(np.mean([s.log_evidence for s in summaries]))
     estimator.n_effective_parameters_ = float(

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
-from sklearn_gn.core.data import validate_data, validation_split
+from sklearn_gn.core.data import feature_spread, validate_data, validation_split
 from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
@@ -142,6 +142,7 @@ class _VarProNet(
         from sklearn_gn.varpro.training import Settings
 
         network = self._network_object(X.shape[1])
+        self._feature_spread = 1.0 if self.scale else feature_spread(X)
         scaling = (
             Scaling.of(X, self._scaled_part(y), weight)
             if self.scale
@@ -305,6 +306,7 @@ class _VarProNet(
         self._n_features_out = len(output) - 1
         penalties, loss = self._evaluated(net, rows, settings)
         self.alpha_ = float(penalties.hidden), float(penalties.output)
+        self.alpha_method_ = "gcv" if settings.cross_validated else "fixed"
         self.loss_ = loss * scaling.loss_scale
         state = run.final_state
         spectrum = state.spectrum
