@@ -9,12 +9,12 @@ from scipy.special import ndtri
 from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
-from sklearn_gn.core import backend
+from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
-from sklearn_gn.core.data import check_validation_pair
+from sklearn_gn.core.data import check_validation_pair, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis, diagnose
 from sklearn_gn.core.fit_loop import is_interrupt
 from sklearn_gn.solvers import Solver
@@ -64,7 +64,11 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
     }
 
     _short_forms = {}
-    _cure_of_overfitting = "alpha", "Raise alpha, or set early_stopping=True."
+    _cure_of_overfitting = (  # cause, parameter, advice
+        "overfitting",
+        "alpha",
+        "Raise alpha, or set early_stopping=True.",
+    )
 
     def diagnose(self) -> Diagnosis:
         """Say what limited the fit, and which parameter to change.
@@ -104,8 +108,9 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         y, std = self.predict(X, return_std=True)
-        width = ndtri((1 + level) / 2) * np.hypot(std, self._noise_std())
-        return y - width, y + width
+        with np.errstate(over="ignore"):
+            width = ndtri((1 + level) / 2) * np.hypot(std, self._noise_std())
+        return extremes.interval(y, width)
 
     def _fit_callbacks(self):
         """The callbacks that parameters stand for."""
@@ -162,9 +167,15 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
             Called without arguments after the run to set the fitted attributes; once
             more where Ctrl-C falls into it.
         """
+        with extremes.arithmetic_of(data["X"], data["y"]):
+            self._run_quietly(run, max_steps, data, attributes, set_fitted)
+        run.warn_if_not_converged()
+
+    def _run_quietly(self, run, max_steps, data, attributes, set_fitted):
         computed_in = self.dtype, self.device
         self._fit_run = run
         run.given = data
+        self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
         try:
             tasks = FitTasks(self, self._fit_callbacks(), max_iter=max_steps, data=data)
             run.run(
@@ -181,7 +192,6 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
                 raise
             run.interrupt()
             self._set_results(run, set_fitted)
-        run.warn_if_not_converged()
 
     def _set_results(self, run, set_fitted):
         """Set the attributes that all estimators have, then those of this one."""

@@ -95,9 +95,11 @@ def problem_of(prepared, options):
     table = make_table([each.series() for each in prepared])
     scalings = [each.scaling for each in prepared]
     size = np.array([s.size for s in scalings])
+    with np.errstate(over="ignore"):
+        min_distance = options.min_distance / size
     limits = Limits(
         *np.transpose([s.x(np.array(options.bounds)) for s in scalings]),
-        options.min_distance / size,
+        min_distance,
         np.array([_min_rows(each, options) for each in prepared]),
     )
     known = np.array([s.x(options.known) for s in scalings])

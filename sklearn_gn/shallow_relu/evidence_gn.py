@@ -26,6 +26,13 @@ import numpy as np
 
 from sklearn_gn.core import evidence, evidence_gn
 from sklearn_gn.core.evidence_gn import Sums
+from sklearn_gn.core.large_gram import (
+    LARGEST_DENSE,
+    LargeGram,
+    LayerRows,
+    RowBlock,
+    row_slices,
+)
 from sklearn_gn.core.solver import Algorithm, Rows
 
 _BLOCK_ROWS = 2048  # whose products stay in the processor's cache
@@ -98,6 +105,8 @@ class Shape(NamedTuple):
 
     def sums(self, theta, rows):
         """Sums over the rows."""
+        if self.size > LARGEST_DENSE:
+            return sums_of_large_network(theta, self, rows)
         return sums_over_rows(theta, self, rows)
 
     def error(self, theta, rows):
@@ -195,6 +204,26 @@ def sums_over_rows(theta, shape, rows):
         slope += factor.T @ residual
         error += np.sum(residual**2)
     return _in_parameters(theta, shape, gram, slope, error)
+
+
+def sums_of_large_network(theta, shape, rows):
+    """Return the same with the matrix as products."""
+    _, coef, hyperplanes = shape.split(theta)
+    linear, hidden, error, blocks = 0.0, 0.0, 0.0, []
+    for part in row_slices(len(rows.x)):
+        x, y, weight = (a[part] for a in rows)
+        inputs = shape.hidden_input(x).T
+        before = hyperplanes @ inputs
+        f = np.concatenate([np.ones((1, len(x))), x.T, np.maximum(before, 0)])
+        g = coef.T[:, :, None] * (before > 0)
+        residual = y - predict(theta, shape, x)
+        down = (weight[:, None] * residual).T
+        error += float(weight @ np.sum(residual**2, axis=1))
+        linear = linear + f @ down.T
+        hidden = hidden + np.einsum("tjm,tm->jm", g, down) @ inputs.T
+        blocks.append(RowBlock(f, (LayerRows(inputs, g),), weight))
+    slope = np.concatenate([linear.ravel(), hidden.ravel()])
+    return Sums(LargeGram(blocks), slope, error)
 
 
 def _in_parameters(theta, shape, gram, slope, error):
