@@ -423,7 +423,7 @@ def _symmetric(blocks):
 
 def _relu(z):
     active = z > 0
-    return z * active, active.astype(np.float64)
+    return z * active, active.astype(z.dtype)
 
 
 def _tanh(z):
