@@ -269,6 +269,18 @@ class Problem:
     def as_outputs(self, value: Any, source: str) -> Any:
         """One number for each output as an array of shape (q,).
 
+        Parameters
+        ----------
+        value : array-like of shape (q,) or ()
+            A single number serves a problem of one output.
+        source : str
+            What gave the value, for the message.
+
+        Returns
+        -------
+        jax.Array of shape (q,)
+            The numbers.
+
         Raises
         ------
         ValueError
