@@ -1,6 +1,8 @@
 """Docstrings of the public interface say what the code has."""
 
 import inspect
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,3 +84,18 @@ def test_defaults_are_stated(name, cls):
         default = parameter.default
         shown = f'"{default}"' if isinstance(default, str) else repr(default)
         assert described[parameter.name].endswith(f"default={shown}"), parameter.name
+
+
+@pytest.mark.parametrize(("name", "cls"), all_estimators())
+def test_estimators_say_when_to_use_them_and_what_to_do_when_the_fit_is_poor(name, cls):
+    purpose = " ".join(ClassDoc(cls)["Extended Summary"]).split("  ")[0]
+    assert purpose.startswith("Use it ")
+    assert "For " in purpose  # what to use something else for
+    cure = " ".join(ClassDoc(cls)["Notes"]).split("  ")[-1]
+    assert cure.startswith("If the fit is poor, :meth:`diagnose` says what limited it")
+    assert re.search(r":doc:`user guide </user_guide/\w+>` has more.$", cure)
+
+
+def test_no_example_is_skipped():
+    for path in Path(sklearn_gn.__file__).parent.rglob("*.py"):
+        assert "doctest: +SKIP" not in path.read_text(), path

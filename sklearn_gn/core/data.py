@@ -6,6 +6,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import gen_batches, validation
 
 _LEXICOGRAPHIC_COLUMNS = 16
+_LOOKED_AT = 1000  # rows, to compare the features
+_CONSTANT = 1e-12  # deviation of a constant, over the largest value
 _LARGEST_NUMBER = 1e300  # of training data
 _CHUNK_ROWS = 1024  # of wide tables, so that intermediate copies stay in cache
 _LARGEST_WEIGHT = 1e100  # counts of rows whose squares are numbers still
@@ -86,6 +88,19 @@ def validation_split(n_rows, fraction, rng, labels=None):
         random_state=rng,
         stratify=labels if possible else None,
     )
+
+
+def feature_spread(X):
+    """Return the largest over the smallest standard deviation of the features.
+
+    Constant features do not count; of many rows some are looked at.
+    """
+    sample = X[:: max(1, X.shape[0] // _LOOKED_AT)]
+    with np.errstate(all="ignore"):
+        deviation = sample.std(axis=0)
+        varying = deviation > _CONSTANT * np.abs(sample).max(axis=0, initial=0.0)
+        spread = np.ptp(np.log(deviation[varying])) if varying.any() else 0.0
+        return float(np.exp(spread)) if np.isfinite(spread) else 1.0
 
 
 def canonical_rows(X, y, sample_weight):

@@ -309,9 +309,10 @@ class FitRun:
         """The solver's state at the end."""
         return self._progress.state
 
-    def current_log(self):
-        """Rows of the log that belong to the current start."""
-        return [row for row in self.log if row["start"] == self._progress.start]
+    @property
+    def start(self):
+        """Number of the current start."""
+        return self._progress.start
 
     def request_stop(self, reason):
         """Stop after this iteration; the first reason given stays.
@@ -426,7 +427,7 @@ class FitRun:
             f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
             f"({reason.value}) after {len(self.log)} iterations and "
             f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. "
-            f"{self.estimator._advice(reason)}",
+            f"{self.estimator._advice(reason)} diagnose() says more.",
             ConvergenceWarning,
             stacklevel=_level_of_the_user(),
         )

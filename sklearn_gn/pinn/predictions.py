@@ -187,7 +187,7 @@ class SolutionMixin:
             Points.
 
         y : array-like of shape (n_samples,) or (n_samples, n_observed), default=None
-            True values of the observed outputs there.
+            True values of the observed outputs there; NaN where they are not known.
 
         sample_weight : array-like of shape (n_samples,), default=None
             Weights. If None, all are one.
@@ -204,10 +204,26 @@ class SolutionMixin:
         if X is None or y is None:
             missing = "y" if y is None else "X"
             raise ValueError(f"score: X and y belong together: {missing} is missing.")
-        predicted = np.reshape(self.predict(X), (len(X), -1))
-        predicted = predicted[:, list(self._fitted.observed)]
-        y = np.reshape(y, (len(X), -1))
-        return r2_score(y, predicted, sample_weight=sample_weight)
+        predicted = self._observable(X)
+        y = np.reshape(np.asarray(y, np.float64), (len(predicted), -1))
+        weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
+        there = ~np.isnan(y)
+        columns = zip(y.T, predicted.T, there.T, strict=True)
+        scores = [r2_score(a[k], b[k], sample_weight=weight[k]) for a, b, k in columns]
+        return float(np.mean(scores))
+
+    def _observable(self, X):
+        """What is observed, without noise, of shape (n, n_observed)."""
+        from sklearn_gn.pinn import solution
+
+        observed, net = self._fitted.observed, self._fitted.net
+        if not any(map(callable, observed)):
+            predicted = self.predict(X)
+            return predicted.reshape(len(predicted), -1)[:, list(observed)]
+        model = self._fitted.model
+        return self._in_batches(
+            lambda x: solution.observable(model, net, x, observed), self._points(X)
+        )
 
     def relative_error(
         self,

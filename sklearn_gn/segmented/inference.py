@@ -129,7 +129,10 @@ def infer(form, t, free, rows, scaling, kind):
     """
     t, found = least_squares.fit_rows(form, rows, t, free)
     columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-    cov, freedom, rank = least_squares.covariance(kind, columns, found, rows.weight)
+    level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
+    cov, freedom, rank = least_squares.covariance(
+        kind, columns, found, rows.weight, level
+    )
     n_jumps = int(np.sum(free)) - len(least_squares.moving(form, free))
     n_rows = rows.weight.sum(axis=-1)
     mean = np.sum(rows.weight * rows.y, axis=-1) / n_rows

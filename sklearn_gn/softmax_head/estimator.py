@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import _fit_context
+from sklearn.base import BaseEstimator, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
@@ -18,6 +18,7 @@ from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import (
     canonical_rows,
     check_sample_weight,
+    feature_spread,
     validate_data,
     validation_split,
 )
@@ -48,7 +49,12 @@ def _has_mini_batches(estimator):
 class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
-    Minimises the objective of multinomial
+    Use it for the last layer of a classifier: from twenty to thousands of classes, on
+    features that another model or a transformer computes. For a few classes use
+    :class:`~sklearn.linear_model.LogisticRegression`; for tables whose classes no
+    plane separates, :class:`VarProNetClassifier` or gradient boosting.
+
+    The objective is that of multinomial
     :class:`~sklearn.linear_model.LogisticRegression`,
 
     .. math::
@@ -214,7 +220,12 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     Notes
     -----
     FGN is exact for two classes, and close to the full Gauss-Newton method where
-    ``dropped_trace_`` is small beside ``retained_trace_``. Sparse input is made dense.
+    ``dropped_trace_`` is small compared with ``retained_trace_``. Sparse input is made
+    dense.
+
+    If the fit is poor, :meth:`diagnose` says what limited it: scale the features,
+    lower ``alpha`` if training and test accuracy are both low, and raise it if they
+    differ. The :doc:`user guide </user_guide/softmax_head>` has more.
 
     References
     ----------
@@ -344,6 +355,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         validation = self._check_validation(X_val, y_val)
         rng = check_random_state(self.random_state)
         dense, code, kept, weight, total = self._canonical(X, y, weight)
+        self._feature_spread = feature_spread(dense)
         if self.early_stopping and validation is None:
             kept, weight, validation = self._split(dense, code, kept, weight, rng)
         rows, options = self._problem(solver, dense, code, kept, weight, total, rng)
@@ -437,6 +449,25 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         return self
 
     # -- predictions ------------------------------------------------------------------
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a ``LogisticRegression`` that predicts the same, without JAX.
+
+        Returns
+        -------
+        model : LogisticRegression
+            It has these coefficients and shares no memory with this estimator.
+        """
+        from sklearn_gn.core.export import logistic_regression
+
+        check_is_fitted(self)
+        return logistic_regression(
+            self.coef_,
+            self.intercept_,
+            self.classes_,
+            self.fit_intercept,
+            getattr(self, "feature_names_in_", None),
+        )
 
     def decision_function(self, X: MatrixLike) -> Array:
         """Logits.

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
-from sklearn_gn.core.data import validate_data, validation_split
+from sklearn_gn.core.data import feature_spread, validate_data, validation_split
 from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
@@ -122,11 +122,11 @@ class _VarProNet(
         """Fit to canonical rows with targets, or probabilities, y of shape (m, k)."""
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
-        models = committee_fit.specifications(self, *X.shape, self._n_values(y))
-        if models is not None:
+        plan = committee_fit.plan(self, *X.shape, self._n_values(y))
+        if plan is not None:
             committee_fit.fit(
                 self,
-                models,
+                plan,
                 X,
                 y,
                 weight,
@@ -142,6 +142,7 @@ class _VarProNet(
         from sklearn_gn.varpro.training import Settings
 
         network = self._network_object(X.shape[1])
+        self._feature_spread = 1.0 if self.scale else feature_spread(X)
         scaling = (
             Scaling.of(X, self._scaled_part(y), weight)
             if self.scale

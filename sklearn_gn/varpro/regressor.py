@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any, Literal, Self, overload
 
 import numpy as np
-from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -29,10 +29,11 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     Use it for noisy tables, with no settings: the mean of a few small networks with a
     linear term, whose penalties and noise level the evidence chooses, predicts with
-    honest error bars [2]_. And use it for surrogate models: smooth functions of up to
-    hundreds of inputs, with many outputs, known without noise and wanted to several
-    digits; give ``alpha=1e-8`` and the layers then. For functions with jumps take
-    boosted trees, for breakpoints that can be read :class:`ShallowReLURegressor`.
+    honest error bars [2]_. Use it also for surrogate models: smooth functions of up to
+    hundreds of inputs, with many outputs, observed without noise and wanted to several
+    digits; set ``alpha=1e-8`` and the layers there. For functions with jumps use
+    boosted trees; for breakpoints that can be read, :class:`ShallowReLURegressor`;
+    below a hundred runs of a simulation, a Gaussian process.
 
     With ``alpha`` given, there is one network. It ends in an affine layer W, which is a
     linear least-squares problem. That is solved for every choice of the other weights
@@ -255,10 +256,10 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     Notes
     -----
-    If the fit is poor: for data without noise, set ``alpha=1e-8`` and
-    ``hidden_layer_sizes``; for noisy data, look for outliers, as the evidence takes the
-    noise for normal, or raise ``hidden_layer_sizes`` if both training and test error
-    are high. The user guide, :doc:`/user_guide/varpro`, has more.
+    If the fit is poor, :meth:`diagnose` says what limited it. For data without noise,
+    set ``alpha=1e-8`` and ``hidden_layer_sizes``; for noisy data, look for outliers, as
+    the evidence assumes normal noise, or raise ``hidden_layer_sizes`` if both training
+    and test error are high. The :doc:`user guide </user_guide/varpro>` has more.
 
     References
     ----------
@@ -405,7 +406,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         if self.early_stopping and validation is None:
             (X, y, weight), validation, share = self._split_rows((X, y), weight, rng)
             n_samples *= share
-        with backend.one_blas_thread, extremes.arithmetic_of(data["X"], data["y"]):
+        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
             self._fit(
                 X,
                 y,
@@ -514,6 +515,31 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         bars = self._error_bars
         variance = self._in_batches(bars.variances, x, bars.batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a fitted estimator of scikit-learn, which predicts without JAX.
+
+        A single network becomes a pipeline of a ``StandardScaler`` and an
+        ``MLPRegressor``, a committee a ``VotingRegressor`` of such pipelines, one for
+        each target. Predictions are the same to rounding errors for rows within ten
+        times the usual distance from the centre; farther ones, which a committee moves
+        to there, are extrapolated.
+
+        Returns
+        -------
+        model : Pipeline, VotingRegressor or MultiOutputRegressor
+            It shares no memory with this estimator.
+
+        Raises
+        ------
+        ValueError
+            If scikit-learn does not have such a network: other kinds than "mlp", other
+            activations than "relu", "tanh", "sigmoid" and "identity", or several.
+        """
+        from sklearn_gn.varpro.export import to_sklearn
+
+        check_is_fitted(self)
+        return to_sklearn(self, single_target=self._single_target)
 
     def predict_interval(
         self, X: ArrayLike, level: float = 0.95

@@ -356,7 +356,7 @@ def test_degenerate_data(X, y):
 )
 def test_other_fits_are_of_one_network(words):
     model = VarProNetRegressor(**words)
-    assert committee_fit.specifications(model, 100, 3, 1) is None
+    assert committee_fit.plan(model, 100, 3, 1) is None
 
 
 def test_large_networks_are_committees_of_two():
