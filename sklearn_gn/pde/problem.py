@@ -325,15 +325,19 @@ class Problem:
         Parameters
         ----------
         name : str
+            As it stands in the log.
         function : callable
             ``function(fields, points, data, coefficients)`` of ``n_points`` fields and
             points, and of ``n_data`` numbers.
         n_points, n_data : int
+            Of one residual.
         weight : float
+            Of the mean square of these residuals in the loss.
 
         Returns
         -------
         ResidualClass
+            Functions and sizes.
 
         Raises
         ------
