@@ -361,7 +361,7 @@ def test_other_fits_are_of_one_network(words):
 
 def test_large_networks_are_committees_of_two():
     model = VarProNetRegressor(hidden_layer_sizes=(60, 60))
-    assert len(committee_fit.specifications(model, 5000, 50, 1)) == 2
+    assert len(committee_fit.plan(model, 5000, 50, 1).models) == 2
 
 
 @pytest.mark.parametrize(
