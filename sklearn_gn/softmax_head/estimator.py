@@ -5,7 +5,7 @@ from numbers import Real
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import _fit_context
+from sklearn.base import BaseEstimator, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
@@ -439,6 +439,25 @@ class FGNSoftmaxHead(HeadFit):
         return self
 
     # -- predictions ------------------------------------------------------------------
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a ``LogisticRegression`` that predicts the same, without JAX.
+
+        Returns
+        -------
+        model : LogisticRegression
+            It has these coefficients and shares no memory with this estimator.
+        """
+        from sklearn_gn.core.export import logistic_regression
+
+        check_is_fitted(self)
+        return logistic_regression(
+            self.coef_,
+            self.intercept_,
+            self.classes_,
+            self.fit_intercept,
+            getattr(self, "feature_names_in_", None),
+        )
 
     def decision_function(self, X: MatrixLike) -> Array:
         """Logits.

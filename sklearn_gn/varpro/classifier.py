@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import _fit_context
+from sklearn.base import BaseEstimator, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.core import backend, extremes
+from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import (
     canonical_rows,
@@ -400,7 +400,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
                 (X, code), weight, rng, code
             )
             n_effective *= share
-        with backend.one_blas_thread, extremes.arithmetic_of(data["X"], data["y"]):
+        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
             self._fit(
                 X,
                 np.eye(len(self.classes_))[code],
@@ -442,6 +442,31 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             return cross_entropy(values, code, weight)
 
         return loss
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a fitted estimator of scikit-learn, which predicts without JAX.
+
+        A single network becomes a pipeline of a ``StandardScaler`` and an
+        ``MLPClassifier``, a committee a ``VotingClassifier`` of such pipelines.
+        Probabilities are the same to rounding errors for rows within ten times the
+        usual distance from the centre; farther ones, which a committee moves to there,
+        are extrapolated.
+
+        Returns
+        -------
+        model : Pipeline or VotingClassifier
+            It shares no memory with this estimator.
+
+        Raises
+        ------
+        ValueError
+            If scikit-learn does not have such a network: other kinds than "mlp", other
+            activations than "relu", "tanh", "sigmoid" and "identity", or several.
+        """
+        from sklearn_gn.varpro.export import to_sklearn
+
+        check_is_fitted(self)
+        return to_sklearn(self, classes=self.classes_)
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Logits.

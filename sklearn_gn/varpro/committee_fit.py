@@ -148,6 +148,8 @@ def plan(estimator, n_rows, n_features, n_values):
     if size > LARGEST_DENSE or work > _MOST_WORK[estimator._loss]:
         if estimator._loss != "squared" or size * n_rows > _MOST_LARGE:
             return None
+        if 2 * pair[0].n_linear * n_values > size:
+            return None  # most parameters are the last layer's: it is eliminated there
         work = _WORK / 2  # that of two members
     if n_members == "auto":
         n_members = 2 * int(min(max(_WORK / work, 2), _MEMBERS) // 2)
