@@ -18,6 +18,7 @@ from sklearn_gn.core import extremes
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis
+from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     bootstrap,
     dates,
@@ -43,7 +44,7 @@ from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import Summary, summarise
 
 
-class SegmentedRegressor(RegressorMixin, BaseEstimator):
+class SegmentedRegressor(RegressorMixin, VersionStampMixin, BaseEstimator):
     """Segmented regression: straight lines between breakpoints that are found.
 
     Use it for growth phases, dose thresholds, interrupted time series, calibration
