@@ -20,7 +20,7 @@ from sklearn_gn.core.data import (
 )
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.softmax_head.fitting import HeadFit, logits_of
+from sklearn_gn.softmax_head.fitting import _HeadFit, logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, Solver
 
 
@@ -36,7 +36,7 @@ def _has_mini_batches(estimator):
     return True
 
 
-class FGNSoftmaxHead(HeadFit):
+class FGNSoftmaxHead(_HeadFit):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
     Use it for the last layer of a classifier: from twenty to thousands of classes, on

@@ -17,7 +17,7 @@ _DENSE_BYTES = 2**32  # a sparse X larger than this is refused
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
-class HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
+class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     """Base class of the softmax head, with the steps around the run of a solver."""
 
     # -- before the run ---------------------------------------------------------------
