@@ -87,7 +87,8 @@ class SoftmaxClassifier(ClassifierMixin):
                 y=y,
                 sample_weight=weight,
             )
-            weight = weight * by_class[code]
+            with np.errstate(over="ignore"):
+                weight = weight * by_class[code]
             if not (np.isfinite(weight).all() and (weight > 0).any()):
                 raise ValueError(
                     "class_weight times sample_weight must be finite, and positive for "

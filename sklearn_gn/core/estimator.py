@@ -17,6 +17,7 @@ from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis, diagnose
 from sklearn_gn.core.fit_loop import is_interrupt
+from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import resolve
 
@@ -43,7 +44,7 @@ def unchanged_on_failure(fit):
     return wrapper
 
 
-class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
+class GaussNewtonEstimator(VersionStampMixin, CallbackSupportMixin, BaseEstimator):
     """What the estimators share: parameters, validation, and the run of a solver."""
 
     _parameter_constraints: dict[str, Any] = {
@@ -125,6 +126,11 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         """What a warning says about the reason of the stop."""
         return reason.advice
 
+    def _arithmetic(self, X, y):
+        """The context in which to compute with data, and with numbers as parameters."""
+        numbers = np.array([*_numbers_in(self.get_params(deep=False).values()), 1.0])
+        return extremes.arithmetic_of(X, y, numbers)
+
     def _cast(self, value):
         return np.asarray(value, dtype=self.dtype)
 
@@ -167,7 +173,7 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
             Called without arguments after the run to set the fitted attributes; once
             more where Ctrl-C falls into it.
         """
-        with extremes.arithmetic_of(data["X"], data["y"]):
+        with self._arithmetic(data["X"], data["y"]):
             self._run_quietly(run, max_steps, data, attributes, set_fitted)
         run.warn_if_not_converged()
 
@@ -201,3 +207,12 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         self.stop_reason_ = run.stop_reason.value
         with backend.one_blas_thread:  # its factorisations are as small as the fit's
             set_fitted()
+
+
+def _numbers_in(values):
+    """Yield the real numbers among values, and in the tuples and lists among them."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _numbers_in(value)
+        elif isinstance(value, float) and np.isfinite(value):
+            yield float(value)

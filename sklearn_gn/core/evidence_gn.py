@@ -23,7 +23,7 @@ import math
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import lapack
 
 from sklearn_gn.core import evidence, low_rank
 from sklearn_gn.core.large_gram import LargeGram
@@ -251,7 +251,9 @@ def _solver(gram, precision, scale, rank):
         return projected
     if isinstance(gram, LargeGram):
         return low_rank.solver(gram, precision, scale, floor)
-    return _dense_solver(scale * gram + np.diag(precision), floor)
+    hessian = scale * gram
+    np.einsum("ii->i", hessian)[...] += precision
+    return _dense_solver(hessian, floor)
 
 
 def _leading_directions(gram, precision, rank):
@@ -271,12 +273,10 @@ def _dense_solver(matrix, floor):
 
     def solve(shift, right):
         damped = matrix.copy()
-        damped[np.diag_indices_from(damped)] += shift + floor
-        try:
-            factor = cho_factor(damped, overwrite_a=True, check_finite=False)
-        except np.linalg.LinAlgError:
-            return None
-        return cho_solve(factor, right, check_finite=False)
+        np.einsum("ii->i", damped)[...] += shift + floor
+        # The transpose is the same matrix, in the order of LAPACK: nothing is copied.
+        factor, failed = lapack.dpotrf(damped.T, lower=True, overwrite_a=True)
+        return None if failed else lapack.dpotrs(factor, right, lower=True)[0]
 
     return solve
 

@@ -309,9 +309,10 @@ class FitRun:
         """The solver's state at the end."""
         return self._progress.state
 
-    def current_log(self):
-        """Rows of the log that belong to the current start."""
-        return [row for row in self.log if row["start"] == self._progress.start]
+    @property
+    def start(self):
+        """Number of the current start."""
+        return self._progress.start
 
     def request_stop(self, reason):
         """Stop after this iteration; the first reason given stays.

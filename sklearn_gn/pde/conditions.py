@@ -25,10 +25,19 @@ from sklearn_gn.pde.values import flat
 
 
 class Points(NamedTuple):
-    """Points of a residual class."""
+    """Points of a residual class.
 
-    x: np.ndarray  # (N, P, d)
-    data: np.ndarray  # (N, e)
+    Parameters
+    ----------
+    x : ndarray of shape (N, P, d)
+        P points for each of N residuals.
+
+    data : ndarray of shape (N, e)
+        What else a residual needs, such as normals.
+    """
+
+    x: np.ndarray
+    data: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +110,18 @@ class BaseCondition:
         Parameters
         ----------
         domain : Domain
+            Domain of the problem.
         n : int
+            Number of residuals.
         rng : RandomState
+            Source of the random numbers.
         method : {"sobol", "halton", "uniform"}, default="sobol"
+            How the points are drawn.
 
         Returns
         -------
         Points
+            With a normal a point where the condition needs normals.
         """
         on = self.where(domain)
         if isinstance(on, Domain) and len(on.axes) != domain.dim:
@@ -269,7 +283,7 @@ class Dirichlet(_Values):
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 
@@ -301,7 +315,7 @@ class Neumann(_NormalDerivative):
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 
@@ -332,7 +346,7 @@ class Robin(_NormalDerivative):
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 
@@ -369,7 +383,7 @@ class Initial(_Values):
     order : int, default=0
         Order of the derivative in time that has these values: 1 for a velocity.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
 
     Examples
@@ -421,7 +435,7 @@ class Periodic(BaseCondition):
     derivatives : bool, default=True
         Whether the first derivatives along the axis must agree, too.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 

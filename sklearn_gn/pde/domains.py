@@ -83,6 +83,15 @@ class Domain:
     ) -> tuple[Array, Array]:
         """Draw n points of the boundary of space, at all times; see :func:`draw`.
 
+        Parameters
+        ----------
+        n : int
+            Number of points.
+        rng : numpy.random.RandomState
+            Where the random numbers come from.
+        method : {"sobol", "halton", "uniform"}, default="sobol"
+            Sequence of the points.
+
         Returns
         -------
         points : ndarray of shape (n, d)
@@ -112,6 +121,7 @@ class Domain:
         Returns
         -------
         Patch
+            What :func:`draw` draws from.
         """
         if callable(on):
             return select(self.boundary(), lambda points, _: _chosen(on, points))

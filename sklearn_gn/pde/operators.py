@@ -201,11 +201,13 @@ def apply(function: Callable[..., Any], *fields: Field) -> Field:
     function : callable
         Such as ``jnp.sin``.
     *fields : Field
+        Arguments of the function.
         Its arguments.
 
     Returns
     -------
     Field
+        Of the function's values.
     """
     for field in fields:
         _check(field, "apply")
@@ -218,6 +220,7 @@ def d(u: Field, *axes: str | int) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
     *axes : str or int
         Axes to differentiate along, one after the other.
 
@@ -241,6 +244,7 @@ def grad(u: Field) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
 
     Returns
     -------
@@ -285,6 +289,7 @@ def laplacian(u: Field) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
 
     Returns
     -------
@@ -312,6 +317,7 @@ def hessian(u: Field) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
 
     Returns
     -------

@@ -34,13 +34,31 @@ _CHUNK = 2**20  # numbers of the points at which an exact solution is taken at a
 
 
 class ResidualClass(NamedTuple):
-    """Residuals of one kind: those inside, those of a condition."""
+    """Residuals of one kind: those inside, those of a condition.
+
+    Parameters
+    ----------
+    name : str
+        "interior", or that of the condition.
+
+    function : callable
+        Maps fields, points (P, d), data (e,) and coefficients to residuals (k,).
+
+    n_points : int
+        Number of points of one residual, P.
+
+    weight : float
+        Factor of its part of the loss.
+
+    n_outputs : int
+        Number of residuals, k.
+    """
 
     name: str
-    function: Callable  # (fields, points (P, d), data (e,), coefficients) -> (k,)
-    n_points: int  # P
+    function: Callable
+    n_points: int
     weight: float
-    n_outputs: int  # k
+    n_outputs: int
 
 
 @dataclass(frozen=True)
@@ -198,6 +216,7 @@ class Problem:
         Parameters
         ----------
         x : jax.Array of shape (d,)
+            Point.
 
         Returns
         -------
@@ -250,6 +269,18 @@ class Problem:
     def as_outputs(self, value: Any, source: str) -> Any:
         """One number for each output as an array of shape (q,).
 
+        Parameters
+        ----------
+        value : array-like of shape (q,) or ()
+            A single number serves a problem of one output.
+        source : str
+            What gave the value, for the message.
+
+        Returns
+        -------
+        jax.Array of shape (q,)
+            The numbers.
+
         Raises
         ------
         ValueError
@@ -294,15 +325,19 @@ class Problem:
         Parameters
         ----------
         name : str
+            As it stands in the log.
         function : callable
             ``function(fields, points, data, coefficients)`` of ``n_points`` fields and
             points, and of ``n_data`` numbers.
         n_points, n_data : int
+            Of one residual.
         weight : float
+            Of the mean square of these residuals in the loss.
 
         Returns
         -------
         ResidualClass
+            Functions and sizes.
 
         Raises
         ------
@@ -380,10 +415,13 @@ class Problem:
         Parameters
         ----------
         n_interior : int
+            Number of points inside.
         n_boundary : int
             Shared in equal parts by the conditions that do not have their own number.
         rng : RandomState
+            Source of the random numbers.
         method : {"sobol", "halton", "uniform"}, default="sobol"
+            How the points are drawn.
 
         Returns
         -------
@@ -407,7 +445,9 @@ class Problem:
         Parameters
         ----------
         n : int
+            Number of points of each class.
         rng : RandomState
+            Source of the random numbers.
 
         Returns
         -------
@@ -423,6 +463,7 @@ class Problem:
         Parameters
         ----------
         rng : RandomState
+            Source of the random numbers.
 
         Returns
         -------
@@ -452,6 +493,7 @@ class Problem:
         Parameters
         ----------
         X : ndarray of shape (n, d)
+            Points.
 
         Returns
         -------
@@ -483,12 +525,16 @@ class Problem:
         n_points : int
             Points to draw; without effect where a reference brings its own.
         rng : RandomState
+            Source of the random numbers.
         method : {"sobol", "halton", "uniform"}, default="sobol"
+            How the points are drawn.
 
         Returns
         -------
         points : ndarray of shape (n, d)
+            Points of the domain, or those of the reference.
         values : ndarray of shape (n, q)
+            Solution there.
         """
         if self.exact is not None and is_reference(self.exact):
             return np.array(self.exact.points), np.array(self.exact.values)

@@ -1,6 +1,7 @@
 """SegmentedRegressor: a broken line in one feature."""
 
 import warnings
+from collections.abc import Iterable
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, Self, overload
@@ -17,7 +18,16 @@ from sklearn_gn.core import extremes
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis
-from sklearn_gn.segmented import dates, existence, inference, robust, selection
+from sklearn_gn.core.versions import VersionStampMixin
+from sklearn_gn.segmented import (
+    bootstrap,
+    dates,
+    existence,
+    inference,
+    robust,
+    selection,
+    streams,
+)
 from sklearn_gn.segmented.diagnosis import diagnose
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
@@ -34,7 +44,7 @@ from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import Summary, summarise
 
 
-class SegmentedRegressor(RegressorMixin, BaseEstimator):
+class SegmentedRegressor(RegressorMixin, VersionStampMixin, BaseEstimator):
     """Segmented regression: straight lines between breakpoints that are found.
 
     Use it for growth phases, dose thresholds, interrupted time series, calibration
@@ -290,6 +300,8 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         UserWarning
             If the data have no room for as many breakpoints as are asked for.
         """
+        if streams.is_mapped(X) and self._takes_chunks() is None:
+            return self.fit_chunks(streams.MappedRows(X, y, sample_weight))
         prepared, kind, order = self._prepare(X, y, sample_weight)
         with one_blas_thread, prepared.scaling.arithmetic():
             self._fit_series(prepared, kind, order, y)
@@ -300,7 +312,77 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
                 self.robust_weights_ = weight
         return self
 
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_chunks(self, chunks: Iterable[tuple[ArrayLike, ...]]) -> Self:
+        """Fit points that come in chunks and do not fit into memory.
+
+        Sums are kept, not points. The chunks are gone through a few times, and the fit
+        is that of :meth:`fit` on all of them. :meth:`fit` does the same where X is a
+        large memory-mapped array.
+
+        Parameters
+        ----------
+        chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+            Arrays of any length; X has one feature. An object that can be gone through
+            again and again, such as a list or one with ``__iter__``, not a generator.
+
+        Returns
+        -------
+        self : SegmentedRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If the chunks can be gone through only once, if one is malformed, if they
+            hold NaN or infinity, or if a parameter needs all points at once: a
+            ``covariance`` other than "nonrobust", Huber's loss, cross-validation, or
+            the evidence.
+        """
+        reason = self._takes_chunks()
+        if reason is not None:
+            raise ValueError(f"{reason} needs all points at once; chunks give sums.")
+        if iter(chunks) is chunks:
+            raise ValueError(
+                "chunks can be gone through only once: give a list, or an object whose "
+                "__iter__ starts anew, instead of a generator."
+            )
+        options = self._options(None)
+        with one_blas_thread:
+            prepared, t = streams.fit_points(chunks, options.known, self._fit_points)
+        self.n_features_in_, self._column = 1, 0
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        self._set_fitted(prepared, None, options, *with_known(prepared, options, t))
+        return self
+
+    def _takes_chunks(self):
+        """What needs all points at once, or None."""
+        if self.covariance != "nonrobust":
+            return f"covariance={self.covariance!r}"
+        if self.loss != "squared_error":
+            return f"loss={self.loss!r}"
+        if self.criterion not in ("bic", "aic", "gcv") and self.n_breakpoints == "auto":
+            return f"criterion={self.criterion!r}"
+        return None
+
+    def _fit_points(self, points):
+        """The series and its breakpoints, and these in the user's units."""
+        x, y, weight, rest = points
+        kept = weight > 0
+        linear = np.empty((int(kept.sum()), 0))
+        prepared = prepare(x[kept], y[kept], linear, weight[kept], rest)
+        with prepared.scaling.arithmetic():
+            t, _ = self._search(prepared, None, np.arange(len(linear)), None)
+        return (prepared, t), prepared.scaling.to_user(t)
+
     def _fit_series(self, prepared, kind, order, y):
+        t, clipped = self._search(prepared, kind, order, y)
+        options = self._options(kind)
+        self._set_fitted(prepared, clipped, options, *with_known(prepared, options, t))
+
+    def _search(self, prepared, kind, order, y):
+        """The breakpoints, and the series with residuals clipped by Huber's loss."""
         options = self._options(kind)
         check_inside(prepared, options.known)
         n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
@@ -326,7 +408,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             )
         self._date_kind = kind
         self.selection_path_ = path
-        self._set_fitted(prepared, clipped, options, *with_known(prepared, options, t))
+        return t, clipped
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -424,8 +506,11 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         """Test whether there is a breakpoint besides those in ``breakpoints``.
 
         The statistic is the largest F statistic over all positions that the parameters
-        allow; its distribution without a breakpoint is drawn, for normal noise of one
-        variance. ``fit`` need not be called before, and is not.
+        allow, and its distribution without a breakpoint is drawn. ``covariance`` says
+        for which noise: normal noise of one variance ("nonrobust"), independent noise
+        of any variance (HC, by a wild bootstrap of score statistics), or noise that is
+        correlated along the feature too (both HAC, by a bootstrap of its
+        autoregression). ``fit`` need not be called before, and is not.
 
         Parameters
         ----------
@@ -447,8 +532,8 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         Returns
         -------
         BreakpointTest
-            Named tuple of ``statistic``, ``p_value``, and the ``breakpoint`` with the
-            largest statistic.
+            Named tuple of ``statistic``, ``p_value``, and the ``breakpoint`` that
+            lowers the sum of squares most.
         """
         self._validate_params()
         model, words = clone(self), (X, y, sample_weight, n_draws, random_state)
@@ -460,13 +545,19 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         options = self._options(kind)
         check_inside(prepared, options.known)
         problem = problem_of([prepared], options)
-        found = existence.breakpoint_test(
-            problem,
-            float(prepared.rows.weight.sum()),
-            selection.n_parameters(problem, 0),
-            n_draws,
-            check_random_state(random_state),
-        )
+        rng = check_random_state(random_state)
+        if self.covariance == "nonrobust":
+            found = existence.breakpoint_test(
+                problem,
+                float(prepared.rows.weight.sum()),
+                selection.n_parameters(problem, 0),
+                n_draws,
+                rng,
+            )
+        else:
+            found = bootstrap.breakpoint_test(
+                problem, prepared.rows, self._covariance_kind(), n_draws, rng
+            )
         t = prepared.scaling.to_user(found.breakpoint)[0]
         return found._replace(breakpoint=t if kind is None else dates.from_days(t))
 

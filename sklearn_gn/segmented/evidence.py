@@ -35,7 +35,7 @@ def log_evidence(form, rows, t, free, low, high):
     low, high : float
         Range of the breakpoints.
     """
-    rows = type(rows)(*(a[None] for a in rows))
+    rows = type(rows)(*(a[None] for a in rows[:4]))
     t, found = least_squares.fit_rows(form, rows, t[None], free)
     n, p = float(rows.weight.sum()), float(found.rank[0]) - 1
     mean = np.sum(rows.weight * rows.y) / n

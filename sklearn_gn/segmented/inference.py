@@ -128,6 +128,7 @@ def infer(form, t, free, rows, scaling, kind):
     kind : Covariance
     """
     t, found = least_squares.fit_rows(form, rows, t, free)
+    found = found._replace(rss=found.rss + rows.rest)
     columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
     level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
     cov, freedom, rank = least_squares.covariance(
@@ -146,7 +147,7 @@ def infer(form, t, free, rows, scaling, kind):
         n_rows=n_rows,
         n_parameters=rank + n_jumps,
         rss=found.rss,
-        total=np.sum(rows.weight * (rows.y - mean[:, None]) ** 2, axis=-1),
+        total=np.sum(rows.weight * (rows.y - mean[:, None]) ** 2, axis=-1) + rows.rest,
         scaling=scaling,
     )
 
@@ -267,11 +268,13 @@ def breakpoint_intervals(fit, rows, level=LEVEL):
 def _jump_interval(fit, rows, k, level):
     """Return the interval of a jump: so many rows to both sides."""
     jump, variance = fit.coef[fit.steps[k]], fit.rss / fit.degrees_of_freedom
-    x = np.unique(rows.x)
-    first = np.searchsorted(x, fit.t[k])
+    x, at = np.unique(rows.x, return_index=True)
+    before = np.concatenate([[0], np.cumsum(rows.weight)])[at]
+    first = min(np.searchsorted(x, fit.t[k]), len(x) - 1)
     size = argmax_quantile(level) * variance / jump**2 if jump else np.inf
-    reach = 1 + int(min(size * len(x) / fit.n_rows, len(x)))
-    low, high = max(first - reach, 1), min(first + reach, len(x) - 1)
+    reach = 1 + int(min(size, fit.n_rows))
+    low, high = np.searchsorted(before, before[first] + np.array([-reach, reach]))
+    low, high = max(low, 1), min(high, len(x) - 1)
     ends = np.array([(x[j - 1] + x[j]) / 2 for j in (low, high)])
     return fit.scaling.to_user(ends)
 

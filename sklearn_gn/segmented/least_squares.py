@@ -22,6 +22,7 @@ class Rows(NamedTuple):
     y: np.ndarray  # (..., n) of mean zero and deviation one
     linear: np.ndarray  # (..., n, m) features that enter linearly
     weight: np.ndarray  # (..., n) a weight of two is two rows
+    rest: np.ndarray | float = 0.0  # (...) sum of squares that the rows do not show
 
 
 class LinearFit(NamedTuple):
@@ -167,7 +168,7 @@ def fit_rows(form, rows, t, free):
     size = np.sum(rows.weight * rows.y**2, axis=-1)  # y has mean zero
     t = t.copy()
     for b in np.flatnonzero((found.rss > 0) & (found.rss < _RESOLVED * size)):
-        own = Rows(*(a[b] for a in rows))
+        own = Rows(*(a[b] for a in rows[:4]))
         start = LinearFit(*(a[b] for a in found))
         t[b], better = _polish(form, own, t[b], free, start, _RESOLVED * size[b])
         for kept, value in zip(found, better, strict=True):

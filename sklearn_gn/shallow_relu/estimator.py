@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, overload
 
 import numpy as np
 from sklearn.base import (
+    BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     MultiOutputMixin,
     RegressorMixin,
@@ -434,7 +435,7 @@ class ShallowReLURegressor(
         validation = self._check_validation_data(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
-        with backend.one_blas_thread, extremes.arithmetic_of(X, y):
+        with backend.one_blas_thread, self._arithmetic(X, y):
             self._fit(X, y, weight, validation, data)
         return self
 
@@ -508,6 +509,32 @@ class ShallowReLURegressor(
             return y[:, 0] if self._single_target else y
         std = self._deviation(X)
         return (y[:, 0], std[:, 0]) if self._single_target else (y, std)
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a fitted pipeline of scikit-learn, which predicts without JAX.
+
+        Predictions are the same to rounding errors for rows within ten times the usual
+        distance from the centre; farther ones, which the choice of penalties by the
+        evidence moves to there, are extrapolated.
+
+        Returns
+        -------
+        model : Pipeline
+            A ``StandardScaler`` and an ``MLPRegressor``. It shares no memory with this
+            estimator.
+        """
+        from sklearn_gn.core import export
+
+        check_is_fitted(self, "_network")
+        net, scaling = self._network
+        weights = [net.hyperplanes[:, 1:].T, np.asarray(net.coef, np.float64)]
+        network = export.DenseNetwork(
+            weights, [net.hyperplanes[:, 0], np.asarray(net.intercept)], "relu"
+        )
+        if hasattr(net, "slope"):
+            network = export.with_linear_term(network, net.slope)
+        names = getattr(self, "feature_names_in_", None)
+        return export.regressor(network, scaling, names)
 
     def predict_interval(
         self, X: ArrayLike, level: float = 0.95

@@ -20,6 +20,7 @@ products that NumPy hands to BLAS: nothing is compiled.
 """
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -49,12 +50,12 @@ class Shape(NamedTuple):
     n: int
     d: int
     q: int
-    kept: np.ndarray | None = None  # (k,) of these features; all if None
+    kept: tuple | None = None  # numbers of these features; all if None
 
     @property
     def hidden_features(self):
         """Numbers of the features that have hidden weights."""
-        return np.arange(self.d) if self.kept is None else self.kept
+        return np.arange(self.d) if self.kept is None else np.array(self.kept)
 
     @property
     def n_linear(self):
@@ -76,6 +77,7 @@ class Shape(NamedTuple):
         """Numbers that each row gives."""
         return self.q
 
+    @lru_cache(maxsize=32)  # noqa: B019
     def groups(self):
         """Group of every parameter; -1 for the intercept, which is free."""
         hyperplane = np.concatenate([[2], 3 + self.hidden_features])
@@ -89,19 +91,19 @@ class Shape(NamedTuple):
 
     def split(self, theta):
         """Return (c0, S) of shape (1 + d, q), c of (n, q) and (b, w) of (n, 1 + k)."""
-        linear, coef, hyperplanes = np.split(
-            theta, [(1 + self.d) * self.q, self.n_linear]
-        )
+        end = (1 + self.d) * self.q
         return (
-            linear.reshape(1 + self.d, self.q),
-            coef.reshape(self.n, self.q),
-            hyperplanes.reshape(self.n, -1),
+            theta[:end].reshape(1 + self.d, self.q),
+            theta[end : self.n_linear].reshape(self.n, self.q),
+            theta[self.n_linear :].reshape(self.n, -1),
         )
 
     def hidden_input(self, x):
         """Return (1, x) for the hidden layer, of shape (m, 1 + k)."""
-        seen = x if self.kept is None else x[:, self.kept]
-        return np.concatenate([np.ones((len(x), 1)), seen], axis=1)
+        seen = x if self.kept is None else x[:, list(self.kept)]
+        inputs = np.empty((len(x), 1 + seen.shape[1]))
+        inputs[:, 0], inputs[:, 1:] = 1, seen
+        return inputs
 
     def sums(self, theta, rows):
         """Sums over the rows."""
@@ -126,7 +128,7 @@ class RegularisedNetwork(NamedTuple):
     intercept: np.ndarray  # (q,)
     slope: np.ndarray  # (d, q)
     alive: np.ndarray  # (n,) bool
-    kept: np.ndarray | None  # features that theta has hidden weights for; None: all
+    kept: tuple | None  # features that theta has hidden weights for; None: all
     theta: np.ndarray  # (P,)  the parameters, with the |w| of the penalties
     alpha: np.ndarray  # (3 + d,)  precisions of the groups
     beta: float  # precision of the noise
@@ -352,7 +354,7 @@ def _without_switched_off(shape, rows, state):
     linear, coef, hyperplanes = shape.split(state.theta)
     hyperplanes = hyperplanes[:, np.concatenate([[True], on])]
     theta = np.concatenate([a.ravel() for a in (linear, coef, hyperplanes)])
-    shape = shape._replace(kept=features[on])
+    shape = shape._replace(kept=tuple(features[on].tolist()))
     net = network_of(
         theta, shape, state.alpha, state.beta, state.net.gamma, state.net.log_evidence
     )

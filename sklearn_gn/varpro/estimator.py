@@ -122,11 +122,11 @@ class _VarProNet(
         """Fit to canonical rows with targets, or probabilities, y of shape (m, k)."""
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
-        models = committee_fit.specifications(self, *X.shape, self._n_values(y))
-        if models is not None:
+        plan = committee_fit.plan(self, *X.shape, self._n_values(y))
+        if plan is not None:
             committee_fit.fit(
                 self,
-                models,
+                plan,
                 X,
                 y,
                 weight,

@@ -261,7 +261,7 @@ def row_blocks(rows, width):
 
 def block_size(rows, width):
     """Return the number of rows of a block."""
-    return min(len(rows.x), max(64, min(2048, _BLOCK_FLOATS // width)))
+    return min(len(rows.x), max(64, min(2048, _BLOCK_FLOATS // max(width, 1))))
 
 
 def with_one(x):
@@ -423,7 +423,7 @@ def _symmetric(blocks):
 
 def _relu(z):
     active = z > 0
-    return z * active, active.astype(np.float64)
+    return z * active, active.astype(z.dtype)
 
 
 def _tanh(z):

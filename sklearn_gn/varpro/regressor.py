@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any, Literal, Self, overload
 
 import numpy as np
-from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -406,7 +406,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         if self.early_stopping and validation is None:
             (X, y, weight), validation, share = self._split_rows((X, y), weight, rng)
             n_samples *= share
-        with backend.one_blas_thread, extremes.arithmetic_of(data["X"], data["y"]):
+        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
             self._fit(
                 X,
                 y,
@@ -515,6 +515,31 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         bars = self._error_bars
         variance = self._in_batches(bars.variances, x, bars.batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a fitted estimator of scikit-learn, which predicts without JAX.
+
+        A single network becomes a pipeline of a ``StandardScaler`` and an
+        ``MLPRegressor``, a committee a ``VotingRegressor`` of such pipelines, one for
+        each target. Predictions are the same to rounding errors for rows within ten
+        times the usual distance from the centre; farther ones, which a committee moves
+        to there, are extrapolated.
+
+        Returns
+        -------
+        model : Pipeline, VotingRegressor or MultiOutputRegressor
+            It shares no memory with this estimator.
+
+        Raises
+        ------
+        ValueError
+            If scikit-learn does not have such a network: other kinds than "mlp", other
+            activations than "relu", "tanh", "sigmoid" and "identity", or several.
+        """
+        from sklearn_gn.varpro.export import to_sklearn
+
+        check_is_fitted(self)
+        return to_sklearn(self, single_target=self._single_target)
 
     def predict_interval(
         self, X: ArrayLike, level: float = 0.95
