@@ -35,9 +35,9 @@ NOTES = (
     "largest relative error of a coefficient, or that of the function.",
     "solved: error at most 1e-4, of coefficients and unknown functions 1e-3. misled: "
     "the fit says that it has converged, and the error is above 1e-2.",
-    "DeepXDE (PyTorch) has the network, points, weights and optimisers of its demo, for "
-    "as many seconds; where its demo ends with L-BFGS, that has at least half of them. "
-    "It ends earlier where the demo's iterations do.",
+    "DeepXDE (PyTorch) has the network, points, weights and optimisers of its demo, "
+    "for as many seconds; where its demo ends with L-BFGS, that has at least half of "
+    "them. It ends earlier where the demo's iterations do.",
     "textbook_*: further problems, which were stated before any of them was solved.",
 )
 
