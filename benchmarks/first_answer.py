@@ -43,7 +43,7 @@ NOTES = (
     "kept with SKLEARN_GN_COMPILATION_CACHE.",
     "trace, lower and xla: seconds of the first fit that JAX spends on following the "
     "Python functions, writing them down and compiling them; programs: their number.",
-    "linear_algebra_share: the seconds of a Gram matrix of the size of the Gauss-Newton "
+    "linear_algebra_share: seconds of a Gram matrix of the size of the Gauss-Newton "
     "system and of its Cholesky factor, by NumPy with one thread, over the median "
     "seconds of an iteration of the last fit.",
     f"A process that takes more than {PATIENCE} seconds is given up, and the method is "
