@@ -80,21 +80,27 @@ class Problem:
     Parameters
     ----------
     residual : callable
-        ``residual(u, x, **coefficients)`` of the field u, one point x of shape (d,) and
-        coefficients by name. Returns what must vanish: numbers, arrays, fields, or a
-        tuple of these. It may evaluate u only at x, with at most two derivatives.
+        ``residual(u, x)`` of the field u and one point x of shape (d,), with the
+        coefficients that it names as further parameters. Returns what must vanish:
+        numbers, arrays, fields, or a tuple of these. Residuals that take u at x alone,
+        with at most two derivatives, are the quick ones.
 
     domain : Domain
-        Where the equation holds.
+        Where the equation holds: :class:`Interval`, :class:`Box`, :class:`Ball`,
+        :class:`Ellipse`, :class:`Polygon` or :class:`PointCloud`, or these combined by
+        ``|``, ``&``, ``-`` and ``*``. The axis named "t" is time.
 
-    conditions : sequence of Condition, default=()
-        What holds on the boundary and at the start.
+    conditions : sequence of conditions, default=()
+        What holds on the boundary and at the start: :class:`Dirichlet`,
+        :class:`Neumann`, :class:`Robin`, :class:`Initial`, :class:`Periodic`, or a
+        :class:`Condition` with any residual, also at points and on interfaces.
 
     outputs : sequence of str, default=("u",)
         Names of the components of the solution. With one, u is a scalar field.
 
     coefficients : dict, default=None
-        Numbers, arrays or :class:`Unknown` by name.
+        Numbers, arrays or :class:`Unknown` by name. The residual and the functions of
+        the conditions take those that they name; each must be named by one of them.
 
     exact : callable or Reference, default=None
         The solution, as a function of one point; or an object with the attributes
@@ -102,7 +108,8 @@ class Problem:
 
     transform : callable, default=None
         ``transform(x, u)`` takes the outputs (q,) of the network at the point x to
-        those of the solution (q,): conditions that it fulfils hold exactly.
+        those of the solution (q,): conditions that it fulfils hold exactly, and there
+        is one term less to balance.
 
     periodic : sequence of str, default=()
         Axes along which the solution is periodic: the network sees the sine and cosine
@@ -124,10 +131,47 @@ class Problem:
         Axes that an output depends on, by its name: ``{"k": "x"}`` makes the unknown
         function k one of x alone. Outputs that are not named depend on all axes.
 
+    See Also
+    --------
+    sklearn_gn.PINNSolver : Solves a problem.
+    Condition : A condition with a residual of your own.
+    integral : Integral terms.
+    Piecewise : Coefficients that jump.
+
+    Notes
+    -----
+    Write functions with :mod:`jax.numpy`, and define them at the top of a module or a
+    notebook: compiled code is kept for the very function, and functions inside
+    functions cannot be pickled. ``u(x)`` is the value, ``u["p"]`` an output as a field,
+    ``d(u, "x", "x")(x)`` a derivative. See the :ref:`user guide <pinn>`, also for
+    :ref:`ordinary differential equations <pinn_odes>`, :ref:`conditions
+    <pinn_conditions>` and :ref:`inverse problems <pinn_inverse>`.
+
     References
     ----------
     .. [1] Z. Shi, Z. Hu, M. Lin and K. Kawaguchi, "Stochastic Taylor derivative
        estimator: efficient amortization for arbitrary differential operators".
+
+    Examples
+    --------
+    Heat that a rod loses at one end, with a conductivity that is to be found:
+
+    >>> import jax.numpy as jnp
+    >>> from sklearn_gn.pde import Box, Dirichlet, Initial, Problem, Robin, Unknown, d
+    >>> def heat(u, x, kappa):
+    ...     return d(u, "t")(x) - kappa * d(u, "x", "x")(x)
+    >>> rod = Problem(
+    ...     heat,
+    ...     Box(x=(0, 1), t=(0, 1)),
+    ...     [
+    ...         Initial(lambda x: jnp.sin(jnp.pi * x[0])),
+    ...         Dirichlet(0.0, on="x=min"),
+    ...         Robin(1.0, lambda x, kappa: kappa, 0.0, on="x=max"),
+    ...     ],
+    ...     coefficients={"kappa": Unknown(0.1, positive=True)},
+    ... )
+    >>> [kind.name for kind in rod.residual_classes()]
+    ['interior', 'initial', 'dirichlet', 'robin']
     """
 
     residual: Callable
