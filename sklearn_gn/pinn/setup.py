@@ -19,7 +19,7 @@ from sklearn_gn.networks._base import (
 from sklearn_gn.pde import Box, Problem, ResidualClass
 from sklearn_gn.pinn.growth import FIRST_WIDTHS, Rules, points_for
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
-from sklearn_gn.pinn.needed_rows import needed_rows
+from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
 from sklearn_gn.pinn.taylor import DerivativeRows
 
@@ -155,8 +155,8 @@ def _class_models(problem, features, extra, equation, observed, device):
     if equation:
         axes = problem.draw_directions(np.random.RandomState(0))
         with backend.scope("float64", device):
-            rows = needed_rows(problem, extra, axes)
-        classes = tuple(map(ClassModel, problem.residual_classes(), rows))
+            rows, sizes = rows_and_sizes(problem, extra, axes)
+        classes = tuple(map(ClassModel, problem.residual_classes(), rows, sizes))
     if observed is not None:
         kind = ResidualClass("data", ObservedOutputs(observed), 1, 1.0, len(observed))
         classes = (*classes, ClassModel(kind, DerivativeRows()))  # of values alone
