@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench doc clean
+.PHONY: help demo test lint bench doc dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-7s %s\n", $$1, $$2}' Makefile
@@ -32,6 +32,11 @@ bench: $(VENV)/.installed-bench  ## run the shallow ReLU benchmark
 
 doc: $(VENV)/.installed-docs  ## build the documentation into doc/_build/html
 	MPLBACKEND=Agg $(BIN)/python -m sphinx -W --keep-going -b html doc doc/_build/html
+
+dist: $(VENV)/.installed-release  ## build wheel and source distribution into dist
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:  ## remove what was built, but keep the environment
 	rm -rf build dist doc/_build doc/auto_examples doc/generated

@@ -19,7 +19,6 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from sklearn.base import clone
 
@@ -28,7 +27,7 @@ from benchmarks._timing import compiling, timed, warm, warm_fit
 from sklearn_gn import ShallowReLURegressor, fit_series
 from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu import broken_line, interval_sums, search, segmented
+from sklearn_gn.shallow_relu import broken_line, search, segmented
 from sklearn_gn.shallow_relu.sorted_rows import RIGHT
 from sklearn_gn.solvers import JointGN
 
@@ -153,15 +152,9 @@ def predictions(model, sample):
     return model.predict(sample.x[:, None])
 
 
-@jax.jit
 def one_iteration(knots, running):
     """A Gauss-Newton iteration from given breakpoints, for all starts side by side."""
-
-    def step(t):
-        fitted = broken_line.fit_values(t, interval_sums.moments(t, running))
-        return broken_line.iterate(t, fitted, running)
-
-    return jax.vmap(step)(knots)
+    return broken_line.iterate(knots, broken_line.fit_running(knots, running), running)
 
 
 def iteration_seconds(model, sample, seed):
@@ -170,7 +163,7 @@ def iteration_seconds(model, sample, seed):
     rows = scaling.x(sample.x[:, None]), scaling.y(sample.y[:, None])
     weight = np.full(len(sample.x), 1 / len(sample.x))
     rng = np.random.default_rng(seed)
-    with backend.scope("float64"):
+    with backend.one_blas_thread:
         data = segmented.ENGINE.prepare(Rows(*rows, weight), None)
         shape = model.n_init, model.n_neurons + search.N_SPARE
         knots = np.full(shape, RIGHT)
@@ -187,7 +180,7 @@ def median_seconds(function, *arguments):
     """Of ``ITERATIONS_TIMED`` calls after the first."""
 
     def call():
-        jax.block_until_ready(function(*arguments))
+        function(*arguments)
 
     call()
     return statistics.median(timed(call)[1] for _ in range(ITERATIONS_TIMED))

@@ -14,6 +14,7 @@ version = release = __version__
 
 extensions = [
     "benchmark_results",
+    "internal_links",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
@@ -35,6 +36,9 @@ numpydoc_show_class_members = False
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
+    "subsection_order": ["../examples/stories", "../examples/methods"],
+    "within_subsection_order": "FileNameSortKey",
+    "thumbnail_size": (480, 320),
     "filename_pattern": "plot_",
     "backreferences_dir": "generated/backreferences",
     "doc_module": ("sklearn_gn",),
@@ -44,6 +48,7 @@ sphinx_gallery_conf = {
 
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
+html_css_files = ["gallery.css"]
 html_title = f"sklearn_gn {__version__}"
 html_show_sourcelink = False
 # Pages without a section of their own need no navigation beside them.

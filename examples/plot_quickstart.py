@@ -117,7 +117,7 @@ from sklearn_gn.plotting import SolutionDisplay
 
 
 def equation(u, x):
-    return -laplacian(u) - 1
+    return -laplacian(u)(x) - 1
 
 
 square = Box(x=(-1, 1), y=(-1, 1))

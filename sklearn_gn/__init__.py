@@ -1,6 +1,6 @@
 """Scikit-learn estimators trained by Gauss-Newton methods on a JAX core."""
 
-__version__ = "0.1.0.dev0"
+from importlib.metadata import PackageNotFoundError, version
 
 from sklearn_gn.core.compilation_cache import (
     enable_compilation_cache,
@@ -27,5 +27,10 @@ __all__ = [
     "fit_groups",
     "fit_series",
 ]
+
+try:
+    __version__ = version("sklearn-gn")
+except PackageNotFoundError:  # a source tree that is not installed
+    __version__ = "0+unknown"
 
 enable_if_asked()

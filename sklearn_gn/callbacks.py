@@ -9,7 +9,7 @@ work with any estimator that supports callbacks.
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sklearn_gn._typing import ArrayLike, PathLike
 from sklearn_gn.core import checkpoint
@@ -101,6 +101,15 @@ class TimeBudget(_Callback):
         return True
 
 
+class _Count(NamedTuple):
+    """Iterations without improvement at the end of a log."""
+
+    n_rows: int = 0  # that were counted
+    start: int = 0
+    best: float = float("inf")
+    since: int = 0
+
+
 class EarlyStopping(_Callback):
     """Stop a fit when a column of its convergence log no longer improves.
 
@@ -138,6 +147,7 @@ class EarlyStopping(_Callback):
         self.n_iter_no_change = n_iter_no_change
         self.min_delta = min_delta
         self.restore_best = restore_best
+        self._counts: dict[int, _Count] = {}
 
     def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
@@ -150,26 +160,39 @@ class EarlyStopping(_Callback):
         run.stopping_rules.append(repr(self))
         if self.restore_best:
             run.monitor = self.monitor
+        self._counts[id(estimator)] = _Count()
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        """Forget that fit."""
+        self._counts.pop(id(estimator), None)
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         if _is_root(context):
             return False
         run = _run_of(self, estimator)
-        if self._iterations_without_improvement(run) < self.n_iter_no_change:
+        count = self._counts[id(estimator)] = self._counted(
+            run, self._counts[id(estimator)]
+        )
+        if count.since < self.n_iter_no_change:
             return False
         return run.end_start("early_stopping")
 
-    def _iterations_without_improvement(self, run):
-        best, since = float("inf"), 0
-        for row in run.current_log():
+    def _counted(self, run, count):
+        """The count after the rows of the log that are new; a resumed fit has many."""
+        n_rows, start, best, since = count
+        for row in run.log[n_rows:]:
+            if row["start"] != start:
+                start, best, since = row["start"], float("inf"), 0
             if not row.get("judged", True):  # an iteration on a batch
                 continue
             if row[self.monitor] < best * (1 - self.min_delta):
                 best, since = row[self.monitor], 0
             else:
                 since += 1
-        return since
+        if start != run.start:  # the current one has no row yet
+            start, best, since = run.start, float("inf"), 0
+        return _Count(len(run.log), start, best, since)
 
 
 class ValidationMonitor(_Callback):
@@ -187,7 +210,8 @@ class ValidationMonitor(_Callback):
     Attributes
     ----------
     history_ : dict of lists
-        ``step`` (from 1) and ``score`` of the latest fit.
+        ``step`` (from 1) and ``score`` of the latest fit; of several at a time, of the
+        one that ended last.
     """
 
     def __init__(
@@ -201,6 +225,7 @@ class ValidationMonitor(_Callback):
         self.y_val = y_val
         self.scoring = scoring
         self.history_: dict[str, list[float]] = {"step": [], "score": []}
+        self._fits: dict[int, tuple[Any, dict[str, list[float]]]] = {}
 
     def __repr__(self):
         return f"ValidationMonitor(scoring={self.scoring!r})"
@@ -209,8 +234,13 @@ class ValidationMonitor(_Callback):
         """Prepare for one fit."""
         from sklearn.metrics import check_scoring
 
-        self._scorer = check_scoring(estimator, self.scoring)
         self.history_ = {"step": [], "score": []}
+        scorer = check_scoring(estimator, self.scoring)
+        self._fits[id(estimator)] = scorer, self.history_
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        """Forget that fit, and show its history."""
+        _, self.history_ = self._fits.pop(id(estimator), (None, self.history_))
 
     def on_fit_task_end(
         self, estimator: Any, context: Any, *, fitted_estimator: Any = None
@@ -218,10 +248,9 @@ class ValidationMonitor(_Callback):
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         if fitted_estimator is None or context.max_subtasks != 0:
             return False
-        self.history_["step"].append(context.task_id + 1)
-        self.history_["score"].append(
-            float(self._scorer(fitted_estimator, self.X_val, self.y_val))
-        )
+        scorer, history = self._fits[id(estimator)]
+        history["step"].append(context.task_id + 1)
+        history["score"].append(float(scorer(fitted_estimator, self.X_val, self.y_val)))
         return False
 
 

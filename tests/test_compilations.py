@@ -32,7 +32,8 @@ def disc():
 BUDGET = {
     "shallow_relu": (lambda: ShallowReLURegressor(random_state=0), 2, 0),
     "segmented": (SegmentedRegressor, 1, 0),
-    "one_feature": (lambda: ShallowReLURegressor(2, random_state=0), 1, 8),
+    "one_feature": (lambda: ShallowReLURegressor(2, random_state=0), 1, 0),
+    "one_feature_auto": (lambda: ShallowReLURegressor(random_state=0), 1, 0),
     "varpro": (lambda: VarProNetRegressor(random_state=0, max_iter=3), 2, 4),
     "varpro_alpha": (
         lambda: VarProNetRegressor(alpha=1e-3, random_state=0, max_iter=3),

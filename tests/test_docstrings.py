@@ -1,15 +1,18 @@
 """Docstrings of the public interface say what the code has."""
 
 import inspect
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpydoc.docscrape import ClassDoc, FunctionDoc
+from numpydoc.validate import validate
 from sklearn.base import is_classifier
 
 import sklearn_gn.callbacks
 from sklearn_gn import plotting
-from sklearn_gn._discovery import all_estimators
+from sklearn_gn._discovery import all_estimators, public_functions, public_objects
 
 CLASSES = [
     *(estimator for _, estimator in all_estimators()),
@@ -25,6 +28,7 @@ OF_SOME_FITS = {  # not of those with one feature
         "log_evidence_",
         "n_effective_parameters_",
     },
+    "SegmentedRegressor": {"robust_weights_"},
     "ShallowReLURegressor": {
         "alpha_",
         "log_evidence_",
@@ -82,3 +86,40 @@ def test_defaults_are_stated(name, cls):
         default = parameter.default
         shown = f'"{default}"' if isinstance(default, str) else repr(default)
         assert described[parameter.name].endswith(f"default={shown}"), parameter.name
+
+
+@pytest.mark.parametrize(("name", "cls"), all_estimators())
+def test_estimators_say_when_to_use_them_and_what_to_do_when_the_fit_is_poor(name, cls):
+    purpose = " ".join(ClassDoc(cls)["Extended Summary"]).split("  ")[0]
+    assert purpose.startswith("Use it ")
+    assert "For " in purpose  # what to use something else for
+    cure = " ".join(ClassDoc(cls)["Notes"]).split("  ")[-1]
+    assert cure.startswith("If the fit is poor, :meth:`diagnose` says what limited it")
+    assert re.search(r":doc:`user guide </user_guide/\w+>` has more.$", cure)
+
+
+def test_no_example_is_skipped():
+    for path in Path(sklearn_gn.__file__).parent.rglob("*.py"):
+        assert "doctest: +SKIP" not in path.read_text(), path
+
+
+# Sections that not every object needs, names of returned values, and a rule that takes
+# nouns in the plural for verbs.
+NOT_ASKED = {"ES01", "EX01", "SA01", "RT02", "SS05"}
+IN_WORDS = {"PR01", "RT01"}  # of a method that is described without sections
+
+
+@pytest.mark.parametrize("name", public_objects())
+def test_numpydoc_finds_no_fault(name):
+    public = public_objects()[name]
+    faults = validate(name)["errors"]
+    assert not [fault for fault in faults if fault[0] not in NOT_ASKED]
+    if not inspect.isclass(public):
+        return
+    for method, function in public_functions(public).items():
+        if method.startswith("_"):
+            continue
+        sections = "\n---" in inspect.getdoc(function)
+        accepted = NOT_ASKED if sections else NOT_ASKED | IN_WORDS
+        faults = validate(f"{name}.{method}")["errors"]
+        assert not [f for f in faults if f[0] not in accepted], method

@@ -218,6 +218,8 @@ def _below(problem):
 
 
 def _table(rows):
+    if len(rows) < 2 or len(rows[0]) < 2:  # no method has run, or no figure is common
+        return ""
     lines = [".. list-table::", "   :header-rows: 1", ""]
     for row in rows:
         lines += [f"   {'* -' if i == 0 else '  -'} {c}" for i, c in enumerate(row)]

@@ -67,11 +67,13 @@ def to_numpy(tree):
     )
 
 
-def map_leaves(function, tree):
-    """Apply a function to the arrays of a tree."""
+def map_leaves(function, *trees):
+    """Apply a function to the arrays of trees of one structure."""
+    if isinstance(trees[0], np.ndarray):  # no tree, and no JAX
+        return function(*trees)
     import jax
 
-    return jax.tree.map(function, tree)
+    return jax.tree.map(function, *trees)
 
 
 def leaves(tree):

@@ -7,10 +7,23 @@ from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.core.data import check_validation_pair
+from sklearn_gn.core.data import check_validation_pair, validate_data
+
+
+def _check_one_kind(y):
+    """Raise a ValueError if labels are of kinds that have no common order."""
+    if y.dtype != object:
+        return
+    try:
+        np.unique(y)
+    except TypeError as error:
+        kinds = sorted({type(label).__name__ for label in y.ravel()})
+        raise ValueError(
+            f"y holds labels of the types {kinds}, which have no common order. Give "
+            "labels of one type, for example as strings."
+        ) from error
 
 
 class SoftmaxClassifier(ClassifierMixin):
@@ -29,6 +42,7 @@ class SoftmaxClassifier(ClassifierMixin):
             accept_sparse=self._accept_sparse,
             dtype=np.float64,
         )
+        _check_one_kind(y)
         check_classification_targets(y)
         return X, y
 
@@ -73,7 +87,8 @@ class SoftmaxClassifier(ClassifierMixin):
                 y=y,
                 sample_weight=weight,
             )
-            weight = weight * by_class[code]
+            with np.errstate(over="ignore"):
+                weight = weight * by_class[code]
             if not (np.isfinite(weight).all() and (weight > 0).any()):
                 raise ValueError(
                     "class_weight times sample_weight must be finite, and positive for "

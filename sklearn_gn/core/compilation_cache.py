@@ -53,8 +53,11 @@ def enable_compilation_cache(path: PathLike | None = None) -> Path:
 
     Examples
     --------
-    >>> import sklearn_gn
-    >>> folder = sklearn_gn.enable_compilation_cache()  # doctest: +SKIP
+    At the start of a program::
+
+        import sklearn_gn
+
+        sklearn_gn.enable_compilation_cache()
     """
     folder = _user_cache() if path is None else Path(path).expanduser()
     folder = folder.absolute() / _processor()

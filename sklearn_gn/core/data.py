@@ -1,12 +1,42 @@
 """Rows of a weighted data set: checks, canonical order, validation split."""
 
 import numpy as np
+from scipy import sparse
 from sklearn.model_selection import train_test_split
-from sklearn.utils import gen_batches
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils import gen_batches, validation
 
 _LEXICOGRAPHIC_COLUMNS = 16
+_LOOKED_AT = 1000  # rows, to compare the features
+_CONSTANT = 1e-12  # deviation of a constant, over the largest value
+_LARGEST_NUMBER = 1e300  # of training data
 _CHUNK_ROWS = 1024  # of wide tables, so that intermediate copies stay in cache
+_LARGEST_WEIGHT = 1e100  # counts of rows whose squares are numbers still
+
+
+def validate_data(estimator, *data, **checks):
+    """Validate as :func:`sklearn.utils.validation.validate_data` does.
+
+    Infinities are refused with a ValueError, without a RuntimeWarning from the sum in
+    which they are found. Training data whose differences may leave the range of floats
+    are refused as well.
+    """
+    with np.errstate(all="ignore"):
+        checked = validation.validate_data(estimator, *data, **checks)
+    if isinstance(checked, tuple):
+        for name, array in zip(("X", "y"), checked, strict=True):
+            _check_differences(name, array)
+    return checked
+
+
+def _check_differences(name, array):
+    """Raise a ValueError if numbers are so large that differences may overflow."""
+    array = array.data if sparse.issparse(array) else array
+    largest = np.max(np.abs(array), initial=0) if array.dtype.kind == "f" else 0
+    if largest > _LARGEST_NUMBER:
+        raise ValueError(
+            f"{name} holds a number of size {largest:.3g}; the largest that can be "
+            f"fitted is {_LARGEST_NUMBER:.0e}. Give {name} in larger units."
+        )
 
 
 def check_validation_pair(X_val, y_val):
@@ -58,6 +88,19 @@ def validation_split(n_rows, fraction, rng, labels=None):
         random_state=rng,
         stratify=labels if possible else None,
     )
+
+
+def feature_spread(X):
+    """Return the largest over the smallest standard deviation of the features.
+
+    Constant features do not count; of many rows some are looked at.
+    """
+    sample = X[:: max(1, X.shape[0] // _LOOKED_AT)]
+    with np.errstate(all="ignore"):
+        deviation = sample.std(axis=0)
+        varying = deviation > _CONSTANT * np.abs(sample).max(axis=0, initial=0.0)
+        spread = np.ptp(np.log(deviation[varying])) if varying.any() else 0.0
+        return float(np.exp(spread)) if np.isfinite(spread) else 1.0
 
 
 def canonical_rows(X, y, sample_weight):
@@ -117,10 +160,25 @@ def _content_order(X, y):
 
 
 def check_sample_weight(sample_weight, X):
-    """Return the weights in float64; they must be non-negative, and not all zero."""
-    return _check_sample_weight(
-        sample_weight, X, dtype=np.float64, ensure_non_negative=True
-    )
+    """Return the weights in float64; they must be non-negative, and not all zero.
+
+    The largest one is brought between 1e-100 and 1e100, and with it all others, which
+    are at least 1e-100 times as large unless they are zero: sums of weights, and their
+    products with squares, stay in the range of floats.
+    """
+    with np.errstate(all="ignore"):
+        weight = validation._check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True
+        )
+    largest = weight.max()
+    if not largest > 0:
+        raise ValueError("sample_weight must be positive for at least one row.")
+    bounded = np.clip(largest, 1 / _LARGEST_WEIGHT, _LARGEST_WEIGHT)
+    smallest = np.min(weight, where=weight > 0, initial=largest)
+    if bounded == largest and smallest >= largest / _LARGEST_WEIGHT:
+        return weight
+    share = np.where(weight > 0, np.maximum(weight / largest, 1 / _LARGEST_WEIGHT), 0)
+    return share * bounded
 
 
 def total_weight(weight):

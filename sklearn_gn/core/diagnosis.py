@@ -18,6 +18,8 @@ _POOR_GAIN = 0.1  # gain ratio of steps whose quadratic model is of no use
 _NULL = 1e-12  # eigenvalue, over the largest, of a direction without influence
 _COMPILED = 0.5  # share of the time before the end of the first iteration
 _LONG = 1.0  # seconds of a first iteration that are worth a word
+_CROWDED = 0.5  # parameters that the data determine, over the rows
+_UNEVEN = 1e3  # largest over smallest deviation of features that are not scaled
 
 
 class Finding(NamedTuple):
@@ -26,8 +28,10 @@ class Finding(NamedTuple):
     Attributes
     ----------
     cause : str
-        One of "iterations", "time", "stopped", "overfitting", "steps", "noise",
-        "rank", "compilation", and "none" where nothing limited the fit.
+        One of "iterations", "time", "stopped", "overfitting", "points", "steps",
+        "scale", "noise", "rank", "compilation", and "none" where nothing limited the
+        fit; of :class:`~sklearn_gn.SegmentedRegressor` "breakpoints", "points",
+        "noise" and "none".
     text : str
         What was seen, and what to do.
     parameter : str or None
@@ -130,7 +134,7 @@ def _overfitting(model):
         return None
     val, loss = log["val_loss"][seen], log["loss"][seen]
     best = int(np.argmin(val))
-    parameter, cure = model._cure_of_overfitting
+    cause, parameter, cure = model._cure_of_overfitting
     if parameter == "alpha" and _by_evidence(model):
         parameter, cure = _CURE_BY_EVIDENCE
     if val[best] > _FAR * loss[best] > 0:
@@ -138,7 +142,7 @@ def _overfitting(model):
             f"The lowest loss on the validation data is {val[best] / loss[best]:.3g} "
             f"times that on the training data. {cure}"
         )
-        return Finding("overfitting", text, parameter)
+        return Finding(cause, text, parameter)
     stopped_early = getattr(model, "early_stopping", False)  # and returned the best
     if val[-1] > _OVERFITTED * val[best] and not stopped_early:
         iteration = log["iteration"][seen][best]
@@ -146,7 +150,7 @@ def _overfitting(model):
             f"The loss on the validation data was lowest in iteration {iteration:.0f} "
             f"and rose by {val[-1] / val[best] - 1:.1%} after it. {cure}"
         )
-        return Finding("overfitting", text, parameter)
+        return Finding(cause, text, parameter)
     return None
 
 
@@ -174,6 +178,33 @@ def _poor_steps(model):
         "random_state, or features of similar size."
     )
     return Finding("steps", text, "random_state")
+
+
+def _points(model):
+    one_target = _by_evidence(model) and np.size(getattr(model, "noise_std_", ())) == 1
+    if not one_target:
+        return None
+    n_rows, used = model._n_rows, model.n_effective_parameters_
+    if used <= _CROWDED * n_rows:
+        return None
+    text = (
+        f"The model uses {used:.0f} parameters for {n_rows} rows. More rows, or fewer "
+        "features, would do most."
+    )
+    return Finding("points", text)
+
+
+def _scale(model):
+    spread = getattr(model, "_feature_spread", 1.0)
+    if spread < _UNEVEN:
+        return None
+    text = (
+        f"The largest standard deviation of a feature is {spread:.1g} times the "
+        "smallest. The penalty holds back the weights of small features, and steps "
+        "along them are slow. Put StandardScaler() before, or set scale=True where the "
+        "estimator has it."
+    )
+    return Finding("scale", text)
 
 
 def _rank(model):
@@ -222,7 +253,17 @@ def _compilation(model):
     return Finding("compilation", text)
 
 
-RULES = (_failure, _budget, _overfitting, _poor_steps, _noise, _rank, _compilation)
+RULES = (
+    _failure,
+    _budget,
+    _overfitting,
+    _points,
+    _poor_steps,
+    _scale,
+    _noise,
+    _rank,
+    _compilation,
+)
 
 
 def _last_fall(losses):

@@ -9,14 +9,15 @@ from scipy.special import ndtri
 from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
-from sklearn_gn.core import backend
+from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
-from sklearn_gn.core.data import check_validation_pair
+from sklearn_gn.core.data import check_validation_pair, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis, diagnose
 from sklearn_gn.core.fit_loop import is_interrupt
+from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import resolve
 
@@ -43,7 +44,7 @@ def unchanged_on_failure(fit):
     return wrapper
 
 
-class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
+class GaussNewtonEstimator(VersionStampMixin, CallbackSupportMixin, BaseEstimator):
     """What the estimators share: parameters, validation, and the run of a solver."""
 
     _parameter_constraints: dict[str, Any] = {
@@ -64,7 +65,11 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
     }
 
     _short_forms = {}
-    _cure_of_overfitting = "alpha", "Raise alpha, or set early_stopping=True."
+    _cure_of_overfitting = (  # cause, parameter, advice
+        "overfitting",
+        "alpha",
+        "Raise alpha, or set early_stopping=True.",
+    )
 
     def diagnose(self) -> Diagnosis:
         """Say what limited the fit, and which parameter to change.
@@ -104,8 +109,9 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         y, std = self.predict(X, return_std=True)
-        width = ndtri((1 + level) / 2) * np.hypot(std, self._noise_std())
-        return y - width, y + width
+        with np.errstate(over="ignore"):
+            width = ndtri((1 + level) / 2) * np.hypot(std, self._noise_std())
+        return extremes.interval(y, width)
 
     def _fit_callbacks(self):
         """The callbacks that parameters stand for."""
@@ -119,6 +125,11 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
     def _advice(self, reason):
         """What a warning says about the reason of the stop."""
         return reason.advice
+
+    def _arithmetic(self, X, y):
+        """The context in which to compute with data, and with numbers as parameters."""
+        numbers = np.array([*_numbers_in(self.get_params(deep=False).values()), 1.0])
+        return extremes.arithmetic_of(X, y, numbers)
 
     def _cast(self, value):
         return np.asarray(value, dtype=self.dtype)
@@ -162,9 +173,15 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
             Called without arguments after the run to set the fitted attributes; once
             more where Ctrl-C falls into it.
         """
+        with self._arithmetic(data["X"], data["y"]):
+            self._run_quietly(run, max_steps, data, attributes, set_fitted)
+        run.warn_if_not_converged()
+
+    def _run_quietly(self, run, max_steps, data, attributes, set_fitted):
         computed_in = self.dtype, self.device
         self._fit_run = run
         run.given = data
+        self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
         try:
             tasks = FitTasks(self, self._fit_callbacks(), max_iter=max_steps, data=data)
             run.run(
@@ -181,7 +198,6 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
                 raise
             run.interrupt()
             self._set_results(run, set_fitted)
-        run.warn_if_not_converged()
 
     def _set_results(self, run, set_fitted):
         """Set the attributes that all estimators have, then those of this one."""
@@ -191,3 +207,12 @@ class GaussNewtonEstimator(CallbackSupportMixin, BaseEstimator):
         self.stop_reason_ = run.stop_reason.value
         with backend.one_blas_thread:  # its factorisations are as small as the fit's
             set_fitted()
+
+
+def _numbers_in(values):
+    """Yield the real numbers among values, and in the tuples and lists among them."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _numbers_in(value)
+        elif isinstance(value, float) and np.isfinite(value):
+            yield float(value)

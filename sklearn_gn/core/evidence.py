@@ -78,11 +78,10 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0, xp=np):
         NaN where H is singular to rounding.
     """
     precision = prior_precision(groups, alpha, xp)
-    inverse, log_det = inverse_and_log_det(
-        beta * gram + xp.diag(precision + beta * floor), xp
-    )
+    hessian = _plus_diagonal(beta * gram, precision + beta * floor, xp)
+    inverse, log_det = inverse_and_log_det(hessian, xp)
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
-    share = beta * xp.sum(inverse * gram, axis=1)
+    share = beta * xp.einsum("ij,ij->i", inverse, gram)
     log_det = log_det - xp.sum(_log_of_penalised(precision, xp))
     free = xp.sum(xp.where(groups < 0, 1.0, 0.0))
     return Curvature(group_sums(share, groups, len(alpha), xp), free, log_det)
@@ -178,6 +177,13 @@ def updated_beta(curvature, square_error, n_effective, floor, xp=np):
     return 1 / xp.maximum(square_error / freedom, floor)
 
 
+def _plus_diagonal(matrix, diagonal, xp):
+    if xp is not np:
+        return matrix + xp.diag(diagonal)
+    np.einsum("ii->i", matrix)[...] += diagonal  # a view of it
+    return matrix
+
+
 def _log_of_penalised(precision, xp):
     return xp.log(xp.where(precision > 0, precision, 1))
 
@@ -187,12 +193,15 @@ def inverse_and_log_det(matrix, xp=np):
     if xp is not np:
         root = _inverse_root(matrix, xp)
         return root.T @ root, -2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))
-    factor, failed = lapack.dpotrf(matrix, lower=True)
+    # The transpose is the same matrix, in the order of LAPACK: it is not copied twice.
+    factor, failed = lapack.dpotrf(matrix.T, lower=True)
     if failed:
         return np.full_like(matrix, np.nan), np.nan
     log_det = 2 * np.sum(np.log(np.diagonal(factor)))
     inverse, _ = lapack.dpotri(factor, lower=True, overwrite_c=True)
-    return inverse + np.tril(inverse, -1).T, log_det  # its upper half was zero
+    inverse += inverse.T  # its upper half was zero
+    np.einsum("ii->i", inverse)[...] /= 2
+    return inverse, log_det
 
 
 def _inverse_root(matrix, xp):

@@ -13,16 +13,20 @@ One iteration:
 A fit ends when the log evidence has stopped rising, or when the noise is that of
 rounding errors. What differs between networks stands in an :class:`EvidenceModel`; a
 method wraps :func:`init_at` and :func:`step` into its algorithm. The matrices are those
-of tables, some hundred parameters wide: all is NumPy, and nothing is compiled.
+of tables, some hundred parameters wide: all is NumPy, and nothing is compiled. Of more
+than 2,000 parameters only products are formed
+(:class:`~sklearn_gn.core.large_gram.LargeGram`), and gamma and the log evidence are
+estimates.
 """
 
 import math
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import lapack
 
-from sklearn_gn.core import evidence
+from sklearn_gn.core import evidence, low_rank
+from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.solver import Report
 
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
@@ -32,6 +36,7 @@ _START_RIDGE = 1e-3  # of the first linear fit, in rows
 _FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
 _RISE = 0.1  # of the log evidence in an iteration that counts as progress
 _PATIENCE = 3  # iterations without it after which a fit ends
+_PATIENCE_OF_ESTIMATES = 10  # where the log evidence is an estimate
 _MAX_TRIALS = 20  # dampings that one iteration tries
 _MAX_RAISES = 10  # of the shift that makes a matrix positive definite
 _FLAT = 1e-3  # predicted reduction of the energy that is none
@@ -40,7 +45,8 @@ _FLAT = 1e-3  # predicted reduction of the energy that is none
 class Sums(NamedTuple):
     """What an iteration needs of all rows, whose weights sum to one."""
 
-    gram: np.ndarray  # (P, P)  J^T W Lambda J; Lambda is one for the squared loss
+    # (P, P)  J^T W Lambda J; Lambda is one for the squared loss
+    gram: np.ndarray | LargeGram
     slope: np.ndarray  # (P,)  minus the gradient of the mean loss
     error: float  # twice the mean loss: the weighted sum of squares, if squared
 
@@ -195,10 +201,7 @@ def accepted_step(model, rows, state, options):
     precision = evidence.prior_precision(model.groups(), state.alpha)
     scale = state.beta * options.n_effective
     down = scale * sums.slope - precision * state.theta
-    matrix = scale * sums.gram + np.diag(precision)
-    floor = ROUNDING * scale * np.trace(sums.gram)
-    subspace = _leading_directions(sums.gram, options.rank)
-    solve = _solver(matrix, floor, subspace)
+    solve = _solver(sums.gram, precision, scale, options.rank)
     before = _energy(sums.error, state.theta, precision, scale)
     fixed = options.damping is not None
     shift, share = (scale * options.damping if fixed else state.shift), 1.0
@@ -207,7 +210,8 @@ def accepted_step(model, rows, state, options):
         move = solve(shift, down)
         if move is not None:
             move = share * move
-            predicted = float(move @ down - move @ (matrix @ move) / 2)
+            hessian_move = scale * (sums.gram @ move) + precision * move
+            predicted = float(move @ down - move @ hessian_move / 2)
             if first_predicted is None:
                 first_predicted = predicted
             theta = state.theta + move
@@ -222,43 +226,57 @@ def accepted_step(model, rows, state, options):
     return Step(None, math.inf if first_predicted is None else first_predicted)
 
 
-def _leading_directions(gram, rank):
-    """Return the ``rank`` leading eigenvectors of the matrix; None for all."""
-    if rank is None or rank >= len(gram):
-        return None
-    _, vectors = np.linalg.eigh(gram)
-    return vectors[:, -rank:]
-
-
-def _solver(matrix, floor, subspace):
-    """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None.
+def _solver(gram, precision, scale, rank):
+    """Return the function ``(shift, right) -> (H + shift)^-1 right``, or None.
 
     Parameters
     ----------
-    matrix : ndarray of shape (P, P)
-    floor : float
-        Least shift, at rounding level.
-    subspace : ndarray of shape (P, k) or None
-        Orthonormal columns, along which alone a solution goes.
+    gram : ndarray of shape (P, P) or LargeGram
+    precision : ndarray of shape (P,)
+    scale : float
+        H is ``scale * gram`` with the precision added to its diagonal.
+    rank : int or None
+        Number of leading eigenvectors of the matrix along which alone a solution goes.
     """
-    if subspace is not None:
-        small = subspace.T @ matrix @ subspace
-        inner = _solver(small, floor, None)
+    floor = ROUNDING * scale * gram.trace()
+    if rank is not None and rank < len(gram):
+        subspace = _leading_directions(gram, precision / scale, rank)
+        weighted = scale * (gram @ subspace) + precision[:, None] * subspace
+        inner = _dense_solver(subspace.T @ weighted, floor)
 
         def projected(shift, right):
             found = inner(shift, subspace.T @ right)
             return None if found is None else subspace @ found
 
         return projected
+    if isinstance(gram, LargeGram):
+        return low_rank.solver(gram, precision, scale, floor)
+    hessian = scale * gram
+    np.einsum("ii->i", hessian)[...] += precision
+    return _dense_solver(hessian, floor)
+
+
+def _leading_directions(gram, precision, rank):
+    """Return the ``rank`` leading eigenvectors of the matrix."""
+    if isinstance(gram, LargeGram):
+        factor = low_rank.factor_of(
+            gram, np.where(precision > 0, precision, low_rank.FREE)
+        )
+        vectors, *_ = np.linalg.svd(factor, full_matrices=False)
+        return vectors[:, :rank]
+    _, vectors = np.linalg.eigh(gram)
+    return vectors[:, -rank:]
+
+
+def _dense_solver(matrix, floor):
+    """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None."""
 
     def solve(shift, right):
         damped = matrix.copy()
-        damped[np.diag_indices_from(damped)] += shift + floor
-        try:
-            factor = cho_factor(damped, overwrite_a=True, check_finite=False)
-        except np.linalg.LinAlgError:
-            return None
-        return cho_solve(factor, right, check_finite=False)
+        np.einsum("ii->i", damped)[...] += shift + floor
+        # The transpose is the same matrix, in the order of LAPACK: nothing is copied.
+        factor, failed = lapack.dpotrf(damped.T, lower=True, overwrite_a=True)
+        return None if failed else lapack.dpotrs(factor, right, lower=True)[0]
 
     return solve
 
@@ -266,7 +284,7 @@ def _solver(matrix, floor, subspace):
 def evidence_at(state, model, n_effective):
     """Return gamma and the log evidence at the parameters and penalties of a state."""
     sums, groups = state.sums, model.groups()
-    found = curvature(sums, groups, state.alpha, state.beta, n_effective)
+    found = curvature(sums, groups, state.alpha, state.beta, n_effective, rough=True)
     precision = evidence.prior_precision(groups, state.alpha)
     energy = _energy(sums.error, state.theta, precision, state.beta * n_effective)
     value = log_evidence(model, found, energy, state.beta, n_effective)
@@ -308,10 +326,12 @@ def updated(model, state, options):
             waited=0 if rose else state.waited + 1,
             highest=max(value, state.highest),
         )
-        if state.waited >= _PATIENCE and state.shift > 1 and not state.restarted:
+        estimated = alpha_method(state.sums.gram) == "lanczos"
+        patience = _PATIENCE_OF_ESTIMATES if estimated else _PATIENCE
+        if state.waited >= patience and state.shift > 1 and not state.restarted:
             # The damping may be what holds the fit: once more with little of it.
             state = state._replace(shift=1.0, waited=0, restarted=True)
-        stop = "tol" if state.waited >= _PATIENCE else None
+        stop = "tol" if state.waited >= patience else None
     stop = "rounding" if 1 / beta <= EXACT else stop
     net = model.network(state.theta, state.alpha, beta, gamma, value)
     state = state._replace(net=net)
@@ -331,17 +351,32 @@ def _n_free(groups):
     return int(np.count_nonzero(groups < 0))
 
 
-def curvature(sums, groups, alpha, beta, n_effective):
-    """Return the curvature that the evidence takes."""
+def curvature(sums, groups, alpha, beta, n_effective, rough=False):
+    """Return the curvature that the evidence takes, roughly estimated if allowed."""
+    floor = ROUNDING * sums.gram.trace()
+    if isinstance(sums.gram, LargeGram):
+        return low_rank.curvature(
+            sums.gram, groups, alpha, beta, n_effective, floor, rough
+        )
     gram = n_effective * sums.gram
-    floor = ROUNDING * np.trace(gram)
-    return evidence.primal_curvature(gram, groups, alpha, beta, floor)
+    return evidence.primal_curvature(gram, groups, alpha, beta, n_effective * floor)
 
 
 def covariance(model, sums, alpha, beta, n_effective):
-    """Return the posterior covariance H^-1 of the parameters."""
-    precision = evidence.prior_precision(model.groups(), alpha)
-    hessian = beta * n_effective * sums.gram + np.diag(precision)
+    """Return the posterior covariance H^-1 of the parameters.
+
+    Returns
+    -------
+    ndarray of shape (P, P) or LowRank
+        For :func:`posterior_variances`.
+    """
+    groups, scale = model.groups(), beta * n_effective
+    if isinstance(sums.gram, LargeGram):
+        floor = ROUNDING * scale * sums.gram.trace()
+        diagonal = low_rank.positive_precision(groups, alpha, scale) + floor
+        found = low_rank.approximation(sums.gram, diagonal, scale)
+        return found._replace(factor=None)  # as large as what is needed
+    hessian = scale * sums.gram + np.diag(evidence.prior_precision(groups, alpha))
     shift = ROUNDING * np.trace(hessian)
     for _ in range(_MAX_RAISES):  # rounding may have made it indefinite
         hessian[np.diag_indices_from(hessian)] += shift
@@ -350,6 +385,38 @@ def covariance(model, sums, alpha, beta, n_effective):
             break
         shift *= 4
     return inverse
+
+
+def posterior_variances(found, gradients, used=slice(None)):
+    """Return the variances of linear functions of the parameters.
+
+    Parameters
+    ----------
+    found : ndarray of shape (P, P) or LowRank
+        From :func:`covariance`.
+    gradients : ndarray of shape (p, m)
+        One function a column.
+    used : slice or ndarray of int
+        Parameters that they depend on; all by default.
+    """
+    if isinstance(found, low_rank.LowRank):
+        return found.variances(gradients, used)
+    part = found[used][:, used]
+    return np.maximum(np.einsum("pm,pm->m", gradients, part @ gradients), 0)
+
+
+def spectrum(gram):
+    """Return the eigenvalues of a Gauss-Newton matrix, descending; leading ones."""
+    if isinstance(gram, LargeGram):
+        factor = low_rank.factor_of(gram, np.full(len(gram), low_rank.FREE))
+        gram = factor.T @ factor
+    return np.maximum(np.linalg.eigvalsh(gram)[::-1], 0)
+
+
+def alpha_method(gram):
+    """Return how gamma is computed: "dense", or "lanczos" where it is estimated."""
+    large = isinstance(gram, LargeGram) and not gram.has_few_rows
+    return "lanczos" if large else "dense"
 
 
 def _report(state, model, n_effective, stop):

@@ -216,6 +216,12 @@ class FitRun:
         """Return the solver's first state of a start, and the best network so far."""
         with self._scope():
             state = self.solver.init(self._data, self.starts[start], self.options)
+        if np.isnan(float(state.loss)):
+            raise ValueError(
+                "The loss of the network to start from is NaN. A network of your own "
+                "gives NaN at the training rows, or the numbers in X and y are too "
+                f"large for dtype={self.estimator.dtype!r}."
+            )
         loss = _criterion(state, float(state.loss))
         best, _ = self._compared(state.net, loss, best, start)
         return state, best
@@ -303,9 +309,10 @@ class FitRun:
         """The solver's state at the end."""
         return self._progress.state
 
-    def current_log(self):
-        """Rows of the log that belong to the current start."""
-        return [row for row in self.log if row["start"] == self._progress.start]
+    @property
+    def start(self):
+        """Number of the current start."""
+        return self._progress.start
 
     def request_stop(self, reason):
         """Stop after this iteration; the first reason given stays.
@@ -420,7 +427,7 @@ class FitRun:
             f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
             f"({reason.value}) after {len(self.log)} iterations and "
             f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. "
-            f"{self.estimator._advice(reason)}",
+            f"{self.estimator._advice(reason)} diagnose() says more.",
             ConvergenceWarning,
             stacklevel=_level_of_the_user(),
         )

@@ -124,23 +124,6 @@ class PseudoInverse(NamedTuple):
         return cho_solve(solver, gradients.T).T @ self.jacobian.T
 
 
-def degrees_of_freedom(n_rows, n_targets, n_parameters, xp=np):
-    """Residuals that are left to estimate the noise from; one at least.
-
-    Parameters
-    ----------
-    n_rows : float
-        Sum of the weights of the rows.
-    n_targets : int
-        Targets that share the parameters.
-    n_parameters : float
-        Effective number of parameters.
-    xp : module, default=numpy
-        ``jax.numpy`` inside compiled functions.
-    """
-    return xp.maximum(n_rows * n_targets - n_parameters, 1.0)
-
-
 def safe_norm(values, axis, xp=np):
     """Euclidean norms of numbers whose squares may leave the range of floats.
 

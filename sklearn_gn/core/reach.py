@@ -89,4 +89,9 @@ def _metric(offset, weight):
 
 def _shares(offset, metric):
     """Factors by which rows come within reach, one for those that are."""
-    return 1 / np.maximum(np.linalg.norm(offset @ metric, axis=1), 1)
+    # Divided by a power of two, as squares of far rows may leave the range of floats.
+    _, exponent = np.frexp(np.max(np.abs(offset), axis=1, initial=1))
+    size = np.ldexp(0.5, exponent)
+    distance = np.linalg.norm((offset / size[:, None]) @ metric, axis=1)
+    with np.errstate(over="ignore"):
+        return 1 / np.maximum(size * distance, 1)

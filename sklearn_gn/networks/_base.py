@@ -160,6 +160,7 @@ class Network:
         Returns
         -------
         dict
+            By name.
         """
         del deep
         return {name: getattr(self, name) for name in self._parameter_names()}
@@ -175,6 +176,7 @@ class Network:
         Returns
         -------
         Network
+            The network itself.
         """
         for name, value in params.items():
             if name not in self._parameter_names():

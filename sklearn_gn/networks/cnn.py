@@ -66,6 +66,7 @@ class CNN(Network):
         Parameters
         ----------
         rng : RandomState
+            Source of the random numbers.
         n_inputs : int
             Pixels times channels.
 

@@ -64,11 +64,14 @@ class MLP(Network):
         Parameters
         ----------
         rng : RandomState
+            Source of the random numbers.
         n_inputs : int
+            Number of features.
 
         Returns
         -------
         tuple of (weight, bias)
+            A pair a layer.
         """
         params, gain = [], self.input_gain
         for width, name in zip(self._layers(), self._activations(), strict=True):

@@ -73,7 +73,9 @@ class NeuralODE(Network):
         Parameters
         ----------
         rng : RandomState
+            Source of the random numbers.
         n_inputs : int
+            Number of features.
 
         Returns
         -------

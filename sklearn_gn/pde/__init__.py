@@ -1,6 +1,6 @@
 """Partial differential equations: fields, domains, conditions, problems."""
 
-from sklearn_gn.pde.coefficients import Unknown
+from sklearn_gn.pde.coefficients import Piecewise, Unknown
 from sklearn_gn.pde.conditions import (
     Condition,
     Dirichlet,
@@ -11,10 +11,12 @@ from sklearn_gn.pde.conditions import (
     Robin,
 )
 from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.integrals import integral
 from sklearn_gn.pde.operators import Field, apply, d, div, grad, hessian, laplacian
+from sklearn_gn.pde.outlines import Ellipse, PointCloud, Polygon
 from sklearn_gn.pde.problem import Problem, ResidualClass
 from sklearn_gn.pde.reference import Reference
-from sklearn_gn.pde.shapes import Ball, Box
+from sklearn_gn.pde.shapes import Ball, Box, Interval
 
 __all__ = [
     "Ball",
@@ -22,11 +24,16 @@ __all__ = [
     "Condition",
     "Dirichlet",
     "Domain",
+    "Ellipse",
     "Field",
     "Initial",
+    "Interval",
     "Neumann",
     "Periodic",
+    "Piecewise",
+    "PointCloud",
     "Points",
+    "Polygon",
     "Problem",
     "Reference",
     "ResidualClass",
@@ -37,5 +44,6 @@ __all__ = [
     "div",
     "grad",
     "hessian",
+    "integral",
     "laplacian",
 ]

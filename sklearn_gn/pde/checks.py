@@ -1,6 +1,5 @@
 """Checks of a problem: mistakes are found before anything large is compiled."""
 
-import inspect
 from contextlib import contextmanager
 from functools import partial
 from numbers import Integral
@@ -11,8 +10,10 @@ import numpy as np
 
 from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.pde.conditions import Condition
+from sklearn_gn.pde.calls import check_signature, named_parameters
+from sklearn_gn.pde.conditions import BaseCondition
 from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.mistakes import explained_errors
 from sklearn_gn.pde.reference import is_reference
 
 _POINTS = 4  # of each residual class, at which it is evaluated
@@ -32,7 +33,7 @@ def check_problem(problem):
     problem.residual_classes()
     if problem.exact is not None and not is_reference(problem.exact):
         x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)
-        with jax.enable_x64(True), named_errors("exact"):
+        with jax.enable_x64(True), named_errors("exact"), explained_errors():
             jax.eval_shape(lambda x: problem.as_outputs(problem.exact(x), "exact"), x)
     rng = np.random.RandomState(0)
     points = problem.probes(_POINTS, rng)
@@ -62,7 +63,7 @@ def _check_arguments(problem):
         if not (fits or absent or (name == "exact" and is_reference(value))):
             raise ValueError(f"{name} must be {wanted}, got {value!r}.")
     for condition in problem.conditions:
-        if not isinstance(condition, Condition):
+        if not isinstance(condition, BaseCondition):
             raise ValueError(f"conditions must hold conditions, got {condition!r}.")
         if condition.name == "data":
             raise ValueError(
@@ -90,13 +91,45 @@ def _check_arguments(problem):
             raise ValueError(
                 f"up_to_constant={output!r} is unknown; the outputs are {names}."
             )
-    try:
-        inspect.signature(problem.residual).bind(None, None, **problem.coefficients)
-    except TypeError as error:
-        raise ValueError(
-            "residual is called with the field, the point and the coefficients "
-            f"{tuple(problem.coefficients)}, which does not fit: {error}."
-        ) from error
+    _check_depends_on(problem)
+    _check_coefficients(problem)
+
+
+def _check_depends_on(problem):
+    for output, axes in problem.depends_on.items():
+        if output not in problem.outputs or len(problem.outputs) == 1:
+            raise ValueError(
+                f"depends_on={{{output!r}: ...}} must name one of several outputs; the "
+                f"outputs are {problem.outputs}."
+            )
+        for axis in axes:
+            if axis not in problem.domain.axes:
+                raise ValueError(
+                    f"depends_on: axis {axis!r} is unknown; the axes are "
+                    f"{problem.domain.axes}."
+                )
+
+
+def _check_coefficients(problem):
+    """Check that functions name coefficients, and that each of these has a use."""
+    names = tuple(problem.coefficients)
+    with named_errors("residual"):
+        check_signature(problem.residual, 2, names, "the field and the point")
+    calls = [(problem.residual, 2)]
+    for condition in problem.conditions:
+        for function, n_given in condition.functions:
+            what = "the field and the point" if n_given == 2 else "the point"
+            extra = ("normal",) if n_given == 2 else ()
+            with named_errors(condition.name or condition.kind):
+                check_signature(function, n_given, (*extra, *names), what)
+            calls.append((function, n_given))
+    named = [named_parameters(*entry) for entry in calls]
+    for name in names:
+        if not any(takes_all or name in found for found, takes_all in named):
+            raise ValueError(
+                f"the coefficient {name!r} is a parameter of neither the residual nor "
+                "the function of a condition."
+            )
 
 
 def _all_strings(names):

@@ -1,4 +1,4 @@
-"""Coefficients of an equation: numbers, arrays, and unknowns that are to be found."""
+"""Coefficients of an equation: numbers, pieces, and unknowns that are to be found."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +40,57 @@ class Unknown:
     def decode(self, raw: Any) -> Any:
         """The inverse of ``encode``, in JAX."""
         return jnp.exp(raw) if self.positive else raw
+
+
+@dataclass(frozen=True, init=False)
+class Piecewise:
+    """A coefficient with another value in each of several domains.
+
+    It is a function of a point, ``k(x)``, that combines with fields: ``k * grad(u)``.
+    Its jumps are not smoothed: across them a network takes the flux for continuous only
+    where a :class:`Condition` on the interface says so.
+
+    Parameters
+    ----------
+    otherwise : float or callable
+        Value, or function of a point, outside all of the domains.
+
+    *pieces : tuple of Domain and value
+        The first domain that has the point decides. Domains are those of all axes of
+        the problem, or of its first ones, such as those of space before time.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from sklearn_gn.pde import Ball, Piecewise
+    >>> k = Piecewise(1.0, (Ball(2, radius=0.5), 10.0))
+    >>> float(k(jnp.array([0.1, 0.2]))), float(k(jnp.array([0.9, 0.2])))
+    (10.0, 1.0)
+    """
+
+    otherwise: Any
+    pieces: tuple
+
+    def __init__(self, otherwise: Any, *pieces: tuple[Any, Any]) -> None:
+        for piece in pieces:
+            pair = isinstance(piece, tuple) and len(piece) == 2
+            if not pair or not hasattr(piece[0], "contains"):
+                raise ValueError(f"pieces must be pairs (Domain, value), got {piece}.")
+        object.__setattr__(self, "otherwise", otherwise)
+        object.__setattr__(self, "pieces", pieces)
+
+    def __call__(self, x: Any) -> Any:
+        """Value at a point of shape (d,)."""
+        x = jnp.asarray(x)
+        value = jnp.asarray(_at(self.otherwise, x), x.dtype)
+        for domain, inside in reversed(self.pieces):
+            is_inside = domain.contains(x[None, : domain.dim])[0]
+            value = jnp.where(is_inside, _at(inside, x), value)
+        return value
+
+
+def _at(value, x):
+    return value(x) if callable(value) else value
 
 
 def frozen_coefficient(name, value):

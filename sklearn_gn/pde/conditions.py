@@ -1,12 +1,13 @@
-"""Conditions on the boundary, at the start of time, between two faces.
+"""Conditions on the boundary, at the start of time, between two faces, at own points.
 
 A condition draws its points and is the function of their residual:
 ``condition(fields, points, data, coefficients)`` with the fields at P points of shape
-(P, d), numbers ``data`` that go with them, and coefficients, which it does not use.
+(P, d), numbers ``data`` that go with them, and all coefficients by name.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -14,20 +15,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn._typing import Array
+from sklearn_gn.pde.calls import call, named_parameters
+from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.operators import d
+from sklearn_gn.pde.outlines import PointCloud
 from sklearn_gn.pde.patches import draw
+from sklearn_gn.pde.values import flat
 
 
 class Points(NamedTuple):
-    """Points of a residual class."""
+    """Points of a residual class.
 
-    x: np.ndarray  # (N, P, d)
-    data: np.ndarray  # (N, e)
+    Parameters
+    ----------
+    x : ndarray of shape (N, P, d)
+        P points for each of N residuals.
+
+    data : ndarray of shape (N, e)
+        What else a residual needs, such as normals.
+    """
+
+    x: np.ndarray
+    data: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class BaseCondition:
     """Base class of the conditions.
 
     Parameters
@@ -39,7 +53,8 @@ class Condition:
         Name in logs. If None, that of the class.
 
     n_points : int, default=None
-        Number of points. If None, the condition shares ``n_boundary`` with the others.
+        Number of points. If None, the condition shares ``n_boundary`` with the others,
+        or takes all points where ``on`` gives points.
     """
 
     weight: float = 1.0
@@ -63,6 +78,21 @@ class Condition:
         """Name of the condition if it is given none."""
         return type(self).__name__.lower()
 
+    @property
+    def functions(self) -> list[tuple[Callable[..., Any], int]]:
+        """Functions of the user, each with the number of its positional arguments."""
+        given = {"value": 1, "a": 1, "b": 1, "residual": 2}
+        found = ((getattr(self, name, None), n) for name, n in given.items())
+        return [(function, n) for function, n in found if callable(function)]
+
+    @property
+    def own_number(self) -> int | None:
+        """Number of points that the condition asks for; None if it shares."""
+        on = getattr(self, "on", None)
+        if isinstance(on, PointCloud) and self.n_points is None:
+            return len(on.points_on_it)
+        return self.n_points
+
     def where(self, domain: Domain) -> Any:
         """The part of the boundary of a domain that the condition holds on."""
         del domain
@@ -80,16 +110,36 @@ class Condition:
         Parameters
         ----------
         domain : Domain
+            Domain of the problem.
         n : int
+            Number of residuals.
         rng : RandomState
+            Source of the random numbers.
         method : {"sobol", "halton", "uniform"}, default="sobol"
+            How the points are drawn.
 
         Returns
         -------
         Points
+            With a normal a point where the condition needs normals.
         """
-        patch = domain.boundary(self.where(domain))
-        points, normals = draw(patch, n, rng, method)
+        on = self.where(domain)
+        if isinstance(on, Domain) and len(on.axes) != domain.dim:
+            raise ValueError(
+                f"on has points of the {len(on.axes)} axes {on.axes}; the domain has "
+                f"{domain.axes}."
+            )
+        if isinstance(on, PointCloud):
+            points, normals = on.take(n, rng)
+        elif isinstance(on, Domain):
+            points, normals = draw(on.boundary(), n, rng, method)
+        else:
+            points, normals = draw(domain.boundary(on), n, rng, method)
+        if self.needs_normals and not normals.any():
+            raise ValueError(
+                f"{self.kind} needs normals: give them by "
+                "on=PointCloud(points, boundary=points, normals=normals)."
+            )
         return Points(
             points[:, None], normals if self.needs_normals else normals[:, :0]
         )
@@ -99,9 +149,11 @@ class Condition:
         chosen = field if self.outputs is None else field[self.outputs]
         return chosen.derived(lambda x: jnp.ravel(chosen(x)))
 
-    def _target(self, value, x, actual):
+    def _target(self, value, x, actual, coefficients):
         """A value, or that of a function of the point: one, or one each."""
-        value = jnp.asarray(value(x) if callable(value) else value, x.dtype)
+        if callable(value):
+            value = call(value, (x,), coefficients)
+        value = jnp.asarray(value, x.dtype)
         if value.shape not in ((), actual.shape):
             raise ValueError(
                 f"there are {actual.size} outputs, a value of shape {value.shape}."
@@ -110,11 +162,23 @@ class Condition:
 
 
 def _frozen(value, name):
-    """Arrays as tuples, which have a hash."""
-    if name in ("outputs", "on"):
+    """Arrays as tuples, which have a hash, and points as a PointCloud."""
+    if name == "outputs":
         return tuple(value) if isinstance(value, list) else value
+    if name == "on":
+        if isinstance(value, (str, Domain)) or callable(value):
+            return value
+        if all(isinstance(entry, str) for entry in value):
+            return tuple(value)
+        return PointCloud(value)
     if callable(value):
         return value
+    if _holds_unknown(value):
+        raise ValueError(
+            f"{name} holds an Unknown: give it a name in coefficients, such as "
+            f"coefficients={{'g': Unknown(1.0)}}, and write {name} as a function that "
+            "takes it, such as lambda x, g: g."
+        )
     array = np.array(np.nan) if isinstance(value, str) else np.asarray(value, float)
     if array.ndim > 1 or not np.isfinite(array).all():
         raise ValueError(
@@ -124,13 +188,83 @@ def _frozen(value, name):
     return float(array) if array.ndim == 0 else tuple(array.tolist())
 
 
-class _Values(Condition):
+def _holds_unknown(value):
+    entries = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(entry, Unknown) for entry in entries)
+
+
+@dataclass(frozen=True)
+class Condition(BaseCondition):
+    """What must vanish on a part of the boundary, at points, or on an interface.
+
+    For what :class:`Dirichlet`, :class:`Neumann`, :class:`Robin`, :class:`Initial` and
+    :class:`Periodic` do not say: derivatives of any order, several outputs together,
+    coefficients that are to be found.
+
+    Parameters
+    ----------
+    residual : callable
+        ``residual(u, x)``, as that of :class:`Problem`: what must vanish. It takes the
+        coefficients that it names, and ``normal`` if it names that: the outward normal,
+        of one number for each axis of space, like the last axis of ``grad(u)(x)``.
+
+    on : str, tuple of str, callable, array or Domain, default="boundary"
+        "boundary" for that of space; faces by name; a function of points (n, d) that
+        says which of the boundary of space to take; points of shape (n, d); or a
+        domain on whose boundary it holds, such as an interface.
+
+    weight : float, default=1.0
+        Factor of the condition's part of the loss. By name only, like what follows.
+
+    name : str, default=None
+        Name in logs. If None, that of the class.
+
+    n_points : int, default=None
+        Number of points. If None, the condition shares ``n_boundary`` with the others,
+        or takes all points where ``on`` gives points.
+
+    Examples
+    --------
+    The free end of a beam:
+
+    >>> from sklearn_gn.pde import Condition, d
+    >>> moment = Condition(lambda u, x: d(u, "x", "x")(x), on="x=max")
+
+    Cooling to air of the temperature T, with a coefficient that is to be found:
+
+    >>> from sklearn_gn.pde import grad
+    >>> def cooling(u, x, normal, h):
+    ...     return grad(u)(x) @ normal + h * (u(x) - 20.0)
+    >>> cooled = Condition(cooling, on=("x=min", "x=max"))
+    """
+
+    residual: Callable
+    on: Any = "boundary"
+
+    @property
+    def needs_normals(self) -> bool:  # type: ignore[override]
+        """Whether the residual names the normal."""
+        return "normal" in named_parameters(self.residual, 2)[0]
+
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
-        del data, coefficients
         (field,), (x,) = fields, points
-        actual = self._outputs(field)(x)
-        return actual - self._target(self.value, x, actual)
+        if self.needs_normals:
+            coefficients = {**coefficients, "normal": data[np.array(field.space)]}
+        return flat(call(self.residual, (field, x), coefficients), x)
+
+
+class _Values(BaseCondition):
+    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
+        """Residual at a point, of shape (k,)."""
+        del data
+        (field,), (x,) = fields, points
+        actual = self._given(self._outputs(field))(x)
+        return actual - self._target(self.value, x, actual, coefficients)
+
+    def _given(self, outputs):
+        """What has the values."""
+        return outputs
 
 
 @dataclass(frozen=True)
@@ -140,25 +274,25 @@ class Dirichlet(_Values):
     Parameters
     ----------
     value : float, array or callable
-        One for all outputs or one each; or a function of one point that returns that.
+        One for all outputs or one each; or a function of one point that returns that,
+        and takes the coefficients that it names: ``lambda x, g: g * x[0]``.
 
-    on : str, tuple of str or callable, default="boundary"
-        "boundary" for that of space, faces by name, or a function of points (n, d) that
-        says which of the boundary of space to take.
+    on : str, tuple of str, callable, array or Domain, default="boundary"
+        As for :class:`Condition`.
 
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 
     value: float | tuple | Callable
-    on: str | tuple | Callable = "boundary"
+    on: Any = "boundary"
     outputs: Any = None
 
 
-class _NormalDerivative(Condition):
+class _NormalDerivative(BaseCondition):
     needs_normals = True
 
     def _slope(self, field, x, normal):
@@ -172,28 +306,28 @@ class Neumann(_NormalDerivative):
     Parameters
     ----------
     value : float, array or callable
-        One for all outputs or one each; or a function of one point that returns that.
+        One for all outputs or one each; or a function of one point that returns that,
+        and takes the coefficients that it names: ``lambda x, g: g * x[0]``.
 
-    on : str, tuple of str or callable, default="boundary"
-        As for :class:`Dirichlet`.
+    on : str, tuple of str, callable, array or Domain, default="boundary"
+        As for :class:`Condition`; points of one's own need normals.
 
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 
     value: float | tuple | Callable
-    on: str | tuple | Callable = "boundary"
+    on: Any = "boundary"
     outputs: Any = None
 
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
-        del coefficients
         (field,), (x,) = fields, points
         _, slope = self._slope(field, x, data)
-        return slope - self._target(self.value, x, slope)
+        return slope - self._target(self.value, x, slope, coefficients)
 
 
 @dataclass(frozen=True)
@@ -203,61 +337,89 @@ class Robin(_NormalDerivative):
     Parameters
     ----------
     a, b, value : float, array or callable
-        One for all outputs or one each; or a function of one point that returns that.
+        One for all outputs or one each; or a function of one point that returns that,
+        and takes the coefficients that it names: ``lambda x, g: g * x[0]``.
 
-    on : str, tuple of str or callable, default="boundary"
-        As for :class:`Dirichlet`.
+    on : str, tuple of str, callable, array or Domain, default="boundary"
+        As for :class:`Condition`; points of one's own need normals.
 
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 
     a: float | tuple | Callable
     b: float | tuple | Callable
     value: float | tuple | Callable
-    on: str | tuple | Callable = "boundary"
+    on: Any = "boundary"
     outputs: Any = None
 
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
-        del coefficients
         (field,), (x,) = fields, points
         actual, slope = self._slope(field, x, data)
-        a, b, value = (self._target(f, x, slope) for f in (self.a, self.b, self.value))
+        a, b, value = (
+            self._target(f, x, slope, coefficients)
+            for f in (self.a, self.b, self.value)
+        )
         return a * actual + b * slope - value
 
 
 @dataclass(frozen=True)
 class Initial(_Values):
-    """The outputs have given values at the start of time: ``u = value``.
+    """The outputs, or their derivatives in time, are given at the start of time.
 
     Parameters
     ----------
     value : float, array or callable
-        One for all outputs or one each; or a function of one point that returns that.
+        One for all outputs or one each; or a function of one point that returns that,
+        and takes the coefficients that it names: ``lambda x, g: g * x[0]``.
 
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
-    weight, name, n_points
+    order : int, default=0
+        Order of the derivative in time that has these values: 1 for a velocity.
+
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
+
+    Examples
+    --------
+    A string that is plucked, and at rest:
+
+    >>> from sklearn_gn.pde import Initial
+    >>> conditions = [Initial(lambda x: x[0] * (1 - x[0])), Initial(0.0, order=1)]
     """
 
     value: float | tuple | Callable
     outputs: Any = None
+    order: int = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not isinstance(self.order, Integral) or self.order < 0:
+            raise ValueError(
+                f"order must be a non-negative integer, got {self.order!r}."
+            )
 
     def where(self, domain: Domain) -> Any:
         """The start of time."""
         if domain.time is None:
-            raise ValueError(f"the domain has no time; its axes are {domain.axes}.")
+            raise ValueError(
+                f"the domain has no time; its axes are {domain.axes}. Call that of "
+                "time 't', or name it: Box(x=(0, 1), tau=(0, 1), time='tau')."
+            )
         return f"{domain.time}=min"
+
+    def _given(self, outputs):
+        return d(outputs, *[outputs.time] * self.order) if self.order else outputs
 
 
 @dataclass(frozen=True)
-class Periodic(Condition):
+class Periodic(BaseCondition):
     """Outputs agree on the two faces of an axis, and so do their first derivatives.
 
     The argument ``periodic`` of :class:`Problem` makes them agree exactly instead.
@@ -273,7 +435,7 @@ class Periodic(Condition):
     derivatives : bool, default=True
         Whether the first derivatives along the axis must agree, too.
 
-    weight, name, n_points
+    weight, name, n_points : float, str and int
         As for :class:`Condition`, by name only.
     """
 

@@ -1,9 +1,13 @@
-"""Domains, and their combination by ``|``, ``-`` and ``*``. All of this is numpy.
+"""Domains, and their combination by ``|``, ``&``, ``-`` and ``*``, in numpy.
 
-The shapes that are combined are in :mod:`sklearn_gn.pde.shapes`. A domain is sampled
-through patches: unions and differences only drop points of those of their parts.
+The shapes that are combined are in :mod:`sklearn_gn.pde.shapes` and
+:mod:`sklearn_gn.pde.outlines`. A domain is sampled
+through patches: unions, intersections and
+differences only drop points of those of their parts. Only ``depth`` and ``contains``
+take arrays of JAX too, for coefficients that differ from one domain to the other.
 """
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +44,11 @@ class Domain:
     def __or__(self, other):
         return Union(self, other) if isinstance(other, Domain) else NotImplemented
 
+    def __and__(self, other):
+        return (
+            Intersection(self, other) if isinstance(other, Domain) else NotImplemented
+        )
+
     def __sub__(self, other):
         return Difference(self, other) if isinstance(other, Domain) else NotImplemented
 
@@ -58,7 +67,7 @@ class Domain:
 
     def contains(self, X: Array) -> Array:
         """Which points (n, d) lie in the domain or on its boundary, up to rounding."""
-        X = np.asarray(X, dtype=float)
+        X = X if hasattr(X, "__array_namespace__") else np.asarray(X, dtype=float)
         if X.ndim != 2 or X.shape[1] != self.dim:
             raise ValueError(
                 f"X must have the columns {self.axes}, got the shape {X.shape}."
@@ -73,6 +82,15 @@ class Domain:
         self, n: int, rng: np.random.RandomState, method: str = "sobol"
     ) -> tuple[Array, Array]:
         """Draw n points of the boundary of space, at all times; see :func:`draw`.
+
+        Parameters
+        ----------
+        n : int
+            Number of points.
+        rng : numpy.random.RandomState
+            Where the random numbers come from.
+        method : {"sobol", "halton", "uniform"}, default="sobol"
+            Sequence of the points.
 
         Returns
         -------
@@ -103,6 +121,7 @@ class Domain:
         Returns
         -------
         Patch
+            What :func:`draw` draws from.
         """
         if callable(on):
             return select(self.boundary(), lambda points, _: _chosen(on, points))
@@ -132,12 +151,28 @@ class Domain:
         return (self.depth(inner) >= -step / 2) & (self.depth(outer) < -step / 2)
 
 
+def namespace(X):
+    """The module of an array: numpy or jax.numpy."""
+    return X.__array_namespace__()
+
+
 def _chosen(predicate, points):
+    try:
+        inspect.signature(predicate).bind(points)
+    except TypeError as error:
+        raise ValueError(
+            "on must be a function of points (n, d) of the boundary that returns n "
+            "bools, such as lambda X: X[:, 0] < 0.5. There is no second argument: all "
+            "points that it is given are on the boundary."
+        ) from error
+    except ValueError:  # no signature
+        pass
     kept = np.asarray(predicate(points))
     if kept.shape != points.shape[:1] or kept.dtype != bool:
         raise ValueError(
             "the function given as on must return one bool for each point, of shape "
-            f"{points.shape[:1]}, got {kept.dtype} of shape {kept.shape}."
+            f"{points.shape[:1]}, got {kept.dtype} of shape {kept.shape}. It is given "
+            "all points at once, as rows: write X[:, 0] for the first axis."
         )
     return kept
 
@@ -194,7 +229,8 @@ class Product(_Pair):
     def depth(self, X):
         """The smaller depth of the two."""
         cut = self.first.dim
-        return np.minimum(self.first.depth(X[:, :cut]), self.second.depth(X[:, cut:]))
+        first, second = self.first.depth(X[:, :cut]), self.second.depth(X[:, cut:])
+        return namespace(X).minimum(first, second)
 
     def interior(self):
         """The patch of the whole product."""
@@ -239,8 +275,8 @@ class _SameAxes(_Pair):
             raise ValueError(f"the domains have different axes: {a.axes}, {b.axes}.")
         if a.time is not None or b.time is not None:
             raise ValueError(
-                "| and - combine domains of space; multiply by time afterwards, as in "
-                "(A - B) * Box(t=(0, 1))."
+                "|, & and - combine domains of space; multiply by time afterwards, as "
+                "in (A - B) * Box(t=(0, 1))."
             )
 
     @property
@@ -282,12 +318,35 @@ class Union(_SameAxes):
 
     def depth(self, X):
         """The larger depth of the two."""
-        return np.maximum(self.first.depth(X), self.second.depth(X))
+        return namespace(X).maximum(self.first.depth(X), self.second.depth(X))
 
     def interior(self):
         """The patch of the whole union."""
         second = select(self.second.interior(), lambda x, _: self.first.depth(x) < 0)
         return join([self.first.interior(), second])
+
+
+class Intersection(_SameAxes):
+    """Points of both domains, written ``A & B``."""
+
+    _sign, _orientation = "&", 1
+
+    @property
+    def bounds(self):
+        """Lowest and highest values along the axes, of shape (d, 2)."""
+        both = np.stack([self.first.bounds, self.second.bounds])
+        return np.column_stack([both[:, :, 0].max(axis=0), both[:, :, 1].min(axis=0)])
+
+    def depth(self, X):
+        """The smaller depth of the two."""
+        return namespace(X).minimum(self.first.depth(X), self.second.depth(X))
+
+    def interior(self):
+        """The patch of the whole intersection, from points of the smaller domain."""
+        patches = self.first.interior(), self.second.interior()
+        if patches[0].log_measure <= patches[1].log_measure:
+            return select(patches[0], lambda x, _: self.second.depth(x) >= 0)
+        return select(patches[1], lambda x, _: self.first.depth(x) >= 0)
 
 
 class Difference(_SameAxes):
@@ -302,7 +361,7 @@ class Difference(_SameAxes):
 
     def depth(self, X):
         """Depth in the first domain, or distance to the second if that is smaller."""
-        return np.minimum(self.first.depth(X), -self.second.depth(X))
+        return namespace(X).minimum(self.first.depth(X), -self.second.depth(X))
 
     def interior(self):
         """The patch of the whole difference."""

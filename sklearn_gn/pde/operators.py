@@ -12,6 +12,7 @@ there and nowhere else.
 
 import operator
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -86,11 +87,19 @@ class Field:
 
     def axis(self, name: str | int) -> int:
         """Index of an axis, given by name or index."""
+        if not isinstance(name, (str, Integral)):
+            raise ValueError(
+                f"an axis is given by its name: write d(u, {self.axes[0]!r})(x), not "
+                f"d(u, x). The axes are {self.axes}."
+            )
         if isinstance(name, str) and name in self.axes:
             return self.axes.index(name)
         if not isinstance(name, str) and -len(self.axes) <= name < len(self.axes):
             return name % len(self.axes)
-        raise ValueError(f"axis {name!r} is unknown; the axes are {self.axes}.")
+        hint = ""
+        if name == "t" and self.time is None:
+            hint = " That of time is called so in the domain, as in Box(t=(0, 1))."
+        raise ValueError(f"axis {name!r} is unknown; the axes are {self.axes}.{hint}")
 
     def coordinate(self, name: str) -> "Field":
         """A coordinate of the point, as a field."""
@@ -104,6 +113,11 @@ class Field:
 
     def __getitem__(self, key):
         several = isinstance(key, (tuple, list))
+        if several and any(isinstance(k, slice) or k is None for k in key):
+            raise ValueError(
+                "a field is indexed by its outputs alone: write u[0] or u['name'], not "
+                "u[:, 0:1]."
+            )
         chosen = [self._output(k) for k in key] if several else self._output(key)
 
         def components(x):
@@ -187,11 +201,13 @@ def apply(function: Callable[..., Any], *fields: Field) -> Field:
     function : callable
         Such as ``jnp.sin``.
     *fields : Field
+        Arguments of the function.
         Its arguments.
 
     Returns
     -------
     Field
+        Of the function's values.
     """
     for field in fields:
         _check(field, "apply")
@@ -204,6 +220,7 @@ def d(u: Field, *axes: str | int) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
     *axes : str or int
         Axes to differentiate along, one after the other.
 
@@ -227,6 +244,7 @@ def grad(u: Field) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
 
     Returns
     -------
@@ -271,6 +289,7 @@ def laplacian(u: Field) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
 
     Returns
     -------
@@ -298,6 +317,7 @@ def hessian(u: Field) -> Field:
     Parameters
     ----------
     u : Field
+        Field to be differentiated.
 
     Returns
     -------
@@ -310,9 +330,10 @@ def hessian(u: Field) -> Field:
 
 def _check(field, name):
     if not isinstance(field, Field):
+        axis = ", 'x'" if name == "d" else ""
         raise TypeError(
-            f"{name} takes a field, got {type(field).__name__}; write {name}(u)(x), "
-            f"not {name}(u(x))."
+            f"{name} takes a field, got {type(field).__name__}; write "
+            f"{name}(u{axis})(x), not {name}(u(x){axis})."
         )
 
 

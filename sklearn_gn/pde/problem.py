@@ -19,24 +19,46 @@ from jax import lax
 from sklearn_gn._typing import Array
 from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.checks import check_problem, named_errors
 from sklearn_gn.pde.coefficients import Unknown, as_array, frozen_coefficient
-from sklearn_gn.pde.conditions import Condition, Points
+from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import Domain, unique
+from sklearn_gn.pde.mistakes import explained_errors
 from sklearn_gn.pde.operators import Field
 from sklearn_gn.pde.reference import is_reference
+from sklearn_gn.pde.some_axes import OnSomeAxes, Projection
+from sklearn_gn.pde.values import flat
 
 _CHUNK = 2**20  # numbers of the points at which an exact solution is taken at a time
 
 
 class ResidualClass(NamedTuple):
-    """Residuals of one kind: those inside, those of a condition."""
+    """Residuals of one kind: those inside, those of a condition.
+
+    Parameters
+    ----------
+    name : str
+        "interior", or that of the condition.
+
+    function : callable
+        Maps fields, points (P, d), data (e,) and coefficients to residuals (k,).
+
+    n_points : int
+        Number of points of one residual, P.
+
+    weight : float
+        Factor of its part of the loss.
+
+    n_outputs : int
+        Number of residuals, k.
+    """
 
     name: str
-    function: Callable  # (fields, points (P, d), data (e,), coefficients) -> (k,)
-    n_points: int  # P
+    function: Callable
+    n_points: int
     weight: float
-    n_outputs: int  # k
+    n_outputs: int
 
 
 @dataclass(frozen=True)
@@ -48,24 +70,7 @@ class _Interior:
     def __call__(self, fields, points, data, coefficients):
         del data
         (field,), (x,) = fields, points
-        return _flat(self.residual(field, x, **coefficients), x)
-
-
-def _flat(result, x):
-    """What a residual returns, as one array of shape (k,)."""
-    if isinstance(result, (tuple, list)):
-        parts = [_flat(part, x) for part in result]
-        return jnp.concatenate(parts) if parts else jnp.zeros(0, x.dtype)
-    if isinstance(result, Field):
-        result = result(x)
-    if isinstance(result, (str, bytes, dict, type(None))) or callable(result):
-        raise ValueError(
-            "residual must return numbers, arrays, fields, or a tuple of them, got "
-            f"{type(result).__name__}."
-        )
-    if jnp.iscomplexobj(result):
-        raise ValueError("residual is complex: return its real and imaginary parts.")
-    return jnp.ravel(jnp.asarray(result, x.dtype))
+        return flat(call(self.residual, (field, x), coefficients), x)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,6 +120,10 @@ class Problem:
     name : str, default=None
         Name in logs and plots.
 
+    depends_on : dict, default=None
+        Axes that an output depends on, by its name: ``{"k": "x"}`` makes the unknown
+        function k one of x alone. Outputs that are not named depend on all axes.
+
     References
     ----------
     .. [1] Z. Shi, Z. Hu, M. Lin and K. Kawaguchi, "Stochastic Taylor derivative
@@ -132,6 +141,7 @@ class Problem:
     up_to_constant: tuple = ()
     n_laplacian_directions: int | None = None
     name: str | None = None
+    depends_on: Mapping | None = None
 
     def __post_init__(self):
         given = dict(self.coefficients or {})
@@ -139,6 +149,8 @@ class Problem:
             name: frozen_coefficient(name, value) for name, value in given.items()
         }
         object.__setattr__(self, "coefficients", MappingProxyType(values))
+        axes = {n: _tuple(a) for n, a in dict(self.depends_on or {}).items()}
+        object.__setattr__(self, "depends_on", MappingProxyType(axes))
         for name in ("conditions", "outputs", "periodic", "up_to_constant"):
             object.__setattr__(self, name, _tuple(getattr(self, name)))
 
@@ -204,6 +216,7 @@ class Problem:
         Parameters
         ----------
         x : jax.Array of shape (d,)
+            Point.
 
         Returns
         -------
@@ -236,10 +249,17 @@ class Problem:
             Scalar if there is one output.
         """
 
-        def value(x):
+        def all_at(x):
             outputs = self.as_outputs(function(x), "the network")
             if self.transform is not None:
                 outputs = self.as_outputs(self.transform(x, outputs), "transform")
+            return outputs
+
+        def value(x):
+            outputs = all_at(x)
+            for numbers, projection in self._projections:
+                chosen = np.array(numbers)
+                outputs = outputs.at[chosen].set(all_at(projection(x))[chosen])
             return outputs if len(self.outputs) > 1 else outputs[0]
 
         return Field(
@@ -248,6 +268,18 @@ class Problem:
 
     def as_outputs(self, value: Any, source: str) -> Any:
         """One number for each output as an array of shape (q,).
+
+        Parameters
+        ----------
+        value : array-like of shape (q,) or ()
+            A single number serves a problem of one output.
+        source : str
+            What gave the value, for the message.
+
+        Returns
+        -------
+        jax.Array of shape (q,)
+            The numbers.
 
         Raises
         ------
@@ -270,28 +302,98 @@ class Problem:
 
     @cached_property
     def _classes(self):
-        classes = [self._class("interior", _Interior(self.residual), 1, 0, 1.0)]
+        classes = [self.residual_class("interior", _Interior(self.residual))]
         for name, condition in self._named_conditions():
             size = self.domain.dim if condition.needs_normals else 0
             classes.append(
-                self._class(name, condition, condition.n_fields, size, condition.weight)
+                self.residual_class(
+                    name, condition, condition.n_fields, size, condition.weight
+                )
             )
         return tuple(classes)
 
-    def _class(self, name, function, n_points, n_data, weight):
-        """With the number of residuals, found by tracing."""
+    def residual_class(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        n_points: int = 1,
+        n_data: int = 0,
+        weight: float = 1.0,
+    ) -> ResidualClass:
+        """Return a kind of residuals, with their number, found by tracing.
+
+        Parameters
+        ----------
+        name : str
+            As it stands in the log.
+        function : callable
+            ``function(fields, points, data, coefficients)`` of ``n_points`` fields and
+            points, and of ``n_data`` numbers.
+        n_points, n_data : int
+            Of one residual.
+        weight : float
+            Of the mean square of these residuals in the loss.
+
+        Returns
+        -------
+        ResidualClass
+            Functions and sizes.
+
+        Raises
+        ------
+        ValueError
+            That says what is wrong with the function.
+        """
+        residual = getattr(function, "residual", None)
+        if self._projections:
+            function = OnSomeAxes(function, self._projections)
+            n_points *= 1 + len(self._projections)
         field = self.field(lambda x: jnp.zeros(len(self.outputs), x.dtype))
 
         def evaluate(points, data):
             return function((field,) * n_points, points, data, self.start)
 
+        def works_swapped(residual):
+            x = jax.ShapeDtypeStruct((self.domain.dim,), np.float64)
+
+            def values(x):
+                return flat(call(residual, (x, field), self.start), x)
+
+            try:
+                jax.eval_shape(values, x)
+            except Exception:  # it has another mistake
+                return False
+            return True
+
         points = jax.ShapeDtypeStruct((n_points, self.domain.dim), np.float64)
         data = jax.ShapeDtypeStruct((n_data,), np.float64)
-        with jax.enable_x64(True), named_errors(name):
+        with (
+            jax.enable_x64(True),
+            named_errors(name),
+            explained_errors(residual, works_swapped),
+        ):
             (k,) = jax.eval_shape(evaluate, points, data).shape
-            if k == 0:
-                raise ValueError("the residual is empty.")
+        if k == 0:
+            raise ValueError(f"{name}: the residual is empty.")
         return ResidualClass(name, function, n_points, float(weight), k)
+
+    def all_points(self, x: Array) -> Array:
+        """Points (N, P, d) with those at which outputs of some axes are taken."""
+        return np.concatenate([x, *(p(x) for _, p in self._projections)], axis=1)
+
+    @cached_property
+    def _projections(self):
+        """Numbers of outputs that depend on the same axes, and their projection."""
+        axes, middle = self.domain.axes, self.domain.bounds.mean(axis=1)
+        groups = {}
+        for output, kept in self.depends_on.items():
+            gone = tuple(k for k, name in enumerate(axes) if name not in kept)
+            groups.setdefault(gone, []).append(self.outputs.index(output))
+        return tuple(
+            (tuple(numbers), Projection(gone, tuple(middle[list(gone)].tolist())))
+            for gone, numbers in groups.items()
+            if gone
+        )
 
     def _named_conditions(self):
         named = {"interior": None}
@@ -313,10 +415,13 @@ class Problem:
         Parameters
         ----------
         n_interior : int
+            Number of points inside.
         n_boundary : int
             Shared in equal parts by the conditions that do not have their own number.
         rng : RandomState
+            Source of the random numbers.
         method : {"sobol", "halton", "uniform"}, default="sobol"
+            How the points are drawn.
 
         Returns
         -------
@@ -324,12 +429,12 @@ class Problem:
             By the name of the class, in the order of ``residual_classes``.
         """
         named = self._named_conditions()
-        sharing = [name for name, c in named if c.n_points is None]
+        sharing = [name for name, c in named if c.own_number is None]
         if len(sharing) > n_boundary:
             raise ValueError(
                 f"n_boundary={n_boundary} is too few for the conditions {sharing}."
             )
-        counts = {name: c.n_points for name, c in named}
+        counts = {name: c.own_number for name, c in named}
         for i, name in enumerate(sharing):  # the first ones take what is left over
             counts[name] = (n_boundary + len(sharing) - 1 - i) // len(sharing)
         return self._draw(n_interior, counts, rng, method)
@@ -340,7 +445,9 @@ class Problem:
         Parameters
         ----------
         n : int
+            Number of points of each class.
         rng : RandomState
+            Source of the random numbers.
 
         Returns
         -------
@@ -356,6 +463,7 @@ class Problem:
         Parameters
         ----------
         rng : RandomState
+            Source of the random numbers.
 
         Returns
         -------
@@ -375,7 +483,7 @@ class Problem:
         for name, condition in self._named_conditions():
             with named_errors(name):
                 points[name] = condition.sample(self.domain, counts[name], rng, method)
-        return points
+        return {n: p._replace(x=self.all_points(p.x)) for n, p in points.items()}
 
     # --- the solution where it is known ----------------------------------------------
 
@@ -385,6 +493,7 @@ class Problem:
         Parameters
         ----------
         X : ndarray of shape (n, d)
+            Points.
 
         Returns
         -------
@@ -416,12 +525,16 @@ class Problem:
         n_points : int
             Points to draw; without effect where a reference brings its own.
         rng : RandomState
+            Source of the random numbers.
         method : {"sobol", "halton", "uniform"}, default="sobol"
+            How the points are drawn.
 
         Returns
         -------
         points : ndarray of shape (n, d)
+            Points of the domain, or those of the reference.
         values : ndarray of shape (n, q)
+            Solution there.
         """
         if self.exact is not None and is_reference(self.exact):
             return np.array(self.exact.points), np.array(self.exact.values)
@@ -445,7 +558,7 @@ class Problem:
 
 
 def _tuple(value):
-    return (value,) if isinstance(value, (str, Condition)) else tuple(value)
+    return (value,) if isinstance(value, (str, BaseCondition)) else tuple(value)
 
 
 @partial(jit_by_size, static_argnames="problem")

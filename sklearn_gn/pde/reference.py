@@ -15,6 +15,7 @@ class Reference:
     Parameters
     ----------
     points : ndarray of shape (N, d)
+        Where the solution is known.
 
     values : ndarray of shape (N, q)
         NaN in the columns of components that are not known.

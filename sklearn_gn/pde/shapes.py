@@ -1,4 +1,4 @@
-"""The shapes of which domains are made: boxes and balls. All of this is numpy."""
+"""Shapes of which domains are made: boxes and balls. All of this is numpy."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import gammaln, ndtri
 
 from sklearn_gn._typing import Array
-from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.domains import Domain, namespace
 from sklearn_gn.pde.patches import Patch
 
 
@@ -47,11 +47,15 @@ class Box(Domain):
                 raise ValueError(
                     f"{name} must be (low, high) with low < high, got {interval!r}."
                 )
+        if time is not None and not isinstance(time, str):
+            raise ValueError(
+                f"time must be the name of an axis, got {time!r}: write t={time!r}."
+            )
         if time not in (None, "t", *intervals):
             raise ValueError(
                 f"time={time!r} must be one of the axes {tuple(intervals)} or None."
             )
-        _set(
+        set_fields(
             self,
             axes=tuple(intervals),
             lower=tuple(float(low) for low, _ in intervals.values()),
@@ -100,8 +104,8 @@ class Box(Domain):
 
     def depth(self, X: Array) -> Array:
         """Distance to the nearest face, negative outside."""
-        low, high = self.bounds.T
-        return np.minimum(X - low, high - X).min(axis=1)
+        low, high = self.bounds.T[:, None]
+        return namespace(X).minimum(X - low, high - X).min(axis=1)
 
     def interior(self) -> Patch:
         """The patch of the whole box."""
@@ -132,6 +136,33 @@ class Box(Domain):
             if (name == self.time) == of_time
             for side, end in enumerate(("min", "max"))
         }
+
+
+class Interval(Box):
+    """An interval, of time by default: where ordinary differential equations hold.
+
+    Parameters
+    ----------
+    low, high : float
+        Its ends.
+
+    axis : str, default="t"
+        Name of the axis. "t" is time, and has an :class:`Initial` condition at ``low``;
+        any other name is an axis of space, whose two ends are the boundary.
+
+    Examples
+    --------
+    >>> from sklearn_gn.pde import Interval
+    >>> Interval(0, 10).faces
+    ('t=min', 't=max')
+    """
+
+    def __init__(self, low: float, high: float, axis: str = "t") -> None:
+        super().__init__(time="t", **{axis: (low, high)})
+
+    def __repr__(self):
+        axis = "" if self.axes == ("t",) else f", axis={self.axes[0]!r}"
+        return f"Interval({self.lower[0]}, {self.upper[0]}{axis})"
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -185,7 +216,7 @@ class Ball(Domain):
         for name, values in (("center", center), ("axes", tuple(axes))):
             if len(values) != dim:
                 raise ValueError(f"{name} must have dim={dim} entries, got {values!r}.")
-        _set(
+        set_fields(
             self,
             axes=tuple(axes),
             center=center,
@@ -208,7 +239,8 @@ class Ball(Domain):
 
     def depth(self, X: Array) -> Array:
         """Distance to the sphere, negative outside."""
-        return self.radius - np.linalg.norm(X - np.array(self.center), axis=1)
+        xp = namespace(X)
+        return self.radius - xp.linalg.norm(X - xp.asarray([self.center]), axis=1)
 
     def _place(self, uniforms, ratio):
         """Points in the direction of normal numbers, at a share of the radius."""
@@ -240,6 +272,7 @@ class Ball(Domain):
         return {} if of_time else {"sphere": sphere}
 
 
-def _set(instance, **values):
+def set_fields(instance, **values):
+    """Set attributes of a frozen instance."""
     for name, value in values.items():
-        object.__setattr__(instance, name, value)  # the classes are frozen
+        object.__setattr__(instance, name, value)

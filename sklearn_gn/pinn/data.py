@@ -1,15 +1,20 @@
 """What a fit of PINNSolver is given: problems and observations, validated."""
 
+import warnings
 from collections.abc import Iterable
 from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.utils.validation import validate_data
 
-from sklearn_gn.core.data import canonical_rows, check_sample_weight, validation_split
+from sklearn_gn.core.data import (
+    canonical_rows,
+    check_sample_weight,
+    validate_data,
+    validation_split,
+)
 from sklearn_gn.core.scaling import Scaling
-from sklearn_gn.pde import Problem
+from sklearn_gn.pde import Condition, Problem, Unknown
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.fit import Observations
 
@@ -21,7 +26,7 @@ class FitData(NamedTuple):
 
     problem: Problem | None  # None: plain regression
     frame: Problem  # the problem, or what stands in for it
-    observed: tuple  # numbers of the outputs that y holds
+    observed: tuple  # numbers of the outputs that y holds, or functions
     single_target: bool  # whether predictions have one dimension
     observations: Observations
     callback_data: dict
@@ -95,6 +100,7 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     """
     if problem is not None and X is None and y is None:
         _check_absent(sample_weight=sample_weight, X_val=X_val, y_val=y_val)
+        _warn_of_missing_data(problem)
         estimator.n_features_in_ = problem.domain.dim
         return FitData(
             problem=problem,
@@ -104,8 +110,10 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
             observations=Observations(None, None),
             callback_data={"X": X, "y": y, "metadata": None},
         )
+    missing = missing_val = None
     if problem is not None:
         X, X_val = (in_order_of_axes(a, problem) for a in (X, X_val))
+        (y, missing), (y_val, missing_val) = map(_without_missing, (y, y_val))
     X, y = validate_data(
         estimator, X, y, multi_output=True, y_numeric=True, dtype=np.float64
     )
@@ -116,7 +124,12 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     validation = estimator._check_validation_data(X_val, y_val, n_targets)
     single_target = y.ndim == 1
     y = y.reshape(len(y), -1).astype(np.float64)
-    kept, share = canonical_rows(X, y, weight)
+    content = y
+    if missing is not None:
+        content, weight = np.hstack([y, missing]), weight * ~missing.all(axis=1)
+        y = np.where(missing, np.nan, y)
+        _check_observed(y[weight > 0])
+    kept, share = canonical_rows(X, content, weight)
     X, y = X[kept], y[kept]
     with np.errstate(over="ignore"):
         n_observations = weight.sum()
@@ -135,15 +148,21 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
         single_target = len(problem.outputs) == 1
     observed = _observed_outputs(estimator.observed_outputs, frame)
     _check_shapes(frame, observed, X.shape[1], n_targets)
+    if problem is not None:
+        _warn_of_points_outside(problem, X)
 
     def batch(X, y, weight):
         total = estimator.observation_weight
         total = 1.0 if total == "auto" else total  # the one to begin with
-        return setup.observation_batch(X, y, weight, total, scaling, estimator.dtype)
+        return setup.observation_batch(
+            frame, X, y, weight, total, scaling, estimator.dtype
+        )
 
     if validation is not None:
-        n_val = len(validation[0])
-        validation = batch(*validation, np.full(n_val, 1 / n_val))
+        X_val, y_val = validation
+        if missing_val is not None:
+            y_val = np.where(missing_val, np.nan, y_val)
+        validation = batch(X_val, y_val, np.full(len(X_val), 1 / len(X_val)))
     return FitData(
         problem=problem,
         frame=frame,
@@ -154,6 +173,56 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
         scaling=scaling,
         callback_data=callback_data,
     )
+
+
+def _without_missing(y):
+    """Observations with zeros for NaN, and where these were, or None."""
+    if y is None:
+        return y, None
+    try:
+        values = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError):  # refused elsewhere
+        return y, None
+    missing = np.isnan(values)
+    if not missing.any():
+        return y, None
+    return np.where(missing, 0.0, values), missing.reshape(len(values), -1)
+
+
+def _check_observed(y):
+    """Check that every column has an observation."""
+    empty = np.isnan(y).all(axis=0)
+    if empty.any():
+        raise ValueError(
+            f"column {int(np.argmax(empty))} of y holds no observation, only NaN. Name "
+            "the columns that there are by observed_outputs."
+        )
+
+
+def _warn_of_points_outside(problem, X):
+    outside = ~problem.domain.contains(X)
+    if outside.any():
+        where = X[outside][0].tolist()
+        warnings.warn(
+            f"{outside.sum()} of {len(X)} different observations lie outside of the "
+            f"domain, such as that at {where}: the equation does not hold there, and "
+            "says nothing about them. Enlarge the domain, or check the units and the "
+            f"order of the columns, which is {problem.domain.axes}.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_missing_data(problem):
+    """Warn of unknown coefficients that only the usual conditions speak about."""
+    unknown = [n for n, c in problem.coefficients.items() if isinstance(c, Unknown)]
+    if unknown and not any(isinstance(c, Condition) for c in problem.conditions):
+        warnings.warn(
+            f"The coefficients {unknown} are Unknown, and there are no observations "
+            "and no Condition to find them from: call fit(X, y).",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def in_order_of_axes(X, problem):
@@ -192,22 +261,25 @@ def _check_absent(**arguments):
 
 
 def _observed_outputs(names, problem):
-    """Numbers of the outputs that y holds."""
+    """Numbers of the outputs that y holds; functions as they are."""
     if names is None:
         return tuple(range(len(problem.outputs)))
-    names = np.atleast_1d(names).tolist()
+    names = [names] if isinstance(names, str) or callable(names) else list(names)
+    found = []
     for name in names:
-        if name not in problem.outputs:
+        if not callable(name) and name not in problem.outputs:
             raise ValueError(
                 f"observed_outputs={name!r} is unknown; the outputs are "
-                f"{problem.outputs}."
+                f"{problem.outputs}. What else is observed is given as a function, "
+                "such as lambda u, x: d(u, 'x')(x)."
             )
-    return tuple(problem.outputs.index(name) for name in names)
+        found.append(name if callable(name) else problem.outputs.index(name))
+    return tuple(found)
 
 
 def _check_shapes(problem, observed, n_features, n_targets):
     if len(observed) != n_targets:
-        names = [problem.outputs[k] for k in observed]
+        names = [k if callable(k) else problem.outputs[k] for k in observed]
         raise ValueError(
             f"y has {n_targets} columns; observed are the outputs {names}. Name "
             "those that y holds by observed_outputs."

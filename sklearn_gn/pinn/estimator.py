@@ -38,10 +38,10 @@ _SPECTRAL = 3000  # unknowns up to which eigenvalues are computed after a fit
 class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
     r"""Differential equations solved by a network, trained by Gauss-Newton methods.
 
-    For forward and inverse problems whose solution is smooth: to high accuracy, in any
-    number of dimensions, without a mesh. For linear problems in two or three dimensions
-    on simple domains use finite elements; for noisy data without an equation
-    :class:`VarProNetRegressor`.
+    Use it for forward and inverse problems whose solution is smooth: to high accuracy,
+    in any number of dimensions, without a mesh. For linear problems in two or three
+    dimensions on simple domains use finite elements; for noisy data without an
+    equation, :class:`VarProNetRegressor`.
 
     A network u is fitted to an equation, its conditions and, where there are any,
     observations, in the least-squares sense at points of the domain,
@@ -132,9 +132,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         them when the loss on fresh points is twice that of training. If None, they are
         drawn once.
 
-    observed_outputs : sequence of str, default=None
-        Names of the outputs that the columns of y hold. If None, y holds all of them,
-        in their order.
+    observed_outputs : sequence of str or callable, default=None
+        What the columns of y hold: names of outputs, or functions of the field and a
+        point for all else that is observed, such as ``lambda u, x: d(u, "x")(x)``. If
+        None, y holds all outputs, in their order.
 
     observation_weight : float or "auto", default="auto"
         Weight of the mean square of the misfit to y in the loss. If "auto", the noise
@@ -247,10 +248,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     Notes
     -----
-    If the loss on fresh points (``val_loss``) stays far above the training loss, raise
-    ``n_interior`` and ``n_boundary`` or lower ``resample``. If both stay high, use a
-    larger network, ``activation="sin"``, or start from easier problems by a sequence.
-    See the :ref:`user guide <pinn>` for more.
+    If the fit is poor, :meth:`diagnose` says what limited it. If the loss on fresh
+    points (``val_loss``) stays far above the training loss, raise ``n_interior`` and
+    ``n_boundary`` or lower ``resample``. If both stay high, use a larger network or
+    ``activation="sin"``, or start from easier problems by a sequence. The
+    :doc:`user guide </user_guide/pinn>` has more.
 
     References
     ----------
@@ -261,25 +263,27 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     Examples
     --------
+    A string under a load, u'' + 1 = 0, held at both ends:
+
     >>> from sklearn_gn import PINNSolver
-    >>> from sklearn_gn.pde import Box, Dirichlet, Problem, laplacian
-    >>> def membrane(u, x):
-    ...     return laplacian(u)(x) + 1
-    >>> disc = Problem(membrane, Box(x=(0, 1), y=(0, 1)), [Dirichlet(0.0)])
+    >>> from sklearn_gn.pde import Box, Dirichlet, Problem, d
+    >>> def string(u, x):
+    ...     return d(u, "x", "x")(x) + 1
+    >>> problem = Problem(string, Box(x=(0, 1)), [Dirichlet(0.0)])
     >>> solver = PINNSolver(
-    ...     disc,
-    ...     hidden_layer_sizes=(16, 16),
-    ...     n_interior=100,
-    ...     n_boundary=60,
-    ...     max_iter=30,
+    ...     problem,
+    ...     hidden_layer_sizes=(8,),
+    ...     n_interior=30,
+    ...     n_boundary=2,
     ...     random_state=0,
     ... )
-    >>> round(float(solver.fit().predict([[0.5, 0.5]])[0]), 3)  # doctest: +SKIP
-    0.074
+    >>> solver.fit().predict([[0.5]]).round(6)
+    array([0.125])
     """
 
     _short_forms = PINN_SOLVERS
     _cure_of_overfitting = (
+        "points",
         "n_interior",
         "Take more points (n_interior, n_boundary), or a smaller network.",
     )
@@ -391,7 +395,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             Points of observations. Columns named like the axes may come in any order.
 
         y : array-like of shape (n_samples,) or (n_samples, n_observed), default=None
-            What was observed there.
+            What was observed there. With a problem, NaN stands for what was not: so
+            each output can have points of its own.
 
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights of the observations. If None, all are one.
@@ -626,7 +631,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     def _advice(self, reason):
         if reason.value != "stalled":
             return super()._advice(reason)
-        log, cure = self.convergence_log_, self._cure_of_overfitting[1]
+        log, cure = self.convergence_log_, self._cure_of_overfitting[-1]
         if log["val_loss"][-1] > _FAR * log["loss"][-1]:
             return f"{reason.advice} It holds better at the points of training. {cure}"
         shares = {

@@ -20,15 +20,15 @@ _PROBED_FLOATS = 2**20
 _EQUAL = 1e-9
 
 
-def needed_rows(problem, extra, axes=None):
+def needed_rows(problem, extra, axes=None, observed=None):
     """The derivatives of the network that each residual class depends on, as a tuple.
 
     See :func:`rows_and_sizes`.
     """
-    return rows_and_sizes(problem, extra, axes)[0]
+    return rows_and_sizes(problem, extra, axes, observed)[0]
 
 
-def rows_and_sizes(problem, extra, axes=None):
+def rows_and_sizes(problem, extra, axes=None, observed=None):
     """The derivatives of the network that each residual class depends on, and its size.
 
     Found by differentiating it in all of them, at random points for random values of
@@ -44,6 +44,8 @@ def rows_and_sizes(problem, extra, axes=None):
         The coefficients that are to be found, as parameters.
     axes : ndarray of int of shape (s,), default=None
         Axes from which Laplacians are estimated. If None, they are exact.
+    observed : ResidualClass, default=None
+        That of the observations, if their rows are wanted too, as the last ones.
 
     Returns
     -------
@@ -57,6 +59,9 @@ def rows_and_sizes(problem, extra, axes=None):
     rng = np.random.RandomState(0)
     model, kinds = Model(problem, (), ()), problem.residual_classes()
     few = _probes(problem, axes, rng)
+    if observed is not None:
+        data = rng.standard_normal((len(few[0].x), observed.n_outputs))
+        kinds, few = (*kinds, observed), (*few, few[0]._replace(data=data))
     extra = np.asarray(extra, np.float64)
     # A term whose coefficient starts at zero is needed, and two whose coefficients
     # start at the same value will differ.
@@ -106,7 +111,7 @@ def _probes(problem, axes, rng):
     for points in problem.probes(n, rng).values():
         normals = rng.standard_normal(points.data.shape)
         normals /= np.linalg.norm(normals, axis=1, keepdims=True)
-        batches.append(Batch(points.x, normals, np.ones(n), axes))
+        batches.append(Batch(points.x, normals, np.ones(len(points.x)), axes))
     return tuple(batches)
 
 

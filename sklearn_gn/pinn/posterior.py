@@ -23,7 +23,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.core.linear_algebra import jacobian as operators
-from sklearn_gn.core.posterior import PseudoInverse, degrees_of_freedom, safe_norm
+from sklearn_gn.core.noise import degrees_of_freedom
+from sklearn_gn.core.posterior import PseudoInverse, safe_norm
 from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import residuals
@@ -62,7 +63,9 @@ class Posterior:
     def _factored(self):
         balance = np.ones(len(self.batches), self.net.extra.dtype)
         _, r, parts = weighted_jacobian(self.model, self.net, self.batches, balance)
-        n_observations = balance.dtype.type(self.n_observations)
+        limits = np.finfo(balance.dtype)
+        n_observations = np.clip(self.n_observations, limits.tiny, limits.max)
+        n_observations = balance.dtype.type(n_observations)
         return _factor(
             self.model, self.net, self.batches, r, parts, self.fresh, n_observations
         )
@@ -121,7 +124,8 @@ def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
             # Unweighted misfits have the variance |r|^2 / |scale|^2 / q. A weight w of
             # the row, that of c observations, makes it w / c, the same for all rows.
             own = inverse.influence(inverse.jacobian[rows])[:, rows]
-            left = degrees_of_freedom(n_observations, q, jnp.sum(own.diagonal()), jnp)
+            count = n_observations * _share_observed(batch)
+            left = degrees_of_freedom(count, q, jnp.sum(own.diagonal()), jnp)
             noise = safe_norm(r[rows], -1, jnp) / jnp.sqrt(left)
             deviation = jnp.where(batch.scale > 0, noise, 0)
         else:
@@ -130,6 +134,12 @@ def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
             deviation = jnp.full(n, size, r.dtype)
         found.append(jnp.repeat(deviation, q))
     return jnp.concatenate(found)
+
+
+def _share_observed(batch):
+    """Share of the observations that are not missing, by their weights."""
+    there = jnp.mean(~jnp.isnan(batch.data), axis=1, dtype=batch.scale.dtype)
+    return jnp.sum(batch.scale**2 * there) / jnp.sum(batch.scale**2)
 
 
 @partial(jax.jit, static_argnames="model")

@@ -5,10 +5,11 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.core import backend
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.scaling import Scaling
 
 _SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
@@ -72,8 +73,9 @@ class SolutionMixin:
         X = self._points(X)
         model, net, scaling = self._fitted.model, self._fitted.net, self._fitted.scaling
         y = self._in_batches(lambda x: solution.values(model, net, x), X)
+        y = extremes.numbers(y, model.features)
         if scaling is not None:
-            y = y * scaling.y_scale + scaling.y_center
+            y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
         if not return_std:
             return self._shaped(y)
         if self._posterior is None:
@@ -84,7 +86,7 @@ class SolutionMixin:
         n = max(32, _SLOPES_FLOATS // (n_weights(net) * y.shape[1]))
         std = self._in_batches(self._posterior.output_deviations, X, n)
         if scaling is not None:
-            std = std * scaling.y_scale
+            std = extremes.scaled_back(std, scaling.y_scale)
         return self._shaped(y), self._shaped(std)
 
     def _shaped(self, y):
@@ -185,7 +187,7 @@ class SolutionMixin:
             Points.
 
         y : array-like of shape (n_samples,) or (n_samples, n_observed), default=None
-            True values of the observed outputs there.
+            True values of the observed outputs there; NaN where they are not known.
 
         sample_weight : array-like of shape (n_samples,), default=None
             Weights. If None, all are one.
@@ -199,10 +201,29 @@ class SolutionMixin:
         check_is_fitted(self)
         if X is None and y is None:
             return -math.log10(max(self.fresh_loss_, np.finfo(float).tiny))
-        predicted = np.reshape(self.predict(X), (len(X), -1))
-        predicted = predicted[:, list(self._fitted.observed)]
-        y = np.reshape(y, (len(X), -1))
-        return r2_score(y, predicted, sample_weight=sample_weight)
+        if X is None or y is None:
+            missing = "y" if y is None else "X"
+            raise ValueError(f"score: X and y belong together: {missing} is missing.")
+        predicted = self._observable(X)
+        y = np.reshape(np.asarray(y, np.float64), (len(predicted), -1))
+        weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
+        there = ~np.isnan(y)
+        columns = zip(y.T, predicted.T, there.T, strict=True)
+        scores = [r2_score(a[k], b[k], sample_weight=weight[k]) for a, b, k in columns]
+        return float(np.mean(scores))
+
+    def _observable(self, X):
+        """What is observed, without noise, of shape (n, n_observed)."""
+        from sklearn_gn.pinn import solution
+
+        observed, net = self._fitted.observed, self._fitted.net
+        if not any(map(callable, observed)):
+            predicted = self.predict(X)
+            return predicted.reshape(len(predicted), -1)[:, list(observed)]
+        model = self._fitted.model
+        return self._in_batches(
+            lambda x: solution.observable(model, net, x, observed), self._points(X)
+        )
 
     def relative_error(
         self,

@@ -4,8 +4,6 @@ This module and ``fit``, ``posterior`` and ``solution`` are what the estimator s
 the JAX side.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sklearn_gn.core import backend
@@ -16,10 +14,11 @@ from sklearn_gn.networks._base import (
     initial_parameters,
     n_features,
 )
-from sklearn_gn.pde import Box, Problem, ResidualClass
+from sklearn_gn.pde import Box, Problem
 from sklearn_gn.pinn.growth import FIRST_WIDTHS, Rules, points_for
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
+from sklearn_gn.pinn.observed import Observed
 from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
 from sklearn_gn.pinn.taylor import DerivativeRows
 
@@ -130,8 +129,9 @@ def models(problems, names, features, extra, *, equation, observed, device):
         Coefficients that are to be found.
     equation : bool
         Whether the residuals of the problems count.
-    observed : tuple of int or None
-        Numbers of the outputs that are observed. If None, there are no observations.
+    observed : tuple of int or callable, or None
+        Numbers of the outputs that are observed, and functions of the field and a
+        point that are. If None, there are no observations.
     device : str or None
 
     Returns
@@ -151,32 +151,22 @@ def models(problems, names, features, extra, *, equation, observed, device):
 
 
 def _class_models(problem, features, extra, equation, observed, device):
-    classes = ()
+    classes, kind = (), None
+    if observed is not None:
+        kind = problem.residual_class("data", Observed(observed), 1, len(observed))
+    probed = kind if any(map(callable, observed or ())) else None
     if equation:
         axes = problem.draw_directions(np.random.RandomState(0))
         with backend.scope("float64", device):
-            rows, sizes = rows_and_sizes(problem, extra, axes)
-        classes = tuple(map(ClassModel, problem.residual_classes(), rows, sizes))
-    if observed is not None:
-        kind = ResidualClass("data", ObservedOutputs(observed), 1, 1.0, len(observed))
+            rows, sizes = rows_and_sizes(problem, extra, axes, probed)
+        kinds = (*problem.residual_classes(), *([probed] if probed else []))
+        sizes = sizes[: len(kinds) - bool(probed)] + ((1.0,) if probed else ())
+        classes = tuple(map(ClassModel, kinds, rows, sizes))
+    if kind is not None and probed is None:
         classes = (*classes, ClassModel(kind, DerivativeRows()))  # of values alone
     if features is not None:
         classes = tuple(known._replace(rows=None) for known in classes)
     return classes
-
-
-@dataclass(frozen=True)
-class ObservedOutputs:
-    """Residual of observed outputs."""
-
-    outputs: tuple  # their numbers
-
-    def __call__(self, fields, points, data, coefficients):
-        """Misfit at a point, of shape (k,)."""
-        del coefficients
-        value = fields[0](points[0])
-        value = value[np.array(self.outputs)] if value.ndim else value[None]
-        return value - data
 
 
 # --- observations --------------------------------------------------------------------
@@ -190,13 +180,15 @@ def sizes_of(problem, n_weights, n_interior, n_boundary):
     return n_interior, n_boundary
 
 
-def observation_batch(X, y, weight, total_weight, scaling, dtype):
+def observation_batch(problem, X, y, weight, total_weight, scaling, dtype):
     """Return observations, padded by their last row with weight zero.
 
     Parameters
     ----------
+    problem : Problem
     X : ndarray of shape (m, d)
     y : ndarray of shape (m, q)
+        NaN where nothing was observed.
     weight : ndarray of shape (m,)
         Of sum one.
     total_weight : float
@@ -211,4 +203,7 @@ def observation_batch(X, y, weight, total_weight, scaling, dtype):
     # Zeros may lie outside of a domain.
     rows = np.minimum(np.arange(n), len(X) - 1)
     weight = n * total_weight * backend.pad_rows(weight, n)
-    return batch_of(X[rows, None], y[rows], weight, dtype)
+    there = ~np.isnan(y)
+    if not there.all():  # the mean square is that of the numbers that are there
+        weight = weight * weight.sum() / (weight[: len(y)] @ there.mean(axis=1))
+    return batch_of(problem.all_points(X[rows, None]), y[rows], weight, dtype)

@@ -9,7 +9,14 @@ import numpy as np
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.operators import d
-from sklearn_gn.pinn.model import Batch, ClassModel, coefficient_values, network
+from sklearn_gn.pinn.model import (
+    Batch,
+    ClassModel,
+    coefficient_values,
+    coefficients,
+    network,
+)
+from sklearn_gn.pinn.observed import Observed
 from sklearn_gn.pinn.residuals import class_residuals
 
 _REFERENCE_POINTS = 10_000
@@ -43,6 +50,18 @@ def equation_residuals(model, params, x):
     kind = ClassModel(model.problem.residual_classes()[0], None)
     batch = Batch(x[:, None], x[:, :0], x[:, 0])
     return class_residuals(model, kind, params, batch)
+
+
+@partial(jit_by_size, static_argnames=("model", "observed"))
+def observable(model, params, x, observed):
+    """What is observed, without noise, at points, of shape (n, n_observed)."""
+    found = coefficients(model.problem, params.extra)
+
+    def one(x):
+        field = model.problem.field(partial(network, model, params))
+        return Observed(observed).values(field, x, found)
+
+    return jax.vmap(one)(x)
 
 
 def unknown_coefficients(model, params):

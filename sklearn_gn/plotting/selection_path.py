@@ -12,6 +12,7 @@ _CRITERIA = {
     "bic": "BIC",
     "aic": "AIC",
     "gcv": "GCV",
+    "evidence": "Minus twice the log evidence",
     "cv": "Cross-validated mean squared error",
 }
 _SIZES = {"n_breakpoints": "Breakpoints", "n_neurons": "Neurons"}

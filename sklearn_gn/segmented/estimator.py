@@ -1,6 +1,8 @@
 """SegmentedRegressor: a broken line in one feature."""
 
 import warnings
+from collections.abc import Iterable
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, Self, overload
 
@@ -9,13 +11,24 @@ from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
+from sklearn_gn.core import extremes
 from sklearn_gn.core.backend import one_blas_thread
-from sklearn_gn.core.data import check_sample_weight
-from sklearn_gn.segmented import dates, existence, inference, selection
-from sklearn_gn.segmented.inference import infer
+from sklearn_gn.core.data import check_sample_weight, validate_data
+from sklearn_gn.core.diagnosis import Diagnosis
+from sklearn_gn.core.versions import VersionStampMixin
+from sklearn_gn.segmented import (
+    bootstrap,
+    dates,
+    existence,
+    inference,
+    robust,
+    selection,
+    streams,
+)
+from sklearn_gn.segmented.diagnosis import diagnose
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
     Options,
@@ -23,21 +36,24 @@ from sklearn_gn.segmented.preparation import (
     prepare,
     problem_of,
     sorted_rows,
-    stack,
     with_known,
 )
 from sklearn_gn.segmented.problem import Form
+from sklearn_gn.segmented.robust import infer_all
+from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import Summary, summarise
 
 
-class SegmentedRegressor(RegressorMixin, BaseEstimator):
-    """Straight lines between breakpoints that are found.
+class SegmentedRegressor(RegressorMixin, VersionStampMixin, BaseEstimator):
+    """Segmented regression: straight lines between breakpoints that are found.
+
+    Use it for growth phases, dose thresholds, interrupted time series, calibration
+    curves and changes of level, where the positions of the breakpoints and their
+    uncertainty matter. For smooth curves use a spline; for many features that all
+    break, :class:`ShallowReLURegressor`.
 
     The mean of y is a broken line in one feature: the slope changes at breakpoints
-    (kinks), the value jumps there (jumps), or both; other features enter linearly. Use
-    it for growth phases, dose thresholds, interrupted time series, calibration curves
-    and changes of level. For many features that all break, use
-    :class:`ShallowReLURegressor`.
+    (kinks), the value jumps there (jumps), or both; other features enter linearly.
 
     Parameters
     ----------
@@ -77,14 +93,14 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
     max_breakpoints : int, default=10
         Largest number of breakpoints that "auto" tries.
 
-    criterion : {"bic", "aic", "gcv", "cv"}, default="bic"
+    criterion : {"bic", "aic", "gcv", "evidence", "cv"}, int, cross-validation \
+            generator or iterable, default="bic"
         How "auto" chooses: by an information criterion (Bayesian or Akaike), by
-        generalised cross-validation, or by cross-validation, where the smallest number
-        wins whose error is within one standard error of the least.
-
-    cv : int, cross-validation generator or iterable, default=5
-        Folds for ``criterion="cv"``. With a number of folds, each takes every
-        ``cv``-th row in the order of the feature.
+        generalised cross-validation, by the evidence (the probability of the data,
+        see the user guide), or by cross-validation, where the smallest number
+        wins whose error is within one standard error of the least. A number of folds
+        or a generator is cross-validation too, and "cv" is five folds; of a number of
+        folds, each takes every so many rows in the order of the feature.
 
     covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"}, \
             default="nonrobust"
@@ -95,6 +111,20 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
 
     hac_lags : int, default=None
         Number of lags of both "HAC". If None, ``4 (n / 100)^(2 / 9)``, rounded down.
+
+    flat : {"first", "last", "both"}, default=None
+        Segments that are level: the first, as below a threshold of a dose, the last,
+        as above a saturation, or both. If None, none has to be.
+
+    shape : {"convex", "concave"}, default=None
+        Whether slopes only rise ("convex") or only fall ("concave") from segment to
+        segment. If None, they do either.
+
+    loss : {"squared_error", "huber"}, default="squared_error"
+        What is minimised. With "huber" residuals beyond 1.345 robust standard
+        deviations count linearly: rows get weights that follow from their residuals,
+        and the search goes on with them until they no longer change. Use it where some
+        rows are far off.
 
     Attributes
     ----------
@@ -123,11 +153,17 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         ``upper``.
 
     noise_std_ : float
-        Standard deviation of the noise.
+        Standard deviation of the noise; with ``loss="huber"`` a robust one, from the
+        median of the absolute residuals.
+
+    robust_weights_ : ndarray of shape (n_samples,)
+        Weights of the rows that follow from their residuals. Only with
+        ``loss="huber"``.
 
     statistics_ : dict of float
         ``n_rows`` (sum of the weights), ``n_parameters`` (breakpoints included),
-        ``degrees_of_freedom``, ``rss``, ``r2``, ``aic``, ``bic``.
+        ``degrees_of_freedom``, ``rss``, ``r2``, ``aic``, ``bic``. With
+        ``loss="huber"`` of targets whose residuals are clipped.
 
     selection_path_ : dict of ndarrays
         ``n_breakpoints`` that were tried, besides known ones, ``n_parameters``, ``rss``
@@ -141,11 +177,13 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
 
     Notes
     -----
-    Outside the data the first and the last line go on. Standard errors take the
-    uncertainty of kinks in, and jumps as known. Where the fit is poor, look at
-    ``selection_path_``, raise ``max_breakpoints``, or allow ``jumps``.
+    Outside the data the first and the last line go on. The standard errors of the
+    lines include the uncertainty of the kinks' positions, and take those of jumps as
+    known. A row of weight two counts as two rows.
 
-    A row of weight two counts as two rows.
+    If the fit is poor, :meth:`diagnose` says what limited it: raise
+    ``max_breakpoints``, allow ``jumps``, or compare the numbers of breakpoints in
+    ``selection_path_``. The :doc:`user guide </user_guide/segmented>` has more.
 
     References
     ----------
@@ -182,10 +220,12 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         "min_distance": [Interval(Real, 0, None, closed="left")],
         "min_rows": [Interval(Integral, 1, None, closed="left"), None],
         "max_breakpoints": [Interval(Integral, 0, None, closed="left")],
-        "criterion": [StrOptions({"bic", "aic", "gcv", "cv"})],
-        "cv": ["cv_object"],
+        "criterion": [StrOptions({*CRITERIA, "cv"}), "cv_object"],
         "covariance": [StrOptions(set(COVARIANCES))],
         "hac_lags": [Interval(Integral, 0, None, closed="left"), None],
+        "flat": [StrOptions({"first", "last", "both"}), None],
+        "shape": [StrOptions({"convex", "concave"}), None],
+        "loss": [StrOptions({"squared_error", "huber"})],
     }
 
     def __init__(
@@ -201,12 +241,14 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         min_distance: float = 0.0,
         min_rows: int | None = None,
         max_breakpoints: int = 10,
-        criterion: Literal["bic", "aic", "gcv", "cv"] = "bic",
-        cv: Any = 5,
+        criterion: Any = "bic",
         covariance: Literal[
             "nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"
         ] = "nonrobust",
         hac_lags: int | None = None,
+        flat: Literal["first", "last", "both"] | None = None,
+        shape: Literal["convex", "concave"] | None = None,
+        loss: Literal["squared_error", "huber"] = "squared_error",
     ) -> None:
         self.n_breakpoints = n_breakpoints
         self.kinks = kinks
@@ -219,9 +261,11 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         self.min_rows = min_rows
         self.max_breakpoints = max_breakpoints
         self.criterion = criterion
-        self.cv = cv
         self.covariance = covariance
         self.hac_lags = hac_lags
+        self.flat = flat
+        self.shape = shape
+        self.loss = loss
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
@@ -256,22 +300,104 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         UserWarning
             If the data have no room for as many breakpoints as are asked for.
         """
-        with one_blas_thread:
-            return self._fit_series(X, y, sample_weight)
-
-    def _fit_series(self, X, y, sample_weight):
+        if streams.is_mapped(X) and self._takes_chunks() is None:
+            return self.fit_chunks(streams.MappedRows(X, y, sample_weight))
         prepared, kind, order = self._prepare(X, y, sample_weight)
+        with one_blas_thread, prepared.scaling.arithmetic():
+            self._fit_series(prepared, kind, order, y)
+            if self.loss == "huber":
+                size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
+                size = np.maximum(size, np.finfo(float).tiny)
+                weight = np.minimum(1, robust.BOUND * self.noise_std_ / size)
+                self.robust_weights_ = weight
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_chunks(self, chunks: Iterable[tuple[ArrayLike, ...]]) -> Self:
+        """Fit points that come in chunks and do not fit into memory.
+
+        Sums are kept, not points. The chunks are gone through a few times, and the fit
+        is that of :meth:`fit` on all of them. :meth:`fit` does the same where X is a
+        large memory-mapped array.
+
+        Parameters
+        ----------
+        chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+            Arrays of any length; X has one feature. An object that can be gone through
+            again and again, such as a list or one with ``__iter__``, not a generator.
+
+        Returns
+        -------
+        self : SegmentedRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If the chunks can be gone through only once, if one is malformed, if they
+            hold NaN or infinity, or if a parameter needs all points at once: a
+            ``covariance`` other than "nonrobust", Huber's loss, cross-validation, or
+            the evidence.
+        """
+        reason = self._takes_chunks()
+        if reason is not None:
+            raise ValueError(f"{reason} needs all points at once; chunks give sums.")
+        if iter(chunks) is chunks:
+            raise ValueError(
+                "chunks can be gone through only once: give a list, or an object whose "
+                "__iter__ starts anew, instead of a generator."
+            )
+        options = self._options(None)
+        with one_blas_thread:
+            prepared, t = streams.fit_points(chunks, options.known, self._fit_points)
+        self.n_features_in_, self._column = 1, 0
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        self._set_fitted(prepared, None, options, *with_known(prepared, options, t))
+        return self
+
+    def _takes_chunks(self):
+        """What needs all points at once, or None."""
+        if self.covariance != "nonrobust":
+            return f"covariance={self.covariance!r}"
+        if self.loss != "squared_error":
+            return f"loss={self.loss!r}"
+        if self.criterion not in ("bic", "aic", "gcv") and self.n_breakpoints == "auto":
+            return f"criterion={self.criterion!r}"
+        return None
+
+    def _fit_points(self, points):
+        """The series and its breakpoints, and these in the user's units."""
+        x, y, weight, rest = points
+        kept = weight > 0
+        linear = np.empty((int(kept.sum()), 0))
+        prepared = prepare(x[kept], y[kept], linear, weight[kept], rest)
+        with prepared.scaling.arithmetic():
+            t, _ = self._search(prepared, None, np.arange(len(linear)), None)
+        return (prepared, t), prepared.scaling.to_user(t)
+
+    def _fit_series(self, prepared, kind, order, y):
+        t, clipped = self._search(prepared, kind, order, y)
+        options = self._options(kind)
+        self._set_fitted(prepared, clipped, options, *with_known(prepared, options, t))
+
+    def _search(self, prepared, kind, order, y):
+        """The breakpoints, and the series with residuals clipped by Huber's loss."""
         options = self._options(kind)
         check_inside(prepared, options.known)
         n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
-        ((t, path),) = selection.choose(
-            [prepared],
-            options,
-            n_breakpoints=n_breakpoints,
-            most=self.max_breakpoints,
-            criterion=self.criterion,
+        search = partial(
+            selection.choose,
+            options=options,
+            n_breakpoints=n_breakpoints and min(n_breakpoints, len(order)),
+            most=min(self.max_breakpoints, len(order)),
+            criterion=self._criterion(),
             folds=self._folds(order, y),
         )
+        if self.loss == "huber":
+            ((t, path),), (clipped,) = robust.choose([prepared], options, search)
+        else:
+            ((t, path),), clipped = search([prepared]), None
         if n_breakpoints is not None and len(t) < n_breakpoints:
             warnings.warn(
                 f"The data have room for {len(t)} of the n_breakpoints={n_breakpoints} "
@@ -282,8 +408,7 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
             )
         self._date_kind = kind
         self.selection_path_ = path
-        self._set_fitted(prepared, *with_known(prepared, options, t), options.form)
-        return self
+        return t, clipped
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -365,8 +490,9 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         y, std = self.predict(X, return_std=True)
-        width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
-        return y - width, y + width
+        with np.errstate(over="ignore"):
+            width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
+        return extremes.interval(y, width)
 
     def breakpoint_test(
         self,
@@ -380,8 +506,11 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         """Test whether there is a breakpoint besides those in ``breakpoints``.
 
         The statistic is the largest F statistic over all positions that the parameters
-        allow; its distribution without a breakpoint is drawn, for normal noise of one
-        variance. ``fit`` need not be called before, and is not.
+        allow, and its distribution without a breakpoint is drawn. ``covariance`` says
+        for which noise: normal noise of one variance ("nonrobust"), independent noise
+        of any variance (HC, by a wild bootstrap of score statistics), or noise that is
+        correlated along the feature too (both HAC, by a bootstrap of its
+        autoregression). ``fit`` need not be called before, and is not.
 
         Parameters
         ----------
@@ -403,8 +532,8 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         Returns
         -------
         BreakpointTest
-            Named tuple of ``statistic``, ``p_value``, and the ``breakpoint`` with the
-            largest statistic.
+            Named tuple of ``statistic``, ``p_value``, and the ``breakpoint`` that
+            lowers the sum of squares most.
         """
         self._validate_params()
         model, words = clone(self), (X, y, sample_weight, n_draws, random_state)
@@ -416,15 +545,38 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         options = self._options(kind)
         check_inside(prepared, options.known)
         problem = problem_of([prepared], options)
-        found = existence.breakpoint_test(
-            problem,
-            float(prepared.rows.weight.sum()),
-            selection.n_parameters(problem, 0),
-            n_draws,
-            check_random_state(random_state),
-        )
+        rng = check_random_state(random_state)
+        if self.covariance == "nonrobust":
+            found = existence.breakpoint_test(
+                problem,
+                float(prepared.rows.weight.sum()),
+                selection.n_parameters(problem, 0),
+                n_draws,
+                rng,
+            )
+        else:
+            found = bootstrap.breakpoint_test(
+                problem, prepared.rows, self._covariance_kind(), n_draws, rng
+            )
         t = prepared.scaling.to_user(found.breakpoint)[0]
         return found._replace(breakpoint=t if kind is None else dates.from_days(t))
+
+    def diagnose(self) -> Diagnosis:
+        """Say what limited the fit, and which parameter to change.
+
+        Returns
+        -------
+        diagnosis : Diagnosis
+            Prints as text; ``diagnosis.findings`` is a list of ``(cause, text,
+            parameter)``, the most serious first.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        """
+        check_is_fitted(self)
+        return diagnose(self)
 
     def summary(self) -> Summary:
         """Return tables of the breakpoints, the segments and the parameters.
@@ -486,40 +638,64 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
     def _form(self):
         """What happens between and at the breakpoints."""
         form = Form(
-            slope=self.degree == 1,
+            slope=self.degree == 1 and self.flat not in ("first", "both"),
             ramp=self.degree == 1 and bool(self.kinks),
             step=self.degree == 0 or bool(self.jumps),
+            flat_end=self.flat in ("last", "both"),
+            sign={None: 0, "convex": 1, "concave": -1}[self.shape],
         )
         if not (form.ramp or form.step):
             raise ValueError(
                 "kinks=False and jumps=False: nothing happens at breakpoints."
+            )
+        if self.flat is not None and not form.ramp:
+            raise ValueError(
+                f"flat={self.flat!r} needs lines whose slopes change: set degree=1 "
+                "and kinks=True."
+            )
+        if form.sign and (form.step or not form.ramp or self.breakpoints is not None):
+            raise ValueError(
+                f"shape={self.shape!r} needs kinks that are all to be found: set "
+                "degree=1, jumps=False and breakpoints=None."
             )
         return form
 
     def _covariance_kind(self):
         return Covariance(self.covariance, self.hac_lags)
 
+    def _criterion(self):
+        """Name of the criterion; cross-validation may be given by its folds."""
+        if self.criterion is None:
+            raise ValueError(
+                'criterion=None is not possible: give "bic" or one of the others.'
+            )
+        return self.criterion if isinstance(self.criterion, str) else "cv"
+
     def _folds(self, order, y):
         """Masks of the sorted rows that are held out by turns, for cross-validation."""
-        if self.criterion != "cv" or self.n_breakpoints != "auto":
+        if self._criterion() != "cv" or self.n_breakpoints != "auto":
             return None
-        if isinstance(self.cv, Integral):
-            if not 2 <= self.cv <= len(order):
+        cv = 5 if isinstance(self.criterion, str) else self.criterion
+        if isinstance(cv, Integral):
+            if not 2 <= cv <= len(order):
                 raise ValueError(
-                    f"cv={self.cv} must lie between 2 and the number of rows, "
-                    f"{len(order)}."
+                    f"criterion={self.criterion!r}: the {cv} folds of cross-validation "
+                    f"must lie between 2 and the number of rows, {len(order)}."
                 )
-            return [np.arange(len(order)) % self.cv == f for f in range(self.cv)]
-        splits = check_cv(self.cv).split(np.zeros((len(y), 1)), y)
+            return [np.arange(len(order)) % cv == f for f in range(cv)]
+        splits = check_cv(cv).split(np.zeros((len(y), 1)), y)
         masks = [np.isin(order, test) for _, test in splits]
         return [mask for mask in masks if 0 < mask.sum() < len(mask)]
 
     # -- after the search -------------------------------------------------------------
 
-    def _set_fitted(self, prepared, t, free, form):
+    def _set_fitted(self, prepared, clipped, options, t, free):
         rows = prepared.rows
         self._covariance = self._covariance_kind()
-        fit = infer(form, t[None], free, *stack([prepared]), self._covariance).of(0)
+        fit, figures, noise = infer_all(
+            options, t[None], free, [prepared], [clipped], self._covariance
+        )
+        fit = fit.of(0)
         self._fit = fit
         self.breakpoints_ = self._to_user(fit.breakpoints)
         self.breakpoint_std_ = inference.breakpoint_errors(fit)
@@ -530,9 +706,8 @@ class SegmentedRegressor(RegressorMixin, BaseEstimator):
         for name in ("start", "end"):
             self.segments_[name] = self._to_user(self.segments_[name])
         self.parameters_ = inference.parameter_table(fit, *self._names())
-        self.noise_std_ = float(fit.noise_std)
-        figures = inference.statistics(fit)
-        self.statistics_ = {name: value.item() for name, value in figures.items()}
+        self.noise_std_ = float(noise[0])
+        self.statistics_ = {name: value[0].item() for name, value in figures.items()}
 
     def _names(self):
         """Name of the feature that breaks, and those of the others."""

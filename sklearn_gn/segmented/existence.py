@@ -37,24 +37,36 @@ class Scan(NamedTuple):
     rss: float  # weighted mean of squares without a breakpoint
 
 
-def scan(problem):
-    """Return the scores of one series at all positions that are allowed."""
+def with_positions(problem):
+    """Return the problem with the positions as candidates that are tested."""
     table, form = problem.table, problem.form
     n = table.x.shape[1]
     rows = np.unique(np.linspace(0, n - 1, min(n, MOST_POSITIONS)).astype(np.intp))
     problem = problem._replace(candidates=make_candidates(table, form, rows))
+    kept = allowed(problem, np.empty((1, 0)), problem.candidates.t)[0]
+    return problem._replace(candidates=make_candidates(table, form, rows[kept]))
+
+
+def scan(problem):
+    """Return the scores of one series at all positions that are allowed."""
+    table, form = problem.table, problem.form
+    problem = with_positions(problem)
     knots = np.empty((1, 0))
-    kept = allowed(problem, knots, problem.candidates.t)[0]
-    problem = problem._replace(candidates=make_candidates(table, form, rows[kept]))
     rows, t = problem.candidates.rows, problem.candidates.t
     pieces = all_pieces(problem, knots)
-    found = solve(table, pieces)
+    found = solve(table, pieces, form.flat_end)
     one, zero = np.ones_like(t), np.zeros_like(t)
     new = [Pieces(rows, -t, one)] * form.ramp + [Pieces(rows, one, zero)] * form.step
     residual, _, _ = orthogonal_part(problem, pieces, found)
     scores = np.stack([residual[k][0] for k in range(len(new))], axis=-1)
     inner = np.block([[products(table, a, b)[0] for b in new] for a in new])
     cross = np.vstack([_cross(table, part, pieces) for part in new])
+    if found.end is not None:  # of the pieces less their slopes at the end
+        with_end = (cross @ found.end.coef[0])[:, None]
+        slope = np.repeat([1.0, 0.0], [t.shape[1] * form.ramp, t.shape[1] * form.step])
+        inner = inner - slope * with_end - (slope * with_end).T
+        inner += np.outer(slope, slope) * found.end.square[0]
+        cross = cross - np.outer(slope, found.end.with_pieces[0])
     half = cross @ found.half_inverse[0].T
     covariance = inner - half @ half.T
     return Scan(t[0], *_normalise(scores, covariance), float(found.rss[0]))

@@ -13,10 +13,12 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, stdtr, stdtrit
 
+from sklearn_gn.core import extremes
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.problem import Form
 
 LEVEL = 0.95  # of the confidence limits
+_FAR = 1e100  # largest position, in units of the training data
 
 
 class Scaling(NamedTuple):
@@ -29,9 +31,13 @@ class Scaling(NamedTuple):
     linear_center: np.ndarray  # (..., m)
     linear_size: np.ndarray
 
+    def arithmetic(self):
+        """Return the context in which to compute in the user's units."""
+        return extremes.arithmetic_of(*map(np.asarray, self))
+
     def x(self, x):
-        """Return positions in [-1, 1]."""
-        return (x - self.center[..., None]) / self.size[..., None]
+        """Return positions in units in which the data lie in [-1, 1]."""
+        return _bounded(x, self.center[..., None], self.size[..., None])
 
     def y(self, y):
         """Return the target with mean zero and deviation one."""
@@ -39,7 +45,7 @@ class Scaling(NamedTuple):
 
     def linear(self, linear):
         """Return the linear features in units of their deviations."""
-        return (linear - self.linear_center) / self.linear_size
+        return _bounded(linear, self.linear_center, self.linear_size)
 
     def to_user(self, t):
         """Return positions in the user's units."""
@@ -122,8 +128,12 @@ def infer(form, t, free, rows, scaling, kind):
     kind : Covariance
     """
     t, found = least_squares.fit_rows(form, rows, t, free)
+    found = found._replace(rss=found.rss + rows.rest)
     columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-    cov, freedom, rank = least_squares.covariance(kind, columns, found, rows.weight)
+    level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
+    cov, freedom, rank = least_squares.covariance(
+        kind, columns, found, rows.weight, level
+    )
     n_jumps = int(np.sum(free)) - len(least_squares.moving(form, free))
     n_rows = rows.weight.sum(axis=-1)
     mean = np.sum(rows.weight * rows.y, axis=-1) / n_rows
@@ -137,7 +147,7 @@ def infer(form, t, free, rows, scaling, kind):
         n_rows=n_rows,
         n_parameters=rank + n_jumps,
         rss=found.rss,
-        total=np.sum(rows.weight * (rows.y - mean[:, None]) ** 2, axis=-1),
+        total=np.sum(rows.weight * (rows.y - mean[:, None]) ** 2, axis=-1) + rows.rest,
         scaling=scaling,
     )
 
@@ -147,9 +157,20 @@ def predict(fit, x, linear):
     u, linear = fit.scaling.x(x), fit.scaling.linear(linear)
     columns = least_squares.jacobian(fit.form, u, linear, fit.t, fit.free, fit.coef)
     size = fit.scaling.y_size
-    value = columns[:, : len(fit.coef)] @ fit.coef * size + fit.scaling.y_center
+    value = columns[:, : len(fit.coef)] @ fit.coef
+    far = np.maximum(np.max(np.abs(columns), axis=1), 1)  # the square may overflow
+    columns = columns / far[:, None]
     variance = np.sum((columns @ fit.covariance) * columns, axis=1)
-    return value, size * np.sqrt(np.maximum(variance, 0))
+    std = far * np.sqrt(np.maximum(variance, 0))
+    return (
+        extremes.scaled_back(value, size, fit.scaling.y_center),
+        extremes.scaled_back(std, size),
+    )
+
+
+def _bounded(values, center, size):
+    with np.errstate(over="ignore"):
+        return np.clip((values - center) / size, -_FAR, _FAR)
 
 
 # --- parameters ----------------------------------------------------------------------
@@ -247,11 +268,13 @@ def breakpoint_intervals(fit, rows, level=LEVEL):
 def _jump_interval(fit, rows, k, level):
     """Return the interval of a jump: so many rows to both sides."""
     jump, variance = fit.coef[fit.steps[k]], fit.rss / fit.degrees_of_freedom
-    x = np.unique(rows.x)
-    first = np.searchsorted(x, fit.t[k])
+    x, at = np.unique(rows.x, return_index=True)
+    before = np.concatenate([[0], np.cumsum(rows.weight)])[at]
+    first = min(np.searchsorted(x, fit.t[k]), len(x) - 1)
     size = argmax_quantile(level) * variance / jump**2 if jump else np.inf
-    reach = 1 + int(min(size * len(x) / fit.n_rows, len(x)))
-    low, high = max(first - reach, 1), min(first + reach, len(x) - 1)
+    reach = 1 + int(min(size, fit.n_rows))
+    low, high = np.searchsorted(before, before[first] + np.array([-reach, reach]))
+    low, high = max(low, 1), min(high, len(x) - 1)
     ends = np.array([(x[j - 1] + x[j]) / 2 for j in (low, high)])
     return fit.scaling.to_user(ends)
 
@@ -346,12 +369,13 @@ def statistics(fit):
     size = fit.scaling.y_size
     rss = np.maximum(fit.rss, np.finfo(float).tiny)
     some = fit.total > 0
-    deviance = n * (np.log(2 * np.pi * rss / n) + 2 * np.log(size) + 1)
+    log_variance = np.log(2 * np.pi * rss) - np.log(n) + 2 * np.log(size)
+    deviance = n * (log_variance + 1)
     return {
         "n_rows": n,
         "n_parameters": fit.n_parameters,
         "degrees_of_freedom": fit.degrees_of_freedom,
-        "rss": fit.rss * size**2,
+        "rss": fit.rss * np.square(size),
         "r2": np.where(some, 1 - fit.rss / np.where(some, fit.total, 1), 0.0),
         "aic": deviance + 2 * fit.n_parameters,
         "bic": deviance + np.log(n) * fit.n_parameters,

@@ -22,6 +22,7 @@ class Rows(NamedTuple):
     y: np.ndarray  # (..., n) of mean zero and deviation one
     linear: np.ndarray  # (..., n, m) features that enter linearly
     weight: np.ndarray  # (..., n) a weight of two is two rows
+    rest: np.ndarray | float = 0.0  # (...) sum of squares that the rows do not show
 
 
 class LinearFit(NamedTuple):
@@ -91,8 +92,34 @@ def jacobian(form, x, linear, t, free, coef):
     return np.concatenate([columns, tangent], axis=-1)
 
 
-def solve(columns, y, weight):
-    """Return the least-squares fit; of directions without data, the shortest one."""
+def end_slope(form, n_breakpoints, n_columns):
+    """Return by column the slope at the end of the data; None if it need not be zero.
+
+    The columns are those of :func:`design` or of :func:`jacobian`.
+    """
+    slope = np.zeros(n_columns)
+    slope[1 : 1 + form.slope] = 1
+    slope[ramp_columns(form, n_breakpoints)] = 1
+    return slope if form.flat_end and slope.any() else None
+
+
+def solve(columns, y, weight, level=None):
+    """Return the least-squares fit; of directions without data, the shortest one.
+
+    Parameters
+    ----------
+    columns : ndarray of shape (..., n, p)
+    y, weight : ndarrays of shape (..., n)
+    level : ndarray of shape (p,), default=None
+        Zeros and ones; the sum of these coefficients is zero.
+    """
+    if level is not None:
+        last = np.flatnonzero(level)[-1]
+        space = np.delete(np.eye(len(level)), last, axis=1)
+        space[last] = -np.delete(level, last)
+        found = solve(columns @ space, y, weight)
+        coef, half = _times(space, found.coef), space @ found.half
+        return found._replace(coef=coef, half=half)
     factor = np.linalg.qr(np.sqrt(weight)[..., None] * columns, mode="r")
     # Columns of unit length, so that what counts as dependent knows no units.
     length = np.linalg.norm(factor, axis=-2)
@@ -114,6 +141,13 @@ def _times(matrix, vector):
     return (matrix @ vector[..., None])[..., 0]
 
 
+def solve_design(form, rows, t):
+    """Return the least-squares fit with given breakpoints."""
+    columns = design(form, rows.x, rows.linear, t)
+    level = end_slope(form, t.shape[-1], columns.shape[-1])
+    return solve(columns, rows.y, rows.weight, level)
+
+
 def fit_rows(form, rows, t, free):
     """Return the breakpoints and the least-squares fits of several series.
 
@@ -128,13 +162,13 @@ def fit_rows(form, rows, t, free):
     t : ndarray of shape (B, k)
     free : ndarray of shape (k,)
     """
-    found = solve(design(form, rows.x, rows.linear, t), rows.y, rows.weight)
+    found = solve_design(form, rows, t)
     if not len(moving(form, free)):
         return t, found
     size = np.sum(rows.weight * rows.y**2, axis=-1)  # y has mean zero
     t = t.copy()
     for b in np.flatnonzero((found.rss > 0) & (found.rss < _RESOLVED * size)):
-        own = Rows(*(a[b] for a in rows))
+        own = Rows(*(a[b] for a in rows[:4]))
         start = LinearFit(*(a[b] for a in found))
         t[b], better = _polish(form, own, t[b], free, start, _RESOLVED * size[b])
         for kept, value in zip(found, better, strict=True):
@@ -150,20 +184,21 @@ def _polish(form, rows, t, free, found, resolved):
             break
         columns = design(form, rows.x, rows.linear, t)
         tangent = np.hstack([columns, _steps(rows.x, t[at])])
-        lines = solve(tangent, rows.y, rows.weight).coef
+        level = end_slope(form, len(t), tangent.shape[1])
+        lines = solve(tangent, rows.y, rows.weight, level).coef
         change = lines[ramp_columns(form, len(t))[at]]
         trial = t.copy()
         trial[at] -= lines[columns.shape[1] :] / np.where(change != 0, change, np.inf)
         if np.any(np.diff(trial) <= 0) or np.any(np.abs(trial) >= 1):
             break
-        new = solve(design(form, rows.x, rows.linear, trial), rows.y, rows.weight)
+        new = solve_design(form, rows, trial)
         if new.rss >= found.rss:
             break
         t, found = trial, new
     return t, found
 
 
-def covariance(kind, columns, found, weight):
+def covariance(kind, columns, found, weight, level=None):
     """Return covariances of the parameters, degrees of freedom, and ranks.
 
     Parameters
@@ -174,8 +209,10 @@ def covariance(kind, columns, found, weight):
     found : LinearFit
         In the columns without those of the breakpoints.
     weight : ndarray of shape (B, n)
+    level : ndarray of shape (p,), default=None
+        As in :func:`solve`.
     """
-    fit = solve(columns, found.residual, weight)
+    fit = solve(columns, found.residual, weight, level)
     half, transposed = fit.half, np.swapaxes(fit.half, -1, -2)
     n_rows = weight.sum(axis=-1)
     freedom = np.maximum(n_rows - fit.rank, 1.0)

@@ -12,7 +12,7 @@ import numpy as np
 def separable(problem):
     """Return whether no parameter is shared by two segments."""
     form = problem.form
-    own_lines = form.step and (form.ramp or not form.slope)
+    own_lines = form.step and form.ramp == form.slope and not form.flat_end
     return own_lines and not problem.known.shape[1] and problem.table.gram.shape[1] == 1
 
 

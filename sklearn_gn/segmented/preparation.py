@@ -30,12 +30,12 @@ class Prepared(NamedTuple):
 
     def series(self):
         """Return what a table is made of."""
-        x, y, linear, weight = self.rows
+        x, y, linear, weight, _ = self.rows
         return x, np.column_stack([y, linear]), weight
 
     def select(self, kept):
         """Return the same with some of the rows, in the same units."""
-        return self._replace(rows=Rows(*(a[kept] for a in self.rows)))
+        return self._replace(rows=Rows(*(a[kept] for a in self.rows[:4])))
 
 
 def sorted_rows(x, weight):
@@ -44,13 +44,15 @@ def sorted_rows(x, weight):
     return order[weight[order] > 0]
 
 
-def prepare(x, y, linear, weight):
+def prepare(x, y, linear, weight, rest=0.0):
     """Scale the rows, which are sorted by x.
 
     Parameters
     ----------
     x, y, weight : ndarrays of shape (n,)
     linear : ndarray of shape (n, m)
+    rest : float, default=0.0
+        Sum of squares of y that the rows do not show.
     """
     size = np.float64((x[-1] - x[0]) / 2)
     share = weight / weight.sum()
@@ -70,6 +72,7 @@ def prepare(x, y, linear, weight):
         scaling.y(y),
         scaling.linear(linear),
         weight,
+        rest / scaling.y_size**2,
     )
     return Prepared(rows, scaling)
 
@@ -93,11 +96,15 @@ def _min_rows(prepared, options):
 def problem_of(prepared, options):
     """Return the problem of several series that are searched side by side."""
     table = make_table([each.series() for each in prepared])
+    rest = [each.rows.rest / each.rows.weight.sum() for each in prepared]
+    table.gram[:, 0, 0] += rest
     scalings = [each.scaling for each in prepared]
     size = np.array([s.size for s in scalings])
+    with np.errstate(over="ignore"):
+        min_distance = options.min_distance / size
     limits = Limits(
         *np.transpose([s.x(np.array(options.bounds)) for s in scalings]),
-        options.min_distance / size,
+        min_distance,
         np.array([_min_rows(each, options) for each in prepared]),
     )
     known = np.array([s.x(options.known) for s in scalings])
@@ -126,10 +133,11 @@ def stack(prepared):
         missing = [(0, n - len(array))] + [(0, 0)] * (array.ndim - 1)
         return np.pad(array, missing)
 
-    rows = zip(*(each.rows for each in prepared), strict=True)
+    rows = zip(*(each.rows[:4] for each in prepared), strict=True)
+    rest = np.array([each.rows.rest for each in prepared])
     scalings = zip(*(each.scaling for each in prepared), strict=True)
     return (
-        Rows(*(np.stack([padded(a) for a in arrays]) for arrays in rows)),
+        Rows(*(np.stack([padded(a) for a in arrays]) for arrays in rows), rest),
         Scaling(*(np.stack(arrays) for arrays in scalings)),
     )
 

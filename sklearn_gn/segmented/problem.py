@@ -17,6 +17,8 @@ class Form(NamedTuple):
     slope: bool  # straight lines, else constants
     ramp: bool  # the slope changes at a breakpoint
     step: bool  # the function jumps at a breakpoint
+    flat_end: bool = False  # the last line is level
+    sign: int = 0  # of all changes of slope: 1 convex, -1 concave, 0 any
 
     @property
     def parameters_per_breakpoint(self):
@@ -127,5 +129,14 @@ def all_pieces(problem, knots):
 
 
 def sum_of_squares(problem, knots):
-    """Return the residual sums of squares with given breakpoints, (...)."""
-    return solve(problem.table, all_pieces(problem, knots)).rss
+    """Return the residual sums of squares with given breakpoints, (...).
+
+    They are infinite where a change of slope has the wrong sign.
+    """
+    form = problem.form
+    found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
+    if not form.sign:
+        return found.rss
+    first = 1 + form.slope
+    changes = found.coef[..., first : first + knots.shape[-1]]
+    return np.where(np.all(form.sign * changes >= 0, axis=-1), found.rss, np.inf)

@@ -43,11 +43,25 @@ class Pieces(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Least-squares fit in a number of pieces and in the linear features."""
+    """Least-squares fit in a number of pieces and in the linear features.
+
+    Where the last line is level, ``end`` is the element of the space with slope one
+    there that is orthogonal to all with slope zero.
+    """
 
     coef: np.ndarray  # (..., p)
     rss: np.ndarray  # (...) weighted mean of the squared residuals
     half_inverse: np.ndarray  # (..., p, p)  H with the inverse normal matrix H^T H
+    end: "End | None" = None
+
+
+class End(NamedTuple):
+    """An element of the function space with slope one at the end of the data."""
+
+    coef: np.ndarray  # (..., p)
+    with_pieces: np.ndarray  # (..., p) its inner products with the basis
+    with_target: np.ndarray  # (...)
+    square: np.ndarray  # (...)
 
 
 def make_table(series):
@@ -182,17 +196,38 @@ def normal_system(table, pieces):
     return matrix, side
 
 
-def solve(table, pieces):
-    """Return the least-squares fit in the pieces and the linear features."""
+def solve(table, pieces, flat_end=False):
+    """Return the least-squares fit in the pieces and the linear features.
+
+    With ``flat_end`` the slope at the end of the data is zero.
+    """
     matrix, side = normal_system(table, pieces)
     diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     scaled = matrix * scale[..., :, None] * scale[..., None, :]
     half = _half_inverse(scaled) * scale[..., None, :]
+    end = None
+    if flat_end:
+        half, end = _without_end_slope(half, side, pieces.slope)
     coef = _apply(np.swapaxes(half, -1, -2), _apply(half, side))
     total = table.gram[:, 0, 0].reshape(-1, *[1] * (coef.ndim - 2))
     explained = np.sum(coef * (2 * side - _apply(matrix, coef)), axis=-1)
-    return Solution(coef, np.maximum(total - explained, 0), half)
+    return Solution(coef, np.maximum(total - explained, 0), half, end)
+
+
+def _without_end_slope(half, side, slope):
+    """Restrict the space to functions that are level at the end of the data."""
+    of_basis = np.zeros(side.shape)
+    of_basis[..., : slope.shape[-1]] = slope
+    z = _apply(half, of_basis)
+    size = np.sum(z**2, axis=-1)
+    inverse = np.where(size > 0, 1 / np.where(size > 0, size, 1), 0)
+    coef = _apply(np.swapaxes(half, -1, -2), z) * inverse[..., None]
+    end = End(
+        coef, of_basis * inverse[..., None], np.sum(coef * side, axis=-1), inverse
+    )
+    along = z[..., :, None] * (z * inverse[..., None])[..., None, :]
+    return half - along @ half, end
 
 
 def _half_inverse(matrix):

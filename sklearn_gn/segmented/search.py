@@ -108,7 +108,7 @@ def insertion_gains(problem, knots):
     """
     form, t = problem.form, problem.candidates.t
     pieces = all_pieces(problem, knots)
-    found = solve(problem.table, pieces)
+    found = solve(problem.table, pieces, form.flat_end)
     residual, inner, outside = orthogonal_part(problem, pieces, found)
     gain, first = _gain(residual[0], outside[0, 0], inner[0, 0])
     if form.ramp:
@@ -126,6 +126,9 @@ def insertion_gains(problem, knots):
             meet = t - jump / np.where(change != 0, change, np.inf)
             inside = (meet >= problem.candidates.before) & (meet <= t) & (more >= 0)
             gain, t = np.where(inside, gain + more, gain), np.where(inside, meet, t)
+            if form.sign:
+                change = np.where(inside, change, first)
+                gain = np.where(form.sign * change >= 0, gain, -1)
     return np.where(allowed(problem, knots, t), np.maximum(gain, -1), -1), t, found.rss
 
 
@@ -160,19 +163,27 @@ def orthogonal_part(problem, pieces, found):
     s0, s1, s2 = (np.where(later, powers[:, None, k], own[:, :, k]) for k in range(3))
     level, slope = pieces.level[..., None], pieces.slope[..., None]
     with_one, with_x = level * s0 + slope * s1, level * s1 + slope * s2
-    residual, halves = [], []
+    residual, halves, with_end = [], [], []
+    end = found.end
     for a, b in linear:
         a_each = a[:, None] if np.ndim(a) else a
         with_targets = a_each * targets[:, :, 0] + b * targets[:, :, 1]
         cross = a_each * with_one + b * with_x
         cross = np.concatenate([cross, with_targets[:, 1:]], axis=1)
         residual.append(with_targets[:, 0] - (found.coef[:, None] @ cross)[:, 0])
+        if end is not None:  # of the piece less its slope at the end
+            with_end.append((end.coef[:, None] @ cross)[:, 0])
+            residual[-1] = residual[-1] - b * end.with_target[:, None]
+            cross = cross - b * end.with_pieces[..., None]
         halves.append(found.half_inverse @ cross)
     inner, outside = np.empty((2, m, m, *t.shape))
     for i, (a, b) in enumerate(linear):
         for j, (c, d) in enumerate(linear):
             inner[i, j] = a * c * powers[:, 0] + (a * d + b * c) * powers[:, 1]
             inner[i, j] += b * d * powers[:, 2]
+            if end is not None:
+                inner[i, j] += b * d * end.square[:, None]
+                inner[i, j] -= b * with_end[j] + d * with_end[i]
             outside[i, j] = inner[i, j] - np.sum(halves[i] * halves[j], axis=1)
     return residual, inner, outside
 
@@ -197,6 +208,11 @@ def exchange(problem, knots, rss):
     for k in range(knots.shape[1]):
         others = np.delete(knots, k, axis=1)
         t, new_rss = insert(problem, others)
+        if problem.form.sign:
+            both = np.sort(np.column_stack([others, t]), axis=1)
+            new_rss = np.where(
+                np.isfinite(new_rss), sum_of_squares(problem, both), np.inf
+            )
         better = new_rss < rss * (1 - _EXCHANGE_TOL)
         knots = np.where(
             better[:, None], np.column_stack([others, t]), _put_last(knots, k)
@@ -253,7 +269,7 @@ def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY)
         part = problem.of(moving) if len(moving) < len(knots) else problem
         trial, new_rss = _best_trial(part, knots[moving])
         better = new_rss < rss[moving]
-        falling = rss[moving] - new_rss > tol * rss[moving]
+        falling = new_rss < (1 - tol) * rss[moving]
         knots[moving[better]] = trial[better]
         rss[moving[better]] = new_rss[better]
         moving = moving[falling]
@@ -284,8 +300,9 @@ def gauss_newton_steps(problem, knots):
     pieces = all_pieces(problem, knots)
     k, before = knots.shape[1], pieces.first.shape[1] - knots.shape[1]
     step = Pieces(locate(table, knots), np.ones_like(knots), np.zeros_like(knots))
-    old = solve(table, pieces).coef[:, before : before + k]
-    new = solve(table, concatenate(pieces, step)).coef
+    flat = problem.form.flat_end
+    old = solve(table, pieces, flat).coef[:, before : before + k]
+    new = solve(table, concatenate(pieces, step), flat).coef
     change, jump = new[:, before : before + k], new[:, before + k : before + 2 * k]
 
     def along(size):
@@ -342,6 +359,15 @@ def delete_cheapest(problem, knots):
     return take(trials, best)[:, 0], take(rss, best)[:, 0]
 
 
+def delete_wrong(problem, knots):
+    """Return the kinks without the one that is farthest from the sign asked for."""
+    found = solve(problem.table, all_pieces(problem, knots), problem.form.flat_end)
+    first = 1 + problem.form.slope
+    changes = problem.form.sign * found.coef[:, first : first + knots.shape[1]]
+    worst = np.arange(knots.shape[1]) == np.argmin(changes, axis=1)[:, None]
+    return knots[~worst].reshape(len(knots), -1)
+
+
 class Path(NamedTuple):
     """Best fits by the number of breakpoints, from none on."""
 
@@ -376,8 +402,16 @@ def search(problem, most, value=None):
     )
     growing = np.arange(n_series)
     knots = np.empty((n_series, 0))
+    _keep(path, growing, knots, sum_of_squares(problem, knots))
+    # Conditions on the slopes hold on the way down only.
+    form = problem.form
+    asked = form.flat_end or form.sign
+    whole, problem = (
+        problem,
+        problem._replace(form=form._replace(flat_end=False, sign=0)),
+    )
     rss = sum_of_squares(problem, knots)
-    _keep(path, growing, knots, rss)
+    refused = [[] for _ in range(most + 1)]  # slopes change in the wrong direction
     best = None if value is None else value(np.maximum(rss, floor), 0, growing)
     since = np.zeros(n_series, int)
     for k in range(1, most + 1):
@@ -389,7 +423,10 @@ def search(problem, most, value=None):
             break
         knots = np.sort(np.column_stack([knots[kept], t[kept]]), axis=1)
         knots, rss = descend(part, knots, rss[kept])
-        _keep(path, growing, knots, rss)
+        kept_rss = sum_of_squares(whole.of(growing), knots) if asked else rss
+        _keep(path, growing, knots, kept_rss)
+        wrong = ~np.isfinite(kept_rss)
+        refused[k].append((growing[wrong], knots[wrong]))
         exact = rss <= floor[growing]
         if value is not None:
             found = value(np.maximum(rss, floor[growing]), k, growing)
@@ -399,7 +436,7 @@ def search(problem, most, value=None):
         growing, knots = growing[going], knots[going]
         if not len(growing):
             break
-    _prune(problem, path)
+    _prune(whole, path, refused)
     return path
 
 
@@ -418,9 +455,21 @@ def _keep(path, series, knots, rss):
     path.knots[k][series[better]] = knots[better]
 
 
-def _prune(problem, path):
-    """Delete breakpoints one by one, from the largest fits down."""
+def _prune(problem, path, refused):
+    """Delete breakpoints one by one, from the largest fits down.
+
+    Fits that were refused lose the kinks whose slopes change in the wrong direction.
+    """
     for k in range(path.rss.shape[1] - 1, 0, -1):
+        for series, knots in refused[k]:
+            if not len(series):
+                continue
+            part = problem.of(series)
+            knots = delete_wrong(part, knots)
+            rss = sum_of_squares(part, knots)
+            wrong = ~np.isfinite(rss)
+            refused[k - 1].append((series[wrong], knots[wrong]))
+            _keep(path, series, *descend(part, knots, rss))
         series = np.flatnonzero(np.isfinite(path.rss[:, k]))
         if len(series):
             part = problem.of(series)

@@ -4,11 +4,15 @@ from functools import partial
 
 import numpy as np
 
+from sklearn_gn.core import extremes
 from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented.evidence import evidence_path
 from sklearn_gn.segmented.preparation import problem_of
 from sklearn_gn.segmented.search import EXACT, converge, refine_jumps, search, settle
 from sklearn_gn.shallow_relu.size_selection import criterion_value
 
+CRITERIA = ("bic", "aic", "gcv", "evidence")
+_OF_THE_FITS = ("evidence", "cv")  # not of the sums of squares alone
 _MORE = 2  # breakpoints that the search goes beyond a given number
 
 
@@ -16,7 +20,8 @@ def n_parameters(problem, n_breakpoints):
     """Return the number of parameters with so many breakpoints besides known ones."""
     form, n_linear = problem.form, problem.table.gram.shape[1] - 1
     known = problem.known.shape[1] * (form.ramp + form.step)
-    base = 1 + form.slope + n_linear + known
+    some_slope = form.slope or known or (form.ramp and n_breakpoints)
+    base = 1 + form.slope + n_linear + known - bool(form.flat_end and some_slope)
     return base + n_breakpoints * form.parameters_per_breakpoint
 
 
@@ -39,7 +44,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         If None, the criterion chooses the number.
     most : int
         Largest number that is tried.
-    criterion : {"bic", "aic", "gcv", "cv"}
+    criterion : {"bic", "aic", "gcv", "evidence", "cv"}
     folds : list of ndarray of bool, default=None
         Rows that are held out, for "cv" and one series.
 
@@ -51,13 +56,15 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
     if n_breakpoints is None:
-        name = "bic" if criterion == "cv" else criterion
+        name = "bic" if criterion in _OF_THE_FITS else criterion
         value = partial(values, problem, name, n_rows)
         found = search(problem, most, None if criterion == "cv" else value)
     else:
         found = search(problem, n_breakpoints + (_MORE if n_breakpoints else 0))
     chosen, criteria = np.empty(len(prepared), int), {}
     columns = _path_columns(problem, found, criterion, n_rows)
+    if criterion == "evidence":
+        criteria["evidence"] = evidence_path(prepared, options, found)
     if n_breakpoints is None and criterion == "cv":
         criteria["cv"], criteria["cv_std_error"] = (
             a[None] for a in cross_validate(prepared[0], options, found, folds)
@@ -96,7 +103,7 @@ def _path_columns(problem, found, criterion, n_rows):
     floor = EXACT * problem.table.gram[:, 0, 0]
     numbers = range(found.rss.shape[1])
     columns = {"rss": found.rss}
-    if criterion != "cv":
+    if criterion not in _OF_THE_FITS:
         columns[criterion] = np.stack(
             [
                 values(
@@ -146,15 +153,12 @@ def cross_validate(prepared, options, found, folds):
         test = prepared.select(held_out).rows
         for k in np.flatnonzero(np.isfinite(path.rss[f])):
             t = np.sort(np.concatenate([known, path.knots[k][f]]))
-            fit = least_squares.solve(
-                least_squares.design(options.form, train.rows.x, train.rows.linear, t),
-                train.rows.y,
-                train.rows.weight,
-            )
+            fit = least_squares.solve_design(options.form, train.rows, t)
             columns = least_squares.design(options.form, test.x, test.linear, t)
             errors[f, k] = np.average(
                 (test.y - columns @ fit.coef) ** 2, weights=test.weight
             )
     with np.errstate(invalid="ignore"):
         spread = errors.std(axis=0, ddof=1) / np.sqrt(len(folds))
-    return errors.mean(axis=0) * size**2, spread * size**2
+    square = extremes.scaled_back(size, size)
+    return errors.mean(axis=0) * square, spread * square

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array
 
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight
-from sklearn_gn.segmented import dates, inference, selection
+from sklearn_gn.segmented import dates, inference, robust, selection
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.preparation import (
     check_inside,
@@ -102,7 +102,7 @@ def fit_groups(
         raise ValueError(f"fit_groups takes a SegmentedRegressor, got {estimator!r}.")
     estimator = clone(estimator)
     estimator._validate_params()
-    if estimator.criterion == "cv" and estimator.n_breakpoints == "auto":
+    if estimator._criterion() == "cv" and estimator.n_breakpoints == "auto":
         raise ValueError("fit_groups chooses by a criterion other than 'cv'.")
     features = _features(data, features, [group, target, sample_weight])
     column = estimator.broken_feature
@@ -175,13 +175,17 @@ def _fit_chunk(estimator, kind, series, names):
         except ValueError as error:
             raise ValueError(f"Series {name!r}: {error}") from error
     number = estimator.n_breakpoints
-    found = selection.choose(
-        prepared,
-        options,
+    search = partial(
+        selection.choose,
+        options=options,
         n_breakpoints=None if number == "auto" else number,
         most=estimator.max_breakpoints,
         criterion=estimator.criterion,
     )
+    if estimator.loss == "huber":
+        found, clipped = robust.choose(prepared, options, search)
+    else:
+        found, clipped = search(prepared), [None] * len(prepared)
     alike = defaultdict(list)  # series with the same free breakpoints
     for b, (each, (t, _)) in enumerate(zip(prepared, found, strict=True)):
         t, free = with_known(each, options, t)
@@ -189,19 +193,19 @@ def _fit_chunk(estimator, kind, series, names):
     tables = [None] * len(series)
     for free, members in alike.items():
         numbers, t = zip(*members, strict=True)
-        parts = _tables(
-            estimator, np.stack(t), np.array(free, bool), [prepared[b] for b in numbers]
-        )
+        of_these = [[each[b] for b in numbers] for each in (prepared, clipped)]
+        free = np.array(free, bool)
+        parts = _tables(estimator, options, np.stack(t), free, *of_these)
         for b, table in zip(numbers, parts, strict=True):
             tables[b] = table
     return tables
 
 
-def _tables(estimator, t, free, prepared):
+def _tables(estimator, options, t, free, prepared, clipped):
     """Tables of series whose breakpoints are known and free in the same order."""
-    rows, scaling = stack(prepared)
     kind = estimator._covariance_kind()
-    fit = inference.infer(estimator._form(), t, free, rows, scaling, kind)
+    fit, figures, noise = robust.infer_all(options, t, free, prepared, clipped, kind)
+    rows, _ = stack(prepared)
     shape = len(t), t.shape[1] + 1
     std = inference.breakpoint_errors(fit)
     columns = {
@@ -209,8 +213,8 @@ def _tables(estimator, t, free, prepared):
         "breakpoint_std_error": np.column_stack([np.full(len(t), np.nan), std]),
         **inference.segment_table(fit, rows),
         "n_breakpoints": np.full(shape, shape[1] - 1),
-        "noise_std": np.broadcast_to(fit.noise_std[:, None], shape),
-        "r2": np.broadcast_to(inference.statistics(fit)["r2"][:, None], shape),
+        "noise_std": np.broadcast_to(noise[:, None], shape),
+        "r2": np.broadcast_to(figures["r2"][:, None], shape),
     }
     return [
         {name: column[b] for name, column in columns.items()} for b in range(len(t))

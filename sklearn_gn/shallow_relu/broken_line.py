@@ -15,15 +15,11 @@ breakpoint,
   unknown break-points", 2003); both are tried, in several lengths.
 """
 
-from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from scipy.linalg.lapack import dgtsv
 
-from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.shallow_relu.interval_sums import (
     IntervalMoments,
     exact_moments,
@@ -37,7 +33,7 @@ from sklearn_gn.shallow_relu.sorted_rows import (
 )
 
 _OUTSIDE = -3.0  # where the networks have the breakpoint that is at LEFT here
-_LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of either step that are tried
+_LENGTHS = np.array([1.0, 0.5, 0.2, 0.05])  # of either step that are tried
 _CHAIN = 1e-15  # ties values that no row determines to those of their neighbours
 _CLOSE = 2.0**-30  # breakpoints closer than this are one, at which the function jumps
 
@@ -45,9 +41,9 @@ _CLOSE = 2.0**-30  # breakpoints closer than this are one, at which the function
 class BrokenLine(NamedTuple):
     """The best function with given breakpoints."""
 
-    values: jnp.ndarray  # (n + 1, q) at the breakpoints and at RIGHT
-    slopes: jnp.ndarray  # (n + 1, q) of the intervals; the first is zero
-    loss: jnp.ndarray
+    values: np.ndarray  # (..., n + 1, q) at the breakpoints and at RIGHT
+    slopes: np.ndarray  # (..., n + 1, q) of the intervals; the first is zero
+    loss: np.ndarray  # (...)
     moments: IntervalMoments
 
 
@@ -59,27 +55,30 @@ def hat_system(knots, m):
 
     Returns
     -------
-    diagonal : array of shape (n + 1,)
+    diagonal : ndarray of shape (..., n + 1)
         Of the mass matrix.
-    beside : array of shape (n,)
+    beside : ndarray of shape (..., n)
         Entries next to the diagonal.
-    target : array of shape (n + 1, q)
+    target : ndarray of shape (..., n + 1, q)
     """
-    h, inverse = interval_lengths(knots)
-    share = jnp.clip((m.x[1:] - knots) * inverse, 0, 1)  # of the right hat, at the mean
-    bend = m.xx[1:] * inverse**2
-    tilt = m.xy[1:] * inverse[:, None]
-    weight, y = m.weight[1:], m.y[1:]
-    diagonal = jnp.zeros(h.shape[0] + 1, h.dtype)
-    diagonal = diagonal.at[0].add(m.weight[0])
-    diagonal = diagonal.at[:-1].add(weight * (1 - share) ** 2 + bend + _CHAIN)
-    diagonal = diagonal.at[1:].add(weight * share**2 + bend + _CHAIN)
-    beside = weight * share * (1 - share) - bend - _CHAIN
-    target = jnp.zeros((h.shape[0] + 1, y.shape[1]), h.dtype)
-    target = target.at[0].add(m.weight[0] * m.y[0])
-    target = target.at[:-1].add((weight * (1 - share))[:, None] * y - tilt)
-    target = target.at[1:].add((weight * share)[:, None] * y + tilt)
-    return diagonal, beside, target
+    _, inverse = interval_lengths(knots)
+    # Of the right hat, at the mean.
+    share = np.clip((m.x[..., 1:] - knots) * inverse, 0, 1)
+    bend = m.xx[..., 1:] * inverse**2
+    tilt = m.xy[..., 1:, :] * inverse[..., None]
+    right = m.weight[..., 1:] * share
+    left = m.weight[..., 1:] - right
+    bend += _CHAIN
+    diagonal = np.zeros(m.weight.shape)
+    diagonal[..., 0] = m.weight[..., 0]
+    diagonal[..., :-1] += left * (1 - share) + bend
+    diagonal[..., 1:] += right * share + bend
+    target = np.zeros(m.y.shape)
+    target[..., 0, :] = m.weight[..., :1] * m.y[..., 0, :]
+    y = m.y[..., 1:, :]
+    target[..., :-1, :] += left[..., None] * y - tilt
+    target[..., 1:, :] += right[..., None] * y + tilt
+    return diagonal, left * share - bend, target
 
 
 def merge_knots(knots):
@@ -88,11 +87,12 @@ def merge_knots(knots):
     An interval then has no length and no row, or a length that divides differences of
     values without making the coefficients of the network so large that they cancel.
     """
-    knots = jnp.sort(jnp.clip(knots, LEFT, RIGHT), axis=-1)
-    last = jnp.full((*knots.shape[:-1], 1), jnp.inf, knots.dtype)
-    apart = jnp.diff(knots, axis=-1, append=last) >= _CLOSE
-    kept = jnp.where(apart, knots, RIGHT)
-    return lax.cummin(kept, axis=knots.ndim - 1, reverse=True)
+    knots = np.sort(np.clip(knots, LEFT, RIGHT), axis=-1)
+    close = knots[..., 1:] - knots[..., :-1] < _CLOSE
+    if close.any():
+        knots[..., :-1][close] = RIGHT
+        knots = np.minimum.accumulate(knots[..., ::-1], axis=-1)[..., ::-1]
+    return knots
 
 
 def interval_lengths(knots):
@@ -100,61 +100,59 @@ def interval_lengths(knots):
 
     An interval without length holds no row; its inverse is cut to stay finite.
     """
-    h = jnp.diff(knots, append=jnp.full(1, RIGHT, knots.dtype))
-    return h, 1 / jnp.maximum(h, 1e-14)
+    h = np.empty(knots.shape)
+    h[..., :-1] = knots[..., 1:] - knots[..., :-1]
+    h[..., -1] = RIGHT - knots[..., -1]
+    return h, 1 / np.maximum(h, 1e-14)
 
 
 def solve_tridiagonal(diagonal, beside, target):
-    """Solve a positive definite tridiagonal system by elimination."""
+    """Solve positive definite tridiagonal systems, all as one with zeros between them.
 
-    def down(carry, row):
-        pivot, value = carry
-        d, e, f = row
-        factor = e / pivot
-        pivot = d - factor * e
-        value = f - factor * value
-        return (pivot, value), (pivot, value)
-
-    first = (diagonal[0], target[0])
-    rest = (diagonal[1:], beside, target[1:])
-    _, (pivots, values) = lax.scan(down, first, rest)
-    pivots = jnp.concatenate([diagonal[:1], pivots])
-    values = jnp.concatenate([target[:1], values])
-
-    def up(after, row):
-        pivot, value, e = row
-        here = (value - e * after) / pivot
-        return here, here
-
-    last = values[-1] / pivots[-1]
-    _, before = lax.scan(up, last, (pivots[:-1], values[:-1], beside), reverse=True)
-    return jnp.concatenate([before, last[None]])
+    What a singular system has for a solution is not a number.
+    """
+    off = np.zeros(diagonal.shape)
+    off[..., :-1] = beside
+    off = off.ravel()[:-1]
+    rows = target.reshape(-1, target.shape[-1])
+    *_, solution, info = dgtsv(off, diagonal.ravel(), off, rows)
+    if info == 0:
+        return solution.reshape(target.shape)
+    if diagonal.ndim == 1:
+        return np.full(target.shape, np.nan)
+    systems = zip(diagonal, beside, target, strict=True)
+    return np.stack([solve_tridiagonal(*system) for system in systems])
 
 
 def fit_values(knots, m):
     """Return the best function with given breakpoints."""
     values = solve_tridiagonal(*hat_system(knots, m))
-    slopes = jnp.diff(values, axis=0) * interval_lengths(knots)[1][:, None]
-    slopes = jnp.concatenate([jnp.zeros_like(slopes[:1]), slopes])
+    slopes = np.zeros(values.shape)
+    rise = values[..., 1:, :] - values[..., :-1, :]
+    slopes[..., 1:, :] = rise * interval_lengths(knots)[1][..., None]
     beyond = value_at(knots, values, slopes, m.x) - m.y
     tilt = slopes - line_slopes(m)
     # How far the function is from the lines, which adds to their own residuals.
-    off = m.weight * jnp.sum(beyond**2, axis=1) + m.xx * jnp.sum(tilt**2, axis=1)
-    loss = 0.5 * jnp.sum(m.rest + off)
+    off = m.weight * np.sum(beyond**2, axis=-1) + m.xx * np.sum(tilt**2, axis=-1)
+    loss = 0.5 * np.sum(m.rest + off, axis=-1)
     return BrokenLine(values, slopes, loss, m)
 
 
 def value_at(knots, values, slopes, x):
     """Return values at one point x of every interval."""
-    start = jnp.concatenate([knots[:1], knots])
-    at_start = jnp.concatenate([values[:1], values[:-1]])
-    return at_start + slopes * (x - start)[:, None]
+    start = np.concatenate([knots[..., :1], knots], axis=-1)
+    at_start = np.concatenate([values[..., :1, :], values[..., :-1, :]], axis=-2)
+    return at_start + slopes * (x - start)[..., None]
 
 
 def line_slopes(m):
     """Return the slopes of lines fitted to the intervals; 0 without two rows."""
-    wide = m.xx > 0
-    return jnp.where(wide[:, None], m.xy / jnp.where(wide, m.xx, 1)[:, None], 0)
+    return m.xy / np.where(m.xx > 0, m.xx, 1)[..., None]
+
+
+def fit_running(knots, running):
+    """Return the best function with given breakpoints, from running sums."""
+    return fit_values(knots, moments(knots, running))
 
 
 # --- one iteration -------------------------------------------------------------------
@@ -163,25 +161,27 @@ def line_slopes(m):
 def gauss_newton_steps(knots, fitted):
     """Return the joint Gauss-Newton step, and the step to where fitted lines meet."""
     m = fitted.moments
-    wide = (m.xx > 0)[:, None]
-    slopes = jnp.where(wide, line_slopes(m), fitted.slopes)
+    wide = (m.xx > 0)[..., None]
+    slopes = np.where(wide, line_slopes(m), fitted.slopes)
     # An interval without rows keeps the line that it has.
     model = value_at(knots, fitted.values, fitted.slopes, m.x)
-    means = jnp.where((m.weight > 0)[:, None], m.y, model)
-    slopes = slopes.at[0].set(0)
-    right = means[1:] + slopes[1:] * (knots - m.x[1:])[:, None]
-    left = means[:-1] + slopes[:-1] * (knots - m.x[:-1])[:, None]
-    jump = right - left
-    usable = (knots < RIGHT) & (jnp.cumsum(m.weight[:-1]) > 0)
+    means = np.where((m.weight > 0)[..., None], m.y, model)
+    slopes[..., 0, :] = 0
+    right = slopes[..., 1:, :] * (knots - m.x[..., 1:])[..., None]
+    left = slopes[..., :-1, :] * (knots - m.x[..., :-1])[..., None]
+    jump = means[..., 1:, :] + right - (means[..., :-1, :] + left)
+    usable = (knots < RIGHT) & (np.cumsum(m.weight[..., :-1], axis=-1) > 0)
 
-    def along(change):
-        if jump.shape[1] == 1:
-            size = change[:, 0]
-            step = -jump[:, 0] / jnp.where(size != 0, size, 1)
-            return jnp.where(usable & (size != 0), step, 0)
-        return jnp.where(usable, shared_step(jump, change, knots, m), 0)
+    def along(lines):
+        change = lines[..., 1:, :] - lines[..., :-1, :]
+        if jump.shape[-1] == 1:
+            size, distance = change[..., 0], jump[..., 0]
+            moves = usable & (size != 0)
+            with np.errstate(over="ignore"):
+                return np.where(moves, -distance / np.where(size != 0, size, 1), 0)
+        return np.where(usable, shared_step(jump, change, knots, m), 0)
 
-    return along(jnp.diff(fitted.slopes, axis=0)), along(jnp.diff(slopes, axis=0))
+    return along(fitted.slopes), along(slopes)
 
 
 def shared_step(jump, change, knots, m):
@@ -190,12 +190,13 @@ def shared_step(jump, change, knots, m):
     The jumps of all targets have one covariance matrix V. The step minimises the sum
     over targets of ``|j + D(c) delta|^2`` in the metric of V^-1.
     """
-    n = knots.shape[0]
-    metric = jnp.linalg.inv(jump_covariance(knots, m))
-    matrix = metric * (change @ change.T)
-    shift = 1e-12 * jnp.max(jnp.diagonal(matrix)) + jnp.finfo(metric.dtype).tiny
-    gradient = jnp.sum(change * (metric @ jump), axis=1)
-    return -jnp.linalg.solve(matrix + shift * jnp.eye(n, dtype=metric.dtype), gradient)
+    n = knots.shape[-1]
+    metric = np.linalg.inv(jump_covariance(knots, m))
+    matrix = metric * (change @ np.swapaxes(change, -1, -2))
+    diagonal = np.max(np.diagonal(matrix, axis1=-2, axis2=-1), axis=-1)
+    shift = (1e-12 * diagonal + np.finfo(np.float64).tiny)[..., None, None] * np.eye(n)
+    gradient = np.sum(change * (metric @ jump), axis=-1)
+    return -np.linalg.solve(matrix + shift, gradient[..., None])[..., 0]
 
 
 def jump_covariance(knots, m):
@@ -204,88 +205,117 @@ def jump_covariance(knots, m):
     For rows of unit variance and weights that sum to one. Neighbouring jumps share a
     line, others are independent.
     """
+    n = knots.shape[-1]
     low, high = interval_ends(knots)
-    mass = 1 / jnp.maximum(m.weight, 1e-12)
-    wide = m.xx > 0
-    spread = jnp.where(wide, 1 / jnp.where(wide, m.xx, 1), 0).at[0].set(0)
+    mass = 1 / np.maximum(m.weight, 1e-12)
+    spread = np.where(m.xx > 0, 1 / np.where(m.xx > 0, m.xx, 1), 0)
+    spread[..., 0] = 0
     at_low = mass + spread * (low - m.x) ** 2
     at_high = mass + spread * (high - m.x) ** 2
     across = mass + spread * (low - m.x) * (high - m.x)
-    off = jnp.diag(-across[1:-1], 1)
-    return jnp.diag(at_low[1:] + at_high[:-1]) + off + off.T
+    covariance = np.zeros((*knots.shape, n))
+    row = np.arange(n)
+    covariance[..., row, row] = at_low[..., 1:] + at_high[..., :-1]
+    covariance[..., row[1:], row[:-1]] = -across[..., 1:-1]
+    covariance[..., row[:-1], row[1:]] = -across[..., 1:-1]
+    return covariance
 
 
 def iterate(knots, fitted, running):
-    """Try both steps in several lengths; return the best trial and its function."""
-    lengths = jnp.asarray(_LENGTHS, knots.dtype)
-    moves = jnp.stack(gauss_newton_steps(knots, fitted))
-    trials = lengths[:, None, None] * moves[None]
-    trials = merge_knots(knots[None] + trials.reshape(-1, len(knots)))
-    fits = jax.vmap(lambda t: fit_values(t, moments(t, running)))(trials)
-    losses = jnp.where(jnp.isfinite(fits.loss), fits.loss, jnp.inf)
-    best = jnp.argmin(losses)
-    return trials[best], jax.tree.map(lambda a: a[best], fits)
+    """Try both steps in several lengths; return the best trials and their functions.
+
+    Parameters
+    ----------
+    knots : ndarray of shape (B, n)
+    fitted : BrokenLine
+    running : RunningSums or StackedSums
+    """
+    moves = np.stack(gauss_newton_steps(knots, fitted), axis=1)
+    moves = np.where(np.isfinite(moves), moves, 0)
+    trials = _LENGTHS[:, None, None] * moves[:, None]
+    trials = knots[:, None] + trials.reshape(len(knots), -1, knots.shape[1])
+    trials = merge_knots(trials)
+    fits = fit_values(trials, moments(trials, running))
+    best = np.argmin(np.where(np.isfinite(fits.loss), fits.loss, np.inf), axis=1)
+    chosen = np.arange(len(knots)), best
+    return trials[chosen], _take(fits, chosen)
+
+
+def _take(fitted, index):
+    """Return some of several functions."""
+    *parts, m = fitted
+    return BrokenLine(
+        *[a[index] for a in parts], IntervalMoments(*[a[index] for a in m])
+    )
+
+
+def _put(fitted, index, others):
+    """Write other functions over some of several."""
+    for to, a in zip(fitted[:-1] + fitted[-1], others[:-1] + others[-1], strict=True):
+        to[index] = a
 
 
 def descend(knots, running, n_steps, tol):
-    """Iterate until the loss no longer falls by ``tol`` times itself.
+    """Iterate until the losses no longer fall by ``tol`` times themselves.
+
+    Parameters
+    ----------
+    knots : ndarray of shape (B, n)
+        Breakpoints of B starts; those whose descent has ended wait for the others.
+    running : RunningSums or StackedSums
+    n_steps : int
+    tol : float
 
     Returns
     -------
     knots, fitted
-    count : int
+    count : ndarray of shape (B,)
         Iterations done.
     """
-
-    def going(carry):
-        *_, improving, count = carry
-        return improving & (count < n_steps)
-
-    def step(carry):
-        knots, fitted, _, count = carry
-        trial, found = iterate(knots, fitted, running)
-        better = found.loss < fitted.loss
-        improving = fitted.loss - found.loss > tol * fitted.loss
-        kept = jax.tree.map(partial(jnp.where, better), (trial, found), (knots, fitted))
-        return *kept, improving, count + 1
-
     knots = merge_knots(knots)
-    start = fit_values(knots, moments(knots, running))
-    carry = (knots, start, jnp.bool_(True), jnp.int32(0))
-    knots, fitted, _, count = lax.while_loop(going, step, carry)
+    fitted = fit_running(knots, running)
+    going, count = np.arange(len(knots)), np.zeros(len(knots), np.intp)
+    at, function, sums = knots, fitted, running
+    for _ in range(n_steps):
+        trial, found = iterate(at, function, sums)
+        count[going] += 1
+        improving = function.loss - found.loss > tol * function.loss
+        worse = ~(found.loss < function.loss)
+        if worse.any():
+            trial[worse] = at[worse]
+            _put(found, worse, _take(function, worse))
+        at, function = trial, found
+        if not improving.all():
+            knots[going] = at
+            _put(fitted, going, function)
+            going, at, sums = going[improving], at[improving], sums.of(improving)
+            function = _take(function, improving)
+        if len(going) == 0:
+            break
+    knots[going] = at
+    _put(fitted, going, function)
     return knots, fitted, count
 
 
 # --- exact sums ----------------------------------------------------------------------
 
 
-_fit_values = jit_by_size(fit_values)
-
-
-@jit_by_size
-def fit_running(knots, running):
-    """Return the best function with given breakpoints, from running sums."""
-    return fit_values(knots, moments(knots, running))
-
-
-@jit_by_size
 def gradient(knots, fitted):
     """Return the derivatives of the loss with respect to the breakpoints."""
     m = fitted.moments
     error = value_at(knots, fitted.values, fitted.slopes, m.x) - m.y
-    beyond = jnp.cumsum((m.weight[:, None] * error)[::-1], axis=0)[::-1]
-    return -jnp.sum(jnp.diff(fitted.slopes, axis=0) * beyond[1:], axis=1)
+    beyond = np.cumsum((m.weight[:, None] * error)[::-1], axis=0)[::-1]
+    return -np.sum(np.diff(fitted.slopes, axis=0) * beyond[1:], axis=1)
 
 
-@jit_by_size
 def full_steps(knots, fitted):
     """Return the breakpoints after each of the two full steps."""
-    return merge_knots(knots[None] + jnp.stack(gauss_newton_steps(knots, fitted)))
+    return merge_knots(knots + np.stack(gauss_newton_steps(knots, fitted)))
 
 
 def fit_exact(knots, rows):
     """Return the best function with given breakpoints, from sums of each interval."""
-    return _fit_values(knots, exact_moments(knots, rows))
+    return fit_values(knots, exact_moments(knots, rows))
 
 
 def spread_knots(knots, x):
@@ -319,8 +349,7 @@ def spread_knots(knots, x):
 
 def to_network(knots, fitted, n_slots):
     """Return the network of a function; breakpoints not in use lie at the end."""
-    knots, values = np.asarray(knots), np.asarray(fitted.values)
-    slopes = np.asarray(fitted.slopes)
+    values, slopes = fitted.values, fitted.slopes
     coef = np.diff(slopes, axis=0)
     coef[knots >= RIGHT] = 0
     intercept = values[0].copy()

@@ -18,6 +18,8 @@ from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import joint, sggn
 from sklearn_gn.shallow_relu.network import (
     hidden_features,
+    mass_design,
+    residual,
     unit_normals,
 )
 from sklearn_gn.shallow_relu.parameters import ShallowReLU
@@ -31,7 +33,7 @@ from sklearn_gn.shallow_relu.search import (
     Phase,
     best_start,
 )
-from sklearn_gn.shallow_relu.sggn import fit_output_layer, mass_design, residual
+from sklearn_gn.shallow_relu.sggn import fit_output_layer
 
 SAMPLE_ROWS = 8192  # rows on which the search runs where there are ...
 MANY_ROWS = 2 * SAMPLE_ROWS  # ... more than this
@@ -60,6 +62,8 @@ class DenseEngine:
     method : module
         With functions ``begin(net)`` and ``iterate(net, memory, rows, options)``.
     """
+
+    compiled = True
 
     def __init__(self, method):
         self.iterate = method.iterate

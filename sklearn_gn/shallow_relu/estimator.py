@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, overload
 
 import numpy as np
 from sklearn.base import (
+    BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     MultiOutputMixin,
     RegressorMixin,
@@ -14,11 +15,11 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import check_sample_weight
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.shallow_relu import evidence_fitted
@@ -52,9 +53,11 @@ class ShallowReLURegressor(
 ):
     r"""Continuous piecewise-linear regression with free breaking hyperplanes.
 
-    Use it where kinks, jumps or segments are of interest: it reports the breakpoints
-    with standard errors. For smooth functions of several features use
-    :class:`~sklearn_gn.VarProNetRegressor`.
+    Use it for noisy tables, and where kinks or segments are of interest: it can be
+    read, and reports breakpoints with standard errors. For smooth functions of several
+    features use :class:`~sklearn_gn.VarProNetRegressor`; for one series with few
+    breakpoints, :class:`~sklearn_gn.SegmentedRegressor`; for very many rows or many
+    thresholds, gradient boosting.
 
     The model is a shallow ReLU network,
 
@@ -251,6 +254,10 @@ class ShallowReLURegressor(
         "coef" and "bias", and "weights" of shape (n_features,), one for the hidden
         weights of each feature. A feature with a large one has no kinks. Only then.
 
+    alpha_method_ : str
+        How the evidence is computed: "dense", or "lanczos" where it is estimated, with
+        more than 2,000 parameters and rows; "fixed" where penalties are given.
+
     n_effective_parameters_ : float
         Number of parameters that the data determine. Only with penalties of the
         evidence.
@@ -286,10 +293,10 @@ class ShallowReLURegressor(
     of the training data the model goes on linearly; with penalties of the evidence,
     rows more than ten times as far from the centre as usual are moved to there first.
 
-    If a fit is poor, raise ``n_init`` or ``n_neurons``; without noise, set ``alpha=0``
-    and the number of neurons, which turns on the global search. If it follows the
-    noise, look for outliers: the evidence takes the noise for normal. Read more in the
-    :doc:`user guide </user_guide/shallow_relu>`.
+    If the fit is poor, :meth:`diagnose` says what limited it: raise ``n_init`` or
+    ``n_neurons``; without noise, set ``alpha=0`` and the number of neurons, which turns
+    on the global search. If it follows the noise, look for outliers: the evidence
+    assumes normal noise. The :doc:`user guide </user_guide/shallow_relu>` has more.
 
     References
     ----------
@@ -428,7 +435,7 @@ class ShallowReLURegressor(
         validation = self._check_validation_data(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
-        with backend.one_blas_thread:
+        with backend.one_blas_thread, self._arithmetic(X, y):
             self._fit(X, y, weight, validation, data)
         return self
 
@@ -495,11 +502,39 @@ class ShallowReLURegressor(
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
         net, scaling = self._network
-        y = predict_scaled(net, scaling.x(X)) * scaling.y_scale + scaling.y_center
+        with np.errstate(over="ignore", invalid="ignore"):
+            y = predict_scaled(net, scaling.x(X))
+        y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
         if not return_std:
             return y[:, 0] if self._single_target else y
         std = self._deviation(X)
         return (y[:, 0], std[:, 0]) if self._single_target else (y, std)
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a fitted pipeline of scikit-learn, which predicts without JAX.
+
+        Predictions are the same to rounding errors for rows within ten times the usual
+        distance from the centre; farther ones, which the choice of penalties by the
+        evidence moves to there, are extrapolated.
+
+        Returns
+        -------
+        model : Pipeline
+            A ``StandardScaler`` and an ``MLPRegressor``. It shares no memory with this
+            estimator.
+        """
+        from sklearn_gn.core import export
+
+        check_is_fitted(self, "_network")
+        net, scaling = self._network
+        weights = [net.hyperplanes[:, 1:].T, np.asarray(net.coef, np.float64)]
+        network = export.DenseNetwork(
+            weights, [net.hyperplanes[:, 0], np.asarray(net.intercept)], "relu"
+        )
+        if hasattr(net, "slope"):
+            network = export.with_linear_term(network, net.slope)
+        names = getattr(self, "feature_names_in_", None)
+        return export.regressor(network, scaling, names)
 
     def predict_interval(
         self, X: ArrayLike, level: float = 0.95
@@ -609,5 +644,7 @@ class ShallowReLURegressor(
                 delattr(self, name)
         if problem.selection_path is not None:
             self.selection_path_ = problem.selection_path
+        if problem.solver is not EVIDENCE_GN or isinstance(self.alpha, dict):
+            attributes["alpha_method_"] = "fixed"
         for name, value in attributes.items():
             setattr(self, name, value)

@@ -6,7 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.core import evidence
-from sklearn_gn.core.evidence_gn import covariance, curvature
+from sklearn_gn.core.evidence_gn import (
+    alpha_method,
+    covariance,
+    curvature,
+    posterior_variances,
+)
+from sklearn_gn.core.low_rank import LowRank
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 
@@ -18,7 +24,7 @@ class EvidencePosterior(NamedTuple):
 
     shape: Shape
     theta: np.ndarray  # (P,)
-    covariance: np.ndarray  # (P, P)  H^-1
+    covariance: np.ndarray | LowRank  # (P, P)  H^-1
     noise_std: float  # of an observation
 
 
@@ -36,8 +42,8 @@ def prediction_errors(found, z):
         rows = slice(start, start + _BATCH_ROWS)
         for k in range(found.shape.q):
             jacobian = evidence_gn.jacobian(found.theta, found.shape, z[rows], k)
-            variance = np.sum((jacobian @ found.covariance) * jacobian, axis=1)
-            std[rows, k] = np.sqrt(np.maximum(variance, 0))
+            variance = posterior_variances(found.covariance, jacobian.T)
+            std[rows, k] = np.sqrt(variance)
     return std
 
 
@@ -53,7 +59,7 @@ def fitted_attributes(net, rows, scaling, n_effective):
         Number of rows, counted by their weights.
     """
     shape = net.shape
-    sums = evidence_gn.sums_over_rows(net.theta, shape, rows)
+    sums = shape.sums(net.theta, rows)
     found = posterior(net, sums, n_effective)
     # At the last penalties; those of the log are at the ones before.
     found_curvature = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
@@ -85,6 +91,7 @@ def fitted_attributes(net, rows, scaling, n_effective):
         "gram_spectrum_": gram,
         "mass_spectrum_": mass,
         "loss_": loss * scaling.loss_scale if loss > 0 else 0.0,
+        "alpha_method_": alpha_method(sums.gram),
         "alpha_": {
             "slope": net.alpha[0] / scale,
             "coef": net.alpha[1] / scale,

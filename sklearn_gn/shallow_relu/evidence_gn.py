@@ -20,12 +20,20 @@ products that NumPy hands to BLAS: nothing is compiled.
 """
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from sklearn_gn.core import evidence, evidence_gn
 from sklearn_gn.core.evidence_gn import Sums
+from sklearn_gn.core.large_gram import (
+    LARGEST_DENSE,
+    LargeGram,
+    LayerRows,
+    RowBlock,
+    row_slices,
+)
 from sklearn_gn.core.solver import Algorithm, Rows
 
 _BLOCK_ROWS = 2048  # whose products stay in the processor's cache
@@ -42,12 +50,12 @@ class Shape(NamedTuple):
     n: int
     d: int
     q: int
-    kept: np.ndarray | None = None  # (k,) of these features; all if None
+    kept: tuple | None = None  # numbers of these features; all if None
 
     @property
     def hidden_features(self):
         """Numbers of the features that have hidden weights."""
-        return np.arange(self.d) if self.kept is None else self.kept
+        return np.arange(self.d) if self.kept is None else np.array(self.kept)
 
     @property
     def n_linear(self):
@@ -69,6 +77,7 @@ class Shape(NamedTuple):
         """Numbers that each row gives."""
         return self.q
 
+    @lru_cache(maxsize=32)  # noqa: B019
     def groups(self):
         """Group of every parameter; -1 for the intercept, which is free."""
         hyperplane = np.concatenate([[2], 3 + self.hidden_features])
@@ -82,22 +91,24 @@ class Shape(NamedTuple):
 
     def split(self, theta):
         """Return (c0, S) of shape (1 + d, q), c of (n, q) and (b, w) of (n, 1 + k)."""
-        linear, coef, hyperplanes = np.split(
-            theta, [(1 + self.d) * self.q, self.n_linear]
-        )
+        end = (1 + self.d) * self.q
         return (
-            linear.reshape(1 + self.d, self.q),
-            coef.reshape(self.n, self.q),
-            hyperplanes.reshape(self.n, -1),
+            theta[:end].reshape(1 + self.d, self.q),
+            theta[end : self.n_linear].reshape(self.n, self.q),
+            theta[self.n_linear :].reshape(self.n, -1),
         )
 
     def hidden_input(self, x):
         """Return (1, x) for the hidden layer, of shape (m, 1 + k)."""
-        seen = x if self.kept is None else x[:, self.kept]
-        return np.concatenate([np.ones((len(x), 1)), seen], axis=1)
+        seen = x if self.kept is None else x[:, list(self.kept)]
+        inputs = np.empty((len(x), 1 + seen.shape[1]))
+        inputs[:, 0], inputs[:, 1:] = 1, seen
+        return inputs
 
     def sums(self, theta, rows):
         """Sums over the rows."""
+        if self.size > LARGEST_DENSE:
+            return sums_of_large_network(theta, self, rows)
         return sums_over_rows(theta, self, rows)
 
     def error(self, theta, rows):
@@ -117,7 +128,7 @@ class RegularisedNetwork(NamedTuple):
     intercept: np.ndarray  # (q,)
     slope: np.ndarray  # (d, q)
     alive: np.ndarray  # (n,) bool
-    kept: np.ndarray | None  # features that theta has hidden weights for; None: all
+    kept: tuple | None  # features that theta has hidden weights for; None: all
     theta: np.ndarray  # (P,)  the parameters, with the |w| of the penalties
     alpha: np.ndarray  # (3 + d,)  precisions of the groups
     beta: float  # precision of the noise
@@ -195,6 +206,26 @@ def sums_over_rows(theta, shape, rows):
         slope += factor.T @ residual
         error += np.sum(residual**2)
     return _in_parameters(theta, shape, gram, slope, error)
+
+
+def sums_of_large_network(theta, shape, rows):
+    """Return the same with the matrix as products."""
+    _, coef, hyperplanes = shape.split(theta)
+    linear, hidden, error, blocks = 0.0, 0.0, 0.0, []
+    for part in row_slices(len(rows.x)):
+        x, y, weight = (a[part] for a in rows)
+        inputs = shape.hidden_input(x).T
+        before = hyperplanes @ inputs
+        f = np.concatenate([np.ones((1, len(x))), x.T, np.maximum(before, 0)])
+        g = coef.T[:, :, None] * (before > 0)
+        residual = y - predict(theta, shape, x)
+        down = (weight[:, None] * residual).T
+        error += float(weight @ np.sum(residual**2, axis=1))
+        linear = linear + f @ down.T
+        hidden = hidden + np.einsum("tjm,tm->jm", g, down) @ inputs.T
+        blocks.append(RowBlock(f, (LayerRows(inputs, g),), weight))
+    slope = np.concatenate([linear.ravel(), hidden.ravel()])
+    return Sums(LargeGram(blocks), slope, error)
 
 
 def _in_parameters(theta, shape, gram, slope, error):
@@ -323,7 +354,7 @@ def _without_switched_off(shape, rows, state):
     linear, coef, hyperplanes = shape.split(state.theta)
     hyperplanes = hyperplanes[:, np.concatenate([[True], on])]
     theta = np.concatenate([a.ravel() for a in (linear, coef, hyperplanes)])
-    shape = shape._replace(kept=features[on])
+    shape = shape._replace(kept=tuple(features[on].tolist()))
     net = network_of(
         theta, shape, state.alpha, state.beta, state.net.gamma, state.net.log_evidence
     )

@@ -4,7 +4,17 @@ import numpy as np
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu.network import (
+    active_set,
+    joint_design,
+    layer_design,
+    mass_design,
+    rescale,
+)
 from sklearn_gn.shallow_relu.parameters import ShallowReLU
+from sklearn_gn.shallow_relu.segments import condense_rows, fitted_breakpoints
+from sklearn_gn.shallow_relu.sorted_rows import SortedRows
+from sklearn_gn.shallow_relu.uncertainty import posterior, prediction_deviations
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
 _DEVIATION_ROWS = 2048  # of standard deviations, which take the tangent space
@@ -62,8 +72,6 @@ def prediction_errors(found, net, slots, z):
         Numbers of the active neurons.
     z : ndarray of shape (m, d)
     """
-    from sklearn_gn.shallow_relu.uncertainty import prediction_deviations
-
     active = _active_network(net, slots)
     std = np.empty((len(z), net.coef.shape[1]))
     for start in range(0, len(z), _DEVIATION_ROWS):
@@ -87,22 +95,16 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
         Sum of the sample weights.
     device : str or None
     """
-    from sklearn_gn.shallow_relu.segments import condense_rows, fitted_breakpoints
-    from sklearn_gn.shallow_relu.sggn import finish, spectra
-    from sklearn_gn.shallow_relu.sorted_rows import SortedRows
-    from sklearn_gn.shallow_relu.uncertainty import posterior
-
-    with backend.scope(net.coef.dtype, device):
-        if isinstance(data, SortedRows):
-            rows, mean_square = condense_rows(net, data)
-            size = backend.row_bucket(len(rows.x))
-            rows = Rows(*(backend.pad_rows(a, size) for a in rows))
-        else:
-            rows = data
-            error = predict_scaled(net, rows.x) - rows.y
-            mean_square = rows.weight.astype(np.float64) @ error**2
-        net = backend.to_numpy(finish(net))
-        gram, mass = backend.to_numpy(spectra(net, rows, options.active_tol))
+    if isinstance(data, SortedRows):
+        rows, mean_square = condense_rows(net, data)
+        products = _Products()
+    else:
+        rows = data
+        error = predict_scaled(net, rows.x) - rows.y
+        mean_square = rows.weight.astype(np.float64) @ error**2
+        products = _CompiledProducts(net.coef.dtype, device)
+    net = products.finish(net)
+    gram, mass = products.spectra(net, rows, options.active_tol)
     size = np.linalg.norm(net.coef, axis=1)
     active = net.alive & (size > 0) & (size >= options.active_tol * size.max())
     slots = np.flatnonzero(active)
@@ -127,16 +129,64 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
     # All slots, so that the shapes do not depend on how many are active.
     net = _active_network(net, slots)
     rows = Rows(*(np.asarray(a, np.float64) for a in rows))
-    with backend.scope("float64", device):
-        found = posterior(net, rows, mean_square, n_effective)
-        if rows.x.shape[1] == 1:
-            knots, std = fitted_breakpoints(net, rows, found.pooled)
-            attributes |= {
-                "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
-                "breakpoint_std_": std * scaling.x_scale[0],
-            }
+    factor = products.joint_factor(net, rows)
+    found = posterior(net, factor, mean_square, n_effective)
+    if rows.x.shape[1] == 1:
+        knots, std = fitted_breakpoints(net, rows, found.pooled)
+        attributes |= {
+            "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
+            "breakpoint_std_": std * scaling.x_scale[0],
+        }
     noise = np.sqrt(found.variance * n_effective) * scaling.y_scale
     return {**attributes, "noise_std_": noise, "_posterior": found}
+
+
+class _Products:
+    """What the attributes need of a network and a few rows, by NumPy."""
+
+    def finish(self, net):
+        """Return the network as the user gets it, ``|w_i| = 1``."""
+        return rescale(net)
+
+    def spectra(self, net, rows, active_tol):
+        """Return the eigenvalues of the layer matrix and of the mass matrix."""
+        active = active_set(net, active_tol)
+        designs = (
+            layer_design(net, rows, active),
+            mass_design(net._replace(alive=active), rows),
+        )
+        for design in designs:
+            values = np.linalg.svd(design, compute_uv=False) ** 2
+            yield np.pad(values, (0, design.shape[1] - len(values)))
+
+    def joint_factor(self, net, rows):
+        """Return the joint design itself, without the columns of the residuals."""
+        return joint_design(net, rows)[:, : -rows.y.shape[1]]
+
+
+class _CompiledProducts:
+    """The same by compiled functions, for any number of rows."""
+
+    def __init__(self, dtype, device):
+        self._dtype, self._device = dtype, device
+
+    def finish(self, net):
+        from sklearn_gn.shallow_relu.sggn import finish
+
+        with backend.scope(self._dtype, self._device):
+            return backend.to_numpy(finish(net))
+
+    def spectra(self, net, rows, active_tol):
+        from sklearn_gn.shallow_relu.sggn import spectra
+
+        with backend.scope(self._dtype, self._device):
+            return backend.to_numpy(spectra(net, rows, active_tol))
+
+    def joint_factor(self, net, rows):
+        from sklearn_gn.shallow_relu.joint import joint_factor
+
+        with backend.scope("float64", self._device):
+            return backend.to_numpy(joint_factor(net, rows))
 
 
 def _active_network(net, slots):

@@ -9,7 +9,6 @@ sums over every interval anew.
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT, RunningSums
@@ -19,14 +18,17 @@ UNRESOLVED = 1e3 * np.finfo(np.float64).eps  # of a variance, from running sums
 
 
 class IntervalMoments(NamedTuple):
-    """Centred sums over the intervals; first that left of all breakpoints."""
+    """Centred sums over the intervals; first that left of all breakpoints.
 
-    weight: jnp.ndarray  # (n + 1,)
-    x: jnp.ndarray  # (n + 1,) means, inside the interval
-    y: jnp.ndarray  # (n + 1, q) means
-    xx: jnp.ndarray  # (n + 1,) sums of squares about the means; 0 if not resolved
-    xy: jnp.ndarray  # (n + 1, q)
-    rest: jnp.ndarray  # (n + 1,) of squares about the straight line fitted to y
+    Leading axes, here and below, are those of several sets of breakpoints.
+    """
+
+    weight: np.ndarray  # (..., n + 1)
+    x: np.ndarray  # (..., n + 1) means, inside the interval
+    y: np.ndarray  # (..., n + 1, q) means
+    xx: np.ndarray  # (..., n + 1) squares about the means; 0 if not resolved
+    xy: np.ndarray  # (..., n + 1, q)
+    rest: np.ndarray  # (..., n + 1) of squares about the straight line fitted to y
 
 
 def thin_sums(running, n):
@@ -45,28 +47,21 @@ def thin_sums(running, n):
 # --- sums over the intervals ---------------------------------------------------------
 
 
-def locate(knots, x):
-    """Return the number of rows left of each breakpoint."""
-    return jnp.searchsorted(x, knots, side="left").astype(jnp.int32)
-
-
 def moments(knots, running):
     """Return centred sums over the intervals, from the running sums."""
-    at = running.sums[locate(knots, running.x)]
-    return moments_from_sums(_differences(at, running.sums[-1]), interval_ends(knots))
-
-
-def _differences(at, total):
-    """Return differences of running sums at the breakpoints, with both ends."""
-    rows = jnp.concatenate([jnp.zeros_like(total)[None], at, total[None]])
-    return rows[1:] - rows[:-1]
+    at = running.at(running.locate(knots))
+    sums = np.empty((*knots.shape[:-1], knots.shape[-1] + 1, at.shape[-1]))
+    sums[..., 0, :] = at[..., 0, :]
+    np.subtract(at[..., 1:, :], at[..., :-1, :], out=sums[..., 1:-1, :])
+    np.subtract(running.total(knots.ndim - 1), at[..., -1, :], out=sums[..., -1, :])
+    return moments_from_sums(sums, interval_ends(knots))
 
 
 def interval_ends(knots):
     """Return the left and right ends of all intervals."""
-    low = jnp.concatenate([jnp.full(1, LEFT, knots.dtype), knots])
-    high = jnp.concatenate([knots, jnp.full(1, RIGHT, knots.dtype)])
-    return low, high
+    ends = np.empty((*knots.shape[:-1], knots.shape[-1] + 2))
+    ends[..., 0], ends[..., 1:-1], ends[..., -1] = LEFT, knots, RIGHT
+    return ends[..., :-1], ends[..., 1:]
 
 
 def moments_from_sums(sums, ends):
@@ -74,22 +69,24 @@ def moments_from_sums(sums, ends):
     q = (sums.shape[-1] - 4) // 2
     weight, sx, sxx, syy = (sums[..., k] for k in range(4))
     sy, sxy = sums[..., 4 : 4 + q], sums[..., 4 + q :]
-    weight = jnp.maximum(weight, 0)
-    safe = jnp.where(weight > 0, weight, 1)
-    x = jnp.clip(sx / safe, *ends)
+    weight = np.maximum(weight, 0)
+    full = weight > 0
+    safe = np.where(full, weight, 1)
+    low, high = ends
+    x = np.minimum(np.maximum(sx / safe, low), high)
     y = sy / safe[..., None]
     xx = sxx - sx * x
     wide = xx > UNRESOLVED
-    xy = jnp.where(wide[..., None], sxy - sx[..., None] * y, 0)
-    rest = syy - jnp.sum(sy * y, axis=-1)
-    rest -= jnp.sum(xy**2, axis=-1) / jnp.where(wide, xx, 1)
+    xy = np.where(wide[..., None], sxy - sx[..., None] * y, 0)
+    rest = syy - np.sum(sy * y, axis=-1)
+    rest -= np.sum(xy**2, axis=-1) / np.where(wide, xx, 1)
     return IntervalMoments(
         weight=weight,
         x=x,
-        y=jnp.where(weight[..., None] > 0, y, 0),
-        xx=jnp.where(wide, xx, 0),
+        y=np.where(full[..., None], y, 0),
+        xx=np.where(wide, xx, 0),
         xy=xy,
-        rest=jnp.maximum(rest, 0),
+        rest=np.maximum(rest, 0),
     )
 
 

@@ -19,8 +19,10 @@ from functools import partial
 
 import jax.numpy as jnp
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.blocks import (
+    gram,
     sum_rows,
     transposed_product,
     triangular_factor,
@@ -32,16 +34,20 @@ from sklearn_gn.core.linear_algebra.trust_region import (
     damped_coordinates,
     decrease,
 )
-from sklearn_gn.shallow_relu.network import heaviside, preactivations, unit_normals
+from sklearn_gn.shallow_relu.network import (
+    active_set,
+    joint_design,
+    joint_parts,
+    layer_columns,
+    mass_design,
+    unit_normals,
+)
 from sklearn_gn.shallow_relu.sggn import (
     Iterate,
-    active_set,
     at_rounding_level,
     fit_output_layer,
     loss_decrease,
-    mass_design,
     objective,
-    residual,
 )
 
 FIRST_SHIFT = 1e-3  # relative to the largest eigenvalue
@@ -52,33 +58,6 @@ MAX_TRIALS = 20  # steps tried in one iteration
 def begin(net):
     """Return what the first iteration remembers: the relative shift."""
     return Nielsen.start(jnp.asarray(FIRST_SHIFT, net.coef.dtype))
-
-
-def joint_design(net, rows):
-    """Return the columns of the output layer and of the hidden one, and residuals.
-
-    Those of the hidden layer are without the factors c.
-
-    Returns
-    -------
-    array of shape (m, 1 + n + n * (1 + d) + q)
-    """
-    active, y, error = _parts(net, rows)
-    columns = _layer_columns(active, y)
-    return jnp.concatenate([mass_design(net, rows), columns, error], axis=1)
-
-
-def _parts(net, rows):
-    """Which neurons are on, weighted rows y, and residuals."""
-    z = preactivations(net.hyperplanes, rows.x)
-    active = jnp.where(net.alive[None, :], heaviside(z), 0)
-    ones = jnp.ones((rows.x.shape[0], 1), rows.x.dtype)
-    y = jnp.concatenate([ones, rows.x], axis=1)
-    return active, jnp.sqrt(rows.weight)[:, None] * y, residual(net, rows)
-
-
-def _layer_columns(active, y):
-    return (active[:, :, None] * y[:, None, :]).reshape(y.shape[0], -1)
 
 
 def reduced_model(net, rows, options):
@@ -148,9 +127,9 @@ def _model_by_gram(net, rows, options, scale):
     p, _, _ = _sizes(net)
 
     def sums(block):
-        active, y, error = _parts(net, block)
+        active, y, error = joint_parts(net, block)
         slopes = jnp.concatenate([active.T @ (y * e[:, None]) for e in error.T])
-        columns, mass_columns = _layer_columns(active, y), mass_design(net, block)
+        columns, mass_columns = layer_columns(active, y), mass_design(net, block)
         # The largest part of the matrix only steers the step: single precision does,
         # at half the time. The gradient is that of the precision asked for.
         low = columns.astype(jnp.float32)
@@ -222,3 +201,17 @@ def iterate(net, damping, rows, options):
         step_size=jnp.where(found.accepted, 1, 0).astype(loss.dtype),
         gain_ratio=jnp.where(found.accepted, found.gain_ratio, 0),
     )
+
+
+@jit_by_size
+def joint_factor(net, rows):
+    """A matrix W of full width with ``W^T W`` the joint Gram matrix, without c."""
+    columns = net.coef.shape[0] * (1 + net.hyperplanes.shape[1]) + 1
+
+    def design(block):
+        return joint_design(net, block)[:, :columns]
+
+    if rows.x.shape[0] * columns**2 <= QR_LIMIT:
+        return triangular_factor(design, rows)
+    values, vectors = jnp.linalg.eigh(gram(design, rows))
+    return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T

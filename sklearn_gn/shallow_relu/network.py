@@ -1,6 +1,21 @@
-"""The shallow ReLU network ``u(x) = c0 + sum_i c_i relu(w_i . x + b_i)``."""
+"""The shallow ReLU network ``u(x) = c0 + sum_i c_i relu(w_i . x + b_i)``.
 
-import jax.numpy as jnp
+The functions and matrices here are written once for both kinds of arrays: of NumPy they
+compute with NumPy, of JAX, inside compiled functions, with JAX.
+"""
+
+import numpy as np
+
+
+def namespace(*arrays):
+    """Return the module that computes with some arrays: numpy, or JAX's for any of JAX.
+
+    Parameters
+    ----------
+    *arrays : ndarrays or JAX arrays
+    """
+    found = (array.__array_namespace__() for array in arrays)
+    return next((xp for xp in found if xp is not np), np)
 
 
 def preactivations(hyperplanes, x):
@@ -10,7 +25,8 @@ def preactivations(hyperplanes, x):
 
 def hidden_features(hyperplanes, x):
     """``relu(w_i . x_k + b_i)``, of shape (m, n)."""
-    return jnp.maximum(preactivations(hyperplanes, x), 0)
+    xp = namespace(hyperplanes, x)
+    return xp.maximum(preactivations(hyperplanes, x), 0)
 
 
 def heaviside(preactivation):
@@ -29,23 +45,116 @@ def unit_normals(hyperplanes, fallback):
     A row whose normal vanished, or is not finite, has no hyperplane: the row of
     ``fallback`` stays in its place.
     """
-    norm = jnp.linalg.norm(hyperplanes[:, 1:], axis=1, keepdims=True)
-    usable = (norm > jnp.finfo(hyperplanes.dtype).tiny) & jnp.isfinite(hyperplanes).all(
+    xp = namespace(hyperplanes, fallback)
+    norm = xp.linalg.norm(hyperplanes[:, 1:], axis=1, keepdims=True)
+    usable = (norm > xp.finfo(hyperplanes.dtype).tiny) & xp.isfinite(hyperplanes).all(
         axis=1, keepdims=True
     )
-    return jnp.where(usable, hyperplanes / jnp.where(usable, norm, 1), fallback)
+    return xp.where(usable, hyperplanes / xp.where(usable, norm, 1), fallback)
 
 
 def rescale(net):
     """The same function with ``|w_i| = 1``, the factors moved to the coefficients."""
-    norm = jnp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)
+    xp = namespace(net.hyperplanes, net.coef)
+    norm = xp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)
     unit = unit_normals(net.hyperplanes, fallback=net.hyperplanes)
-    usable = norm > jnp.finfo(norm.dtype).tiny
+    usable = norm > xp.finfo(norm.dtype).tiny
     return net._replace(
-        hyperplanes=unit, coef=jnp.where(usable, net.coef * norm, net.coef)
+        hyperplanes=unit, coef=xp.where(usable, net.coef * norm, net.coef)
     )
 
 
 def output_weights(net):
     """``c_i |w_i|``, which a rescaling of (w_i, b_i) against c_i leaves as it is."""
-    return net.coef * jnp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)
+    xp = namespace(net.hyperplanes, net.coef)
+    return net.coef * xp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)
+
+
+# --- the matrices of the paper -------------------------------------------------------
+
+
+def alive_features(net, x):
+    """Hidden features of the neurons in use, zero for the others."""
+    xp = namespace(net.hyperplanes, x)
+    return xp.where(net.alive[None, :], hidden_features(net.hyperplanes, x), 0)
+
+
+def mass_design(net, rows):
+    """Square root of the mass matrix A(r): rows ``sqrt(mu_k) (1, relu(r_i . y_k))``."""
+    xp = namespace(net.hyperplanes, rows.x)
+    features = alive_features(net, rows.x)
+    ones = xp.ones_like(features[:, :1])
+    return xp.sqrt(rows.weight)[:, None] * xp.concatenate([ones, features], axis=1)
+
+
+def layer_design(net, rows, active):
+    """Square root of the layer Gauss-Newton matrix H(r) on the active set.
+
+    With one output its rows are ``sqrt(mu_k) (h_k kron y_k)`` up to the sign of c_i;
+    with several, neuron i contributes the direction of row i of the coefficients.
+
+    Returns
+    -------
+    array of shape (m * q, n * (1 + d))
+    """
+    xp = namespace(net.coef, rows.x, active)
+    m, d = rows.x.shape
+    n, q = net.coef.shape
+    z = preactivations(net.hyperplanes, rows.x)
+    h = xp.where(active[None, :], heaviside(z), 0)
+    direction = net.coef / xp.where(active, activity(net), 1)[:, None]
+    y = xp.concatenate([xp.ones((m, 1), rows.x.dtype), rows.x], axis=1)
+    y = y * xp.sqrt(rows.weight)[:, None]
+    return xp.einsum("ki,il,kj->klij", h, direction, y).reshape(m * q, n * (1 + d))
+
+
+def activity(net):
+    """``|c_i|``, the factor that makes the Gauss-Newton matrix singular at zero."""
+    xp = namespace(net.coef)
+    return xp.linalg.norm(net.coef, axis=1)
+
+
+def active_set(net, active_tol):
+    """Neurons whose ``|c_i|`` is at least ``active_tol`` times the largest."""
+    xp = namespace(net.coef)
+    size = activity(net)
+    return net.alive & (size > 0) & (size >= active_tol * xp.max(size))
+
+
+def residual(net, rows):
+    """Weighted residual ``sqrt(mu_k) (u(x_k) - t_k)``, of shape (m, q)."""
+    xp = namespace(net.coef, rows.x)
+    return xp.sqrt(rows.weight)[:, None] * (predict(net, rows.x) - rows.y)
+
+
+# --- ... and of the joint step -------------------------------------------------------
+
+
+def joint_design(net, rows):
+    """Return the columns of the output layer and of the hidden one, and residuals.
+
+    Those of the hidden layer are without the factors c.
+
+    Returns
+    -------
+    array of shape (m, 1 + n + n * (1 + d) + q)
+    """
+    xp = namespace(net.coef, rows.x)
+    active, y, error = joint_parts(net, rows)
+    columns = layer_columns(active, y)
+    return xp.concatenate([mass_design(net, rows), columns, error], axis=1)
+
+
+def joint_parts(net, rows):
+    """Which neurons are on, weighted rows y, and residuals."""
+    xp = namespace(net.coef, rows.x)
+    z = preactivations(net.hyperplanes, rows.x)
+    active = xp.where(net.alive[None, :], heaviside(z), 0)
+    ones = xp.ones((rows.x.shape[0], 1), rows.x.dtype)
+    y = xp.concatenate([ones, rows.x], axis=1)
+    return active, xp.sqrt(rows.weight)[:, None] * y, residual(net, rows)
+
+
+def layer_columns(active, y):
+    """Products of every neuron that is on with every weighted row."""
+    return (active[:, :, None] * y[:, None, :]).reshape(y.shape[0], -1)

@@ -17,9 +17,9 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
+from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Algorithm, Report
 from sklearn_gn.shallow_relu.parameters import ShallowReLU
 
@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
 
     starts: Any
     losses: np.ndarray  # (n_starts,)
-    n_steps: int  # Gauss-Newton steps taken
+    n_steps: Any  # Gauss-Newton steps taken, of all or of each start
     settled: bool = True  # whether the descent has ended
     failures: tuple | None = None  # of each start, a stop reason or None
     rounding: np.ndarray | None = None  # (n_starts,) are the residuals rounding errors?
@@ -100,6 +100,7 @@ def search(name, engine):
         step=partial(step, engine=engine),
         n_spare=N_SPARE,
         side_by_side=True,
+        compiled=engine.compiled,
     )
 
 
@@ -135,7 +136,7 @@ def step(data, state, options, *, engine):
     best = best_start(losses)
     if outcome.settled and len(losses) > N_KEPT:
         kept = np.argsort(losses, kind="stable")[:N_KEPT]
-        starts = jax.tree.map(lambda a: a[kept], starts)
+        starts = backend.map_leaves(lambda a: a[kept], starts)
         losses = losses[kept]
     before = state.loss
     state = state._replace(
@@ -164,7 +165,7 @@ def step(data, state, options, *, engine):
         grad_norm=columns[0] if found.grad_norm is None else found.grad_norm,
         step_size=columns[1],
         gain_ratio=columns[2],
-        inner_iterations=outcome.n_steps + found.n_steps,
+        inner_iterations=int(np.max(outcome.n_steps)) + found.n_steps,
         accepted=accepted,
         stop=stop,
     )
@@ -187,7 +188,7 @@ def keep_better(starts, losses, new_starts, new_losses):
         chosen = better.reshape(better.shape + (1,) * (np.ndim(new) - better.ndim))
         return np.where(chosen, np.asarray(new), np.asarray(old))
 
-    kept = jax.tree.map(choose, new_starts, starts)
+    kept = backend.map_leaves(choose, new_starts, starts)
     return kept, np.where(better, new_losses, losses)
 
 

@@ -5,22 +5,19 @@ With one feature the network is a continuous piecewise-linear function, see
 are running sums, see :mod:`sklearn_gn.shallow_relu.interval_sums`. Differences of these
 have rounding errors of the size of the total; the last iterations therefore sum over
 every interval anew.
+
+The arrays are small whatever the number of rows, so NumPy computes all of this; nothing
+is compiled.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.shallow_relu.broken_line import (
     descend,
     fit_exact,
     fit_running,
-    fit_values,
     full_steps,
     gradient,
     hat_system,
@@ -34,8 +31,6 @@ from sklearn_gn.shallow_relu.interval_sums import (
     THIN_ROWS,
     UNRESOLVED,
     interval_ends,
-    locate,
-    moments,
     moments_from_sums,
     thin_sums,
 )
@@ -49,6 +44,7 @@ from sklearn_gn.shallow_relu.search import (
     Phase,
     RoundPlan,
     best_start,
+    search,
 )
 from sklearn_gn.shallow_relu.sorted_rows import (
     LEFT,
@@ -58,14 +54,14 @@ from sklearn_gn.shallow_relu.sorted_rows import (
     sort_rows,
 )
 
-START_STEPS = np.int32(50)  # most Gauss-Newton steps of the starts
+START_STEPS = 50  # most Gauss-Newton steps of the starts
 POLISH_STEPS = 50  # most steps with sums over every interval anew, where ...
 POLISH_BELOW = 1e-9  # ... the relative loss is less than this
 _AT_ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
 
 
 class Data(NamedTuple):
-    """The running sums that compiled functions read, and the rows."""
+    """Running sums, and the rows."""
 
     running: RunningSums
     rows: SortedRows
@@ -83,15 +79,15 @@ class SegmentedEngine:
     at RIGHT are not in use.
     """
 
+    compiled = False
+
     def prepare(self, rows, options, n_padded=None):
         """Sort the rows and sum them up, once."""
         del options
         running, rows = sort_rows(rows, n_padded)
         size, n = 0.5 * float(running.sums[-1, 3]), int(running.n_rows)
-        device = jax.device_put(running)
-        if n <= 2 * THIN_ROWS:
-            return Data(device, rows, size, device)
-        return Data(device, rows, size, jax.device_put(thin_sums(running, n)))
+        thin = running if n <= 2 * THIN_ROWS else thin_sums(running, n)
+        return Data(running, rows, size, thin)
 
     def first_phase(self, relocations):
         """Return what the first step does: the last descent is one of its own."""
@@ -111,27 +107,19 @@ class SegmentedEngine:
     def descend(self, data, state, options):
         """Descend from all starts, first on few of the running sums."""
         if state.phase == Phase.END:
-            found = descend_all(state.starts, data.running, START_STEPS, options.tol)
-            return _outcome(found)
+            return descend_all(state.starts, data.running, START_STEPS, options.tol)
         first = descend_all(state.starts, data.thin, START_STEPS, ROUND_TOL)
-        knots, losses, count = _outcome(first)[:3]
-        kept = np.argsort(losses, kind="stable")[:N_KEPT]
+        kept = np.argsort(first.losses, kind="stable")[:N_KEPT]
+        first = first._replace(starts=first.starts[kept], losses=first.losses[kept])
         if data.thin is data.running:
-            return Outcome(knots[kept], losses[kept], count)
-        found = descend_all(knots[kept], data.running, START_STEPS, ROUND_TOL)
-        return _outcome(found, count)
+            return first
+        found = descend_all(first.starts, data.running, START_STEPS, ROUND_TOL)
+        return found._replace(n_steps=first.n_steps.max() + found.n_steps)
 
     def relocate(self, data, state, plan, options):
         """Carry out a round for all starts."""
-        found = relocate(
-            SIDE_BY_SIDE,
-            state.starts,
-            data.running,
-            np.int32(options.seed ^ state.round),
-            plan,
-            state.n_neurons,
-        )
-        return _outcome(found)
+        random = Draws([options.seed ^ state.round], len(state.starts))
+        return relocate(state.starts, data.running, random, plan, state.n_neurons)
 
     def best_network(self, data, state, options):
         """Return the network of the best start, in the last descent a polished one."""
@@ -156,78 +144,46 @@ class SegmentedEngine:
         return Best(net, loss, resolved=resolved)
 
 
-class Descents(NamedTuple):
-    """What descents from several starts lead to."""
+class Draws:
+    """Random numbers of a round, for all starts of one series or of several.
 
-    knots: Any  # (n_starts, n_slots)
-    penalised: Any  # (n_starts,) losses by which they are compared
-    loss: Any  # (n_starts,)
-    count: Any  # (n_starts,) Gauss-Newton steps
+    Parameters
+    ----------
+    seeds : list of int
+        One for every series, which draws the same alone as beside others.
+    n_starts : int
+        Starts of each series.
+    """
+
+    def __init__(self, seeds, n_starts):
+        self._generators = [np.random.default_rng(int(seed)) for seed in seeds]
+        self._n_starts = n_starts
+
+    def uniform(self, n):
+        """Return numbers from [0, 1) of shape (n_series * n_starts, n)."""
+        shape = self._n_starts, n
+        return np.concatenate([g.random(shape) for g in self._generators])
 
 
-def _outcome(found, n_before=0):
-    count = n_before + int(np.array(found.count).max())
-    return Outcome(np.array(found.knots), np.array(found.penalised), count)
-
-
-@jit_by_size
 def descend_all(knots, running, n_steps, tol):
-    """Descend from all starts, side by side, by at most ``n_steps`` steps."""
-
-    def run(knots):
-        found, fitted, count = descend(knots, running, n_steps, tol)
-        return Descents(
-            found, penalised_loss(found, fitted.loss, running), fitted.loss, count
-        )
-
-    return map_starts(run, knots)
+    """Descend from all starts by at most ``n_steps`` steps."""
+    knots, fitted, count = descend(knots, running, n_steps, tol)
+    losses = penalised_loss(knots, fitted.loss, running)
+    return Outcome(knots, losses, count)
 
 
-@jit_by_size
-def rearrange_all(knots, running, seed, plan):
-    """Delete and add breakpoints for all starts."""
-    keys = jax.random.split(jax.random.key(seed), knots.shape[0])
-    return map_starts(lambda t, key: rearrange(t, running, key, plan), knots, keys)
-
-
-@jit_by_size
-def shrink_all(knots, running, n_neurons):
-    """Delete the cheapest breakpoints of those that are too many, for all starts."""
-    return map_starts(lambda t: shrink(t, running, n_neurons), knots)
-
-
-def map_starts(function, *starts):
-    """Call a function of one start for all; a single one is compiled in less time."""
-    if len(starts[0]) > 1:
-        return jax.vmap(function)(*starts)
-    return jax.tree.map(lambda a: a[None], function(*(a[0] for a in starts)))
-
-
-class Parts(NamedTuple):
-    """The compiled parts of a round."""
-
-    rearrange: Callable
-    descend: Callable
-    shrink: Callable
-
-
-# A round in parts is compiled in half the time: it descends twice.
-SIDE_BY_SIDE = Parts(rearrange_all, descend_all, shrink_all)
-
-
-def relocate(parts, knots, running, seed, plan, n_neurons):
+def relocate(knots, running, random, plan, n_neurons):
     """Carry out one round.
 
     1. Delete breakpoints at random, then by the cost of their absence.
     2. Add breakpoints where they lower the loss most.
     3. Descend, delete the cheapest of those that are too many, and descend again.
     """
-    plan = RoundPlan(*map(np.int32, plan))
-    found = parts.rearrange(knots, running, seed, plan)
-    first = parts.descend(found, running, np.int32(ROUND_STEPS[0]), ROUND_TOL)
-    found = parts.shrink(first.knots, running, np.int32(n_neurons))
-    last = parts.descend(found, running, np.int32(ROUND_STEPS[1]), ROUND_TOL)
-    return last._replace(count=np.array(first.count) + np.array(last.count))
+    knots = rearrange(knots, running, random, plan)
+    first = descend_all(knots, running, ROUND_STEPS[0], ROUND_TOL)
+    knots = shrink(first.starts, running, n_neurons)
+    last = descend_all(knots, running, ROUND_STEPS[1], ROUND_TOL)
+    return last._replace(n_steps=first.n_steps + last.n_steps)
 
 
 def total_loss(fitted, rows):
@@ -250,9 +206,7 @@ def polish(knots, data, tol):
     if float(fitted.loss) < POLISH_BELOW * data.size:
         fitted, falling = fit_exact(knots, rows), True
         while falling and count < POLISH_STEPS:
-            trials = [
-                spread_knots(t, rows.x) for t in np.array(full_steps(knots, fitted))
-            ]
+            trials = [spread_knots(t, rows.x) for t in full_steps(knots, fitted)]
             fits = [fit_exact(t, rows) for t in trials]
             best = min((0, 1), key=lambda k: float(fits[k].loss))
             before, after = float(fitted.loss), float(fits[best].loss)
@@ -271,63 +225,83 @@ def insertion_gains(knots, fitted, running, candidate):
 
     Beside the hats that there are, a hat over the interval with its peak at the
     candidate does what the new breakpoint does.
+
+    Parameters
+    ----------
+    knots : ndarray of shape (..., n)
+    fitted : BrokenLine
+    running : RunningSums or StackedSums
+    candidate : ndarray of int of shape (..., c)
+        Row numbers.
+
+    Returns
+    -------
+    ndarray of shape (..., c)
     """
-    inverse = inverse_mass(knots, fitted.moments)
-    position = running.x[candidate]
-    interval = jnp.searchsorted(knots, position, side="right")
-    low, high = (end[interval] for end in interval_ends(knots))
-    bounds = jnp.concatenate(
-        [
-            jnp.zeros_like(running.sums[:1]),
-            running.sums[locate(knots, running.x)],
-            running.sums[-1:],
-        ]
-    )
-    here = running.sums[candidate]
-    left = moments_from_sums(here - bounds[interval], (low, position))
-    right = moments_from_sums(bounds[interval + 1] - here, (position, high))
+    position = running.position(candidate)
+    interval = np.sum(knots[..., None, :] <= position[..., None], axis=-1)
+
+    def here(column):
+        return np.take_along_axis(column, interval, axis=-1)
+
+    def here_too(columns):
+        return np.take_along_axis(columns, interval[..., None], axis=-2)
+
+    ends = interval_ends(knots)
+    low, high = (here(end) for end in ends)
+    at = running.at(running.locate(knots))
+    bounds = np.zeros((*knots.shape[:-1], knots.shape[-1] + 2, at.shape[-1]))
+    bounds[..., 1:-1, :] = at
+    bounds[..., -1, :] = running.total(knots.ndim - 1)
+    before, after = here_too(bounds[..., :-1, :]), here_too(bounds[..., 1:, :])
+    middle = running.at(candidate)
+    left = moments_from_sums(middle - before, (low, position))
+    right = moments_from_sums(after - middle, (position, high))
     first = interval == 0  # constant there, and so is the new function left of its peak
-    rise = jnp.where(first, 0, 1 / jnp.maximum(position - low, 1e-14))
-    fall = -1 / jnp.maximum(high - position, 1e-14)
-    width = jnp.where(first, 0, 1 / jnp.maximum(high - low, 1e-14))
-    start = value_at(knots, fitted.values, fitted.slopes, interval_ends(knots)[0])[
-        interval
-    ]
-    slope = fitted.slopes[interval]
+    rise = np.where(first, 0, 1 / np.maximum(position - low, 1e-14))
+    fall = -1 / np.maximum(high - position, 1e-14)
+    width = np.where(first, 0, 1 / np.maximum(high - low, 1e-14))
+    start = here_too(value_at(knots, fitted.values, fitted.slopes, ends[0]))
+    slope = here_too(fitted.slopes)
 
     def products(part, peak):
         """Of the new function with itself, both hats and the residual."""
-        new = jnp.where(first & (peak > 0), 1, 1 + peak * (part.x - position))
-        hat = jnp.where(first, 0, (high - part.x) * width)
-        other = 1 - hat
-        residual = part.y - start - slope * (part.x - low)[:, None]
+        new = 1 + peak * (part.x - position)
+        hat = np.where(first, 0, (high - part.x) * width)
+        mass, tilt = part.weight * new, part.xx * peak
+        residual = part.y - start - slope * (part.x - low)[..., None]
         return (
-            part.weight * new**2 + part.xx * peak**2,
-            part.weight * new * hat - part.xx * peak * width,
-            part.weight * new * other + part.xx * peak * width,
-            (part.weight * new)[:, None] * residual
-            + peak[:, None] * (part.xy - part.xx[:, None] * slope),
+            mass * new + tilt * peak,
+            mass * hat - tilt * width,
+            mass * (1 - hat) + tilt * width,
+            mass[..., None] * residual
+            + peak[..., None] * (part.xy - part.xx[..., None] * slope),
         )
 
+    of_left, of_right = products(left, rise), products(right, fall)
     own, with_left, with_right, drop = (
-        a + b for a, b in zip(products(left, rise), products(right, fall), strict=True)
+        a + b for a, b in zip(of_left, of_right, strict=True)
     )
-    i, j = jnp.maximum(interval - 1, 0), interval
+    inverse = inverse_mass(knots, fitted.moments)
+    diagonal = np.diagonal(inverse, axis1=-2, axis2=-1)
+    beside = np.diagonal(inverse, 1, axis1=-2, axis2=-1)
+    previous = np.maximum(interval - 1, 0)
     inside = (
-        inverse[i, i] * with_left**2
-        + 2 * inverse[i, j] * with_left * with_right
-        + inverse[j, j] * with_right**2
+        np.take_along_axis(diagonal, previous, axis=-1) * with_left**2
+        + 2 * np.take_along_axis(beside, previous, axis=-1) * with_left * with_right
+        + here(diagonal) * with_right**2
     )
     outside = own - inside
     new = (outside > 1e-10 * own) & (own > 0)
-    gain = jnp.sum(drop**2, axis=1) / jnp.where(new, outside, 1)
-    return jnp.where(new, gain, -1)
+    gain = np.sum(drop**2, axis=-1) / np.where(new, outside, 1)
+    return np.where(new, gain, -1)
 
 
 def inverse_mass(knots, m):
     """Return the inverse of the mass matrix of the hats, dense."""
     diagonal, beside, _ = hat_system(knots, m)
-    identity = jnp.eye(diagonal.shape[0], dtype=knots.dtype)
+    n = diagonal.shape[-1]
+    identity = np.broadcast_to(np.eye(n), (*diagonal.shape, n))
     return solve_tridiagonal(diagonal, beside, identity)
 
 
@@ -337,103 +311,107 @@ def deletion_costs(knots, fitted):
     Without breakpoint i the change of slope c_i is zero: one linear constraint g on the
     values, whose cost is ``|g v|^2 / (g A^-1 g)``.
     """
-    n = knots.shape[0]
+    n = knots.shape[-1]
     _, inverse = interval_lengths(knots)
     # Scaled by the shorter neighbour, so that nothing overflows.
-    before = jnp.concatenate([jnp.zeros(1, knots.dtype), inverse[:-1]])
-    scale = 1 / jnp.maximum(before, inverse)
-    row = jnp.arange(n, dtype=jnp.int32)
-    g = jnp.zeros((n, n + 1), knots.dtype)
-    g = g.at[row, row + 1].add(inverse * scale)
-    g = g.at[row, row].add(-(inverse + before) * scale)
-    g = g.at[row[1:], row[1:] - 1].add((before * scale)[1:])
-    variance = jnp.sum((g @ inverse_mass(knots, fitted.moments)) * g, axis=1)
-    change = jnp.sum((g @ fitted.values) ** 2, axis=1)
-    tiny = jnp.finfo(knots.dtype).tiny
-    cost = change / jnp.maximum(variance, tiny)
-    return jnp.where(knots < RIGHT, cost, jnp.inf)
+    before = np.concatenate([np.zeros_like(inverse[..., :1]), inverse[..., :-1]], -1)
+    scale = 1 / np.maximum(before, inverse)
+    after, before = inverse * scale, before * scale
+    row = np.arange(n)
+    g = np.zeros((*knots.shape, n + 1))
+    g[..., row, row + 1] = after
+    g[..., row, row] = -(after + before)
+    g[..., row[1:], row[1:] - 1] = before[..., 1:]
+    variance = np.sum((g @ inverse_mass(knots, fitted.moments)) * g, axis=-1)
+    change = np.sum((g @ fitted.values) ** 2, axis=-1)
+    cost = change / np.maximum(variance, np.finfo(np.float64).tiny)
+    return np.where(knots < RIGHT, cost, np.inf)
 
 
-def draw_candidates(running, key):
-    """Return row numbers, a random one of every 1/M of the rows; all of fewer."""
-    strata = jnp.arange(N_CANDIDATES, dtype=running.x.dtype)
-    more = jax.random.uniform(key, strata.shape, strata.dtype)
-    n = running.n_rows.astype(strata.dtype)
-    more = jnp.where(n > N_CANDIDATES, more, 0)
-    return jnp.floor((strata + more) * (n / N_CANDIDATES)).astype(jnp.int32)
+def candidate_rows(running, uniform):
+    """Return row numbers, a random one of every 1/M of the rows; all of fewer.
+
+    Parameters
+    ----------
+    running : RunningSums or StackedSums
+    uniform : ndarray of shape (..., M)
+        Random numbers from [0, 1).
+    """
+    m, n = uniform.shape[-1], running.size(uniform.ndim)
+    more = np.where(n > m, uniform, 0)
+    return np.floor((np.arange(m) + more) * (n / m)).astype(np.intp)
 
 
-def insert(knots, running, key, n_candidates):
+def insert(knots, running, random, n_candidates):
     """Add the best of some candidates, if a slot is free."""
-    key_row, key_mark = jax.random.split(key)
-    candidate = draw_candidates(running, key_row)
-    fitted = fit_values(knots, moments(knots, running))
-    gain = insertion_gains(knots, fitted, running, candidate)
-    # Of the candidates with the largest random marks, as many as are to be tried.
-    mark = jax.random.uniform(key_mark, gain.shape, gain.dtype)
-    least = jnp.sort(mark)[jnp.maximum(mark.shape[0] - n_candidates, 0)]
-    best = jnp.argmax(jnp.where(mark >= least, gain, -1))
-    position = running.x[candidate[best]]
-    room = (knots[-1] == RIGHT) & (gain[best] > 0)
-    return jnp.sort(knots.at[-1].set(jnp.where(room, position, knots[-1])))
+    candidate = candidate_rows(running, random.uniform(N_CANDIDATES))
+    if n_candidates < N_CANDIDATES:
+        chosen = random.uniform(N_CANDIDATES).argsort(axis=-1)[..., :n_candidates]
+        candidate = np.take_along_axis(candidate, chosen, axis=-1)
+    gain = insertion_gains(knots, fit_running(knots, running), running, candidate)
+    best = np.arange(len(knots)), np.argmax(gain, axis=-1)
+    position = running.position(candidate)[best]
+    room = (knots[:, -1] == RIGHT) & (gain[best] > 0)
+    knots = knots.copy()
+    knots[room, -1] = position[room]
+    return np.sort(knots, axis=-1)
 
 
 def delete(knots, running, place):
-    """Delete the breakpoint at a place in the order of deletion costs."""
-    fitted = fit_values(knots, moments(knots, running))
-    slot = jnp.argsort(deletion_costs(knots, fitted))[place]
-    return jnp.sort(knots.at[slot].set(RIGHT))
+    """Delete the breakpoints at a place in the order of deletion costs."""
+    costs = deletion_costs(knots, fit_running(knots, running))
+    order = np.argsort(costs, axis=-1, kind="stable")
+    return _without(knots, np.take_along_axis(order, place[:, None], axis=-1))
 
 
-def delete_random(knots, key):
-    """Delete a breakpoint at random."""
-    mark = jax.random.uniform(key, knots.shape, knots.dtype)
-    slot = jnp.argmin(jnp.where(knots < RIGHT, mark, jnp.inf))
-    return jnp.sort(knots.at[slot].set(RIGHT))
+def delete_random(knots, random):
+    """Delete a breakpoint of each start at random."""
+    mark = np.where(knots < RIGHT, random.uniform(knots.shape[-1]), np.inf)
+    return _without(knots, np.argmin(mark, axis=-1)[:, None])
+
+
+def _without(knots, slot):
+    knots = knots.copy()
+    np.put_along_axis(knots, slot, RIGHT, axis=-1)
+    return np.sort(knots, axis=-1)
 
 
 def penalised_loss(knots, loss, running):
-    """Return the loss by which networks of one size are compared.
+    """Return the losses by which networks of one size are compared.
 
     A breakpoint left of the data gives the first line its slope, one parameter; one
     inside is two. The second has to be worth what it costs by the Bayesian information
     criterion, or noise at the left end would draw breakpoints there.
     """
-    n = running.n_rows.astype(loss.dtype)
-    inside = jnp.sum((knots > LEFT) & (knots < RIGHT)).astype(loss.dtype)
-    return loss * jnp.exp(inside * jnp.log(n) / n)
+    n = running.size(loss.ndim)
+    inside = np.sum((knots > LEFT) & (knots < RIGHT), axis=-1)
+    return loss * np.exp(inside * np.log(n) / n)
 
 
 def count_knots(knots):
-    """Return the number of breakpoints in use."""
-    return jnp.sum(knots < RIGHT, dtype=jnp.int32)
+    """Return the numbers of breakpoints in use."""
+    return np.sum(knots < RIGHT, axis=-1)
 
 
-def rearrange(knots, running, key, plan):
+def rearrange(knots, running, random, plan):
     """Delete breakpoints at random and by their costs, then add where it pays most."""
-    keys = [jax.random.fold_in(key, k) for k in range(2)]
-    found = lax.fori_loop(
-        0,
-        plan.n_random,
-        lambda k, t: delete_random(t, jax.random.fold_in(keys[0], k)),
-        knots,
-    )
-    place = jnp.minimum(plan.place, jnp.maximum(count_knots(found) - 1, 0))
-    found = lax.fori_loop(
-        0, plan.n_cheapest, lambda k, t: delete(t, running, place), found
-    )
-
-    def add(k, t):
-        return insert(t, running, jax.random.fold_in(keys[1], k), plan.n_candidates)
-
-    return lax.fori_loop(0, plan.n_added, add, found)
+    for _ in range(plan.n_random):
+        knots = delete_random(knots, random)
+    place = np.minimum(plan.place, np.maximum(count_knots(knots) - 1, 0))
+    for _ in range(plan.n_cheapest):
+        knots = delete(knots, running, place)
+    for _ in range(plan.n_added):
+        knots = insert(knots, running, random, plan.n_candidates)
+    return knots
 
 
 def shrink(knots, running, n_neurons):
-    """Delete the cheapest breakpoints until there are ``n_neurons``."""
-    return lax.while_loop(
-        lambda t: count_knots(t) > n_neurons, lambda t: delete(t, running, 0), knots
-    )
+    """Delete the cheapest breakpoints until no start has more than ``n_neurons``."""
+    knots = knots.copy()
+    while len(many := np.flatnonzero(count_knots(knots) > n_neurons)):
+        first = np.zeros(len(many), np.intp)
+        knots[many] = delete(knots[many], running.of(many), first)
+    return knots
 
 
 # --- sizes ---------------------------------------------------------------------------
@@ -449,9 +427,9 @@ def settle(knots, running):
     """
     both = np.stack([knots, knots])
     both[1, 0] = LEFT
-    found = descend_all(both, running, np.int32(ROUND_STEPS[1]), ROUND_TOL)
-    best = int(np.argmin(np.array(found.penalised)))
-    return np.array(found.knots)[best], float(np.array(found.loss)[best])
+    both, fitted, _ = descend(both, running, ROUND_STEPS[1], ROUND_TOL)
+    best = np.argmin(penalised_loss(both, fitted.loss, running))
+    return both[best], float(fitted.loss[best])
 
 
 class SegmentedSizes:
@@ -478,16 +456,15 @@ class SegmentedSizes:
     def grow(self):
         """Double the number of neurons."""
         n = self._n_knots()
-        plan = RoundPlan(*map(np.int32, (0, 0, 0, n, N_CANDIDATES)))
+        plan = RoundPlan(0, 0, 0, n, N_CANDIDATES)
         running = self.data.running
-        found = rearrange_all(self.knots[None], running, np.int32(n), plan)
-        self.knots, self.loss = settle(np.array(found)[0], running)
+        found = rearrange(self.knots[None], running, Draws([n], 1), plan)
+        self.knots, self.loss = settle(found[0], running)
 
     def prune(self):
         """Delete the neuron that matters least."""
-        n, running = np.int32(self._n_knots() - 1), self.data.running
-        found = shrink_all(self.knots[None], running, n)
-        self.knots, self.loss = settle(np.array(found)[0], running)
+        n, running = self._n_knots() - 1, self.data.running
+        self.knots, self.loss = settle(shrink(self.knots[None], running, n)[0], running)
 
     def _n_knots(self):
         return np.count_nonzero(self.knots < RIGHT)
@@ -506,3 +483,4 @@ class SegmentedSizes:
 
 
 ENGINE = SegmentedEngine()
+SEGMENTED = search("vpgn", ENGINE)  # the joint step with one feature

@@ -17,6 +17,7 @@ from sklearn_gn.shallow_relu.evidence_gn import (
 )
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
 from sklearn_gn.shallow_relu.scaling import Scaling, unit_sum
+from sklearn_gn.shallow_relu.segmented import SEGMENTED, SegmentedSizes
 from sklearn_gn.shallow_relu.size_selection import select_size
 from sklearn_gn.shallow_relu.starts import (
     first_hyperplanes,
@@ -108,8 +109,13 @@ def _algorithm(estimator, solver_object, n_features):
     given = isinstance(estimator.alpha, dict)
     by_evidence = given or (n_features > 1 and estimator.alpha == "auto")
     if by_evidence and type(solver_object) is JointGN:
-        return EVIDENCE_GN, False  # the only one that does without JAX
-    from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, SEGMENTED
+        return EVIDENCE_GN, False  # which does without JAX
+    segmented = n_features == 1 and not given and estimator.alpha in (0, "auto")
+    segmented &= estimator.damping is None and estimator.rank is None
+    segmented &= estimator.dtype == "float64"
+    if segmented and type(solver_object) is JointGN:
+        return SEGMENTED, True  # so does this
+    from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
 
     solver = solver_object.algorithm(ALGORITHMS)
     if solver is not ALGORITHMS["vpgn"]:
@@ -119,12 +125,9 @@ def _algorithm(estimator, solver_object, n_features):
                 f"solver={estimator.solver!r}."
             )
         return solver, False
-    if given or n_features > 1:
-        return EVIDENCE_GN if by_evidence else solver, False
-    plain = estimator.alpha in (0, "auto")
-    plain = plain and estimator.damping is None and estimator.rank is None
-    plain = plain and estimator.dtype == "float64"
-    return (SEGMENTED, True) if plain else (solver, False)
+    if segmented:
+        return SEGMENTED, True
+    return EVIDENCE_GN if by_evidence else solver, False
 
 
 def _split(X, y, weight, fraction, rng):
@@ -236,13 +239,15 @@ def _by_search(estimator, solver_object, problem, rng):
 def _select_size(estimator, solver_object, problem, first, rng):
     """Hyperplanes of the best size by ``criterion``, and the path to it."""
     if problem.segmented:
-        from sklearn_gn.shallow_relu.segmented import SegmentedSizes as kind
+        kind, scope = SegmentedSizes, backend.one_blas_thread
     else:
         from sklearn_gn.shallow_relu.dense import DenseSizes as kind
+
+        scope = backend.scope(estimator.dtype, estimator.device)
     rows = problem.rows
     mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
     n_numbers = problem.n_observations * rows.y.shape[1]
-    with backend.scope(estimator.dtype, estimator.device):
+    with scope:
         options = fit_options(estimator, solver_object, rng)
         sizes = kind(rows, options, first)
         hyperplanes, path = select_size(

@@ -28,12 +28,16 @@ from sklearn_gn.core.linear_algebra.solve import (
     least_squares_of_rows,
 )
 from sklearn_gn.shallow_relu.network import (
-    heaviside,
+    active_set,
+    activity,
+    alive_features,
     hidden_features,
+    layer_design,
+    mass_design,
     output_weights,
     preactivations,
-    predict,
     rescale,
+    residual,
     unit_normals,
 )
 from sklearn_gn.shallow_relu.parameters import ShallowReLU
@@ -53,55 +57,7 @@ class Iterate(NamedTuple):
     gain_ratio: float
 
 
-# --- the matrices of the paper -------------------------------------------------------
-
-
-def alive_features(net, x):
-    """Hidden features of the neurons in use, zero for the others."""
-    return jnp.where(net.alive[None, :], hidden_features(net.hyperplanes, x), 0)
-
-
-def mass_design(net, rows):
-    """Square root of the mass matrix A(r): rows ``sqrt(mu_k) (1, relu(r_i . y_k))``."""
-    features = alive_features(net, rows.x)
-    ones = jnp.ones_like(features[:, :1])
-    return jnp.sqrt(rows.weight)[:, None] * jnp.concatenate([ones, features], axis=1)
-
-
-def layer_design(net, rows, active):
-    """Square root of the layer Gauss-Newton matrix H(r) on the active set.
-
-    With one output its rows are ``sqrt(mu_k) (h_k kron y_k)`` up to the sign of c_i;
-    with several, neuron i contributes the direction of row i of the coefficients.
-
-    Returns
-    -------
-    array of shape (m * q, n * (1 + d))
-    """
-    m, d = rows.x.shape
-    n, q = net.coef.shape
-    z = preactivations(net.hyperplanes, rows.x)
-    h = jnp.where(active[None, :], heaviside(z), 0)
-    direction = net.coef / jnp.where(active, activity(net), 1)[:, None]
-    y = jnp.concatenate([jnp.ones((m, 1), rows.x.dtype), rows.x], axis=1)
-    y = y * jnp.sqrt(rows.weight)[:, None]
-    return jnp.einsum("ki,il,kj->klij", h, direction, y).reshape(m * q, n * (1 + d))
-
-
-def activity(net):
-    """``|c_i|``, the factor that makes the Gauss-Newton matrix singular at zero."""
-    return jnp.linalg.norm(net.coef, axis=1)
-
-
-def active_set(net, active_tol):
-    """Neurons whose ``|c_i|`` is at least ``active_tol`` times the largest."""
-    size = activity(net)
-    return net.alive & (size > 0) & (size >= active_tol * jnp.max(size))
-
-
-def residual(net, rows):
-    """Weighted residual ``sqrt(mu_k) (u(x_k) - t_k)``, of shape (m, q)."""
-    return jnp.sqrt(rows.weight)[:, None] * (predict(net, rows.x) - rows.y)
+# --- the objective -------------------------------------------------------------------
 
 
 def objective(net, rows, alpha):

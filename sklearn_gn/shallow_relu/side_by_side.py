@@ -2,10 +2,8 @@
 
 import math
 
-import jax
 import numpy as np
 
-from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.solver import Report
 from sklearn_gn.shallow_relu.search import (
     N_KEPT,
@@ -18,13 +16,11 @@ from sklearn_gn.shallow_relu.search import (
 from sklearn_gn.shallow_relu.segmented import (
     ENGINE,
     START_STEPS,
-    Parts,
+    Draws,
     descend_all,
-    rearrange_all,
     relocate,
-    shrink_all,
 )
-from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT, StackedSums
 
 
 def fit_many(prepared, nets, options):
@@ -44,29 +40,34 @@ def fit_many(prepared, nets, options):
     list of pairs
         The network of every series, and its reports.
     """
-    # Numbers of series up to a power of two share what is compiled.
-    padding = (1 << (len(nets) - 1).bit_length()) - len(nets)
-    padded = [*prepared, *prepared[:1] * padding]
-    running = jax.tree.map(lambda *a: np.stack(a), *(p.running for p in padded))
-    running = jax.device_put(running)
     common, n_neurons = options[0], int(np.sum(nets[0].alive[0]))
-    all_seeds = np.array([o.seed for o in options] + [0] * padding, np.int32)
     starts = [ENGINE.start(None, net, common)[0] for net in nets]
-    knots = np.stack([*starts, *starts[:1] * padding])
-    knots, losses, counts = _descended(knots, running, ROUND_TOL)
+    running, n = [p.running for p in prepared], len(prepared)
+
+    def separated(outcome):
+        """Breakpoints, losses and steps by series."""
+        knots, losses, count = outcome.starts, outcome.losses, outcome.n_steps
+        knots = knots.reshape(n, -1, knots.shape[1])
+        return knots, losses.reshape(n, -1), count.reshape(n, -1).max(axis=1)
+
+    def all_starts(knots):
+        sums = StackedSums.stack(running, knots.shape[1])
+        return knots.reshape(-1, knots.shape[2]), sums
+
+    found = descend_all(*all_starts(np.stack(starts)), START_STEPS, ROUND_TOL)
+    knots, losses, counts = separated(found)
     kept = np.argsort(losses, axis=1, kind="stable")[:, :N_KEPT]
     knots = np.take_along_axis(knots, kept[:, :, None], axis=1)
     losses = np.take_along_axis(losses, kept, axis=1)
-    history = [(_lowest_losses(knots, losses, padded), counts)]
+    history = [(_lowest_losses(knots, losses, prepared), counts)]
     for round_ in range(int(common.relocations)):
-        seeds, plan = all_seeds ^ np.int32(round_), round_plan(round_)
-        found = relocate(_MANY, knots, running, seeds, plan, n_neurons)
-        knots, losses = keep_better(
-            knots, losses, found.knots, np.array(found.penalised)
-        )
-        counts = np.array(found.count).max(axis=1)
-        history.append((_lowest_losses(knots, losses, padded), counts))
-    knots, losses, counts = _descended(knots, running, common.tol)
+        random = Draws([o.seed ^ round_ for o in options], kept.shape[1])
+        found = relocate(*all_starts(knots), random, round_plan(round_), n_neurons)
+        *moved, counts = separated(found)
+        knots, losses = keep_better(knots, losses, *moved)
+        history.append((_lowest_losses(knots, losses, prepared), counts))
+    found = descend_all(*all_starts(knots), START_STEPS, common.tol)
+    knots, losses, counts = separated(found)
     answers = []
     for k, (data, option) in enumerate(zip(prepared, options, strict=True)):
         state = SearchState(
@@ -86,33 +87,6 @@ def fit_many(prepared, nets, options):
         ]
         answers.append((best.net, [*reports, last]))
     return answers
-
-
-def _descended(knots, running, tol):
-    """Breakpoints, penalised losses, and steps of every series."""
-    found = _MANY.descend(knots, running, START_STEPS, tol)
-    counts = np.array(found.count).max(axis=1)
-    return np.array(found.knots), np.array(found.penalised), counts
-
-
-@jit_by_size
-def _rearrange_many(knots, running, seeds, plan):
-    return jax.vmap(lambda t, s, seed: rearrange_all(t, s, seed, plan))(
-        knots, running, seeds
-    )
-
-
-@jit_by_size
-def _descend_many(knots, running, n_steps, tol):
-    return jax.vmap(lambda t, s: descend_all(t, s, n_steps, tol))(knots, running)
-
-
-@jit_by_size
-def _shrink_many(knots, running, n_neurons):
-    return jax.vmap(lambda t, s: shrink_all(t, s, n_neurons))(knots, running)
-
-
-_MANY = Parts(_rearrange_many, _descend_many, _shrink_many)
 
 
 def _lowest_losses(knots, values, prepared):

@@ -22,6 +22,84 @@ class RunningSums(NamedTuple):
     sums: np.ndarray  # (N + 1, 4 + 2 q) of w, w x, w x^2, w |t|^2, w t, w x t
     n_rows: np.ndarray  # () number of rows that are no padding
 
+    def locate(self, knots):
+        """Return the number of rows left of each breakpoint."""
+        return np.searchsorted(self.x, knots, side="left")
+
+    def at(self, rows):
+        """Return the sums before rows given by their numbers."""
+        return self.sums[rows]
+
+    def position(self, rows):
+        """Return x of rows given by their numbers."""
+        return self.x[rows]
+
+    def total(self, ndim):
+        """Return the sums over all rows; ``ndim`` axes are those of the sets."""
+        del ndim
+        return self.sums[-1]
+
+    def size(self, ndim):
+        """Return the number of rows, which goes with arrays of so many axes."""
+        del ndim
+        return self.n_rows
+
+    def of(self, which):
+        """Return the sums of some of the sets of breakpoints: all share them."""
+        del which
+        return self
+
+
+class StackedSums(NamedTuple):
+    """Running sums of several series; each set of breakpoints belongs to one of them.
+
+    The methods are those of :class:`RunningSums`; breakpoints begin with an axis as
+    long as ``series``.
+    """
+
+    x: np.ndarray  # (n_series, N)
+    sums: np.ndarray  # (n_series, N + 1, 4 + 2 q)
+    n_rows: np.ndarray  # (n_series,)
+    series: np.ndarray  # (B,) number of the series of each set, ascending
+
+    @classmethod
+    def stack(cls, running, n_each):
+        """Return the sums of series that have ``n_each`` sets of breakpoints each."""
+        columns = (np.stack(column) for column in zip(*running, strict=True))
+        return cls(*columns, np.repeat(np.arange(len(running)), n_each))
+
+    def locate(self, knots):
+        """Return the number of rows left of each breakpoint."""
+        rows = np.empty(knots.shape, np.intp)
+        bounds = np.searchsorted(self.series, np.arange(len(self.x) + 1))
+        for x, first, end in zip(self.x, bounds[:-1], bounds[1:], strict=True):
+            if first < end:
+                rows[first:end] = np.searchsorted(x, knots[first:end], side="left")
+        return rows
+
+    def at(self, rows):
+        """Return the sums before rows given by their numbers."""
+        return self.sums[self._along(rows.ndim), rows]
+
+    def position(self, rows):
+        """Return x of rows given by their numbers."""
+        return self.x[self._along(rows.ndim), rows]
+
+    def total(self, ndim):
+        """Return the sums over all rows; ``ndim`` axes are those of the sets."""
+        return self.sums[self._along(ndim), -1]
+
+    def size(self, ndim):
+        """Return the numbers of rows, which go with arrays of so many axes."""
+        return self.n_rows[self._along(ndim)]
+
+    def of(self, which):
+        """Return the sums of some of the sets of breakpoints."""
+        return self._replace(series=self.series[which])
+
+    def _along(self, ndim):
+        return self.series.reshape(-1, *[1] * (ndim - 1))
+
 
 class SortedRows(NamedTuple):
     """The rows themselves, without padding, for sums over every interval anew."""

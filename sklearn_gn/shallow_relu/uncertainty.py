@@ -9,14 +9,9 @@ weight of two counts as two rows.
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.linear_algebra.blocks import gram, triangular_factor
-from sklearn_gn.core.linear_algebra.solve import QR_LIMIT
-from sklearn_gn.core.posterior import degrees_of_freedom
-from sklearn_gn.shallow_relu.joint import joint_design
+from sklearn_gn.core.noise import degrees_of_freedom
 
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
@@ -34,22 +29,21 @@ class Posterior(NamedTuple):
     degrees_of_freedom: float  # N q less the number of parameters that are determined
 
 
-def posterior(net, rows, mean_square, n_effective):
+def posterior(net, factor, mean_square, n_effective):
     """Covariances of the parameters of a fitted network.
 
     Parameters
     ----------
     net : ShallowReLU
         ``alive`` marks the active neurons.
-    rows : Rows
-        Weights sum to one.
+    factor : ndarray of shape (k, 1 + n + n * (1 + d))
+        Matrix W with ``W^T W`` the joint Gram matrix, without the coefficients.
     mean_square : ndarray of shape (q,)
         Weighted mean squares of the residuals.
     n_effective : float
         Number of rows: the sum of the sample weights.
     """
     p, width, q = 1 + len(net.coef), net.hyperplanes.shape[1], net.coef.shape[1]
-    factor = np.array(joint_factor(net, rows))
     mass, hidden = factor[:, :p], factor[:, p:]
     u, s, vt = np.linalg.svd(mass, full_matrices=False)
     kept = s > _DEPENDENT * s[0]
@@ -73,21 +67,6 @@ def posterior(net, rows, mean_square, n_effective):
         n_effective=n_effective,
         degrees_of_freedom=float(n_effective * q - n_parameters),
     )
-
-
-@jit_by_size
-def joint_factor(net, rows):
-    """A matrix W of full width with ``W^T W`` the joint Gram matrix, without c."""
-    width = net.hyperplanes.shape[1]
-    columns = 1 + net.coef.shape[0] * (1 + width)
-
-    def design(block):
-        return joint_design(net, block)[:, :columns]
-
-    if rows.x.shape[0] * columns**2 <= QR_LIMIT:
-        return triangular_factor(design, rows)
-    values, vectors = jnp.linalg.eigh(gram(design, rows))
-    return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
 
 
 def prediction_deviations(found, net, z):

@@ -71,6 +71,7 @@ _CG_ITERATIONS = 100
 _SETTLED = 0.01  # slope of a step, over the loss, that ends near enough to a minimum
 _FLAT = 0.3  # part of the slope that may be left where the line search ends
 _LINE_ITERATIONS = 8
+_CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
 class NewtonSettings(NamedTuple):
@@ -89,7 +90,9 @@ class NewtonState(NamedTuple):
     loss: float
     gradient: AffineHead
     grad_norm: float
-    criterion: float  # the loss, or with penalties that differ: falls at every step
+    # The loss; in a search minus the log evidence at the end of a penalty, so that what
+    # cuts it short leaves the best head so far.
+    criterion: float
     alpha: float
     epoch: int  # of the FGN start; past the last one: Newton
     searching: bool = False  # for the penalty
@@ -115,7 +118,7 @@ def init(data, net, options):
         loss=loss,
         gradient=found.gradient,
         grad_norm=float(found.grad_norm),
-        criterion=0.0 if searching else loss,
+        criterion=_CHOSEN if searching else loss,
         alpha=float(options.alpha),
         epoch=epoch,
         searching=searching,
@@ -159,7 +162,22 @@ def _next_penalty(data, state, options):
         path=path,
         slope=-math.inf,
         anchor=None,
+        criterion=-value,
     )
+
+
+def penalty_of_best(state):
+    """The penalty of the best head: of the path, until there is one at the chosen."""
+    if state.path and state.criterion > -_CHOSEN:
+        return max(state.path, key=lambda point: point[1])[0]
+    return state.alpha
+
+
+def _criterion(state):
+    """What compares the heads of different penalties."""
+    if state.searching:
+        return math.inf if state.path else state.criterion - 1
+    return min(state.criterion, -_CHOSEN) - 1
 
 
 def _step_at_penalty(data, state, options):
@@ -270,7 +288,7 @@ def _finish(state, net, evaluation, options, *, stop=None, **columns):
         loss=loss,
         gradient=evaluation.gradient,
         grad_norm=float(evaluation.grad_norm),
-        criterion=loss if fixed or stop == "non_finite" else state.criterion - 1,
+        criterion=loss if fixed or stop == "non_finite" else _criterion(state),
     )
     return state, head_report(evaluation, stop, options, **columns)
 

@@ -33,6 +33,7 @@ class Solver(BaseEstimator):
         Returns
         -------
         Algorithm
+            That of the name of the solver.
         """
         return algorithms[str(self.name)]
 

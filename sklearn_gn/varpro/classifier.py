@@ -4,15 +4,20 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import _fit_context
+from sklearn.base import BaseEstimator, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
-from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
+from sklearn_gn.core.data import (
+    canonical_rows,
+    check_sample_weight,
+    total_weight,
+    validate_data,
+)
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
 from sklearn_gn.varpro.estimator import _VarProNet
@@ -21,11 +26,12 @@ from sklearn_gn.varpro.estimator import _VarProNet
 class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     r"""Networks for classification, with penalties that the data choose.
 
-    Use it for tables of up to some ten thousand rows with a few classes, with no
-    settings: the mean of a few small networks with a linear term, whose penalties the
-    evidence chooses, gives calibrated probabilities [2]_. For deeper networks give
-    ``alpha`` and the layers. For many classes on features that are given take
-    :class:`FGNSoftmaxHead`, for large networks and data a first-order method.
+    Use it for tables of up to some hundred thousand rows, with no settings: it is the
+    mean of a few networks with a linear term. In small tables the evidence chooses
+    their penalties [2]_; in larger ones the networks are wider, and fitted by
+    mini-batches of fast Gauss-Newton steps [3]_. For deeper networks set ``alpha`` and
+    the layers. For many classes on features of another model use
+    :class:`FGNSoftmaxHead`.
 
     With ``alpha`` given, there is one network. It ends in an affine layer W, which is a
     multinomial logistic regression on the features z. That is solved for every choice
@@ -51,20 +57,21 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
           features.
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
-        Widths of the hidden layers. If "auto", one layer of 4 neurons where the
-        penalties are chosen, and (64, 64) otherwise. If empty, the features are the
-        inputs.
+        Widths of the hidden layers. If "auto", one layer where ``alpha`` is "auto", of
+        4 neurons in small tables and of 100 in larger ones, and (64, 64) otherwise. If
+        empty, the features are the inputs.
 
     activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
         "softplus", "silu", "gelu", "sin" or "identity". If "auto", "relu" and "tanh"
-        by turns in the members of a committee, and "tanh" in a single network.
+        by turns in the members of a committee, "relu" in those by mini-batches, and
+        "tanh" in a single network.
 
     n_init : "auto" or int, default="auto"
         Number of random starts. Where the penalties are chosen, all of them are members
         of a committee, and predictions are their mean; otherwise the one of lowest loss
-        is returned. If "auto", up to 6 members, fewer where the tables are large, or
-        one start; with ``warm_start``, as many as before.
+        is returned. If "auto", up to 6 members, fewer where the tables are large (4 by
+        mini-batches), or one start; with ``warm_start``, as many as before.
 
     solver : str or solver object, default="gnvpro"
         The method, by name or as an object of :mod:`sklearn_gn.solvers` with settings
@@ -85,15 +92,19 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     alpha : "auto", float or tuple (hidden, output), default="auto"
         Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
-        the default solver, P <= 2000 weights and at most 4e9 / P**2 - 2 P rows; other
-        fits are of one network, and take 0.001.
+        the default solver, P <= 2000 weights and at most 4e9 / P**2 - 2 P rows. Where
+        ``hidden_layer_sizes`` is "auto" too, with more than 2e8 / P**2 - 2 P rows, the
+        members are fitted by mini-batches, with the penalties of normal priors of
+        precision 10 for the slopes and 1 for all other weights. Other fits are of one
+        network, and take 0.001.
         Numbers are the penalties of the hidden layers and of the output layer, in
         scaled units; one number stands for both.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of a step, never part of the objective.
-        If None, the trust region sets it; for "fgn" it is 1. With a number, a step is
-        halved until the loss falls.
+        If None, the trust region sets it; for "fgn" it is 1, and in a committee by
+        mini-batches it rises from 0.1 to 1. With a number, a step on all rows is halved
+        until the loss falls.
 
     rank : int or None, default=None
         Dimension of the Krylov space in which the Gauss-Newton system is solved. If
@@ -111,7 +122,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     max_iter : int, default=100
         Largest number of iterations, shared by the levels of the network. For
         mini-batch methods, the number of epochs. All starts share it, except that an
-        iteration of a committee is a step of every member.
+        iteration of a committee is a step of every member, or an epoch.
 
     tol : float, default=0.001
         The fit stops when the loss has not fallen by more than ``tol`` times its size
@@ -119,7 +130,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         with mini-batches, when it has not fallen that much below its lowest value in
         ten successive epochs. If 0, this test is disabled. Where the penalties are
         chosen: the rise of the log evidence per row that counts as progress, of a
-        member in three and of their mean in five iterations.
+        member in three and of their mean in five iterations. A committee by
+        mini-batches ends after 20 epochs, if this is not 0.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,
@@ -174,11 +186,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     estimators_ : list
         Members of a committee, with ``predict``, ``coefs_``, ``intercepts_`` and what
         the evidence chose for each: ``alpha_``, ``log_evidence_`` and
-        ``n_effective_parameters_``. Only where the penalties are chosen.
+        ``n_effective_parameters_``. Only of a committee.
 
     linear_coef_ : ndarray of shape (n_values, n_features)
-        Slopes of the linear term of a committee, for features as they are given. Only
-        where the penalties are chosen.
+        Slopes of the linear term of a committee, for features as they are given.
 
     output_coef_ : ndarray of shape (1, n_features_out) or (n_classes, n_features_out)
         Weights of the output layer; one row for two classes.
@@ -191,19 +202,22 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         them, those of the groups, geometric means over the members: "slope", "coef",
         "bias", "weights" and "layers" (further ones).
 
+    alpha_method_ : str
+        "dense" where the evidence chose the penalties, "prior" in a committee by
+        mini-batches, and "fixed" where they are given.
+
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
         descending order; Ritz values if it was not formed; of a committee, those of the
-        member of highest evidence. Empty for "lbfgs_vpro" and
-        the mini-batch methods.
+        member of highest evidence. Empty for "lbfgs_vpro" and with mini-batches.
 
     log_evidence_ : float
-        Logarithm of the evidence, mean over the members. Only where the penalties are
-        chosen.
+        Logarithm of the evidence, mean over the members. Only where it chose the
+        penalties.
 
     n_effective_parameters_ : float
         Number of well-determined parameters, mean over the members. Only where the
-        penalties are chosen.
+        evidence chose the penalties.
 
     n_work_units_ : float
         Number of passes over all rows, forward or backward. A product with the Jacobian
@@ -217,7 +231,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         nothing to the solver is NaN. Of a committee, rows hold means over the members;
         in place of the last three columns stand ``log_evidence``,
         ``n_effective_parameters`` and ``n_running``, the number of members that took a
-        step.
+        step. With mini-batches these are not there, and ``loss`` is the mean over the
+        batches of an epoch.
 
     loss_ : float
         Objective of the returned network; of a committee, mean over its members before
@@ -245,9 +260,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     Notes
     -----
-    If the fit is poor: take a wider network if training and test accuracy are both
-    low; if they differ, give ``alpha`` and raise it. The user guide,
-    :doc:`/user_guide/varpro`, has more.
+    If the fit is poor, :meth:`diagnose` says what limited it: take a wider network if
+    training and test accuracy are both low; if they differ, set ``alpha`` and raise it.
+    The :doc:`user guide </user_guide/varpro>` has more.
 
     References
     ----------
@@ -256,6 +271,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
        Journal on Mathematics of Data Science 3 (2021).
     .. [2] D. MacKay, "A practical Bayesian framework for backpropagation networks",
        Neural Computation 4 (1992).
+    .. [3] M. Korbit and M. Zanon, "Fast Gauss-Newton for multiclass cross-entropy".
 
     Examples
     --------
@@ -384,7 +400,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
                 (X, code), weight, rng, code
             )
             n_effective *= share
-        with backend.one_blas_thread:
+        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
             self._fit(
                 X,
                 np.eye(len(self.classes_))[code],
@@ -426,6 +442,31 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             return cross_entropy(values, code, weight)
 
         return loss
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a fitted estimator of scikit-learn, which predicts without JAX.
+
+        A single network becomes a pipeline of a ``StandardScaler`` and an
+        ``MLPClassifier``, a committee a ``VotingClassifier`` of such pipelines.
+        Probabilities are the same to rounding errors for rows within ten times the
+        usual distance from the centre; farther ones, which a committee moves to there,
+        are extrapolated.
+
+        Returns
+        -------
+        model : Pipeline or VotingClassifier
+            It shares no memory with this estimator.
+
+        Raises
+        ------
+        ValueError
+            If scikit-learn does not have such a network: other kinds than "mlp", other
+            activations than "relu", "tanh", "sigmoid" and "identity", or several.
+        """
+        from sklearn_gn.varpro.export import to_sklearn
+
+        check_is_fitted(self)
+        return to_sklearn(self, classes=self.classes_)
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Logits.

@@ -13,6 +13,7 @@ in the linear term.
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import NamedTuple
 
@@ -153,7 +154,9 @@ def side_by_side(function, members):
     if n_threads < 2:
         return [function(member) for member in members]
     with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(function, members))
+        # Each in the context of this thread, to which the settings of NumPy belong.
+        contexts = [copy_context() for _ in members]
+        return list(pool.map(lambda c, m: c.run(function, m), contexts, members))
 
 
 def _advanced(rows, options, run):
@@ -291,9 +294,9 @@ def variances(members, covariances, x):
         own.append(np.empty_like(values[-1]))
         for t in range(k):  # the other targets' output weights have no part in it
             used = np.concatenate([np.arange(t, n_output, k), hidden])
-            part = jacobian[t, used]
-            spread = covariance[np.ix_(used, used)] @ part
-            own[-1][:, t] = np.einsum("pm,pm->m", part, spread)
+            own[-1][:, t] = evidence_gn.posterior_variances(
+                covariance, jacobian[t, used], used
+            )
     share = shares(members)
     mean = np.tensordot(share, values, axes=1)
     return np.tensordot(share, own + (values - mean) ** 2, axes=1)

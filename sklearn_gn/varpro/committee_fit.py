@@ -10,10 +10,16 @@ from sklearn_gn.core import backend, evidence, evidence_gn
 from sklearn_gn.core.classifier import cross_entropy
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.large_gram import LARGEST_DENSE
 from sklearn_gn.core.reach import Reach, units_within_reach
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import committee
+from sklearn_gn.varpro.batch_committee import (
+    BATCH_COMMITTEE,
+    BatchOptions,
+    objective,
+)
 from sklearn_gn.varpro.calibration import calibrated
 from sklearn_gn.varpro.committee import COMMITTEE, Member
 from sklearn_gn.varpro.layers import Layers
@@ -27,7 +33,10 @@ _MOST_WORK = {
     "squared": 3e10,
     "cross_entropy": 4e9,
 }  # of one member; else deep networks
-_MOST_PARAMETERS = 2000  # of a member: its Gauss-Newton matrix is dense
+_MOST_WORK_OF_ALL_ROWS = 2e8  # the same of a default classifier; else mini-batches
+_WIDTH = 100  # of the members by mini-batches
+_BATCH_MEMBERS = 4
+_MOST_LARGE = 2e8  # parameters times rows of a member whose matrix is not formed
 _MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 _LARGEST_INT = np.iinfo(np.int32).max
 
@@ -76,21 +85,29 @@ class Units(NamedTuple):
         return self.scaling.loss_scale
 
 
+class Plan(NamedTuple):
+    """The networks of the members, and how they are fitted."""
+
+    models: list  # of Layers
+    by_batches: bool  # with the penalties of priors of fixed size
+
+
 class Problem(NamedTuple):
     """What a fit is given, and what leads back to the user's units."""
 
     rows: Rows
-    options: EvidenceOptions
+    options: EvidenceOptions | BatchOptions
     scaling: Units
     y_scale: float  # one for classes
 
 
-def specifications(estimator, n_rows, n_features, n_values):
-    """Return the networks of the members, or None where there is no committee.
+def plan(estimator, n_rows, n_features, n_values):
+    """Return the :class:`Plan` of a committee, or None where there is none.
 
     Penalties are chosen by the evidence for fully connected networks that the default
     solver fits, where the dense Gauss-Newton matrix is small enough. Many classes in
-    many rows want wide networks, for which it is not.
+    many rows want wide networks, for which it is not: the default members of a
+    classifier are wide there, and fitted by mini-batches.
 
     Parameters
     ----------
@@ -106,26 +123,48 @@ def specifications(estimator, n_rows, n_features, n_values):
     if not chosen or not estimator._default_solver():
         return None
     sizes = _checked(estimator)
-    models = [
-        Layers(
-            sizes=(n_features, *sizes),
-            activations=_activations(estimator.activation, name, sizes),
-            n_values=n_values,
-            loss=estimator._loss,
-            features=tuple(range(n_features)),
-        )
-        for name in ACTIVATIONS
-    ]
-    size = len(models[0].groups())
+
+    def models(names, sizes):
+        return [
+            Layers(
+                sizes=(n_features, *sizes),
+                activations=_activations(estimator.activation, name, sizes),
+                n_values=n_values,
+                loss=estimator._loss,
+                features=tuple(range(n_features)),
+            )
+            for name in names
+        ]
+
+    pair = models(ACTIVATIONS, sizes)
+    size = len(pair[0].groups())
     work = (n_rows + 2 * size) * size**2
-    if size > _MOST_PARAMETERS or work > _MOST_WORK[estimator._loss]:
-        return None
     n_members = estimator.n_init
     if n_members == "auto" and _continues_committee(estimator):
         n_members = len(estimator._fitted[1])
-    elif n_members == "auto":
+    if _by_batches(estimator, work):
+        n_members = _BATCH_MEMBERS if n_members == "auto" else n_members
+        return Plan(models(("relu",), (_WIDTH,)) * n_members, by_batches=True)
+    if size > LARGEST_DENSE or work > _MOST_WORK[estimator._loss]:
+        if estimator._loss != "squared" or size * n_rows > _MOST_LARGE:
+            return None
+        if 2 * pair[0].n_linear * n_values > size:
+            return None  # most parameters are the last layer's: it is eliminated there
+        work = _WORK / 2  # that of two members
+    if n_members == "auto":
         n_members = 2 * int(min(max(_WORK / work, 2), _MEMBERS) // 2)
-    return [models[number % len(models)] for number in range(n_members)]
+    members = [pair[number % len(pair)] for number in range(n_members)]
+    return Plan(members, by_batches=False)
+
+
+def _by_batches(estimator, work):
+    """Whether the members of a default classifier are fitted by mini-batches."""
+    default = isinstance(estimator.hidden_layer_sizes, str)
+    if not default or estimator._loss == "squared":
+        return False
+    if _continues_committee(estimator):  # as the former ones
+        return estimator._fitted[1][0].model.sizes[1:] == (_WIDTH,)
+    return work > _MOST_WORK_OF_ALL_ROWS
 
 
 def _continues_committee(estimator):
@@ -157,14 +196,14 @@ def _checked(estimator):
     return sizes
 
 
-def fit(estimator, models, X, y, weight, *, n_effective, validation, data, rng):
+def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
     """Fit a committee to canonical rows and set the fitted attributes.
 
     Parameters
     ----------
     estimator : VarProNetRegressor or VarProNetClassifier
-    models : list of Layers
-        From :func:`specifications`.
+    plan : Plan
+        From :func:`plan`.
     X, y, weight : ndarrays
         Rows with targets, or with probabilities of the classes; weights that sum to
         one.
@@ -176,10 +215,13 @@ def fit(estimator, models, X, y, weight, *, n_effective, validation, data, rng):
     rng : RandomState
     """
     problem = _problem(estimator, X, y, weight, n_effective, rng)
-    starts = _starts(estimator, models, problem, rng)
+    algorithm = COMMITTEE
+    if plan.by_batches:
+        problem, algorithm = _in_batches(estimator, problem), BATCH_COMMITTEE
+    starts = _starts(estimator, plan.models, problem, rng)
     run = FitRun(
         estimator,
-        COMMITTEE,
+        algorithm,
         (problem.rows, problem.options),
         [starts],
         loss_scale=problem.scaling.loss_scale,
@@ -209,6 +251,21 @@ def _problem(estimator, X, y, weight, n_effective, rng):
         seed=int(rng.randint(_LARGEST_INT)),
     )
     return Problem(rows, options, scaling, float(scaling.y_scale))
+
+
+def _in_batches(estimator, problem):
+    """The problem with the options of mini-batches."""
+    options = problem.options
+    continues = estimator.warm_start and hasattr(estimator, "_fitted")
+    return problem._replace(
+        options=BatchOptions(
+            n_effective=options.n_effective,
+            damping=options.damping,
+            tol=options.tol,
+            seed=options.seed,
+            continues=continues,
+        )
+    )
 
 
 def _starts(estimator, models, problem, rng):
@@ -264,6 +321,7 @@ class Summary(NamedTuple):
 
     covariance: np.ndarray
     spectrum: np.ndarray
+    alpha_method: str
     loss: float
     alpha: dict
     noise_std: float
@@ -292,21 +350,44 @@ def _summary(problem, member):
         covariance=evidence_gn.covariance(
             model, sums, net.alpha, net.beta, n_effective
         ),
-        spectrum=np.maximum(np.linalg.eigvalsh(sums.gram)[::-1], 0),
+        spectrum=evidence_gn.spectrum(sums.gram),
+        alpha_method=evidence_gn.alpha_method(sums.gram),
         loss=loss * problem.scaling.loss_scale if loss > 0 else 0.0,
-        alpha={
-            "slope": penalties[0],
-            "coef": penalties[1],
-            "bias": penalties[2],
-            "weights": penalties[3:end],
-            "layers": penalties[end:],
-        },
+        alpha=_by_name(penalties, end),
         noise_std=y_scale / math.sqrt(net.beta),
         n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
         log_evidence=value - n_numbers * math.log(y_scale)
         if model.loss == "squared"
         else value,
     )
+
+
+def _summary_of_batches(problem, member):
+    """What is known of a member without its Gauss-Newton matrix."""
+    model, net = member
+    n_effective = problem.options.n_effective
+    end = 3 + model.n_feature_groups
+    penalties = net.alpha / n_effective
+    return Summary(
+        covariance=None,
+        spectrum=np.zeros(0),
+        alpha_method="prior",
+        loss=objective(member, problem.rows, n_effective),
+        alpha=_by_name(penalties, end),
+        noise_std=math.nan,
+        n_effective_parameters=math.nan,
+        log_evidence=math.nan,
+    )
+
+
+def _by_name(penalties, end):
+    return {
+        "slope": penalties[0],
+        "coef": penalties[1],
+        "bias": penalties[2],
+        "weights": penalties[3:end],
+        "layers": penalties[end:],
+    }
 
 
 def _calibrated(problem, pair):
@@ -323,9 +404,11 @@ def _calibrated(problem, pair):
 
 
 def _set_fitted(estimator, members, problem):
+    by_batches = isinstance(problem.options, BatchOptions)
+    summarise = _summary_of_batches if by_batches else _summary
     with backend.one_blas_thread:
-        summaries = committee.side_by_side(partial(_summary, problem), members)
-        if estimator._loss == "cross_entropy":
+        summaries = committee.side_by_side(partial(summarise, problem), members)
+        if estimator._loss == "cross_entropy" and not by_batches:
             pairs = list(zip(members, summaries, strict=True))
             members = tuple(
                 committee.side_by_side(partial(_calibrated, problem), pairs)
@@ -343,11 +426,14 @@ def _set_fitted(estimator, members, problem):
         name: np.exp(np.mean([np.log(s.alpha[name]) for s in summaries], axis=0))
         for name in summaries[0].alpha
     }
+    methods = {s.alpha_method for s in summaries}
+    estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
     estimator.loss_ = float(np.mean([s.loss for s in summaries]))
-    estimator.log_evidence_ = float(np.mean([s.log_evidence for s in summaries]))
-    estimator.n_effective_parameters_ = float(
-        np.mean([s.n_effective_parameters for s in summaries])
-    )
+    if not by_batches:
+        estimator.log_evidence_ = float(np.mean([s.log_evidence for s in summaries]))
+        estimator.n_effective_parameters_ = float(
+            np.mean([s.n_effective_parameters for s in summaries])
+        )
     if estimator._loss == "squared":
         variance = committee.shares(members) @ [1 / m.net.beta for m in members]
         estimator.noise_std_ = problem.y_scale * math.sqrt(variance)

@@ -9,11 +9,11 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import validation_split
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.data import feature_spread, validate_data, validation_split
 from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
@@ -122,11 +122,11 @@ class _VarProNet(
         """Fit to canonical rows with targets, or probabilities, y of shape (m, k)."""
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
-        models = committee_fit.specifications(self, *X.shape, self._n_values(y))
-        if models is not None:
+        plan = committee_fit.plan(self, *X.shape, self._n_values(y))
+        if plan is not None:
             committee_fit.fit(
                 self,
-                models,
+                plan,
                 X,
                 y,
                 weight,
@@ -142,6 +142,7 @@ class _VarProNet(
         from sklearn_gn.varpro.training import Settings
 
         network = self._network_object(X.shape[1])
+        self._feature_spread = 1.0 if self.scale else feature_spread(X)
         scaling = (
             Scaling.of(X, self._scaled_part(y), weight)
             if self.scale
@@ -305,6 +306,7 @@ class _VarProNet(
         self._n_features_out = len(output) - 1
         penalties, loss = self._evaluated(net, rows, settings)
         self.alpha_ = float(penalties.hidden), float(penalties.output)
+        self.alpha_method_ = "gcv" if settings.cross_validated else "fixed"
         self.loss_ = loss * scaling.loss_scale
         state = run.final_state
         spectrum = state.spectrum
@@ -333,7 +335,8 @@ class _VarProNet(
 
         from sklearn_gn.varpro.problem import predict_values
 
-        return self._in_batches(lambda x: predict_values(model, net, x), scaling.x(X))
+        values = self._in_batches(lambda x: predict_values(model, net, x), scaling.x(X))
+        return extremes.numbers(values, model.network)
 
     def transform(self, X: ArrayLike) -> Array:
         """Features, the inputs of the output layer.

@@ -30,6 +30,13 @@ import numpy as np
 from scipy.special import expit, log_softmax, softmax
 
 from sklearn_gn.core.evidence_gn import Sums
+from sklearn_gn.core.large_gram import (
+    LARGEST_DENSE,
+    LargeGram,
+    LayerRows,
+    RowBlock,
+    row_slices,
+)
 
 _BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache
 
@@ -148,6 +155,8 @@ class Layers(NamedTuple):
 
     def sums(self, theta, rows):
         """Return the sums over the rows."""
+        if self.loss == "squared" and len(theta) > LARGEST_DENSE:
+            return self._large_sums(theta, rows)
         output, layers = self.split(theta)
         n_hidden = sum(width * n_inputs for width, n_inputs in self.shapes())
         size = self.n_linear * self.n_values + n_hidden
@@ -173,6 +182,22 @@ class Layers(NamedTuple):
         if self.n_free < self.n_values:
             gram, slope = self._reduced(gram, slope)
         return Sums(gram, slope, 2 * float(error))
+
+    def _large_sums(self, theta, rows):
+        """The sums of a large network, whose matrix is not formed."""
+        output, layers = self.split(theta)
+        slope, error, blocks = np.zeros(len(theta)), 0.0, []
+        for part in row_slices(len(rows.x)):
+            x, y, weight = (a[part] for a in rows)
+            trace = forward(self, layers, with_one(x))
+            f = linear_inputs(with_one(x), trace)
+            g = gradients(self, output, layers, trace)
+            residual = y - (output.T @ f).T
+            error += float(weight @ np.sum(residual**2, axis=1))
+            slope += _slope(trace, f, g, (weight[:, None] * residual).T)
+            pairs = zip((layer.inputs for layer in trace), g, strict=True)
+            blocks.append(RowBlock(f, tuple(LayerRows(*p) for p in pairs), weight))
+        return Sums(LargeGram(blocks), slope, error)
 
     def jacobian(self, theta, x):
         """Return the derivatives of the values, of shape (k, P, m)."""
@@ -236,7 +261,7 @@ def row_blocks(rows, width):
 
 def block_size(rows, width):
     """Return the number of rows of a block."""
-    return min(len(rows.x), max(64, min(2048, _BLOCK_FLOATS // width)))
+    return min(len(rows.x), max(64, min(2048, _BLOCK_FLOATS // max(width, 1))))
 
 
 def with_one(x):
@@ -398,7 +423,7 @@ def _symmetric(blocks):
 
 def _relu(z):
     active = z > 0
-    return z * active, active.astype(np.float64)
+    return z * active, active.astype(z.dtype)
 
 
 def _tanh(z):

@@ -21,7 +21,7 @@ class FittedMember:
     alpha_ : dict
         Penalties of the groups of parameters.
     log_evidence_ : float
-        Logarithm of the evidence.
+        Logarithm of the evidence; only where it chose the penalties, as the next one.
     n_effective_parameters_ : float
         Number of well-determined parameters.
     noise_std_ : float
@@ -43,8 +43,9 @@ class FittedMember:
             whole[list(model.features)] = self.coefs_[0]
             self.coefs_[0] = whole
         self.alpha_ = summary.alpha
-        self.log_evidence_ = summary.log_evidence
-        self.n_effective_parameters_ = summary.n_effective_parameters
+        if np.isfinite(summary.log_evidence):
+            self.log_evidence_ = summary.log_evidence
+            self.n_effective_parameters_ = summary.n_effective_parameters
         if self._classes is None:
             self.noise_std_ = summary.noise_std
 

@@ -10,8 +10,8 @@ import numpy as np
 from sklearn_gn.core import backend
 from sklearn_gn.core.linear_algebra.blocks import symmetric_product
 from sklearn_gn.core.linear_algebra.trees import dimension
+from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.core.posterior import (
-    degrees_of_freedom,
     effective_parameters,
     factor_with_floor,
     safe_norm,

@@ -4,13 +4,18 @@ from functools import partial
 from typing import Any, Literal, Self, overload
 
 import numpy as np
-from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import canonical_rows, check_sample_weight, total_weight
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.data import (
+    canonical_rows,
+    check_sample_weight,
+    total_weight,
+    validate_data,
+)
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
 from sklearn_gn.varpro import committee
@@ -24,10 +29,11 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     Use it for noisy tables, with no settings: the mean of a few small networks with a
     linear term, whose penalties and noise level the evidence chooses, predicts with
-    honest error bars [2]_. And use it for surrogate models: smooth functions of up to
-    hundreds of inputs, with many outputs, known without noise and wanted to several
-    digits; give ``alpha=1e-8`` and the layers then. For functions with jumps take
-    boosted trees, for breakpoints that can be read :class:`ShallowReLURegressor`.
+    honest error bars [2]_. Use it also for surrogate models: smooth functions of up to
+    hundreds of inputs, with many outputs, observed without noise and wanted to several
+    digits; set ``alpha=1e-8`` and the layers there. For functions with jumps use
+    boosted trees; for breakpoints that can be read, :class:`ShallowReLURegressor`;
+    below a hundred runs of a simulation, a Gaussian process.
 
     With ``alpha`` given, there is one network. It ends in an affine layer W, which is a
     linear least-squares problem. That is solved for every choice of the other weights
@@ -86,8 +92,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     alpha : "auto", float or tuple (hidden, output), default="auto"
         Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
-        the default solver, P <= 2000 weights and at most 3e10 / P**2 - 2 P rows; other
-        fits are of one network, and take (0.01, 0.0001).
+        the default solver and at most 2e8 / P rows for P weights; other fits are of one
+        network, and take (0.01, 0.0001).
         Numbers are the penalties of the hidden layers and of the output layer, in
         scaled units; one number stands for both. The output penalty may be "gcv": it is
         then chosen in every iteration by generalised cross-validation. For simulations
@@ -188,6 +194,10 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         members: "slope", "coef", "bias", "weights" (one a feature: the inverse of its
         relevance) and "layers" (further ones).
 
+    alpha_method_ : str
+        How the evidence is computed: "dense", or "lanczos" where it is estimated, with
+        more than 2,000 weights and rows; "fixed" or "gcv" where penalties are given.
+
     noise_std_ : float
         Standard deviation of the noise, in units of y, one for all targets. Only where
         the penalties are chosen.
@@ -246,10 +256,10 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     Notes
     -----
-    If the fit is poor: for data without noise, set ``alpha=1e-8`` and
-    ``hidden_layer_sizes``; for noisy data, look for outliers, as the evidence takes the
-    noise for normal, or raise ``hidden_layer_sizes`` if both training and test error
-    are high. The user guide, :doc:`/user_guide/varpro`, has more.
+    If the fit is poor, :meth:`diagnose` says what limited it. For data without noise,
+    set ``alpha=1e-8`` and ``hidden_layer_sizes``; for noisy data, look for outliers, as
+    the evidence assumes normal noise, or raise ``hidden_layer_sizes`` if both training
+    and test error are high. The :doc:`user guide </user_guide/varpro>` has more.
 
     References
     ----------
@@ -396,7 +406,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         if self.early_stopping and validation is None:
             (X, y, weight), validation, share = self._split_rows((X, y), weight, rng)
             n_samples *= share
-        with backend.one_blas_thread:
+        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
             self._fit(
                 X,
                 y,
@@ -486,7 +496,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         *_, scaling = self._fitted
-        y = self._values(X) * scaling.y_scale + scaling.y_center
+        y = self._values(X)
+        y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
         y = y[:, 0] if self._single_target else y
         if not return_std:
             return y
@@ -498,12 +509,37 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         model, net, scaling = self._fitted
         if model is None:
             known = partial(committee.variances, net, self._covariances)
-            size = len(scaling.y_center) * max(map(len, self._covariances))
+            size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
             return np.sqrt(blockwise(known, x, n_rows)) * scaling.y_scale
         bars = self._error_bars
         variance = self._in_batches(bars.variances, x, bars.batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a fitted estimator of scikit-learn, which predicts without JAX.
+
+        A single network becomes a pipeline of a ``StandardScaler`` and an
+        ``MLPRegressor``, a committee a ``VotingRegressor`` of such pipelines, one for
+        each target. Predictions are the same to rounding errors for rows within ten
+        times the usual distance from the centre; farther ones, which a committee moves
+        to there, are extrapolated.
+
+        Returns
+        -------
+        model : Pipeline, VotingRegressor or MultiOutputRegressor
+            It shares no memory with this estimator.
+
+        Raises
+        ------
+        ValueError
+            If scikit-learn does not have such a network: other kinds than "mlp", other
+            activations than "relu", "tanh", "sigmoid" and "identity", or several.
+        """
+        from sklearn_gn.varpro.export import to_sklearn
+
+        check_is_fitted(self)
+        return to_sklearn(self, single_target=self._single_target)
 
     def predict_interval(
         self, X: ArrayLike, level: float = 0.95

@@ -25,7 +25,7 @@ quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarnin
 pytestmark = quiet
 
 
-def data(n=40, d=2, seed=0):
+def data(n=30, d=2, seed=0):
     rng = np.random.RandomState(seed)
     return rng.randn(n, d), rng.randn(n)
 

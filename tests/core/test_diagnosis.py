@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from sklearn_gn import FGNSoftmaxHead, ShallowReLURegressor
+from sklearn_gn import FGNSoftmaxHead, SegmentedRegressor, ShallowReLURegressor
+from sklearn_gn._discovery import all_estimators
+from sklearn_gn.core.data import feature_spread
 from sklearn_gn.core.diagnosis import Finding, diagnose
 
 
@@ -27,7 +29,7 @@ def fitted(stop_reason="tol", loss=(1.0, 0.5, 0.5), **attributes):
         n_iter_=n,
         loss_=loss[-1],
         convergence_log_=log,
-        _cure_of_overfitting=("alpha", "Raise alpha."),
+        _cure_of_overfitting=("overfitting", "alpha", "Raise alpha."),
         **attributes,
     )
 
@@ -113,3 +115,56 @@ def test_an_estimator_says_what_is_noise():
     assert f"deviation {model.noise_std_:.3g}" in noise.text
     assert str(diagnosis).startswith("ShallowReLURegressor, tol after")
     assert "<li><b>noise</b>" in diagnosis._repr_html_()
+
+
+@pytest.mark.parametrize(("name", "cls"), all_estimators())
+def test_every_estimator_says_what_limited_its_fit(name, cls):
+    assert callable(cls.diagnose)
+    with pytest.raises(NotFittedError):
+        cls().diagnose()
+
+
+def test_crowded_models_ask_for_rows():
+    crowded = {"n_effective_parameters_": 60.0, "noise_std_": 0.1, "_n_rows": 100}
+    assert ("points", None) in causes(fitted(**crowded))
+    assert "60 parameters for 100 rows" in str(diagnose(fitted(**crowded)))
+    crowded["n_effective_parameters_"] = 40.0
+    assert causes(fitted(**crowded)) == [("noise", None)]
+
+
+def test_features_of_different_size_are_named():
+    rng = np.random.RandomState(0)
+    X = np.tile([-1.0, 1.0], 1500)[:, None] * [1e-3, 10.0, 0.0]
+    assert feature_spread(X) == pytest.approx(1e4)
+    assert feature_spread(np.ones((5, 2))) == 1.0
+    head = FGNSoftmaxHead(alpha=0.1).fit(X, rng.permutation(3000) % 2)
+    assert "scale" in [cause for cause, _ in causes(head)]
+    assert "1e+04 times" in str(head.diagnose())
+
+
+def test_the_warning_names_the_diagnosis():
+    with pytest.warns(ConvergenceWarning, match=r"Raise max_iter.*diagnose\(\) says"):
+        FGNSoftmaxHead(max_iter=1, alpha=1e-6).fit(np.eye(6), np.arange(6) % 3)
+
+
+def line_causes(model):
+    return [(f.cause, f.parameter) for f in model.diagnose().findings]
+
+
+def test_broken_lines_say_what_limits_them():
+    x = np.linspace(0, 10, 101)
+    X, convex = x[:, None], np.maximum(x[:, None] - np.arange(1, 10), 0).sum(axis=1)
+    short = SegmentedRegressor(max_breakpoints=4).fit(X, convex)
+    assert line_causes(short)[0] == ("breakpoints", "max_breakpoints")
+    assert str(short.diagnose()).startswith("SegmentedRegressor, 4 breakpoints, R2 0.9")
+    enough = SegmentedRegressor(max_breakpoints=10).fit(X, convex)
+    assert line_causes(enough) == [("none", None)]
+    noise = np.random.RandomState(0).randn(101)
+    noisy = SegmentedRegressor().fit(X, np.maximum(x - 5, 0) + 0.1 * noise)
+    assert line_causes(noisy) == [("noise", None)]
+    assert f"{noisy.noise_std_:.3g}" in str(noisy.diagnose())
+    vague = SegmentedRegressor(3).fit(X, noise)
+    assert ("breakpoints", "n_breakpoints") in line_causes(vague)
+    few = SegmentedRegressor(2, min_rows=2).fit(X[::15], noise[::15])
+    assert ("points", "n_breakpoints") in line_causes(few)
+    assert "<li><b>points</b>" in few.diagnose()._repr_html_()

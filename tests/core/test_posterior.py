@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import BayesianRidge
 
+from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.core.posterior import (
     PseudoInverse,
-    degrees_of_freedom,
     effective_parameters,
     factor_with_floor,
     safe_norm,

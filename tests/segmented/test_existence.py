@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.signal import lfilter
+from statsmodels.regression.linear_model import yule_walker
 
 from sklearn_gn import SegmentedRegressor
-from sklearn_gn.segmented import existence
+from sklearn_gn.segmented import bootstrap, existence
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows as SortedRows
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
@@ -30,6 +32,8 @@ def largest_f(y, columns, line, m):
 FORMS = {
     "kinks": ({}, lambda t: [np.maximum(X - t, 0)], 2),
     "jumps": ({"degree": 0}, lambda t: [X >= t], 1),
+    "level at the end": ({"flat": "last"}, lambda t: [np.minimum(X, t)], 1),
+    "level at first": ({"flat": "first"}, lambda t: [np.maximum(X - t, 0)], 1),
     "both": ({"jumps": True}, lambda t: [np.maximum(X - t, 0), X >= t], 2),
 }
 
@@ -80,3 +84,71 @@ def test_no_room_is_no_evidence():
     found = SegmentedRegressor().breakpoint_test(np.ones((6, 1)), np.arange(6.0))
     assert (found.statistic, found.p_value) == (0, 1)
     assert np.isnan(found.breakpoint)
+
+
+# --- unequal and correlated noise -----------------------------------------------------
+
+
+def score_statistic(y, weight, power):
+    """Largest statistic of a change of level, from its definition."""
+    n = weight.sum()
+    error = y - weight @ y / n
+    found = []
+    for t in X[3 : N - 2]:
+        column = (X >= t) - weight @ (X >= t) / n
+        variance = weight @ (error / (1 - 1 / n) ** power * column) ** 2
+        found.append((weight @ (error * column)) ** 2 / variance)
+    return max(found)
+
+
+@pytest.mark.parametrize(("kind", "power"), [("HC0", 0), ("HC1", 0.5), ("HC3", 1)])
+def test_statistic_is_the_largest_score(kind, power):
+    rng = np.random.default_rng(3)
+    y, weight = rng.standard_normal(N), rng.integers(1, 4, N)
+    model = SegmentedRegressor(degree=0, min_rows=1, min_distance=0, covariance=kind)
+    model.set_params(bounds=(X[2] + 1e-9, X[N - 3] + 1e-9))
+    one, two = np.ones(N), weight.astype(float)
+    found = model.breakpoint_test(X[:, None], y, n_draws=1)
+    assert_allclose(found.statistic, score_statistic(y, one, power), rtol=1e-9)
+    found = model.breakpoint_test(X[:, None], y, sample_weight=two, n_draws=1)
+    assert_allclose(found.statistic, score_statistic(y, two, power), rtol=1e-9)
+
+
+def rejected(covariance, series):
+    model = SegmentedRegressor(covariance=covariance)
+    p = [model.breakpoint_test(X[:, None], y, n_draws=99).p_value for y in series]
+    return np.mean(np.array(p) <= 0.2)
+
+
+@pytest.mark.parametrize("kind", ["HC3", "HAC"])
+def test_size_under_noise_of_its_kind(kind):
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((150, N + 30))
+    if kind == "HC3":
+        noise = noise[:, 30:] * np.exp(2 * X)
+    else:
+        noise = lfilter([1], [1, -0.6], noise)[:, 30:]
+    # Four standard deviations of a share of 150.
+    assert abs(rejected(kind, noise) - 0.2) < 4 * np.sqrt(0.2 * 0.8 / 150)
+    assert rejected("nonrobust", noise[:60]) > 0.4
+
+
+@pytest.mark.parametrize("kind", ["HC3", "HAC-prewhitened"])
+def test_a_kink_is_found_whatever_the_noise(kind):
+    y = np.abs(X - 0.3) + 0.05 * np.random.default_rng(0).standard_normal(N)
+    model = SegmentedRegressor(covariance=kind)
+    found = model.breakpoint_test(X[:, None], y, n_draws=199)
+    assert found.p_value == 1 / 200
+    assert abs(found.breakpoint - 0.3) < 0.15
+    model.set_params(breakpoints=[0.3])
+    assert model.breakpoint_test(X[:, None], y, n_draws=199).p_value > 0.05
+
+
+def test_autoregression_is_that_of_statsmodels():
+    noise = np.random.default_rng(1).standard_normal(230)
+    series = lfilter([1], [1, -0.6, 0.4], noise)[30:]
+    expected, _ = yule_walker(
+        series, order=2, method="mle", demean=False, result_object=False
+    )
+    assert_allclose(bootstrap.autoregression(series, 4), expected, rtol=1e-9)
+    assert len(bootstrap.autoregression(noise, None)) == 0

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from sklearn_gn import ShallowReLURegressor, fit_series
-from sklearn_gn.shallow_relu import side_by_side
 from sklearn_gn.shallow_relu.size_selection import criterion_value
 from sklearn_gn.solvers import LM, JointGN
 
@@ -48,16 +47,6 @@ def test_series_are_fitted_as_by_fit(data):
         )
         assert len(fitted.convergence_log_["loss"]) == fitted.n_iter_
         assert fitted.converged_
-
-
-def test_numbers_of_series_up_to_a_power_of_two_share_what_is_compiled(data):
-    X, Y = data
-    three = fit_series(model(), X, Y)
-    before = [part._cache_size() for part in side_by_side._MANY]
-    four = fit_series(model(), [*X, X[0]], [*Y, Y[0]])
-    assert [part._cache_size() for part in side_by_side._MANY] == before
-    for one, other in zip(three, four, strict=False):
-        np.testing.assert_array_equal(one.breakpoints_, other.breakpoints_)
 
 
 def test_weights_of_series_count_rows(data):

@@ -10,7 +10,7 @@ from sklearn.linear_model import LinearRegression, Ridge
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu import baselines, dense, search, sggn
+from sklearn_gn.shallow_relu import baselines, dense, network, search, sggn
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, SGGN
 from sklearn_gn.shallow_relu.network import hidden_features, predict, rescale
 from sklearn_gn.shallow_relu.options import FitOptions
@@ -523,3 +523,27 @@ def test_registry_names_the_nearest_solver():
         ShallowReLURegressor(solver=FGN(), n_neurons=20, alpha=0.0).fit(
             [[0.0], [1.0]], [0.0, 1.0]
         )
+
+
+def test_matrices_are_the_same_in_numpy_and_compiled():
+    rng = np.random.RandomState(0)
+    x, weight = rng.uniform(-1, 1, (30, 2)), rng.uniform(0.5, 1, 30)
+    rows = Rows(x, rng.randn(30, 2), weight / weight.sum())
+    alive = np.arange(5) < 4
+    coef = np.where(alive[:, None], rng.randn(5, 2), 0)
+    net = ShallowReLU(rng.randn(5, 3), coef, rng.randn(2), alive)
+
+    def matrices(net, rows):
+        active = network.active_set(net, 1e-10)
+        return (
+            network.mass_design(net, rows),
+            network.layer_design(net, rows, active),
+            network.joint_design(net, rows),
+            *network.rescale(net),
+        )
+
+    for one, other in zip(
+        matrices(net, rows), jax.jit(matrices)(net, rows), strict=True
+    ):
+        assert type(one) is np.ndarray
+        np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-14)

@@ -13,6 +13,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu.joint import joint_factor
 from sklearn_gn.shallow_relu.network import predict
 from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.shallow_relu.segmented import SegmentedSizes
@@ -280,7 +281,8 @@ def test_deviation_equals_the_dense_delta_method(q):
         freedom = 60 * q - n_parameters
         mean_square = np.full(q, variance * freedom / (60 * q))
         net = backend.to_numpy(net)
-        found = posterior(net, rows, mean_square, 60.0)
+        factor = np.asarray(joint_factor(net, rows))
+        found = posterior(net, factor, mean_square, 60.0)
         std = prediction_deviations(found, net, points)
     assert found.degrees_of_freedom == freedom
     assert n_parameters == q * 4 + 6

@@ -159,9 +159,19 @@ def test_a_resumed_search_ends_as_an_uninterrupted_one(tmp_path):
         resumed = clone(AUTO).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
         resumed.fit(X, y)
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
-    # What is cut short has the penalty of its last iteration.
-    np.testing.assert_allclose(short.alpha_, short.convergence_log_["alpha"][-1])
-    assert short.loss_ == pytest.approx(short.convergence_log_["loss"][-1], rel=1e-12)
+
+
+@pytest.mark.parametrize("max_iter", [1, 4, 7, 100])
+def test_a_search_that_is_cut_short_leaves_the_best_head_so_far(max_iter):
+    X, y = data(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = clone(AUTO).set_params(max_iter=max_iter).fit(X, y)
+    log, path = model.convergence_log_, model.evidence_path_
+    assert model.log_evidence_ == pytest.approx(path["log_evidence"].max(), abs=1e-6)
+    # The last step at its penalty is the one that is returned.
+    last = np.flatnonzero(np.isclose(log["alpha"], model.alpha_, rtol=1e-12))[-1]
+    assert model.loss_ == pytest.approx(log["loss"][last], rel=1e-12)
 
 
 def test_validation_data_choose_along_the_path():

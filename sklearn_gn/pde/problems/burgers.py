@@ -65,6 +65,7 @@ class ColeHopf:
         Parameters
         ----------
         spacing : sequence of float
+            Distances to compare with.
 
         Returns
         -------

@@ -94,10 +94,12 @@ class CavityReference(Computed):
         Parameters
         ----------
         X : ndarray of shape (n, 2)
+            Points.
 
         Returns
         -------
         ndarray of shape (n, 2)
+            Its two components.
         """
         x, y = np.asarray(X, dtype=float).T
         modes = self._modes()

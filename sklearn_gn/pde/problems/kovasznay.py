@@ -23,7 +23,9 @@ def navier_stokes(u: Field, x: Any, nu: float) -> Any:
     Parameters
     ----------
     u : Field
+        Velocity and pressure, three outputs.
     x : array of shape (2,)
+        Point.
     nu : float
         Viscosity.
 

@@ -38,15 +38,15 @@ from sklearn_gn import PINNSolver
 warnings.simplefilter("ignore", ConvergenceWarning)
 
 common = {
-    "hidden_layer_sizes": (20, 20, 20),
-    "n_interior": 300,
-    "n_boundary": 120,
+    "hidden_layer_sizes": (20, 20),
+    "n_interior": 200,
+    "n_boundary": 80,
     "tol": 0,
     "random_state": 0,
 }
 solvers = {
     "D-NGD": PINNSolver(flow, max_iter=60, **common),
-    "Adam": PINNSolver(flow, solver="adam", max_iter=500, **common),
+    "Adam": PINNSolver(flow, solver="adam", max_iter=400, **common),
 }
 print(f"\n{'':10}{'iterations':>12}{'seconds':>10}{'relative error':>16}")
 for name, solver in solvers.items():
@@ -96,11 +96,4 @@ X = [[0.0, 0.25], [0.0, 0.5], [0.5, 0.75]]
 vorticity = best.derivative(X, "x")[:, 1] - best.derivative(X, "y")[:, 0]
 print("Vorticity:", vorticity.round(4))
 
-import sys
-from pathlib import Path
-
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-figure.savefig(folder / "kovasznay_convergence.png", dpi=110)
-for display in displays:
-    name = f"kovasznay_{display.output_name}.png"
-    display.figure_.savefig(folder / name, dpi=110)
+plt.show()

@@ -15,9 +15,6 @@ be depends on where the network breaks, which shows during the fit.
 # Three peaks of different widths, as in the paper on the structure-guided Gauss-Newton
 # method. The cells of this rule are wider than the sharpest peak; each gets two points.
 
-import sys
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -79,8 +76,6 @@ for _ in range(2):
     fit(model, peaks, refined.gauss(), reference)
 draw(right, refined.gauss()[0])
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-figure.savefig(folder / "quadrature_peaks.png", dpi=110)
 
 # %%
 # Now rule and truth agree. As many equal cells do worse:
@@ -132,4 +127,4 @@ fit(model, disk, refined.midpoint(), reference)
 draw(right)
 right.set(title=f"Fit on {len(refined)} cells")
 
-figure.savefig(folder / "quadrature_disk.png", dpi=110)
+plt.show()

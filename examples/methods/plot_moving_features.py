@@ -80,9 +80,4 @@ for panel, (name, search) in zip(panels, searches.items(), strict=True):
 panels[0].set_ylabel("Accuracy")
 panels[0].legend()
 
-import sys
-from pathlib import Path
-
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-features.figure_.savefig(folder / "moving_features.png", dpi=110)
-sweeps.savefig(folder / "moving_features_sweeps.png", dpi=110)
+plt.show()

@@ -92,8 +92,4 @@ panels[2].set(xlabel="x", title="p at y = 0.25, without its mean")
 labelled = panels[0].get_legend_handles_labels()
 figure.legend(*labelled, loc="outside lower center", ncols=4)
 
-import sys
-from pathlib import Path
-
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-figure.savefig(folder / "inverse.png", dpi=110)
+plt.show()

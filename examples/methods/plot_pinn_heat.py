@@ -80,10 +80,4 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constraine
 ConvergenceDisplay.from_estimator(solver, ax=left)
 ConvergenceDisplay.from_estimator(solver, ax=right, y="relative_error", x="time")
 
-import sys
-from pathlib import Path
-
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-plane.figure_.savefig(folder / "heat_slice.png", dpi=110)
-decay.figure_.savefig(folder / "heat_decay.png", dpi=110)
-figure.savefig(folder / "heat_convergence.png", dpi=110)
+plt.show()

@@ -104,8 +104,6 @@ print(
     f"{taken + radiated:.4f}"
 )
 
-import sys
-from pathlib import Path
+import matplotlib.pyplot as plt
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-display.figure_.savefig(folder / "plate.png", dpi=110)
+plt.show()

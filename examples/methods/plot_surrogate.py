@@ -174,10 +174,4 @@ display = SurrogateDisplay.from_estimator(
 )
 display.ax_.set_ylabel("Concentration")
 
-import sys
-from pathlib import Path
-
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-figure.savefig(folder / "surrogate_work.png", dpi=110)
-sweeps.savefig(folder / "surrogate_sweeps.png", dpi=110)
-display.figure_.savefig(folder / "surrogate.png", dpi=110)
+plt.show()

@@ -73,10 +73,6 @@ final = SolutionDisplay.from_estimator(solver, at={"t": 1.0}, n_points=256)
 
 convergence = ConvergenceDisplay.from_estimator(solver)
 
-import sys
-from pathlib import Path
+import matplotlib.pyplot as plt
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-solution.figure_.savefig(folder / "allen_cahn.png", dpi=110)
-final.figure_.savefig(folder / "allen_cahn_final.png", dpi=110)
-convergence.figure_.savefig(folder / "allen_cahn_convergence.png", dpi=110)
+plt.show()

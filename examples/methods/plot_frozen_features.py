@@ -132,8 +132,6 @@ print(f"Accuracy on the test images: {np.mean(search.predict(X_test) == y_test):
 # of length 1 / damping. Some eigenvalues exceed 0.1 and none exceeds 1: this is why the
 # rank made a difference at the one damping and hardly any at the other.
 
-import sys
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 from sklearn.base import clone
@@ -187,5 +185,4 @@ for damping, style in ((1, "--"), (0.1, ":")):
 right.legend()
 right.set(title="Spectrum")
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-figure.savefig(folder / "frozen_features.png", dpi=110)
+plt.show()

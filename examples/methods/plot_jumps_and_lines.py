@@ -14,9 +14,7 @@ do not leave the nearest local minimum, leave most of them where they started.
 # Ten pieces, sampled at 1,000 points. Thirty neurons start evenly spaced. Two
 # breakpoints between neighbouring samples make a jump, so a loss of zero is possible.
 
-import sys
 import warnings
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -70,5 +68,4 @@ print(f"Loss of vpgn on the band: {band.loss_:.1e}")
 BreakpointDisplay.from_estimator(band, points, ax=right)
 right.set(title="A band, 4 neurons", xlabel="$x_1$", ylabel="$x_2$")
 
-folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-figure.savefig(folder / "jumps.png", dpi=110)
+plt.show()

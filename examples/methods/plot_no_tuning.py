@@ -102,3 +102,5 @@ plt.show()
 weights = model.alpha_["weights"]
 for name, weight in sorted(zip(X.columns, weights, strict=True), key=lambda p: p[1]):
     print(f"{name:4} {weight / weights.min():10.3g}")
+
+plt.show()

@@ -67,3 +67,5 @@ print("Growth in % a year:", (36525 * growth.segments_["slope"]).round(1))
 
 SegmentsDisplay.from_estimator(growth, X, log_gdp, residuals=True)
 plt.show()
+
+plt.show()

@@ -87,3 +87,5 @@ models = fit_series(
 first = np.array([m.breakpoints_[np.argmin(abs(m.breakpoints_ - 2))] for m in models])
 error = np.abs(first - 2 - shifts).mean()
 print(f"first breakpoint, mean distance from the truth: {error:.3f}")
+
+plt.show()

@@ -1,0 +1,204 @@
+"""Fitted heads and networks as scikit-learn's own estimators, which need no JAX.
+
+They hold copies of the fitted numbers and are ready to predict. A network becomes a
+pipeline of a ``StandardScaler`` and an ``MLPRegressor`` or ``MLPClassifier``, in which
+units of the hidden layers carry the linear term, and a committee the average that
+scikit-learn has.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+# scikit-learn's names of the activations that it has.
+ACTIVATIONS = {
+    "identity": "identity",
+    "relu": "relu",
+    "sigmoid": "logistic",
+    "tanh": "tanh",
+}
+_SMALL = 2.0**-40  # of what is so small, tanh is the identity to the last digit
+
+
+class DenseNetwork(NamedTuple):
+    """Layers of a network, the last one linear, in scaled units."""
+
+    weights: list  # (inputs, outputs) of each layer
+    biases: list
+    activation: str
+
+
+def one_activation(names: Any) -> str:
+    """Return the activation of all layers, by scikit-learn's name.
+
+    Raises
+    ------
+    ValueError
+        If scikit-learn does not have it, or if the layers differ.
+    """
+    names = set(names) or {"identity"}
+    if len(names) > 1 or not names <= set(ACTIVATIONS):
+        raise ValueError(
+            "to_sklearn: the networks of scikit-learn have one activation of "
+            f"{sorted(ACTIVATIONS)}; this one has {sorted(names)}."
+        )
+    return ACTIVATIONS[names.pop()]
+
+
+def with_linear_term(network: DenseNetwork, slope: Any) -> DenseNetwork:
+    """Return a network with the slopes of a linear term, of shape (d, k), added.
+
+    Further units of the hidden layers hand the inputs on: of "relu" a pair for each,
+    ``x = relu(x) - relu(-x)``, of "tanh" one that is so small that its activation is
+    the identity in floating-point numbers.
+
+    Raises
+    ------
+    ValueError
+        If the activation lets nothing through unchanged.
+    """
+    weights, biases, activation = network
+    if len(weights) == 1:
+        return DenseNetwork([weights[0] + slope], biases, activation)
+    eye = np.eye(len(slope))
+    known = {
+        "identity": (eye, slope),
+        "relu": (np.hstack([eye, -eye]), np.vstack([slope, -slope])),
+        "tanh": (_SMALL * eye, slope / _SMALL),
+    }
+    if activation not in known:
+        raise ValueError(
+            "to_sklearn: the linear term of a network needs the activation 'relu', "
+            f"'tanh' or 'identity', got {activation!r}."
+        )
+    enter, leave = known[activation]
+    n = enter.shape[1]
+    through = [_block_diagonal(weight, np.eye(n)) for weight in weights[1:-1]]
+    return DenseNetwork(
+        [np.hstack([weights[0], enter]), *through, np.vstack([weights[-1], leave])],
+        [*(np.append(bias, np.zeros(n)) for bias in biases[:-1]), biases[-1]],
+        activation,
+    )
+
+
+def _block_diagonal(first, second):
+    matrix = np.zeros(np.add(first.shape, second.shape))
+    matrix[: first.shape[0], : first.shape[1]] = first
+    matrix[first.shape[0] :, first.shape[1] :] = second
+    return matrix
+
+
+def regressor(network: DenseNetwork, scaling: Any, names: Any = None) -> BaseEstimator:
+    """Return a pipeline that scales the features and predicts the targets.
+
+    Parameters
+    ----------
+    network : DenseNetwork
+    scaling : Scaling
+        ``x_center``, ``x_scale``, ``y_center`` and ``y_scale``.
+    names : ndarray of str, default=None
+        Names of the features.
+    """
+    from sklearn.neural_network import MLPRegressor
+
+    weights = [*network.weights[:-1], network.weights[-1] * scaling.y_scale]
+    last = network.biases[-1] * scaling.y_scale + scaling.y_center
+    network = network._replace(weights=weights, biases=[*network.biases[:-1], last])
+    model = _filled(MLPRegressor, network, "identity")
+    return _scaled(model, scaling, names)
+
+
+def classifier(
+    network: DenseNetwork, scaling: Any, classes: Any, names: Any = None
+) -> BaseEstimator:
+    """Return a pipeline that scales the features and predicts the classes."""
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.preprocessing import LabelBinarizer
+
+    two = network.weights[-1].shape[1] == 1
+    model = _filled(MLPClassifier, network, "logistic" if two else "softmax")
+    model._label_binarizer = LabelBinarizer().fit(classes)
+    model.classes_ = model._label_binarizer.classes_
+    return _scaled(model, scaling, names)
+
+
+def _filled(cls, network, out_activation):
+    weights = [np.array(weight, np.float64) for weight in network.weights]
+    model = cls(tuple(w.shape[1] for w in weights[:-1]), activation=network.activation)
+    model.coefs_ = weights
+    model.intercepts_ = [np.array(bias, np.float64) for bias in network.biases]
+    model.out_activation_ = out_activation
+    model.n_layers_ = len(weights) + 1
+    model.n_outputs_ = weights[-1].shape[1]
+    model.n_features_in_ = weights[0].shape[0]
+    return model
+
+
+def _scaled(model, scaling, names):
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler()
+    scaler.mean_ = np.array(scaling.x_center, np.float64)
+    scaler.scale_ = np.array(scaling.x_scale, np.float64)
+    with np.errstate(over="ignore"):
+        scaler.var_ = scaler.scale_**2
+    scaler.n_features_in_ = len(scaler.mean_)
+    if names is not None:
+        scaler.feature_names_in_ = np.array(names, dtype=object)
+    return make_pipeline(scaler, model)
+
+
+def mean_of_regressors(members: list, shares: Any) -> BaseEstimator:
+    """Return the mean of regressors of one target, with these shares."""
+    from sklearn.ensemble import VotingRegressor
+
+    return _voting(VotingRegressor, members, weights=np.array(shares, np.float64))
+
+
+def mean_of_classifiers(members: list, classes: Any) -> BaseEstimator:
+    """Return the mean of the probabilities of classifiers of encoded labels."""
+    from sklearn.ensemble import VotingClassifier
+    from sklearn.preprocessing import LabelEncoder
+
+    model = _voting(VotingClassifier, members, voting="soft", flatten_transform=False)
+    model.le_ = LabelEncoder().fit(classes)
+    model.classes_ = model.le_.classes_
+    return model
+
+
+def _voting(cls, members, **words):
+    from sklearn.utils import Bunch
+
+    named = [(f"member{number}", member) for number, member in enumerate(members)]
+    model = cls(named, **words)
+    model.estimators_ = list(members)
+    model.named_estimators_ = Bunch(**dict(named))
+    return model
+
+
+def one_each(regressors: list) -> BaseEstimator:
+    """Return the regressor of several targets, one estimator for each."""
+    from sklearn.multioutput import MultiOutputRegressor
+
+    model = MultiOutputRegressor(regressors[0])
+    model.estimators_ = regressors
+    model.n_features_in_ = regressors[0].n_features_in_
+    return model
+
+
+def logistic_regression(
+    coef: Any, intercept: Any, classes: Any, fit_intercept: bool, names: Any = None
+) -> BaseEstimator:
+    """Return a logistic regression with these coefficients."""
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(fit_intercept=fit_intercept)
+    model.coef_ = np.array(coef, np.float64)
+    model.intercept_ = np.array(intercept, np.float64)
+    model.classes_ = np.array(classes)
+    model.n_features_in_ = model.coef_.shape[1]
+    if names is not None:
+        model.feature_names_in_ = np.array(names, dtype=object)
+    return model

@@ -1,0 +1,65 @@
+"""Numbers near the ends of the range of floats: arithmetic, and predictions."""
+
+from contextlib import nullcontext
+
+import numpy as np
+from scipy import sparse
+
+_LARGE = 1e100  # the square of a product of two such numbers leaves the range
+_LARGEST = np.finfo(np.float64).max
+
+
+def arithmetic_of(*arrays):
+    """Return the context in which to compute with arrays.
+
+    Where their numbers are so large or so small that squares of products leave the
+    range of floats, overflow is no news to the user; what it makes of results is
+    checked there. With other numbers NumPy warns as ever.
+
+    Parameters
+    ----------
+    *arrays : ndarray, sparse matrix or None
+    """
+    ordinary = all(_is_ordinary(array) for array in arrays)
+    return nullcontext() if ordinary else np.errstate(all="ignore")
+
+
+def _is_ordinary(array):
+    array = array.data if sparse.issparse(array) else array
+    if array is None or array.dtype.kind != "f" or array.size == 0:
+        return True
+    size = np.abs(array)
+    smallest = np.min(size, where=size > 0, initial=np.inf)
+    return size.max() < _LARGE and smallest > 1 / _LARGE
+
+
+def scaled_back(values, scale, center=0.0):
+    """Return ``values * scale + center``, at most the largest float in size."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        y = values * scale + center
+    return np.clip(y, -_LARGEST, _LARGEST)
+
+
+def numbers(values, network):
+    """Return the values of a network, of which none may be NaN.
+
+    Raises
+    ------
+    ValueError
+        If one is, which only a network of the user's own can give.
+    """
+    wrong = np.isnan(values).reshape(len(values), -1).any(axis=1)
+    if wrong.any():
+        raise ValueError(
+            f"network={network!r} gives NaN at {wrong.sum()} of {len(values)} rows, "
+            f"the first of which is row {wrong.argmax()}."
+        )
+    return values
+
+
+def interval(y, width):
+    """Return ``y - width`` and ``y + width``, within the range of floats."""
+    width = np.minimum(width, _LARGEST)
+    with np.errstate(over="ignore"):
+        lower, upper = y - width, y + width
+    return np.maximum(lower, -_LARGEST), np.minimum(upper, _LARGEST)

@@ -1,0 +1,76 @@
+"""Calls of the user's functions, with the coefficients that they name."""
+
+import inspect
+
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
+
+def named_parameters(function, n_given):
+    """Parameters of a function after the first ones, which are given by position.
+
+    Returns
+    -------
+    names : tuple of str
+    takes_all : bool
+        Whether it has ``**`` and takes any name.
+    """
+    parameters = list(_parameters(function).values())
+    positional = [p for p in parameters if p.kind in _POSITIONAL]
+    given = {p.name for p in positional[:n_given]}
+    kinds = (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+    names = tuple(p.name for p in parameters if p.kind in kinds and p.name not in given)
+    return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def call(function, given, coefficients):
+    """Call a function with positional arguments and the coefficients that it names."""
+    names, takes_all = named_parameters(function, len(given))
+    words = coefficients if takes_all else _named(coefficients, names)
+    return function(*given, **words)
+
+
+def _named(coefficients, names):
+    return {name: value for name, value in coefficients.items() if name in names}
+
+
+def check_signature(function, n_given, coefficients, what):
+    """Check that a function can be called so.
+
+    Parameters
+    ----------
+    function : callable
+    n_given : int
+        Number of positional arguments.
+    coefficients : iterable of str
+        Names that it may take.
+    what : str
+        What the function is called with, for the message.
+
+    Raises
+    ------
+    ValueError
+        If it has other parameters.
+    """
+    names, takes_all = named_parameters(function, n_given)
+    words = {name: None for name in coefficients if takes_all or name in names}
+    try:
+        _signature(function).bind(*[None] * n_given, **words)
+    except TypeError as error:
+        raise ValueError(
+            f"it is called with {what} and, of the coefficients {tuple(coefficients)}, "
+            f"those that it names: {error}."
+        ) from error
+
+
+def _signature(function):
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # some functions that are not written in Python
+        return inspect.signature(lambda *arguments: None)
+
+
+def _parameters(function):
+    return _signature(function).parameters

@@ -1,0 +1,453 @@
+"""Shapes in the plane that are given by an outline, and domains given by points.
+
+All of this is numpy but ``depth``, which takes arrays of JAX too.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import ellipe, ellipeinc
+
+from sklearn_gn._typing import Array
+from sklearn_gn.pde.domains import Domain, namespace
+from sklearn_gn.pde.patches import Patch, join
+from sklearn_gn.pde.shapes import set_fields
+
+_NEWTON_STEPS = 6  # from a table of arc lengths to rounding
+_TABLE = 257
+_PLANE = ("x", "y")
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Polygon(Domain):
+    """A polygon in the plane, which need not be convex.
+
+    Its faces are "edge 1", from the first vertex to the second, and so on.
+
+    Parameters
+    ----------
+    vertices : sequence of pairs of float
+        Corners in their order along the boundary, either way round. The last one is
+        joined to the first. Edges must not cross each other.
+
+    axes : tuple of two str, default=("x", "y")
+        Names of the axes.
+
+    Examples
+    --------
+    >>> from sklearn_gn.pde import Polygon
+    >>> Polygon([(0, 0), (2, 0), (0, 1)]).faces
+    ('edge 1', 'edge 2', 'edge 3')
+    """
+
+    vertices: tuple
+    axes: tuple
+
+    time = None
+
+    def __init__(self, vertices: Any, axes: Sequence[str] = _PLANE) -> None:
+        corners = np.asarray(vertices, dtype=float)
+        if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
+            raise ValueError(
+                f"vertices must be three or more pairs of numbers, got {vertices!r}."
+            )
+        if not np.isfinite(corners).all() or _edges_cross(corners):
+            raise ValueError(
+                "vertices must be finite, and in the order of an outline that does "
+                f"not cross itself, got {vertices!r}."
+            )
+        _check_plane(axes)
+        set_fields(self, vertices=tuple(map(tuple, corners.tolist())), axes=tuple(axes))
+
+    def __repr__(self):
+        axes = "" if self.axes == _PLANE else f", axes={self.axes}"
+        return f"Polygon({self.vertices}{axes})"
+
+    @property
+    def bounds(self) -> Array:
+        """Lowest and highest values along the axes, of shape (d, 2)."""
+        return np.column_stack([np.min(self.vertices, 0), np.max(self.vertices, 0)])
+
+    def _edges(self):
+        first = np.array(self.vertices)
+        return first, np.roll(first, -1, axis=0)
+
+    def depth(self, X: Array) -> Array:
+        """Distance to the nearest edge, negative outside."""
+        xp = namespace(X)
+        first, second = map(xp.asarray, self._edges())
+        along = second - first
+        along, first, second = along[None], first[None], second[None]
+        to = X[:, None] - first
+        share = xp.clip((to * along).sum(-1) / (along**2).sum(-1), 0, 1)
+        offset = to - share[..., None] * along
+        distance = xp.sqrt((offset**2).sum(-1).min(axis=1))
+        # A ray to the right of an inner point crosses an odd number of edges.
+        y = X[:, 1:2]
+        straddles = (first[..., 1] > y) != (second[..., 1] > y)
+        rise = xp.where(along[..., 1] == 0, 1.0, along[..., 1])
+        crossing = first[..., 0] + (y - first[..., 1]) / rise * along[..., 0]
+        odd = (straddles & (X[:, :1] < crossing)).sum(axis=1) % 2 == 1
+        return xp.where(odd, distance, -distance)
+
+    def interior(self) -> Patch:
+        """The patch of the triangles that the polygon is cut into."""
+        return join(_triangle(corners) for corners in _triangles(self.vertices))
+
+    def patches(self, of_time: bool = False) -> dict[str, Patch]:
+        """The edges."""
+        if of_time:
+            return {}
+        sign = np.sign(_signed_area(np.array(self.vertices)))
+        edges = zip(*self._edges(), strict=True)
+        return {f"edge {k + 1}": _segment(a, b, sign) for k, (a, b) in enumerate(edges)}
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Ellipse(Domain):
+    """An ellipse in the plane. Its face is "ellipse".
+
+    Parameters
+    ----------
+    center : tuple of two floats, default=(0.0, 0.0)
+        Centre.
+
+    radii : tuple of two floats, default=(1.0, 1.0)
+        Half axes.
+
+    angle : float, default=0.0
+        Angle from the first axis to the first half axis, in radians.
+
+    axes : tuple of two str, default=("x", "y")
+        Names of the axes.
+    """
+
+    center: tuple
+    radii: tuple
+    angle: float
+    axes: tuple
+
+    time = None
+
+    def __init__(
+        self,
+        center: tuple[float, float] = (0.0, 0.0),
+        radii: tuple[float, float] = (1.0, 1.0),
+        angle: float = 0.0,
+        axes: Sequence[str] = _PLANE,
+    ) -> None:
+        for name, pair in (("center", center), ("radii", radii)):
+            if np.shape(pair) != (2,) or not np.isfinite(pair).all():
+                raise ValueError(f"{name} must be two finite numbers, got {pair!r}.")
+        if not min(radii) > 0:
+            raise ValueError(f"radii must be positive, got {radii!r}.")
+        _check_plane(axes)
+        set_fields(
+            self,
+            center=tuple(map(float, center)),
+            radii=tuple(map(float, radii)),
+            angle=float(angle),
+            axes=tuple(axes),
+        )
+
+    def __repr__(self):
+        words = [f"center={self.center}", f"radii={self.radii}"]
+        words += [f"angle={self.angle}"] if self.angle else []
+        words += [] if self.axes == _PLANE else [f"axes={self.axes}"]
+        return f"Ellipse({', '.join(words)})"
+
+    @property
+    def _rotation(self):
+        """Columns are the directions of the half axes."""
+        c, s = math.cos(self.angle), math.sin(self.angle)
+        return np.array([[c, -s], [s, c]])
+
+    @property
+    def bounds(self) -> Array:
+        """Lowest and highest values along the axes, of shape (d, 2)."""
+        reach = np.linalg.norm(self._rotation * self.radii, axis=1)
+        return np.array(self.center)[:, None] + reach[:, None] * np.array([[-1.0, 1.0]])
+
+    def depth(self, X: Array) -> Array:
+        """Distance to the ellipse to first order, negative outside."""
+        xp = namespace(X)
+        center, radii = xp.asarray([self.center]), xp.asarray([self.radii])
+        scaled = (X - center) @ xp.asarray(self._rotation) / radii
+        ratio = xp.sqrt((scaled**2).sum(axis=1))
+        slope = xp.sqrt(((scaled / radii) ** 2).sum(axis=1))
+        middle = ratio == 0
+        reach = ratio / xp.where(middle, 1.0, slope)
+        return (1 - ratio) * xp.where(middle, min(self.radii), reach)
+
+    def _placed(self, scaled):
+        """Points of the unit disk on the ellipse."""
+        return np.array(self.center) + (scaled * self.radii) @ self._rotation.T
+
+    def interior(self) -> Patch:
+        """The patch of the whole ellipse."""
+
+        def place(uniforms):
+            ratio, angle = np.sqrt(uniforms[:, :1]), 2 * np.pi * uniforms[:, 1:2]
+            points = self._placed(ratio * np.hstack([np.cos(angle), np.sin(angle)]))
+            return points, np.zeros_like(points), np.full(len(points), True)
+
+        return Patch(math.log(math.pi * math.prod(self.radii)), 2, place)
+
+    def _eccentric_angle(self, share):
+        """The angle of points at a share of the circumference."""
+        a, b = self.radii
+        m = 1 - (a / b) ** 2  # arc length from 0 to t is b E(t, m) ...
+        # ... with speed b sqrt(1 - m sin^2 t), of (a cos t, b sin t).
+        whole = 4 * ellipe(m)
+        table = np.linspace(0, 2 * np.pi, _TABLE)
+        t = np.interp(share * whole, ellipeinc(table, m), table)
+        for _ in range(_NEWTON_STEPS):
+            t -= (ellipeinc(t, m) - share * whole) / np.sqrt(1 - m * np.sin(t) ** 2)
+        return t
+
+    def patches(self, of_time: bool = False) -> dict[str, Patch]:
+        """The ellipse itself, of constant density along it."""
+
+        def place(uniforms):
+            t = self._eccentric_angle(uniforms[:, 0])
+            circle = np.column_stack([np.cos(t), np.sin(t)])
+            normals = circle / self.radii
+            normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+            points = self._placed(circle)
+            return points, normals @ self._rotation.T, np.full(len(points), True)
+
+        a, b = self.radii
+        length = 4 * b * ellipe(1 - (a / b) ** 2)
+        return {} if of_time else {"ellipse": Patch(math.log(length), 1, place)}
+
+
+class PointCloud(Domain):
+    """A domain of which points are known, such as the nodes of a mesh.
+
+    Its face is "points". As ``on`` of a condition it stands for its boundary points, or
+    where it has none for all its points: all of them are taken, in their order.
+    ``contains`` knows its bounding box only; it cannot be united with other domains.
+
+    Parameters
+    ----------
+    points : array of shape (n, d)
+        Points inside.
+
+    boundary : array of shape (m, d), default=None
+        Points of the boundary.
+
+    normals : array of shape (m, d), default=None
+        Outward normals there, of any length.
+
+    axes : tuple of str, default=None
+        Names of the axes. If None, x, y, z up to three axes, and x1, x2, ... beyond.
+    """
+
+    time = None
+
+    def __init__(
+        self,
+        points: Any,
+        boundary: Any = None,
+        normals: Any = None,
+        axes: Sequence[str] | None = None,
+    ) -> None:
+        self.points = _cloud("points", points)
+        self._boundary = None if boundary is None else _cloud("boundary", boundary)
+        dim = self.points.shape[1]
+        if self.points_on_it.shape[1] != dim:
+            raise ValueError(
+                f"boundary must have the {dim} columns of points, got the shape "
+                f"{self.points_on_it.shape}."
+            )
+        if normals is None:
+            normals = np.zeros_like(self.points_on_it)
+        elif boundary is None or np.shape(normals) != self.points_on_it.shape:
+            raise ValueError(
+                "normals must have the shape of boundary, got "
+                f"{np.shape(normals)} and {np.shape(boundary)}."
+            )
+        else:
+            normals = _cloud("normals", normals)
+            normals = normals / np.linalg.norm(normals, axis=1, keepdims=True)
+        self.normals = normals
+        if axes is None:
+            axes = "xyz"[:dim] if dim <= 3 else [f"x{i + 1}" for i in range(dim)]
+        if len(axes) != dim:
+            raise ValueError(f"axes must have {dim} entries, got {axes!r}.")
+        self.axes = tuple(axes)
+
+    def _key(self):
+        arrays = self.points, self.points_on_it, self.normals
+        return self.axes, tuple((a.shape, a.tobytes()) for a in arrays)
+
+    def __eq__(self, other):
+        return self is other or (
+            isinstance(other, PointCloud) and self._key() == other._key()
+        )
+
+    def __hash__(self):
+        if not hasattr(self, "_hash"):
+            self._hash = hash(self._key())
+        return self._hash
+
+    def __getstate__(self):  # the hash is that of one process
+        return {k: v for k, v in self.__dict__.items() if k != "_hash"}
+
+    def __repr__(self):
+        found = 0 if self._boundary is None else len(self._boundary)
+        return f"<{len(self.points)} points and {found} of the boundary, {self.axes}>"
+
+    @property
+    def points_on_it(self) -> Array:
+        """What the cloud stands for as ``on`` of a condition."""
+        return self.points if self._boundary is None else self._boundary
+
+    def take(self, n: int, rng: np.random.RandomState) -> tuple[Array, Array]:
+        """The points as ``on`` of a condition, or n of them, and their normals."""
+        count, chosen = len(self.points_on_it), slice(None)
+        if n < count:
+            chosen = np.sort(rng.choice(count, n, replace=False))
+        return self.points_on_it[chosen].copy(), self.normals[chosen].copy()
+
+    @property
+    def bounds(self) -> Array:
+        """Lowest and highest values along the axes, of shape (d, 2)."""
+        both = np.concatenate([self.points, self.points_on_it])
+        return np.column_stack([both.min(axis=0), both.max(axis=0)])
+
+    def depth(self, X: Array) -> Array:
+        """Depth in the bounding box."""
+        low, high = self.bounds.T[:, None]
+        return namespace(X).minimum(X - low, high - X).min(axis=1)
+
+    def interior(self) -> Patch:
+        """The points inside, each as likely as the others."""
+        return _choice(self.points, np.zeros_like(self.points))
+
+    def patches(self, of_time: bool = False) -> dict[str, Patch]:
+        """The points of the boundary."""
+        if of_time or self._boundary is None:
+            return {}
+        return {"points": _choice(self._boundary, self.normals)}
+
+    def _refuse(self, other):
+        raise ValueError("a PointCloud cannot be combined by |, & or -.")
+
+    __or__ = __and__ = __sub__ = __ror__ = __rand__ = __rsub__ = _refuse
+
+
+def _cloud(name, value):
+    array = np.array(value, dtype=float)
+    if array.ndim != 2 or not len(array) or not np.isfinite(array).all():
+        raise ValueError(
+            f"{name} must be finite numbers of shape (n, d), got the shape "
+            f"{array.shape}."
+        )
+    array.setflags(write=False)
+    return array
+
+
+def _choice(points, normals):
+    """The patch of given points."""
+
+    def place(uniforms):
+        chosen = np.minimum((uniforms[:, 0] * len(points)).astype(int), len(points) - 1)
+        return points[chosen], normals[chosen], np.full(len(chosen), True)
+
+    return Patch(0.0, 1, place)
+
+
+def _check_plane(axes):
+    if len(axes) != 2 or len(set(axes)) < 2:
+        raise ValueError(f"axes must be two different names, got {axes!r}.")
+
+
+# --- polygons ------------------------------------------------------------------------
+
+
+def _signed_area(corners):
+    """Area of a polygon, positive counterclockwise."""
+    return _cross(corners, np.roll(corners, -1, axis=0)).sum() / 2
+
+
+def _cross(a, b):
+    return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
+
+
+def _edges_cross(corners):
+    """Whether two edges that are not neighbours meet, or an edge has no length."""
+    a, b = corners, np.roll(corners, -1, axis=0)
+    if (a == b).all(axis=1).any() or _signed_area(corners) == 0:
+        return True
+    n = len(corners)
+    for i in range(n):
+        for j in range(i + 2, n if i else n - 1):
+            sides = [
+                _cross(q - p, r - p)
+                for p, q, r in (
+                    (a[i], b[i], a[j]),
+                    (a[i], b[i], b[j]),
+                    (a[j], b[j], a[i]),
+                    (a[j], b[j], b[i]),
+                )
+            ]
+            if sides[0] * sides[1] <= 0 and sides[2] * sides[3] <= 0:
+                return True
+    return False
+
+
+def _triangles(vertices):
+    """Cut a polygon into triangles, ear by ear."""
+    left = [np.array(v) for v in vertices]
+    if _signed_area(np.array(left)) < 0:
+        left.reverse()
+    found = []
+    while len(left) > 3:
+        k = next(k for k in range(len(left)) if _is_ear(left, k))
+        found.append((left[k - 1], left[k], left[(k + 1) % len(left)]))
+        del left[k]
+    return [t for t in (*found, tuple(left)) if _signed_area(np.array(t)) > 0]
+
+
+def _is_ear(corners, k):
+    """Whether a corner can be cut off: convex, with no other in its triangle."""
+    a, b, c = corners[k - 1], corners[k], corners[(k + 1) % len(corners)]
+    if _cross(b - a, c - a) < 0:
+        return False
+    if _cross(b - a, c - a) == 0:
+        return True  # on a straight edge
+    others = [p for p in corners if not any(p is q for q in (a, b, c))]
+    return not any(
+        _cross(b - a, p - a) >= 0
+        and _cross(c - b, p - b) >= 0
+        and _cross(a - c, p - c) >= 0
+        for p in others
+    )
+
+
+def _triangle(corners):
+    """The patch of a triangle."""
+    a, b, c = corners
+
+    def place(uniforms):
+        root, share = np.sqrt(uniforms[:, :1]), uniforms[:, 1:2]
+        points = (1 - root) * a + root * ((1 - share) * b + share * c)
+        return points, np.zeros_like(points), np.full(len(points), True)
+
+    return Patch(math.log(_signed_area(np.array(corners))), 2, place)
+
+
+def _segment(a, b, sign):
+    """The patch of an edge, with the inside on its left where the sign is positive."""
+    length = np.linalg.norm(b - a)
+    normal = sign * np.array([b[1] - a[1], a[0] - b[0]]) / length
+
+    def place(uniforms):
+        points = a + uniforms[:, :1] * (b - a)
+        return points, np.tile(normal, (len(points), 1)), np.full(len(points), True)
+
+    return Patch(math.log(length), 1, place)

@@ -1,0 +1,168 @@
+"""Huber's loss: weights that follow from the residuals, until they no longer change.
+
+A row whose residual r is beyond c robust standard deviations s gets the weight
+c s / |r| (Huber, "Robust statistics", 1981), where s is the median absolute residual
+over 0.6745. The search sees the same thing as a target, the fitted value plus the
+residual times its weight, which keeps the sums over the weights of rows as they are.
+
+Least squares of these targets, their residuals divided by the share of rows within the
+bounds, give the standard errors of the M-estimate too, with Huber's correction for the
+number of parameters.
+"""
+
+import numpy as np
+from scipy.ndimage import median_filter
+
+from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented.inference import infer, statistics
+from sklearn_gn.segmented.preparation import problem_of, stack, with_known
+from sklearn_gn.segmented.problem import sum_of_squares
+from sklearn_gn.segmented.search import converge
+
+BOUND = 1.345  # robust standard deviations; 95 % efficient for normal noise
+_NORMAL_MEDIAN = 0.6744897501960817  # of an absolute standard normal variable
+_MOST_SEARCHES = 5
+_MOST_ITERATIONS = 200
+_TOL = 1e-11  # change of the targets, in robust standard deviations
+_LEAST_SCALE = 1e-12  # targets have deviation one: less is rounding errors
+_SMOOTHED = 9  # rows of the running median that the first search starts from
+
+
+def scale_of(residual, weight):
+    """Return the median absolute residual over that of a standard normal variable."""
+    size = np.abs(residual)
+    order = np.argsort(size, kind="stable")
+    share = np.cumsum(weight[order])
+    half = share[-1] / 2
+    low, high = np.searchsorted(share, half), np.searchsorted(share, half, side="right")
+    high = min(high, len(size) - 1)
+    middle = (size[order[low]] + size[order[high]]) / 2
+    return max(middle / _NORMAL_MEDIAN, _LEAST_SCALE)
+
+
+def clip(residual, scale):
+    """Return residuals times their weights."""
+    return np.clip(residual, -BOUND * scale, BOUND * scale)
+
+
+def start(prepared):
+    """Return the series with residuals from a running median clipped."""
+    rows = prepared.rows
+    line = rows.linear
+    around = rows.y
+    if line.shape[1]:
+        columns = np.column_stack([np.ones_like(rows.x), rows.x, line])
+        coef = least_squares.solve(columns, rows.y, rows.weight).coef
+        around = rows.y - line @ coef[2:]
+    smooth = median_filter(around, min(_SMOOTHED, len(around)), mode="nearest")
+    residual = around - smooth
+    y = rows.y - residual + clip(residual, scale_of(residual, rows.weight))
+    return prepared._replace(rows=rows._replace(y=y))
+
+
+def residuals(form, rows, y, t):
+    """Return fitted values to targets y, and the residuals of the rows."""
+    fitted = y - least_squares.solve_design(form, rows._replace(y=y), t).residual
+    return fitted, rows.y - fitted
+
+
+def choose(prepared, options, search):
+    """Search breakpoints of several series until their weights no longer change.
+
+    Parameters
+    ----------
+    prepared : list of Prepared
+    options : Options
+    search : callable
+        Takes a list of Prepared and returns a list of (t, path).
+
+    Returns
+    -------
+    found : list of (t, path)
+    clipped : list of Prepared
+        The series with residuals clipped.
+    """
+    clipped, t = [start(each) for each in prepared], None
+    for _ in range(_MOST_SEARCHES):
+        found = search(clipped)
+        before, t = t, [each for each, _ in found]
+        clipped = [
+            _clipped(each, own, options, at)[0]
+            for each, own, at in zip(prepared, clipped, t, strict=True)
+        ]
+        if before is not None and all(
+            len(a) == len(b) and np.allclose(a, b, rtol=0, atol=1e-6)
+            for a, b in zip(before, t, strict=True)
+        ):
+            break
+    answers = []
+    for each, own, (at, path) in zip(prepared, clipped, found, strict=True):
+        at, own = _iterate(each, own, options, at)
+        answers.append(((at, path), own))
+    return [a for a, _ in answers], [own for _, own in answers]
+
+
+def _iterate(prepared, clipped, options, t):
+    """Move the breakpoints and clip the residuals by turns, until nothing changes."""
+    for _ in range(_MOST_ITERATIONS):
+        if len(t) and not options.form.step:
+            problem = problem_of([clipped], options)
+            rss = sum_of_squares(problem, t[None])
+            t = converge(problem, t[None].copy(), rss)[0][0]
+        clipped, change = _clipped(prepared, clipped, options, t)
+        if change < _TOL:
+            break
+    return t, clipped
+
+
+def _clipped(prepared, clipped, options, t):
+    """Return the series with new targets, and how far these have moved."""
+    rows, all_t = prepared.rows, with_known(prepared, options, t)[0]
+    fitted, residual = residuals(options.form, rows, clipped.rows.y, all_t)
+    scale = scale_of(residual, rows.weight)
+    y = fitted + clip(residual, scale)
+    change = np.abs(y - clipped.rows.y).max()
+    rounding = scale <= _LEAST_SCALE
+    return clipped._replace(rows=rows._replace(y=y)), 0 if rounding else change / scale
+
+
+def infer_all(options, t, free, prepared, clipped, kind):
+    """Return the fits of several series, their statistics, and their noise levels.
+
+    Parameters
+    ----------
+    options : Options
+    t : ndarray of shape (B, k)
+        All breakpoints, ascending.
+    free : ndarray of shape (k,)
+    prepared : list of Prepared
+    clipped : list of Prepared or None
+        The series with residuals clipped; None where least squares are asked for.
+    kind : Covariance
+    """
+    form = options.form
+    if clipped[0] is None:
+        fit = infer(form, t, free, *stack(prepared), kind)
+        return fit, statistics(fit), fit.noise_std
+    plain = infer(form, t, free, *stack(clipped), kind)
+    pairs = [
+        _for_errors(form, each, own, at, n)
+        for each, own, at, n in zip(
+            prepared, clipped, plain.t, plain.n_parameters, strict=True
+        )
+    ]
+    fit = infer(form, plain.t, free, *stack([each for each, _ in pairs]), kind)
+    noise = plain.scaling.y_size * np.array([scale for _, scale in pairs])
+    return fit, statistics(plain), noise
+
+
+def _for_errors(form, prepared, clipped, t, n_parameters):
+    """Return rows whose least-squares errors are those of the M-estimate, and s."""
+    rows = prepared.rows
+    fitted, residual = residuals(form, rows, clipped.rows.y, t)
+    scale = scale_of(residual, rows.weight)
+    n = rows.weight.sum()
+    share = float(rows.weight @ (np.abs(residual) <= BOUND * scale)) / n
+    factor = 1 + n_parameters / n * (1 - share) / share
+    y = fitted + factor / share * clip(residual, scale)
+    return prepared._replace(rows=rows._replace(y=y)), scale

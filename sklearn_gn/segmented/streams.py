@@ -1,0 +1,189 @@
+"""Points that do not fit into memory: sums are kept, not points.
+
+The range of x is cut into many bins. What a straight line over a bin has to do with the
+points in it depends on five sums alone, those of 1, x, x^2, y and x y, which two points
+with weights have too; the part of the squares of y that is left over is one number.
+Bins in which a breakpoint lies are opened: their points are read again and kept. When
+all breakpoints lie in open bins the fit is that of all points.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+FEW = 1 << 17  # rows that are simply kept
+MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
+N_BINS = 1 << 16
+_CHUNK_ROWS = 1 << 20  # of a memory-mapped array
+_NEIGHBOURS = 2  # bins on both sides of a breakpoint that are opened too
+_MOST_ROUNDS = 6
+
+
+class Points(NamedTuple):
+    """Points in the order of x, and the sum of squares that they do not show."""
+
+    x: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    rest: float
+
+
+class MappedRows:
+    """Chunks of arrays, which may be memory-mapped."""
+
+    def __init__(self, X, y, sample_weight=None):
+        self.arrays = [X, y] + ([] if sample_weight is None else [sample_weight])
+
+    def __iter__(self):
+        for start in range(0, len(self.arrays[0]), _CHUNK_ROWS):
+            yield tuple(array[start : start + _CHUNK_ROWS] for array in self.arrays)
+
+
+def is_mapped(X):
+    """Return whether X is a memory-mapped array that is read in chunks."""
+    large = isinstance(X, np.memmap) and len(X) >= MAPPED
+    return large and X.reshape(len(X), -1).shape[1] == 1
+
+
+def fit_points(chunks, known, fit):
+    """Fit the points of chunks; return what the last fit gives.
+
+    Parameters
+    ----------
+    chunks : iterable of (X, y) or (X, y, weight)
+        Gone through several times.
+    known : ndarray
+        Positions of known breakpoints.
+    fit : callable
+        Takes Points and returns (answer, breakpoints).
+    """
+    low, high, n_rows, center = _range(chunks)
+    if n_rows <= FEW or not high > low:
+        return fit(_kept(chunks))[0]
+    bins = Bins(chunks, low, high, center)
+    bins.open(np.append(known, [low, high]))
+    for _ in range(_MOST_ROUNDS):
+        answer, t = fit(bins.points())
+        if not bins.open(t):
+            break
+    return answer
+
+
+class Bins:
+    """Sums over the points in bins of x, and the points of open bins."""
+
+    def __init__(self, chunks, low, high, center):
+        self.chunks, self.low, self.center = chunks, low, center
+        self.scale = N_BINS / (high - low)
+        self.is_open = np.zeros(N_BINS, bool)
+        self.sums = np.zeros((5, N_BINS))  # of 1, u, u^2, y, u y; u in [0, 1]
+        self.square = 0.0
+        self.own = [np.empty((3, 0))]  # x, y and weight of points in open bins
+        for x, y, weight in rows_of(chunks):
+            index, u = self._locate(x)
+            y = y - center
+            terms = [None, u, u * u, y, u * y]
+            if weight is not None:
+                terms = [weight, *(weight * term for term in terms[1:])]
+            for sums, term in zip(self.sums, terms, strict=True):
+                sums += np.bincount(index, term, minlength=N_BINS)
+            self.square += float(terms[3] @ y)
+
+    def _locate(self, x):
+        """Return the bin of each point, and its place in there."""
+        u = (x - self.low) * self.scale
+        index = np.minimum(u.astype(np.intp), N_BINS - 1)
+        return index, u - index
+
+    def open(self, t):
+        """Open the bins around breakpoints; return whether one was closed."""
+        at, _ = self._locate(np.asarray(t))
+        near = at[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
+        new = np.zeros(N_BINS, bool)
+        new[np.clip(near, 0, N_BINS - 1)] = True
+        if np.all(self.is_open[at]):
+            return False
+        new &= ~self.is_open
+        for x, y, weight in rows_of(self.chunks):
+            kept = new[self._locate(x)[0]]
+            weight = np.ones(len(x)) if weight is None else weight
+            self.own.append(np.stack([x[kept], y[kept] - self.center, weight[kept]]))
+            self.square -= float(weight[kept] @ self.own[-1][1] ** 2)
+        self.own = [np.concatenate(self.own, axis=1)]
+        self.sums[:, new] = 0
+        self.is_open |= new
+        return True
+
+    def points(self):
+        """Return the points of open bins, and two for each of the others."""
+        index = np.flatnonzero(self.sums[0] > 0)
+        weight, su, suu, sy, suy = self.sums[:, index]
+        mean, level = su / weight, sy / weight
+        variance = np.maximum(suu / weight - mean**2, 0)
+        wide = variance > 1e-20
+        slope = np.where(wide, suy / weight - mean * level, 0)
+        slope /= np.where(wide, variance, 1)
+        # Two points with weights 1 : c^2 that lie in the bin.
+        std = np.sqrt(variance)
+        c = np.where(wide, (1 - mean) / np.where(wide, std, 1), 1)
+        c = np.where(wide, np.clip(1, std / np.maximum(mean, 1e-300), c), 1)
+        u = np.stack([mean - std / c, mean + std * c])
+        y = level + slope * (u - mean)
+        share = np.stack([c**2, np.ones_like(c)]) / (1 + c**2)
+        rest = self.square - float(weight @ (level**2 + slope**2 * variance))
+        x = self.low + (index + np.clip(u, 0, 1)) / self.scale
+        all_points = np.stack([x, y, weight * share]).reshape(3, -1)
+        all_points = np.concatenate([all_points, *self.own], axis=1)
+        x, y, weight = all_points[:, np.argsort(all_points[0], kind="stable")]
+        return Points(x, y + self.center, weight, max(rest, 0.0))
+
+
+def _range(chunks):
+    """Return the least and the largest x, the number of rows, and a mean of y."""
+    low, high, n_rows, center = np.inf, -np.inf, 0, 0.0
+    for x, y, weight in rows_of(chunks):
+        if not len(x):
+            continue
+        if not n_rows:
+            center = float(y.mean())
+        sums = [x.sum(), y.sum(), 0.0 if weight is None else weight.sum()]
+        if not np.isfinite(sums).all():
+            raise ValueError("chunks hold NaN or infinity, or sums that overflow.")
+        if weight is not None and weight.min() < 0:
+            raise ValueError("chunks hold negative weights.")
+        low, high = min(low, x.min()), max(high, x.max())
+        n_rows += len(x)
+    if not n_rows:
+        raise ValueError("chunks hold no rows.")
+    return low, high, n_rows, center
+
+
+def _kept(chunks):
+    """Return the points themselves."""
+    parts = [
+        np.stack([x, y, np.ones(len(x)) if weight is None else weight])
+        for x, y, weight in rows_of(chunks)
+    ]
+    x, y, weight = np.concatenate(parts, axis=1)
+    order = np.argsort(x, kind="stable")
+    return Points(x[order], y[order], weight[order], 0.0)
+
+
+def rows_of(chunks):
+    """Yield x, y and the weights or None of every chunk."""
+    for number, chunk in enumerate(chunks):
+        if not isinstance(chunk, tuple) or len(chunk) not in (2, 3):
+            raise ValueError(
+                f"Chunk {number} must be a tuple (X, y) or (X, y, sample_weight)."
+            )
+        arrays = [np.asarray(a, dtype=np.float64) for a in chunk]
+        X = arrays[0][:, None] if arrays[0].ndim == 1 else arrays[0]
+        if X.ndim != 2 or X.shape[1] != 1:
+            raise ValueError(
+                f"Chunk {number}: X has the shape {X.shape}; a fit of chunks takes one "
+                "feature."
+            )
+        others = [a.ravel() for a in arrays[1:]]
+        if any(len(a) != len(X) for a in others):
+            raise ValueError(f"Chunk {number}: X, y and weights differ in length.")
+        yield X[:, 0], others[0], others[1] if len(others) == 2 else None

@@ -1,0 +1,206 @@
+"""What FGNSoftmaxHead does before and after the run of a solver."""
+
+import numpy as np
+from scipy import sparse
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
+from sklearn_gn.core.data import canonical_rows, validation_split
+from sklearn_gn.core.estimator import GaussNewtonEstimator
+from sklearn_gn.solvers import FGN, FGNNewton
+
+_BATCH_SIZE = 256  # where a solver does not say
+_ALPHA = 1e-3  # of mini-batch solvers, which have no evidence
+_LEAST_TOTAL = 1e-100  # of the weights: products with it neither under- nor overflow
+_SPECTRUM_ROWS = 1024
+_DENSE_BYTES = 2**32  # a sparse X larger than this is refused
+_LARGEST_INT = np.iinfo(np.int32).max
+
+
+class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
+    """Base class of the softmax head, with the steps around the run of a solver."""
+
+    # -- before the run ---------------------------------------------------------------
+
+    def _check_classes(self, classes, first):
+        if first:
+            if classes is None:
+                raise ValueError("classes must be given to the first partial_fit.")
+            self.classes_ = np.unique(classes)
+            if len(self.classes_) < 2:
+                raise ValueError(
+                    f"classes must hold at least two, got {self.classes_.tolist()}."
+                )
+        elif classes is not None and not np.array_equal(
+            np.unique(classes), self.classes_
+        ):
+            raise ValueError(
+                f"classes={np.unique(classes).tolist()} differ from those of the first "
+                f"call, {self.classes_.tolist()}."
+            )
+
+    def _canonical(self, X, y, weight):
+        """Dense features, class numbers, the distinct rows, their weights, their sum.
+
+        The weights are divided by the sum.
+        """
+        X, code, weight = self._encode_weighted(X, y, weight)
+        X = _dense(X)
+        with np.errstate(over="ignore"):
+            total = np.clip(weight.sum(), _LEAST_TOTAL, 1 / _LEAST_TOTAL)
+        kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
+        return X, code, kept, weight, total
+
+    def _split(self, X, label, kept, weight, rng):
+        """Set a random part of the distinct rows aside for validation."""
+        train, val = validation_split(
+            len(kept), self.validation_fraction, rng, label[kept]
+        )
+        validation = X[kept[val]], label[kept[val]], weight[val] / weight[val].sum()
+        return kept[train], weight[train], validation
+
+    def _problem(self, solver, X, label, kept, weight, total, rng):
+        """What an algorithm gets: the rows in batches, and the options."""
+        from sklearn_gn.softmax_head.evidence import first_alpha
+        from sklearn_gn.softmax_head.head import HeadOptions
+        from sklearn_gn.softmax_head.minibatch import batched_rows
+
+        size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
+        rows, size = batched_rows(X, label, kept, weight, size, rng, self.dtype)
+        alpha, n_effective = self.alpha, None
+        if alpha == "auto":
+            alpha = _ALPHA
+            if isinstance(solver, FGNNewton):
+                # Of the training part; every row counts as one at least.
+                n_effective = max(float(total * weight.sum()), float(len(kept)))
+                alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
+        return rows, HeadOptions(
+            alpha=self._cast(alpha),
+            n_effective=n_effective,
+            damping=self.damping,
+            rank=self.rank,
+            intercept=self._cast(self.fit_intercept),
+            tol=self._cast(self.tol),
+            batch_size=size,
+            seed=np.int32(rng.randint(_LARGEST_INT)),
+            solver=solver,
+        )
+
+    def _zero_head(self):
+        from sklearn_gn.softmax_head.head import AffineHead
+
+        n_columns = 1 if len(self.classes_) == 2 else len(self.classes_)
+        return AffineHead(
+            self._cast(np.zeros((self.n_features_in_, n_columns))),
+            self._cast(np.zeros(n_columns)),
+        )
+
+    def _previous_head(self):
+        from sklearn_gn.softmax_head.head import AffineHead
+
+        if not hasattr(self, "coef_"):
+            return None
+        if self.coef_.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"warm_start=True continues from {self.coef_.shape[1]} features, X has "
+                f"{self.n_features_in_}."
+            )
+        intercept = self.intercept_ if self.fit_intercept else 0 * self.intercept_
+        return AffineHead(self._cast(self.coef_.T), self._cast(intercept))
+
+    def _validation_loss(self, validation):
+        if validation is None:
+            return None
+        X, label, weight = validation
+
+        def loss(net):
+            return cross_entropy(logits_of(X, net.weight.T, net.bias), label, weight)
+
+        return loss
+
+    # -- after the run ----------------------------------------------------------------
+
+    def _coefficients(self, net):
+        return {
+            "coef_": net.weight.T.astype(np.float64),
+            "intercept_": net.bias.astype(np.float64),
+        }
+
+    def _set_fitted_by(self, run):
+        """Set the fitted attributes, and those of the evidence where it chose."""
+        net, options = run.best_net, run.options
+        if options.n_effective is None:
+            self._set_fitted(net, run.rows, options)
+            return
+        from sklearn_gn.softmax_head.evidence import log_evidence
+        from sklearn_gn.softmax_head.newton import (
+            at_penalty,
+            newton_settings,
+            penalty_of_best,
+        )
+
+        state, log = run.final_state, run.log
+        alpha = penalty_of_best(state)
+        if log and run.monitor != "loss":  # an earlier head may have been the best
+            alpha = min(log, key=lambda row: row["val_loss"])["alpha"]
+        options = at_penalty(options, alpha)
+        self._set_fitted(net, run.rows, options)
+        with backend.scope(self.dtype, self.device):
+            self.log_evidence_, self.n_effective_parameters_ = log_evidence(
+                run.data, net, self.loss_, newton_settings(options), options.n_effective
+            )
+        path = sorted({*state.path, (self.alpha_, self.log_evidence_)})
+        columns = map(np.array, zip(*path, strict=True))
+        self.evidence_path_ = dict(zip(("alpha", "log_evidence"), columns, strict=True))
+
+    def _set_fitted(self, net, rows, options):
+        from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
+        from sklearn_gn.softmax_head.head import objective
+
+        vars(self).update(self._coefficients(net))
+        competitors = 0
+        if isinstance(options.solver, FGN):
+            competitors = n_competitors_of(options.rank, len(self.classes_))
+        n_examples = min(
+            getattr(options.solver, "batch_size", None) or _BATCH_SIZE,
+            max(1, _SPECTRUM_ROWS // (1 + competitors)),
+            backend.row_bucket(int(rows.n_rows)),
+        )
+        with backend.scope(self.dtype, self.device):
+            found = backend.to_numpy(objective(net, rows, options))
+            spectrum = backend.to_numpy(
+                row_spectrum(net, rows, options.intercept, n_examples, competitors)
+            )
+        self.alpha_ = float(options.alpha)
+        self.loss_ = float(found.loss)
+        self.competitor_dispersion_ = float(found.dispersion)
+        self.retained_trace_ = float(found.retained)
+        self.dropped_trace_ = float(found.dropped)
+        n_examples = min(n_examples, int(rows.n_rows))
+        self.gram_spectrum_ = np.maximum(spectrum[: n_examples * (1 + competitors)], 0)
+
+
+def _dense(X):
+    """A dense copy of a sparse matrix, if it can be held."""
+    if not sparse.issparse(X):
+        return X
+    size = X.shape[0] * X.shape[1] * 8
+    if size > _DENSE_BYTES:
+        raise ValueError(
+            f"X is sparse and would take {size / 2**30:.1f} GiB as a dense array; the "
+            f"limit is {_DENSE_BYTES / 2**30:.0f}. Reduce the features first, "
+            "for example with TruncatedSVD."
+        )
+    return X.toarray()
+
+
+def logits_of(X, coef, intercept):
+    """``X coef^T + intercept`` in float64, finite for finite X."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        logits = X @ coef.T + intercept
+        if not np.isfinite(logits).all():
+            X = X.toarray() if sparse.issparse(X) else X
+            size = np.maximum(np.max(np.abs(X), axis=1, keepdims=True), 1)
+            logits = ((X / size) @ coef.T) * size + intercept
+    largest = np.finfo(np.float64).max / 4  # differences stay finite
+    return np.clip(logits, -largest, largest)

@@ -1,0 +1,203 @@
+"""Observations: missing ones, derivatives, coefficient fields, warnings."""
+
+import warnings
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sklearn_gn import PINNSolver
+from sklearn_gn.pde import (
+    Box,
+    Condition,
+    Dirichlet,
+    Initial,
+    Interval,
+    Problem,
+    Unknown,
+    d,
+)
+from sklearn_gn.pinn import setup
+from sklearn_gn.pinn.model import network
+from sklearn_gn.pinn.points import batch_of
+from sklearn_gn.pinn.residuals import class_residuals
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+SMALL = dict(
+    hidden_layer_sizes=(8, 8), n_interior=60, n_boundary=8, tol=0, random_state=0
+)
+
+
+def oscillation(u, x, w):
+    return d(u["a"], "t")(x) - u["b"](x), d(u["b"], "t")(x) + w * u["a"](x)
+
+
+OSCILLATOR = Problem(
+    oscillation, Interval(0, 2), outputs=("a", "b"), coefficients={"w": Unknown(1.0)}
+)
+T = np.linspace(0, 2, 15)[:, None]
+BOTH = np.hstack([np.sin(1.5 * T), 1.5 * np.cos(1.5 * T)])
+HALF = BOTH.copy()  # each output at points of its own
+HALF[::2, 0] = HALF[1::2, 1] = np.nan
+
+
+def fit(X, y, **settings):
+    solver = PINNSolver(OSCILLATOR, **{**SMALL, "max_iter": 1, **settings})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return solver.fit(X, y)
+
+
+def test_missing_observations_are_no_residuals():
+    """The loss is the mean square of the numbers that there are."""
+    weight = np.linspace(1, 2, 15)
+    batch = setup.observation_batch(
+        OSCILLATOR, T, HALF, weight / weight.sum(), 3.0, None, "float64"
+    )
+    kind = OSCILLATOR.residual_class("data", setup.Observed((0, 1)), n_data=2)
+    field = OSCILLATOR.field(lambda x: jnp.stack([x[0], 2.0 + x[0]]))
+    rho = jax.vmap(lambda x, y: kind.function((field,), x, y, {"w": 1.0}))
+    r = batch.scale[:, None] * jax.jit(rho)(batch.x, batch.data)
+    misfit = np.hstack([T, 2 + T]) - HALF
+    there = ~np.isnan(HALF)
+    numbers = (weight[:, None] * there).sum() / 2
+    expected = 3.0 * (weight[:, None] * np.where(there, misfit, 0) ** 2).sum() / numbers
+    np.testing.assert_allclose((r**2).sum(), expected, rtol=1e-13)
+
+
+def test_rows_without_observations_change_nothing():
+    empty = np.full((3, 2), np.nan)
+    plain = fit(T, HALF)
+    more = fit(np.vstack([T, T[:3]]), np.vstack([HALF, empty]))
+    np.testing.assert_array_equal(plain.predict(T), more.predict(T))
+
+
+def test_a_coefficient_is_found_from_outputs_at_their_own_points():
+    solver = fit(T, HALF, max_iter=25)
+    np.testing.assert_allclose(solver.coefficients_["w"], 2.25, rtol=1e-5)
+    # R2 column by column, on the numbers that there are.
+    error = (solver.predict(T) - HALF) ** 2
+    spread = (HALF - np.nanmean(HALF, axis=0)) ** 2
+    r2 = np.mean(1 - np.nansum(error, axis=0) / np.nansum(spread, axis=0))
+    np.testing.assert_allclose(solver.score(T, HALF), r2, rtol=1e-12)
+
+
+def acceleration(u, x, w):
+    return d(u["a"], "t", "t")(x) / w
+
+
+def test_derivatives_are_observed():
+    """Of a alone, and of a'' / w = -a, w is found from the ratio with the equation."""
+    y = np.hstack([BOTH[:, 1:], -BOTH[:, :1]])
+    solver = fit(T, y, observed_outputs=["b", acceleration], max_iter=25)
+    np.testing.assert_allclose(solver.coefficients_["w"], 2.25, rtol=1e-4)
+    found = solver._observable(T)
+    np.testing.assert_allclose(found[:, 0], solver.predict(T)[:, 1], rtol=1e-12)
+    second = solver.derivative(T, "t", "t")[:, 0] / solver.coefficients_["w"]
+    np.testing.assert_allclose(found[:, 1], second, rtol=1e-9, atol=1e-9)
+
+
+def diffusion(u, x):
+    k = u["k"](x)
+    flux = d(u["u"], "x", "x")(x) * k + d(u["k"], "x")(x) * d(u["u"], "x")(x)
+    return d(u["u"], "t")(x) - flux
+
+
+def test_a_coefficient_field_depends_on_its_axes_alone():
+    problem = Problem(
+        diffusion,
+        Box(x=(0, 1), t=(0, 1)),
+        [Dirichlet(1.0, outputs="k")],
+        outputs=("u", "k"),
+        depends_on={"k": "x"},
+    )
+    rng = np.random.RandomState(0)
+    net, _ = setup.untrained_network(problem, None, (5,), rng, "float64", None)
+    words = dict(equation=True, observed=(0, 1), device=None)
+    (model,) = setup.models([problem], ("tanh",), None, net.extra, **words)
+    X = problem.domain.sample(6, rng)
+    y = np.ones((6, 2))
+    data = setup.observation_batch(
+        problem, X, y, np.full(6, 1 / 6), 1.0, None, "float64"
+    )
+    points = problem.sample(6, 4, rng)
+    batches = [
+        batch_of(*points[kind.residual.name], 1.0, "float64")
+        for kind in model.classes[:-1]
+    ]
+
+    # By hand: k(x) is the network at the middle of time, its derivative in t zero.
+    values = partial(network, model, net)
+    middle = jax.vmap(lambda x: values(jnp.stack([x[0], 0.5 + 0 * x[1]]))[1])
+    slopes = jax.vmap(jax.jacfwd(values))
+    bends = jax.vmap(jax.hessian(values))
+
+    @jax.jit
+    def by_hand(X):
+        k = middle(X)
+        at_middle = X.at[:, 1].set(0.5)
+        u, k_x = slopes(X)[:, 0], slopes(at_middle)[:, 1, 0]
+        return u[:, 1] - bends(X)[:, 0, 0, 0] * k - k_x * u[:, 0]
+
+    for kind, batch in zip(model.classes, [*batches, data], strict=True):
+        assert kind.rows is not None  # the quick way
+        found = jax.jit(partial(class_residuals, model, kind))(net, batch)
+        own = jnp.asarray(batch.x[:, 0])
+        if kind.residual.name == "interior":
+            expected = by_hand(own)
+        elif kind.residual.name == "dirichlet":
+            expected = middle(own) - 1
+        else:
+            np.testing.assert_allclose(found[:, 1], middle(own)[: len(found)] - 1)
+            continue
+        np.testing.assert_allclose(found[:, 0], expected, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("problem", "arguments", "match"),
+    [
+        (OSCILLATOR, (), r"coefficients \['w'\] are Unknown, and there are no obs"),
+        (
+            OSCILLATOR,
+            (np.array([[0.5], [2.5]]), np.ones((2, 2))),
+            r"1 of 2 different observations lie outside.*\[2.5\].*\('t',\)",
+        ),
+    ],
+)
+def test_a_fit_says_what_the_data_lack(problem, arguments, match):
+    solver = PINNSolver(problem, **SMALL, max_iter=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        with pytest.raises(UserWarning, match=match):
+            solver.fit(*arguments)
+
+
+def test_a_condition_may_stand_for_observations():
+    problem = Problem(
+        lambda u, x, w: d(u, "t")(x) + w * u(x),
+        Interval(0, 1),
+        [Initial(1.0), Condition(lambda u, x: u(x) - 0.5, on="t=max")],
+        coefficients={"w": Unknown(1.0, positive=True)},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", "PINNSolver")
+        solver = PINNSolver(problem, **SMALL, max_iter=20).fit()
+    np.testing.assert_allclose(solver.coefficients_["w"], np.log(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("y", "words", "match"),
+    [
+        (np.full((15, 2), np.nan), {}, r"column 0 of y holds no observation"),
+        (BOTH * [1, np.inf], {}, r"infinity"),
+        (BOTH, {"observed_outputs": ["a", "c"]}, r"'c' is unknown.*lambda u, x"),
+    ],
+)
+def test_mistakes_with_observations_are_explained(y, words, match):
+    with pytest.raises(ValueError, match=match):
+        fit(T, y, **words)

@@ -1,0 +1,83 @@
+"""loss="huber" is the M-estimate of statsmodels, and finds kinks among outliers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from numpy.testing import assert_allclose
+
+from sklearn_gn import SegmentedRegressor, fit_groups
+
+
+@pytest.fixture(scope="module")
+def data():
+    """One kink at 4 and a linear feature; a tenth of the rows is far off."""
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(0, 10, 120))
+    z = rng.normal(size=120)
+    y = 1 + x - 2 * np.maximum(x - 4, 0) + 0.5 * z + 0.1 * rng.standard_normal(120)
+    y[rng.choice(120, 12, replace=False)] += rng.uniform(2, 9, 12)
+    return pd.DataFrame({"x": x, "z": z}), y
+
+
+def columns(X, t):
+    x = X["x"].to_numpy()
+    return np.column_stack([np.ones_like(x), x, np.maximum(x - t, 0), X["z"]])
+
+
+@pytest.mark.parametrize("jumps", [False, True])
+def test_known_breakpoints_are_statsmodels_rlm(data, jumps):
+    X, y = data
+    design = columns(X, 4.0)
+    if jumps:
+        design = np.insert(design, 3, X["x"] >= 4, axis=1)
+    expected = sm.RLM(y, design, M=sm.robust.norms.HuberT()).fit(maxiter=500, tol=1e-13)
+    model = SegmentedRegressor(0, breakpoints=[4.0], jumps=jumps, loss="huber")
+    model.fit(X, y)
+    assert_allclose(model.parameters_["estimate"], expected.params, rtol=1e-8)
+    assert_allclose(model.parameters_["std_error"], expected.bse, rtol=1e-8)
+    assert_allclose(model.noise_std_, expected.scale, rtol=1e-8)
+    assert_allclose(model.robust_weights_, expected.weights, rtol=1e-7)
+
+
+def test_found_kink_is_a_minimum_of_hubers_loss(data):
+    X, y = data
+    model = SegmentedRegressor(loss="huber").fit(X, y)
+    (t,) = model.breakpoints_
+    assert abs(t - 4) < 4 * model.breakpoint_std_[0] < 0.5
+    norm, scale = sm.robust.norms.HuberT(), model.noise_std_
+
+    def loss(t):
+        """Smallest sum of the loss at a fixed noise level."""
+        A, coef = columns(X, t), model.parameters_["estimate"]
+        for _ in range(200):
+            weight = norm.weights((y - A @ coef) / scale)[:, None]
+            coef = np.linalg.solve(A.T @ (weight * A), A.T @ (weight[:, 0] * y))
+        return norm.rho((y - A @ coef) / scale).sum()
+
+    assert loss(t) < min(loss(t + 1e-3), loss(t - 1e-3))
+    assert loss(t) < min(loss(t + 0.1), loss(t - 0.1))
+
+
+def test_weights_are_repeated_rows_and_groups_are_separate_fits(data):
+    X, y = data
+    weight = np.random.default_rng(1).integers(0, 3, len(y))
+    repeated = np.repeat(np.arange(len(y)), weight)
+    model = SegmentedRegressor(1, loss="huber")
+    other = SegmentedRegressor(1, loss="huber").fit(X.iloc[repeated], y[repeated])
+    model.fit(X, y, sample_weight=weight)
+    assert_allclose(model.breakpoints_, other.breakpoints_, rtol=1e-7)
+    assert_allclose(model.breakpoint_std_, other.breakpoint_std_, rtol=1e-6)
+    frame = X.assign(y=y, w=weight, g="a")
+    table = fit_groups(model, frame, group="g", target="y", sample_weight="w")
+    assert_allclose(table["slope"], model.segments_["slope"], rtol=1e-7)
+    assert_allclose(table["noise_std"], model.noise_std_, rtol=1e-7)
+
+
+def test_exact_lines_with_outliers_are_exact():
+    x = np.linspace(0, 1, 41)
+    y = np.maximum(x - 0.4, 0)
+    y[[3, 17, 30]] += [5, -4, 3]
+    model = SegmentedRegressor(1, loss="huber").fit(x[:, None], y)
+    assert_allclose(model.breakpoints_, [0.4], rtol=1e-9)
+    assert_allclose(model.segments_["slope"], [0, 1], atol=1e-9)

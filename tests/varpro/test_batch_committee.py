@@ -1,0 +1,160 @@
+"""Committees of wide classifiers: the step of a batch, and the estimator."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import expit
+from sklearn.datasets import load_digits, load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+
+from sklearn_gn import VarProNetClassifier
+from sklearn_gn.varpro import batch_committee, committee, committee_fit
+from sklearn_gn.varpro.batch_committee import BatchOptions
+from sklearn_gn.varpro.layers import Layers, RegularisedLayers
+from tests.varpro.test_layers import problem, values_by_jax
+
+
+@pytest.fixture
+def always_batches(monkeypatch):
+    monkeypatch.setattr(committee_fit, "_MOST_WORK_OF_ALL_ROWS", 0)
+
+
+def margin_by_jax(model, theta, rows):
+    u = values_by_jax(model, theta, rows.x)
+    if model.n_values == 1:
+        u = jnp.concatenate([jnp.zeros_like(u), u], axis=1)
+    true = jnp.sum(rows.y * u, axis=1)
+    return true - jax.nn.logsumexp(jnp.where(rows.y > 0, -jnp.inf, u), axis=1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "activations", "n_values"),
+    [((4, 5), ("tanh",), 1), ((3, 4, 3), ("relu", "silu"), 3)],
+)
+def test_the_step_is_that_of_a_dense_system(float64, sizes, activations, n_values):
+    model, theta, rows = problem(sizes, activations, n_values, "cross_entropy")
+    alpha = np.random.default_rng(1).uniform(1, 3, model.n_groups)
+    groups = model.groups()
+    damping, n_effective = 0.3, 40.0
+    penalty = np.where(groups < 0, 0.0, alpha[groups]) / n_effective
+    # The normal matrix, from the derivatives of the margins.
+    f = np.asarray(margin_by_jax(model, jnp.asarray(theta), rows))
+    Q = np.asarray(jax.jacobian(lambda t: margin_by_jax(model, t, rows))(theta))
+    curvature = np.tanh(f / 2) / (2 * f)
+    matrix = Q.T @ ((rows.weight * curvature)[:, None] * Q)
+    right = Q.T @ (rows.weight * expit(-f)) - penalty * theta
+    expected = theta + np.linalg.solve(matrix + np.diag(penalty + damping), right)
+    net = RegularisedLayers(theta, alpha, 1.0, None, 0.0)
+    options = BatchOptions(n_effective, None, 1e-3, 0, False, np.float64)
+    rng = np.random.RandomState(0)  # one batch, in another order
+    found, loss = batch_committee.run_epoch(model, net, rows, options, damping, rng)
+    assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
+    before = rows.weight @ np.logaddexp(0, -f)
+    assert loss == pytest.approx(before + penalty @ expected**2 / 2, rel=1e-10)
+    assert model.error(theta, rows) == pytest.approx(2 * before, rel=1e-10)
+
+
+def test_the_parabola_bounds_the_loss():
+    f, g = np.meshgrid(np.linspace(-30, 30, 121), np.linspace(-30, 30, 121))
+    h = batch_committee.bounding_curvature(f)
+    loss = np.logaddexp(0, -f)
+    bound = loss - expit(-f) * (g - f) + h * (g - f) ** 2 / 2
+    # It touches once more, at -f: no smaller curvature would do.
+    assert np.all(bound >= np.logaddexp(0, -g) - 1e-6)
+    other = loss + expit(-f) * 2 * f + h * (2 * f) ** 2 / 2
+    assert_allclose(other, np.logaddexp(0, f), atol=1e-6)
+
+
+def test_margins_are_those_of_any_size():
+    u = np.array([[800.0, -800.0], [0.0, 0.0], [1.0, 1.0]])
+    y = np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    margin, gradient = batch_committee.margins(u, y)
+    assert_allclose(margin, [800, -800] - np.logaddexp(0, 1.0))
+    assert_allclose(gradient[:, 0], [1, -expit(-1.0), -expit(1.0)])
+    assert_array_equal(gradient[:, 0], gradient[:, 1])
+
+
+def test_weights_equal_repetition(always_batches):
+    X, y = load_iris(return_X_y=True)
+    count = 1 + np.arange(150) % 3
+    model = VarProNetClassifier(n_init=2, random_state=0).fit(X, y, count)
+    index = np.random.default_rng(0).permutation(np.repeat(np.arange(150), count))
+    again = VarProNetClassifier(n_init=2, random_state=0).fit(X[index], y[index])
+    assert_allclose(again.predict_proba(X), model.predict_proba(X), rtol=1e-3)
+    assert again.alpha_["coef"] == pytest.approx(1 / count.sum())
+
+
+def test_an_ordinary_fit(always_batches, monkeypatch):
+    X, y = load_iris(return_X_y=True)
+    model = VarProNetClassifier(random_state=0).fit(X, y)
+    assert model.converged_
+    assert model.stop_reason_ == "tol"
+    assert model.n_iter_ == batch_committee.EPOCHS
+    assert [m.activations_ for m in model.estimators_] == [("relu",)] * 4
+    assert not hasattr(model, "log_evidence_")
+    assert not hasattr(model.estimators_[0], "log_evidence_")
+    assert model.alpha_method_ == "prior"
+    assert model.gram_spectrum_.shape == (0,)
+    assert model.transform(X).shape == (150, 400)
+    assert_allclose(
+        model.predict_proba(X),
+        np.mean([m.predict_proba(X) for m in model.estimators_], axis=0),
+    )
+    log = model.convergence_log_
+    assert log["loss"][-1] < log["loss"][0]
+    assert_allclose(log["loss"][-1], model.loss_, rtol=0.1)
+    assert_allclose(log["damping"][[0, -1]], [0.1, 1])
+    monkeypatch.setattr(committee.joblib, "effective_n_jobs", lambda n: 1)
+    again = VarProNetClassifier(random_state=0).fit(X, y)
+    assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_a_fit_goes_on_where_it_is_asked_to(always_batches):
+    X, y = load_iris(return_X_y=True)
+    model = VarProNetClassifier(n_init=1, random_state=0, max_iter=3)
+    with pytest.warns(UserWarning, match="max_iter"):
+        model.fit(X, y)
+    loss = model.loss_
+    model.set_params(warm_start=True, max_iter=30).fit(X, y)
+    assert model.loss_ < loss
+    assert_array_equal(model.convergence_log_["damping"], 1.0)
+    model.set_params(damping=0.5, tol=0, max_iter=21)
+    with pytest.warns(UserWarning, match="max_iter"):
+        model.fit(X, y)
+    assert_array_equal(model.convergence_log_["damping"], 0.5)
+    assert model.n_iter_ == 21
+
+
+def test_many_classes_and_rows_are_fitted_by_batches():
+    X, y = load_digits(return_X_y=True)
+    kept = X.std(axis=0) > 0
+    train, test = slice(0, None, 2), slice(1, None, 2)
+    model = VarProNetClassifier(n_init=2, random_state=0).fit(X[train], y[train])
+    assert len(model.estimators_) == 2
+    assert model.estimators_[0].coefs_[0].shape == (64, 100)
+    linear = LogisticRegression(C=0.1, max_iter=1000)
+    scale = X[train][:, kept].std(axis=0)
+    linear.fit(X[train][:, kept] / scale, y[train])
+    other = linear.predict_proba(X[test][:, kept] / scale)
+    ours = log_loss(y[test], model.predict_proba(X[test]))
+    assert ours < 0.8 * log_loss(y[test], other)
+
+
+def test_layers_that_are_given_have_chosen_penalties():
+    model = VarProNetClassifier(hidden_layer_sizes=(5,))
+    assert not committee_fit.plan(model, 5000, 20, 5).by_batches
+    assert committee_fit.plan(VarProNetClassifier(), 5000, 20, 5).by_batches
+    assert not committee_fit.plan(VarProNetClassifier(), 500, 10, 3).by_batches
+
+
+def test_priors_belong_to_groups():
+    model = Layers((2, 3, 2), ("tanh", "relu"), 1, "cross_entropy", (0, 1))
+    alpha = np.arange(1.0, 1 + model.n_groups)
+    rows = batch_committee.precisions_of_inputs(model, alpha)
+    slope, coef, bias, first, second = alpha
+    assert_array_equal(rows[0], [0, slope, slope, coef, coef])
+    assert_array_equal(rows[1], [bias, first, first])
+    assert_array_equal(rows[2], [bias, second, second, second])

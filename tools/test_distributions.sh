@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Installs the wheel and then the source distribution from dist/ in an environment of its
+# own, and runs tests and the quick start there, away from the source tree.
+#
+# usage: tools/test_distributions.sh PYTHON [TESTS ...]
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+python=$1
+shift
+[ $# -gt 0 ] || set -- tests
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$python" -m venv "$work/venv"
+pip="$work/venv/bin/python -m pip --disable-pip-version-check --quiet"
+cp -r "$root/tests" "$root/examples" "$root/pyproject.toml" "$work"
+cd "$work"
+export MPLBACKEND=Agg SCIPY_ARRAY_API=1
+unset PYTHONPATH
+
+wheel=$(echo "$root"/dist/*.whl)
+$pip install "$wheel[test]"
+venv/bin/python -m pytest -q "$@"
+venv/bin/python examples/plot_quickstart.py
+
+$pip install --force-reinstall --no-deps "$root"/dist/*.tar.gz
+venv/bin/python -m pytest -q "$@"
