@@ -1,7 +1,10 @@
 """Seconds until a fresh process has an answer: import, first fit, later fits.
 
-A run is a process of its own, ``python -m benchmarks.first_answer TASK METHOD``, which
-prints its figures as JSON; the methods take turns.
+A row is a process of its own, ``python -m benchmarks.first_answer QUESTION``, which
+prints its figures as JSON. The methods of a task take turns, all tasks with the first
+seed before any with the second. The result is written after every row, and a run goes
+on from the rows in its file, so one that is cut off, or ends after ``--minutes``, loses
+nothing; delete the file to begin anew.
 """
 
 import json
@@ -16,9 +19,10 @@ from statistics import median
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-N_LATER = 3  # fits after the first one of a process
-PATIENCE = 600  # seconds after which a process is given up
-CACHED = "_cached"  # ends the names of runs that read the compilation cache
+PATIENCE = 150  # seconds after which a process is given up
+CACHED = "_cached"  # ends the names of rows that read the compilation cache
+MINUTES = 60  # of a run, where --minutes is not given
+FACTOR_REPEATS = 5  # of the linear algebra that an iteration is compared with
 SETTINGS = (
     "JAX_COMPILATION_CACHE_DIR",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
@@ -37,9 +41,13 @@ NOTES = (
     "later fits of the process.",
     "Names that end in _cached: a later process, which reads what an earlier one has "
     "kept with SKLEARN_GN_COMPILATION_CACHE.",
-    "compilation, one process by method: seconds of the first fit that JAX spends on "
-    "following the Python functions (trace), writing them down (lower) and compiling "
-    "them (xla), and the number of programs.",
+    "trace, lower and xla: seconds of the first fit that JAX spends on following the "
+    "Python functions, writing them down and compiling them; programs: their number.",
+    "linear_algebra_share: seconds of a Gram matrix of the size of the Gauss-Newton "
+    "system and of its Cholesky factor, by NumPy with one thread, over the median "
+    "seconds of an iteration of the last fit.",
+    f"A process that takes more than {PATIENCE} seconds is given up, and the method is "
+    "skipped in that task.",
     "PINNSolver has no peer here (see pinn_peers): its fit ends with a relative error "
     "of 1e-4 (burgers), or after one iteration (kovasznay).",
 )
@@ -51,6 +59,7 @@ class Method(NamedTuple):
     imports: str
     make: str  # an expression with ``seed``
     ours: bool = True
+    system: str = "None"  # rows and unknowns of the Gauss-Newton system of ``model``
 
 
 class Task(NamedTuple):
@@ -59,6 +68,7 @@ class Task(NamedTuple):
     description: str
     data: str  # an expression that makes X, y
     methods: dict
+    n_later: int = 3  # fits after the first one of a process
 
 
 # --- the tasks -----------------------------------------------------------------------
@@ -128,9 +138,13 @@ SEGMENTED = Method("from sklearn_gn import SegmentedRegressor", "SegmentedRegres
 PWLF = Method("import pwlf", "Pwlf()", False)
 
 
-def ours(name, arguments=""):
+WEIGHTS = "sum(a.size for a in (*model.coefs_, *model.intercepts_))"
+
+
+def ours(name, arguments="", system="None"):
     arguments = f"{arguments}, random_state=seed" if arguments else "random_state=seed"
-    return Method(f"from sklearn_gn import {name}", f"{name}({arguments})")
+    make = f"{name}({arguments})"
+    return Method(f"from sklearn_gn import {name}", make, system=system)
 
 
 def pinn(arguments, ending):
@@ -162,6 +176,9 @@ def until(error):
     return Until()
 
 
+N_LATER = {"small": 3, "medium": 1, "large": 1}
+
+
 def tasks():
     """All tasks, by name."""
     found = {}
@@ -176,18 +193,27 @@ def tasks():
                 **({"pwlf": PWLF} if n < 10_000 else {}),
                 **({"baseline_import": BASELINE} if n == 200 else {}),
             },
+            n_later=N_LATER[size],
         )
     for size, n in {"small": 442, "medium": 5000, "large": 50_000}.items():
         found[f"table_{size}"] = Task(
             f"{n} x 10",
             f"table({n})",
             {
-                "shallow_relu": ours("ShallowReLURegressor"),
+                "shallow_relu": ours(
+                    "ShallowReLURegressor",
+                    system="len(y), model.hyperplanes_.size + model.coef_.size",
+                ),
                 "varpro": ours("VarProNetRegressor"),
-                "varpro_alpha": ours("VarProNetRegressor", "alpha=1e-3"),
+                "varpro_alpha": ours(
+                    "VarProNetRegressor",
+                    "alpha=1e-3, hidden_layer_sizes=(64, 64)",
+                    system=f"len(y), {WEIGHTS}",
+                ),
                 "mlp": MLP,
                 "hist_gradient_boosting": BOOSTING,
             },
+            n_later=N_LATER[size],
         )
     shapes = {"small": (1797, 64, 10), "medium": (10_000, 50, 20)}
     shapes["large"] = 50_000, 200, 100
@@ -201,6 +227,7 @@ def tasks():
                 "varpro": ours("VarProNetClassifier"),
                 "mlp": MLP_CLASSIFIER,
             },
+            n_later=N_LATER[size],
         )
     found["burgers"] = Task(
         "Burgers' equation, layers (20, 20)",
@@ -211,6 +238,7 @@ def tasks():
                 ".set_callbacks(until(1e-4))",
             )
         },
+        n_later=1,
     )
     found["kovasznay"] = Task(
         "Kovasznay flow, default network and points, one iteration",
@@ -221,13 +249,15 @@ def tasks():
 
 
 def quick_tasks():
-    """One task of each kind, tiny."""
-    found = {name: tasks()[name] for name in ("line_small", "table_small")}
-    line, table = found["line_small"], found["table_small"]
-    keep = {"shallow_relu_4": line.methods["shallow_relu_4"]}
-    found["line_small"] = line._replace(data="line(40)", methods=keep)
-    keep = {name: table.methods[name] for name in ("shallow_relu", "mlp")}
-    found["table_small"] = table._replace(methods=keep)
+    """The same tasks, all tiny."""
+    tiny = {"line": "line(40)", "table": "table(60)", "classes": "classes(90, 4, 3)"}
+    found = {}
+    for name, task in tasks().items():
+        data = tiny.get(name.split("_")[0], task.data)
+        found[name] = task._replace(data=data, n_later=1)
+    method = found["burgers"].methods["pinn"]
+    make = method.make.replace("(20, 20)", "(4,), max_iter=2")
+    found["burgers"].methods["pinn"] = method._replace(make=make)
     return found
 
 
@@ -245,10 +275,10 @@ def fresh_process(task, method, with_stages):
     if with_stages:
         return compilation_stages(lambda: fitted(method, spaces, X, y, 0))
     model, first = fitted(method, spaces, X, y, 0)
-    _, later = zip(
-        *(fitted(method, spaces, X, y, seed) for seed in range(1, 1 + N_LATER)),
-        strict=True,
-    )
+    later = []
+    for seed in range(1, 1 + task.n_later):
+        model, seconds = fitted(method, spaces, X, y, seed)
+        later.append(seconds)
     figures = {
         "import_seconds": import_seconds,
         "first_fit_seconds": first,
@@ -257,7 +287,40 @@ def fresh_process(task, method, with_stages):
     }
     if X is not None and hasattr(model, "score"):
         figures["score"] = float(model.score(X, y))
+    size = eval(method.system, {**spaces, "model": model})
+    if size is not None:
+        figures |= iteration_figures(model, *size)
     return figures
+
+
+def iteration_figures(model, n_rows, n_unknowns):
+    """Seconds of an iteration, and the share that its linear algebra needs."""
+    import numpy as np
+
+    times = np.asarray(model.convergence_log_["time"])
+    if len(times) < 3:
+        return {}
+    seconds = float(np.median(np.diff(times)))
+    share = linear_algebra_seconds(n_rows, n_unknowns) / seconds
+    return {"iteration_seconds": seconds, "linear_algebra_share": share}
+
+
+def linear_algebra_seconds(n_rows, n_unknowns):
+    """Seconds of a Gram matrix, and of its Cholesky factor, with one thread."""
+    import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    # By the smaller one of the two Gram matrices.
+    rng = np.random.default_rng(0)
+    n, k = sorted((n_rows, n_unknowns))
+    jacobian, eye = rng.standard_normal((n, k)), np.eye(n)
+    seconds = []
+    with threadpool_limits(1, "blas"):
+        for _ in range(FACTOR_REPEATS):
+            start = time.perf_counter()
+            np.linalg.cholesky(jacobian @ jacobian.T + eye)
+            seconds.append(time.perf_counter() - start)
+    return median(seconds)
 
 
 def fitted(method, spaces, X, y, seed):
@@ -284,8 +347,10 @@ def compilation_stages(fit):
     return {**stages(), "programs": len(programs)}
 
 
-def run_process(name, method, quick, *, cache=None, with_stages=False):
-    """Figures of a new process, or why there are none."""
+def run_process(
+    name, method, quick, *, cache=None, with_stages=False, seconds=PATIENCE
+):
+    """Figures of a new process, which is given up after some seconds."""
     environment = {k: v for k, v in os.environ.items() if k not in SETTINGS}
     if cache is not None:
         environment["SKLEARN_GN_COMPILATION_CACHE"] = cache
@@ -298,7 +363,7 @@ def run_process(name, method, quick, *, cache=None, with_stages=False):
         capture_output=True,
         text=True,
         check=True,
-        timeout=PATIENCE,
+        timeout=seconds,
     )
     return json.loads(process.stdout.splitlines()[-1])
 
@@ -306,60 +371,91 @@ def run_process(name, method, quick, *, cache=None, with_stages=False):
 # --- the experiment ------------------------------------------------------------------
 
 
+def rows_of(chosen, seeds):
+    """Task, name and seed of every row, in the order in which they are run."""
+    for seed in seeds:
+        for name, task in chosen.items():
+            for method, made in task.methods.items():
+                yield name, method, seed
+                # A later process of large data computes longer than it compiles.
+                if made.ours and (seed == 0 or task.n_later > 1):
+                    yield name, method + CACHED, seed
+
+
 def run(args):
-    from benchmarks._report import progress, summary
+    from benchmarks._report import progress
 
     chosen = quick_tasks() if args.quick else tasks()
-    problems = {}
-    for name in [n for n in chosen if not args.only or n in args.only]:
-        task = chosen[name]
-        runs, skipped, stages = {}, {}, {}
-        with tempfile.TemporaryDirectory() as cache:
-            for seed in args.seeds:
-                for method, made in task.methods.items():
-                    if method in skipped:
-                        continue
-                    try:
-                        _add_runs(runs, name, method, made, args.quick, cache, seed)
-                        if seed == args.seeds[0] and made.ours:
-                            stages[method] = run_process(
-                                name, method, args.quick, with_stages=True
-                            )
-                    except subprocess.TimeoutExpired:
-                        skipped[method] = f"takes more than {PATIENCE} seconds"
-                    except subprocess.CalledProcessError as error:
-                        skipped[method] = error.stderr.strip().splitlines()[-1]
-        problems[name] = {
+    chosen = {n: t for n, t in chosen.items() if not args.only or n in args.only}
+    problems = _started(args, chosen)
+    answer = {"problems": problems, "notes": NOTES}
+    end = time.monotonic() + 60 * (args.minutes or MINUTES)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, method, seed in rows_of(chosen, args.seeds):
+            problem, left = problems[name], end - time.monotonic()
+            runs = problem["methods"].get(method, {"runs": []})["runs"]
+            is_done = any(r["seed"] == seed for r in runs)
+            if is_done or _plain(method) in problem["skipped"] or left <= 0:
+                continue
+            try:
+                run = _row(name, method, args.quick, seed, folder, min(left, PATIENCE))
+            except subprocess.TimeoutExpired:
+                if left < PATIENCE:
+                    break
+                reason = f"takes more than {PATIENCE} seconds"
+                problem["skipped"][_plain(method)] = reason
+            except subprocess.CalledProcessError as error:
+                lines = error.stderr.strip().splitlines()
+                problem["skipped"][_plain(method)] = lines[-1] if lines else "failed"
+            else:
+                _add(problem, chosen[name], method, run)
+                progress(name, method, seed, round(run["answer_seconds"], 2))
+            args.write(answer)
+    return answer
+
+
+def _started(args, chosen):
+    """The problems with the rows that the file has already."""
+    kept = {}
+    if args.out is not None and args.out.exists():
+        before = json.loads(args.out.read_text())
+        if before["quick"] == args.quick:
+            kept = before["problems"]
+    return {
+        name: {
             "description": task.description,
-            "methods": {
-                method: {
-                    "settings": {"constructor": task.methods[_plain(method)].make},
-                    "runs": each,
-                    "summary": summary(each),
-                }
-                for method, each in runs.items()
-                if each
-            },
-            "compilation": stages,
-            "skipped": skipped,
+            "methods": kept.get(name, {}).get("methods", {}),
+            "skipped": kept.get(name, {}).get("skipped", {}),
         }
-        answers = {
-            m: round(each["summary"]["answer_seconds"]["median"], 2)
-            for m, each in problems[name]["methods"].items()
-        }
-        progress(name, json.dumps(answers))
-    return {"problems": problems, "notes": NOTES}
+        for name, task in chosen.items()
+    }
 
 
-def _add_runs(runs, name, method, made, quick, cache, seed):
-    runs.setdefault(method, []).append(run_process(name, method, quick))
-    if not made.ours:
-        return
-    if not any(Path(cache).rglob(f"{method}.filled")):
-        run_process(name, method, quick, cache=cache)
-        (Path(cache) / f"{method}.filled").touch()
-    found = run_process(name, method, quick, cache=cache)
-    runs.setdefault(method + CACHED, []).append(found)
+def _row(name, method, quick, seed, folder, seconds):
+    """The figures of a row; the first of a method that compiles fills the cache."""
+    plain = _plain(method)
+    if plain == method:
+        run = run_process(name, method, quick, seconds=seconds)
+        made = (quick_tasks() if quick else tasks())[name].methods[method]
+        if seed == 0 and made.ours and name.endswith("small"):
+            run |= run_process(name, method, quick, with_stages=True, seconds=seconds)
+        return {"seed": seed, **run}
+    cache = Path(folder) / name / plain
+    if not cache.exists():
+        run_process(name, plain, quick, cache=str(cache), seconds=seconds)
+    run = run_process(name, plain, quick, cache=str(cache), seconds=seconds)
+    return {"seed": seed, **run}
+
+
+def _add(problem, task, method, run):
+    from benchmarks._report import summary
+
+    made = task.methods[_plain(method)]
+    row = problem["methods"].setdefault(
+        method, {"settings": {"constructor": made.make}, "runs": []}
+    )
+    row["runs"].append(run)
+    row["summary"] = summary(row["runs"])
 
 
 def _plain(method):

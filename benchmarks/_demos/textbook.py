@@ -1,0 +1,267 @@
+"""Ten problems from textbooks, stated before any of them was solved."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.integrate import solve_bvp
+
+from benchmarks._demos.common import Demo
+from benchmarks._demos.one_dimension import path
+from sklearn_gn.pde import (
+    Ball,
+    Box,
+    Condition,
+    Dirichlet,
+    Ellipse,
+    Initial,
+    Interval,
+    Neumann,
+    Problem,
+    Unknown,
+    d,
+    grad,
+    laplacian,
+)
+
+pi = math.pi
+
+
+def van_der_pol():
+    """u'' - 2 (1 - u^2) u' + u = 0, u(0) = 2, u'(0) = 0."""
+
+    def residual(u, x):
+        value, slope = u(x), d(u, "t")(x)
+        return d(u, "t", "t")(x) - 2 * (1 - value**2) * slope + value
+
+    conditions = [Initial(2.0), Initial(0.0, order=1)]
+    points, values = path(
+        lambda t, y: [y[1], 2 * (1 - y[0] ** 2) * y[1] - y[0]], 8, [2.0, 0.0]
+    )
+    problem = Problem(residual, Interval(0, 8), conditions)
+    return Demo(problem, points=points, values=values[:, :1])
+
+
+def bratu():
+    """u'' + exp(u) = 0 with u(0) = u(1) = 0, the lower solution."""
+    angle = 1.5171645990507543  # of angle = sqrt(2) cosh(angle / 4)
+
+    def exact(x):
+        middle = jnp.cosh((x[0] - 0.5) * angle / 2)
+        return -2 * jnp.log(middle / math.cosh(angle / 4))
+
+    return Demo(
+        Problem(
+            lambda u, x: d(u, "x", "x")(x) + jnp.exp(u(x)),
+            Interval(0, 1, axis="x"),
+            [Dirichlet(0.0)],
+            exact=exact,
+        )
+    )
+
+
+def blasius():
+    """f''' + f f'' / 2 = 0, f(0) = f'(0) = 0, f'(8) = 1."""
+
+    def flow(x, y):
+        return np.stack([y[1], y[2], -y[0] * y[2] / 2])
+
+    x = np.linspace(0, 8, 401)
+    guess = np.stack([np.maximum(x - 1.7, 0), np.tanh(x / 3), np.exp(-x)])
+    ends = solve_bvp(
+        flow, lambda a, b: np.array([a[0], a[1], b[1] - 1]), x, guess, tol=1e-10
+    )
+    problem = Problem(
+        lambda u, x: d(u, "x", "x", "x")(x) + u(x) * d(u, "x", "x")(x) / 2,
+        Interval(0, 8, axis="x"),
+        [Dirichlet(0.0, on="x=min"), Neumann(0.0, on="x=min"), Neumann(1.0, "x=max")],
+    )
+    return Demo(problem, points=x[:, None], values=ends.sol(x)[:1].T)
+
+
+def torsion_of_an_ellipse():
+    """-Laplace u = 2 in an ellipse, zero on it (Prandtl)."""
+    a, b = 2.0, 1.0
+
+    def exact(x):
+        return (1 - (x[0] / a) ** 2 - (x[1] / b) ** 2) * (a * b) ** 2 / (a**2 + b**2)
+
+    return Demo(
+        Problem(
+            lambda u, x: laplacian(u)(x) + 2,
+            Ellipse(radii=(a, b)),
+            [Dirichlet(0.0)],
+            exact=exact,
+        )
+    )
+
+
+def clamped_plate():
+    """Laplace Laplace w = 1 in the unit disk, w = dw/dn = 0 on its circle."""
+    return Demo(
+        Problem(
+            lambda u, x: laplacian(laplacian(u))(x) - 1,
+            Ball(2),
+            [Dirichlet(0.0), Neumann(0.0)],
+            exact=lambda x: (1 - x[0] ** 2 - x[1] ** 2) ** 2 / 64,
+        )
+    )
+
+
+def fisher_wave():
+    """u_t = u_xx + u (1 - u): the wave of Ablowitz and Zeppetella."""
+
+    def exact(x):
+        return (1 + jnp.exp((x[0] - 5 / math.sqrt(6) * x[1]) / math.sqrt(6))) ** -2
+
+    def residual(u, x):
+        return d(u, "t")(x) - d(u, "x", "x")(x) - u(x) * (1 - u(x))
+
+    return Demo(
+        Problem(
+            residual,
+            Box(x=(-10, 10), t=(0, 3)),
+            [Dirichlet(exact), Initial(exact)],
+            exact=exact,
+        )
+    )
+
+
+def kdv_soliton():
+    """u_t + 6 u u_x + u_xxx = 0 with one soliton of speed 1."""
+
+    def exact(x):
+        return 0.5 / jnp.cosh((x[0] - x[1]) / 2) ** 2
+
+    def residual(u, x):
+        steepening = 6 * u(x) * d(u, "x")(x)
+        return d(u, "t")(x) + steepening + d(u, "x", "x", "x")(x)
+
+    def inflow(u, x):
+        return d(u, "x")(x) + jnp.tanh((x[0] - x[1]) / 2) * exact(x)
+
+    return Demo(
+        Problem(
+            residual,
+            Box(x=(-6, 8), t=(0, 2)),
+            [Dirichlet(exact), Initial(exact), Condition(inflow, on="x=max")],
+            exact=exact,
+        )
+    )
+
+
+def taylor_green():
+    """A decaying vortex of the equations of Navier and Stokes."""
+    nu = 0.1
+
+    def exact(x):
+        s, c, fade = jnp.sin, jnp.cos, jnp.exp(-2 * nu * x[2])
+        pressure = -(c(2 * x[0]) + c(2 * x[1])) / 4 * fade**2
+        flow = c(x[0]) * s(x[1]) * fade, -s(x[0]) * c(x[1]) * fade
+        return jnp.stack([*flow, pressure])
+
+    def velocity(x):
+        return exact(x)[:2]
+
+    def residual(u, x):
+        flow, p = u["u", "v"], u["p"]
+        inertia = d(flow, "t") + grad(flow) @ flow
+        momentum = inertia + grad(p) - nu * laplacian(flow)
+        return momentum, d(u["u"], "x")(x) + d(u["v"], "y")(x)
+
+    names = ("u", "v")
+    return Demo(
+        Problem(
+            residual,
+            Box(x=(0, pi), y=(0, pi), t=(0, 2)),
+            [Dirichlet(velocity, outputs=names), Initial(velocity, outputs=names)],
+            outputs=(*names, "p"),
+            exact=lambda x: exact(x).at[2].set(jnp.nan),
+        )
+    )
+
+
+def two_materials():
+    """-div(k grad u) = 4 in a disk with k = 10 inside r = 1/2 and 1 outside of it.
+
+    With an output for each material, joined on the interface.
+    """
+
+    def residual(u, x):
+        inside = x[0] ** 2 + x[1] ** 2 < 0.25
+        core, shell = 10 * laplacian(u["core"])(x), laplacian(u["shell"])(x)
+        return jnp.where(inside, core, shell) + 4
+
+    def joined(u, x, normal):
+        flux = (10 * grad(u["core"])(x) - grad(u["shell"])(x)) @ normal
+        return u["core"](x) - u["shell"](x), flux
+
+    def exact(x):
+        square = x[0] ** 2 + x[1] ** 2
+        inside = square < 0.25
+        core = 0.75 + (0.25 - square) / 10
+        return jnp.stack(
+            [
+                jnp.where(inside, core, jnp.nan),
+                jnp.where(inside, jnp.nan, 1 - square),
+            ]
+        )
+
+    return Demo(
+        Problem(
+            residual,
+            Ball(2),
+            [
+                Dirichlet(0.0, outputs="shell"),
+                Condition(joined, on=Ball(2, radius=0.5)),
+            ],
+            outputs=("core", "shell"),
+            exact=exact,
+        )
+    )
+
+
+def epidemic():
+    """Rates of an SIR model from twelve counts of the infected."""
+
+    def residual(u, x, beta, gamma):
+        s, i = u(x)
+        new = beta * s * i
+        return d(u["s"], "t")(x) + new, d(u["i"], "t")(x) - new + gamma * i
+
+    def flow(t, y):
+        s, i = y
+        return [-1.5 * s * i, 1.5 * s * i - 0.5 * i]
+
+    start = [0.95, 0.05]
+    points, values = path(flow, 8, start, 13)
+    problem = Problem(
+        residual,
+        Interval(0, 8),
+        [Initial(start)],
+        outputs=("s", "i"),
+        coefficients={"beta": Unknown(1.0), "gamma": Unknown(1.0)},
+    )
+    return Demo(
+        problem,
+        (points[1:], values[1:, 1]),
+        {"observed_outputs": ["i"]},
+        truth={"beta": 1.5, "gamma": 0.5},
+    )
+
+
+ROWS = {
+    function.__name__: function
+    for function in (
+        van_der_pol,
+        bratu,
+        blasius,
+        torsion_of_an_ellipse,
+        clamped_plate,
+        fisher_wave,
+        kdv_soliton,
+        taylor_green,
+        two_materials,
+        epidemic,
+    )
+}
