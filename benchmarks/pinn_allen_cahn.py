@@ -22,7 +22,6 @@ CASE = Case(
     STATEMENT,
     PINNSolver(
         PROBLEM,
-        loss_weights="fixed",
         hidden_layer_sizes=(40, 40, 40, 40),
         n_interior=1200,
         n_boundary=300,
@@ -36,7 +35,6 @@ LONG = Case(
     STATEMENT,
     PINNSolver(
         PROBLEM,
-        loss_weights="fixed",
         hidden_layer_sizes=(24, 24, 24, 24),
         n_interior=6000,
         n_boundary=1000,

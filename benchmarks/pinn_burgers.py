@@ -14,7 +14,6 @@ CASE = Case(
     "-sin(pi x) at the start and zero at the ends, both exactly",
     PINNSolver(
         Burgers(nu=0.01, hard=True),
-        loss_weights="fixed",
         hidden_layer_sizes=(20, 20, 20, 20),
         n_interior=6000,
         n_boundary=0,

@@ -13,7 +13,6 @@ CASE = Case(
     "exp(-t) (sin 2 x1 + ... + sin 2 x4), at the start and on the boundary",
     PINNSolver(
         HeatSine(4),
-        loss_weights="fixed",
         hidden_layer_sizes=(64, 64, 48),
         activation="sin",
         n_interior=900,

@@ -13,7 +13,6 @@ CASE = Case(
     "[-0.5, 1.5], velocity on the boundary",
     PINNSolver(
         Kovasznay(40.0),
-        loss_weights="fixed",
         hidden_layer_sizes=(50, 50, 50, 50),
         n_interior=300,
         n_boundary=100,

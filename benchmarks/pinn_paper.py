@@ -42,7 +42,6 @@ def solver_of(problem, hidden, n_interior, n_boundary, **words):
     """A solver with what differs from problem to problem."""
     return PINNSolver(
         problem,
-        loss_weights="fixed",
         hidden_layer_sizes=hidden,
         n_interior=n_interior,
         n_boundary=n_boundary,

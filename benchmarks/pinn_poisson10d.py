@@ -12,7 +12,6 @@ CASE = Case(
     "Laplace's equation on (0, 1)^10, x1 x2 + x3 x4 + ... + x9 x10 on the boundary",
     PINNSolver(
         Poisson(10),
-        loss_weights="fixed",
         hidden_layer_sizes=(64, 64, 48),
         n_interior=900,
         n_boundary=900,

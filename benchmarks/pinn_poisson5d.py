@@ -13,7 +13,6 @@ CASE = Case(
     "boundary",
     PINNSolver(
         PoissonCosine(5),
-        loss_weights="fixed",
         hidden_layer_sizes=(64, 64, 48),
         activation="sin",
         n_interior=900,

@@ -13,7 +13,6 @@ from sklearn_gn.pde.problems import Kovasznay, Poisson
 from sklearn_gn.solvers import DNGD
 
 SMALL = {
-    "loss_weights": "fixed",
     "hidden_layer_sizes": (8,),
     "n_interior": 30,
     "n_boundary": 16,

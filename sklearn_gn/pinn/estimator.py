@@ -105,13 +105,14 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         by conjugate gradients. If None, the Gramian is formed and factored up to
         10,000 unknowns, and 1000 columns are used beyond.
 
-    loss_weights : {"scaled", "fixed", "balanced"}, default="scaled"
-        If "scaled", the weights of the residual classes are those of the conditions,
-        and residuals count in units of their class: of the change that a solution of
-        size one, varying once over the domain, makes in them. Otherwise an equation
-        with large coefficients or on a small domain outweighs its conditions. If
-        "fixed", residuals count as they are stated. If "balanced", the weights are
-        adapted slowly until all classes have the same share of the loss.
+    loss_weights : {"fixed", "scaled", "balanced"}, default="fixed"
+        If "fixed", residuals count as they are stated, and the weights of their classes
+        are those of the conditions. If "scaled", residuals count in units of their
+        class too: of the change that a solution of size one, varying once over the
+        domain, makes in them; for equations with large coefficients, such as the
+        wave number of a Helmholtz equation, which otherwise outweigh their conditions.
+        If "balanced", the weights are adapted slowly until all classes have the same
+        share of the loss.
 
     n_interior : int or "auto", default="auto"
         Number of collocation points inside the domain. If "auto", it grows with
@@ -298,7 +299,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         "activation": [str, "array-like"],
         "network": [HasMethods(["init", "apply"]), None],
         "damping": [Interval(Real, 0, None, closed="left"), None],
-        "loss_weights": [StrOptions({"scaled", "fixed", "balanced"})],
+        "loss_weights": [StrOptions({"fixed", "scaled", "balanced"})],
         "n_interior": [
             Interval(Integral, 1, None, closed="left"),
             StrOptions({"auto"}),
@@ -331,7 +332,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         solver: str | Solver = "dngd",
         damping: float | None = None,
         rank: int | None = None,
-        loss_weights: Literal["scaled", "fixed", "balanced"] = "scaled",
+        loss_weights: Literal["fixed", "scaled", "balanced"] = "fixed",
         n_interior: int | Literal["auto"] = "auto",
         n_boundary: int | Literal["auto"] = "auto",
         sampling: Literal["sobol", "halton", "uniform", "residual"] = "sobol",
