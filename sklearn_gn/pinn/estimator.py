@@ -50,7 +50,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         L(\theta) = \frac12 \sum_g \frac{w_g}{N_g} \sum_{i=1}^{N_g}
         |r_g(u_\theta, x_i)|^2,
 
-    where g runs over the residual classes: "interior", each condition, "data".
+    where g runs over the residual classes: "interior", each condition, "data", and
+    w_g is the weight of the condition in the units that ``loss_weights`` says.
     Coefficients of the equation that are :class:`~sklearn_gn.pde.Unknown` are found
     along with u. By default the loss is minimised by dual natural gradient descent [1]_
     with a trust region: Levenberg-Marquardt steps in the space of the residuals, each
@@ -104,10 +105,14 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         by conjugate gradients. If None, the Gramian is formed and factored up to
         10,000 unknowns, and 1000 columns are used beyond.
 
-    loss_weights : {"fixed", "balanced"}, default="fixed"
-        If "fixed", the weights of the residual classes are those of the conditions. If
-        "balanced", they are adapted slowly until all classes have the same share of
-        the loss.
+    loss_weights : {"fixed", "scaled", "balanced"}, default="fixed"
+        If "fixed", residuals count as they are stated, and the weights of their classes
+        are those of the conditions. If "scaled", residuals count in units of their
+        class too: of the change that a solution of size one, varying once over the
+        domain, makes in them; for equations with large coefficients, such as the
+        wave number of a Helmholtz equation, which otherwise outweigh their conditions.
+        If "balanced", the weights are adapted slowly until all classes have the same
+        share of the loss.
 
     n_interior : int or "auto", default="auto"
         Number of collocation points inside the domain. If "auto", it grows with
@@ -294,7 +299,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         "activation": [str, "array-like"],
         "network": [HasMethods(["init", "apply"]), None],
         "damping": [Interval(Real, 0, None, closed="left"), None],
-        "loss_weights": [StrOptions({"fixed", "balanced"})],
+        "loss_weights": [StrOptions({"fixed", "scaled", "balanced"})],
         "n_interior": [
             Interval(Integral, 1, None, closed="left"),
             StrOptions({"auto"}),
@@ -327,7 +332,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         solver: str | Solver = "dngd",
         damping: float | None = None,
         rank: int | None = None,
-        loss_weights: Literal["fixed", "balanced"] = "fixed",
+        loss_weights: Literal["fixed", "scaled", "balanced"] = "fixed",
         n_interior: int | Literal["auto"] = "auto",
         n_boundary: int | Literal["auto"] = "auto",
         sampling: Literal["sobol", "halton", "uniform", "residual"] = "sobol",
@@ -529,7 +534,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
                 fixed if n == "auto" else n
                 for n, fixed in zip(points, _FIXED_POINTS, strict=True)
             ]
-            sampler = setup.Sampler(*points, self.sampling, self.dtype)
+            scaled = self.loss_weights == "scaled"
+            sampler = setup.Sampler(*points, self.sampling, self.dtype, scaled)
         return PINNSettings(
             models=models,
             stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),

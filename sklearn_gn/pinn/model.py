@@ -31,6 +31,7 @@ class ClassModel(NamedTuple):
 
     residual: Any  # function(fields, points, data, coefficients) -> (k,)
     rows: DerivativeRows | None  # None: the network itself is differentiated
+    size: float = 1.0  # change of the residuals with a solution of size one
 
 
 class Model(NamedTuple):

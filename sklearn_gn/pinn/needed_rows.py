@@ -21,7 +21,15 @@ _EQUAL = 1e-9
 
 
 def needed_rows(problem, extra, axes=None, observed=None):
-    """The derivatives of the network that each residual class depends on.
+    """The derivatives of the network that each residual class depends on, as a tuple.
+
+    See :func:`rows_and_sizes`.
+    """
+    return rows_and_sizes(problem, extra, axes, observed)[0]
+
+
+def rows_and_sizes(problem, extra, axes=None, observed=None):
+    """The derivatives of the network that each residual class depends on, and its size.
 
     Found by differentiating it in all of them, at random points for random values of
     the derivatives, normals and coefficients. Second derivatives that it depends on in
@@ -41,7 +49,12 @@ def needed_rows(problem, extra, axes=None, observed=None):
 
     Returns
     -------
-    tuple of DerivativeRows or None
+    rows : tuple of DerivativeRows or None
+    sizes : tuple of float
+        How much the residuals of a class change with a solution of size one that varies
+        over the domain once: the root of the summed squares of their derivatives in
+        values and slopes, in coordinates in which the domain is [-1, 1]. Where there
+        are more than second derivatives, the residuals of such a solution.
     """
     rng = np.random.RandomState(0)
     model, kinds = Model(problem, (), ()), problem.residual_classes()
@@ -61,10 +74,14 @@ def needed_rows(problem, extra, axes=None, observed=None):
     tops = tuple(
         rng.standard_normal((*batch.x.shape[:2], full.size, q)) for batch in few
     )
-    found = []
+    found, sizes = [], []
+    units = _units(problem, pairs, axes)
     for slopes in _slopes(model, classes, few, tops, extra):
+        n_residuals = slopes.shape[0] * slopes.shape[1]
         slopes = np.moveaxis(np.asarray(slopes), 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
+        squares = np.sum((units[:, None] * slopes) ** 2) / n_residuals
+        sizes.append(float(np.sqrt(squares)) if 0 < squares < np.inf else 1.0)
     classes = tuple(map(ClassModel, kinds, found))
     weights = rng.standard_normal((2 * problem.n_inputs + 1, q))
     both = _both_ways(model, classes, few, weights, extra)
@@ -72,7 +89,16 @@ def needed_rows(problem, extra, axes=None, observed=None):
         size = np.abs(true).max()
         if not np.allclose(fast, true, rtol=_EQUAL, atol=_EQUAL * size):
             found[k] = None
-    return tuple(found)
+            sizes[k] = float(np.sqrt(np.mean(np.square(true)))) or 1.0
+    return tuple(found), tuple(sizes)
+
+
+def _units(problem, pairs, axes):
+    """Value and derivatives of u(x) = s by one unit of the axes mapped to [-1, 1]."""
+    low, high = problem.domain.bounds.T
+    slopes = 2 / (high - low)
+    slopes = slopes if axes is None else slopes[axes]
+    return np.concatenate([[1.0], slopes, [slopes[i] * slopes[j] for i, j in pairs]])
 
 
 def _probes(problem, axes, rng):

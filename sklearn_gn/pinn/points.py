@@ -29,12 +29,15 @@ class Sampler:
         the square of the residual there (Wu et al., "A comprehensive study of
         non-adaptive and residual-based adaptive sampling", with k = c = 1).
     dtype : str
+    scaled : bool, default=False
+        Whether residuals count in units of the size of their class.
     """
 
     n_interior: int
     n_boundary: int
     method: str
     dtype: str
+    scaled: bool = False
 
     def draw(self, model, seed, stage, number, net=None):
         """Draw the points of all residual classes of the model's problem.
@@ -68,9 +71,10 @@ class Sampler:
                 *(a[chosen] for a in pool["interior"])
             )
         batches = []
-        for kind in problem.residual_classes():
+        for known in model.classes[: len(points)]:
+            kind, size = known.residual, known.size if self.scaled else 1.0
             x, data, share = distinct(*points[kind.name])
-            weight = kind.weight * len(x) * share
+            weight = kind.weight / size**2 * len(x) * share
             batches.append(batch_of(x, data, weight, self.dtype, axes))
         return tuple(batches)
 

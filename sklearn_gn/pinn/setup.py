@@ -17,7 +17,7 @@ from sklearn_gn.networks._base import (
 from sklearn_gn.pde import Box, Problem
 from sklearn_gn.pinn.growth import FIRST_WIDTHS, Rules, points_for
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
-from sklearn_gn.pinn.needed_rows import needed_rows
+from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.observed import Observed
 from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
 from sklearn_gn.pinn.taylor import DerivativeRows
@@ -158,9 +158,10 @@ def _class_models(problem, features, extra, equation, observed, device):
     if equation:
         axes = problem.draw_directions(np.random.RandomState(0))
         with backend.scope("float64", device):
-            rows = needed_rows(problem, extra, axes, probed)
+            rows, sizes = rows_and_sizes(problem, extra, axes, probed)
         kinds = (*problem.residual_classes(), *([probed] if probed else []))
-        classes = tuple(map(ClassModel, kinds, rows))
+        sizes = sizes[: len(kinds) - bool(probed)] + ((1.0,) if probed else ())
+        classes = tuple(map(ClassModel, kinds, rows, sizes))
     if kind is not None and probed is None:
         classes = (*classes, ClassModel(kind, DerivativeRows()))  # of values alone
     if features is not None:

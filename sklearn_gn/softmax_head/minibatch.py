@@ -170,6 +170,7 @@ def batched_rows(X, label, kept, weight, batch_size, rng, dtype):
     batch_size : int
     """
     copies = np.ceil(weight * (len(weight) / (2 * weight.sum()))).astype(int)
+    copies = np.maximum(copies, 1)  # weights may underflow to zero
     weight = np.repeat(weight / weight.sum() / copies, copies)
     kept = np.repeat(kept, copies)
     n, bucket = len(kept), backend.row_bucket(len(kept))

@@ -159,7 +159,7 @@ class _VarProNet(
             tol=self._cast(self.tol),
             max_iter=self.max_iter,
             n_rows=int(np.count_nonzero(weight)),
-            n_samples=self._cast(n_samples),
+            n_samples=self._cast(min(n_samples, np.finfo(self.dtype).max)),
             seed=np.int32(rng.randint(_LARGEST_INT)),
         )
         n_starts = 1 if self.n_init == "auto" else self.n_init

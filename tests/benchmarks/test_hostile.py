@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from benchmarks import _hostile_cases as hostile
 from benchmarks.hostile import CASES, block, case_number
 from sklearn_gn import FGNSoftmaxHead, VarProNetRegressor
+from sklearn_gn.softmax_head.minibatch import batched_rows
 
 # 200 in all; the estimators that compile nothing here have the most.
 EXAMPLES = {
@@ -185,3 +186,18 @@ def test_numbers_without_differences_are_refused():
     y = np.where(np.arange(8) % 2, 1.7e308, -1.7e308)
     with pytest.raises(ValueError, match=r"y holds a number of size 1.7e\+308"):
         hostile.CLASSES["SegmentedRegressor"]().fit(X, y)
+
+
+def test_batches_have_rows_whose_weights_underflow():
+    rows, _ = batched_rows(
+        np.eye(3),
+        np.arange(3),
+        np.arange(3),
+        np.array([1.0, 0.0, 0.0]),
+        8,
+        np.random.RandomState(0),
+        "float64",
+    )
+    found = np.sort(np.ravel(rows.weight))
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found.sum(), 1, rtol=1e-15)

@@ -34,7 +34,7 @@ from sklearn_gn.pinn import baselines, damped_step, dngd, trust_region
 from sklearn_gn.pinn import points as collocation
 from sklearn_gn.pinn.fit import total_loss
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
-from sklearn_gn.pinn.needed_rows import needed_rows
+from sklearn_gn.pinn.needed_rows import needed_rows, rows_and_sizes
 from sklearn_gn.pinn.points import Sampler, batch_of
 from sklearn_gn.pinn.residuals import jacobian, residuals, second_derivative
 from sklearn_gn.pinn.taylor import DerivativeRows, _group_sums
@@ -128,6 +128,20 @@ def test_rows_are_those_of_all_coefficients_to_come(residual, axes, start, secon
     problem = Problem(residual, domain, coefficients=start)
     initial = np.array([unknown.initial for unknown in start.values()])
     assert needed_rows(problem, initial) == (DerivativeRows((0, 1), second),)
+
+
+def test_the_size_of_a_residual_is_its_change_with_a_solution_of_size_one():
+    def residual(u, x, k):
+        return 3 * d(u, "x", "x")(x) - k * d(u, "y")(x) + 7 * u(x) - 1000.0
+
+    box = Box(x=(0.0, 0.5), y=(2.0, 6.0))
+    conditions = [Dirichlet(5.0), Neumann(1.0, on="x=min")]
+    problem = Problem(residual, box, conditions, coefficients={"k": 2.0})
+    _, sizes = rows_and_sizes(problem, np.zeros(0))
+    # One unit of [-1, 1] is 1/4 of x and 2 of y; random normals have length one.
+    interior = np.sqrt((3 * 4**2) ** 2 + (2 / 2) ** 2 + 7**2)
+    np.testing.assert_allclose(sizes[:2], [interior, 1.0], rtol=1e-12)
+    assert 1 / 2 < sizes[2] < 4
 
 
 @pytest.mark.parametrize("name", ["burgers", "beam"])

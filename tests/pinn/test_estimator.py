@@ -171,6 +171,17 @@ def test_the_losses_are_means_of_squares():
     assert solver.loss_ == pytest.approx(log["loss"][best], rel=1e-9)
 
 
+def test_residuals_count_in_units_of_their_class():
+    # Of u' + 2 u on (0, 1): 2 for the slope, since [-1, 1] is twice as long, and 2.
+    solver = quiet(small(max_iter=3, resample=None, loss_weights="scaled").fit)
+    again = quiet(small(max_iter=3, resample=None).fit)
+    for model, square in ((solver, 8.0), (again, 1.0)):
+        rho = model._fitted.model.classes[0].size
+        assert rho == pytest.approx(np.sqrt(8), rel=1e-12)
+        batch = model._posterior.batches[0]
+        np.testing.assert_allclose(batch.scale**2 * len(batch.x), 1 / square)
+
+
 def test_kovasznay_flow_reaches_three_digits_in_seconds():
     solver = PINNSolver(
         Kovasznay(),
