@@ -26,7 +26,7 @@ SOLVED, FOUND = 1e-4, 1e-3  # errors of solutions, and of coefficients and field
 WRONG = 1e-2  # error of which a fit must not say that it has converged
 THIRD, THOUSANDTH = 1 / 3, 1e-3  # of the error of DeepXDE
 METHODS = ("default", "deepxde")
-GRACE = 240.0  # seconds after which a process that has not answered is ended
+GRACE = 600.0  # seconds after which a process that has not answered is ended
 
 NOTES = (
     "Default settings; only max_time is given. Every fit has a process of its own, and "

@@ -18,7 +18,7 @@ import torch
 pi = np.pi
 sin, cos, exp = torch.sin, torch.cos, torch.exp
 RATE = 1e-3
-LBFGS_STEPS = 10  # after which the clock is looked at
+LBFGS_STEPS = 5  # after which the clock is looked at
 
 
 class Setup(NamedTuple):
