@@ -69,6 +69,10 @@ def at(axis, value):
     return lambda x, on: on and dde.utils.isclose(x[axis], value)
 
 
+def constant(value):
+    return lambda x: value
+
+
 def observed(X, y, component=0):
     return dde.icbc.PointSetBC(X, y.reshape(len(X), -1), component=component)
 
@@ -312,14 +316,16 @@ def ide(task):
 
 def l_shape(task):
     corners = [[0, 0], [1, 0], [1, -1], [-1, -1], [-1, 1], [0, 1]]
-    geometry = dde.geometry.Polygon(np.array(corners, np.float32))
+    geometry = dde.geometry.Polygon(corners)
     condition = dde.icbc.DirichletBC(geometry, lambda x: 0, on_boundary)
 
     def residual(x, y):
         return -DD(y, x, 0) - DD(y, x, 1) - 1
 
     data = dde.data.PDE(geometry, residual, condition, 1200, 120)
-    return Setup(data, network([2] + [50] * 4 + [1]), 50_000, lbfgs=True)
+    net = network([2] + [50] * 4 + [1])
+    net.apply_feature_transform(lambda x: x.to(torch.float32))  # points are float64
+    return Setup(data, net, 50_000, lbfgs=True)
 
 
 def laplace_disk(task):
@@ -799,7 +805,7 @@ def _lorenz(task, force=None):
 
     X, y = task["X"], task["y"]
     conditions = [
-        dde.icbc.IC(geometry, lambda x, v=value: v, on_boundary, component=i)
+        dde.icbc.IC(geometry, constant(value), on_boundary, component=i)
         for i, value in enumerate((-8, 7, 27))
     ]
     conditions += [observed(X, y[:, i], i) for i in range(3)]
