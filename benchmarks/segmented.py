@@ -4,12 +4,16 @@ coverage: 95 % intervals of kinks and slopes under equal, unequal and correlated
 number: 0 to 8 kinks, the number chosen by BIC. existence: size and power of the test
 for a kink, beside R's davies.test. agreement: breakpoints and standard errors beside
 R's segmented, and those of R's data sets beside strucchange. series: 10,000 at once.
-large: one series of 3,000,000 points. R runs where its packages are installed.
+large: one series of 3,000,000 points. stream: 100,000,000 points from a file. R and the
+Python packages run where they are installed.
 """
 
+import importlib.util
+import multiprocessing
 import shutil
 import subprocess
 import tempfile
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +32,9 @@ TESTED, TESTED_POINTS, POWER_TESTED = 2000, 100, 200
 WEAK = (0.5, 1.0)  # changes of slope whose power is compared, noise of deviation 0.2
 AGREED = 50
 MANY, MANY_POINTS = 10_000, 200
+SAMPLED = 50  # of them, for the peers
 LARGE = 3_000_000
+STREAM, STREAM_KINKS, STREAM_CHUNK = 100_000_000, 14, 1 << 20
 
 NILE = {1: [1898], 2: [1898, 1953]}  # strucchange's last years before a break
 
@@ -76,6 +82,8 @@ NOTES = (
     "the same series, largest over the series; differences of breakpoints and standard "
     "errors are those of the series on which both sums agree to 1e-6.",
     "Seconds of R are those of its fits, without its start.",
+    f"series: the peers are told the number of kinks; their seconds are those of "
+    f"{SAMPLED} series, extrapolated, with one process. Ours has two.",
 )
 
 
@@ -367,11 +375,32 @@ def series(args):
         runs.append({"seed": seed, "seconds": seconds, "exact": exact})
         progress("segmented", runs[-1])
     methods = {"segmented": answer_of(runs)}
+    few = samples[: 4 if args.quick else SAMPLED]
+    for name, fit in (("pwlf", fit_pwlf), ("piecewise_regression", fit_piecewise)):
+        if importlib.util.find_spec(name) is None:
+            continue
+        _, seconds = timed(lambda fit=fit: [fit(s.x, s.y, len(s.kinks)) for s in few])
+        run = {"seed": args.seeds[0], "seconds": seconds / len(few) * n}
+        progress(name, run)
+        methods[name] = answer_of([run])
     return {
         "description": f"{n:,} series of {MANY_POINTS} points, 0 to 3 kinks, by BIC",
         "methods": methods,
         "target": target(methods, "segmented", "seconds", "median", at_most=10),
     }
+
+
+def fit_pwlf(x, y, n_kinks):
+    import pwlf
+
+    pwlf.PiecewiseLinFit(x, y).fitfast(n_kinks + 1)
+
+
+def fit_piecewise(x, y, n_kinks):
+    import piecewise_regression
+
+    if n_kinks:
+        piecewise_regression.Fit(x, y, n_breakpoints=n_kinks)
 
 
 def large(args):
@@ -400,6 +429,74 @@ def large(args):
     }
 
 
+def write_points(path, n, rng):
+    """Write x and y of a broken line to a file; return its kinks."""
+    kinks = np.linspace(0, 1, STREAM_KINKS + 2)[1:-1]
+    kinks = kinks + rng.uniform(-0.01, 0.01, STREAM_KINKS)
+    changes = rng.uniform(4, 12, STREAM_KINKS) * rng.choice([-1, 1], STREAM_KINKS)
+    points = np.memmap(path, np.float64, "w+", shape=(2, n))
+    for start in range(0, n, STREAM_CHUNK):
+        x = rng.uniform(size=min(STREAM_CHUNK, n - start))
+        y = x + np.maximum(x[:, None] - kinks, 0) @ changes
+        points[0, start : start + len(x)] = x
+        points[1, start : start + len(x)] = y + NOISE * rng.standard_normal(len(x))
+    points.flush()
+    return kinks
+
+
+def stream(args):
+    """A fit of a memory-mapped file, in a process of its own for its memory."""
+    n, runs = 5_000_000 if args.quick else STREAM, []
+    for seed in args.seeds[:1]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "points")
+            kinks = write_points(path, n, np.random.default_rng(seed))
+            context = multiprocessing.get_context("spawn")
+            with context.Pool(1) as pool:
+                found, seconds, gigabytes = pool.apply(fit_file, (path, n))
+        right = len(found) == STREAM_KINKS
+        runs.append(
+            {
+                "seed": seed,
+                "seconds": seconds,
+                "anonymous_gigabytes": gigabytes,
+                "n_kinks": len(found),
+                "largest_error": float(np.max(abs(found - kinks))) if right else 1.0,
+            }
+        )
+        progress("segmented", runs[-1])
+    methods = {"segmented": answer_of(runs)}
+    return {
+        "description": f"{n:,} points in a file, {STREAM_KINKS} kinks, by BIC",
+        "methods": methods,
+        "target": target(methods, "segmented", "seconds", "median", at_most=60),
+    }
+
+
+def fit_file(path, n):
+    """Breakpoints, seconds, and the largest anonymous memory that was seen."""
+    points, sizes = np.memmap(path, np.float64, "r", shape=(2, n)), [0]
+    done = threading.Event()
+
+    def watch():
+        while not done.wait(0.05):
+            sizes.append(anonymous_gigabytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    model, seconds = timed(
+        partial(SegmentedRegressor().fit, points[0][:, None], points[1])
+    )
+    done.set()
+    watcher.join()
+    return model.breakpoints_, seconds, max(sizes)
+
+
+def anonymous_gigabytes():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(s.split()[1]) for s in lines if s.startswith("RssAnon")) / 1e6
+
+
 PROBLEMS = {
     "coverage": coverage,
     "number": number,
@@ -407,6 +504,7 @@ PROBLEMS = {
     "agreement": agreement,
     "series": series,
     "large": large,
+    "stream": stream,
 }
 
 

@@ -216,7 +216,8 @@ class FitRun:
         """Return the solver's first state of a start, and the best network so far."""
         with self._scope():
             state = self.solver.init(self._data, self.starts[start], self.options)
-        if np.isnan(float(state.loss)):
+        # Squares of huge targets overflow in a fit that can still predict.
+        if np.isnan(float(state.loss)) and not _squares_overflow(self.given.get("y")):
             raise ValueError(
                 "The loss of the network to start from is NaN. A network of your own "
                 "gives NaN at the training rows, or the numbers in X and y are too "
@@ -481,6 +482,13 @@ def _level_of_the_user():
     )[0] in ("sklearn_gn", "sklearn"):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def _squares_overflow(y):
+    """Return whether targets are so large that their squares are no floats."""
+    y = np.asarray(y)
+    largest = np.max(np.abs(y), initial=0) if y.dtype.kind == "f" else 0.0
+    return largest > np.sqrt(np.finfo(np.float64).max) / 1e4
 
 
 def _criterion(state, loss):

@@ -72,7 +72,7 @@ def prepare(x, y, linear, weight, rest=0.0):
         scaling.y(y),
         scaling.linear(linear),
         weight,
-        rest / scaling.y_size**2,
+        rest / scaling.y_size / scaling.y_size,
     )
     return Prepared(rows, scaling)
 

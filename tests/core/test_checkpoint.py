@@ -175,7 +175,7 @@ def refused(changed):
 def fitted(tmp_path):
     """A finished fit with a checkpoint, and a function that fits again."""
     X, y = data(30, seed=1)
-    words = {"X_val": X, "y_val": y, "sample_weight": np.ones(40)}
+    words = {"X_val": X, "y_val": y, "sample_weight": np.ones(30)}
     file = Checkpoint(tmp_path / "fit.ckpt")
     model = make(tol=1e-2, max_iter=100).set_callbacks(file)
 
@@ -205,9 +205,9 @@ def test_other_data_are_refused(fitted):
         with refused("the training data"):
             fitted(y=other)
     with refused("the training data, the sample weights"):
-        fitted(X[:-1], y[:-1], sample_weight=np.ones(39))
+        fitted(X[:-1], y[:-1], sample_weight=np.ones(29))
     with refused("the sample weights"):
-        fitted(sample_weight=np.arange(40) + 1.0)
+        fitted(sample_weight=np.arange(30) + 1.0)
     for other in ({"y_val": -data(30, seed=1)[1]}, {"X_val": data(30, seed=2)[0]}):
         with refused("the validation data"):
             fitted(**other)

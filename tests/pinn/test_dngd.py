@@ -189,7 +189,9 @@ def test_residuals_that_attract_points_have_the_axes_of_the_draw(monkeypatch):
 
     monkeypatch.setattr(collocation, "_squared_residuals", squares)
     sampler = Sampler(4, 0, "residual", "float64")
-    model = Model(replace(PROBLEMS["ball"], n_laplacian_directions=2), (), ())
+    problem = replace(PROBLEMS["ball"], n_laplacian_directions=2)
+    kinds = problem.residual_classes()
+    model = Model(problem, (), tuple(ClassModel(kind, None) for kind in kinds))
     (batch,) = sampler.draw(model, 0, 0, 1, net=())
     assert len(batch.x) == 4
     np.testing.assert_array_equal(batch.axes, seen[0])
