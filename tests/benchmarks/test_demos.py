@@ -1,0 +1,108 @@
+"""The demos: references against other resolutions, exact solutions, rows of both."""
+
+import ast
+import json
+import math
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import pinn_demos
+from benchmarks._demos import DEMOS, TEXTBOOK, references
+from benchmarks._demos.common import largest_error, relative_error
+from benchmarks._demos.worker import demo_of
+from sklearn_gn.pde import Field
+
+pytestmark = pytest.mark.usefixtures("float64")
+PEERS = Path(pinn_demos.__file__).parent / "_peers"
+
+
+def test_deepxde_has_every_demo():
+    tree = ast.parse((PEERS / "deepxde_demos.py").read_text())
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert set(DEMOS) <= names
+    assert (len(DEMOS), len(TEXTBOOK)) == (43, 10)
+
+
+@pytest.mark.parametrize("name", ["elasticity", "textbook_kdv_soliton"])
+def test_sources_belong_to_the_exact_solution(name):
+    problem = demo_of(name).problem
+    x = problem.domain.sample(4, np.random.RandomState(0))
+    field = Field(
+        problem.exact, problem.domain.axes, problem.domain.time, problem.outputs
+    )
+    kind = problem.residual_classes()[0].function
+    residual = jax.jit(jax.vmap(lambda x: kind((field,), x[None], x[:0], {})))
+    np.testing.assert_allclose(residual(x), 0, atol=1e-11)
+
+
+def test_series_converge():
+    rng = np.random.RandomState(0)
+    X = rng.uniform(-1, 1, (50, 2))
+    X = X[(X > 0).sum(axis=1) < 2]
+    coarse, fine = (references.poisson_on_the_l(X, n) for n in (20, 30))
+    np.testing.assert_allclose(coarse, fine, atol=1e-7)
+    edge = np.array([[-1.0, 0.3], [0.5, -1.0], [-0.2, 1.0], [0.0, 0.37]])
+    np.testing.assert_allclose(references.poisson_on_the_l(edge, 20), 0, atol=1e-7)
+
+
+def test_differentiation_of_chebyshev():
+    x, first = references.chebyshev(12, 0, 2)
+    np.testing.assert_allclose(first @ x**3, 3 * x**2, atol=1e-11)
+
+
+def test_an_american_put_is_worth_more_than_its_payoff():
+    s, value = references._american_put(200, 100)
+    payoff = np.maximum(1 - s, 0)
+    assert (value >= payoff - 1e-12).all()
+    # Where it is worth more it fulfils the equation, hence is convex and falls.
+    assert (np.diff(value) <= 1e-12).all()
+    held = np.flatnonzero(value > payoff + 1e-9)
+    assert (np.diff(value, 2)[held[1:-2] - 1] > -1e-9).all()
+
+
+def test_errors():
+    problem = demo_of("ode_system").problem
+    values = np.array([[1.0, np.nan], [2.0, 4.0]])
+    found = np.array([[1.5, 7.0], [2.0, 4.0]])
+    expected = 0.5 / math.sqrt(1 + 4 + 16)
+    np.testing.assert_allclose(relative_error(problem, found, values), expected)
+    np.testing.assert_allclose(largest_error({"c": 1.5}, {"c": 2.0}), 0.25)
+
+
+def test_rows_that_a_file_has_are_kept(tmp_path):
+    def row(given):
+        run = {"seed": 0, "given": given, "error": 1.0}
+        methods = {"default": {"runs": [run]}}
+        return {"description": "", "methods": methods, "target_solved": {}}
+
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"problems": {"a": row(60.0), "b": row(5.0)}}))
+    kept = pinn_demos.kept_rows(path, 60.0, 0)
+    assert list(kept) == ["a"]
+    assert set(kept["a"]) == {"description", "methods", "skipped"}
+    assert pinn_demos.kept_rows(path, 60.0, 1) == {}
+
+
+def test_targets_are_over_the_demos_alone():
+    def row(error, peer=None, **words):
+        run = {"error": error, "solved": True, "misled": False, **words}
+        methods = {"default": {"runs": [run]}}
+        if peer is not None:
+            methods["deepxde"] = {"runs": [{"error": peer}]}
+        return {"methods": methods}
+
+    rows = {
+        "a": row(1e-6, 1e-2),
+        "b": row(0.5, 1.0, solved=False, misled=True),
+        "textbook_c": row(1.0, solved=False, misled=True),
+    }
+    found = pinn_demos.targets(rows)
+    values = {name: aim["value"] for name, aim in found.items()}
+    assert values["target_solved"] == 0.5
+    assert values["target_misled"] == 1
+    np.testing.assert_allclose(values["target_median"], (1e-4 + 0.5) / 2)
+    np.testing.assert_allclose(values["target_largest"], 0.5)
+    assert not any(aim["passed"] for aim in found.values())
