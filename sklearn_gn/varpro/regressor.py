@@ -92,8 +92,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
 
     alpha : "auto", float or tuple (hidden, output), default="auto"
         Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
-        the default solver and at most 2e8 / P rows for P weights; other fits are of one
-        network, and take (0.01, 0.0001).
+        the default solver and at most 2e8 / P rows for P weights; other fits, and those
+        of so many targets that the output layer has most of more than 2,000 weights,
+        are of one network, and take (0.01, 0.0001).
         Numbers are the penalties of the hidden layers and of the output layer, in
         scaled units; one number stands for both. The output penalty may be "gcv": it is
         then chosen in every iteration by generalised cross-validation. For simulations
