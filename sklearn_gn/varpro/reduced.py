@@ -35,6 +35,7 @@ KRYLOV_TOL = 1e-2  # relative residual at which a Krylov space is large enough
 _KRYLOV_DIMENSION = 20
 _DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
 _DENSE_FLOATS = 2**27  # of the Jacobian
+_PULLED_TOGETHER = 8  # features whose derivatives are computed at a time
 
 
 class ReducedModel(NamedTuple):
@@ -97,6 +98,23 @@ def curvature_form(settings, rows, net):
     if affordable and dual and n_dual <= _DENSE_COLUMNS:
         return "dual"
     return "primal" if affordable and n <= _DENSE_COLUMNS else "krylov"
+
+
+class DualBasis(NamedTuple):
+    """Eigenvectors ``[A^T V, u]`` of the dual, of which only products are formed."""
+
+    rows: jnp.ndarray  # (k, n)  A, the rows of the reduced Jacobian
+    left: jnp.ndarray  # (k, k)  V, eigenvectors of A A^T over roots of the eigenvalues
+    last: jnp.ndarray  # (n,)  u, the direction outside
+
+    def __matmul__(self, coordinates):
+        """Return the step that has these coordinates."""
+        inside = (self.left @ coordinates[:-1]) @ self.rows
+        return inside + coordinates[-1] * self.last
+
+    def inside(self, vector):
+        """Return the coordinates of a vector, all but the last."""
+        return self.left.T @ (self.rows @ vector)
 
 
 class ReducedJacobian(NamedTuple):
@@ -229,18 +247,16 @@ def dual_model(model, net, rows, penalties):
             jnp.sqrt(penalties.output) * moved.reshape(-1, n),
         ]
     )
-    gram, left = jnp.linalg.eigh(stacked @ stacked.T)
+    gram, left = jnp.linalg.eigh(symmetric_product(stacked))
     gram, left = gram[::-1][:n], left[:, ::-1][:, :n]
     usable = gram > gram.shape[0] * jnp.finfo(gram.dtype).eps * gram[0]
     scale = jnp.where(usable, lax.rsqrt(jnp.where(usable, gram, 1)), 0)
-    basis = (stacked.T @ left) * scale[None, :]
+    basis = DualBasis(stacked, left * scale[None, :], jnp.zeros_like(flat))
     # The part of the penalty's gradient that lies outside.
-    outside = flat - basis @ (basis.T @ flat)
+    outside = flat - basis @ jnp.append(basis.inside(flat), 0)
     length = jnp.linalg.norm(outside)
-    outside = outside / jnp.where(length > 0, length, 1)
-    basis = jnp.concatenate([basis, outside[:, None]], axis=1)
-    slopes = basis.T @ jacobian.gradient
-    slopes = slopes.at[-1].set(penalties.hidden * length)
+    basis = basis._replace(last=outside / jnp.where(length > 0, length, 1))
+    slopes = jnp.append(basis.inside(jacobian.gradient), penalties.hidden * length)
     values = jnp.append(jnp.where(usable, gram, 0), 0) + penalties.hidden
     spectral = SpectralModel(values, slopes, basis)
     solved = jnp.int32(inner.output.size)
@@ -328,7 +344,8 @@ def _error_part(model, theta, inner, rows):
         (row,) = pull(column * unit[None, :].astype(column.dtype))
         return row
 
-    part = lax.map(one, jnp.arange(width * q, dtype=jnp.int32))
+    numbers = jnp.arange(width * q, dtype=jnp.int32)
+    part = lax.map(one, numbers, batch_size=_PULLED_TOGETHER)
     part = part.reshape(width, q, -1)
     return jnp.concatenate([part, jnp.zeros((1, q, part.shape[-1]), part.dtype)])
 

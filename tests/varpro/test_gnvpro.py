@@ -374,7 +374,7 @@ def test_every_form_of_the_curvature_is_the_dense_matrix(case, network, monkeypa
         np.testing.assert_allclose(found, gradient, atol=1e-12)
         for shift in (1e-1, 1e-4):
             coordinates = jax.jit(damped_coordinates)(spectral, shift * scale)
-            step = np.asarray(spectral.basis) @ np.asarray(coordinates)
+            step = np.asarray(spectral.basis @ coordinates)
             system = matrix + shift * scale * np.eye(n)
             expected = -np.linalg.solve(system, gradient)
             size = np.linalg.norm(expected)
@@ -446,7 +446,7 @@ def test_full_gauss_newton_model_is_the_dense_one():
         )
         np.testing.assert_allclose(gradient, expected, atol=1e-12)
         coordinates = jax.jit(damped_coordinates)(spectral, 1e-2)
-        step = np.asarray(spectral.basis) @ np.asarray(coordinates)
+        step = np.asarray(spectral.basis @ coordinates)
         dense = -np.linalg.solve(matrix + 1e-2 * np.eye(flat.size), gradient)
         assert np.linalg.norm(step - dense) <= 3e-2 * np.linalg.norm(dense)
 

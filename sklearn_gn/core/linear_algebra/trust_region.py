@@ -8,7 +8,7 @@ Krylov space, its eigenpairs turn the model into a sum over single directions,
 of which any number of steps, for any radius or shift, cost next to nothing.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -21,7 +21,7 @@ class SpectralModel(NamedTuple):
 
     values: jnp.ndarray  # (k,)  eigenvalues e, none negative
     slopes: jnp.ndarray  # (k,)  derivatives s along the eigenvectors
-    basis: jnp.ndarray  # (n, k)  eigenvectors v
+    basis: Any  # (n, k)  eigenvectors v, or what multiplies like them
 
 
 def damped_coordinates(model, shift):
