@@ -78,7 +78,7 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0, xp=np):
         NaN where H is singular to rounding.
     """
     precision = prior_precision(groups, alpha, xp)
-    hessian = _plus_diagonal(beta * gram, precision + beta * floor, xp)
+    hessian = plus_diagonal(beta * gram, precision + beta * floor, xp)
     inverse, log_det = inverse_and_log_det(hessian, xp)
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
     share = beta * xp.einsum("ij,ij->i", inverse, gram)
@@ -177,7 +177,8 @@ def updated_beta(curvature, square_error, n_effective, floor, xp=np):
     return 1 / xp.maximum(square_error / freedom, floor)
 
 
-def _plus_diagonal(matrix, diagonal, xp):
+def plus_diagonal(matrix, diagonal, xp=np):
+    """Return ``matrix + diag(diagonal)``; with NumPy the matrix itself, changed."""
     if xp is not np:
         return matrix + xp.diag(diagonal)
     np.einsum("ii->i", matrix)[...] += diagonal  # a view of it

@@ -251,9 +251,7 @@ def _solver(gram, precision, scale, rank):
         return projected
     if isinstance(gram, LargeGram):
         return low_rank.solver(gram, precision, scale, floor)
-    hessian = scale * gram
-    np.einsum("ii->i", hessian)[...] += precision
-    return _dense_solver(hessian, floor)
+    return _dense_solver(evidence.plus_diagonal(scale * gram, precision), floor)
 
 
 def _leading_directions(gram, precision, rank):
@@ -272,8 +270,7 @@ def _dense_solver(matrix, floor):
     """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None."""
 
     def solve(shift, right):
-        damped = matrix.copy()
-        np.einsum("ii->i", damped)[...] += shift + floor
+        damped = evidence.plus_diagonal(matrix.copy(), shift + floor)
         # The transpose is the same matrix, in the order of LAPACK: nothing is copied.
         factor, failed = lapack.dpotrf(damped.T, lower=True, overwrite_a=True)
         return None if failed else lapack.dpotrs(factor, right, lower=True)[0]

@@ -316,9 +316,10 @@ class SegmentedRegressor(RegressorMixin, VersionStampMixin, BaseEstimator):
     def fit_chunks(self, chunks: Iterable[tuple[ArrayLike, ...]]) -> Self:
         """Fit points that come in chunks and do not fit into memory.
 
-        Sums are kept, not points. The chunks are gone through a few times, and the fit
-        is that of :meth:`fit` on all of them. :meth:`fit` does the same where X is a
-        large memory-mapped array.
+        Sums are kept, not points. The chunks are gone through a few times. What the fit
+        says of its breakpoints is what all points say; where others are almost as good,
+        :meth:`fit` in memory may find those. :meth:`fit` does the same as this method
+        where X is a large memory-mapped array.
 
         Parameters
         ----------

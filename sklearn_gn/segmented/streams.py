@@ -4,7 +4,8 @@ The range of x is cut into many bins. What a straight line over a bin has to do 
 points in it depends on five sums alone, those of 1, x, x^2, y and x y, which two points
 with weights have too; the part of the squares of y that is left over is one number.
 Bins in which a breakpoint lies are opened: their points are read again and kept. When
-all breakpoints lie in open bins the fit is that of all points.
+all breakpoints lie in open bins the sums are those of all points. Where other
+breakpoints are almost as good, a fit of the points themselves may find those.
 """
 
 from typing import NamedTuple
@@ -98,11 +99,11 @@ class Bins:
     def open(self, t):
         """Open the bins around breakpoints; return whether one was closed."""
         at, _ = self._locate(np.asarray(t))
+        if np.all(self.is_open[at]):
+            return False
         near = at[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
         new = np.zeros(N_BINS, bool)
         new[np.clip(near, 0, N_BINS - 1)] = True
-        if np.all(self.is_open[at]):
-            return False
         new &= ~self.is_open
         for x, y, weight in rows_of(self.chunks):
             kept = new[self._locate(x)[0]]
