@@ -1,4 +1,4 @@
-"""Links from the HTML representation of estimators and solvers to their reference page."""
+"""Links from the HTML representation of estimators and solvers to the reference."""
 
 # Placeholder until the documentation has its place; RELEASING.md says what to fill in.
 DOCUMENTATION = "https://example.org/sklearn_gn/doc"
