@@ -450,7 +450,7 @@ class FitRun:
             f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. "
             f"{self.estimator._advice(reason)} diagnose() says more.",
             ConvergenceWarning,
-            stacklevel=_level_of_the_user(),
+            stacklevel=level_of_the_user(),
         )
 
     def _print_progress(self):
@@ -483,7 +483,7 @@ def _digest_of(name, value):
         ) from error
 
 
-def _level_of_the_user():
+def level_of_the_user():
     """The stacklevel, seen from the caller, of the call from outside the package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(
