@@ -17,7 +17,7 @@ from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis, diagnose
-from sklearn_gn.core.fit_loop import is_interrupt
+from sklearn_gn.core.stop import is_interrupt
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import resolve
