@@ -420,7 +420,7 @@ def jumps(args):
             model = SegmentedRegressor(n_jumps, **words)
             model, seconds = timed(partial(model.fit, x[:, None], y))
             found = np.searchsorted(x, model.breakpoints_)
-                share = float(model.statistics_["rss"] / len(y) / np.var(y))
+            share = float(model.statistics_["rss"] / len(y) / np.var(y))
             figures = {"seconds": seconds, "share": share}
             figures["found"] = int(np.isin(at, found).sum())
             runs[f"segmented_{name}"].append({"seed": seed, **figures})
