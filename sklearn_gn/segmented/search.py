@@ -10,7 +10,9 @@ The numbers of breakpoints are gone through upwards and then downwards:
 3. Move kinks between the positions by joint Gauss-Newton steps, in the form of Muggeo
    ("Estimating regression models with unknown break-points", 2003) and in the plain
    one, in several lengths, the best of which is taken.
-4. Downwards, delete the breakpoint whose absence costs least, then 2 and 3 again.
+4. Where the residuals of the best fit are correlated from row to row, start again
+   from lines that share nothing, see :mod:`sklearn_gn.segmented.lookahead`.
+5. Downwards, delete the breakpoint whose absence costs least, then 2 and 3 again.
 
 Of every number the best fit is kept. Segments that share no parameter need no search:
 the best partition is computed, see :mod:`sklearn_gn.segmented.partition`. A breakpoint
@@ -21,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.segmented.lookahead import starts_from_lines, structured
 from sklearn_gn.segmented.partition import best_partitions, separable
 from sklearn_gn.segmented.problem import (
     MOST_CANDIDATES,
@@ -415,7 +418,7 @@ def search(problem, most, value=None):
     rss = sum_of_squares(problem, knots)
     refused = [[] for _ in range(most + 1)]  # slopes change in the wrong direction
     best = None if value is None else value(np.maximum(rss, floor), 0, growing)
-    since = np.zeros(n_series, int)
+    since, chosen = np.zeros((2, n_series), int)
     for k in range(1, most + 1):
         part = problem.of(growing)
         t, rss = insert(part, knots)
@@ -430,16 +433,36 @@ def search(problem, most, value=None):
         wrong = ~np.isfinite(kept_rss)
         refused[k].append((growing[wrong], knots[wrong]))
         exact = rss <= floor[growing]
-        if value is not None:
+        if value is None:
+            chosen[growing] = k
+        else:
             found = value(np.maximum(rss, floor[growing]), k, growing)
             since[growing] = np.where(found < best[growing], 0, since[growing] + 1)
+            chosen[growing[found < best[growing]]] = k
             best[growing] = np.minimum(best[growing], found)
         going = (since[growing] < _PATIENCE) & ~exact
         growing, knots = growing[going], knots[going]
         if not len(growing):
             break
+    _start_again(whole, path, chosen, floor)
     _prune(whole, path, refused)
     return path
+
+
+def _start_again(problem, path, chosen, floor):
+    """Try other starts for the series whose residuals are structured."""
+    if problem.form.step or problem.known.shape[1]:
+        return
+    for k in np.unique(chosen):
+        series = np.flatnonzero((chosen == k) & (path.rss[:, k] > floor))
+        part, knots = problem.of(series), path.knots[k][series]
+        for b in series[structured(part, knots)]:
+            part = problem.of([b])
+            most = path.rss.shape[1] - 1
+            for start in starts_from_lines(part, path.knots[k][[b]], most):
+                if _feasible(part, start[:, None])[0, 0]:
+                    rss = sum_of_squares(part, start)
+                    _keep(path, np.array([b]), *descend(part, start, rss))
 
 
 def _partitions(problem, most):
