@@ -49,6 +49,7 @@ _TOL_ON_THE_WAY = 1e-5
 _EXCHANGE_TOL = 1e-4  # relative decrease that is worth an exchange
 _INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
 _PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
+_NEAR = 10.0  # difference of the criterion that is very strong evidence
 EXACT = 1e-13  # relative sum of squares that is rounding errors
 
 
@@ -269,7 +270,7 @@ def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY)
     """Move kinks by joint Gauss-Newton steps; functions that jump stay."""
     if problem.form.step or knots.shape[1] == 0:
         return knots, rss
-    moving = np.arange(len(knots))
+    moving, problem = np.arange(len(knots)), problem._replace(candidates=None)
     for _ in range(n_steps):
         part = problem.of(moving) if len(moving) < len(knots) else problem
         trial, new_rss = _best_trial(part, knots[moving])
@@ -445,7 +446,7 @@ def search(problem, most, value=None):
         if not len(growing):
             break
     _start_again(whole, path, chosen, floor)
-    _prune(whole, path, refused)
+    _prune(whole, path, refused, value)
     return path
 
 
@@ -480,10 +481,11 @@ def _keep(path, series, knots, rss):
     path.knots[k][series[better]] = knots[better]
 
 
-def _prune(problem, path, refused):
+def _prune(problem, path, refused, value):
     """Delete breakpoints one by one, from the largest fits down.
 
     Fits that were refused lose the kinks whose slopes change in the wrong direction.
+    Those that the criterion is far from choosing are not settled.
     """
     for k in range(path.rss.shape[1] - 1, 0, -1):
         for series, knots in refused[k]:
@@ -497,9 +499,22 @@ def _prune(problem, path, refused):
             _keep(path, series, *descend(part, knots, rss))
         series = np.flatnonzero(np.isfinite(path.rss[:, k]))
         if len(series):
-            part = problem.of(series)
-            found = settle(part, path.knots[k][series], path.rss[series, k])
-            _keep(path, series, *found)
+            near = series[_is_near(path, k, series, value)]
+            if len(near):
+                found = settle(problem.of(near), path.knots[k][near], path.rss[near, k])
+                _keep(path, near, *found)
             if k > 1:
+                part = problem.of(series)
                 knots, rss = delete_cheapest(part, path.knots[k][series])
                 _keep(path, series, *descend(part, knots, rss))
+
+
+def _is_near(path, k, series, value):
+    """Return which of some series may have the best criterion with k breakpoints."""
+    if value is None:
+        return np.ones(len(series), bool)
+    values = [
+        np.where(np.isfinite(rss), value(rss, number, series), np.inf)
+        for number, rss in enumerate(path.rss[series].T)
+    ]
+    return values[k] <= np.min(values, axis=0) + _NEAR
