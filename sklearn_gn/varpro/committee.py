@@ -28,6 +28,7 @@ from sklearn_gn.core.solver import Algorithm, Report
 from sklearn_gn.varpro.layers import Layers, RegularisedLayers, forward, with_one
 
 _START_COEF = 0.1  # standard deviation of the first coefficients
+_HARDLY_ANY = 1e-3  # share of a prediction for which no member goes on
 _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that is
 _SAVED = 0.1  # share of the parameters for which leaving features are waited for
 _PATIENCE = 5  # iterations in which the members together gain nothing
@@ -138,6 +139,7 @@ def step(rows, state, options):
     running = [run for run in state.runs if _stop(run) is None]
     moved = iter(side_by_side(partial(_advanced, rows, options), running))
     runs = [next(moved) if _stop(run) is None else run for run in state.runs]
+    runs = _without_idle_members(runs)
     report = _report(runs, len(running))
     after = _state(runs, report.loss)
     if options.tol > 0:
@@ -166,6 +168,18 @@ def _advanced(rows, options, run):
         best = Member(run.model, state.net)
         run = run._replace(best=best, lowest=state.criterion)
     return run if report.stop is not None else _without_dead_features(run, rows)
+
+
+def _without_idle_members(runs):
+    """End the members without a share in the predictions, once another is exact."""
+    if all(_stop(run) != "rounding" for run in runs):
+        return runs
+    return [
+        run._replace(report=run.report._replace(stop="rounding"))
+        if _stop(run) is None and share < _HARDLY_ANY
+        else run
+        for run, share in zip(runs, shares([run.best for run in runs]), strict=True)
+    ]
 
 
 def _without_dead_features(run, rows):

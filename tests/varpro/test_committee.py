@@ -78,6 +78,16 @@ def test_members_that_do_not_suit_exact_data_hardly_count():
     assert mean < np.median(error)
 
 
+def test_exact_linear_data_end_without_a_warning():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1000, 10))
+    y = X @ rng.normal(size=10) + 1
+    model = VarProNetRegressor(random_state=0).fit(X, y)
+    assert model.stop_reason_ == "rounding"
+    assert model.n_iter_ < 50
+    assert_allclose(model.predict(X), y, rtol=1e-9, atol=1e-12)
+
+
 def test_members_take_both_activations(fitted):
     model, *_ = fitted
     names = [member.activations_ for member in model.estimators_]
