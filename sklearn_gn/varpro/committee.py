@@ -293,14 +293,17 @@ def hidden_features(members, x):
     return np.concatenate(parts, axis=1)
 
 
-def variances(members, covariances, x):
+def variances(members, covariances, noise_ratios, x):
     """Return the variances of the mean of the members, of shape (m, k).
 
     They are those of the posterior, in the mean over the members, and the spread of the
-    members: two that disagree do not know.
+    members: two that disagree do not know. The posterior takes all targets for equally
+    noisy; ``noise_ratios``, of shape (k,) for each member, correct it.
     """
     values, own = [], []
-    for (model, net), covariance in zip(members, covariances, strict=True):
+    for (model, net), covariance, ratio in zip(
+        members, covariances, noise_ratios, strict=True
+    ):
         values.append(model.values(net.theta, x))
         jacobian = model.jacobian(net.theta, x)
         k, n_output = model.n_values, model.n_values * model.n_linear
@@ -308,7 +311,7 @@ def variances(members, covariances, x):
         own.append(np.empty_like(values[-1]))
         for t in range(k):  # the other targets' output weights have no part in it
             used = np.concatenate([np.arange(t, n_output, k), hidden])
-            own[-1][:, t] = evidence_gn.posterior_variances(
+            own[-1][:, t] = ratio[t] * evidence_gn.posterior_variances(
                 covariance, jacobian[t, used], used
             )
     share = shares(members)
