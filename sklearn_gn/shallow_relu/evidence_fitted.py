@@ -71,7 +71,8 @@ def fitted_attributes(net, rows, scaling, n_effective):
     shape = net.shape
     sums = shape.sums(net.theta, rows)
     found = posterior(net, rows, sums, n_effective)
-    noise_std = found.noise_std * scaling.y_scale
+    y_scale = np.broadcast_to(scaling.y_scale, shape.q)
+    noise_std = found.noise_std * y_scale
     # At the last penalties; those of the log are at the ones before.
     found_curvature = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
     shown = evidence_gn.pruned(net, rows)
@@ -112,7 +113,8 @@ def fitted_attributes(net, rows, scaling, n_effective):
         "noise_std_": noise_std if shape.q > 1 else float(noise_std[0]),
         "n_effective_parameters_": float(np.sum(found_curvature.gamma)) + shape.q,
         "log_evidence_": float(value)
-        - n_effective * float(np.sum(np.log(np.broadcast_to(scaling.y_scale, shape.q)))),
+        - n_effective
+        * float(np.sum(np.log(np.broadcast_to(scaling.y_scale, shape.q)))),
     }
 
 

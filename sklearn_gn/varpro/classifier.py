@@ -100,7 +100,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Numbers are the penalties of the hidden layers and of the output layer, in
         scaled units; one number stands for both.
         A dict such as ``alpha_`` of a fitted committee fixes the penalties of its
-        groups: a fit that starts from its parameters stays there.
+        groups: a fit that starts from its parameters stays within its error bars.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of a step, never part of the objective.

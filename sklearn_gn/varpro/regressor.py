@@ -100,7 +100,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         then chosen in every iteration by generalised cross-validation. For simulations
         without noise take 1e-8.
         A dict such as ``alpha_`` of a fitted committee fixes the penalties of its
-        groups: a fit that starts from its parameters stays there.
+        groups: a fit that starts from its parameters stays within its error bars.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of a step, never part of the objective.
