@@ -1,4 +1,4 @@
-"""CITATION.cff follows the schema of version 1.2.0, and cites the paper of each method."""
+"""CITATION.cff follows the schema of its format and cites the paper of each method."""
 
 import datetime
 from pathlib import Path
