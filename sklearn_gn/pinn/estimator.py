@@ -57,8 +57,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     hidden_layer_sizes : tuple of int or "auto", default="auto"
         Widths of the hidden layers. If "auto", the fit begins with two layers of 20,
         and adds neurons where the loss on fresh points no longer falls, as long as that
-        pays, up to 3,000 weights. With another solver than "dngd", and in plain
-        regression, "auto" is (50, 50, 50, 50).
+        pays, up to 3,000 weights. Outputs then have units of their own, and frequencies
+        that the problem shows are inputs of the network. With another solver than
+        "dngd", and in plain regression, "auto" is (50, 50, 50, 50).
 
     activation : str or tuple of str, default="tanh"
         Activation of the hidden layers, one for all or one each: "tanh", "sin",
@@ -176,7 +177,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     coefs_ : list of ndarray
         Weights of the layers, or the parameters of ``network`` and the weights of its
         output layer. Inputs are the axes, mapped to [-1, 1]; periodic ones
-        come last, as cosines and sines.
+        come last, as cosines and sines, followed by those of waves that were found,
+        which are inputs of the output layer, too.
 
     intercepts_ : list of ndarray
         Biases of the layers.

@@ -32,13 +32,18 @@ def network_and_models(solver, stages, data, rng):
     models : tuple of Model
     """
     sizes, activations = _widths(solver, data.problem), ()
+    frame, problems = data.frame, [problem for problem, _ in stages]
+    if _grows(solver, data.problem):
+        batch = data.observations.training
+        y = None if batch is None else batch.data
+        frame, problems = setup.posed(frame, problems, y, data.observed)
     untrained, features = setup.untrained_network(
-        data.frame, solver.network, sizes, rng, solver.dtype, solver.device
+        frame, solver.network, sizes, rng, solver.dtype, solver.device
     )
     if features is None:
         activations = setup.activations(solver.activation, sizes)
     models = setup.models(
-        [*(stage for stage, _ in stages), data.frame],
+        [*problems, frame],
         activations,
         features,
         untrained.extra,
