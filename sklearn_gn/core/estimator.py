@@ -11,12 +11,13 @@ from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis, diagnose
-from sklearn_gn.core.fit_loop import is_interrupt
+from sklearn_gn.core.stop import is_interrupt
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import resolve
@@ -44,7 +45,9 @@ def unchanged_on_failure(fit):
     return wrapper
 
 
-class GaussNewtonEstimator(VersionStampMixin, CallbackSupportMixin, BaseEstimator):
+class GaussNewtonEstimator(
+    ReferenceLinkMixin, VersionStampMixin, CallbackSupportMixin, BaseEstimator
+):
     """What the estimators share: parameters, validation, and the run of a solver."""
 
     _parameter_constraints: dict[str, Any] = {

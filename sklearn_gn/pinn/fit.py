@@ -16,6 +16,7 @@ import numpy as np
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.solver import Report
 from sklearn_gn.pinn import growth, observation_weight, solution
+from sklearn_gn.pinn.model import n_waves
 from sklearn_gn.pinn.residuals import residuals
 
 _ROUNDING = 30  # residuals, in units in the last place, that are rounding
@@ -138,7 +139,8 @@ def with_due_points(points, state, settings):
         rng = np.random.RandomState([settings.seed, state.iteration])
         model = settings.models[stage]
         classes = [known.residual for known in model.classes]
-        level, net = growth.grown(level, settings.growth, classes, net, rng)
+        waves = n_waves(model.problem)
+        level, net = growth.grown(level, settings.growth, classes, net, rng, waves)
         state = state._replace(
             level=level, net=jax.device_put(net), previous_step=None, n_stalled=0
         )

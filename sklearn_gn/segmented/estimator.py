@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.core import extremes
 from sklearn_gn.core.backend import one_blas_thread
@@ -44,7 +45,9 @@ from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import Summary, summarise
 
 
-class SegmentedRegressor(RegressorMixin, VersionStampMixin, BaseEstimator):
+class SegmentedRegressor(
+    RegressorMixin, ReferenceLinkMixin, VersionStampMixin, BaseEstimator
+):
     """Segmented regression: straight lines between breakpoints that are found.
 
     Use it for growth phases, dose thresholds, interrupted time series, calibration

@@ -230,8 +230,10 @@ def _put_last(knots, k):
 def refine_jumps(problem, knots, rss):
     """Try all positions near each breakpoint of one series.
 
-    Of many positions only some are tried before.
+    Of many positions only some are tried before. The best partitions need no more.
     """
+    if separable(problem):
+        return knots, rss
     table = problem.table
     n = table.x.shape[1]
     stride = -(-n // MOST_CANDIDATES)

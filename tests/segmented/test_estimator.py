@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from sklearn_gn import SegmentedRegressor
 from sklearn_gn.datasets import load_nile
+from sklearn_gn.shallow_relu import partition
 
 KINKS = np.array([3.1, 6.4])
 
@@ -172,6 +173,18 @@ def test_jumps_are_the_best_partition(degree):
     )
     assert_allclose(model.statistics_["rss"], best[0], rtol=1e-10)
     assert_array_equal(np.searchsorted(x, model.breakpoints_), best[1:])
+
+
+@pytest.mark.parametrize("settings", [{"degree": 0}, {"jumps": True}])
+def test_many_jumps_between_few_places_are_all_found(settings, monkeypatch):
+    rng = np.random.default_rng(0)
+    n, at = 1601, 30 + 50 * np.arange(30) + rng.integers(0, 30, 30)
+    x, segment = np.arange(n), np.searchsorted(at, np.arange(n), side="right")
+    y = rng.standard_normal(31)[segment]
+    monkeypatch.setattr(partition, "EVEN_PLACES", 100)
+    model = SegmentedRegressor(30, **settings).fit(x[:, None], y)
+    assert_allclose(model.breakpoints_, at - 0.5)
+    assert model.statistics_["rss"] < 1e-20 * n
 
 
 def test_exact_broken_lines_are_found_to_rounding_errors():
