@@ -162,7 +162,7 @@ class SegmentsDisplay(Display):
         bottom, top = ax.get_ylim()
         ax.set_ylim(bottom - 0.08 * (top - bottom), top)
         ax.set_ylabel(self.target_name)
-        ax.legend()
+        ax.legend(loc="best", bbox_to_anchor=(0, 0.1, 1, 0.9))
 
     def _plot_residuals(self, ax, limits):
         segment = np.searchsorted(self.breakpoints, self.x, side="right")
