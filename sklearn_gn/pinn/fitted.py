@@ -38,6 +38,9 @@ def set_fitted(solver, run, fitted, n_observations):
         for kind, batch in zip(model.classes, state.batches, strict=True)
     )
     is_dngd = run.solver.name == "dngd"
+    solver._sizes, solver._untrained_loss = (n_weights(net), n_residuals), math.nan
+    if fitted.problem is not None:
+        solver._untrained_loss = state.first_fresh
     with backend.scope(solver.dtype, solver.device):
         loss_at = training_loss if is_dngd else total_loss
         solver.loss_ = float(loss_at(model, net, state.batches)) * scale
