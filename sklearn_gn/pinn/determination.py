@@ -145,11 +145,11 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     """
     gramian = 0.0
     balance = np.ones(len(batches), net.extra.dtype)
-    for piece in (batches, *_pieces(fresh, batches)):
+    for piece in (batches, *pieces(fresh, batches)):
         _, _, parts = weighted_jacobian(model, net, piece, balance)
         gramian = gramian + np.asarray(_gramian(parts), np.float64)
     x = fresh[0].x[:_N_POINTS, 0]
-    values, slopes = backend.to_numpy(_output_slopes(model, net, x))
+    values, slopes = backend.to_numpy(output_slopes(model, net, x))
     values, slopes = np.float64(values), np.float64(slopes)
     free = np.isin(model.problem.outputs, model.problem.up_to_constant)
     values[:, free] -= values[:, free].mean(axis=0)
@@ -162,7 +162,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     return math.sqrt(max(square, 0.0) * 2 * untrained_loss)
 
 
-def _pieces(fresh, batches):
+def pieces(fresh, batches):
     """Fresh points in pieces of the shape of the batches, padded by scale zero."""
     count = min(
         math.ceil(len(b.x) / len(a.x)) for a, b in zip(batches, fresh, strict=True)
@@ -192,7 +192,8 @@ def _gramian(parts):
 
 
 @partial(jit_by_size, static_argnames="model")
-def _output_slopes(model, net, x):
+def output_slopes(model, net, x):
+    """Outputs at points, of shape (n, q), and their slopes in all weights."""
     flat, unravel = ravel_pytree(net)
 
     def outputs(flat, x):

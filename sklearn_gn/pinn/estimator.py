@@ -214,6 +214,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Loss on points that it was not trained on; NaN for plain regression without
         validation data.
 
+    error_estimate_ : float
+        Estimate of the relative L2 error of all outputs together: a Gauss-Newton
+        correction on fresh points in a richer network, computed when it is first asked
+        for. NaN in plain regression and for more than some 3,000 weights.
+
     n_iter_ : int
         Iterations of this fit.
 
