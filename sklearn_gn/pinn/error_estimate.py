@@ -24,6 +24,7 @@ from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.determination import output_slopes, pieces
 from sklearn_gn.pinn.growth import wider
+from sklearn_gn.pinn.model import n_waves
 
 _N_POINTS = 200  # at which the error is taken
 _MOST_WEIGHTS = 6000  # of the richer network
@@ -45,7 +46,7 @@ def relative_error_estimate(model, net, batches, fresh):
     """
     net, batches, fresh = backend.map_leaves(_double, (net, batches, fresh))
     if model.features is None:
-        net = wider(net, np.random.RandomState(0))
+        net = wider(net, np.random.RandomState(0), n_waves(model.problem))
     if sum(leaf.size for leaf in backend.leaves(net)) > _MOST_WEIGHTS:
         return math.nan
     gramian = gradient = square = 0.0

@@ -58,8 +58,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     hidden_layer_sizes : tuple of int or "auto", default="auto"
         Widths of the hidden layers. If "auto", the fit begins with two layers of 20,
         and adds neurons where the loss on fresh points no longer falls, as long as that
-        pays, up to 3,000 weights. With another solver than "dngd", and in plain
-        regression, "auto" is (50, 50, 50, 50).
+        pays, up to 3,000 weights. Outputs then have units of their own, and frequencies
+        that the problem shows are inputs of the network. A problem that goes on from
+        a start in time is solved in windows of time where it is not solved at once.
+        With another solver than "dngd", and in plain regression, "auto" is
+        (50, 50, 50, 50).
 
     activation : str or tuple of str, default="tanh"
         Activation of the hidden layers, one for all or one each: "tanh", "sin",
@@ -136,7 +139,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         in plain regression and with ``loss_weights="balanced"``, which has weights of
         its own. Set 1 if the equation holds only roughly.
 
-    max_iter : int, default=300
+    max_iter : int, default=1000
         Maximum number of iterations.
 
     tol : float, default=0.001
@@ -179,7 +182,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     coefs_ : list of ndarray
         Weights of the layers, or the parameters of ``network`` and the weights of its
         output layer. Inputs are the axes, mapped to [-1, 1]; periodic ones
-        come last, as cosines and sines.
+        come last, as cosines and sines, followed by those of waves that were found,
+        which are inputs of the output layer, too.
 
     intercepts_ : list of ndarray
         Biases of the layers.
@@ -217,7 +221,12 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     error_estimate_ : float
         Estimate of the relative L2 error of all outputs together: a Gauss-Newton
         correction on fresh points in a richer network, computed when it is first asked
-        for. NaN in plain regression and for more than some 3,000 weights.
+        for. NaN in plain regression, with windows of time, and for more than some 3,000
+        weights.
+
+    window_ends_ : ndarray
+        Times at which windows end, where the fit has cut time; else empty. Each window
+        has a network of its own; ``coefs_`` and ``loss_`` are those of the last one.
 
     n_iter_ : int
         Iterations of this fit.
@@ -335,7 +344,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         resample: int | Literal["drift"] | None = 5,
         observed_outputs: Sequence[str] | None = None,
         observation_weight: float | Literal["auto"] = "auto",
-        max_iter: int = 300,
+        max_iter: int = 1000,
         tol: float = 1e-3,
         max_time: float | None = None,
         early_stopping: bool = False,

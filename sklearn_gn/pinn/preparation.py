@@ -9,6 +9,7 @@ from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.fit import PINNSettings
 from sklearn_gn.pinn.observation_weight import spread_loss
 from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.windows import last_network, with_windows
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
@@ -32,13 +33,18 @@ def network_and_models(solver, stages, data, rng):
     models : tuple of Model
     """
     sizes, activations = _widths(solver, data.problem), ()
+    frame, problems = data.frame, [problem for problem, _ in stages]
+    if _grows(solver, data.problem):
+        batch = data.observations.training
+        y = None if batch is None else batch.data
+        frame, problems = setup.posed(frame, problems, y, data.observed)
     untrained, features = setup.untrained_network(
-        data.frame, solver.network, sizes, rng, solver.dtype, solver.device
+        frame, solver.network, sizes, rng, solver.dtype, solver.device
     )
     if features is None:
         activations = setup.activations(solver.activation, sizes)
     models = setup.models(
-        [*(stage for stage, _ in stages), data.frame],
+        [*problems, frame],
         activations,
         features,
         untrained.extra,
@@ -46,6 +52,8 @@ def network_and_models(solver, stages, data, rng):
         observed=data.observed if data.observations.training else None,
         device=solver.device,
     )
+    if _grows(solver, data.problem) and not stages:
+        models = (with_windows(*models, data.observations.training is not None),)
     return untrained, models
 
 
@@ -91,9 +99,11 @@ def settings(solver, models, stages, data, networks, seed, deadline):
     if has_equation:
         points = solver.n_interior, solver.n_boundary
         if _grows(solver, problem):
-            points = setup.sizes_of(problem, n_weights(start), *points)
+            size = n_weights(last_network(start))
+            points = setup.sizes_of(problem, size, *points)
             free = solver.n_interior == solver.n_boundary == "auto"
-            growth = setup.Rules(network=True, points=free, deadline=deadline)
+            budget = math.inf if solver.max_time is None else solver.max_time
+            growth = setup.Rules(True, free, deadline, budget)
         points = [
             fixed if n == "auto" else n
             for n, fixed in zip(points, _FIXED_POINTS, strict=True)
@@ -140,8 +150,10 @@ def network_to_begin_with(solver, new):
     if not (solver.warm_start and hasattr(solver, "_fitted")):
         return new
     before = solver._fitted.net
-    if _is_auto(solver.hidden_layer_sizes) and _has_layers_of(new, before):
+    last = last_network(before)
+    if _is_auto(solver.hidden_layer_sizes) and _has_layers_of(new, last):
         return backend.map_leaves(solver._cast, before)
+    before = last
     shapes = [np.shape(leaf) for leaf in backend.leaves(before)]
     wanted = [np.shape(leaf) for leaf in backend.leaves(new)]
     if shapes != wanted:

@@ -13,6 +13,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pinn import determination
+from sklearn_gn.pinn.windows import Pieces
 
 _OVERFITTED = 100.0  # fresh over training loss, beyond which a fit warns
 _FAR = 10.0  # the same, beyond which points are what a fit lacks
@@ -126,6 +127,8 @@ def warn_if_not_determined(solver, run, untrained_loss):
     """Warn of a solution that equation, conditions and observations leave open."""
     fitted, state = solver._fitted, run.final_state
     model, net, problem = fitted.model, fitted.net, fitted.problem
+    if isinstance(net, Pieces):  # windows of time go on from an initial condition
+        return
     free = determination.free_constants(run.val_loss, net, problem, untrained_loss)
     if free:
         place = problem.domain.bounds.mean(axis=1).round(6).tolist()
