@@ -34,7 +34,7 @@ def solver():
         hidden_layer_sizes=(6,),
         n_interior=100,
         n_boundary=2,
-        max_iter=6,
+        max_iter=12,
         random_state=0,
     )
     with warnings.catch_warnings():
