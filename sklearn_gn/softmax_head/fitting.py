@@ -130,13 +130,14 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         """Set the fitted attributes, and those of the evidence where it chose."""
         net, options = run.best_net, run.options
         if options.n_effective is None:
-            self._set_fitted(net, run.rows, options)
+            self._set_fitted(net, run.rows, options, run.best_row)
             return
         from sklearn_gn.softmax_head.evidence import log_evidence
         from sklearn_gn.softmax_head.newton import (
             at_penalty,
             newton_settings,
             penalty_of_best,
+            whitened,
         )
 
         state, log = run.final_state, run.log
@@ -147,15 +148,20 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         self._set_fitted(net, run.rows, options)
         with backend.scope(self.dtype, self.device):
             self.log_evidence_, self.n_effective_parameters_ = log_evidence(
-                run.data, net, self.loss_, newton_settings(options), options.n_effective
+                whitened(run.data),
+                net,
+                self.loss_,
+                newton_settings(options),
+                options.n_effective,
             )
         path = sorted({*state.path, (self.alpha_, self.log_evidence_)})
         columns = map(np.array, zip(*path, strict=True))
         self.evidence_path_ = dict(zip(("alpha", "log_evidence"), columns, strict=True))
 
-    def _set_fitted(self, net, rows, options):
+    def _set_fitted(self, net, rows, options, evaluated=None):
+        """Set the fitted attributes; ``evaluated`` is the row of the log, if known."""
         from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
-        from sklearn_gn.softmax_head.head import objective
+        from sklearn_gn.softmax_head.head import head_report, objective
 
         vars(self).update(self._coefficients(net))
         competitors = 0
@@ -167,15 +173,18 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             backend.row_bucket(int(rows.n_rows)),
         )
         with backend.scope(self.dtype, self.device):
-            found = backend.to_numpy(objective(net, rows, options))
+            if evaluated is None:
+                found = backend.to_numpy(objective(net, rows, options))
+                report = head_report(found, None, options)
+                evaluated = {"loss": report.loss, **report.extra}
             spectrum = backend.to_numpy(
                 row_spectrum(net, rows, options.intercept, n_examples, competitors)
             )
         self.alpha_ = float(options.alpha)
-        self.loss_ = float(found.loss)
-        self.competitor_dispersion_ = float(found.dispersion)
-        self.retained_trace_ = float(found.retained)
-        self.dropped_trace_ = float(found.dropped)
+        self.loss_ = evaluated["loss"]
+        self.competitor_dispersion_ = evaluated["competitor_dispersion"]
+        self.retained_trace_ = evaluated["retained_trace"]
+        self.dropped_trace_ = evaluated["dropped_trace"]
         n_examples = min(n_examples, int(rows.n_rows))
         self.gram_spectrum_ = np.maximum(spectrum[: n_examples * (1 + competitors)], 0)
 
