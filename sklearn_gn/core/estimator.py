@@ -29,18 +29,20 @@ def unchanged_on_failure(fit):
     """Decorate a method ``fit``: one that fails leaves the estimator as it was.
 
     An error, or Ctrl-C before there is a model, would otherwise leave attributes of two
-    fits side by side.
+    fits side by side. The settings of the thread, too, are what they were.
     """
 
     @wraps(fit)
     def wrapper(self, *args, **kwargs):
-        before = dict(vars(self))
+        before, settings = dict(vars(self)), backend.settings_of_thread()
         try:
             return fit(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
             raise
+        finally:
+            backend.restore_settings(settings)
 
     return wrapper
 

@@ -19,6 +19,7 @@ from sklearn_gn.core import extremes
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis
+from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     bootstrap,
@@ -271,6 +272,7 @@ class SegmentedRegressor(
         self.loss = loss
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @unchanged_on_failure
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Self:
