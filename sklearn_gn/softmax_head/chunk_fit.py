@@ -72,12 +72,15 @@ class _ChunkFit(_HeadFit):
         solver = self._solver_object()
         self._check_chunks_are_possible(solver, chunks, X_val)
         start = self._previous_head() if self.warm_start else None
-        if classes is None:
-            found = [np.unique(np.asarray(chunk[1])) for chunk in _checked(chunks)]
-            classes = np.concatenate(found) if found else []
-        weight = np.ones(len(classes))
-        self._find_classes(np.asarray(classes), weight, previous=start is not None)
         first = next(iter(_checked(chunks)), None)
+        if first is None:
+            raise ValueError("chunks hold no rows.")
+        if classes is None:
+            parts = [np.unique(np.asarray(chunk[1])) for chunk in _checked(chunks)]
+            labels = np.concatenate(parts)
+        else:
+            labels = np.asarray(classes)
+        self._find_classes(labels, np.ones(len(labels)), previous=start is not None)
         self._check_data(*(array[:1] for array in first[:2]), reset=True)
         validation = self._check_validation(X_val, y_val)
         rows = ChunkedRows(_EncodedChunks(self, chunks), np.dtype(self.dtype))
