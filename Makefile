@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench doc dist clean
+.PHONY: help demo test optimised lint bench doc dist clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' Makefile
 	@echo "A certain Python: make test PYTHON=/path/to/python"
 
 demo: $(VENV)/.installed-plot  ## run the quick start
@@ -19,6 +19,13 @@ demo: $(VENV)/.installed-plot  ## run the quick start
 
 test: $(VENV)/.installed-test  ## run the tests and doctests
 	MPLBACKEND=Agg SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n 2
+
+# The tests compile with little optimisation; these run what users run.
+optimised: $(VENV)/.installed-test  ## run a part of the tests with full optimisation
+	XLA_FLAGS= MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 tests/test_determinism.py \
+		tests/core/test_linear_algebra.py tests/pinn/test_dngd.py \
+		tests/shallow_relu/test_sggn.py tests/softmax_head/test_newton.py \
+		tests/varpro/test_layers.py
 
 lint: $(VENV)/.installed-test  ## check style, format, types and the direction of imports
 	$(BIN)/ruff check

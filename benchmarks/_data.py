@@ -404,3 +404,26 @@ def cars_like(seed, **changes):
     X_test, y_test = rows(settings["n_test"])
     X_train, X_test = standardised(X_train, X_test)
     return Split(X_train, y_train, X_test, y_test)
+
+
+# --- fortune cookies -----------------------------------------------------------------
+
+
+def fortunes(data_dir, at_least=50):
+    """Sayings of Debian's fortunes, and the collection that each stands in.
+
+    Collections with fewer sayings are left out.
+    """
+    texts, names = [], []
+    for package in ("fortunes", "fortunes-min"):
+        archive = fetch(data_dir, f"{package}_*.deb", ["apt-get", "download", package])
+        with unpacked(archive) as folder:
+            for path in sorted((folder / "usr/share/games/fortunes").glob("*")):
+                if path.suffix or path.is_symlink():
+                    continue
+                sayings = path.read_text(errors="replace").split("\n%\n")
+                sayings = [" ".join(text.split()) for text in sayings if text.strip()]
+                if len(sayings) >= at_least:
+                    texts += sayings
+                    names += [path.name] * len(sayings)
+    return np.array(texts, dtype=object), np.array(names)

@@ -2,7 +2,8 @@
 
 million: 15 segments of 3,000,000 points, and the seconds of an iteration by their
 number. three_thousand: the same function of 3,000 points, beside the other packages.
-series: 240 series at once, beside a loop. coverage: do intervals of two standard errors
+jumps: 100 jumps without noise, also found by SegmentedRegressor. series: 240 series at
+once, beside a loop. coverage: do intervals of two standard errors
 hold the breakpoints, and is a bootstrap of the same opinion?
 
 The functions are drawn by the seeds: kinks on [0, 1] with a least distance, slopes that
@@ -24,7 +25,7 @@ from sklearn.base import clone
 
 from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compiling, timed, warm, warm_fit
-from sklearn_gn import ShallowReLURegressor, fit_series
+from sklearn_gn import SegmentedRegressor, ShallowReLURegressor, fit_series
 from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import broken_line, search, segmented
@@ -41,6 +42,7 @@ LARGE, SMALL = 3_000_000, 30_000  # points whose iterations are compared
 ITERATIONS_TIMED = 50
 SEGMENTS = 15
 POINTS = 3000
+JUMPS, JUMP_POINTS, JUMP_NEURONS = 100, 20_001, 300
 SIMULATED, BOOTSTRAP = 1000, 1000  # series
 COVERED_POINTS, COVERED_KINKS = 2000, 4
 
@@ -388,6 +390,58 @@ def three_thousand(args):
     }
 
 
+# --- jumps ---------------------------------------------------------------------------
+
+
+def draw_jumps(rng, n_points, n_jumps, slopes):
+    """Points of lines or constants of their own, and the rows after the jumps."""
+    share, width = np.linspace(0, 1, n_points), n_points // n_jumps
+    at = width * np.arange(n_jumps) + rng.integers(width // 4, 3 * width // 4, n_jumps)
+    segment = np.searchsorted(at, np.arange(n_points), side="right")
+    y = rng.standard_normal(n_jumps + 1)[segment]
+    if slopes:
+        y += n_jumps / 4 * (rng.standard_normal(n_jumps + 1)[segment] * share)
+    return share, y, at
+
+
+def jumps(args):
+    n_points, n_jumps = (400, 4) if args.quick else (JUMP_POINTS, JUMPS)
+    network = ShallowReLURegressor(n_neurons=3 * n_jumps)
+    runs = {"sggn": [], "segmented_constants": [], "segmented_lines": []}
+    for seed in args.seeds:
+        x, y, at = draw_jumps(np.random.default_rng(seed), n_points, n_jumps, False)
+        seeded = clone(network).set_params(random_state=seed)
+        model, seconds = warm_fit(seeded, x[:, None], y)
+        error = np.mean((model.predict(x[:, None]) - y) ** 2) / np.var(y)
+        runs["sggn"].append({"seed": seed, "seconds": seconds, "share": float(error)})
+        for name, words in (("constants", {"degree": 0}), ("lines", {"jumps": True})):
+            rng = np.random.default_rng(seed)
+            x, y, at = draw_jumps(rng, n_points, n_jumps, name == "lines")
+            model = SegmentedRegressor(n_jumps, **words)
+            model, seconds = timed(partial(model.fit, x[:, None], y))
+            found = np.searchsorted(x, model.breakpoints_)
+            share = float(model.statistics_["rss"] / len(y) / np.var(y))
+            figures = {"seconds": seconds, "share": share}
+            figures["found"] = int(np.isin(at, found).sum())
+            runs[f"segmented_{name}"].append({"seed": seed, **figures})
+        for name, several in runs.items():
+            progress(name, several[-1])
+    methods = {name: answer_of({}, several) for name, several in runs.items()}
+    methods["sggn"]["settings"] = chosen(network)
+    aim = partial(target, methods, statistic="median")
+    return {
+        "description": f"{n_jumps} jumps, {n_points:,} points, {3 * n_jumps} neurons, "
+        "no noise; constants, and lines of their own",
+        "methods": methods,
+        "target_share": aim("sggn", "share", at_most=1e-20),
+        "target_seconds": aim("sggn", "seconds", at_most=3),
+        **{
+            f"target_{name}": aim(f"segmented_{name}", "found", at_least=n_jumps)
+            for name in ("constants", "lines")
+        },
+    }
+
+
 # --- many series ---------------------------------------------------------------------
 
 
@@ -545,6 +599,7 @@ def coverage(args):
 PROBLEMS = {
     "million": million,
     "three_thousand": three_thousand,
+    "jumps": jumps,
     "series": series,
     "coverage": coverage,
 }

@@ -9,12 +9,20 @@ work with any estimator that supports callbacks.
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sklearn_gn._typing import ArrayLike, PathLike
 from sklearn_gn.core import checkpoint
+from sklearn_gn.core.stop import is_interrupt
 
-__all__ = ["Checkpoint", "EarlyStopping", "TimeBudget", "ValidationMonitor"]
+__all__ = [
+    "Checkpoint",
+    "EarlyStopping",
+    "LogWriter",
+    "TimeBudget",
+    "ValidationMonitor",
+]
 
 
 class _Callback:
@@ -254,6 +262,53 @@ class ValidationMonitor(_Callback):
         return False
 
 
+class LogWriter(_Callback):
+    """Hand every row of the convergence log to a function while the fit runs.
+
+    The function may write to a file, to a logger, or to a service that tracks
+    experiments.
+
+    Parameters
+    ----------
+    write : callable
+        Called as ``write(row)`` after each iteration. ``row`` is a dict with the
+        columns of ``convergence_log_``, and ``"start"``, which of several starts it
+        is. A fit that is resumed from a checkpoint goes on with the
+        next row. An exception from ``write`` ends the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_gn import ShallowReLURegressor
+    >>> from sklearn_gn.callbacks import LogWriter
+    >>> x, losses = np.linspace(-1, 1, 50), []
+    >>> writer = LogWriter(lambda row: losses.append(row["loss"]))
+    >>> model = ShallowReLURegressor(3, random_state=0).set_callbacks(writer)
+    >>> model.fit(x[:, None], abs(x)).n_iter_ == len(losses)
+    True
+    """
+
+    def __init__(self, write: Callable[[dict[str, Any]], object]) -> None:
+        self.write = write
+        self._n_rows = {}
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        """Called when the fit, or an iteration of it, begins."""
+        if not _is_root(context):
+            self._n_rows[id(estimator)] = len(_run_of(self, estimator).log)
+
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
+        """Called when the fit, or an iteration of it, ends; True asks to stop."""
+        if not _is_root(context):
+            for row in _run_of(self, estimator).log[self._n_rows[id(estimator)] :]:
+                self.write(dict(row))
+        return False
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        """Forget that fit."""
+        self._n_rows.pop(id(estimator), None)
+
+
 class Checkpoint(_Callback):
     """Save a fit while it runs, and resume it after it was killed.
 
@@ -261,7 +316,9 @@ class Checkpoint(_Callback):
     ----------
     path : str or path-like
         File of the checkpoint. It is replaced in one move, so that a crash while it is
-        written leaves the previous one intact.
+        written leaves the previous one intact. In a search or a pipeline each fit has a
+        file of its own beside it: "fit.ckpt" becomes "fit-3f2a91c04b7d.ckpt", whose
+        digits follow from the rows and the parameters of that fit.
     resume : bool, default=True
         If True, continue from ``path`` if it exists. The resumed fit gives the same
         result, bit for bit, as one that was never interrupted. If False, replace it.
@@ -270,15 +327,19 @@ class Checkpoint(_Callback):
 
     Raises
     ------
-    FileNotFoundError
-        At ``fit``, if the folder of ``path`` does not exist.
+    OSError
+        At ``fit``, if the file cannot be read or written: a FileNotFoundError if its
+        folder does not exist, an IsADirectoryError if it is a folder. A file that
+        cannot be written later on leads to a warning, and the fit goes on.
     ValueError
-        At ``fit``, if ``path`` holds the checkpoint of another fit; the message says
-        what differs: training or validation data, sample weights, a parameter, or, with
-        ``warm_start=True``, the network to start from. ``max_iter``, ``max_time`` and
-        ``verbose`` may differ. A fit that sets validation rows aside at random needs a
-        number as ``random_state``. Also if a parameter holds something whose value
-        cannot be told, such as a generator or an open file.
+        At ``fit``, if ``path`` is damaged or no checkpoint, or that of another fit; the
+        message says what differs: training or validation data, sample weights, a
+        parameter, the version of this package, or, with ``warm_start=True``, the
+        network to start from. ``max_iter``, ``max_time`` and ``verbose`` may differ. A
+        fit that sets validation rows aside at random needs a number as
+        ``random_state``. Also if a parameter holds something whose value cannot be
+        told, such as a generator or an open file, or if the parameters of a network of
+        your own are neither arrays nor numbers in tuples, lists and dicts.
 
     Notes
     -----
@@ -286,8 +347,8 @@ class Checkpoint(_Callback):
     objects of your own classes by the code of the class and by their state. A function
     from an installed package counts by its name.
 
-    The file is a pickle: open only checkpoints that you wrote. It holds arrays, and no
-    parameter.
+    The file holds numbers, arrays and names, and no code: a foreign file can be opened
+    without harm. :func:`numpy.load` opens it too.
     """
 
     def __init__(
@@ -296,41 +357,48 @@ class Checkpoint(_Callback):
         self.path = path
         self.resume = resume
         self.every = every
-        self._saved_at = {}
+        self._open = {}
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Called when the fit, or an iteration of it, begins."""
         if not _is_root(context):
             return
         run = _run_of(self, estimator)
-        self._saved_at[id(estimator)] = time.perf_counter()
         # What makes a checkpoint impossible is said before the fit, not after it.
-        checkpoint.check_folder(self.path)
-        run.question()
-        snapshot = checkpoint.load(self.path) if self.resume else None
+        run.check_storable()
+        path = Path(self.path)
+        if context.parent is not None:  # one of several fits of a search
+            name = f"{path.stem}-{run.question_digest()}{path.suffix}"
+            path = path.with_name(name)
+        checkpoint.check_place(path)
+        snapshot = checkpoint.load(path) if self.resume else None
         if snapshot is not None:
-            run.restore(snapshot, source=self.path)
+            run.restore(snapshot, source=path)
+        self._open[id(estimator)] = path, time.perf_counter()
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
-        now = time.perf_counter()
-        due = now - self._saved_at[id(estimator)] >= self.every
-        if due or _is_root(context):
-            self._save(_run_of(self, estimator).snapshot())
-            self._saved_at[id(estimator)] = now
+        path, saved_at = self._open[id(estimator)]
+        if _is_root(context) or time.perf_counter() - saved_at >= self.every:
+            _save(path, _run_of(self, estimator))
+            self._open[id(estimator)] = path, time.perf_counter()
         return False
 
     def teardown(self, estimator: Any, context: Any) -> None:
         """Forget that fit."""
-        self._saved_at.pop(id(estimator), None)
+        self._open.pop(id(estimator), None)
 
-    def _save(self, snapshot):
-        try:
-            checkpoint.save(self.path, snapshot)
-        except OSError as error:  # a full disk is no reason to lose the fit
-            warnings.warn(
-                f"The checkpoint {str(self.path)!r} could not be written ({error}); "
-                "the fit goes on.",
-                UserWarning,
-                stacklevel=2,
-            )
+
+def _save(path, run):
+    """Save a run; a full disk is no reason to lose the fit."""
+    try:
+        checkpoint.save(path, run.snapshot())
+    except Exception as error:
+        if is_interrupt(error):
+            raise
+        warnings.warn(
+            f"The checkpoint {str(path)!r} could not be written ({error}); the fit "
+            "goes on.",
+            UserWarning,
+            stacklevel=3,
+        )

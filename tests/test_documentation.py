@@ -4,11 +4,16 @@ import importlib
 import importlib.util
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from sklearn.base import BaseEstimator
 
-from sklearn_gn._discovery import PUBLIC_MODULES
+from sklearn_gn import FGNSoftmaxHead
+from sklearn_gn._discovery import PUBLIC_MODULES, public_objects
+from sklearn_gn._reference_link import DOCUMENTATION
+from sklearn_gn.solvers import Solver
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(
@@ -35,6 +40,32 @@ def test_the_reference_lists_all_public_names(module):
     listed = names_of_the_reference()[module]
     assert len(listed) == len(set(listed))
     assert set(listed) == {name for name in public if not name.startswith("__")}
+
+
+WITH_A_PAGE = {
+    name: public
+    for name, public in public_objects().items()
+    if isinstance(public, type) and issubclass(public, BaseEstimator)
+}
+
+
+def test_html_representations_link_the_pages_of_the_reference():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["urls"]["Documentation"] == DOCUMENTATION
+    assert {"sklearn_gn.PINNSolver", "sklearn_gn.solvers.DNGD"} < set(WITH_A_PAGE)
+    for name, cls in WITH_A_PAGE.items():
+        page = f"{DOCUMENTATION}/generated/{name}.html"
+        assert f'href="{page}"' in cls()._repr_html_(), name
+
+
+def test_classes_of_users_have_no_page():
+    class OfUser(Solver):
+        pass
+
+    class Derived(FGNSoftmaxHead):
+        pass
+
+    assert OfUser()._get_doc_link() == Derived()._get_doc_link() == ""
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ standard errors of the breakpoints, and fits many series at once.
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
 from sklearn_gn import ShallowReLURegressor, fit_series
 from sklearn_gn.solvers import JointGN
@@ -33,8 +34,14 @@ model = ShallowReLURegressor(n_neurons="auto", n_init=20, random_state=0)
 model.fit(x[:, None], y)
 inside = np.isfinite(model.breakpoint_std_)
 breakpoints, errors = model.breakpoints_[inside], model.breakpoint_std_[inside]
-for position, error in zip(breakpoints, errors, strict=True):
-    print(f"breakpoint {position:.2f} +- {1.96 * error:.2f}")
+pd.DataFrame(
+    {
+        "breakpoint": breakpoints,
+        "lower 95 %": breakpoints - 1.96 * errors,
+        "upper 95 %": breakpoints + 1.96 * errors,
+        "truth": KNOTS[1:-1],
+    }
+)
 
 # %%
 # Left: the fit, its pointwise 95 % band, and the intervals of the breakpoints. They are
@@ -85,7 +92,8 @@ models = fit_series(
     ShallowReLURegressor(5, solver=JointGN(relocations=8), random_state=0), X, Y
 )
 first = np.array([m.breakpoints_[np.argmin(abs(m.breakpoints_ - 2))] for m in models])
-error = np.abs(first - 2 - shifts).mean()
-print(f"first breakpoint, mean distance from the truth: {error:.3f}")
 
-plt.show()
+# %%
+# The mean distance of the first breakpoint from the truth:
+
+np.abs(first - 2 - shifts).mean()

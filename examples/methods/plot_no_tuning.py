@@ -18,6 +18,7 @@ with that the penalties, the level of the noise and the error bars. The
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from sklearn.datasets import load_diabetes
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import cross_val_score, train_test_split
@@ -32,26 +33,33 @@ X, y = load_diabetes(return_X_y=True, as_frame=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 model = ShallowReLURegressor(random_state=0).fit(X_train, y_train)
 
-print(f"Standard deviation of the target  {y_train.std():6.1f}")
-print(f"of the noise                      {model.noise_std_:6.1f}")
-print(f"Parameters of the network         {1 + 10 + 20 * (1 + 11):6d}")
-print(f"that the data determine           {model.n_effective_parameters_:6.1f}")
+pd.Series(
+    {
+        "standard deviation of the target": y_train.std(),
+        "standard deviation of the noise": model.noise_std_,
+        "parameters of the network": 1 + 10 + 20 * (1 + 11),
+        "parameters that the data determine": model.n_effective_parameters_,
+    }
+).round(1)
 
 # %%
 # Accuracy
 # --------
 #
 # R2 in five folds. The penalty of ``RidgeCV`` is chosen from a grid by
-# cross-validation; the neural network of scikit-learn has its default penalty.
+# cross-validation; the neural network of scikit-learn has its default penalty and
+# stops early.
 
 peers = {
     "ShallowReLURegressor()": ShallowReLURegressor(random_state=0),
     "RidgeCV": RidgeCV(np.logspace(-3, 4, 20)),
-    "MLPRegressor": MLPRegressor(max_iter=2000, random_state=0),
+    "MLPRegressor": MLPRegressor(early_stopping=True, max_iter=5000, random_state=0),
 }
-for name, peer in peers.items():
-    scores = cross_val_score(make_pipeline(StandardScaler(), peer), X, y)
-    print(f"{name:24} {scores.mean():.3f}")
+scores = {
+    name: cross_val_score(make_pipeline(StandardScaler(), peer), X, y).mean()
+    for name, peer in peers.items()
+}
+pd.Series(scores, name="R2").round(3)
 
 # %%
 # Intervals
@@ -62,9 +70,6 @@ for name, peer in peers.items():
 
 prediction, std = model.predict(X_test, return_std=True)
 lower, upper = model.predict_interval(X_test)
-inside = np.mean((lower <= y_test) & (y_test <= upper))
-print(f"Of {len(y_test)} new patients {inside:.0%} lie in their intervals.")
-
 order = np.argsort(prediction)
 place = np.arange(len(order))
 figure, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
@@ -83,7 +88,11 @@ ax.plot(place, prediction[order], color="C0", label="Prediction")
 ax.plot(place, y_test.to_numpy()[order], "k.", markersize=4, label="New patients")
 ax.set(xlabel="New patients, by their prediction", ylabel="Progression", ylim=(0, None))
 ax.legend(loc="upper left", ncols=2)
-plt.show()
+
+# %%
+# The share of the new patients that lie in their intervals:
+
+np.mean((lower <= y_test) & (y_test <= upper))
 
 # %%
 # Relevance
@@ -94,13 +103,10 @@ plt.show()
 # fitted function depends on each feature, by the linear term and by the neurons.
 
 display = RelevanceDisplay.from_estimator(model, X_train)
-plt.show()
 
 # %%
 # The numbers behind it: penalties of the hidden weights relative to the smallest.
 
-weights = model.alpha_["weights"]
-for name, weight in sorted(zip(X.columns, weights, strict=True), key=lambda p: p[1]):
-    print(f"{name:4} {weight / weights.min():10.3g}")
-
 plt.show()
+penalties = pd.Series(model.alpha_["weights"], index=X.columns)
+(penalties / penalties.min()).sort_values()

@@ -6,7 +6,9 @@ thread that makes the call. JAX is loaded by the first of them: fits that need n
 compiled function run without it.
 """
 
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -143,23 +145,65 @@ class _OneBlasThread:
 
     def __init__(self):
         self._lock = threading.Lock()
-        self._inside = 0
+        self._depths = {}  # number of times that each thread is inside
         self._controller = None
+        self._limit = None
 
     def __enter__(self):
-        with self._lock:
-            if self._controller is None:  # looks through the loaded libraries, once
-                self._controller = ThreadpoolController()
-            if self._inside == 0:
-                self._limit = self._controller.limit(limits=1, user_api="blas")
-                self._limit.__enter__()
-            self._inside += 1
+        self.set_depth(self.depth() + 1)
 
     def __exit__(self, *error):
+        self.set_depth(self.depth() - 1)
+
+    def depth(self):
+        """Return how many times the calling thread is inside."""
+        return self._depths.get(threading.get_ident(), 0)
+
+    def set_depth(self, depth):
+        """Set how many times the calling thread is inside, and the limit with it."""
         with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._limit.__exit__(*error)
+            self._depths[threading.get_ident()] = depth
+            if not depth:
+                del self._depths[threading.get_ident()]
+            if self._depths and self._limit is None:
+                if self._controller is None:  # looks through the loaded libraries, once
+                    self._controller = ThreadpoolController()
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+                self._limit.__enter__()
+            elif not self._depths and self._limit is not None:
+                self._limit.__exit__(None, None, None)
+                self._limit = None
 
 
 one_blas_thread = _OneBlasThread()
+
+
+def settings_of_thread():
+    """Return the settings of the calling thread that a fit changes for its time."""
+    jax = sys.modules.get("jax")
+    precise = None if jax is None else jax.config.jax_enable_x64
+    return one_blas_thread.depth(), np.geterr(), precise
+
+
+def restore_settings(settings):
+    """Return to earlier settings of the calling thread, if they have changed.
+
+    Ctrl-C that falls into the end of a ``with`` block leaves its settings as they are
+    inside.
+    """
+    depth, warnings_of_numpy, precise = settings
+    np.seterr(**warnings_of_numpy)
+    if one_blas_thread.depth() != depth:
+        one_blas_thread.set_depth(depth)
+    jax = sys.modules.get("jax")
+    if jax is None or jax.config.jax_enable_x64 == precise:
+        return
+    precise = _of_new_thread(jax) if precise is None else precise
+    if jax.config.jax_enable_x64 != precise:
+        jax.enable_x64(precise).__enter__()
+
+
+def _of_new_thread(jax):
+    """The flag for double precision that is nobody's own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: jax.config.jax_enable_x64).result()

@@ -33,7 +33,7 @@ def validate_data(estimator, *data, **checks):
 def _check_differences(name, array):
     """Raise a ValueError if numbers are so large that differences may overflow."""
     array = array.data if sparse.issparse(array) else array
-    largest = largest_size(array) if array.dtype.kind == "f" else 0
+    largest = largest_size(array) if array.dtype.kind == "f" else 0.0
     if largest > _LARGEST_NUMBER:
         raise ValueError(
             f"{name} holds a number of size {largest:.3g}; the largest that can be "
@@ -99,8 +99,15 @@ def feature_spread(X):
     """
     sample = X[:: max(1, X.shape[0] // _LOOKED_AT)]
     with np.errstate(all="ignore"):
-        deviation = sample.std(axis=0)
-        varying = deviation > _CONSTANT * np.abs(sample).max(axis=0, initial=0.0)
+        if sparse.issparse(sample):
+            mean, square = sample.mean(axis=0), sample.power(2).mean(axis=0)
+            mean, square = np.asarray(mean).ravel(), np.asarray(square).ravel()
+            # Rounding leaves something of a constant.
+            deviation = np.sqrt(np.maximum(square - mean**2, 0))
+            varying = deviation > np.sqrt(_CONSTANT) * np.sqrt(square)
+        else:
+            deviation = sample.std(axis=0)
+            varying = deviation > _CONSTANT * np.abs(sample).max(axis=0, initial=0.0)
         spread = np.ptp(np.log(deviation[varying])) if varying.any() else 0.0
         return float(np.exp(spread)) if np.isfinite(spread) else 1.0
 

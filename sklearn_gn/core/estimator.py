@@ -11,12 +11,13 @@ from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis, diagnose
-from sklearn_gn.core.fit_loop import is_interrupt
+from sklearn_gn.core.stop import is_interrupt
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import resolve
@@ -28,23 +29,27 @@ def unchanged_on_failure(fit):
     """Decorate a method ``fit``: one that fails leaves the estimator as it was.
 
     An error, or Ctrl-C before there is a model, would otherwise leave attributes of two
-    fits side by side.
+    fits side by side. The settings of the thread, too, are what they were.
     """
 
     @wraps(fit)
     def wrapper(self, *args, **kwargs):
-        before = dict(vars(self))
+        before, settings = dict(vars(self)), backend.settings_of_thread()
         try:
             return fit(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
             raise
+        finally:
+            backend.restore_settings(settings)
 
     return wrapper
 
 
-class GaussNewtonEstimator(VersionStampMixin, CallbackSupportMixin, BaseEstimator):
+class GaussNewtonEstimator(
+    ReferenceLinkMixin, VersionStampMixin, CallbackSupportMixin, BaseEstimator
+):
     """What the estimators share: parameters, validation, and the run of a solver."""
 
     _parameter_constraints: dict[str, Any] = {

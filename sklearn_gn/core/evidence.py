@@ -55,6 +55,37 @@ def prior_precision(groups, alpha, xp=np):
     return xp.where(groups >= 0, alpha[xp.maximum(groups, 0)], 0)
 
 
+def named_penalties(alpha, lengths):
+    """Return the penalties of the groups, from a dict by name such as ``alpha_``.
+
+    Parameters
+    ----------
+    alpha : dict
+    lengths : dict
+        Number of penalties of each name, in the order of the groups; None for a single
+        number.
+    """
+    if set(alpha) != set(lengths):
+        raise ValueError(
+            f"alpha must have the entries {', '.join(lengths)}, got "
+            f"{', '.join(map(str, alpha)) or 'none'}. Pass alpha_ of a fitted model."
+        )
+    parts = []
+    for name, length in lengths.items():
+        part = np.asarray(alpha[name], dtype=np.float64)
+        expected = () if length is None else (length,)
+        if part.shape != expected:
+            raise ValueError(
+                f"alpha[{name!r}] must have shape {expected}, got shape {part.shape}. "
+                "Pass alpha_ of a model that was fitted to as many features."
+            )
+        parts.append(np.atleast_1d(part))
+    values = np.concatenate(parts)
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise ValueError(f"The penalties in alpha must be positive, got {alpha!r}.")
+    return values
+
+
 def primal_curvature(gram, groups, alpha, beta, floor=0.0, xp=np):
     """Curvature from the Gram matrix, for fewer parameters than rows.
 

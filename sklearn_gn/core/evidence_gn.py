@@ -383,6 +383,18 @@ def covariance(model, sums, alpha, beta, n_effective):
     return inverse
 
 
+def noise_ratio(squares):
+    """Return the variance of the noise of each target, over the mean of all.
+
+    Parameters
+    ----------
+    squares : ndarray of shape (k,)
+        Weighted sums of the squared residuals.
+    """
+    mean = np.mean(squares)
+    return squares / mean if mean > 0 else np.ones(len(squares))
+
+
 def posterior_variances(found, gradients, used=slice(None)):
     """Return the variances of linear functions of the parameters.
 

@@ -35,7 +35,7 @@ def _is_ordinary(array):
 
 def largest_size(array):
     """Return the largest absolute value: 0 of no numbers, NaN where one is NaN."""
-    return max(np.max(array, initial=0), -np.min(array, initial=0))
+    return max(float(np.max(array, initial=0)), -float(np.min(array, initial=0)))
 
 
 def _any_tiny(array):

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.checkpoint import check_same_question
+from sklearn_gn.core import backend, checkpoint
 from sklearn_gn.core.extremes import squares_overflow
 from sklearn_gn.core.fingerprint import digest
-from sklearn_gn.core.stop import StopReason
+from sklearn_gn.core.stop import StopReason, is_interrupt
+from sklearn_gn.core.versions import versions
 
 LOG_COLUMNS = (
     "iteration",
@@ -190,7 +190,7 @@ class FitRun:
         best, val_loss = progress.best, np.nan
         if extra.get("judged", True):
             best, val_loss = self._compared(
-                state.net,
+                _answer(state),
                 _criterion(state, report.loss),
                 best,
                 val_loss=extra.get("val_loss"),
@@ -225,7 +225,7 @@ class FitRun:
                 f"large for dtype={self.estimator.dtype!r}."
             )
         loss = _criterion(state, float(state.loss))
-        best, _ = self._compared(state.net, loss, best, start)
+        best, _ = self._compared(_answer(state), loss, best, start)
         return state, best
 
     def _compared(self, net, loss, best, start=None, val_loss=None):
@@ -371,7 +371,7 @@ class FitRun:
         ValueError
             If it is that of another one; the message says what differs.
         """
-        check_same_question(snapshot["question"], self.question(), source)
+        checkpoint.check_same_question(snapshot["question"], self.question(), source)
         self.starts = snapshot["starts"]
         self.options = self.options._replace(seed=snapshot["seed"])
         progress = Progress(**snapshot["progress"])
@@ -394,8 +394,28 @@ class FitRun:
             }
         return self._question
 
+    def question_digest(self):
+        """Digits that tell this fit from the others of a search, budgets included."""
+        budgets = [getattr(self.estimator, name) for name in _BUDGET_PARAMETERS[:2]]
+        return digest([self.question(), budgets])[:12]
+
+    def check_storable(self):
+        """Raise a ValueError if a checkpoint cannot store what the fit starts from."""
+        self.question()
+        try:
+            checkpoint.encoded(self.starts, [])
+        except TypeError as error:
+            raise ValueError(
+                f"The network to start from cannot be saved: {error}. Let its "
+                "parameters be arrays and numbers in tuples, lists, dicts and named "
+                "tuples, or fit without the checkpoint."
+            ) from error
+
     def _influences(self):
         estimator = self.estimator
+        yield "the estimator", type(estimator).__name__
+        version = versions()["sklearn_gn"].split(".")[:2]
+        yield "the version of sklearn_gn", version
         parameters = estimator.get_params(deep=False)
         parameters["solver"] = estimator._solver_object()
         # Only a number names the same draws again; the others are in the snapshot.
@@ -439,7 +459,7 @@ class FitRun:
             f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. "
             f"{self.estimator._advice(reason)} diagnose() says more.",
             ConvergenceWarning,
-            stacklevel=_level_of_the_user(),
+            stacklevel=level_of_the_user(),
         )
 
     def _print_progress(self):
@@ -472,18 +492,7 @@ def _digest_of(name, value):
         ) from error
 
 
-def is_interrupt(error):
-    """Whether an error is a KeyboardInterrupt, or what compiled code made of one."""
-    seen = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error):
-            return True
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _level_of_the_user():
+def level_of_the_user():
     """The stacklevel, seen from the caller, of the call from outside the package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(
@@ -491,6 +500,12 @@ def _level_of_the_user():
     )[0] in ("sklearn_gn", "sklearn"):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def _answer(state):
+    """What is returned: the network, unless a solver makes it of several."""
+    answer = getattr(state, "answer", None)
+    return state.net if answer is None else answer
 
 
 def _criterion(state, loss):

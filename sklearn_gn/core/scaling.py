@@ -11,16 +11,17 @@ _FAR = 1e12  # in standard deviations of the training data
 class Scaling(NamedTuple):
     """Features of mean 0 and variance 1; targets of mean 0 and mean variance 1.
 
-    One factor serves all targets, so that the loss is the user's up to that factor.
+    One factor serves all targets, so that the loss is the user's up to that factor; or
+    each target has its own, so that all of them count alike.
     """
 
     x_center: np.ndarray
     x_scale: np.ndarray
     y_center: np.ndarray
-    y_scale: float
+    y_scale: float | np.ndarray
 
     @classmethod
-    def of(cls, X, y, weight):
+    def of(cls, X, y, weight, *, each_target=False):
         """Units of weighted data, X of shape (m, d), y of shape (m, q)."""
         x_center, x_scale = moments(X, weight)
         y_center, y_scale = moments(y, weight)
@@ -34,8 +35,11 @@ class Scaling(NamedTuple):
         if size == 0:
             return cls(x_center, x_scale, y_center, 1.0)
         # Divided first, as squares may leave the range of floats.
-        y_scale = size * math.sqrt(np.mean((y_scale / size) ** 2))
-        return cls(x_center, x_scale, y_center, y_scale)
+        common = size * math.sqrt(np.mean((y_scale / size) ** 2))
+        if each_target and y.shape[1] > 1:
+            y_scale = np.where(y_scale > 0, y_scale, common)
+            return cls(x_center, x_scale, y_center, y_scale)
+        return cls(x_center, x_scale, y_center, common)
 
     @classmethod
     def none(cls, X, y):
@@ -50,9 +54,9 @@ class Scaling(NamedTuple):
 
     @property
     def loss_scale(self):
-        """Factor from losses in scaled units to those of the user."""
+        """Factor from losses in scaled units to the user's, in the mean of targets."""
         with np.errstate(over="ignore"):
-            return float(np.square(np.float64(self.y_scale)))
+            return float(np.mean(np.square(np.float64(self.y_scale))))
 
 
 def moments(A, weight):

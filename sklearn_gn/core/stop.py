@@ -75,3 +75,14 @@ class StopReason(Enum):
     def is_warned_about(self):
         """Whether the user hears of it in a ConvergenceWarning."""
         return not (self.converged or self.requested)
+
+
+def is_interrupt(error):
+    """Whether an error is a KeyboardInterrupt, or what compiled code made of one."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,15 +1,11 @@
 """PINNSolver: differential equations by dual natural gradient descent."""
 
-import math
-import time
-import warnings
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
@@ -17,22 +13,14 @@ from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.pinn.predictions import Fitted, SolutionMixin, n_weights
+from sklearn_gn.pinn.predictions import Fitted, SolutionMixin
+from sklearn_gn.pinn.verdict import advice, warn_if_not_solved
 from sklearn_gn.solvers import PINN_SOLVERS, Solver
 
 if TYPE_CHECKING:  # it loads JAX
     from sklearn_gn.pde import Problem
 
-_OVERFITTED = 100.0  # fresh over training loss, beyond which a fit warns
-_FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
-_FIXED_POINTS = (500, 200)
-_FAR = 10.0  # the same, beyond which points are what a stalled fit lacks
-_NEGLECTED = 0.9  # share of a condition in the loss
-_LAST, _AS_PREDICTED = 10, 0.5  # iterations; gain ratio of a fit in a minimum
-_SOLVED = 1e-6  # of an untrained network's fresh loss, below which it does not
 _LARGEST_INT = np.iinfo(np.int32).max
-_JACOBIAN_FLOATS = 2**27
-_SPECTRAL = 3000  # unknowns up to which eigenvalues are computed after a fit
 
 
 class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
@@ -69,8 +57,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     hidden_layer_sizes : tuple of int or "auto", default="auto"
         Widths of the hidden layers. If "auto", the fit begins with two layers of 20,
         and adds neurons where the loss on fresh points no longer falls, as long as that
-        pays, up to 3,000 weights. With another solver than "dngd", and in plain
-        regression, "auto" is (50, 50, 50, 50).
+        pays, up to 3,000 weights. Outputs then have units of their own, and frequencies
+        that the problem shows are inputs of the network. A problem that goes on from
+        a start in time is solved in windows of time where it is not solved at once.
+        With another solver than "dngd", and in plain regression, "auto" is
+        (50, 50, 50, 50).
 
     activation : str or tuple of str, default="tanh"
         Activation of the hidden layers, one for all or one each: "tanh", "sin",
@@ -146,7 +137,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         in plain regression and with ``loss_weights="balanced"``, which has weights of
         its own. Set 1 if the equation holds only roughly.
 
-    max_iter : int, default=300
+    max_iter : int, default=1000
         Maximum number of iterations.
 
     tol : float, default=0.001
@@ -188,7 +179,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     coefs_ : list of ndarray
         Weights of the layers, or the parameters of ``network`` and the weights of its
         output layer. Inputs are the axes, mapped to [-1, 1]; periodic ones
-        come last, as cosines and sines.
+        come last, as cosines and sines, followed by those of waves that were found,
+        which are inputs of the output layer, too.
 
     intercepts_ : list of ndarray
         Biases of the layers.
@@ -222,6 +214,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     fresh_loss_ : float
         Loss on points that it was not trained on; NaN for plain regression without
         validation data.
+
+    window_ends_ : ndarray
+        Times at which windows end, where the fit has cut time; else empty. Each window
+        has a network of its own; ``coefs_`` and ``loss_`` are those of the last one.
 
     n_iter_ : int
         Iterations of this fit.
@@ -339,7 +335,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         resample: int | Literal["drift"] | None = 5,
         observed_outputs: Sequence[str] | None = None,
         observation_weight: float | Literal["auto"] = "auto",
-        max_iter: int = 300,
+        max_iter: int = 1000,
         tol: float = 1e-3,
         max_time: float | None = None,
         early_stopping: bool = False,
@@ -422,19 +418,21 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             the data hold NaN or infinity or do not fit together, or if there is neither
             a problem nor data.
         """
+        from sklearn_gn.pinn import preparation
         from sklearn_gn.pinn.algorithms import ALGORITHMS
         from sklearn_gn.pinn.data import checked_data, problem_sequence
         from sklearn_gn.pinn.fit import fresh_loss as loss_on_fresh_points
+        from sklearn_gn.pinn.fitted import set_fitted
 
         solver = self._solver_object()
         rng = check_random_state(self.random_state)
         stages, problem = problem_sequence(self.problem)
         data = checked_data(self, problem, X, y, sample_weight, X_val, y_val, rng)
         seed = rng.randint(_LARGEST_INT)
-        untrained, models = self._models(stages, data, rng)
+        untrained, models = preparation.network_and_models(self, stages, data, rng)
         equation = problem is not None
-        start = self._start(untrained)
-        settings = self._settings(solver, models, stages, start, seed)
+        start = preparation.network_to_begin_with(self, untrained)
+        settings = preparation.settings(self, models, stages, start, seed)
 
         def fresh_loss(net):
             # A resumed fit has the points of the seed that it began with.
@@ -469,230 +467,13 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             max_steps=self.max_iter,
             data=data.callback_data,
             attributes=lambda net: {"_fitted": fitted(net), "problem_": problem},
-            set_fitted=lambda: self._set_fitted(
-                run, fitted(run.best_net), data.n_observations
+            set_fitted=lambda: set_fitted(
+                self, run, fitted(run.best_net), data.n_observations
             ),
         )
         if equation:
-            self._warn_if_not_solved(run.val_loss(untrained))
+            warn_if_not_solved(self, run.val_loss(untrained))
         return self
 
-    def _models(self, stages, data, rng):
-        """The untrained network, and what is compiled, for each problem."""
-        from sklearn_gn.pinn import setup
-
-        sizes, activations = self._widths(data.problem), ()
-        untrained, features = setup.untrained_network(
-            data.frame, self.network, sizes, rng, self.dtype, self.device
-        )
-        if features is None:
-            activations = setup.activations(self.activation, sizes)
-        models = setup.models(
-            [*(stage for stage, _ in stages), data.frame],
-            activations,
-            features,
-            untrained.extra,
-            equation=data.problem is not None,
-            observed=data.observed if data.observations.training else None,
-            device=self.device,
-        )
-        return untrained, models
-
-    def _widths(self, problem):
-        """Widths of the hidden layers to begin with."""
-        from sklearn_gn.pinn.setup import FIRST_WIDTHS
-
-        if not _is_auto(self.hidden_layer_sizes):
-            return self.hidden_layer_sizes
-        return FIRST_WIDTHS if self._grows(problem) else _FIXED_WIDTHS
-
-    def _grows(self, problem):
-        """Whether the network finds its size."""
-        auto = _is_auto(self.hidden_layer_sizes) and self.network is None
-        return auto and problem is not None and self._solver_object().name == "dngd"
-
-    def _settings(self, solver, models, stages, start, seed):
-        from sklearn_gn.pinn import setup
-        from sklearn_gn.pinn.fit import PINNSettings
-
-        sampler, growth = setup.NoPoints(), None
-        problem = models[-1].problem
-        has_equation = self.problem is not None
-        observed = models[-1].classes[-1].residual.name == "data"
-        chosen = self.observation_weight == "auto" and self.loss_weights != "balanced"
-        estimates_noise = has_equation and observed and chosen
-        if has_equation:
-            grows = self._grows(problem)
-            points = self.n_interior, self.n_boundary
-            if grows:
-                points = setup.sizes_of(problem, n_weights(start), *points)
-                free = self.n_interior == self.n_boundary == "auto"
-                budget = math.inf if self.max_time is None else self.max_time
-                deadline = time.perf_counter() + budget
-                growth = setup.Rules(network=True, points=free, deadline=deadline)
-            points = [
-                fixed if n == "auto" else n
-                for n, fixed in zip(points, _FIXED_POINTS, strict=True)
-            ]
-            scaled = self.loss_weights == "scaled"
-            sampler = setup.Sampler(*points, self.sampling, self.dtype, scaled)
-        return PINNSettings(
-            models=models,
-            stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
-            sampler=sampler,
-            solver=solver,
-            damping=self.damping,
-            rank=self.rank,
-            balanced=self.loss_weights == "balanced",
-            resample=self.resample if has_equation else None,
-            max_iter=min(self.max_iter, _LARGEST_INT),
-            tol=self._cast(self.tol),
-            dtype=np.dtype(self.dtype),
-            seed=np.int32(seed),
-            growth=growth,
-            estimates_noise=estimates_noise,
-        )
-
-    def _start(self, new):
-        """The network to begin with: a new one, or the previous one."""
-        if not (self.warm_start and hasattr(self, "_fitted")):
-            return new
-        before = self._fitted.net
-        if _is_auto(self.hidden_layer_sizes) and self._has_layers_of(new, before):
-            return backend.map_leaves(self._cast, before)
-        shapes = [np.shape(leaf) for leaf in backend.leaves(before)]
-        wanted = [np.shape(leaf) for leaf in backend.leaves(new)]
-        if shapes != wanted:
-            raise ValueError(
-                "warm_start=True continues with a network of the previous layers, "
-                f"{shapes[:-1]}, not with one of {wanted[:-1]}."
-            )
-        return backend.map_leaves(self._cast, before)
-
-    def _has_layers_of(self, new, before):
-        """Whether two networks differ in the widths of hidden layers at most."""
-        same = len(new.layers) == len(before.layers)
-        ends = [
-            (len(net.layers[0]), net.layers[-1].shape[1], net.extra.shape)
-            for net in (new, before)
-        ]
-        return same and ends[0] == ends[1]
-
-    # -- after the fit ----------------------------------------------------------------
-
-    def _set_fitted(self, run, fitted, n_observations):
-        from sklearn_gn.pinn import solution
-        from sklearn_gn.pinn.dngd import gramian_eigenvalues, training_loss
-        from sklearn_gn.pinn.fit import total_loss
-        from sklearn_gn.pinn.posterior import Posterior
-
-        self._fitted, self.problem_ = fitted, fitted.problem
-        model, net, state = fitted.model, fitted.net, run.final_state
-        layers, inner = [matrix.astype(np.float64) for matrix in net.layers], []
-        if model.features is not None:
-            inner, layers = layers[:-1], layers[-1:]
-        self.coefs_ = inner + [matrix[:-1] for matrix in layers]
-        self.intercepts_ = [matrix[-1] for matrix in layers]
-        scale = run.loss_scale
-        fresh = run.val_loss(net) if run.val_loss is not None else math.nan
-        self.fresh_loss_ = fresh * scale
-        n_residuals = sum(
-            len(batch.x) * kind.residual.n_outputs
-            for kind, batch in zip(model.classes, state.batches, strict=True)
-        )
-        self._posterior = None
-        with backend.scope(self.dtype, self.device):
-            loss_at = training_loss if run.solver.name == "dngd" else total_loss
-            self.loss_ = float(loss_at(model, net, state.batches)) * scale
-            self.coefficients_ = _plain(solution.unknown_coefficients(model, net))
-            self.gram_spectrum_ = np.zeros(0)
-            if state.spectrum is not None:
-                self.gram_spectrum_ = np.array(state.spectrum)
-            elif (
-                run.solver.name == "dngd"
-                and min(n_residuals, n_weights(net)) <= _SPECTRAL
-            ):
-                self.gram_spectrum_ = gramian_eigenvalues(model, net, state.batches)
-            if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS:
-                batches, fresh = backend.to_numpy((state.batches, run.data.fresh))
-                self._posterior = Posterior(
-                    model, net, batches, fresh or batches, n_observations
-                )
-            self.noise_std_ = math.nan
-            if n_observations and fitted.scaling is None and self._posterior:
-                self.noise_std_ = float(self._posterior.noise_deviation())
-            self.coefficients_std_ = {
-                name: np.nan * value for name, value in self.coefficients_.items()
-            }
-            if self.coefficients_ and self._posterior is not None:
-                self.coefficients_std_ = _plain(
-                    self._posterior.coefficient_deviations()
-                )
-
     def _advice(self, reason):
-        if reason.value != "stalled":
-            return super()._advice(reason)
-        log, cure = self.convergence_log_, self._cure_of_overfitting[-1]
-        if log["val_loss"][-1] > _FAR * log["loss"][-1]:
-            return f"{reason.advice} It holds better at the points of training. {cure}"
-        shares = {
-            name.removeprefix("loss_"): values[-1] / log["loss"][-1]
-            for name, values in log.items()
-            if name.startswith("loss_")
-        }
-        worst = max(shares, key=shares.get)
-        if worst not in ("interior", "data") and shares[worst] > _NEGLECTED:
-            return (
-                f"{reason.advice} {shares[worst]:.0%} of the loss are those of the "
-                f"condition {worst!r}: check its values, raise its weight, or state it "
-                "by transform."
-            )
-        if np.median(log["gain_ratio"][-_LAST:]) > _AS_PREDICTED:
-            return (
-                f"{reason.advice} The network is in a minimum: take a larger one "
-                "(hidden_layer_sizes), or activation='sin' for a solution that "
-                "oscillates."
-            )
-        return (
-            f"{reason.advice} The fit is stuck: state the problem in units in which "
-            "axes and solution are of size one, try another random_state, or begin "
-            "with easier problems, by a sequence."
-        )
-
-    def _warn_if_not_solved(self, untrained_loss):
-        """Warn of a solution, and of coefficients, that are not to be trusted."""
-        fresh, log = self.fresh_loss_, self.convergence_log_
-        solved = math.isfinite(untrained_loss) and fresh < _SOLVED * untrained_loss
-        far = len(log["loss"]) and log["val_loss"][-1] > _OVERFITTED * log["loss"][-1]
-        if far and not solved and self.stop_reason_ != "stalled":
-            warnings.warn(
-                f"On fresh points the loss of the network, the best one there, is "
-                f"{fresh:.3g}; that of the last one on its points of training is "
-                f"{log['loss'][-1]:.3g}. Between these the equation does not hold, and "
-                "the solution is not to be trusted. Raise n_interior and n_boundary, "
-                "or lower resample.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        vague = [
-            name
-            for name, value in self.coefficients_.items()
-            if np.any(self.coefficients_std_[name] > np.abs(value))
-        ]
-        if vague:
-            warnings.warn(
-                f"The standard deviations of the coefficients {vague} exceed their "
-                "values: the observations do not determine them. Give more "
-                "observations, or other places.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-
-
-def _is_auto(value):
-    return isinstance(value, str) and value == "auto"
-
-
-def _plain(values):
-    """Numbers and arrays of numpy by name."""
-    return {name: np.asarray(value, np.float64)[()] for name, value in values.items()}
+        return advice(self, reason)

@@ -55,6 +55,7 @@ class Rules(NamedTuple):
     network: bool
     points: bool
     deadline: float = math.inf  # of the fit, by time.perf_counter
+    budget: float = math.inf  # seconds of the fit
 
 
 class Level(NamedTuple):
@@ -123,33 +124,35 @@ def observed(level, rules, loss, fresh, first, net):
     return level._replace(ended=True)
 
 
-def grown(level, rules, classes, net, rng):
+def grown(level, rules, classes, net, rng, n_waves=0):
     """Return the next level and its network."""
     density = level.density
     if level.next == "points":
         density = 2 * density
     else:
-        net = wider(net, rng)
+        net = wider(net, rng, n_waves)
     sizes = level.sizes
     if rules.points:
         sizes = points_for(classes, _n_weights(net), density)
     return Level(sizes, density, before=level.falls[-1], seconds=level.seconds), net
 
 
-def wider(net, rng):
+def wider(net, rng, n_waves=0):
     """Add neurons to all hidden layers that leave the function unchanged.
 
-    Without ``rng`` all new weights are zero.
+    Without ``rng`` all new weights are zero. The last ``n_waves`` inputs of the first
+    layer are those of the last layer, too; neurons begin without them.
     """
     layers, n_old = [], None
     for k, matrix in enumerate(net.layers):
         matrix = np.asarray(matrix)
-        w, v = matrix.shape[0] - 1, matrix.shape[1]
-        rows = w if n_old is None else math.ceil(_WIDER * w)
         last = k + 1 == len(net.layers)
+        skipped = 1 + n_waves * (last or n_old is None)  # rows that are not neurons
+        w, v = matrix.shape[0] - skipped, matrix.shape[1]
+        rows = w if n_old is None else math.ceil(_WIDER * w)
         columns = v if last else math.ceil(_WIDER * v)
-        new = np.zeros((rows + 1, columns), matrix.dtype)
-        new[:w, :v], new[-1, :v] = matrix[:-1], matrix[-1]
+        new = np.zeros((rows + skipped, columns), matrix.dtype)
+        new[:w, :v], new[rows:, :v] = matrix[:w], matrix[w:]
         if rng is not None and not last:
             drawn = rng.standard_normal((w, columns - v))
             new[:w, v:] = drawn * np.sqrt(2 / (w + columns))

@@ -58,13 +58,21 @@ class Features(NamedTuple):
 def network(model, params, x):
     """Outputs at one point, before hard constraints."""
     a, layers = model.problem.embedding(x), params.layers
+    waves = a[a.shape[0] - n_waves(model.problem) :]
     if model.features is not None:
         a, layers = model.features(layers[:-1], a), layers[-1:]
     for k, matrix in enumerate(layers):
+        if waves.size and k + 1 == len(layers):
+            a = jnp.concatenate([a, waves])
         a = a @ matrix[:-1] + matrix[-1]
         if k < len(model.activations):
             a = activation_function(model.activations[k])(a)
     return a
+
+
+def n_waves(problem):
+    """Number of the last inputs, which the output layer has too."""
+    return 2 * len(getattr(problem, "waves", ()))
 
 
 def coefficients(problem, extra):
@@ -90,16 +98,17 @@ def _like(value, dtype):
     return value.astype(dtype) if isinstance(value, np.ndarray) else value
 
 
-def start_parameters(rng, sizes, unknown):
+def start_parameters(rng, sizes, unknown, n_waves=0):
     """Glorot weights and zero biases, drawn in numpy.
 
-    ``sizes`` are the widths from the inputs to the outputs, ``unknown`` the
-    coefficients that are to be found.
+    ``sizes`` are the widths from the inputs to the outputs, without the ``n_waves``
+    inputs that are waves, whose weights are zero; ``unknown`` are the coefficients that
+    are to be found.
     """
-    layers = []
-    for w, v in pairwise(sizes):
-        matrix = np.zeros((w + 1, v))
-        matrix[:-1] = rng.standard_normal((w, v)) * np.sqrt(2 / (w + v))
+    layers, last = [], len(sizes) - 2
+    for k, (w, v) in enumerate(pairwise(sizes)):
+        matrix = np.zeros((w + 1 + n_waves * (k in (0, last)), v))
+        matrix[:w] = rng.standard_normal((w, v)) * np.sqrt(2 / (w + v))
         layers.append(matrix)
     extra = [np.ravel(u.encode(u.initial)) for u in unknown]
     return Parameters(tuple(layers), np.concatenate([np.zeros(0), *extra]))

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.linear_algebra.jacobian import Part
-from sklearn_gn.pinn.model import coefficients, network
+from sklearn_gn.pinn.model import coefficients, n_waves, network
 from sklearn_gn.pinn.taylor import ScaledAxes, input_stack, local_field, propagate
 
 
@@ -191,6 +191,13 @@ def _sparse_stack(embedding, x, axes, rows):
 
 
 def _top(model, class_model, layers, stacks, batch, taps=None):
-    top, inputs = propagate(model.activations, layers, stacks, class_model.rows, taps)
+    top, inputs = propagate(
+        model.activations,
+        layers,
+        stacks,
+        class_model.rows,
+        taps,
+        n_waves(model.problem),
+    )
     n, points, _ = batch.x.shape
     return top.reshape(n, points * class_model.rows.size, -1), inputs

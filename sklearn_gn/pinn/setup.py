@@ -16,10 +16,17 @@ from sklearn_gn.networks._base import (
 )
 from sklearn_gn.pde import Box, Problem
 from sklearn_gn.pinn.growth import FIRST_WIDTHS, Rules, points_for
-from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
+from sklearn_gn.pinn.model import (
+    ClassModel,
+    Features,
+    Model,
+    n_waves,
+    start_parameters,
+)
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.observed import Observed
 from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
+from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.taylor import DerivativeRows
 
 __all__ = [
@@ -30,6 +37,7 @@ __all__ = [
     "activations",
     "models",
     "observation_batch",
+    "posed",
     "regression_problem",
     "sizes_of",
     "untrained_network",
@@ -64,8 +72,9 @@ def untrained_network(problem, network, hidden_layer_sizes, rng, dtype, device):
 
     unknown, n_outputs = problem.unknown.values(), len(problem.outputs)
     if network is None:
-        sizes = problem.n_inputs, *_widths(hidden_layer_sizes), n_outputs
-        return cast(start_parameters(rng, sizes, unknown)), None
+        waves = n_waves(problem)
+        sizes = problem.n_inputs - waves, *_widths(hidden_layer_sizes), n_outputs
+        return cast(start_parameters(rng, sizes, unknown, waves)), None
     network = checked_network(network)
     with backend.scope(dtype, device):
         x = np.zeros((1, problem.n_inputs), dtype)

@@ -164,7 +164,7 @@ def activate(name, stack, rows):
     return jnp.stack([value, *first, *second], axis=-2)
 
 
-def propagate(activations, layers, stack, rows, taps=None):
+def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
     """Rows after the last, affine layer, and the rows that every layer was given.
 
     Parameters
@@ -178,6 +178,8 @@ def propagate(activations, layers, stack, rows, taps=None):
     taps : sequence of arrays of shape (n, size, n_outputs), default=None
         Added to the layers' outputs before activation: derivatives in them are what
         the Jacobian is made of.
+    n_waves : int, default=0
+        Number of the last inputs, which the last layer has too.
 
     Returns
     -------
@@ -187,7 +189,10 @@ def propagate(activations, layers, stack, rows, taps=None):
         itself if that is a ScaledAxes.
     """
     inputs = []
+    waves = stack[..., stack.shape[-1] - n_waves :] if n_waves else None
     for k, matrix in enumerate(layers):
+        if n_waves and k + 1 == len(layers):
+            stack = jnp.concatenate([stack, waves], axis=2)
         if isinstance(stack, ScaledAxes):
             inputs.append(stack)
             stack = stack.times(matrix)

@@ -13,11 +13,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.core import extremes
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis
+from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     bootstrap,
@@ -44,7 +46,9 @@ from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import Summary, summarise
 
 
-class SegmentedRegressor(RegressorMixin, VersionStampMixin, BaseEstimator):
+class SegmentedRegressor(
+    RegressorMixin, ReferenceLinkMixin, VersionStampMixin, BaseEstimator
+):
     """Segmented regression: straight lines between breakpoints that are found.
 
     Use it for growth phases, dose thresholds, interrupted time series, calibration
@@ -268,6 +272,7 @@ class SegmentedRegressor(RegressorMixin, VersionStampMixin, BaseEstimator):
         self.loss = loss
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @unchanged_on_failure
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Self:

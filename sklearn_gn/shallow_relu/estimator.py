@@ -246,8 +246,7 @@ class ShallowReLURegressor(
         penalties.
 
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in units of y. With penalties of the evidence
-        one for all targets: give targets of different units the same size first.
+        Standard deviation of the noise, in units of y; of several targets one each.
 
     alpha_ : dict
         The penalties that the evidence chose, in the units of ``alpha``: "slope",

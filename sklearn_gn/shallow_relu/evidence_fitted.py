@@ -1,6 +1,5 @@
 """A network fitted by the evidence: attributes in the user's units, standard errors."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ from sklearn_gn.core.evidence_gn import (
     alpha_method,
     covariance,
     curvature,
+    noise_ratio,
     posterior_variances,
 )
 from sklearn_gn.core.low_rank import LowRank
@@ -25,14 +25,23 @@ class EvidencePosterior(NamedTuple):
     shape: Shape
     theta: np.ndarray  # (P,)
     covariance: np.ndarray | LowRank  # (P, P)  H^-1
-    noise_std: float  # of an observation
+    noise_std: np.ndarray  # (q,)  of an observation of each target
+    # (q,)  variance of the noise of each target, over the mean of all, which is that of
+    # the covariance
+    noise_ratio: np.ndarray
 
 
-def posterior(net, sums, n_effective):
+def posterior(net, rows, sums, n_effective):
     """Return the covariance H^-1 of the parameters, at the penalties of the network."""
     shape = net.shape
     inverse = covariance(shape, sums, net.alpha, net.beta, n_effective)
-    return EvidencePosterior(shape, net.theta, inverse, math.sqrt(1 / net.beta))
+    squares = np.zeros(shape.q)
+    for start in range(0, len(rows.x), _BATCH_ROWS):
+        x, y, weight = (a[start : start + _BATCH_ROWS] for a in rows)
+        squares += weight @ (evidence_gn.predict(net.theta, shape, x) - y) ** 2
+    ratio = noise_ratio(squares)
+    noise_std = np.sqrt(ratio / net.beta)
+    return EvidencePosterior(shape, net.theta, inverse, noise_std, ratio)
 
 
 def prediction_errors(found, z):
@@ -43,6 +52,7 @@ def prediction_errors(found, z):
         for k in range(found.shape.q):
             jacobian = evidence_gn.jacobian(found.theta, found.shape, z[rows], k)
             variance = posterior_variances(found.covariance, jacobian.T)
+            variance = found.noise_ratio[k] * variance
             std[rows, k] = np.sqrt(variance)
     return std
 
@@ -60,7 +70,9 @@ def fitted_attributes(net, rows, scaling, n_effective):
     """
     shape = net.shape
     sums = shape.sums(net.theta, rows)
-    found = posterior(net, sums, n_effective)
+    found = posterior(net, rows, sums, n_effective)
+    y_scale = np.broadcast_to(scaling.y_scale, shape.q)
+    noise_std = found.noise_std * y_scale
     # At the last penalties; those of the log are at the ones before.
     found_curvature = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
     shown = evidence_gn.pruned(net, rows)
@@ -85,7 +97,7 @@ def fitted_attributes(net, rows, scaling, n_effective):
         "_posterior": found,
         "active_": np.isin(np.arange(shape.n), slots),
         "hyperplanes_": hyperplanes,
-        "coef_": (shown.coef[slots].T * scaling.y_scale) * factor,
+        "coef_": (shown.coef[slots] * scaling.y_scale).T * factor,
         "linear_coef_": slope,
         "intercept_": intercept,
         "gram_spectrum_": gram,
@@ -98,10 +110,11 @@ def fitted_attributes(net, rows, scaling, n_effective):
             "bias": net.alpha[2] / scale,
             "weights": net.alpha[3:] / scale,
         },
-        "noise_std_": found.noise_std * scaling.y_scale,
+        "noise_std_": noise_std if shape.q > 1 else float(noise_std[0]),
         "n_effective_parameters_": float(np.sum(found_curvature.gamma)) + shape.q,
         "log_evidence_": float(value)
-        - n_effective * shape.q * math.log(scaling.y_scale),
+        - n_effective
+        * float(np.sum(np.log(np.broadcast_to(scaling.y_scale, shape.q)))),
     }
 
 

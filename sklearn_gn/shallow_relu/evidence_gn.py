@@ -246,33 +246,6 @@ def _in_parameters(theta, shape, gram, slope, error):
     return Sums(whole, down, float(error))
 
 
-def penalties(alpha, n_features):
-    """Return the penalties of the groups, from a dict by name.
-
-    Parameters
-    ----------
-    alpha : dict
-        "slope", "coef", "bias" and "weights", as in the attribute ``alpha_``.
-    n_features : int
-    """
-    names = ("slope", "coef", "bias", "weights")
-    if set(alpha) != set(names):
-        raise ValueError(
-            f"alpha must have the entries {', '.join(names)}, got "
-            f"{', '.join(map(str, alpha)) or 'none'}. Pass alpha_ of a fitted model."
-        )
-    weights = np.asarray(alpha["weights"], dtype=np.float64)
-    if weights.shape != (n_features,):
-        raise ValueError(
-            f"alpha['weights'] must have one penalty for each of {n_features} "
-            f"features, got shape {weights.shape}."
-        )
-    values = np.concatenate([[float(alpha[name]) for name in names[:3]], weights])
-    if not (np.isfinite(values).all() and (values > 0).all()):
-        raise ValueError(f"The penalties in alpha must be positive, got {alpha!r}.")
-    return values
-
-
 # --- the iteration -------------------------------------------------------------------
 
 

@@ -118,7 +118,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
         "_n_features_out": len(slots),
         "active_": active[net.alive],
         "hyperplanes_": hyperplanes,
-        "coef_": (net.coef[slots].T * scaling.y_scale) * factor,
+        "coef_": (net.coef[slots] * scaling.y_scale).T * factor,
         "linear_coef_": np.zeros((net.coef.shape[1], rows.x.shape[1])),
         "intercept_": net.intercept * scaling.y_scale + scaling.y_center,
         "gram_spectrum_": gram[: hyperplanes.size],

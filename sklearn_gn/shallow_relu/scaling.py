@@ -1,5 +1,6 @@
 """The units of a fit, and hyperplanes in them."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,34 +17,34 @@ class Scaling(NamedTuple):
 
     One feature is mapped to [-1, 1]; several are standardised, which is the metric in
     which |w| = 1 and steps are damped: a range would be that of the outliers. One
-    factor serves all targets, so that the loss is the user's up to that factor.
+    factor serves all targets, so that the loss is the user's up to that factor; where
+    the evidence chooses the penalties, each target has its own, and all count alike.
     """
 
     x_center: np.ndarray
     x_scale: np.ndarray
     y_center: np.ndarray
-    y_scale: float
+    y_scale: float | np.ndarray
     reach: Reach | None = None
 
     @classmethod
     def robust(cls, X, y, weight):
         """Return units in which rows beyond the reach of the others are moved."""
-        units, reach = units_within_reach(lambda X: cls.of(X, y, weight), X, weight)
+        units_of = partial(cls.of, y=y, weight=weight, each_target=True)
+        units, reach = units_within_reach(units_of, X, weight)
         return units._replace(reach=reach)
 
     @classmethod
-    def of(cls, X, y, weight):
+    def of(cls, X, y, weight, *, each_target=False):
         """Return the units of weighted data, X of shape (m, d), y of shape (m, q)."""
         center, scale = _range(X) if X.shape[1] == 1 else moments(X, weight)
         # A constant is its own mean, which sums may miss by rounding.
         y_center = np.where(np.ptp(y, axis=0) > 0, weight @ y, y[0])
-        y_scale = np.max(np.abs(y - y_center))
-        return cls(
-            x_center=center,
-            x_scale=scale,
-            y_center=y_center,
-            y_scale=y_scale if y_scale > 0 else 1.0,
-        )
+        sizes = np.max(np.abs(y - y_center), axis=0)
+        y_scale = np.max(sizes) if np.max(sizes) > 0 else 1.0
+        if each_target and len(sizes) > 1:
+            y_scale = np.where(sizes > 0, sizes, y_scale)
+        return cls(center, scale, y_center, y_scale)
 
     def x(self, X):
         """Return features in these units, bounded: infinities have no differences."""
@@ -62,9 +63,12 @@ class Scaling(NamedTuple):
 
     @property
     def loss_scale(self):
-        """Factor from losses in these units to the user's; it may be 0 or infinite."""
+        """Factor from losses in these units to the user's, in the mean of targets.
+
+        It may be 0 or infinite.
+        """
         with np.errstate(over="ignore"):
-            return float(np.square(np.float64(self.y_scale)))
+            return float(np.mean(np.square(np.float64(self.y_scale))))
 
     def hyperplanes_to_scaled(self, hyperplanes):
         """Return hyperplanes of the user's units in these, ``|w| = 1``.

@@ -27,6 +27,7 @@ from sklearn_gn.shallow_relu.broken_line import (
     to_network,
     value_at,
 )
+from sklearn_gn.shallow_relu.exact_start import exact_knots
 from sklearn_gn.shallow_relu.interval_sums import (
     THIN_ROWS,
     UNRESOLVED,
@@ -95,13 +96,20 @@ class SegmentedEngine:
         return Phase.STARTS
 
     def start(self, data, nets, options):
-        """Return the breakpoints of a stack of networks, whose losses come later."""
-        del data, options
+        """Return the breakpoints of a stack of networks, whose losses come later.
+
+        Those of rows without noise on few lines take the place of the first ones.
+        """
+        del options
         hyperplanes = np.asarray(nets.hyperplanes, np.float64)
         knots = -hyperplanes[..., 0] / hyperplanes[..., 1]
         knots = np.where(nets.alive, np.clip(knots, LEFT, RIGHT), RIGHT)
         knots = np.sort(knots, axis=1)
         knots[1:, 0] = LEFT  # random breakpoints alone would leave out the slope there
+        exact = exact_knots(data, int(np.sum(nets.alive[0])))
+        if exact is not None:
+            knots[0] = RIGHT
+            knots[0, : len(exact)] = exact
         return knots, np.full(len(knots), np.inf), False
 
     def descend(self, data, state, options):

@@ -8,14 +8,11 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, total_weight, validation_split
+from sklearn_gn.core.evidence import named_penalties
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.extremes import MOST_ROWS
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu.evidence_gn import (
-    EVIDENCE_GN,
-    RegularisedNetwork,
-    penalties,
-)
+from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN, RegularisedNetwork
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
 from sklearn_gn.shallow_relu.scaling import Scaling, unit_sum
 from sklearn_gn.shallow_relu.segmented import SEGMENTED, SegmentedSizes
@@ -193,8 +190,10 @@ def _by_evidence(estimator, problem, rng):
 
 
 def _given_penalties(estimator, n_features):
-    alpha = estimator.alpha
-    return penalties(alpha, n_features) if isinstance(alpha, dict) else None
+    if not isinstance(estimator.alpha, dict):
+        return None
+    lengths = {"slope": None, "coef": None, "bias": None, "weights": n_features}
+    return named_penalties(estimator.alpha, lengths)
 
 
 # --- given penalties, with a global search -------------------------------------------

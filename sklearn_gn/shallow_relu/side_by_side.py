@@ -41,7 +41,8 @@ def fit_many(prepared, nets, options):
         The network of every series, and its reports.
     """
     common, n_neurons = options[0], int(np.sum(nets[0].alive[0]))
-    starts = [ENGINE.start(None, net, common)[0] for net in nets]
+    pairs = zip(prepared, nets, strict=True)
+    starts = [ENGINE.start(data, net, common)[0] for data, net in pairs]
     running, n = [p.running for p in prepared], len(prepared)
 
     def separated(outcome):

@@ -5,6 +5,7 @@ from numbers import Real
 from typing import Any, Literal, Self
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -13,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, MatrixLike, RandomState
 from sklearn_gn.core import backend
+from sklearn_gn.core.chunks import chunks_of
 from sklearn_gn.core.data import (
     check_sample_weight,
     feature_spread,
@@ -20,7 +22,8 @@ from sklearn_gn.core.data import (
 )
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.softmax_head.fitting import _HeadFit, logits_of
+from sklearn_gn.softmax_head.chunk_fit import _ChunkFit
+from sklearn_gn.softmax_head.fitting import logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, Solver
 
 
@@ -36,7 +39,7 @@ def _has_mini_batches(estimator):
     return True
 
 
-class FGNSoftmaxHead(_HeadFit):
+class FGNSoftmaxHead(_ChunkFit):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
     Use it for the last layer of a classifier: from twenty to thousands of classes, on
@@ -210,8 +213,10 @@ class FGNSoftmaxHead(_HeadFit):
     Notes
     -----
     FGN is exact for two classes, and close to the full Gauss-Newton method where
-    ``dropped_trace_`` is small compared with ``retained_trace_``. Sparse input is made
-    dense.
+    ``dropped_trace_`` is small compared with ``retained_trace_``.
+
+    "fgn_newton" leaves large sparse input sparse and works in the space of the rows.
+    The other solvers, and ``alpha="auto"``, make it dense, up to 4 GiB.
 
     If the fit is poor, :meth:`diagnose` says what limited it: scale the features,
     lower ``alpha`` if training and test accuracy are both low, and raise it if they
@@ -306,7 +311,8 @@ class FGNSoftmaxHead(_HeadFit):
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training features.
+            Training features. The mini-batch solvers read a dask array, or a
+            memory-mapped one of 1 GiB or more, in chunks (:meth:`fit_chunks`).
 
         y : array-like of shape (n_samples,)
             Labels of any kind.
@@ -332,11 +338,18 @@ class FGNSoftmaxHead(_HeadFit):
         ------
         ValueError
             If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, or if fewer than two classes have weight.
+            not fit together, if fewer than two classes have weight, or if the fit needs
+            more memory than there is.
         """
-        from sklearn_gn.softmax_head.algorithms import ALGORITHMS
+        from sklearn_gn.softmax_head.algorithms import ALGORITHMS, SPARSE_ALGORITHMS
+        from sklearn_gn.softmax_head.row_space import with_start
 
         solver = self._solver_object()
+        chunks = chunks_of(X, y, sample_weight)
+        if chunks is not None and hasattr(solver, "batch_size"):
+            words = {"X_val": X_val, "y_val": y_val}
+            return self.fit_chunks(chunks, classes=np.asarray(y), **words)
+        self._check_memory(X, y, solver)
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
         metadata = None if sample_weight is None else {"sample_weight": weight}
@@ -344,18 +357,23 @@ class FGNSoftmaxHead(_HeadFit):
         self._find_classes(y, weight, previous=start is not None)
         validation = self._check_validation(X_val, y_val)
         rng = check_random_state(self.random_state)
-        dense, code, kept, weight, total = self._canonical(X, y, weight)
-        self._feature_spread = feature_spread(dense)
+        Z, code, kept, weight, total = self._canonical(solver, X, y, weight)
+        self._feature_spread = feature_spread(Z)
         if self.early_stopping and validation is None:
-            kept, weight, validation = self._split(dense, code, kept, weight, rng)
-        rows, options = self._problem(solver, dense, code, kept, weight, total, rng)
+            kept, weight, validation = self._split(Z, code, kept, weight, rng)
+        rows, options = self._problem(solver, Z, code, kept, weight, total, rng)
+        start = self._zero_head() if start is None else start
+        algorithms = ALGORITHMS
+        if issparse(Z):
+            algorithms = SPARSE_ALGORITHMS
+            rows, start = with_start(rows, start)
         run = FitRun(
             self,
-            solver.algorithm(ALGORITHMS),
+            solver.algorithm(algorithms),
             (rows, options),
-            [self._zero_head() if start is None else start],
+            [start],
             loss_scale=1.0,
-            val_loss=self._validation_loss(validation),
+            val_loss=self._validation_loss(validation, rows),
             validation=validation,
         )
         self._run(
@@ -364,7 +382,7 @@ class FGNSoftmaxHead(_HeadFit):
             data={"X": X, "y": y, "metadata": metadata},
             attributes=lambda net: {
                 "classes_": self.classes_,
-                **self._coefficients(net),
+                **self._coefficients(self._affine(net, rows)),
             },
             set_fitted=lambda: self._set_fitted_by(run),
         )
@@ -417,7 +435,9 @@ class FGNSoftmaxHead(_HeadFit):
         weight = check_sample_weight(sample_weight, X)
         self._check_classes(classes, first)
         rng = check_random_state(self.random_state)
-        rows, options = self._problem(solver, *self._canonical(X, y, weight), rng)
+        rows, options = self._problem(
+            solver, *self._canonical(solver, X, y, weight), rng
+        )
         net = self._zero_head() if first else self._previous_head()
         with backend.scope(self.dtype, self.device):
             data = algorithm.prepare(rows, options)

@@ -13,7 +13,9 @@ _BATCH_SIZE = 256  # where a solver does not say
 _ALPHA = 1e-3  # of mini-batch solvers, which have no evidence
 _LEAST_TOTAL = 1e-100  # of the weights: products with it neither under- nor overflow
 _SPECTRUM_ROWS = 1024
-_DENSE_BYTES = 2**32  # a sparse X larger than this is refused
+_DENSE_BYTES = 2**32  # a sparse X larger than this stays sparse or is refused
+_DENSE_NUMBERS = 2**22  # a sparse X no larger than this is made dense
+_DENSE_SHARE = 0.1  # nor is one with more than this share of entries kept sparse
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -21,6 +23,11 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     """Base class of the softmax head, with the steps around the run of a solver."""
 
     # -- before the run ---------------------------------------------------------------
+
+    @property
+    def _input_dtypes(self):
+        single = self.dtype == "float32"
+        return [np.float64, np.float32] if single else np.float64
 
     def _check_classes(self, classes, first):
         if first:
@@ -39,17 +46,30 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
                 f"call, {self.classes_.tolist()}."
             )
 
-    def _canonical(self, X, y, weight):
-        """Dense features, class numbers, the distinct rows, their weights, their sum.
+    def _canonical(self, solver, X, y, weight):
+        """Features, class numbers, the distinct rows, their weights, their sum.
 
-        The weights are divided by the sum.
+        The weights are divided by the sum. Features that stay sparse have all rows.
         """
         X, code, weight = self._encode_weighted(X, y, weight)
-        X = _dense(X)
         with np.errstate(over="ignore"):
             total = np.clip(weight.sum(), _LEAST_TOTAL, 1 / _LEAST_TOTAL)
+        if self._stays_sparse(X, solver):
+            kept = np.flatnonzero(weight > 0)
+            # Divided by a power of two first, so that the sum does not overflow.
+            weight = np.ldexp(weight[kept], -np.frexp(weight.max())[1])
+            return X, code, kept, weight / weight.sum(), total
+        X = _dense(X)
         kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
         return X, code, kept, weight, total
+
+    def _stays_sparse(self, X, solver):
+        """Whether the fit computes with a sparse matrix as it is."""
+        if not sparse.issparse(X) or type(solver) is not FGNNewton:
+            return False
+        numbers = X.shape[0] * X.shape[1]
+        thin = numbers > _DENSE_NUMBERS and X.nnz <= _DENSE_SHARE * numbers
+        return thin and self.alpha != "auto"
 
     def _split(self, X, label, kept, weight, rng):
         """Set a random part of the distinct rows aside for validation."""
@@ -62,11 +82,16 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     def _problem(self, solver, X, label, kept, weight, total, rng):
         """What an algorithm gets: the rows in batches, and the options."""
         from sklearn_gn.softmax_head.evidence import first_alpha
-        from sklearn_gn.softmax_head.head import HeadOptions
         from sklearn_gn.softmax_head.minibatch import batched_rows
+        from sklearn_gn.softmax_head.row_space import sparse_rows
 
         size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
-        rows, size = batched_rows(X, label, kept, weight, size, rng, self.dtype)
+        if sparse.issparse(X):
+            X, label = X[kept], label[kept]
+            m, dtype = self._n_columns(), np.dtype(self.dtype)
+            rows = sparse_rows(X, label, weight, m, self.fit_intercept, dtype)
+        else:
+            rows, size = batched_rows(X, label, kept, weight, size, rng, self.dtype)
         alpha, n_effective = self.alpha, None
         if alpha == "auto":
             alpha = _ALPHA
@@ -74,22 +99,33 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
                 # Of the training part; every row counts as one at least.
                 n_effective = max(float(total * weight.sum()), float(len(kept)))
                 alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
-        return rows, HeadOptions(
+        return rows, self._options(solver, size, rng, alpha, n_effective)
+
+    def _options(self, solver, batch_size, rng, alpha=None, n_effective=None):
+        """What an algorithm is told besides the rows."""
+        from sklearn_gn.softmax_head.head import HeadOptions
+
+        if alpha is None:
+            alpha = _ALPHA if self.alpha == "auto" else self.alpha
+        return HeadOptions(
             alpha=self._cast(alpha),
             n_effective=n_effective,
             damping=self.damping,
             rank=self.rank,
             intercept=self._cast(self.fit_intercept),
             tol=self._cast(self.tol),
-            batch_size=size,
+            batch_size=batch_size,
             seed=np.int32(rng.randint(_LARGEST_INT)),
             solver=solver,
         )
 
+    def _n_columns(self):
+        return 1 if len(self.classes_) == 2 else len(self.classes_)
+
     def _zero_head(self):
         from sklearn_gn.softmax_head.head import AffineHead
 
-        n_columns = 1 if len(self.classes_) == 2 else len(self.classes_)
+        n_columns = self._n_columns()
         return AffineHead(
             self._cast(np.zeros((self.n_features_in_, n_columns))),
             self._cast(np.zeros(n_columns)),
@@ -108,17 +144,24 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         intercept = self.intercept_ if self.fit_intercept else 0 * self.intercept_
         return AffineHead(self._cast(self.coef_.T), self._cast(intercept))
 
-    def _validation_loss(self, validation):
+    def _validation_loss(self, validation, rows):
         if validation is None:
             return None
         X, label, weight = validation
 
         def loss(net):
+            net = self._affine(net, rows)
             return cross_entropy(logits_of(X, net.weight.T, net.bias), label, weight)
 
         return loss
 
     # -- after the run ----------------------------------------------------------------
+
+    def _affine(self, net, rows):
+        """Return a head by its coefficients, which one of sparse rows does not have."""
+        from sklearn_gn.softmax_head.row_space import RowHead, expand
+
+        return expand(net, rows) if isinstance(net, RowHead) else net
 
     def _coefficients(self, net):
         return {
@@ -160,10 +203,29 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
     def _set_fitted(self, net, rows, options, evaluated=None):
         """Set the fitted attributes; ``evaluated`` is the row of the log, if known."""
+        from sklearn_gn.softmax_head.chunked import (
+            ChunkedRows,
+            evaluate_chunks,
+            first_chunk,
+        )
         from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
-        from sklearn_gn.softmax_head.head import head_report, objective
+        from sklearn_gn.softmax_head.head import objective
+        from sklearn_gn.softmax_head.row_space import SparseRows
+        from sklearn_gn.softmax_head.sparse_newton import evaluation_and_spectrum
 
-        vars(self).update(self._coefficients(net))
+        vars(self).update(self._coefficients(self._affine(net, rows)))
+        self.alpha_ = float(options.alpha)
+        if isinstance(rows, SparseRows):
+            found, self.gram_spectrum_ = evaluation_and_spectrum(
+                net, rows, options, min(_BATCH_SIZE, _SPECTRUM_ROWS)
+            )
+            self._set_curvature(found)
+            return
+        chunked = isinstance(rows, ChunkedRows)
+        if chunked:
+            with backend.scope(self.dtype, self.device):
+                self._set_curvature(evaluate_chunks(net, rows, options))
+                rows = first_chunk(rows, options)
         competitors = 0
         if isinstance(options.solver, FGN):
             competitors = n_competitors_of(options.rank, len(self.classes_))
@@ -173,20 +235,27 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             backend.row_bucket(int(rows.n_rows)),
         )
         with backend.scope(self.dtype, self.device):
-            if evaluated is None:
-                found = backend.to_numpy(objective(net, rows, options))
-                report = head_report(found, None, options)
-                evaluated = {"loss": report.loss, **report.extra}
+            if not chunked and evaluated is not None:
+                self._set_curvature_of_log(evaluated)
+            elif not chunked:
+                self._set_curvature(backend.to_numpy(objective(net, rows, options)))
             spectrum = backend.to_numpy(
                 row_spectrum(net, rows, options.intercept, n_examples, competitors)
             )
-        self.alpha_ = float(options.alpha)
-        self.loss_ = evaluated["loss"]
-        self.competitor_dispersion_ = evaluated["competitor_dispersion"]
-        self.retained_trace_ = evaluated["retained_trace"]
-        self.dropped_trace_ = evaluated["dropped_trace"]
         n_examples = min(n_examples, int(rows.n_rows))
         self.gram_spectrum_ = np.maximum(spectrum[: n_examples * (1 + competitors)], 0)
+
+    def _set_curvature(self, found):
+        self.loss_ = float(found.loss)
+        self.competitor_dispersion_ = float(found.dispersion)
+        self.retained_trace_ = float(found.retained)
+        self.dropped_trace_ = float(found.dropped)
+
+    def _set_curvature_of_log(self, row):
+        self.loss_ = row["loss"]
+        self.competitor_dispersion_ = row["competitor_dispersion"]
+        self.retained_trace_ = row["retained_trace"]
+        self.dropped_trace_ = row["dropped_trace"]
 
 
 def _dense(X):
@@ -208,8 +277,11 @@ def logits_of(X, coef, intercept):
     with np.errstate(over="ignore", invalid="ignore"):
         logits = X @ coef.T + intercept
         if not np.isfinite(logits).all():
-            X = X.toarray() if sparse.issparse(X) else X
-            size = np.maximum(np.max(np.abs(X), axis=1, keepdims=True), 1)
-            logits = ((X / size) @ coef.T) * size + intercept
+            largest = abs(X).max(axis=1)
+            if sparse.issparse(X):
+                largest = largest.toarray().ravel()
+            size = np.maximum(largest, 1)[:, None]
+            small = X.multiply(1 / size).tocsr() if sparse.issparse(X) else X / size
+            logits = (small @ coef.T) * size + intercept
     largest = np.finfo(np.float64).max / 4  # differences stay finite
     return np.clip(logits, -largest, largest)

@@ -6,8 +6,10 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
+from sklearn_gn._reference_link import ReferenceLinkMixin
 
-class Solver(BaseEstimator):
+
+class Solver(ReferenceLinkMixin, BaseEstimator):
     """Base class of the solver objects.
 
     A solver of your own derives from it, holds its settings as constructor parameters,

@@ -54,6 +54,7 @@ class BatchOptions(NamedTuple):
     tol: float  # if zero, the fit goes on after the last epoch of the schedule
     seed: int
     continues: bool  # whether the members come from a former fit
+    alpha: np.ndarray | None  # given penalties of the groups, over n_effective
     dtype: type = np.float32
 
 
@@ -75,9 +76,11 @@ def prior_precisions(model):
 
 def init(rows, members, options):
     """Return the state of a fit that starts from some members."""
+    alpha = prior_precisions(members[0].model)
+    if options.alpha is not None:
+        alpha = options.n_effective * options.alpha
     members = tuple(
-        m._replace(net=m.net._replace(alpha=prior_precisions(m.model), beta=1.0))
-        for m in members
+        m._replace(net=m.net._replace(alpha=alpha, beta=1.0)) for m in members
     )
     loss = float(np.mean([objective(m, rows, options.n_effective) for m in members]))
     return BatchState(members, loss, 0.0)

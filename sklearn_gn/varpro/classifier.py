@@ -90,7 +90,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         - "adam", "sgd" (:class:`~sklearn_gn.solvers.Adam`,
           :class:`~sklearn_gn.solvers.SGD`): first-order methods on mini-batches.
 
-    alpha : "auto", float or tuple (hidden, output), default="auto"
+    alpha : "auto", float, tuple (hidden, output) or dict, default="auto"
         Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
         the default solver, P <= 2000 weights and at most 4e9 / P**2 - 2 P rows. Where
         ``hidden_layer_sizes`` is "auto" too, with more than 2e8 / P**2 - 2 P rows, the
@@ -99,6 +99,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         network, and take 0.001.
         Numbers are the penalties of the hidden layers and of the output layer, in
         scaled units; one number stands for both.
+        A dict such as ``alpha_`` of a fitted committee fixes the penalties of its
+        groups: a fit that starts from its parameters stays within its error bars.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of a step, never part of the objective.
@@ -299,7 +301,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         activation: str | tuple[str, ...] = "auto",
         n_init: int | Literal["auto"] = "auto",
         solver: str | Solver = "gnvpro",
-        alpha: float | tuple[float, float] | Literal["auto"] = "auto",
+        alpha: float | tuple[float, float] | dict[str, Any] | str = "auto",
         damping: float | None = None,
         rank: int | None = None,
         class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,

@@ -28,6 +28,7 @@ from sklearn_gn.core.solver import Algorithm, Report
 from sklearn_gn.varpro.layers import Layers, RegularisedLayers, forward, with_one
 
 _START_COEF = 0.1  # standard deviation of the first coefficients
+_HARDLY_ANY = 1e-3  # share of a prediction for which no member goes on
 _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that is
 _SAVED = 0.1  # share of the parameters for which leaving features are waited for
 _PATIENCE = 5  # iterations in which the members together gain nothing
@@ -138,6 +139,7 @@ def step(rows, state, options):
     running = [run for run in state.runs if _stop(run) is None]
     moved = iter(side_by_side(partial(_advanced, rows, options), running))
     runs = [next(moved) if _stop(run) is None else run for run in state.runs]
+    runs = _without_idle_members(runs)
     report = _report(runs, len(running))
     after = _state(runs, report.loss)
     if options.tol > 0:
@@ -166,6 +168,18 @@ def _advanced(rows, options, run):
         best = Member(run.model, state.net)
         run = run._replace(best=best, lowest=state.criterion)
     return run if report.stop is not None else _without_dead_features(run, rows)
+
+
+def _without_idle_members(runs):
+    """End the members without a share in the predictions, once another is exact."""
+    if all(_stop(run) != "rounding" for run in runs):
+        return runs
+    return [
+        run._replace(report=run.report._replace(stop="rounding"))
+        if _stop(run) is None and share < _HARDLY_ANY
+        else run
+        for run, share in zip(runs, shares([run.best for run in runs]), strict=True)
+    ]
 
 
 def _without_dead_features(run, rows):
@@ -279,14 +293,17 @@ def hidden_features(members, x):
     return np.concatenate(parts, axis=1)
 
 
-def variances(members, covariances, x):
+def variances(members, covariances, noise_ratios, x):
     """Return the variances of the mean of the members, of shape (m, k).
 
     They are those of the posterior, in the mean over the members, and the spread of the
-    members: two that disagree do not know.
+    members: two that disagree do not know. The posterior takes all targets for equally
+    noisy; ``noise_ratios``, of shape (k,) for each member, correct it.
     """
     values, own = [], []
-    for (model, net), covariance in zip(members, covariances, strict=True):
+    for (model, net), covariance, ratio in zip(
+        members, covariances, noise_ratios, strict=True
+    ):
         values.append(model.values(net.theta, x))
         jacobian = model.jacobian(net.theta, x)
         k, n_output = model.n_values, model.n_values * model.n_linear
@@ -294,7 +311,7 @@ def variances(members, covariances, x):
         own.append(np.empty_like(values[-1]))
         for t in range(k):  # the other targets' output weights have no part in it
             used = np.concatenate([np.arange(t, n_output, k), hidden])
-            own[-1][:, t] = evidence_gn.posterior_variances(
+            own[-1][:, t] = ratio[t] * evidence_gn.posterior_variances(
                 covariance, jacobian[t, used], used
             )
     share = shares(members)

@@ -23,7 +23,7 @@ from sklearn_gn.varpro.batch_committee import (
 )
 from sklearn_gn.varpro.calibration import calibrated
 from sklearn_gn.varpro.committee import COMMITTEE, Member
-from sklearn_gn.varpro.layers import Layers
+from sklearn_gn.varpro.layers import Layers, row_blocks
 from sklearn_gn.varpro.members import FittedMember
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
@@ -53,7 +53,8 @@ class Units(NamedTuple):
         if not scale:
             scaling = Scaling.none(X, y)
             return cls(scaling, Reach.of(scaling.x(X), weight))
-        return cls(*units_within_reach(lambda X: Scaling.of(X, y, weight), X, weight))
+        units_of = partial(Scaling.of, y=y, weight=weight, each_target=True)
+        return cls(*units_within_reach(units_of, X, weight))
 
     def x(self, X):
         """Return features in these units, within reach."""
@@ -76,7 +77,7 @@ class Units(NamedTuple):
 
     @property
     def y_scale(self):
-        """Scale of the targets."""
+        """Scale of the targets, or of each."""
         return self.scaling.y_scale
 
     @property
@@ -98,7 +99,6 @@ class Problem(NamedTuple):
     rows: Rows
     options: EvidenceOptions | BatchOptions
     scaling: Units
-    y_scale: float  # one for classes
 
 
 def plan(estimator, n_rows, n_features, n_values):
@@ -118,7 +118,7 @@ def plan(estimator, n_rows, n_features, n_values):
         Targets, or columns for the classes.
     """
     alpha, network = estimator.alpha, estimator.network
-    chosen = isinstance(alpha, str) and alpha == "auto"
+    chosen = isinstance(alpha, dict) or (isinstance(alpha, str) and alpha == "auto")
     chosen = chosen and isinstance(network, str) and network == "mlp"
     if not chosen or not estimator._default_solver():
         return None
@@ -214,7 +214,8 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
         ``X``, ``y`` and ``metadata`` for callbacks.
     rng : RandomState
     """
-    problem = _problem(estimator, X, y, weight, n_effective, rng)
+    alpha = _given_penalties(estimator.alpha, plan.models[0])
+    problem = _problem(estimator, X, y, weight, n_effective, alpha, rng)
     algorithm = COMMITTEE
     if plan.by_batches:
         problem, algorithm = _in_batches(estimator, problem), BATCH_COMMITTEE
@@ -240,7 +241,21 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
     )
 
 
-def _problem(estimator, X, y, weight, n_effective, rng):
+def _given_penalties(alpha, model):
+    """Penalties of the groups, or None where they are chosen."""
+    if not isinstance(alpha, dict):
+        return None
+    lengths = {
+        "slope": None,
+        "coef": None,
+        "bias": None,
+        "weights": model.n_feature_groups,
+        "layers": max(0, len(model.sizes) - 2),
+    }
+    return evidence.named_penalties(alpha, lengths)
+
+
+def _problem(estimator, X, y, weight, n_effective, alpha, rng):
     scaling = Units.of(X, estimator._scaled_part(y), weight, estimator.scale)
     rows = Rows(scaling.x(X), estimator._scaled_targets(y, scaling), weight)
     options = EvidenceOptions(
@@ -249,8 +264,9 @@ def _problem(estimator, X, y, weight, n_effective, rng):
         rank=estimator.rank,
         tol=float(estimator.tol),
         seed=int(rng.randint(_LARGEST_INT)),
+        alpha=alpha,
     )
-    return Problem(rows, options, scaling, float(scaling.y_scale))
+    return Problem(rows, options, scaling)
 
 
 def _in_batches(estimator, problem):
@@ -264,6 +280,7 @@ def _in_batches(estimator, problem):
             tol=options.tol,
             seed=options.seed,
             continues=continues,
+            alpha=options.alpha,
         )
     )
 
@@ -320,18 +337,21 @@ class Summary(NamedTuple):
     """What the evidence says of a member, in the user's units."""
 
     covariance: np.ndarray
+    # (k,)  variance of the noise of each target, over the mean of all
+    noise_ratio: np.ndarray
     spectrum: np.ndarray
     alpha_method: str
     loss: float
     alpha: dict
-    noise_std: float
+    noise_std: np.ndarray  # (k,)
     n_effective_parameters: float
     log_evidence: float
 
 
 def _summary(problem, member):
     model, net = member
-    n_effective, y_scale = problem.options.n_effective, problem.y_scale
+    n_effective = problem.options.n_effective
+    y_scale = np.broadcast_to(problem.scaling.y_scale, model.n_values)
     sums = model.sums(net.theta, problem.rows)
     groups = model.groups()
     scale = net.beta * n_effective  # of the objective divided by the sum of weights
@@ -340,26 +360,36 @@ def _summary(problem, member):
     # At the last penalties; those of the log are at the ones before.
     found = evidence_gn.curvature(sums, groups, net.alpha, net.beta, n_effective)
     value = evidence_gn.log_evidence(model, found, scale * loss, net.beta, n_effective)
-    n_numbers = n_effective * model.n_values
     end = 3 + model.n_feature_groups
     penalties = net.alpha / scale
     if model.loss == "squared":  # of features that have left the first layer
         gone = np.setdiff1d(np.arange(model.sizes[0]), model.features)
         penalties[3 + gone] = evidence.LARGEST / scale
+        value -= n_effective * float(np.sum(np.log(y_scale)))
+    noise_ratio = _noise_ratio(model, net.theta, problem.rows)
     return Summary(
         covariance=evidence_gn.covariance(
             model, sums, net.alpha, net.beta, n_effective
         ),
+        noise_ratio=noise_ratio,
         spectrum=evidence_gn.spectrum(sums.gram),
         alpha_method=evidence_gn.alpha_method(sums.gram),
         loss=loss * problem.scaling.loss_scale if loss > 0 else 0.0,
         alpha=_by_name(penalties, end),
-        noise_std=y_scale / math.sqrt(net.beta),
+        noise_std=y_scale * np.sqrt(noise_ratio / net.beta),
         n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
-        log_evidence=value - n_numbers * math.log(y_scale)
-        if model.loss == "squared"
-        else value,
+        log_evidence=value,
     )
+
+
+def _noise_ratio(model, theta, rows):
+    """Variance of the residuals of each target, over the mean of all."""
+    if model.loss != "squared" or model.n_values == 1:
+        return np.ones(model.n_values)
+    squares = np.zeros(model.n_values)
+    for x, y, weight in row_blocks(rows, model.n_linear + model.n_values):
+        squares += weight @ (model.values(theta, x) - y) ** 2
+    return evidence_gn.noise_ratio(squares)
 
 
 def _summary_of_batches(problem, member):
@@ -370,11 +400,12 @@ def _summary_of_batches(problem, member):
     penalties = net.alpha / n_effective
     return Summary(
         covariance=None,
+        noise_ratio=np.ones(model.n_values),
         spectrum=np.zeros(0),
         alpha_method="prior",
         loss=objective(member, problem.rows, n_effective),
         alpha=_by_name(penalties, end),
-        noise_std=math.nan,
+        noise_std=np.full(model.n_values, math.nan),
         n_effective_parameters=math.nan,
         log_evidence=math.nan,
     )
@@ -416,6 +447,7 @@ def _set_fitted(estimator, members, problem):
     scaling = problem.scaling
     estimator._fitted = None, members, scaling
     estimator._covariances = tuple(s.covariance for s in summaries)
+    estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
     best = max(summaries, key=lambda s: s.log_evidence)
     estimator.gram_spectrum_ = best.spectrum
     estimator.estimators_ = [
@@ -428,6 +460,8 @@ def _set_fitted(estimator, members, problem):
     }
     methods = {s.alpha_method for s in summaries}
     estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
+    if problem.options.alpha is not None:
+        estimator.alpha_method_ = "fixed"
     estimator.loss_ = float(np.mean([s.loss for s in summaries]))
     if not by_batches:
         estimator.log_evidence_ = float(np.mean([s.log_evidence for s in summaries]))
@@ -435,8 +469,11 @@ def _set_fitted(estimator, members, problem):
             np.mean([s.n_effective_parameters for s in summaries])
         )
     if estimator._loss == "squared":
-        variance = committee.shares(members) @ [1 / m.net.beta for m in members]
-        estimator.noise_std_ = problem.y_scale * math.sqrt(variance)
+        pairs = zip(members, summaries, strict=True)
+        variances = [s.noise_ratio / m.net.beta for m, s in pairs]
+        variance = committee.shares(members) @ variances
+        noise_std = scaling.y_scale * np.sqrt(variance)
+        estimator.noise_std_ = noise_std if len(noise_std) > 1 else float(noise_std[0])
     _set_output_layer(estimator, members, scaling)
 
 

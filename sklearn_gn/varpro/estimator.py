@@ -25,6 +25,7 @@ _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalti
 _BLOCK_ROWS = 4096  # of predictions
 _NOT_OF_EVERY_FIT = (
     "_covariances",
+    "_noise_ratios",
     "_error_bars",
     "coefs_",
     "estimators_",
@@ -58,6 +59,7 @@ class _VarProNet(
         "alpha": [
             Interval(Real, 0, None, closed="left"),
             "array-like",
+            dict,
             StrOptions({"auto"}),
         ],
         "damping": [Interval(Real, 0, None, closed="left"), None],
@@ -238,7 +240,8 @@ class _VarProNet(
         raise ValueError(
             "alpha must be 'auto', a finite number that is not negative, or a pair of "
             "such numbers, for the hidden layers and for the output layer"
-            f"{gcv}. Got {alpha!r}."
+            f"{gcv}; of committees, whose penalties the evidence chooses, also the "
+            f"dict alpha_ of a fitted model. Got {alpha!r}."
         )
 
     def _rows(self, x, t, weight):

@@ -34,8 +34,11 @@ def to_sklearn(estimator, classes=None, single_target=False):
         ]
         return export.mean_of_classifiers(members, classes)
     each = []
+    y_scale = np.broadcast_to(scaling.y_scale, scaling.y_center.shape)
     for k in range(len(scaling.y_center)):
-        units = scaling.scaling._replace(y_center=scaling.y_center[k])
+        units = scaling.scaling._replace(
+            y_center=scaling.y_center[k], y_scale=y_scale[k]
+        )
         members = [
             export.regressor(one_output(network, k), units, names)
             for network in networks

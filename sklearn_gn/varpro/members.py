@@ -24,7 +24,7 @@ class FittedMember:
         Logarithm of the evidence; only where it chose the penalties, as the next one.
     n_effective_parameters_ : float
         Number of well-determined parameters.
-    noise_std_ : float
+    noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise; of regressors only.
     """
 
@@ -47,7 +47,8 @@ class FittedMember:
             self.log_evidence_ = summary.log_evidence
             self.n_effective_parameters_ = summary.n_effective_parameters
         if self._classes is None:
-            self.noise_std_ = summary.noise_std
+            noise_std = summary.noise_std
+            self.noise_std_ = noise_std if len(noise_std) > 1 else float(noise_std[0])
 
     def predict(self, X):
         """Predict the targets, or the labels.

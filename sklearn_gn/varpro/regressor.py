@@ -90,7 +90,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         - "adam", "sgd" (:class:`~sklearn_gn.solvers.Adam`,
           :class:`~sklearn_gn.solvers.SGD`): first-order methods on mini-batches.
 
-    alpha : "auto", float or tuple (hidden, output), default="auto"
+    alpha : "auto", float, tuple (hidden, output) or dict, default="auto"
         Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
         the default solver and at most 2e8 / P rows for P weights; other fits, and those
         of so many targets that the output layer has most of more than 2,000 weights,
@@ -99,6 +99,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         scaled units; one number stands for both. The output penalty may be "gcv": it is
         then chosen in every iteration by generalised cross-validation. For simulations
         without noise take 1e-8.
+        A dict such as ``alpha_`` of a fitted committee fixes the penalties of its
+        groups: a fit that starts from its parameters stays within its error bars.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of a step, never part of the objective.
@@ -199,9 +201,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         How the evidence is computed: "dense", or "lanczos" where it is estimated, with
         more than 2,000 weights and rows; "fixed" or "gcv" where penalties are given.
 
-    noise_std_ : float
-        Standard deviation of the noise, in units of y, one for all targets. Only where
-        the penalties are chosen.
+    noise_std_ : float or ndarray of shape (n_targets,)
+        Standard deviation of the noise, in units of y; of several targets one each.
+        Only of committees.
 
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
@@ -303,7 +305,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         activation: str | tuple[str, ...] = "auto",
         n_init: int | Literal["auto"] = "auto",
         solver: str | Solver = "gnvpro",
-        alpha: float | tuple[float, float] | Literal["auto"] = "auto",
+        alpha: float | tuple[float, float] | dict[str, Any] | str = "auto",
         damping: float | None = None,
         rank: int | None = None,
         scale: bool = True,
@@ -509,7 +511,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         """Standard deviations of the means of rows in scaled units."""
         model, net, scaling = self._fitted
         if model is None:
-            known = partial(committee.variances, net, self._covariances)
+            known = partial(
+                committee.variances, net, self._covariances, self._noise_ratios
+            )
             size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
             return np.sqrt(blockwise(known, x, n_rows)) * scaling.y_scale

@@ -66,6 +66,33 @@ def test_blas_is_held_to_one_thread_and_let_go_by_the_last_thread():
         assert threads() == {2}
 
 
+@pytest.mark.parametrize("flag", [False, True])
+def test_ctrl_c_at_the_end_of_a_scope_leaves_the_settings_of_the_thread(
+    monkeypatch, flag
+):
+    blas = type(backend.one_blas_thread)
+    leave, pressed = blas.__exit__, []
+
+    def press(self, *error):
+        if pressed:
+            return leave(self, *error)
+        pressed.append(True)  # before anything is undone
+        jax.enable_x64(not flag).__enter__()
+        np.seterr(over="ignore")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blas, "__exit__", press)
+    with jax.enable_x64(flag), threadpool_limits(2, user_api="blas"):
+        threads, numpy_warnings = threadpool_info(), np.geterr()
+        with pytest.raises(KeyboardInterrupt):
+            ShallowReLURegressor(2, solver="lm", alpha=0.0).fit([[0.0], [1.0]], [0, 1])
+        assert pressed
+        assert threadpool_info() == threads
+        assert np.geterr() == numpy_warnings
+        assert jax.config.jax_enable_x64 == flag
+        assert jnp.zeros(1, dtype=float).dtype == (np.float64 if flag else np.float32)
+
+
 def test_unknown_device_is_named():
     with pytest.raises(ValueError, match=r"device='tpu' is not available.*cpu"):
         ShallowReLURegressor(2, device="tpu", alpha=0.0).fit([[0.0], [1.0]], [0, 1])

@@ -1,13 +1,21 @@
 """Checkpoints: resuming bit for bit, and the questions that a file answers."""
 
+import json
 import pickle
+import re
 import threading
 from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from joblib import parallel_backend
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 
+import sklearn_gn
 from sklearn_gn import (
     FGNSoftmaxHead,
     PINNSolver,
@@ -15,7 +23,9 @@ from sklearn_gn import (
     VarProNetRegressor,
 )
 from sklearn_gn.callbacks import Checkpoint, EarlyStopping
-from sklearn_gn.core import checkpoint
+from sklearn_gn.core import checkpoint, fingerprint
+from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.networks import MLP
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, GNvpro, JointGN, SgGN, Solver
@@ -318,24 +328,203 @@ def test_parameters_whose_value_is_not_known_are_named(tmp_path):
 # -- files ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", [b"", b"a text", pickle.dumps({"log": []})])
-def test_other_files_are_refused(content, tmp_path):
-    path = tmp_path / "fit.ckpt"
-    path.write_bytes(content)
+class Point(NamedTuple):
+    x: float
+    y: tuple
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+def test_values_come_back_with_their_types_and_bits(tmp_path):
+    value = {
+        "question": {"a": "1"},
+        "numbers": [1, True, None, 0.1, 5e-324, -0.0, np.inf, -np.inf, 2**70],
+        "scalars": (np.float32(0.1), np.int64(3), np.float64(np.pi), np.bool_(True)),
+        "orders": (np.eye(3, 2), np.asfortranarray(np.eye(3, 2)), np.zeros((0, 2))),
+        "nested": Point(Point(1.0, ()), ([("a", {3: Colour.RED})],)),
+    }
+    checkpoint.save(tmp_path / "fit.ckpt", value)
+    again = checkpoint.load(tmp_path / "fit.ckpt")
+    assert repr(again) == repr(value)  # with types, signs of zero and all digits
+    assert type(again["nested"].x) is Point
+    assert [type(v) for v in again["scalars"]] == [type(v) for v in value["scalars"]]
+    assert again["orders"][1].flags.f_contiguous
+    checkpoint.save(tmp_path / "fit.ckpt", {"question": {}, "x": np.nan})
+    assert np.isnan(checkpoint.load(tmp_path / "fit.ckpt")["x"])
+
+
+def header_of(path):
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file}
+    return json.loads(arrays.pop("header").tobytes()), arrays
+
+
+def with_header(path, header, arrays):
+    np.savez(
+        path, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays
+    )
+    return path.rename(path.with_suffix("")).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The bytes of a checkpoint by what is wrong with them."""
     X, y = data()
+    path = tmp_path_factory.mktemp("written") / "fit.ckpt"
+    make().set_callbacks(Checkpoint(path)).fit(X, y)
+    content, (header, arrays) = path.read_bytes(), header_of(path)
+    assert (header["format"], header["version"]) == ("sklearn_gn checkpoint", 2)
+    assert arrays
+    middle = content.index(arrays["1"].tobytes())
+    flipped = bytes([content[middle] ^ 1])
+    other = path.with_name("other.npz")
+    command = {"class": ["os", "system"], "fields": {"command": "exit"}}
+    return {
+        "whole": content,
+        "empty": b"",
+        "a text": b"a text",
+        "a pickle": pickle.dumps({"question": {}}),
+        "cut off": content[: len(content) // 2],
+        "one bit": content[:middle] + flipped + content[middle + 1 :],
+        "another archive": with_header(other, {"a": 1}, {}),
+        "a later version": with_header(other, {**header, "version": 3}, arrays),
+        "code": with_header(other, {**header, "snapshot": command}, {}),
+    }
+
+
+WRONG = ["empty", "a text", "a pickle", "cut off", "one bit", "another archive", "code"]
+
+
+@pytest.mark.parametrize("kind", [*WRONG, "a later version"])
+def test_other_files_are_refused(kind, written, tmp_path):
+    path = tmp_path / "fit.ckpt"
+    path.write_bytes(written[kind])
+    with pytest.raises(ValueError, match=r"fit\.ckpt' is not a checkpoint") as e:
+        checkpoint.load(path)
+    assert "resume=False to replace it" in str(e.value)
+    if kind == "a later version":
+        assert "version 3 of the format, this is 2" in str(e.value)
+
+
+def test_a_damaged_file_is_refused_by_fit_and_can_be_replaced(written, tmp_path):
+    X, y = data()
+    path = tmp_path / "fit.ckpt"
+    path.write_bytes(written["one bit"])
     with pytest.raises(ValueError, match="is not a checkpoint of this version"):
         make().set_callbacks(Checkpoint(path)).fit(X, y)
     make().set_callbacks(Checkpoint(path, resume=False)).fit(X, y)
     assert make().set_callbacks(Checkpoint(path)).fit(X, y).n_iter_ > 0
 
 
+def test_files_of_another_version_of_the_package_are_refused(monkeypatch, tmp_path):
+    X, y = data()
+    file = Checkpoint(tmp_path / "fit.ckpt")
+    make().set_callbacks(file).fit(X, y)
+    monkeypatch.setattr(sklearn_gn, "__version__", "99.0.1")
+    with refused("the version of sklearn_gn"):
+        make().set_callbacks(file).fit(X, y)
+
+
 def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "fit.ckpt"
     checkpoint.save(path, {"question": {}, "number": 1})
-    with pytest.raises(TypeError, match="cannot pickle"):
-        checkpoint.save(path, {"question": {}, "number": threading.Lock()})
+    for value in (threading.Lock(), np.array([None]), local_tuple()(1)):
+        with pytest.raises(TypeError, match=r"does not store|is no named tuple"):
+            checkpoint.save(path, {"question": {}, "number": value})
     assert checkpoint.load(path)["number"] == 1
     assert list(tmp_path.iterdir()) == [path]
+
+
+def local_tuple():
+    class Local(NamedTuple):
+        weight: np.ndarray
+
+    return Local
+
+
+class OwnNetwork(MLP):
+    """A network whose parameters are of a class that no other process can find."""
+
+    def init(self, key, x):
+        return local_tuple()(super().init(key, x))
+
+    def apply(self, params, x):
+        return super().apply(params.weight, x)
+
+
+def test_networks_that_cannot_be_saved_are_refused_before_the_fit(tmp_path):
+    X, y = data()
+    model = VarProNetRegressor(network=OwnNetwork((3,)), alpha=(0.01, 1e-4))
+    model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
+    with pytest.raises(ValueError, match=r"cannot be saved: .*Local' is no named"):
+        model.fit(X, y)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_killed_writers_left_is_removed_and_no_more(tmp_path):
+    path = tmp_path / "fit.ckpt"
+    left = tmp_path / "fit.ckpt.abc.partial"
+    left.write_bytes(b"half")
+    others = {tmp_path / "other.ckpt.abc.partial", tmp_path / "fit.ckpt.partial"}
+    for other in others:
+        other.touch()
+    with checkpoint._temporary(path) as alive:
+        checkpoint.check_place(path)
+        assert set(tmp_path.iterdir()) == {Path(alive.name), *others}
+    checkpoint.check_place(path)
+    assert set(tmp_path.iterdir()) == others
+
+
+def test_files_that_cannot_be_written_or_read_are_named_before_the_fit(
+    monkeypatch, tmp_path
+):
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    X, y = data()
+    path = tmp_path / "fit.ckpt"
+    model = make().set_callbacks(Checkpoint(path))
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.NamedTemporaryFile", refuse)
+        with pytest.raises(PermissionError, match=r"fit\.ckpt' cannot be written"):
+            model.fit(X, y)
+    path.touch()
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", refuse)
+        with pytest.raises(PermissionError, match=r"fit\.ckpt' cannot be read .Perm"):
+            checkpoint.load(path)
+    with pytest.raises(IsADirectoryError, match="is a folder: give the path of a file"):
+        make().set_callbacks(Checkpoint(tmp_path)).fit(X, y)
+
+
+def test_each_fit_of_a_search_has_a_file(tmp_path):
+    X, y = data()
+    grid = {"damping": [0.1, 1.0], "max_iter": [2, 3]}
+    # Threads, in which the fits share the callback.
+    search = GridSearchCV(make("lm"), grid, cv=3, n_jobs=2)
+    search.estimator.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
+    with parallel_backend("threading"):
+        first = search.fit(X, y).cv_results_["mean_test_score"]
+        files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        assert len(files) == 3 * 4 + 1  # with the fit to all rows
+        assert all(re.fullmatch(r"fit-[0-9a-f]{12}\.ckpt", f.name) for f in files)
+        with pytest.MonkeyPatch.context() as patch:  # all is read, nothing is fitted
+            patch.setattr(FitRun, "_iterate", None)
+            again = search.fit(X, y).cv_results_["mean_test_score"]
+    np.testing.assert_array_equal(again, first)
+    assert set(tmp_path.iterdir()) == set(files)
+
+
+def test_rows_are_hashed_once(monkeypatch, tmp_path):
+    X, y = data()
+    hashed, content = [], fingerprint._array_content
+    monkeypatch.setattr(
+        fingerprint, "_array_content", lambda a: hashed.append(a.shape) or content(a)
+    )
+    make().set_callbacks(Checkpoint(tmp_path / "fit.ckpt", every=0)).fit(X, y)
+    assert hashed.count(X.shape) == 1
 
 
 def test_a_missing_folder_is_named_before_the_fit(tmp_path):

@@ -30,6 +30,7 @@ from sklearn_gn.pde.problems import Burgers, Kovasznay, PoissonBall
 from sklearn_gn.pinn import dngd, posterior, predictions
 from sklearn_gn.pinn.fit import rebalanced_weights
 from sklearn_gn.pinn.observation_weight import has_settled, next_weight
+from sklearn_gn.pinn.verdict import warn_if_not_solved
 from sklearn_gn.solvers import DNGD, PINN_SOLVERS, SGD, Adam
 
 pd = pytest.importorskip("pandas")
@@ -849,14 +850,14 @@ def test_the_warning_measures_by_an_untrained_network():
     solver.fresh_loss_ = 1e-20
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        solver._warn_if_not_solved(1.0)  # of a warm start: solved all along
+        warn_if_not_solved(solver, 1.0)  # of a warm start: solved all along
     solver.fresh_loss_ = 1e-2
     with pytest.warns(ConvergenceWarning, match="not to be trusted"):
-        solver._warn_if_not_solved(1.0)
+        warn_if_not_solved(solver, 1.0)
     solver.coefficients_, solver.coefficients_std_ = {"k": -6.1}, {"k": 7.0}
     solver.fresh_loss_ = 1e-20
     with pytest.warns(ConvergenceWarning, match=r"coefficients \['k'\] exceed"):
-        solver._warn_if_not_solved(1.0)
+        warn_if_not_solved(solver, 1.0)
 
 
 def contradictory(u, x):

@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from sklearn_gn import SegmentedRegressor
 from sklearn_gn.datasets import load_nile
+from sklearn_gn.shallow_relu import partition
 
 KINKS = np.array([3.1, 6.4])
 
@@ -174,6 +175,18 @@ def test_jumps_are_the_best_partition(degree):
     assert_array_equal(np.searchsorted(x, model.breakpoints_), best[1:])
 
 
+@pytest.mark.parametrize("settings", [{"degree": 0}, {"jumps": True}])
+def test_many_jumps_between_few_places_are_all_found(settings, monkeypatch):
+    rng = np.random.default_rng(0)
+    n, at = 1601, 30 + 50 * np.arange(30) + rng.integers(0, 30, 30)
+    x, segment = np.arange(n), np.searchsorted(at, np.arange(n), side="right")
+    y = rng.standard_normal(31)[segment]
+    monkeypatch.setattr(partition, "EVEN_PLACES", 100)
+    model = SegmentedRegressor(30, **settings).fit(x[:, None], y)
+    assert_allclose(model.breakpoints_, at - 0.5)
+    assert model.statistics_["rss"] < 1e-20 * n
+
+
 def test_exact_broken_lines_are_found_to_rounding_errors():
     x = np.linspace(-1, 3, 200)
     y = np.interp(x, [-1, 0.123, 1.7, 3], [2.0, -1.0, 4.0, 4.5])
@@ -184,6 +197,19 @@ def test_exact_broken_lines_are_found_to_rounding_errors():
     model = SegmentedRegressor(degree=0).fit(x[:, None], y)
     assert_allclose(model.jumps_, [-3])
     assert model.breakpoints_[0] == (x[x < 0.5][-1] + x[x >= 0.5][0]) / 2
+
+
+@pytest.mark.parametrize("linear", [0.0, 0.7])
+@pytest.mark.parametrize(("n", "k"), [(60, 7), (100, 9)])
+def test_kinks_that_help_only_together_are_found(n, k, linear):
+    """BIC rises with the first kinks of a zigzag."""
+    x, ends = np.linspace(0, 1, n), np.linspace(0, 1, k + 2)
+    z = np.random.default_rng(0).standard_normal(n)
+    y = np.interp(x, ends, np.arange(k + 2) % 2) + linear * z
+    X = np.column_stack([x, z])[:, : 1 + (linear > 0)]
+    model = SegmentedRegressor().fit(X, y)
+    assert_allclose(model.breakpoints_, ends[1:-1], rtol=1e-10)
+    assert model.statistics_["rss"] < 1e-24
 
 
 def test_lines_go_on_outside_the_data(data):

@@ -121,7 +121,7 @@ def test_a_fit_with_given_penalties_stays_where_it_ends(fitted):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weights": np.ones(2)}, "one penalty for each of 3 features, got shape"),
+        ({"weights": np.ones(2)}, r"\['weights'\] must have shape \(3,\), got shape"),
         ({"coef": -1.0}, "penalties in alpha must be positive"),
         ({"offset": 1.0}, "must have the entries slope, coef, bias, weights, got"),
     ],
@@ -287,6 +287,23 @@ def test_several_targets_share_noise_and_hyperplanes():
     assert pred.shape == std.shape == (150, 2)
     found = model.transform(X) @ model.coef_.T + X @ model.linear_coef_.T
     np.testing.assert_allclose(found + model.intercept_, pred, rtol=1e-8, atol=1e-8)
+
+
+def test_units_of_one_target_change_nothing():
+    X, y = data()
+    rng = np.random.default_rng(0)
+    Y = np.c_[y, X @ [1, 2, 0] + 0.03 * rng.standard_normal(len(X))]
+    factor, shift = np.array([1e4, 1e-5]), np.array([-3.0, 1.0])
+    model, other = make().fit(X, Y), make().fit(X, factor * Y + shift)
+    pred, std = other.predict(X, return_std=True)
+    np.testing.assert_allclose((pred - shift) / factor, model.predict(X), atol=1e-6)
+    np.testing.assert_allclose(
+        std / factor, model.predict(X, return_std=True)[1], rtol=1e-5
+    )
+    np.testing.assert_allclose(other.noise_std_, factor * model.noise_std_, rtol=1e-6)
+    squares = np.sum((Y - model.predict(X)) ** 2, axis=0)
+    ratio = model.noise_std_[1] / model.noise_std_[0]
+    assert ratio**2 == pytest.approx(squares[1] / squares[0], rel=1e-6)
 
 
 @pytest.mark.parametrize(

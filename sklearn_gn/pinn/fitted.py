@@ -1,0 +1,86 @@
+"""The fitted attributes of PINNSolver."""
+
+import math
+
+import numpy as np
+
+from sklearn_gn.core import backend
+from sklearn_gn.pinn import solution
+from sklearn_gn.pinn.dngd import gramian_eigenvalues, training_loss
+from sklearn_gn.pinn.fit import total_loss
+from sklearn_gn.pinn.posterior import Posterior
+from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.windows import Pieces, last_network
+
+_JACOBIAN_FLOATS = 2**27
+_SPECTRAL = 3000  # unknowns up to which eigenvalues are computed after a fit
+
+
+def set_fitted(solver, run, fitted, n_observations):
+    """Set the attributes that only this estimator has.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+    run : FitRun
+    fitted : Fitted
+        What predictions need.
+    n_observations : float
+        Sum of the weights of the observations.
+    """
+    solver._fitted, solver.problem_ = fitted, fitted.problem
+    _set_layers(solver, fitted)
+    model, net, state = fitted.model, fitted.net, run.final_state
+    scale = run.loss_scale
+    fresh = run.val_loss(net) if run.val_loss is not None else math.nan
+    solver.fresh_loss_ = fresh * scale
+    net, in_windows = last_network(net), isinstance(net, Pieces)
+    solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
+    n_residuals = sum(
+        len(batch.x) * kind.residual.n_outputs
+        for kind, batch in zip(model.classes, state.batches, strict=True)
+    )
+    is_dngd = run.solver.name == "dngd"
+    with backend.scope(solver.dtype, solver.device):
+        loss_at = training_loss if is_dngd else total_loss
+        solver.loss_ = float(loss_at(model, net, state.batches)) * scale
+        solver.gram_spectrum_ = np.zeros(0)
+        if state.spectrum is not None:
+            solver.gram_spectrum_ = np.array(state.spectrum)
+        elif is_dngd and min(n_residuals, n_weights(net)) <= _SPECTRAL:
+            solver.gram_spectrum_ = gramian_eigenvalues(model, net, state.batches)
+        solver._posterior = None
+        if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS and not in_windows:
+            batches, points = backend.to_numpy((state.batches, run.data.fresh))
+            solver._posterior = Posterior(
+                model, net, batches, points or batches, n_observations
+            )
+        _set_coefficients(solver)
+        solver.noise_std_ = math.nan
+        if n_observations and fitted.scaling is None and solver._posterior:
+            solver.noise_std_ = float(solver._posterior.noise_deviation())
+
+
+def _set_layers(solver, fitted):
+    layers = [matrix.astype(np.float64) for matrix in last_network(fitted.net).layers]
+    inner = []
+    if fitted.model.features is not None:
+        inner, layers = layers[:-1], layers[-1:]
+    solver.coefs_ = inner + [matrix[:-1] for matrix in layers]
+    solver.intercepts_ = [matrix[-1] for matrix in layers]
+
+
+def _set_coefficients(solver):
+    """The coefficients that were to be found, with their standard deviations."""
+    model, posterior = solver._fitted.model, solver._posterior
+    net = last_network(solver._fitted.net)
+    values = _plain(solution.unknown_coefficients(model, net))
+    deviations = {name: np.nan * value for name, value in values.items()}
+    if values and posterior is not None:
+        deviations = _plain(posterior.coefficient_deviations())
+    solver.coefficients_, solver.coefficients_std_ = values, deviations
+
+
+def _plain(values):
+    """Numbers and arrays of numpy by name."""
+    return {name: np.asarray(value, np.float64)[()] for name, value in values.items()}

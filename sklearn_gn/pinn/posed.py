@@ -1,0 +1,210 @@
+r"""A problem as the network is given it: outputs of unit size, and waves as inputs.
+
+The residuals see physical units. In between, the outputs of the network are those of
+the solution in units of their own, ``u = center + scale * network(x)``, and beside the
+axes, mapped to [-1, 1], the network has waves ``cos(k (x - m))`` and ``sin(k (x - m))``
+for wave vectors k that the problem shows (:mod:`sklearn_gn.pinn.spectrum`), with m the
+middle of the domain. The waves are inputs of the first layer and of the output layer:
+a solution that is made of them is linear in the weights, and one that is modulated
+can be learnt.
+"""
+
+from dataclasses import dataclass, fields
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.pde import Dirichlet, Initial, Problem
+from sklearn_gn.pinn import spectrum
+
+_POINTS = 200  # of each condition, at which its values are taken
+_TINY = 1e-30  # what is left alone
+_NEGLIGIBLE = 1e-12  # size of values, relative to those of the others
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PosedProblem(Problem):
+    """A problem with units of its outputs and waves."""
+
+    center: tuple = ()
+    scale: tuple = ()
+    waves: tuple = ()  # wave vectors, each of d numbers
+
+    def __reduce__(self):
+        return PosedProblem, self._arguments()
+
+    @property
+    def n_inputs(self):
+        """Number of inputs of the network."""
+        return super().n_inputs + 2 * len(self.waves)
+
+    def embedding(self, x):
+        """Inputs of the network: those of the axes, then cosines and sines of waves."""
+        plain = super().embedding(x)
+        if not self.waves:
+            return plain
+        middle = self.domain.bounds.mean(axis=1).astype(x.dtype)
+        phase = np.array(self.waves).astype(x.dtype) @ (x - middle)
+        return jnp.concatenate([plain, jnp.cos(phase), jnp.sin(phase)])
+
+    def field(self, function, directions=None):
+        """The field of a network, in physical units."""
+
+        def scaled(x):
+            center, scale = np.array(self.center), np.array(self.scale)
+            outputs = self.as_outputs(function(x), "the network")
+            return center.astype(x.dtype) + scale.astype(x.dtype) * outputs
+
+        return super().field(scaled, directions)
+
+
+def posed(problem, stages, y=None, observed=()):
+    """Return problems with the units and the waves of the last one.
+
+    Parameters
+    ----------
+    problem : Problem
+        The one to solve.
+    stages : sequence of Problem
+        Easier ones.
+    y : ndarray of shape (m, n_observed), default=None
+        Observations; NaN where there are none.
+    observed : tuple
+        Numbers of the outputs that y holds, or functions.
+
+    Returns
+    -------
+    problem : PosedProblem
+    stages : list of PosedProblem
+    """
+    waves = spectrum.wave_vectors(problem)
+    center, scale = units(problem, y, observed, waves)
+
+    def pose(entry):
+        arguments = {f.name: getattr(entry, f.name) for f in fields(Problem)}
+        return PosedProblem(**arguments, center=center, scale=scale, waves=waves)
+
+    return pose(problem), [pose(stage) for stage in stages]
+
+
+# --- units of the outputs ------------------------------------------------------------
+
+
+def units(problem, y=None, observed=(), waves=()):
+    """Return center and size of each output, from values that are given.
+
+    Those of the conditions and of the observations. Where they are of both signs, or
+    one number alone, the center is zero. A single output without values, or behind a
+    transform, has the size with which a wave answers the source; of several, those
+    without values have the size one.
+    """
+    q = len(problem.outputs)
+    known = [[] for _ in range(q)]
+    if problem.transform is None:
+        for numbers, values in _given_values(problem):
+            for number, column in zip(numbers, values.T, strict=True):
+                known[number].append(column)
+        for k, entry in enumerate(observed if y is not None else ()):
+            if not callable(entry):
+                known[entry].append(y[:, k])
+    found = [_unit(np.concatenate([*columns, np.zeros(0)])) for columns in known]
+    if q == 1 and found[0] is None:
+        found = [(0.0, _size_of_answer(problem, waves))]
+    found = [(0.0, 1.0) if unit is None else unit for unit in found]
+    return tuple(c for c, _ in found), tuple(s for _, s in found)
+
+
+def _unit(values):
+    values = values[np.isfinite(values)]
+    largest = float(np.abs(values).max(initial=0))
+    if not _TINY < largest < 1 / _TINY:
+        return None
+    low, high = float(values.min()), float(values.max())
+    if low < 0 < high or high - low < _NEGLIGIBLE * largest:
+        return 0.0, largest
+    # Values far from zero that differ little.
+    center = (low + high) / 2 if (high - low) < largest / 2 else 0.0
+    return center, max((high - low) / 2, largest / 2 if center == 0 else 0.0)
+
+
+def _given_values(problem):
+    """Yield numbers of outputs and values (n, k) of the conditions that give values."""
+    rng = np.random.RandomState(0)
+    given = [
+        (k, condition)
+        for k, condition in enumerate(problem.conditions)
+        if isinstance(condition, (Dirichlet, Initial))
+        and not getattr(condition, "order", 0)
+    ]
+    if not given:
+        return
+    points = list(problem.probes(_POINTS, rng).values())
+    chosen = (0, *(k + 1 for k, _ in given))
+    with backend.scope("float64"):
+        values = backend.to_numpy(
+            _residuals_of_zero(problem, chosen, [points[k] for k in chosen])
+        )
+    source, *values = values
+    least = _NEGLIGIBLE * np.abs(source[np.isfinite(source)]).max(initial=0)
+    for (_, condition), found in zip(given, values, strict=True):
+        found[np.abs(found) < least] = 0  # rounding
+        yield _numbers(problem, condition.outputs), -found
+
+
+def _numbers(problem, outputs):
+    every = range(len(problem.outputs))
+    if outputs is None:
+        return list(every)
+    several = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+    place = {name: k for k, name in enumerate(problem.outputs)}
+    found = np.arange(len(place))
+    return [int(found[place.get(o, o) if isinstance(o, str) else o]) for o in several]
+
+
+def _size_of_answer(problem, waves):
+    """Amplitude of the first wave, or of a slow one, that balances the source."""
+    low, high = problem.domain.bounds.T
+    wave = np.array(waves[0] if waves else np.pi / (high - low))
+    points = problem.probes(_POINTS, np.random.RandomState(0))["interior"]
+    with backend.scope("float64"):
+        squares = backend.to_numpy(_source_and_answer(problem, points, wave))
+    squares = squares[np.isfinite(squares).all(axis=1)]
+    source, answer = np.sqrt(squares.sum(axis=0))
+    if not (source > _TINY and answer > _TINY):
+        return 1.0
+    return float(source / answer)
+
+
+@partial(jit_by_size, static_argnames="problem")
+def _source_and_answer(problem, points, wave):
+    """Squares of the source, and of its change by a wave of size one, of (n, 2)."""
+    kind = problem.residual_classes()[0]
+
+    def residual(function, x, data):
+        fields = (problem.field(function),) * kind.n_points
+        return kind.function(fields, x, data, problem.start)
+
+    def one(x, data):
+        source = residual(lambda x: jnp.zeros(1, x.dtype), x, data)
+        moved = residual(lambda x: jnp.cos(wave @ x)[None], x, data)
+        return jnp.stack([jnp.sum(source**2), jnp.sum((moved - source) ** 2)])
+
+    return jax.vmap(one)(points.x, points.data)
+
+
+@partial(jit_by_size, static_argnames=("problem", "chosen"))
+def _residuals_of_zero(problem, chosen, points):
+    kinds = problem.residual_classes()
+    field = problem.field(lambda x: jnp.zeros(len(problem.outputs), x.dtype))
+
+    def values(kind, points):
+        def one(x, data):
+            return kind.function((field,) * kind.n_points, x, data, problem.start)
+
+        return jax.vmap(one)(points.x, points.data)
+
+    return [values(kinds[k], p) for k, p in zip(chosen, points, strict=True)]

@@ -1,0 +1,169 @@
+"""What a fit of PINNSolver begins with, from its parameters: network, settings."""
+
+import math
+import time
+
+import numpy as np
+
+from sklearn_gn.core import backend
+from sklearn_gn.pinn import setup
+from sklearn_gn.pinn.fit import PINNSettings
+from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.windows import last_network, with_windows
+
+_FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
+_FIXED_POINTS = (500, 200)
+_LARGEST_INT = np.iinfo(np.int32).max
+
+
+def network_and_models(solver, stages, data, rng):
+    """Return the untrained network, and what is compiled, for each problem.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+    stages : list of tuple (Problem, int)
+        Easier problems to begin with, and their iterations.
+    data : FitData
+    rng : RandomState
+
+    Returns
+    -------
+    untrained : Parameters
+    models : tuple of Model
+    """
+    sizes, activations = _widths(solver, data.problem), ()
+    frame, problems = data.frame, [problem for problem, _ in stages]
+    if _grows(solver, data.problem):
+        batch = data.observations.training
+        y = None if batch is None else batch.data
+        frame, problems = setup.posed(frame, problems, y, data.observed)
+    untrained, features = setup.untrained_network(
+        frame, solver.network, sizes, rng, solver.dtype, solver.device
+    )
+    if features is None:
+        activations = setup.activations(solver.activation, sizes)
+    models = setup.models(
+        [*problems, frame],
+        activations,
+        features,
+        untrained.extra,
+        equation=data.problem is not None,
+        observed=data.observed if data.observations.training else None,
+        device=solver.device,
+    )
+    if _grows(solver, data.problem) and not stages:
+        models = (with_windows(*models, data.observations.training is not None),)
+    return untrained, models
+
+
+def _widths(solver, problem):
+    """Widths of the hidden layers to begin with."""
+    if not _is_auto(solver.hidden_layer_sizes):
+        return solver.hidden_layer_sizes
+    return setup.FIRST_WIDTHS if _grows(solver, problem) else _FIXED_WIDTHS
+
+
+def _grows(solver, problem):
+    """Whether the network finds its size."""
+    auto = _is_auto(solver.hidden_layer_sizes) and solver.network is None
+    return auto and problem is not None and solver._solver_object().name == "dngd"
+
+
+def settings(solver, models, stages, start, seed):
+    """Return the settings of a fit.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+    models : tuple of Model
+    stages : list of tuple (Problem, int)
+    start : Parameters
+        The network to begin with.
+    seed : int
+        Of the points.
+
+    Returns
+    -------
+    PINNSettings
+    """
+    sampler, growth = setup.NoPoints(), None
+    problem = models[-1].problem
+    has_equation = solver.problem is not None
+    observed = models[-1].classes[-1].residual.name == "data"
+    chosen = solver.observation_weight == "auto" and solver.loss_weights != "balanced"
+    if has_equation:
+        points = solver.n_interior, solver.n_boundary
+        if _grows(solver, problem):
+            size = n_weights(last_network(start))
+            points = setup.sizes_of(problem, size, *points)
+            free = solver.n_interior == solver.n_boundary == "auto"
+            budget = math.inf if solver.max_time is None else solver.max_time
+            deadline = time.perf_counter() + budget
+            growth = setup.Rules(True, free, deadline, budget)
+        points = [
+            fixed if n == "auto" else n
+            for n, fixed in zip(points, _FIXED_POINTS, strict=True)
+        ]
+        scaled = solver.loss_weights == "scaled"
+        sampler = setup.Sampler(*points, solver.sampling, solver.dtype, scaled)
+    return PINNSettings(
+        models=models,
+        stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
+        sampler=sampler,
+        solver=solver._solver_object(),
+        damping=solver.damping,
+        rank=solver.rank,
+        balanced=solver.loss_weights == "balanced",
+        resample=solver.resample if has_equation else None,
+        max_iter=min(solver.max_iter, _LARGEST_INT),
+        tol=solver._cast(solver.tol),
+        dtype=np.dtype(solver.dtype),
+        seed=np.int32(seed),
+        growth=growth,
+        estimates_noise=has_equation and observed and chosen,
+    )
+
+
+def network_to_begin_with(solver, new):
+    """Return a new network, or the previous one with ``warm_start``.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+    new : Parameters
+
+    Raises
+    ------
+    ValueError
+        If the previous network has other layers.
+    """
+    if not (solver.warm_start and hasattr(solver, "_fitted")):
+        return new
+    before = solver._fitted.net
+    last = last_network(before)
+    if _is_auto(solver.hidden_layer_sizes) and _has_layers_of(new, last):
+        return backend.map_leaves(solver._cast, before)
+    before = last
+    shapes = [np.shape(leaf) for leaf in backend.leaves(before)]
+    wanted = [np.shape(leaf) for leaf in backend.leaves(new)]
+    if shapes != wanted:
+        raise ValueError(
+            "warm_start=True continues with a network of the previous layers, "
+            f"{shapes[:-1]}, not with one of {wanted[:-1]}."
+        )
+    return backend.map_leaves(solver._cast, before)
+
+
+def _has_layers_of(new, before):
+    """Whether two networks differ in the widths of hidden layers at most."""
+    same = len(new.layers) == len(before.layers)
+    ends = [
+        (len(net.layers[0]), net.layers[-1].shape[1], net.extra.shape)
+        for net in (new, before)
+    ]
+    return same and ends[0] == ends[1]
+
+
+def _is_auto(value):
+    return isinstance(value, str) and value == "auto"

@@ -1,0 +1,212 @@
+r"""Waves that a problem shows: the peaks of the spectra of its source and values.
+
+The source is the residual of the function that is zero. It is taken on a grid of the
+bounding box, and so are the values of conditions on the faces of a box. A peak of the
+discrete Fourier transform is a wave if it stands out from its surroundings, is not
+small beside the largest one, and oscillates at least twice along an axis. Slower waves,
+which a network learns by itself, count where a sum of waves describes the function
+entirely; the wave vectors are then refined by least squares, since periods need not
+divide the box. Other smooth and slow functions show no waves.
+"""
+
+from functools import partial
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import least_squares
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.compilation import jit_by_size
+
+_GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
+_FACE_GRID = {1: 1024, 2: 96}
+MOST_WAVES = 8
+_SMALL = 3e-3  # amplitude, relative to the largest
+_STANDS_OUT = 5.0  # amplitude over those around it
+_AROUND = 3  # cycles, beyond the width of a peak
+_SLOW, _LEAST_CYCLES = 2.0, 1.0  # what a network learns by itself; of any wave
+_EQUAL = 0.3  # cycles by which two waves are the same
+_MOST_REFINED = 6  # waves
+_REFINED_POINTS = 1500
+_EXACT = 1e-3  # remainder of a source, relative, that its waves describe
+
+
+def wave_vectors(problem):
+    """Return the wave vectors of a problem, the largest amplitudes first.
+
+    Empty where there are more than three axes, and where outputs are behind a
+    transform of their own.
+
+    Returns
+    -------
+    tuple of tuple of float
+        In radians for a unit of the axes.
+    """
+    domain = problem.domain
+    if domain.dim not in _GRID or problem.n_laplacian_directions is not None:
+        return ()
+    found = []
+    for values, axes in _functions(problem):
+        low, high = domain.bounds[list(axes)].T
+        for column in np.moveaxis(values, -1, 0):
+            for amplitude, cycles in _waves(column, problem, axes):
+                vector = np.zeros(domain.dim)
+                vector[list(axes)] = 2 * np.pi * cycles / (high - low)
+                found.append((amplitude, vector))
+    return _distinct(found, domain)
+
+
+def _distinct(found, domain):
+    size = np.ptp(domain.bounds, axis=1) / (2 * np.pi)
+    kept = []
+    for _, vector in sorted(found, key=lambda entry: -entry[0]):
+        same = any(
+            min(
+                np.abs((vector - other) * size).max(),
+                np.abs((vector + other) * size).max(),
+            )
+            < _EQUAL
+            for other in kept
+        )
+        if not same:
+            kept.append(vector)
+    return tuple(tuple(map(float, vector)) for vector in kept[:MOST_WAVES])
+
+
+# --- the functions -------------------------------------------------------------------
+
+
+def _functions(problem):
+    """Yield values on a grid (n, ..., n, k), and the axes of the grid."""
+    domain, kinds = problem.domain, problem.residual_classes()
+    every = tuple(range(domain.dim))
+    wanted = [(0, every, None)]
+    named = problem._named_conditions()
+    for number, (_, condition) in enumerate(named, start=1):
+        if condition.needs_normals or condition.n_fields != 1 or domain.dim == 1:
+            continue
+        wanted += [
+            (number, tuple(a for a in every if a != axis), (axis, value))
+            for axis, value in _faces(domain, condition)
+        ]
+    for number, axes, fixed in wanted:
+        n = (_GRID if fixed is None else _FACE_GRID)[len(axes)]
+        x = _grid(domain, axes, fixed, n)
+        with backend.scope("float64"):
+            values = backend.to_numpy(_of_zero(problem, kinds[number], x))
+        if np.isfinite(values).all():
+            yield values.reshape(*(n,) * len(axes), -1), axes
+
+
+def _faces(domain, condition):
+    """Axes and values of the faces of a box that a condition holds on."""
+    on = condition.where(domain)
+    if callable(on) or not isinstance(on, (str, tuple)):
+        return []
+    names = domain.faces if on == "boundary" else (on,) if isinstance(on, str) else on
+    known = {
+        f"{axis}={side}": (k, domain.bounds[k, number])
+        for k, axis in enumerate(domain.axes)
+        for number, side in enumerate(("min", "max"))
+    }
+    if on == "boundary":
+        names = [n for n in names if not n.startswith(f"{domain.time}=")]
+    return [known[name] for name in names if name in known]
+
+
+def _grid(domain, axes, fixed, n):
+    """Points (n ** len(axes), d), without the upper ends."""
+    share = np.arange(n) / n
+    x = np.empty((n ** len(axes), domain.dim))
+    if fixed is not None:
+        x[:, fixed[0]] = fixed[1]
+    columns = np.meshgrid(*(share,) * len(axes), indexing="ij")
+    for axis, column in zip(axes, columns, strict=True):
+        low, high = domain.bounds[axis]
+        x[:, axis] = low + (high - low) * column.ravel()
+    return x
+
+
+@partial(jit_by_size, static_argnames=("problem", "kind"))
+def _of_zero(problem, kind, x):
+    """Residuals of the function that is zero, of shape (n, k)."""
+    field = problem.field(lambda x: jnp.zeros(len(problem.outputs), x.dtype))
+
+    def one(x):
+        points = jnp.broadcast_to(x, (kind.n_points, *x.shape))
+        fields = (field,) * kind.n_points
+        return kind.function(fields, points, x[:0], problem.start)
+
+    return jax.vmap(one)(x)
+
+
+# --- their peaks ---------------------------------------------------------------------
+
+
+def _waves(values, problem, axes):
+    """Return amplitudes and cycles over the box (len(axes),) of the waves of values."""
+    n, dim = values.shape[0], values.ndim
+    values = values - values.mean()
+    total = np.abs(values).max()
+    if not total > 0:
+        return []
+    taper = np.hanning(n + 1)[:-1]
+    tapered = values / total
+    for axis in range(dim):
+        tapered = tapered * taper.reshape([-1 if a == axis else 1 for a in range(dim)])
+    amplitude = np.abs(np.fft.fftn(tapered)) * (2 / n) ** dim
+    cycles = np.stack(np.meshgrid(*[np.fft.fftfreq(n, 1 / n)] * dim, indexing="ij"), -1)
+    fast = np.abs(cycles).max(axis=-1) >= _LEAST_CYCLES
+    peaks = (amplitude >= _largest_around(amplitude, 1)) & fast
+    peaks &= amplitude > _SMALL * amplitude.max()
+    peaks &= np.abs(cycles).max(axis=-1) < n // 2
+    found = sorted(zip(amplitude[peaks], map(tuple, cycles[peaks]), strict=True))
+    # A real function has each wave twice, with opposite signs.
+    half = [(a, c) for a, c in found[::-1] if c > tuple(-np.array(c))]
+    half = half[:MOST_WAVES]
+    exact = _refined(values / total, half, problem, axes)
+    if exact is not None:
+        return exact
+    clear = amplitude > _STANDS_OUT * _largest_around(amplitude, _AROUND)
+    kept = [(a, np.array(c)) for a, c in half if clear[tuple(map(int, c))]]
+    return [(a, c) for a, c in kept if np.abs(c).max() >= _SLOW]
+
+
+def _largest_around(amplitude, distance):
+    """Largest amplitude at a distance along some axes, in the periodic spectrum."""
+    largest, dim = np.full_like(amplitude, -np.inf), amplitude.ndim
+    for shift in product((-distance, 0, distance), repeat=dim):
+        if any(shift):
+            moved = np.roll(amplitude, shift, axis=tuple(range(dim)))
+            largest = np.maximum(largest, moved)
+    return largest
+
+
+def _refined(values, waves, problem, axes):
+    """Waves of any period whose sum is the function; None where there are none."""
+    if not waves or len(waves) > _MOST_REFINED:
+        return None
+    n, dim = values.shape[0], values.ndim
+    share = np.stack(np.meshgrid(*[np.arange(n) / n - 0.5] * dim, indexing="ij"), -1)
+    share, right = share.reshape(-1, dim), values.ravel()
+    chosen = np.random.RandomState(0).permutation(len(right))[:_REFINED_POINTS]
+    share, right = share[chosen], right[chosen]
+    first = np.array([c for _, c in waves])
+
+    def remainder(cycles):
+        phase = 2 * np.pi * share @ cycles.reshape(first.shape).T
+        matrix = np.hstack([np.ones((len(share), 1)), np.cos(phase), np.sin(phase)])
+        return right - matrix @ np.linalg.lstsq(matrix, right, rcond=None)[0]
+
+    periodic = np.isin(np.array(problem.domain.axes)[list(axes)], problem.periodic)
+    found, size = first.ravel(), np.linalg.norm(right)
+    if not periodic.any() and not np.linalg.norm(remainder(found)) < _EXACT * size:
+        width = np.full(first.size, 0.75)
+        bounds = found - width, found + width
+        found = least_squares(remainder, found, bounds=bounds, x_scale=0.1).x
+    if not np.linalg.norm(remainder(found)) < _EXACT * size:
+        return None
+    cycles = found.reshape(first.shape)
+    return [(a, c) for (a, _), c in zip(waves, cycles, strict=True)]

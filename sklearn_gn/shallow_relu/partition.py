@@ -1,0 +1,234 @@
+"""The best partition of sorted rows into segments that share nothing.
+
+Where every segment has a line or a constant of its own, the sum of squares is a sum
+over the segments, and the best partition into k + 1 of them consists of the best
+partition of what is left of the last breakpoint and the last segment (Bellman, "On the
+approximation of curves by line segments using dynamic programming", 1961).
+
+Its cost grows with the square of the number of places at which a segment may end. Of
+many rows only some are such places: evenly spaced ones, and those at which segments are
+split best, one after the other. The breakpoints of the best partitions then move, each
+between its neighbours, to the best of all rows, and the places at which they arrive are
+added, until none is new.
+"""
+
+import heapq
+
+import numpy as np
+
+EVEN_PLACES = 1000
+_SPLITS = 3  # for every breakpoint
+_MOST_ROUNDS = 6
+_MOST_MOVES = 20  # of every breakpoint in a round
+_LOOKED_AT = 2000  # positions that a search between two others looks at together
+_EXACT = 1e-10  # relative sum of squares that may be rounding errors
+_BLOCK = 256  # ends of segments that are treated together
+
+
+class Segments:
+    """What the segments between positions explain.
+
+    A position is a number of rows to the left, and lies halfway to the next row.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n,)
+        Ascending.
+    sums : ndarray of shape (3 + 2 q, n + 1)
+        Sums of (w, w x, w x^2), of w y and of w x y for q targets, up to each position;
+        constants may be added.
+    slope : bool
+        Whether segments are lines; constants otherwise.
+    count : ndarray of shape (n + 1,), default=None
+        Rows up to each position, by their weights. If None, the positions.
+    min_rows, min_distance : float, default=0.0
+        Of a segment.
+    bounds : tuple (low, high), default=(-inf, inf)
+        Range of the breakpoints.
+    """
+
+    def __init__(
+        self,
+        x,
+        sums,
+        slope,
+        count=None,
+        min_rows=0.0,
+        min_distance=0.0,
+        bounds=(-np.inf, np.inf),
+    ):
+        n = len(x)
+        self.sums, self.slope, self.n = sums, slope, n
+        self.count = np.arange(n + 1) if count is None else count
+        self.min_rows = min_rows * (1 - 1e-9)
+        self.min_distance = min_distance * (1 - 1e-9)
+        self.t = np.concatenate([x[:1], (x[:-1] + x[1:]) / 2, x[-1:]])
+        inside = (self.t >= bounds[0]) & (self.t <= bounds[1])
+        inside[[0, n]] = False
+        self.inside = np.flatnonzero(inside)
+        self._splits = {}
+
+    def gain(self, start, end):
+        """Return the decrease of the sum of squares by segments between positions.
+
+        It is -inf where no segment is allowed. The segment of all rows always is.
+        """
+        weight, sx, sxx, *targets = (sums[end] - sums[start] for sums in self.sums)
+        allowed = self.count[end] - self.count[start] >= self.min_rows
+        allowed &= end - start >= 1 + self.slope
+        allowed &= self.t[end] - self.t[start] >= self.min_distance
+        allowed |= (start == 0) & (end == self.n)
+        weight = np.where(allowed, weight, 1)
+        spread = sxx - sx**2 / weight
+        wide = allowed & (spread > 0)
+        spread = np.where(wide, spread, 1)
+        gain, q = 0.0, len(targets) // 2
+        for sy, sxy in zip(targets[:q], targets[q:], strict=True):
+            mean = sy / weight
+            gain = gain + mean * sy
+            if self.slope:
+                gain = gain + np.where(wide, (sxy - sx * mean) ** 2 / spread, 0)
+        return np.where(allowed, gain, -np.inf)
+
+    def split(self, start, end):
+        """Return the best position between two others, and what both parts explain.
+
+        Without a position that is allowed they explain -inf.
+        """
+        if (start, end) not in self._splits:
+            self._splits[start, end] = self._best_split(start, end)
+        return self._splits[start, end]
+
+    def _best_split(self, start, end):
+        first, last = np.searchsorted(self.inside, [start + 1, end])
+        at, value = start, -np.inf
+        while first < last:
+            stride = -(-(last - first) // _LOOKED_AT)
+            tried = self.inside[first:last:stride]
+            values = self.gain(start, tried) + self.gain(tried, end)
+            best = int(np.argmax(values))
+            if values[best] > value:
+                at, value = int(tried[best]), float(values[best])
+            if stride == 1:
+                break
+            middle = first + best * stride
+            first, last = max(middle - stride, first), min(middle + stride + 1, last)
+        return at, value
+
+    def binary_splits(self, most):
+        """Return the positions of splits, the most useful segment first."""
+        found, waiting = [], []
+
+        def add(start, end):
+            at, value = self.split(start, end)
+            whole = float(self.gain(np.array(start), np.array(end)))
+            if np.isfinite(value):
+                heapq.heappush(waiting, (whole - value, start, at, end))
+
+        add(0, self.n)
+        while waiting and len(found) < most:
+            _, start, at, end = heapq.heappop(waiting)
+            found.append(at)
+            add(start, at)
+            add(at, end)
+        return found
+
+    def moved(self, path):
+        """Return a partition whose ends have moved, each to its best position."""
+        path = list(path)
+        for _ in range(_MOST_MOVES):
+            before = list(path)
+            for k in range(1, len(path) - 1):
+                at, value = self.split(path[k - 1], path[k + 1])
+                around = np.array(path[k - 1 : k + 2])
+                if value > self.gain(around[:-1], around[1:]).sum():
+                    path[k] = at
+            if path == before:
+                break
+        return path
+
+
+def best_partitions(segments, most, n_even=None):
+    """Return the best partitions into up to so many segments and one more.
+
+    Parameters
+    ----------
+    segments : Segments
+    most : int
+        Largest number of breakpoints.
+    n_even : int, default=None
+        Number of evenly spaced places. If None, EVEN_PLACES.
+
+    Returns
+    -------
+    explained : ndarray of shape (1 + most,)
+        Decrease of the sum of squares; -inf where the limits leave no room.
+    paths : list of list of int
+        The positions, from 0 to the number of rows.
+    """
+    inside = segments.inside
+    few = min(len(inside), EVEN_PLACES if n_even is None else n_even)
+    even = inside[np.unique(np.linspace(0, len(inside) - 1, few).astype(np.intp))]
+    places = {0, segments.n, *even.tolist()}
+    if few < len(inside):
+        places.update(segments.binary_splits(_SPLITS * most))
+    for _ in range(_MOST_ROUNDS):
+        explained, paths = _programme(segments, np.array(sorted(places)), most)
+        if few == len(inside):
+            break
+        moved = {
+            at
+            for path, value in zip(paths, explained, strict=True)
+            if np.isfinite(value)
+            for at in segments.moved(path)
+        }
+        if moved <= places:
+            break
+        places |= moved
+    return explained, paths
+
+
+def exact_partition(segments, total, most):
+    """Return the positions of the fewest segments without residual, or None.
+
+    Parameters
+    ----------
+    segments : Segments
+    total : float
+        Sum of squares of the targets.
+    most : int
+        Largest number of breakpoints.
+    """
+    places = {0, segments.n, *segments.binary_splits(_SPLITS * most)}
+    explained, paths = _programme(segments, np.array(sorted(places)), most)
+    exact = np.flatnonzero(total - explained <= _EXACT * total)
+    return paths[exact[0]] if len(exact) else None
+
+
+def _programme(segments, places, most):
+    """Return the best partitions whose ends are among some places."""
+    m = len(places)
+    blocks = []  # of what the segments explain that end at some of the places
+    for first in range(0, m, _BLOCK):
+        last = min(first + _BLOCK, m)
+        ends = slice(first, last), slice(0, last)
+        starts = places[None, :last]
+        gains = segments.gain(starts, np.maximum(places[first:last, None], starts))
+        blocks.append((ends[0], gains, np.empty_like(gains)))
+    best = np.concatenate([gains[:, 0] for _, gains, _ in blocks])
+    explained, before, paths = [], [], []
+    for k in range(most + 1):
+        if k:
+            before.append(np.empty(m, np.intp))
+            new = np.empty(m)
+            for ends, gains, through in blocks:
+                np.add(gains, best[: gains.shape[1]], out=through)
+                at = before[-1][ends] = np.argmax(through, axis=1)
+                new[ends] = through[np.arange(len(at)), at]
+            best = new
+        explained.append(best[-1])
+        path = [m - 1]
+        for step in reversed(before):
+            path.append(step[path[-1]])
+        paths.append(places[[0, *reversed(path)]].tolist())
+    return np.array(explained), paths

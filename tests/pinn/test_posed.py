@@ -1,0 +1,107 @@
+"""Units of the outputs, and waves that the problem shows."""
+
+import pickle
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sklearn_gn import PINNSolver
+from sklearn_gn.pde import Box, Dirichlet, Initial, Interval, Problem, d, laplacian
+from sklearn_gn.pinn import growth, spectrum
+from sklearn_gn.pinn.model import Model, network, start_parameters
+from sklearn_gn.pinn.posed import posed, units
+
+SQUARE = Box(x=(0, 2), y=(1, 2))
+
+
+def source(*waves):
+    """A Poisson problem with the sum of sines of these wave vectors."""
+
+    def residual(u, x):
+        return laplacian(u)(x) - sum(jnp.sin(jnp.array(k) @ x) for k in waves)
+
+    return Problem(residual, SQUARE, Dirichlet(0.0))
+
+
+def test_waves_are_those_of_the_source():
+    wanted = [(3.3, 14.2), (9.1, -21.5)]  # of no whole number of periods
+    found = spectrum.wave_vectors(source(*wanted))
+    found = sorted(tuple(np.array(k) * np.sign(k[0])) for k in found)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_a_modulated_wave_is_seen_and_a_slow_source_shows_none():
+    def problem(source):
+        return Problem(
+            lambda u, x: d(u, "x", "x")(x) - source(x[0]), Interval(0, 1, axis="x")
+        )
+
+    def modulated(x):
+        return jnp.exp(x) * jnp.sin(40 * np.pi * x)
+
+    ((k,),) = spectrum.wave_vectors(problem(modulated))
+    assert k == pytest.approx(40 * np.pi)
+    for slow in (jnp.exp, lambda x: 5 * x, lambda x: 1 / (1 + 30 * x**2), jnp.sqrt):
+        assert spectrum.wave_vectors(problem(slow)) == ()
+
+
+def test_waves_of_conditions_lie_in_their_face():
+    start = Initial(lambda x: jnp.cos(8 * np.pi * x[0]))
+    problem = Problem(lambda u, x: d(u, "t"), Box(x=(0, 1), t=(0, 3)), start)
+    ((kx, kt),) = spectrum.wave_vectors(problem)
+    assert (kx, kt) == (pytest.approx(8 * np.pi), 0.0)
+
+
+def test_units_are_those_of_the_values():
+    problem = Problem(
+        lambda u, x: (d(u["a"], "t")(x) - 1, d(u["b"], "t"), d(u["c"], "t")),
+        Box(x=(0, 1), t=(0, 1)),
+        [
+            Initial(lambda x: 300 + x[0], outputs="a"),
+            Dirichlet(-7.0, outputs="b"),
+            Dirichlet(lambda x: 1e-17 * x[0], outputs="c"),  # rounding
+        ],
+        outputs=("a", "b", "c"),
+    )
+    center, scale = units(problem)
+    np.testing.assert_allclose(center, [300.5, 0, 0], atol=0.01)
+    np.testing.assert_allclose(scale, [0.5, 7, 1], rtol=0.02)
+    y = np.array([[np.nan, 20.0], [2.0, 10.0]])
+    center, scale = units(problem, y, (1, 2))
+    assert (center[1:], scale[1:]) == ((0.0, 0.0), (7.0, 10.0))
+    fast = source((0.0, 40.0))
+    ((size,),) = units(fast, waves=[(0.0, 40.0)])[1:]
+    assert size == pytest.approx(40.0**-2, rel=0.2)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_field_has_physical_units_and_the_waves():
+    problem, _ = posed(source((0.0, 40.0)), [])
+    assert pickle.loads(pickle.dumps(problem.scale)) == problem.scale
+    (wave,) = problem.waves
+    rng = np.random.RandomState(0)
+    net = start_parameters(rng, (2, 3, 3, 1), (), n_waves=2)
+    assert [m.shape for m in net.layers] == [(5, 3), (4, 3), (6, 1)]
+    model, x = Model(problem, ("tanh", "tanh"), ()), np.array([0.3, 1.2])
+    plain = network(model, net, x)
+    net.layers[-1][3, 0], net.layers[-1][4, 0] = 2.0, 3.0
+    phase = np.array(wave) @ (x - [1.0, 1.5])
+    expected = plain + 2 * np.cos(phase) + 3 * np.sin(phase)
+    np.testing.assert_allclose(network(model, net, x), expected, rtol=1e-12)
+    more = growth.wider(net, rng, n_waves=2)
+    assert [m.shape for m in more.layers] == [(5, 5), (6, 5), (8, 1)]
+    np.testing.assert_allclose(network(model, more, x), expected, rtol=1e-12)
+
+
+def test_a_default_fit_solves_what_oscillates_fast():
+    def exact(x):
+        return 50 * jnp.sin(30 * np.pi * x[0])
+
+    def residual(u, x):
+        return d(u, "x", "x")(x) + (30 * np.pi) ** 2 * exact(x)
+
+    problem = Problem(residual, Interval(0, 1, axis="x"), Dirichlet(0.0), exact=exact)
+    with pytest.warns(Warning, match="max_iter"):
+        solver = PINNSolver(problem, max_iter=7, random_state=0).fit()
+    assert solver.relative_error() < 1e-4

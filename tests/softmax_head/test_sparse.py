@@ -1,0 +1,128 @@
+"""Heads of sparse features that are never made dense."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.estimator_checks import (
+    check_estimator_sparse_array,
+    check_estimator_sparse_matrix,
+    check_sample_weight_equivalence_on_sparse_data,
+)
+
+from sklearn_gn import FGNSoftmaxHead
+from sklearn_gn.callbacks import Checkpoint
+from sklearn_gn.softmax_head import fitting
+
+
+@pytest.fixture
+def stays_sparse(monkeypatch):
+    monkeypatch.setattr(fitting, "_DENSE_NUMBERS", 0)
+    monkeypatch.setattr(fitting, "_DENSE_SHARE", 1.0)
+
+
+def text(n_classes, n=120, d=70):
+    """Words at random, with one that the class uses more often; empty columns."""
+    rng = np.random.default_rng(n_classes)
+    y = rng.integers(n_classes, size=n)
+    X = sparse.random(n, d, 0.08, random_state=0, format="lil")
+    X[:, ::7] = 0
+    often = rng.random(n) < 0.7
+    X[np.flatnonzero(often), y[often] + 1] = 1.0
+    return sparse.csr_matrix(X), y, rng.integers(1, 4, n).astype(float)
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "intercept"), [(2, True), (2, False), (5, True), (5, False)]
+)
+def test_optimum_is_that_of_the_dense_fit(stays_sparse, n_classes, intercept):
+    X, y, weight = text(n_classes)
+    model = FGNSoftmaxHead(alpha=0.01, tol=1e-11, fit_intercept=intercept)
+    loose = clone(model).fit(X, y, weight)
+    dense = clone(model).fit(X.toarray(), y, weight)
+    assert loose.stop_reason_ == "tol"
+    assert loose.loss_ == pytest.approx(dense.loss_, rel=1e-13)
+    difference = np.linalg.norm(loose.coef_ - dense.coef_)
+    assert difference <= 1e-8 * np.linalg.norm(dense.coef_)
+    np.testing.assert_allclose(
+        loose.predict_log_proba(X), dense.predict_log_proba(X), atol=1e-8
+    )
+    for name in ("competitor_dispersion_", "retained_trace_", "dropped_trace_"):
+        assert getattr(loose, name) == pytest.approx(getattr(dense, name), abs=1e-8)
+    # Fewer rows than a batch: the spectrum is that of the same rows.
+    np.testing.assert_allclose(loose.gram_spectrum_, dense.gram_spectrum_, atol=1e-8)
+    peer = LogisticRegression(
+        C=1 / (0.01 * weight.sum()), tol=1e-12, fit_intercept=intercept
+    )
+    peer.set_params(max_iter=10_000).fit(X, y, weight)
+    np.testing.assert_allclose(loose.predict_proba(X), peer.predict_proba(X), atol=1e-6)
+
+
+def test_a_start_that_is_no_combination_of_rows(stays_sparse):
+    X, y, _ = text(3)
+    cold = FGNSoftmaxHead(alpha=0.02, tol=1e-11).fit(X, y)
+    warm = FGNSoftmaxHead(alpha=0.02, tol=1e-11, warm_start=True).fit(X[:40], y[:40])
+    rng = np.random.default_rng(0)
+    warm.coef_ = rng.normal(size=warm.coef_.shape)
+    warm.fit(X, y)
+    np.testing.assert_allclose(warm.coef_, cold.coef_, atol=1e-8)
+    # Unused columns are left by the penalty alone.
+    np.testing.assert_allclose(warm.coef_[:, ::7], 0, atol=1e-8)
+    warm.fit(X, y)
+    assert warm.n_iter_ <= 2
+
+
+def test_no_dense_copy_is_made():
+    rng = np.random.default_rng(0)
+    n, d = 300, 2**18
+    X = sparse.csr_matrix(
+        (np.ones(20 * n), rng.integers(d, size=20 * n), np.arange(0, 20 * n + 1, 20)),
+        (n, d),
+    )
+    y = np.arange(n) % 3
+    FGNSoftmaxHead(max_iter=1, tol=1.0).fit(X, y)  # loads the modules
+    tracemalloc.start()
+    model = FGNSoftmaxHead().fit(X, y)
+    assert np.mean(model.predict(X) == y) > 0.9
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    coefficients = 8 * 3 * d
+    assert peak < 6 * coefficients < n * d  # the dense array has 8 n d bytes
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_estimator_sparse_array,
+        check_estimator_sparse_matrix,
+        check_sample_weight_equivalence_on_sparse_data,
+    ],
+)
+def test_checks_of_scikit_learn(stays_sparse, check):
+    check("FGNSoftmaxHead", FGNSoftmaxHead(alpha=0.1, tol=1e-10))
+
+
+def test_interrupted_fits_go_on(stays_sparse, tmp_path):
+    X, y, weight = text(4)
+    model = FGNSoftmaxHead(tol=1e-10)
+    whole = clone(model).fit(X, y, weight)
+    path = tmp_path / "fit.ckpt"
+    part = clone(model).set_params(max_iter=3).set_callbacks(Checkpoint(path))
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        part.fit(X, y, weight)
+    again = clone(model).set_callbacks(Checkpoint(path)).fit(X, y, weight)
+    np.testing.assert_array_equal(again.coef_, whole.coef_)
+
+
+def test_early_stopping_returns_the_best_head(stays_sparse):
+    X, y, _ = text(3)
+    model = FGNSoftmaxHead(alpha=1e-5, early_stopping=True, n_iter_no_change=2)
+    model.fit(X[:80], y[:80], X_val=X[80:], y_val=y[80:])
+    log_p = model.predict_log_proba(X[80:])
+    loss = -np.mean(log_p[np.arange(40), y[80:]])
+    assert loss == pytest.approx(model.convergence_log_["val_loss"].min(), rel=1e-12)
+    assert model.stop_reason_ == "early_stopping"
