@@ -33,10 +33,11 @@ class SegmentsDisplay(Display):
         Their confidence intervals.
 
     x, y : ndarrays of shape (n_samples,), default=None
-        Samples to draw; y less what the linear features add to it. None draws none.
+        Samples to draw; y less what the linear features add to it. If None, none are
+        drawn.
 
     residuals : ndarray of shape (n_samples,), default=None
-        Residuals of the samples, for a second panel. None draws none.
+        Residuals of the samples, for a second panel. If None, none are drawn.
 
     feature_name, target_name : str, default=None
         Labels of the axes.
@@ -110,7 +111,7 @@ class SegmentsDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes or array of two Axes, default=None
-            Axes to draw on; those of a new figure where not given. With residuals a
+            Axes to draw on. If None, a new figure is made. With residuals a
             single Axes is divided.
 
         **kwargs : dict
@@ -200,13 +201,13 @@ class SegmentsDisplay(Display):
             at their means; what they add is taken from y.
 
         y : array-like of shape (n_samples,), default=None
-            Their targets; the samples are drawn only where these are given.
+            Their targets. If None, the samples are not drawn.
 
         residuals : bool, default=False
             Whether to draw the residuals of the samples, by segment, in a second panel.
 
         ax : matplotlib Axes or array of two Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the fitted function.

@@ -408,7 +408,7 @@ class ShallowReLURegressor(
             Target values.
 
         sample_weight : array-like of shape (n_samples,), default=None
-            Non-negative weights; all equal where not given.
+            Non-negative weights. If None, all are equal.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their loss goes to ``convergence_log_["val_loss"]``,
