@@ -189,7 +189,7 @@ class ShallowReLURegressor(
         CPU.
 
     verbose : int, default=0
-        If 1, print a line a second; if 2, one an iteration.
+        If 1, print a line a second; if 2, one for each iteration.
 
     random_state : int, RandomState instance or None, default=None
         Seed of initialisation, global search and validation split. The draws depend on
