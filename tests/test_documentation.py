@@ -69,7 +69,7 @@ def test_classes_of_users_have_no_page():
 
 
 @pytest.mark.parametrize(
-    "path", (ROOT / "examples").rglob("*.py"), ids=lambda p: p.stem
+    "path", sorted((ROOT / "examples").rglob("*.py")), ids=lambda p: p.stem
 )
 def test_examples_are_plain_scripts(path):
     text = path.read_text()

@@ -159,11 +159,12 @@ class SegmentsDisplay(Display):
         )
         ax.plot(self.breakpoints, height, "|", markersize=9, label=_LABEL, **at_bottom)
         ax.vlines(self.breakpoints, 0, 1, linewidth=0.6, alpha=0.5, **at_bottom)
-        # Room for the bars below the samples.
+        # Room for the bars below the samples, and for the legend above them.
         bottom, top = ax.get_ylim()
-        ax.set_ylim(bottom - 0.08 * (top - bottom), top)
+        height = top - bottom
+        ax.set_ylim(bottom - 0.08 * height, top + 0.22 * height)
         ax.set_ylabel(self.target_name)
-        ax.legend()
+        ax.legend(loc="upper right", ncols=2)
 
     def _plot_residuals(self, ax, limits):
         segment = np.searchsorted(self.breakpoints, self.x, side="right")
