@@ -19,6 +19,8 @@ from sklearn_gn.datasets import (
     load_cifar10,
     load_indian_pines,
     load_nile,
+    load_udhr,
+    load_us_employment,
     make_cdr,
     make_circle,
     make_dcr,
@@ -812,3 +814,36 @@ def test_all_is_documented_and_sorted():
     assert datasets.__all__ == sorted(datasets.__all__)
     for name in datasets.__all__:
         assert "Returns\n" in getattr(datasets, name).__doc__
+
+
+# Tables that come with the package
+
+
+def test_employment_adds_up_to_its_sums():
+    table = load_us_employment()
+    assert table["month"].iloc[[0, -1]].dt.strftime("%Y-%m").tolist() == [
+        "2006-01",
+        "2015-12",
+    ]
+    parts = {
+        "nonfarm": ["private", "government"],
+        "manufacturing": ["durable_goods", "nondurable_goods"],
+        "goods_producing": ["mining_and_logging", "construction", "manufacturing"],
+    }
+    for total, names in parts.items():
+        np.testing.assert_allclose(table[names].sum(axis=1), table[total], atol=1)
+    np.testing.assert_array_equal(
+        table["nonfarm_change"][1:], table["nonfarm"].diff()[1:]
+    )
+
+
+def test_udhr_has_as_many_paragraphs_of_every_language():
+    text, language = load_udhr(return_X_y=True)
+    bunch = load_udhr()
+    np.testing.assert_array_equal(bunch.data, text)
+    np.testing.assert_array_equal(bunch.target, language)
+    names, counts = np.unique(language.astype(str), return_counts=True)
+    assert len(names) == 483
+    assert set(counts) == {15}
+    assert all(text)
+    assert "born free and equal" in " ".join(text[language == "English"])

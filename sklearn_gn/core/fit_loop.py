@@ -189,7 +189,7 @@ class FitRun:
         best, val_loss = progress.best, np.nan
         if extra.get("judged", True):
             best, val_loss = self._compared(
-                state.net,
+                _answer(state),
                 _criterion(state, report.loss),
                 best,
                 val_loss=extra.get("val_loss"),
@@ -224,7 +224,7 @@ class FitRun:
                 f"large for dtype={self.estimator.dtype!r}."
             )
         loss = _criterion(state, float(state.loss))
-        best, _ = self._compared(state.net, loss, best, start)
+        best, _ = self._compared(_answer(state), loss, best, start)
         return state, best
 
     def _compared(self, net, loss, best, start=None, val_loss=None):
@@ -498,6 +498,12 @@ def _squares_overflow(y):
     y = np.asarray(y)
     largest = np.max(np.abs(y), initial=0) if y.dtype.kind == "f" else 0.0
     return largest > np.sqrt(np.finfo(np.float64).max) / 1e4
+
+
+def _answer(state):
+    """What is returned: the network, unless a solver makes it of several."""
+    answer = getattr(state, "answer", None)
+    return state.net if answer is None else answer
 
 
 def _criterion(state, loss):

@@ -1,4 +1,4 @@
-"""Data sets: one that comes with the package, generators, and loaders of copies."""
+"""Data sets: those that come with the package, generators, and loaders of copies."""
 
 from sklearn_gn.datasets._cdr import make_cdr
 from sklearn_gn.datasets._dcr import make_dcr
@@ -9,11 +9,15 @@ from sklearn_gn.datasets._toy import (
     make_ellipse,
     make_peaks_classification,
 )
+from sklearn_gn.datasets._udhr import load_udhr
+from sklearn_gn.datasets._us_employment import load_us_employment
 
 __all__ = [
     "load_cifar10",
     "load_indian_pines",
     "load_nile",
+    "load_udhr",
+    "load_us_employment",
     "make_cdr",
     "make_circle",
     "make_dcr",

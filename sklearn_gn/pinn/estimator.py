@@ -58,8 +58,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Widths of the hidden layers. If "auto", the fit begins with two layers of 20,
         and adds neurons where the loss on fresh points no longer falls, as long as that
         pays, up to 3,000 weights. Outputs then have units of their own, and frequencies
-        that the problem shows are inputs of the network. With another solver than
-        "dngd", and in plain regression, "auto" is (50, 50, 50, 50).
+        that the problem shows are inputs of the network. A problem that goes on from
+        a start in time is solved in windows of time where it is not solved at once.
+        With another solver than "dngd", and in plain regression, "auto" is
+        (50, 50, 50, 50).
 
     activation : str or tuple of str, default="tanh"
         Activation of the hidden layers, one for all or one each: "tanh", "sin",
@@ -135,7 +137,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         in plain regression and with ``loss_weights="balanced"``, which has weights of
         its own. Set 1 if the equation holds only roughly.
 
-    max_iter : int, default=300
+    max_iter : int, default=1000
         Maximum number of iterations.
 
     tol : float, default=0.001
@@ -212,6 +214,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     fresh_loss_ : float
         Loss on points that it was not trained on; NaN for plain regression without
         validation data.
+
+    window_ends_ : ndarray
+        Times at which windows end, where the fit has cut time; else empty. Each window
+        has a network of its own; ``coefs_`` and ``loss_`` are those of the last one.
 
     n_iter_ : int
         Iterations of this fit.
@@ -329,7 +335,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         resample: int | Literal["drift"] | None = 5,
         observed_outputs: Sequence[str] | None = None,
         observation_weight: float | Literal["auto"] = "auto",
-        max_iter: int = 300,
+        max_iter: int = 1000,
         tol: float = 1e-3,
         max_time: float | None = None,
         early_stopping: bool = False,

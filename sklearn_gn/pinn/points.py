@@ -9,6 +9,7 @@ import numpy as np
 
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.residuals import class_residuals
+from sklearn_gn.pinn.windows import first_data
 
 _POOL = 10  # candidates for every point drawn where the residual is large
 _FRESH = 2**32 - 1  # number of the draw that is never trained on
@@ -74,6 +75,7 @@ class Sampler:
         for known in model.classes[: len(points)]:
             kind, size = known.residual, known.size if self.scaled else 1.0
             x, data, share = distinct(*points[kind.name])
+            data = first_data(kind.function, data, kind.n_outputs)
             weight = kind.weight / size**2 * len(x) * share
             batches.append(batch_of(x, data, weight, self.dtype, axes))
         return tuple(batches)

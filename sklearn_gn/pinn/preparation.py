@@ -9,6 +9,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.fit import PINNSettings
 from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.windows import last_network, with_windows
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
@@ -51,6 +52,8 @@ def network_and_models(solver, stages, data, rng):
         observed=data.observed if data.observations.training else None,
         device=solver.device,
     )
+    if _grows(solver, data.problem) and not stages:
+        models = (with_windows(*models, data.observations.training is not None),)
     return untrained, models
 
 
@@ -92,11 +95,12 @@ def settings(solver, models, stages, start, seed):
     if has_equation:
         points = solver.n_interior, solver.n_boundary
         if _grows(solver, problem):
-            points = setup.sizes_of(problem, n_weights(start), *points)
+            size = n_weights(last_network(start))
+            points = setup.sizes_of(problem, size, *points)
             free = solver.n_interior == solver.n_boundary == "auto"
             budget = math.inf if solver.max_time is None else solver.max_time
             deadline = time.perf_counter() + budget
-            growth = setup.Rules(network=True, points=free, deadline=deadline)
+            growth = setup.Rules(True, free, deadline, budget)
         points = [
             fixed if n == "auto" else n
             for n, fixed in zip(points, _FIXED_POINTS, strict=True)
@@ -137,8 +141,10 @@ def network_to_begin_with(solver, new):
     if not (solver.warm_start and hasattr(solver, "_fitted")):
         return new
     before = solver._fitted.net
-    if _is_auto(solver.hidden_layer_sizes) and _has_layers_of(new, before):
+    last = last_network(before)
+    if _is_auto(solver.hidden_layer_sizes) and _has_layers_of(new, last):
         return backend.map_leaves(solver._cast, before)
+    before = last
     shapes = [np.shape(leaf) for leaf in backend.leaves(before)]
     wanted = [np.shape(leaf) for leaf in backend.leaves(new)]
     if shapes != wanted:

@@ -24,6 +24,11 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
     # -- before the run ---------------------------------------------------------------
 
+    @property
+    def _input_dtypes(self):
+        single = self.dtype == "float32"
+        return [np.float64, np.float32] if single else np.float64
+
     def _check_classes(self, classes, first):
         if first:
             if classes is None:
@@ -77,7 +82,6 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     def _problem(self, solver, X, label, kept, weight, total, rng):
         """What an algorithm gets: the rows in batches, and the options."""
         from sklearn_gn.softmax_head.evidence import first_alpha
-        from sklearn_gn.softmax_head.head import HeadOptions
         from sklearn_gn.softmax_head.minibatch import batched_rows
         from sklearn_gn.softmax_head.row_space import sparse_rows
 
@@ -95,14 +99,22 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
                 # Of the training part; every row counts as one at least.
                 n_effective = max(float(total * weight.sum()), float(len(kept)))
                 alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
-        return rows, HeadOptions(
+        return rows, self._options(solver, size, rng, alpha, n_effective)
+
+    def _options(self, solver, batch_size, rng, alpha=None, n_effective=None):
+        """What an algorithm is told besides the rows."""
+        from sklearn_gn.softmax_head.head import HeadOptions
+
+        if alpha is None:
+            alpha = _ALPHA if self.alpha == "auto" else self.alpha
+        return HeadOptions(
             alpha=self._cast(alpha),
             n_effective=n_effective,
             damping=self.damping,
             rank=self.rank,
             intercept=self._cast(self.fit_intercept),
             tol=self._cast(self.tol),
-            batch_size=size,
+            batch_size=batch_size,
             seed=np.int32(rng.randint(_LARGEST_INT)),
             solver=solver,
         )
@@ -189,6 +201,11 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         self.evidence_path_ = dict(zip(("alpha", "log_evidence"), columns, strict=True))
 
     def _set_fitted(self, net, rows, options):
+        from sklearn_gn.softmax_head.chunked import (
+            ChunkedRows,
+            evaluate_chunks,
+            first_chunk,
+        )
         from sklearn_gn.softmax_head.fgn import n_competitors_of
         from sklearn_gn.softmax_head.head import objective
         from sklearn_gn.softmax_head.row_space import SparseRows
@@ -202,6 +219,11 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             )
             self._set_curvature(found)
             return
+        chunked = isinstance(rows, ChunkedRows)
+        if chunked:
+            with backend.scope(self.dtype, self.device):
+                self._set_curvature(evaluate_chunks(net, rows, options))
+                rows = first_chunk(rows, options)
         competitors = 0
         if isinstance(options.solver, FGN):
             competitors = n_competitors_of(options.rank, len(self.classes_))
@@ -211,11 +233,14 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             backend.row_bucket(int(rows.n_rows)),
         )
         with backend.scope(self.dtype, self.device):
-            self._set_curvature(backend.to_numpy(objective(net, rows, options)))
+            if not chunked:
+                self._set_curvature(backend.to_numpy(objective(net, rows, options)))
+            some = (rows.x, rows.label, rows.weight)
+            x, label, weight = (np.array(array[:n_examples]) for array in some)
         self._spectrum = {
-            "x": np.array(rows.x[:n_examples]),
-            "label": np.array(rows.label[:n_examples]),
-            "weight": np.array(rows.weight[:n_examples]),
+            "x": x,
+            "label": label,
+            "weight": weight,
             "intercept": np.array(options.intercept),
             "n_competitors": competitors,
             "size": min(n_examples, int(rows.n_rows)) * (1 + competitors),

@@ -20,6 +20,7 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.callbacks import (
     Checkpoint,
     EarlyStopping,
+    LogWriter,
     TimeBudget,
     ValidationMonitor,
     _Callback,
@@ -467,3 +468,15 @@ def test_clone_keeps_callbacks_and_parameters():
     copy = clone(make(damping=0.5).set_callbacks(budget))
     assert copy.get_params()["damping"] == 0.5
     assert copy._skl_callbacks == [budget]
+
+
+@quiet
+def test_a_log_writer_gets_every_row_once(tmp_path):
+    X, y = data()
+    path, rows = tmp_path / "fit.ckpt", []
+    writer = LogWriter(rows.append)
+    make(max_iter=5).set_callbacks(writer, Checkpoint(path)).fit(X, y)
+    assert len(rows) == 5
+    model = make(max_iter=9).set_callbacks(writer, Checkpoint(path)).fit(X, y)
+    for name, column in model.convergence_log_.items():
+        np.testing.assert_array_equal([row[name] for row in rows], column)

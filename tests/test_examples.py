@@ -1,0 +1,40 @@
+"""Stories and notebooks: plain scripts, of one form, that hide nothing."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SCRIPTS = sorted([*EXAMPLES.glob("stories/*.py"), *EXAMPLES.glob("notebooks/*.py")])
+pytestmark = pytest.mark.skipif(not SCRIPTS, reason="needs the source tree")
+
+
+@pytest.fixture(params=SCRIPTS, ids=lambda path: path.stem)
+def tree(request):
+    return ast.parse(request.param.read_text(encoding="utf-8"))
+
+
+def test_it_begins_with_title_and_summary(tree):
+    title, underline, blank, summary = ast.get_docstring(tree).splitlines()[:4]
+    assert underline == "=" * len(title)
+    assert not blank
+    assert summary
+
+
+def test_it_is_a_plain_script(tree):
+    """It reads no command line, silences no warning and formats no table by hand."""
+    imported = {
+        alias.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    } | {
+        node.module.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert not imported & {"sys", "argparse", "warnings", "logging"}
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert "__name__" not in names
+    assert not any(isinstance(node, ast.FormattedValue) for node in ast.walk(tree))
