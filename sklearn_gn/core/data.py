@@ -32,6 +32,7 @@ def _check_differences(name, array):
     """Raise a ValueError if numbers are so large that differences may overflow."""
     array = array.data if sparse.issparse(array) else array
     largest = np.max(np.abs(array), initial=0) if array.dtype.kind == "f" else 0
+    largest = float(largest)
     if largest > _LARGEST_NUMBER:
         raise ValueError(
             f"{name} holds a number of size {largest:.3g}; the largest that can be "

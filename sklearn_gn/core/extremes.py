@@ -30,7 +30,7 @@ def _is_ordinary(array):
         return True
     size = np.abs(array)
     smallest = np.min(size, where=size > 0, initial=np.inf)
-    return size.max() < _LARGE and smallest > 1 / _LARGE
+    return float(size.max()) < _LARGE and float(smallest) > 1 / _LARGE
 
 
 def scaled_back(values, scale, center=0.0):

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, MatrixLike, RandomState
 from sklearn_gn.core import backend
+from sklearn_gn.core.chunks import chunks_of
 from sklearn_gn.core.data import (
     check_sample_weight,
     feature_spread,
@@ -21,7 +22,8 @@ from sklearn_gn.core.data import (
 )
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.softmax_head.fitting import _HeadFit, logits_of
+from sklearn_gn.softmax_head.chunk_fit import _ChunkFit
+from sklearn_gn.softmax_head.fitting import logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, Solver
 
 
@@ -37,7 +39,7 @@ def _has_mini_batches(estimator):
     return True
 
 
-class FGNSoftmaxHead(_HeadFit):
+class FGNSoftmaxHead(_ChunkFit):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
     Use it for the last layer of a classifier: from twenty to thousands of classes, on
@@ -310,7 +312,8 @@ class FGNSoftmaxHead(_HeadFit):
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training features.
+            Training features. The mini-batch solvers read a dask array, or a
+            memory-mapped one of 1 GiB or more, in chunks (:meth:`fit_chunks`).
 
         y : array-like of shape (n_samples,)
             Labels of any kind.
@@ -336,12 +339,18 @@ class FGNSoftmaxHead(_HeadFit):
         ------
         ValueError
             If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, or if fewer than two classes have weight.
+            not fit together, if fewer than two classes have weight, or if the fit needs
+            more memory than there is.
         """
         from sklearn_gn.softmax_head.algorithms import ALGORITHMS, SPARSE_ALGORITHMS
         from sklearn_gn.softmax_head.row_space import with_start
 
         solver = self._solver_object()
+        chunks = chunks_of(X, y, sample_weight)
+        if chunks is not None and hasattr(solver, "batch_size"):
+            words = {"X_val": X_val, "y_val": y_val}
+            return self.fit_chunks(chunks, classes=np.asarray(y), **words)
+        self._check_memory(X, y, solver)
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
         metadata = None if sample_weight is None else {"sample_weight": weight}

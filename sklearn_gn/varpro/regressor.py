@@ -510,9 +510,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         """Standard deviations of the means of rows in scaled units."""
         model, net, scaling = self._fitted
         if model is None:
-            known = partial(
-                committee.variances, net, self._covariances, self._noise_ratios
-            )
+            with backend.one_blas_thread:
+                covariances = [known.get() for known in self._covariances]
+            known = partial(committee.variances, net, covariances, self._noise_ratios)
             size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
             return np.sqrt(blockwise(known, x, n_rows)) * scaling.y_scale
