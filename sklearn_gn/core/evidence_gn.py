@@ -383,6 +383,33 @@ def covariance(model, sums, alpha, beta, n_effective):
     return inverse
 
 
+class PosteriorCovariance:
+    """The posterior covariance, computed when it is first asked for.
+
+    Until then the Gauss-Newton matrix is kept, which is as large. That of a large
+    network holds all rows, so its approximation is computed at once.
+
+    Parameters
+    ----------
+    model, sums, alpha, beta, n_effective
+        Arguments of :func:`covariance`.
+    """
+
+    def __init__(self, model, sums, alpha, beta, n_effective):
+        self._arguments = model, sums, alpha, beta, n_effective
+        self._found = None
+        if isinstance(sums.gram, LargeGram):
+            self.get()
+
+    def get(self):
+        """Return what :func:`covariance` returns."""
+        arguments = self._arguments
+        if arguments is not None:  # two threads may both compute it
+            self._found = covariance(*arguments)
+            self._arguments = None
+        return self._found
+
+
 def noise_ratio(squares):
     """Return the variance of the noise of each target, over the mean of all.
 

@@ -336,7 +336,7 @@ def _validation_loss(estimator, validation, scaling):
 class Summary(NamedTuple):
     """What the evidence says of a member, in the user's units."""
 
-    covariance: np.ndarray
+    covariance: evidence_gn.PosteriorCovariance | None
     # (k,)  variance of the noise of each target, over the mean of all
     noise_ratio: np.ndarray
     spectrum: np.ndarray
@@ -368,7 +368,7 @@ def _summary(problem, member):
         value -= n_effective * float(np.sum(np.log(y_scale)))
     noise_ratio = _noise_ratio(model, net.theta, problem.rows)
     return Summary(
-        covariance=evidence_gn.covariance(
+        covariance=evidence_gn.PosteriorCovariance(
             model, sums, net.alpha, net.beta, n_effective
         ),
         noise_ratio=noise_ratio,
@@ -427,7 +427,7 @@ def _calibrated(problem, pair):
     theta = calibrated(
         model,
         net.theta,
-        summary.covariance,
+        summary.covariance.get(),
         problem.rows,
         problem.options.n_effective,
     )
@@ -446,8 +446,9 @@ def _set_fitted(estimator, members, problem):
             )
     scaling = problem.scaling
     estimator._fitted = None, members, scaling
-    estimator._covariances = tuple(s.covariance for s in summaries)
-    estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
+    if estimator._loss == "squared":
+        estimator._covariances = tuple(s.covariance for s in summaries)
+        estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
     best = max(summaries, key=lambda s: s.log_evidence)
     estimator.gram_spectrum_ = best.spectrum
     estimator.estimators_ = [

@@ -512,6 +512,27 @@ def test_gram_spectrum_is_that_of_the_dense_matrix():
     np.testing.assert_allclose(found[:n], expected[:n], atol=1e-12)
 
 
+def test_partial_fit_takes_eigenvalues_when_they_are_asked_for(monkeypatch):
+    X, y = small(3, n=30)
+    model = FGNSoftmaxHead(solver="fgn", alpha=0.1, random_state=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(fgn, "row_spectrum", None)  # a call would fail
+        for _ in range(2):
+            model.partial_fit(X, y, classes=[0, 1, 2])
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.gram_spectrum_, model.gram_spectrum_)
+    p, h = model.predict_proba(X), np.concatenate([X, np.ones((30, 1))], axis=1)
+    true = p[np.arange(30), y]
+    direction = p / (1 - true)[:, None]
+    direction[np.arange(30), y] = -1
+    direction *= np.sqrt(true * (1 - true) / 30)[:, None]
+    gram = (h @ h.T) * (direction @ direction.T)
+    np.testing.assert_allclose(
+        model.gram_spectrum_, np.linalg.eigvalsh(gram)[::-1], atol=1e-12
+    )
+    assert not hasattr(FGNSoftmaxHead(), "gram_spectrum_")
+
+
 # --- hard data -----------------------------------------------------------------------
 
 
