@@ -29,6 +29,8 @@ class Fitted(NamedTuple):
 class SolutionMixin:
     """Predictions of a fitted solver."""
 
+    _error_estimate: float | None  # None until it is asked for
+
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_fitted")
 
