@@ -307,7 +307,7 @@ def _untrained(net, rng, waves):
 
 def pieces(march, model, net):
     """The solution: a network, or those of all windows so far."""
-    if march is None or not march.active:
+    if not march.active:
         return net
     _, low, high = _time(model.problem)
     stops = [stop for stop, _, _ in march.done] + [march.stop]
