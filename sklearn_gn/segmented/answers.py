@@ -1,7 +1,7 @@
 """What a fitted SegmentedRegressor answers: predictions, summary, diagnosis."""
 
 import warnings
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -12,11 +12,17 @@ from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.diagnosis import Diagnosis
 from sklearn_gn.segmented import dates, inference
 from sklearn_gn.segmented.diagnosis import diagnose
+from sklearn_gn.segmented.inputs import InputsMixin
 from sklearn_gn.segmented.summary import Summary, summarise
 
 
-class FittedMixin:
+class FittedMixin(InputsMixin):
     """Reads the fitted attributes only."""
+
+    _fit: Any
+    _covariance: Any
+    _date_kind: str | None
+    noise_std_: float
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...

@@ -26,7 +26,6 @@ from sklearn_gn.segmented import (
     streams,
 )
 from sklearn_gn.segmented.answers import FittedMixin
-from sklearn_gn.segmented.inputs import InputsMixin
 from sklearn_gn.segmented.least_squares import COVARIANCES
 from sklearn_gn.segmented.preparation import (
     check_inside,
@@ -40,7 +39,6 @@ from sklearn_gn.segmented.selection import CRITERIA
 
 class SegmentedRegressor(
     FittedMixin,
-    InputsMixin,
     RegressorMixin,
     ReferenceLinkMixin,
     VersionStampMixin,
