@@ -119,7 +119,7 @@ def initial_state(points, net, settings, memory=None, loss_at=None):
     state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
     return state._replace(
         first_fresh=fresh_loss(points, settings, net),
-        answer=march and windows.pieces(march, model, net),
+        answer=None if march is None else windows.pieces(march, model, net),
     )
 
 
