@@ -38,9 +38,11 @@ GIVEN = {
             {"patient": np.repeat([0, 1], 30), "dose": X[:, 0], "response": Y}
         ),
     },
-    "softmax_head": dict(
-        zip(("features", "labels"), load_iris(return_X_y=True), strict=True)
-    ),
+    "softmax_head": {
+        "features": load_iris().data,
+        "labels": load_iris().target,
+        "texts": [f"{k} words" for k in range(150)],
+    },
     "troubleshooting": {"model": None},
 }
 # What would take long, or change the settings of the process.
@@ -50,7 +52,11 @@ SHORTER = {
     "extending": [("tol=0.05, max_iter=50", "max_iter=3"), ("tol=0.1", "max_iter=2")],
     "quadrature": [("n=100", "n=12"), ("n=40", "n=4"), ("n_neurons=20", "n_neurons=2")],
     "segmented": [("100_000_000", "100"), ("n_jobs=2", "n_jobs=1")],
-    "softmax_head": [("[0.1, 0.3, 1, 3]", "[1]"), ("[1, 2, 5]", "[1]")],
+    "softmax_head": [
+        ("[0.1, 0.3, 1, 3]", "[1]"),
+        ("[1, 2, 5]", "[1]"),
+        ("2**18", "2**6"),
+    ],
     "shallow_relu": [("random_state=0", "max_iter=2, random_state=0")],
     "varpro": [
         ("VarProNetRegressor().fit", "VarProNetRegressor(max_iter=2).fit"),

@@ -202,7 +202,6 @@ def apply(function: Callable[..., Any], *fields: Field) -> Field:
         Such as ``jnp.sin``.
     *fields : Field
         Arguments of the function.
-        Its arguments.
 
     Returns
     -------

@@ -109,11 +109,15 @@ def adam_epoch(head, memory, data, settings, batch_size):
     return sweep(update, (head, memory), data, batch_size)
 
 
+def no_arguments(options, n_classes):
+    """Nothing but the settings."""
+    del options, n_classes
+    return {}
+
+
 adam_start = partial(first_order.start, "adam")
 
 ALGORITHMS = (
     mini_batch_algorithm("sgn", sgn_epoch, krylov_dimension, memory=sgn_start),
-    mini_batch_algorithm(
-        "adam", adam_epoch, lambda options, n_classes: {}, memory=adam_start
-    ),
+    mini_batch_algorithm("adam", adam_epoch, no_arguments, memory=adam_start),
 )

@@ -129,6 +129,13 @@ def finish_epoch(data, state, options, net, memory):
     """State and report after an epoch: the loss on all rows decides."""
     evaluation = objective(net, data.rows, options)
     loss = float(evaluation.loss)
+    stop, best, waited = stop_reason(state, loss, options)
+    new = MiniBatchState(net, loss, best, waited, state.epoch + 1, memory)
+    return new, head_report(evaluation, stop, options)
+
+
+def stop_reason(state, loss, options):
+    """Why to end after an epoch, or None; the loss to beat, and epochs without."""
     fell = state.best - loss > float(options.tol) * abs(state.best)
     waited = 0 if fell else state.waited + 1
     stop = None
@@ -137,9 +144,7 @@ def finish_epoch(data, state, options, net, memory):
     elif waited >= _PATIENCE:
         stop = "tol" if loss <= (1 + _HOVER) * state.best else "diverged"
     # Slow but steady falls add up.
-    best = loss if fell else state.best
-    new = MiniBatchState(net, loss, best, waited, state.epoch + 1, memory)
-    return new, head_report(evaluation, stop, options)
+    return stop, loss if fell else state.best, waited
 
 
 # --- batches -------------------------------------------------------------------------
