@@ -177,13 +177,14 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     def _set_results_of(self, run):
         net, options = run.best_net, run.options
         if options.n_effective is None:
-            self._set_fitted(net, run.rows, options)
+            self._set_fitted(net, run.rows, options, run.best_row)
             return
         from sklearn_gn.softmax_head.evidence import log_evidence
         from sklearn_gn.softmax_head.newton import (
             at_penalty,
             newton_settings,
             penalty_of_best,
+            whitened,
         )
 
         state, log = run.final_state, run.log
@@ -194,13 +195,18 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         self._set_fitted(net, run.rows, options)
         with backend.scope(self.dtype, self.device):
             self.log_evidence_, self.n_effective_parameters_ = log_evidence(
-                run.data, net, self.loss_, newton_settings(options), options.n_effective
+                whitened(run.data),
+                net,
+                self.loss_,
+                newton_settings(options),
+                options.n_effective,
             )
         path = sorted({*state.path, (self.alpha_, self.log_evidence_)})
         columns = map(np.array, zip(*path, strict=True))
         self.evidence_path_ = dict(zip(("alpha", "log_evidence"), columns, strict=True))
 
-    def _set_fitted(self, net, rows, options):
+    def _set_fitted(self, net, rows, options, evaluated=None):
+        """Set the fitted attributes; ``evaluated`` is the row of the log, if known."""
         from sklearn_gn.softmax_head.chunked import (
             ChunkedRows,
             evaluate_chunks,
@@ -233,7 +239,9 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             backend.row_bucket(int(rows.n_rows)),
         )
         with backend.scope(self.dtype, self.device):
-            if not chunked:
+            if not chunked and evaluated is not None:
+                self._set_curvature_of_log(evaluated)
+            elif not chunked:
                 self._set_curvature(backend.to_numpy(objective(net, rows, options)))
             some = (rows.x, rows.label, rows.weight)
             x, label, weight = (np.array(array[:n_examples]) for array in some)
@@ -278,6 +286,12 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         self.competitor_dispersion_ = float(found.dispersion)
         self.retained_trace_ = float(found.retained)
         self.dropped_trace_ = float(found.dropped)
+
+    def _set_curvature_of_log(self, row):
+        self.loss_ = row["loss"]
+        self.competitor_dispersion_ = row["competitor_dispersion"]
+        self.retained_trace_ = row["retained_trace"]
+        self.dropped_trace_ = row["dropped_trace"]
 
 
 def _dense(X):

@@ -13,8 +13,8 @@ class FGNNewton(Solver):
     The full softmax Gauss-Newton matrix of an affine head is the exact Hessian. Each
     Newton system is solved inexactly [1]_ in whitened coordinates, with one block of
     the Hessian for each class as the preconditioner, and a line search sets the step
-    length. A head of 16,384 or more coefficients that starts at zero is brought near
-    the optimum by up to four epochs of FGN first. There are no settings.
+    length. With 1,024 or more rows and enough work, the head is brought near the
+    optimum by up to four passes of FGN over mini-batches first. There are no settings.
 
     See Also
     --------

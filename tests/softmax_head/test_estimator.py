@@ -19,7 +19,15 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.softmax_head import blocks, fgn, head, minibatch, newton, whitening
+from sklearn_gn.softmax_head import (
+    blocks,
+    fgn,
+    head,
+    minibatch,
+    newton,
+    start,
+    whitening,
+)
 from sklearn_gn.softmax_head.algorithms import ALGORITHMS
 from sklearn_gn.solvers import FGN, SGN, SOFTMAX_HEAD_SOLVERS, Adam, FGNNewton
 
@@ -437,7 +445,7 @@ def test_a_search_over_damping_and_rank_compiles_each_rank_once():
 def test_folds_of_newton_compile_once():
     X, y = small(3, n=120)
     FGNSoftmaxHead(random_state=0).fit(X[:70], y[:70])
-    kernels = newton.whitened_newton_direction, newton.start_epoch, head.evaluate
+    kernels = newton.whitened_newton_direction, start.fgn_pass, head.evaluate
     sizes = [kernel._cache_size() for kernel in kernels]
     for n in (68, 80, 100):
         FGNSoftmaxHead(alpha=n * 1e-4, random_state=0).fit(X[:n], y[:n])
