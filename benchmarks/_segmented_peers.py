@@ -1,5 +1,6 @@
 """Peers of the experiment ``segmented``: packages of R, and of Python."""
 
+import contextlib
 import importlib.util
 import shutil
 import subprocess
@@ -133,9 +134,10 @@ def count_by_python(samples):
     import piecewise_regression
 
     def count(x, y):
-        chosen = piecewise_regression.ModelSelection(
-            x, y, max_breakpoints=MOST_KINKS + 2, n_boot=20, verbose=False
-        )
+        with contextlib.redirect_stdout(None):
+            chosen = piecewise_regression.ModelSelection(
+                x, y, max_breakpoints=MOST_KINKS + 2, n_boot=20, verbose=False
+            )
         tried = [m for m in chosen.model_summaries if m["bic"] is not None]
         return min(tried, key=lambda m: m["bic"])["n_breakpoints"]
 

@@ -68,7 +68,7 @@ NOTES = (
     "Seconds of R are those of its fits, without its start. Its coverage is that of "
     f"{R_COVERED} series, its seconds there are extrapolated. Numbers of kinks of the "
     f"peers: {R_COUNTED} series of each number for selgmented, {PYTHON_COUNTED} for "
-    "piecewise-regression, which is slow.",
+    "piecewise-regression, which is slow; a fit that fails is not exact.",
     "examples: R rounds slopes and their errors to five digits; the seed is the name.",
     f"series: the peers are told the number of kinks; their seconds are those of "
     f"{SAMPLED} series, extrapolated, with one process. Ours has two.",
