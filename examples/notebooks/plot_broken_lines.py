@@ -51,7 +51,8 @@ pd.DataFrame({name: m.breakpoint_test(X, y)._asdict() for name, m in forms.items
 # Step 3: which form?
 # -------------------
 # The Bayesian information criterion compares the forms, as it compares numbers of
-# breakpoints within each of them. Lower is better; a difference above six is strong evidence.
+# breakpoints within each of them. Lower is better; a difference above six is strong
+# evidence.
 
 fits = {name: model.fit(X, y) for name, model in forms.items()}
 comparison = pd.DataFrame(

@@ -71,9 +71,10 @@ X.assign(peak=np.exp(y)).head().round(3)
 # %%
 # Error by number of runs
 # -----------------------
-# Default settings, with two exceptions. The Gaussian process gets a kernel with a length
-# scale for every parameter; its default kernel has none that are fitted. And inputs and
-# targets are in standard units for the regressors that do not see to that themselves.
+# Default settings, with two exceptions. The Gaussian process gets a kernel with a
+# length scale for every parameter; its default kernel has none that are fitted. And
+# inputs and targets are in standard units for the regressors that do not see to that
+# themselves.
 # Without noise a fit of the committee may run out of iterations, and then says so.
 
 from sklearn.compose import TransformedTargetRegressor
