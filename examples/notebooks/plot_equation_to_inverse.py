@@ -72,6 +72,7 @@ def integrate(c, omega, times):
         (0, 6),
         [1.0, 0.0],
         t_eval=times,
+        method="LSODA",
         rtol=1e-10,
         atol=1e-12,
     )
@@ -148,12 +149,12 @@ plt.show()
 # Step 5: are the intervals honest?
 # ---------------------------------
 # An interval of 95 % should have the truth in 95 of 100 repetitions of the experiment.
-# Since both ways agree, the quick one may answer: 200 simulated experiments by least
+# Since both ways agree, the quick one may answer: 100 simulated experiments by least
 # squares. (Of a partial differential equation one would repeat a few fits of the solver
 # itself.)
 
 inside = []
-for _ in range(200):
+for _ in range(100):
     again = integrate(0.4, 1.5, measured_at)[0] + 0.05 * rng.standard_normal(40)
     fit = least_squares(
         lambda p, y=again: integrate(*p, measured_at)[0] - y, [0.4, 1.5]

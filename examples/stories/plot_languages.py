@@ -4,8 +4,8 @@ Which of 483 languages is this text in?
 
 Ten paragraphs of each language to learn from, five to be told apart. Statistics of
 characters turn a text into features, and a softmax layer on top of them names the
-language. With hundreds of classes it is the layer that takes the time: one that uses
-the curvature reaches its optimum, where the usual solver is still on the way.
+language. Two estimators fit that layer; how short may a text be, and what is mistaken
+for what?
 """
 
 # %%
@@ -51,9 +51,10 @@ X_test = encoder.transform(test["text"])
 # Two ways to the same optimum
 # ----------------------------
 # Both estimators minimise the same function, the mean cross-entropy and a penalty:
-# ``C = 1 / (alpha * n_samples)``. It is convex and has one minimum.
-# :class:`~sklearn.linear_model.LogisticRegression` stops after the hundred iterations
-# of its default, and says so.
+# ``C = 1 / (alpha * n_samples)``. It is convex and has one minimum. By default
+# :class:`~sklearn.linear_model.LogisticRegression` stops after a hundred iterations, and
+# says that it has not converged; :class:`~sklearn_gn.FGNSoftmaxHead` uses the curvature
+# and needs fifteen.
 
 from time import perf_counter
 
@@ -87,10 +88,18 @@ for head in heads.values():
 pd.DataFrame(rows, index=list(heads)).round(5)
 
 # %%
+# Accuracy and cross-entropy are the same: the hundred iterations end so near the optimum
+# that no reader would notice, and each of the two takes a few seconds. What the
+# curvature buys here is that nobody has to ask whether the fit was long enough. Many
+# more classes or features, or a smaller penalty, make the difference larger.
+
+# %%
 # How long must the text be?
 # --------------------------
 # The test paragraphs, cut after some characters. The probability that the head gives to
-# its own answer is to be compared with the share of right answers.
+# its own answer is to be compared with the share of right answers: it is too modest,
+# for the default penalty is a strong one for so many classes. ``alpha="auto"`` takes a
+# tenth of it, in about twice the time, and lowers the cross-entropy by a tenth.
 
 head = heads["FGNSoftmaxHead"]
 lengths = [10, 20, 40, 80, 160, 320]
