@@ -129,8 +129,10 @@ class FGNSoftmaxHead(_ChunkFit):
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit.
 
-    device : str or None, default=None
-        Where to compute: "cpu", "gpu", or None for JAX's default.
+    device : str, list of int, jax.sharding.Mesh or None, default=None
+        Where to compute: "cpu", "gpu", or None for JAX's default. A list of numbers in
+        ``jax.devices()``, or a mesh, divides the rows among several devices; see
+        :doc:`/user_guide/devices`.
 
     verbose : int, default=0
         1 prints a line a second, 2 one an iteration.
@@ -246,6 +248,7 @@ class FGNSoftmaxHead(_ChunkFit):
         **GaussNewtonEstimator._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "damping": [Interval(Real, 0, None, closed="left"), None],
+        "device": "no_validation",  # a mesh is known when JAX is loaded
         "fit_intercept": ["boolean"],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
@@ -268,7 +271,7 @@ class FGNSoftmaxHead(_ChunkFit):
         n_iter_no_change: int = 10,
         warm_start: bool = False,
         dtype: Literal["float64", "float32"] = "float64",
-        device: str | None = None,
+        device: Any = None,
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.linear_algebra.blocks import symmetric_product
+from sklearn_gn.core.devices import by_rows, total
 from sklearn_gn.core.multinomial import (
     all_classes,
     backtrack,
@@ -44,7 +44,7 @@ from sklearn_gn.softmax_head.blocks import (
     single,
 )
 from sklearn_gn.softmax_head.evidence import log_evidence, next_alpha
-from sklearn_gn.softmax_head.fgn import fgn_direction
+from sklearn_gn.softmax_head.fgn import fgn_direction, row_gram
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     gradient_norms,
@@ -312,14 +312,14 @@ def _start(data, state, options):
     return net, damping
 
 
-@partial(jit_by_size, static_argnames="batch_size")
+@partial(by_rows, compiled=partial(jit_by_size, static_argnames="batch_size"))
 def start_epoch(net, data, settings, damping, batch_size):
     """One epoch of full FGN steps in single precision, on whitened features."""
     intercept = single(settings.intercept)
     penalty = single(in_whitened(settings.alpha, data.squares))
 
     def update(head, batch):
-        features = (symmetric_product(batch.x) + intercept) / damping
+        features = (row_gram(batch.x) + intercept) / damping
         direction = fgn_direction(
             head, batch, features, penalty, (damping, damping), intercept, 0, 0
         )
@@ -338,7 +338,7 @@ def start_epoch(net, data, settings, damping, batch_size):
 # --- the direction -------------------------------------------------------------------
 
 
-@jit_by_size
+@partial(by_rows, compiled=jit_by_size)
 def whitened_newton_direction(net, gradient, data, inverses, settings):
     """Inexact Newton step in single precision, and where to try it first.
 
@@ -374,7 +374,7 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
             return jax.tree.map(jnp.add, carry, image)
 
         start = jax.tree.map(jnp.zeros_like, v)
-        image = over_blocks(body, start, (x, p, weight), n_classes)
+        image = total(over_blocks(body, start, (x, p, weight), n_classes))
         return AffineHead(
             image.weight + shift * v.weight, intercept * (image.bias + damping * v.bias)
         )
@@ -427,7 +427,7 @@ def _line_minimum(here, change, label, weight, slope, penalty_curvature):
         first = jnp.sum(p * change, axis=1)
         second = jnp.sum(p * change**2, axis=1) - first**2
         at_true = jnp.sum(jnp.where(true, change, 0), axis=1)
-        return weight @ (first - at_true), weight @ second
+        return total((weight @ (first - at_true), weight @ second))
 
     # What the penalty adds at zero, from the exact slope.
     at_zero, _ = derivatives(jnp.zeros_like(slope))
