@@ -55,9 +55,9 @@ class FGNSoftmaxHead(_ChunkFit):
         + \frac{\alpha}{2} |W|^2, \qquad p(x) = \mathrm{softmax}(W x + b),
 
     with sample weights :math:`v_i` and a free intercept, for up to thousands of
-    classes. Fast Gauss-Newton (FGN) [1]_ keeps of the curvature of each example the
-    part of the true class against the rest, of rank one, and solves for the step in
-    the space of examples.
+    classes. Of each example's curvature, fast Gauss-Newton (FGN) [1]_ keeps the part
+    of rank one that sets the true class against the rest, and it solves for the step in
+    the space of the examples.
 
     Parameters
     ----------
@@ -112,9 +112,10 @@ class FGNSoftmaxHead(_ChunkFit):
         limit.
 
     early_stopping : bool, default=False
-        Stop when the cross-entropy on validation data no longer falls, and return the
-        iterate with the lowest. The data are ``X_val`` and ``y_val`` of ``fit``, or
-        else a random part of the training data, stratified where that is possible.
+        Whether to stop when the cross-entropy on validation data no longer falls, and
+        to return the iterate with the lowest. The data are ``X_val`` and ``y_val`` of
+        ``fit``, or else a random part of the training data, stratified where that is
+        possible.
 
     validation_fraction : float, default=0.1
         Share of the rows set aside where ``early_stopping`` has no ``X_val``.
@@ -123,19 +124,19 @@ class FGNSoftmaxHead(_ChunkFit):
         Iterations without improvement that ``early_stopping`` waits for.
 
     warm_start : bool, default=False
-        Start from the coefficients of the previous fit, which must have had the same
-        classes and features.
+        Whether to start from the coefficients of the previous fit, which must have had
+        the same classes and features.
 
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit.
 
     device : str, list of int, jax.sharding.Mesh or None, default=None
-        Where to compute: "cpu", "gpu", or None for JAX's default. A list of numbers in
-        ``jax.devices()``, or a mesh, divides the rows among several devices; see
-        :doc:`/user_guide/devices`.
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
+        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices;
+        see :doc:`/user_guide/devices`.
 
     verbose : int, default=0
-        1 prints a line a second, 2 one an iteration.
+        If 1, print a line a second; if 2, one for each iteration.
 
     random_state : int, RandomState instance or None, default=None
         Seed of batches and validation split. The draws depend on the weighted data
@@ -321,7 +322,7 @@ class FGNSoftmaxHead(_ChunkFit):
             Labels of any kind.
 
         sample_weight : array-like of shape (n_samples,), default=None
-            Non-negative weights; all equal where not given.
+            Non-negative weights. If None, all are equal.
 
         X_val : {array-like, sparse matrix} of shape (n_val_samples, n_features), \
                 default=None
@@ -395,7 +396,7 @@ class FGNSoftmaxHead(_ChunkFit):
     @available_if(_has_mini_batches)
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Go on with one epoch over the given data.
+        """Train for one more epoch, on the given data.
 
         Parameters
         ----------
@@ -409,7 +410,7 @@ class FGNSoftmaxHead(_ChunkFit):
             All labels that will ever come. Needed by the first call.
 
         sample_weight : array-like of shape (n_samples,), default=None
-            Non-negative weights; all equal where not given.
+            Non-negative weights. If None, all are equal.
 
         Returns
         -------
@@ -483,7 +484,7 @@ class FGNSoftmaxHead(_ChunkFit):
         )
 
     def decision_function(self, X: MatrixLike) -> Array:
-        """Logits.
+        """Return the logits.
 
         Parameters
         ----------

@@ -32,7 +32,12 @@ from sklearn_gn.core.devices import (
 )
 from sklearn_gn.core.fgn import solve_rows
 from sklearn_gn.core.linear_algebra.blocks import symmetric_product
-from sklearn_gn.core.multinomial import all_classes, margins, to_columns
+from sklearn_gn.core.multinomial import (
+    all_classes,
+    margins,
+    root_curvature,
+    to_columns,
+)
 from sklearn_gn.softmax_head.curvature import curvature_rows
 from sklearn_gn.softmax_head.head import AffineHead, scalar_penalty, values
 from sklearn_gn.softmax_head.minibatch import mini_batch_algorithm, sweep
@@ -71,7 +76,15 @@ def fgn_epoch(head, memory, data, settings, batch_size, n_competitors, cg_iterat
 
 
 def fgn_direction(
-    head, batch, features, penalty, shifts, intercept, n_competitors, cg_iterations
+    head,
+    batch,
+    features,
+    penalty,
+    shifts,
+    intercept,
+    n_competitors,
+    cg_iterations,
+    root_of=root_curvature,
 ):
     """The damped FGN step of an affine head, ``-(H + D)^-1 gradient``.
 
@@ -84,13 +97,16 @@ def fgn_direction(
     penalty : array of shape (d, 1) or (1, 1)
         Factor of the squares of each row of the weights in the objective.
     shifts : tuple of two scalars
-        The diagonal D, for the weights and for the bias.
+        The diagonal D, for the weights, where it may be of shape (d, 1), and for the
+        bias.
     intercept : scalar
         1, or 0 where the bias stays zero.
     n_competitors : int
         Competitor directions of each example.
     cg_iterations : int
         Most steps of CG on the system; 0: Cholesky.
+    root_of : callable, default=root_curvature
+        Maps margins to the square roots of their curvatures.
 
     Returns
     -------
@@ -100,18 +116,18 @@ def fgn_direction(
     # 1. Margins: probabilities, curvatures, and the direction of each row.
     logits = values(head, batch.x)
     split = margins(all_classes(logits), batch.label)
-    root, slope, by_class = curvature_rows(split, batch.weight, n_competitors)
+    root, slope, by_class = curvature_rows(split, batch.weight, n_competitors, root_of)
     direction = to_columns(by_class)
     # What the gradient of the penalty adds, seen from row space: J D^-1 penalty W.
     if penalty.shape[0] == 1:
-        pulled = penalty * (logits - head.bias[None, :])
+        pulled = penalty * (logits - head.bias[None, :]) / on_weight
     else:
-        pulled = batch.x @ (penalty * head.weight)
+        pulled = batch.x @ (penalty / on_weight * head.weight)
     if n_competitors:
         rows = 1 + n_competitors
         pulled = jnp.repeat(pulled, rows, axis=0)
         features = jnp.repeat(jnp.repeat(features, rows, 0), rows, 1)
-    slope = slope - root * root * (jnp.sum(direction * pulled, axis=1) / on_weight)
+    slope = slope - root * root * jnp.sum(direction * pulled, axis=1)
     # 2. Gram matrix of the rows, of which each device computes its own.
     gram = all_rows(features * (direction @ all_rows(direction).T))
     # 3. The system in row space.

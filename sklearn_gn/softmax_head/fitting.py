@@ -188,15 +188,20 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
     def _set_fitted_by(self, run):
         """Set the fitted attributes, and those of the evidence where it chose."""
+        self._set_results_of(run)
+        self._spectrum = self.gram_spectrum_  # and no rows any more
+
+    def _set_results_of(self, run):
         net, options = run.best_net, run.options
         if options.n_effective is None:
-            self._set_fitted(net, run.rows, options)
+            self._set_fitted(net, run.rows, options, run.best_row)
             return
         from sklearn_gn.softmax_head.evidence import log_evidence
         from sklearn_gn.softmax_head.newton import (
             at_penalty,
             newton_settings,
             penalty_of_best,
+            whitened,
         )
 
         state, log = run.final_state, run.log
@@ -207,19 +212,24 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         self._set_fitted(net, run.rows, options)
         with backend.scope(self.dtype, self.device):
             self.log_evidence_, self.n_effective_parameters_ = log_evidence(
-                run.data, net, self.loss_, newton_settings(options), options.n_effective
+                whitened(run.data),
+                net,
+                self.loss_,
+                newton_settings(options),
+                options.n_effective,
             )
         path = sorted({*state.path, (self.alpha_, self.log_evidence_)})
         columns = map(np.array, zip(*path, strict=True))
         self.evidence_path_ = dict(zip(("alpha", "log_evidence"), columns, strict=True))
 
-    def _set_fitted(self, net, rows, options):
+    def _set_fitted(self, net, rows, options, evaluated=None):
+        """Set the fitted attributes; ``evaluated`` is the row of the log, if known."""
         from sklearn_gn.softmax_head.chunked import (
             ChunkedRows,
             evaluate_chunks,
             first_chunk,
         )
-        from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
+        from sklearn_gn.softmax_head.fgn import n_competitors_of
         from sklearn_gn.softmax_head.head import objective, on_devices
         from sklearn_gn.softmax_head.row_space import SparseRows
         from sklearn_gn.softmax_head.sparse_newton import evaluation_and_spectrum
@@ -227,7 +237,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         vars(self).update(self._coefficients(self._affine(net, rows)))
         self.alpha_ = float(options.alpha)
         if isinstance(rows, SparseRows):
-            found, self.gram_spectrum_ = evaluation_and_spectrum(
+            found, self._spectrum = evaluation_and_spectrum(
                 net, rows, options, min(_BATCH_SIZE, _SPECTRUM_ROWS)
             )
             self._set_curvature(found)
@@ -246,26 +256,60 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             backend.row_bucket(int(rows.n_rows)),
         )
         with backend.scope(self.dtype, self.device):
-            if options.mesh is not None:
-                parts = rows.x, rows.label, rows.weight
-                x, label, weight = (part[:n_examples] for part in parts)
-                first = rows._replace(x=x, label=label, weight=weight)
-                rows, whole = first, on_devices(rows, options)
-            else:
-                whole = rows
-            if not chunked:
-                self._set_curvature(backend.to_numpy(objective(net, whole, options)))
+            if not chunked and evaluated is not None:
+                self._set_curvature_of_log(evaluated)
+            elif not chunked:
+                found = objective(net, on_devices(rows, options), options)
+                self._set_curvature(backend.to_numpy(found))
+            some = (rows.x, rows.label, rows.weight)
+            x, label, weight = (np.array(array[:n_examples]) for array in some)
+        self._spectrum = {
+            "x": x,
+            "label": label,
+            "weight": weight,
+            "intercept": np.array(options.intercept),
+            "n_competitors": competitors,
+            "size": min(n_examples, int(rows.n_rows)) * (1 + competitors),
+        }
+
+    @property
+    def gram_spectrum_(self):
+        """Eigenvalues of the Gauss-Newton matrix of some rows, descending.
+
+        After ``partial_fit``, they are computed when they are first asked for.
+        """
+        found = vars(self).get("_spectrum")
+        if found is None:
+            raise AttributeError(f"This {type(self).__name__} is not fitted yet.")
+        if isinstance(found, dict):
+            found = self._spectrum = self._computed_spectrum(**found)
+        return found
+
+    def _computed_spectrum(self, x, label, weight, intercept, n_competitors, size):
+        from sklearn_gn.softmax_head.fgn import row_spectrum
+        from sklearn_gn.softmax_head.head import AffineHead, BatchedRows
+
+        head = AffineHead(self.coef_.T.astype(x.dtype), self.intercept_.astype(x.dtype))
+        counts = np.int32(len(x)), np.int32(1)
+        rows = BatchedRows(x, label, weight, *counts)
+        _, device = self._dtype_and_device()
+        with backend.scope(x.dtype, device):
             spectrum = backend.to_numpy(
-                row_spectrum(net, rows, options.intercept, n_examples, competitors)
+                row_spectrum(head, rows, intercept[()], len(x), n_competitors)
             )
-        n_examples = min(n_examples, int(rows.n_rows))
-        self.gram_spectrum_ = np.maximum(spectrum[: n_examples * (1 + competitors)], 0)
+        return np.maximum(spectrum[:size], 0)
 
     def _set_curvature(self, found):
         self.loss_ = float(found.loss)
         self.competitor_dispersion_ = float(found.dispersion)
         self.retained_trace_ = float(found.retained)
         self.dropped_trace_ = float(found.dropped)
+
+    def _set_curvature_of_log(self, row):
+        self.loss_ = row["loss"]
+        self.competitor_dispersion_ = row["competitor_dispersion"]
+        self.retained_trace_ = row["retained_trace"]
+        self.dropped_trace_ = row["dropped_trace"]
 
 
 def _dense(X):

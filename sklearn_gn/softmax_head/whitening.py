@@ -19,7 +19,6 @@ from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     block_rows,
-    on_devices,
     over_blocks,
     weights_once,
 )
@@ -45,20 +44,18 @@ class Whitened(NamedTuple):
     center: jnp.ndarray  # (d,)
     basis: jnp.ndarray  # (d, d) or (d,)
     dual: jnp.ndarray  # its inverse transposed
-    memo: dict  # the preconditioner by the head at which it was built
 
 
 def whitened_rows(rows, options):
-    """Put the rows on the device, and whiten their features."""
-    n_classes = max(int(np.max(rows.label)) + 1, 2)
-    rows = on_devices(rows, options)
+    """Whiten the features of the rows."""
+    n_classes = max(int(np.max(np.asarray(rows.label))) + 1, 2)
     rotate = rows.x.shape[1] <= _ROTATED
     center, moments = second_moments(rows, options.intercept, rotate)
     if rotate and not _comparable(np.diagonal(moments), center):
         moments = jnp.diagonal(moments)
     least = options.alpha if options.n_effective is None else options.alpha * _PATH
     ridge = np.asarray(least * n_classes, options.alpha.dtype)
-    return Whitened(rows, *whiten(rows, center, moments, ridge), memo={})
+    return Whitened(rows, *whiten(rows, center, moments, ridge))
 
 
 @partial(by_rows, compiled=partial(jit_by_size, static_argnames="rotate"))
