@@ -105,6 +105,7 @@ class FitRun:
         self.monitor = "loss"
         self.stopping_rules = []  # descriptions of callbacks that may end the fit
         self.stop_reason = None
+        self.began = None  # when the fit did, if it prepares much before the run
         self._continues = estimator.warm_start and hasattr(estimator, "n_iter_")
         self._progress = None
         self._resumable = None  # the progress before the last evaluation
@@ -318,6 +319,12 @@ class FitRun:
     def final_state(self):
         """The solver's state at the end."""
         return self._progress.state
+
+    @property
+    def expected_seconds(self):
+        """Seconds that the next iteration is expected to take, if a solver says so."""
+        progress = self._progress
+        return getattr(progress and progress.state, "next_seconds", 0.0)
 
     @property
     def start(self):

@@ -22,12 +22,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.core.posterior import PseudoInverse, safe_norm
 from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import residuals
+
+_CHEAP = 2**24  # numbers in an array, up to which compiled cheaply
 
 
 class Posterior:
@@ -92,7 +95,7 @@ class _Factored(NamedTuple):
     deviations: jnp.ndarray  # s, of shape (m,)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, largest=_CHEAP, static_argnames="model")
 def _factor(model, net, batches, r, parts, fresh, n_observations):
     inverse = PseudoInverse.of(operators.dense(parts))
     deviations = _row_deviations(model, net, batches, r, inverse, fresh, n_observations)
@@ -142,7 +145,7 @@ def _share_observed(batch):
     return jnp.sum(batch.scale**2 * there) / jnp.sum(batch.scale**2)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, largest=_CHEAP, static_argnames="model")
 def _output_deviations(model, net, factored, x):
     flat, unravel = ravel_pytree(net)
 
@@ -155,7 +158,7 @@ def _output_deviations(model, net, factored, x):
     return _deviations(factored, slopes.reshape(n * q, -1)).reshape(n, q)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, largest=_CHEAP, static_argnames="model")
 def _coefficient_deviations(model, net, factored):
     def values(extra):
         return coefficient_values(model.problem, extra)

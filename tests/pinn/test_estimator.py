@@ -845,7 +845,7 @@ def test_a_loss_that_is_small_on_training_points_only_warns():
 def test_the_warning_measures_by_an_untrained_network():
     solver = small()
     solver.coefficients_ = solver.coefficients_std_ = {}
-    solver.stop_reason_ = "max_iter"
+    solver.stop_reason_ = "callback"
     solver.convergence_log_ = {"loss": np.array([1e-23]), "val_loss": np.array([1e-20])}
     solver.fresh_loss_ = 1e-20
     with warnings.catch_warnings():
