@@ -154,8 +154,11 @@ class _OneBlasThread:
 
     LAPACK factors small matrices no faster with a second thread, and its threads wait
     for each other when another process is busy: a fit took 75 times as long on two
-    shared cores. XLA's own matrix products are not affected. The limit holds for the
-    process, so the threads of several fits share one.
+    shared cores. Large ones do gain, a Cholesky factor of 1,900 rows takes 0.055 in
+    place of 0.10 s on two idle cores; with these cores shared it takes 4.5 in place of
+    0.9 s, and eight times the CPU time. How busy the machine is must not decide either,
+    since the number of threads changes the rounding. XLA's own matrix products are not
+    affected. The limit holds for the process, so the threads of several fits share one.
     """
 
     def __init__(self):
