@@ -74,7 +74,7 @@ def test_classes_of_users_have_no_page():
 def test_examples_are_plain_scripts(path):
     text = path.read_text()
     assert text.startswith('"""\n')
-    for forbidden in ("import warnings", "filterwarnings", "sys.argv", "__name__"):
+    for forbidden in ("import warnings", "filterwarnings", "sys.argv", "if __name__"):
         assert forbidden not in text
 
 

@@ -78,12 +78,16 @@ def small_model():
     return ShallowReLURegressor(2, random_state=0).fit(POINTS, POINTS[:, 0])
 
 
+def snippets(path):
+    """The blocks of Python code of a page."""
+    block = r"^( *)\.\. code-block:: python\n\n((?:\1 +.*\n|\n)+)"
+    found = re.findall(block, path.read_text(), re.M)
+    return [textwrap.dedent(code) for _, code in found]
+
+
 def run(page):
     """Run the snippets of a page one after the other; return the names they define."""
-    text = (GUIDE / f"{page}.rst").read_text()
-    block = r"^( *)\.\. code-block:: python\n\n((?:\1 +.*\n|\n)+)"
-    snippets = [textwrap.dedent(code) for _, code in re.findall(block, text, re.M)]
-    code = "\n".join(snippets)
+    code = "\n".join(snippets(GUIDE / f"{page}.rst"))
     for long, short in SHORTER.get(page, ()):
         assert long in code, long
         code = code.replace(long, short)
@@ -115,6 +119,18 @@ def test_data_and_pipelines(in_a_folder):
     assert np.isfinite(log["val_loss"]).all()  # X_val came through the transformers
     assert names["line"].feature_names_in_ == ["x"]
     np.testing.assert_allclose(names["line"].breakpoints_, [0.4])
+
+
+def test_coming_from_other_packages():
+    codes = snippets(GUIDE.parent / "coming_from.rst")
+    installed = [code for code in codes if not re.search("import (pwlf|deepxde)", code)]
+    assert (len(codes), len(installed)) == (8, 6)
+    names = {"x": X[:, 0], "y": np.sin(4 * X[:, 0]), "n_samples": len(X)}
+    for code in installed:
+        exec(code.replace("tol=0.1", "max_iter=2"), names)
+    assert names["breaks"].shape == (3,)
+    assert names["slopes"].shape == (4,)
+    assert names["u"].shape == (1,)
 
 
 @pytest.fixture(scope="module")

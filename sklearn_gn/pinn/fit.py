@@ -126,7 +126,7 @@ def initial_state(points, net, settings, memory=None, loss_at=None):
     untrained = net if settings.untrained is None else settings.untrained
     return state._replace(
         first_fresh=fresh_loss(points, settings, untrained),
-        answer=march and windows.pieces(march, model, net),
+        answer=None if march is None else windows.pieces(march, model, net),
     )
 
 

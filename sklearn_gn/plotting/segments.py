@@ -164,7 +164,7 @@ class SegmentsDisplay(Display):
         height = top - bottom
         ax.set_ylim(bottom - 0.08 * height, top + 0.22 * height)
         ax.set_ylabel(self.target_name)
-        ax.legend(ncols=2)
+        ax.legend(ncols=2, bbox_to_anchor=(0, 0.1, 1, 0.9))
 
     def _plot_residuals(self, ax, limits):
         segment = np.searchsorted(self.breakpoints, self.x, side="right")
