@@ -96,6 +96,10 @@ def parse(argv):
         metavar="M",
         help="no step begins that would end later; default 40, quick 5",
     )
+    scale = parser.add_argument_group("scale")
+    scale.add_argument(
+        "--rows", type=int, metavar="N", help="of out_of_core, default 1,300,000"
+    )
     frozen = parser.add_argument_group("frozen")
     frozen.add_argument(
         "--compare",

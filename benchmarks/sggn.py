@@ -37,8 +37,10 @@ NOTES = (
     "steps inside the rounds of relocation, and the shifts tried by lm and lm_hidden.",
     "All methods start from the same hyperplanes with the optimal output layer; the "
     "paper draws the output coefficients of the baselines from N(0, 0.01).",
-    "One run of every method but vpgn, sggn and sggn_default, which alone draw random "
-    "numbers. The paper's BFGS figures are medians of 30 runs.",
+    "auto is ShallowReLURegressor with its defaults, which choose the size and the "
+    "penalties; the other methods have the paper's number of neurons and no penalty.",
+    "One run of every method but auto, vpgn, sggn and sggn_default, which alone draw "
+    "random numbers. The paper's BFGS figures are medians of 30 runs.",
     "vpgn and sggn run with 60 rounds of relocation, sggn_default with its default of "
     "20; vpgn from 8 starts where there is one variable. sggn_bare (no relocation), "
     "lm, lm_hidden, bfgs "
@@ -220,6 +222,7 @@ def problems(h=None):
 # --- the methods ---------------------------------------------------------------------
 
 METHODS = (
+    "auto",
     "vpgn",
     "sggn",
     "sggn_default",
@@ -232,11 +235,18 @@ METHODS = (
 )
 
 
-RANDOM = ("vpgn", "sggn", "sggn_default")  # the others draw no random numbers here
+RANDOM = (
+    "auto",
+    "vpgn",
+    "sggn",
+    "sggn_default",
+)  # the others draw no random numbers here
 
 
 def settings(method, problem):
     """Parameters of the estimator that differ from the defaults, in variants."""
+    if method == "auto":  # nothing given: penalties and size are chosen
+        return [{"alpha": "auto"}]
     common = {
         "n_neurons": problem.n_neurons,
         "init": problem.init,
@@ -261,7 +271,9 @@ def settings(method, problem):
 
 def shortest(method, solver):
     """Changes after which a fit calls every compiled function and soon stops."""
-    if method in RANDOM:  # no decrease satisfies this tol: relocation comes at once,
+    if (
+        method in RANDOM and method != "auto"
+    ):  # no decrease satisfies this tol: relocation comes at once,
         kind = JointGN if isinstance(solver, JointGN) else SgGN
         return {"solver": kind(relocations=4), "tol": 1e30}  # in all kinds of rounds
     return {"max_iter": 3}

@@ -45,9 +45,9 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "thumbnail_size": (480, 320),
     "filename_pattern": "plot_",
+    "reset_modules": ("matplotlib", "gallery_style.use"),
     "backreferences_dir": "generated/backreferences",
     "doc_module": ("sklearn_gn",),
-    "reference_url": {"sklearn_gn": None},
     "show_memory": False,
 }
 

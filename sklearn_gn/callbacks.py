@@ -16,7 +16,13 @@ from sklearn_gn._typing import ArrayLike, PathLike
 from sklearn_gn.core import checkpoint
 from sklearn_gn.core.stop import is_interrupt
 
-__all__ = ["Checkpoint", "EarlyStopping", "TimeBudget", "ValidationMonitor"]
+__all__ = [
+    "Checkpoint",
+    "EarlyStopping",
+    "LogWriter",
+    "TimeBudget",
+    "ValidationMonitor",
+]
 
 
 class _Callback:
@@ -70,7 +76,8 @@ class TimeBudget(_Callback):
     ----------
     seconds : float
         Wall-clock seconds from the beginning of the fit, including compilation. The
-        iteration in progress is finished first.
+        iteration in progress is finished first. :class:`PINNSolver` begins no iteration
+        that is not expected to end in time.
 
     Examples
     --------
@@ -87,7 +94,8 @@ class TimeBudget(_Callback):
 
     def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
-        self._started[id(estimator)] = time.perf_counter()
+        began = getattr(getattr(estimator, "_fit_run", None), "began", None)
+        self._started[id(estimator)] = time.perf_counter() if began is None else began
 
     def teardown(self, estimator: Any, context: Any) -> None:
         """Forget that fit."""
@@ -96,10 +104,13 @@ class TimeBudget(_Callback):
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         used = time.perf_counter() - self._started[id(estimator)]
+        run = getattr(estimator, "_fit_run", None)
+        if run is not None:
+            used += run.expected_seconds
         if used < self.seconds:
             return False
-        if hasattr(estimator, "_fit_run"):
-            estimator._fit_run.request_stop("max_time")
+        if run is not None:
+            run.request_stop("max_time")
         return True
 
 
@@ -254,6 +265,53 @@ class ValidationMonitor(_Callback):
         history["step"].append(context.task_id + 1)
         history["score"].append(float(scorer(fitted_estimator, self.X_val, self.y_val)))
         return False
+
+
+class LogWriter(_Callback):
+    """Hand every row of the convergence log to a function while the fit runs.
+
+    The function may write to a file, to a logger, or to a service that tracks
+    experiments.
+
+    Parameters
+    ----------
+    write : callable
+        Called as ``write(row)`` after each iteration. ``row`` is a dict with the
+        columns of ``convergence_log_``, and ``"start"``, which of several starts it
+        is. A fit that is resumed from a checkpoint goes on with the
+        next row. An exception from ``write`` ends the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_gn import ShallowReLURegressor
+    >>> from sklearn_gn.callbacks import LogWriter
+    >>> x, losses = np.linspace(-1, 1, 50), []
+    >>> writer = LogWriter(lambda row: losses.append(row["loss"]))
+    >>> model = ShallowReLURegressor(3, random_state=0).set_callbacks(writer)
+    >>> model.fit(x[:, None], abs(x)).n_iter_ == len(losses)
+    True
+    """
+
+    def __init__(self, write: Callable[[dict[str, Any]], object]) -> None:
+        self.write = write
+        self._n_rows = {}
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        """Called when the fit, or an iteration of it, begins."""
+        if not _is_root(context):
+            self._n_rows[id(estimator)] = len(_run_of(self, estimator).log)
+
+    def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
+        """Called when the fit, or an iteration of it, ends; True asks to stop."""
+        if not _is_root(context):
+            for row in _run_of(self, estimator).log[self._n_rows[id(estimator)] :]:
+                self.write(dict(row))
+        return False
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        """Forget that fit."""
+        self._n_rows.pop(id(estimator), None)
 
 
 class Checkpoint(_Callback):

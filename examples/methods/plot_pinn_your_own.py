@@ -39,8 +39,8 @@ plate.domain.faces
 # The fit
 # -------
 #
-# It has converged when the loss on fresh points, which it is not trained on, no longer
-# falls.
+# With ``early_stopping`` it ends when the loss on fresh points, which it is not trained
+# on, no longer falls.
 
 from sklearn_gn import PINNSolver
 
@@ -49,7 +49,7 @@ solver = PINNSolver(
     hidden_layer_sizes=(20, 20),
     n_interior=400,
     n_boundary=300,
-    tol=0.1,
+    early_stopping=True,
     random_state=0,
 ).fit()
 solver.diagnose()
@@ -76,7 +76,7 @@ other = PINNSolver(
     hidden_layer_sizes=(24, 24),
     n_interior=500,
     n_boundary=350,
-    tol=0.1,
+    early_stopping=True,
     random_state=1,
 ).fit()
 X = plate.domain.sample(2000, np.random.RandomState(0))

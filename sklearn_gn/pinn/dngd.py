@@ -67,7 +67,7 @@ def step(points, state, settings):
     solver, n_single = settings.solver, settings.solver.single_precision_iter
     # 1. The points.
     state = fit.with_due_points(points, state, settings)
-    if 0 < n_single == state.iteration:
+    if 0 < n_single == state.iteration or state.memory is None:
         # Rounding in single precision has nothing to say about the damping.
         state = state._replace(memory=_first_memory(settings, state.net, state.batches))
     in_double = state.iteration >= n_single

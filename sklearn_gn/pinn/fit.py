@@ -15,7 +15,7 @@ import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.solver import Report
-from sklearn_gn.pinn import growth, observation_weight, solution
+from sklearn_gn.pinn import growth, observation_weight, solution, windows
 from sklearn_gn.pinn.model import n_waves
 from sklearn_gn.pinn.residuals import residuals
 
@@ -24,6 +24,7 @@ _PATIENCE = 20  # iterations without a lower loss
 OVERFITTED = 100.0  # fresh over training loss
 _NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
 _BALANCE_POWER = 0.05
+_ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
@@ -59,6 +60,8 @@ class PINNSettings(NamedTuple):
     seed: np.int32
     growth: Any = None  # growth.Rules, or None where sizes are given
     estimates_noise: bool = False  # whether the weight of observations adapts
+    untrained: Any = None  # network to measure by; None: the one to begin with
+    spread_loss: float = math.inf  # of observations, from their means alone
 
 
 class PINNState(NamedTuple):
@@ -78,9 +81,14 @@ class PINNState(NamedTuple):
     lowest_loss: float = math.inf  # on fresh points, where there are any
     first_fresh: float = math.nan  # loss of the untrained network on fresh points
     level: Any = None  # growth.Level, where sizes are found
+    march: Any = None  # windows.March, where time may be cut
     observation_weight: float = 1.0  # in place of the one of the batches
     next_observation_weight: float = 1.0  # for the next iteration
     fresh_losses: tuple = ()  # since that weight has changed
+    began: float = 0.0  # when this iteration did, by time.perf_counter
+    first_seconds: float = 0.0  # of the first iteration, which compiles
+    next_seconds: float = 0.0  # that the next one will probably take
+    answer: Any = None  # the networks of all windows of time, where there are some
 
 
 def prepare(observations, settings):
@@ -101,17 +109,25 @@ def initial_state(points, net, settings, memory=None, loss_at=None):
 
     ``loss_at(model, net, batches)`` is the loss, by default :func:`total_loss`.
     """
-    net, model = jax.device_put(net), settings.models[0]
-    level = None
+    model, level, march = settings.models[0], None, None
+    if windows.possible(model):
+        march = windows.March()
+        if isinstance(net, windows.Pieces):
+            net, march = windows.resumed(model, net, points.fresh)
+    net = jax.device_put(net)
     if settings.growth is not None:
         sampler = settings.sampler
         sizes = growth.Sizes(sampler.n_interior, sampler.n_boundary)
         level = growth.Level(sizes, seconds=-time.perf_counter())
-    batches = _draw(points, settings, 0, 0, net, level)
+    batches = _draw(points, settings, 0, 0, net, level, march)
     balance = np.ones(len(model.classes), settings.dtype)
     loss = float((loss_at or total_loss)(model, net, batches))
-    state = PINNState(net, loss, batches, balance, memory, level=level)
-    return state._replace(first_fresh=fresh_loss(points, settings, net))
+    state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
+    untrained = net if settings.untrained is None else settings.untrained
+    return state._replace(
+        first_fresh=fresh_loss(points, settings, untrained),
+        answer=None if march is None else windows.pieces(march, model, net),
+    )
 
 
 def fresh_loss(points, settings, net, weight=1.0):
@@ -121,7 +137,7 @@ def fresh_loss(points, settings, net, weight=1.0):
     fresh = points.fresh
     if weight != 1:
         fresh = observation_weight.reweighted(fresh, weight)
-    return float(total_loss(settings.models[-1], net, fresh))
+    return windows.total(total_loss, settings.models[-1], net, fresh)
 
 
 @partial(jit_by_size, largest=2**13, static_argnames="model")
@@ -132,10 +148,12 @@ def total_loss(model, net, batches):
 
 def with_due_points(points, state, settings):
     """Return the state with the next problem, size or points, where it is time."""
-    state = _with_due_weight(state)
+    state = _with_due_weight(state)._replace(began=time.perf_counter())
     stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
     level, net = state.level, state.net
-    if level is not None and level.next is not None:
+    if state.march is not None and state.march.next_stop is not None:
+        state = _with_next_window(points, state, settings)
+    elif level is not None and level.next is not None:
         rng = np.random.RandomState([settings.seed, state.iteration])
         model = settings.models[stage]
         classes = [known.residual for known in model.classes]
@@ -146,10 +164,27 @@ def with_due_points(points, state, settings):
         )
     elif stage == state.stage and not _is_draw_due(points, state, settings):
         return state
-    batches = _draw(points, settings, stage, state.n_draws, state.net, level)
+    batches = _draw(
+        points, settings, stage, state.n_draws, state.net, level, state.march
+    )
     if state.observation_weight != 1:
         batches = observation_weight.reweighted(batches, state.observation_weight)
     return state._replace(batches=batches, stage=stage, n_draws=state.n_draws + 1)
+
+
+def _with_next_window(points, state, settings):
+    """Return the state at the start of a window, without the solver's memory."""
+    rng = np.random.RandomState([settings.seed, state.iteration])
+    model = settings.models[-1]
+    march, net = windows.moved_on(state.march, model, state.net, points.fresh, rng)
+    return state._replace(
+        march=march,
+        net=jax.device_put(net),
+        memory=None,
+        previous_step=None,
+        n_stalled=0,
+        lowest_loss=math.inf,
+    )
 
 
 def _with_due_weight(state):
@@ -175,12 +210,13 @@ def _is_draw_due(points, state, settings):
     return every is not None and state.iteration > 0 and state.iteration % every == 0
 
 
-def _draw(points, settings, stage, number, net, level=None):
+def _draw(points, settings, stage, number, net, level=None, march=None):
     """Points to train on."""
     model, sampler = settings.models[stage], settings.sampler
     if level is not None:
         sampler = replace(sampler, **level.sizes._asdict())
     batches = sampler.draw(model, int(settings.seed), stage, number, net)
+    batches = windows.within(model, batches, march)
     if points.data is not None:
         batches = (*batches, points.data)
     return jax.device_put(batches)
@@ -221,7 +257,11 @@ def finish_iteration(points, state, settings, step):
     loss = float(np.sum(step.class_losses))
     # An easier problem does not decide that nothing is gained.
     decisive = step.decisive and state.stage + 1 == len(settings.models)
-    fresh = fresh_loss(points, settings, state.net, state.observation_weight)
+    march = state.march
+    if march is not None and march.active:
+        fresh = float(total_loss(model, state.net, march.fresh))
+    else:
+        fresh = fresh_loss(points, settings, state.net, state.observation_weight)
     # Losses on points that are drawn anew do not compare: those on fresh ones do.
     judged = loss if math.isnan(fresh) else fresh
     fell = judged < (1 - float(settings.tol)) * state.lowest_loss
@@ -229,22 +269,37 @@ def finish_iteration(points, state, settings, step):
     level = state.level
     if level is not None and state.iteration == 0:
         level = level._replace(seconds=level.seconds + time.perf_counter())
-    if level is not None and decisive:
+    if march is not None:
+        batches, rules = march.fresh or points.fresh, settings.growth
+        march = windows.observed(
+            march, model, state.net, batches, fresh, state.first_fresh, rules
+        )
+        state = state._replace(
+            march=march, answer=windows.pieces(march, model, state.net)
+        )
+    in_windows = march is not None and (march.active or march.next_stop is not None)
+    if level is not None and decisive and not in_windows:
         level = growth.observed(
             level, settings.growth, loss, fresh, state.first_fresh, state.net
         )
     if settings.estimates_noise and decisive:
-        state = _with_next_weight(state, step, fresh)
+        state = _with_next_weight(state, settings, step, fresh)
     reweighted = state.next_observation_weight != state.observation_weight
     solved = math.isnan(fresh) or is_solved(fresh, loss, state.first_fresh)
+    if state.observation_weight != 1:
+        bound = state.observation_weight * settings.spread_loss
+        solved &= observation_weight.is_noise(step.class_losses[-1], bound)
     settled = n_stalled >= _PATIENCE
-    if level is not None:
+    if in_windows:
+        settled = march.ended
+        solved = solved and windows.are_solved(march, state.first_fresh)
+    elif level is not None:
         settled = level.ended and (settled or solved)
     eps = np.finfo(settings.dtype).eps
     stop = None
     if not math.isfinite(loss):
         stop = "non_finite"
-    elif reweighted:
+    elif reweighted or (in_windows and not march.ended):
         stop = None  # the next iteration has another loss to lower
     elif loss <= (_ROUNDING * eps) ** 2 * step.network_norm and (
         solved or settings.resample is None
@@ -259,10 +314,9 @@ def finish_iteration(points, state, settings, step):
         for kind, value in zip(model.classes, step.class_losses, strict=True)
     }
     if points.reference is not None:
-        error = solution.relative_error(
-            settings.models[-1], state.net, *points.reference
-        )
-        extra["relative_error"] = float(error)
+        extra["relative_error"] = _relative_error(points, state, settings)
+    if in_windows:
+        extra["val_loss"] = windows.loss_so_far(march, fresh, state.first_fresh)
     if settings.estimates_noise:
         # Losses on fresh points depend on the weight, which the state knows.
         extra |= {"val_loss": fresh, "observation_weight": state.observation_weight}
@@ -276,6 +330,7 @@ def finish_iteration(points, state, settings, step):
         level=level,
         iteration=state.iteration + 1,
     )
+    state = _with_expected_seconds(state, settings)
     return state, Report(
         loss=loss,
         grad_norm=step.gradient_norm,
@@ -288,11 +343,38 @@ def finish_iteration(points, state, settings, step):
     )
 
 
-def _with_next_weight(state, step, fresh):
+def _with_expected_seconds(state, settings):
+    """Return the state with the seconds that the next iteration will probably take.
+
+    That is those of the last one, or of the first one where the next compiles; and
+    those that it takes to end the fit where error bars are compiled for it.
+    """
+    seconds = time.perf_counter() - state.began
+    first = state.first_seconds or seconds
+    grows = state.level is not None and state.level.next is not None
+    changes = state.iteration in settings.stage_ends
+    changes |= state.iteration == getattr(settings.solver, "single_precision_iter", 0)
+    expected = first if grows or changes else seconds if state.iteration > 1 else 0.0
+    if settings.models[-1].problem.unknown:
+        expected += _ENDING * first
+    return state._replace(first_seconds=first, next_seconds=expected)
+
+
+def _relative_error(points, state, settings):
+    model, (x, exact) = settings.models[-1], points.reference
+    if isinstance(state.answer, windows.Pieces):
+        values = windows.at_points(solution.values, model, state.answer, x)
+        return solution.relative_errors(model.problem, values, exact)[0]
+    return float(solution.relative_error(model, state.net, x, exact))
+
+
+def _with_next_weight(state, settings, step, fresh):
     """Return the state with the weight of the observations for the next iteration."""
     losses, weight = (*state.fresh_losses, fresh), state.observation_weight
     if step.no_progress or observation_weight.has_settled(losses):
-        weight = observation_weight.next_weight(weight, step.class_losses)
+        weight = observation_weight.next_weight(
+            weight, step.class_losses, weight * settings.spread_loss
+        )
     return state._replace(fresh_losses=losses, next_observation_weight=weight)
 
 

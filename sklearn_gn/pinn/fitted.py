@@ -8,8 +8,10 @@ from sklearn_gn.core import backend
 from sklearn_gn.pinn import solution
 from sklearn_gn.pinn.dngd import gramian_eigenvalues, training_loss
 from sklearn_gn.pinn.fit import total_loss
+from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.windows import Pieces, last_network
 
 _JACOBIAN_FLOATS = 2**27
 _SPECTRAL = 3000  # unknowns up to which eigenvalues are computed after a fit
@@ -28,16 +30,22 @@ def set_fitted(solver, run, fitted, n_observations):
         Sum of the weights of the observations.
     """
     solver._fitted, solver.problem_ = fitted, fitted.problem
+    solver._error_estimate = None
     _set_layers(solver, fitted)
     model, net, state = fitted.model, fitted.net, run.final_state
     scale = run.loss_scale
     fresh = run.val_loss(net) if run.val_loss is not None else math.nan
     solver.fresh_loss_ = fresh * scale
+    net, in_windows = last_network(net), isinstance(net, Pieces)
+    solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
     n_residuals = sum(
         len(batch.x) * kind.residual.n_outputs
         for kind, batch in zip(model.classes, state.batches, strict=True)
     )
     is_dngd = run.solver.name == "dngd"
+    solver._sizes, solver._untrained_loss = (n_weights(net), n_residuals), math.nan
+    if fitted.problem is not None:
+        solver._untrained_loss = state.first_fresh
     with backend.scope(solver.dtype, solver.device):
         loss_at = training_loss if is_dngd else total_loss
         solver.loss_ = float(loss_at(model, net, state.batches)) * scale
@@ -47,8 +55,11 @@ def set_fitted(solver, run, fitted, n_observations):
         elif is_dngd and min(n_residuals, n_weights(net)) <= _SPECTRAL:
             solver.gram_spectrum_ = gramian_eigenvalues(model, net, state.batches)
         solver._posterior = None
-        if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS:
-            batches, points = backend.to_numpy((state.batches, run.data.fresh))
+        if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS and not in_windows:
+            points = run.data.fresh
+            if points and state.observation_weight != 1:
+                points = reweighted(points, state.observation_weight)
+            batches, points = backend.to_numpy((state.batches, points))
             solver._posterior = Posterior(
                 model, net, batches, points or batches, n_observations
             )
@@ -59,7 +70,7 @@ def set_fitted(solver, run, fitted, n_observations):
 
 
 def _set_layers(solver, fitted):
-    layers = [matrix.astype(np.float64) for matrix in fitted.net.layers]
+    layers = [matrix.astype(np.float64) for matrix in last_network(fitted.net).layers]
     inner = []
     if fitted.model.features is not None:
         inner, layers = layers[:-1], layers[-1:]
@@ -69,7 +80,8 @@ def _set_layers(solver, fitted):
 
 def _set_coefficients(solver):
     """The coefficients that were to be found, with their standard deviations."""
-    model, net, posterior = solver._fitted.model, solver._fitted.net, solver._posterior
+    model, posterior = solver._fitted.model, solver._posterior
+    net = last_network(solver._fitted.net)
     values = _plain(solution.unknown_coefficients(model, net))
     deviations = {name: np.nan * value for name, value in values.items()}
     if values and posterior is not None:

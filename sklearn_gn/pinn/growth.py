@@ -55,6 +55,7 @@ class Rules(NamedTuple):
     network: bool
     points: bool
     deadline: float = math.inf  # of the fit, by time.perf_counter
+    budget: float = math.inf  # seconds of the fit
 
 
 class Level(NamedTuple):

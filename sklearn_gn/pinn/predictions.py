@@ -29,6 +29,8 @@ class Fitted(NamedTuple):
 class SolutionMixin:
     """Predictions of a fitted solver."""
 
+    _error_estimate: float | None  # None until it is asked for
+
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_fitted")
 
@@ -66,19 +68,26 @@ class SolutionMixin:
         Raises
         ------
         ValueError
-            If standard deviations are wanted of a fit that is too large for them.
+            If standard deviations are wanted of a fit that is too large for them, or
+            that is in windows of time.
         """
         from sklearn_gn.pinn import solution
+        from sklearn_gn.pinn.windows import at_points
 
         X = self._points(X)
         model, net, scaling = self._fitted.model, self._fitted.net, self._fitted.scaling
-        y = self._in_batches(lambda x: solution.values(model, net, x), X)
+        y = self._in_batches(lambda x: at_points(solution.values, model, net, x), X)
         y = extremes.numbers(y, model.features)
         if scaling is not None:
             y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
         if not return_std:
             return self._shaped(y)
         if self._posterior is None:
+            if self.window_ends_.size:
+                raise ValueError(
+                    "return_std=True: a fit in windows of time has no standard "
+                    "deviations. Solve a shorter time, or give hidden_layer_sizes."
+                )
             raise ValueError(
                 "return_std=True: the fit has too many residuals and weights for "
                 "standard deviations."
@@ -122,11 +131,13 @@ class SolutionMixin:
             If ``problem`` is None.
         """
         from sklearn_gn.pinn import solution
+        from sklearn_gn.pinn.windows import at_points
 
         self._fitted_problem("residual")
         model, net = self._fitted.model, self._fitted.net
         return self._in_batches(
-            lambda x: solution.equation_residuals(model, net, x), self._points(X)
+            lambda x: at_points(solution.equation_residuals, model, net, x),
+            self._points(X),
         )
 
     def derivative(self, X: ArrayLike, *axes: str) -> Array:
@@ -151,6 +162,7 @@ class SolutionMixin:
             If ``problem`` is None, or has no axis of such a name.
         """
         from sklearn_gn.pinn import solution
+        from sklearn_gn.pinn.windows import at_points
 
         known = self._fitted_problem("derivative").domain.axes
         for axis in axes or (None,):
@@ -159,9 +171,13 @@ class SolutionMixin:
                     f"derivative: axis {axis!r} is unknown; the axes are {known}."
                 )
         model, net = self._fitted.model, self._fitted.net
+
+        def derivatives(model, net, x):
+            return solution.derivatives(model, net, x, axes)
+
         return self._shaped(
             self._in_batches(
-                lambda x: solution.derivatives(model, net, x, axes), self._points(X)
+                lambda x: at_points(derivatives, model, net, x), self._points(X)
             )
         )
 
@@ -225,6 +241,24 @@ class SolutionMixin:
             lambda x: solution.observable(model, net, x, observed), self._points(X)
         )
 
+    @property
+    def error_estimate_(self) -> float:
+        """Estimate of the relative L2 error of the solution, from its residuals."""
+        from sklearn_gn.pinn.error_estimate import relative_error_estimate
+
+        check_is_fitted(self)
+        if self._error_estimate is None:
+            self._error_estimate, posterior = math.nan, self._posterior
+            if posterior is not None and self._fitted.problem is not None:
+                with backend.scope("float64", self._dtype_and_device()[1]):
+                    self._error_estimate = relative_error_estimate(
+                        posterior.model,
+                        posterior.net,
+                        posterior.batches,
+                        posterior.fresh,
+                    )
+        return self._error_estimate
+
     def relative_error(
         self,
         X: ArrayLike | None = None,
@@ -255,6 +289,7 @@ class SolutionMixin:
             If the problem has no exact solution.
         """
         from sklearn_gn.pinn import solution
+        from sklearn_gn.pinn.windows import at_points
 
         check_is_fitted(self)
         problem = self._fitted.problem
@@ -270,7 +305,9 @@ class SolutionMixin:
             X = self._points(X)
             exact = problem.exact_values(X)
         model, net = self._fitted.model, self._fitted.net
-        values = self._in_batches(lambda x: solution.values(model, net, x), X)
+        values = self._in_batches(
+            lambda x: at_points(solution.values, model, net, x), X
+        )
         joint, each = solution.relative_errors(problem, values, exact)
         return joint if multioutput == "joint" else each
 

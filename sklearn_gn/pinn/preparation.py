@@ -1,14 +1,15 @@
 """What a fit of PINNSolver begins with, from its parameters: network, settings."""
 
 import math
-import time
 
 import numpy as np
 
 from sklearn_gn.core import backend
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.fit import PINNSettings
+from sklearn_gn.pinn.observation_weight import spread_loss
 from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.windows import last_network, with_windows
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
@@ -51,6 +52,8 @@ def network_and_models(solver, stages, data, rng):
         observed=data.observed if data.observations.training else None,
         device=solver.device,
     )
+    if _grows(solver, data.problem) and not stages:
+        models = (with_windows(*models, data.observations.training is not None),)
     return untrained, models
 
 
@@ -67,7 +70,7 @@ def _grows(solver, problem):
     return auto and problem is not None and solver._solver_object().name == "dngd"
 
 
-def settings(solver, models, stages, start, seed):
+def settings(solver, models, stages, data, networks, seed, deadline):
     """Return the settings of a fit.
 
     Parameters
@@ -75,15 +78,19 @@ def settings(solver, models, stages, start, seed):
     solver : PINNSolver
     models : tuple of Model
     stages : list of tuple (Problem, int)
-    start : Parameters
-        The network to begin with.
+    data : FitData
+    networks : tuple of Parameters
+        The untrained one, and the one to begin with.
     seed : int
         Of the points.
+    deadline : float
+        Of the fit, by time.perf_counter.
 
     Returns
     -------
     PINNSettings
     """
+    untrained, start = networks
     sampler, growth = setup.NoPoints(), None
     problem = models[-1].problem
     has_equation = solver.problem is not None
@@ -92,17 +99,21 @@ def settings(solver, models, stages, start, seed):
     if has_equation:
         points = solver.n_interior, solver.n_boundary
         if _grows(solver, problem):
-            points = setup.sizes_of(problem, n_weights(start), *points)
+            size = n_weights(last_network(start))
+            points = setup.sizes_of(problem, size, *points)
             free = solver.n_interior == solver.n_boundary == "auto"
             budget = math.inf if solver.max_time is None else solver.max_time
-            deadline = time.perf_counter() + budget
-            growth = setup.Rules(network=True, points=free, deadline=deadline)
+            growth = setup.Rules(True, free, deadline, budget)
         points = [
             fixed if n == "auto" else n
             for n, fixed in zip(points, _FIXED_POINTS, strict=True)
         ]
         scaled = solver.loss_weights == "scaled"
         sampler = setup.Sampler(*points, solver.sampling, solver.dtype, scaled)
+    estimates_noise = has_equation and observed and chosen
+    spread = math.inf
+    if estimates_noise:
+        spread = spread_loss(data.observations.training)
     return PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
@@ -117,7 +128,9 @@ def settings(solver, models, stages, start, seed):
         dtype=np.dtype(solver.dtype),
         seed=np.int32(seed),
         growth=growth,
-        estimates_noise=has_equation and observed and chosen,
+        estimates_noise=estimates_noise,
+        untrained=untrained,
+        spread_loss=spread,
     )
 
 
@@ -137,8 +150,10 @@ def network_to_begin_with(solver, new):
     if not (solver.warm_start and hasattr(solver, "_fitted")):
         return new
     before = solver._fitted.net
-    if _is_auto(solver.hidden_layer_sizes) and _has_layers_of(new, before):
+    last = last_network(before)
+    if _is_auto(solver.hidden_layer_sizes) and _has_layers_of(new, last):
         return backend.map_leaves(solver._cast, before)
+    before = last
     shapes = [np.shape(leaf) for leaf in backend.leaves(before)]
     wanted = [np.shape(leaf) for leaf in backend.leaves(new)]
     if shapes != wanted:

@@ -1,7 +1,6 @@
 """The fit loop: log, stopping, warnings, Ctrl-C, callbacks."""
 
 import itertools
-import pickle
 import warnings
 from dataclasses import replace
 
@@ -20,10 +19,12 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.callbacks import (
     Checkpoint,
     EarlyStopping,
+    LogWriter,
     TimeBudget,
     ValidationMonitor,
     _Callback,
 )
+from sklearn_gn.core import checkpoint
 from sklearn_gn.core.fit_loop import LOG_COLUMNS, FitRun
 from sklearn_gn.core.solver import Report
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
@@ -301,7 +302,7 @@ def test_checkpoint_is_written_after_an_interruption(tmp_path):
     X, y = data()
     path = tmp_path / "fit.ckpt"
     failing("step", 2).set_callbacks(Checkpoint(path)).fit(X, y)
-    snapshot = pickle.loads(path.read_bytes())
+    snapshot = checkpoint.load(path)
     assert len(snapshot["progress"]["log"]) == 2
     assert list(tmp_path.iterdir()) == [path]
 
@@ -467,3 +468,15 @@ def test_clone_keeps_callbacks_and_parameters():
     copy = clone(make(damping=0.5).set_callbacks(budget))
     assert copy.get_params()["damping"] == 0.5
     assert copy._skl_callbacks == [budget]
+
+
+@quiet
+def test_a_log_writer_gets_every_row_once(tmp_path):
+    X, y = data()
+    path, rows = tmp_path / "fit.ckpt", []
+    writer = LogWriter(rows.append)
+    make(max_iter=5).set_callbacks(writer, Checkpoint(path)).fit(X, y)
+    assert len(rows) == 5
+    model = make(max_iter=9).set_callbacks(writer, Checkpoint(path)).fit(X, y)
+    for name, column in model.convergence_log_.items():
+        np.testing.assert_array_equal([row[name] for row in rows], column)

@@ -1,0 +1,377 @@
+r"""Windows of time: long times are solved one part after the other.
+
+Over a long time an equation has more near-solutions than solutions: a network that
+leaves the path early, at one place of large residual, and follows another solution from
+there on. Where the loss on fresh points no longer falls although the equation is not
+solved, and the problem is one of evolution, the interval of time is therefore cut:
+
+1.  The window ends where the residual begins to be large, taken from the start: that is
+    as far as the network is right.
+2.  The window is solved by a network of its own, on points of its own.
+3.  Where it is solved, the next window begins. Its conditions at the start are those of
+    the problem, with the values that the solution of the window before has there. It is
+    longer if the last one was solved quickly.
+4.  Where it is not, it is cut again.
+
+The functions that are compiled are the same for all windows. The network of a window is
+that of the whole interval with the weights of time changed, points are moved along the
+axis of time, and a condition at the start has the residual
+
+    r(u) - r(u_before),
+
+which a window without one before it has with zeros in the place of the last term. The
+residuals of the equation count in proportion to the length of the window, like the
+errors that they cause in it: a short window would otherwise rather have another start.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.pde.conditions import Periodic
+from sklearn_gn.pinn.growth import SOLVED
+from sklearn_gn.pinn.model import n_waves, start_parameters
+from sklearn_gn.pinn.residuals import class_residuals
+
+_PATIENCE, _WINDOW_PATIENCE = 12, 8  # iterations without a fall to _FALL
+_FALL = 0.5
+_SOLVED_WELL = 1e-10  # fresh loss of a window, relative to that of no training
+_SOLVED_SURELY = 1e-12  # the same, from which on there is nothing to wait for
+_ENOUGH, _FEW_ITERATIONS = 3, 16  # iterations of a solved window; of a quick one
+_SHORTEST = 1 / 512  # of all time
+_EARLY = 0.05  # share of the squared residuals before the end of the next window
+_LEAST_CUT, _MOST_CUT = 1 / 4, 1 / 2  # of the window
+_TIME_LEFT = 0.4  # share of max_time that windows need
+
+
+class Pieces(NamedTuple):
+    """The networks of the windows, one after the other."""
+
+    ends: np.ndarray  # (n,) times at which they end
+    losses: np.ndarray  # (n,) on fresh points
+    nets: tuple
+
+
+class March(NamedTuple):
+    """Where the windows are."""
+
+    start: float = 0.0  # of the present window, as shares of the interval
+    stop: float = 1.0
+    done: tuple = ()  # of (stop, fresh loss, network) of the windows before
+    falls: tuple = ()  # lowest fresh loss after each iteration of this window
+    fresh: Any = None  # fresh points of the window; None: those of the fit
+    next_stop: float | None = None  # end of a new window, before the next iteration
+    ended: bool = False  # whether the last window is solved, or cannot be
+
+    @property
+    def active(self):
+        """Whether there are windows."""
+        return self.stop - self.start < 1
+
+
+@dataclass(frozen=True)
+class SinceBefore:
+    """Residual of a condition at the start, less that of the window before."""
+
+    function: Callable
+
+    def __call__(self, fields, points, data, coefficients):
+        """Residual of a row, of shape (k,)."""
+        return self.function(fields, points, data[:0], coefficients) - data
+
+
+# --- which problems, and what is made of them ----------------------------------------
+
+
+def with_windows(model, observed):
+    """Return a model whose conditions at the start can be those of any window.
+
+    The model itself, where the problem is not one of evolution from a start: it must
+    have conditions at the start of time and on faces of space alone, no unknowns, no
+    observations, no transform, and residuals of the values and first two derivatives
+    of the solution at one point.
+    """
+    problem, classes = model.problem, model.classes
+    named = dict(problem._named_conditions())
+    local = all(kind.rows is not None for kind in classes)
+    plain = not (problem.unknown or problem.depends_on or problem.transform)
+    if observed or not local or not plain or problem.domain.time is None:
+        return model
+    if problem.n_laplacian_directions or problem.domain.time in problem.periodic:
+        return model
+    places = {name: _place(condition, problem) for name, condition in named.items()}
+    if "start" not in places.values() or None in places.values():
+        return model
+    classes = tuple(
+        known._replace(
+            residual=known.residual._replace(
+                function=SinceBefore(known.residual.function)
+            )
+        )
+        if places.get(known.residual.name) == "start"
+        else known
+        for known in classes
+    )
+    return model._replace(classes=classes)
+
+
+def _place(condition, problem):
+    """Return "start" or "space", where a condition holds; None if elsewhere."""
+    domain = problem.domain
+    if isinstance(condition, Periodic):
+        return None if condition.axis == domain.time else "space"
+    on = condition.where(domain)
+    if on == "boundary":
+        return "space"
+    names = (on,) if isinstance(on, str) else on
+    if not isinstance(names, tuple):
+        return None
+    if set(names) <= set(domain.patches()):
+        return "space"
+    at_start = names == (f"{domain.time}=min",) and not condition.needs_normals
+    return "start" if at_start else None
+
+
+def possible(model):
+    """Whether the time of a model can be cut."""
+    return any(isinstance(c.residual.function, SinceBefore) for c in model.classes)
+
+
+def first_data(function, data, n_outputs):
+    """Data of the points of a class, with zeros in the place of a window before."""
+    if isinstance(function, SinceBefore):
+        return np.zeros((len(data), n_outputs))
+    return data
+
+
+# --- points of a window --------------------------------------------------------------
+
+
+def _time(problem):
+    axis = problem.domain.axes.index(problem.domain.time)
+    return axis, *problem.domain.bounds[axis]
+
+
+def within(model, batches, march):
+    """Return points of the whole interval moved to the window, in numpy."""
+    if march is None or not march.active:
+        return batches
+    axis, low, high = _time(model.problem)
+    moved, length = [], march.stop - march.start
+    for kind, batch in zip(model.classes, batches, strict=True):
+        x = np.array(batch.x)
+        share = (x[..., axis] - low) / (high - low)
+        share = march.start + length * share
+        x[..., axis] = low + (high - low) * share
+        batch = batch._replace(x=x)
+        if kind.residual.name == "interior":
+            batch = batch._replace(scale=length * np.asarray(batch.scale))
+        if isinstance(kind.residual.function, SinceBefore) and march.done:
+            before = _residuals(model, kind, march.done[-1][2], batch)
+            batch = batch._replace(data=np.asarray(before))
+        moved.append(batch)
+    return tuple(moved)
+
+
+@partial(jit_by_size, static_argnames=("model", "kind"))
+def _residuals(model, kind, net, batch):
+    return class_residuals(model, kind, net, batch)
+
+
+# --- when to cut, and when to go on --------------------------------------------------
+
+
+def observed(march, model, net, fresh_batches, fresh, first, rules):
+    """Return the march after an iteration, with where the next window is to end.
+
+    Parameters
+    ----------
+    march : March
+    model : Model
+    net : Parameters
+    fresh_batches : tuple of Batch
+        Fresh points of the window.
+    fresh, first : float
+        Losses there, and of the untrained network on those of the whole interval.
+    rules : growth.Rules
+    """
+    lowest = min(fresh, march.falls[-1] if march.falls else math.inf)
+    march = march._replace(falls=(*march.falls, lowest))
+    if march.ended:
+        return march
+    if not march.active:
+        late = rules.deadline - time.perf_counter() < _TIME_LEFT * rules.budget
+        if _is_flat(march.falls, _PATIENCE) and lowest > SOLVED * first and not late:
+            return march._replace(next_stop=_cut(march, model, net, fresh_batches))
+        return march
+    well = lowest <= _SOLVED_WELL * first and _is_flat(march.falls, _ENOUGH)
+    well = well or lowest <= _SOLVED_SURELY * first
+    flat = _is_flat(march.falls, _WINDOW_PATIENCE)
+    shortest = march.stop - march.start <= _SHORTEST
+    if well or (flat and shortest):
+        return _next_window(march, well and len(march.falls) <= _FEW_ITERATIONS)
+    if flat:
+        return march._replace(next_stop=_cut(march, model, net, fresh_batches))
+    return march
+
+
+def _is_flat(falls, patience):
+    return len(falls) > patience and falls[-1] > _FALL * falls[-1 - patience]
+
+
+def _next_window(march, longer):
+    if march.stop == 1:
+        return march._replace(ended=True)
+    length = march.stop - march.start
+    if longer:
+        length = 2 * length
+    left = 1 - march.stop
+    # The last window is not a scrap.
+    n_windows = max(1, math.ceil(left / length - 1 / 4))
+    return march._replace(next_stop=1.0 if n_windows == 1 else march.stop + length)
+
+
+def _cut(march, model, net, batches):
+    """The share of time up to which the residual is small."""
+    axis, low, high = _time(model.problem)
+    batch = batches[0]
+    rows = np.asarray(_residuals(model, model.classes[0], net, batch))
+    share = (np.asarray(batch.x)[:, 0, axis] - low) / (high - low)
+    order = np.argsort(share)
+    squares = np.cumsum(np.sum(rows[order] ** 2, axis=1))
+    length = march.stop - march.start
+    place = np.searchsorted(squares, _EARLY * squares[-1])
+    cut = (share[order][min(place, len(order) - 1)] - march.start) / length
+    cut = cut if math.isfinite(cut) else _MOST_CUT
+    return march.start + length * float(np.clip(cut, _LEAST_CUT, _MOST_CUT))
+
+
+def moved_on(march, model, net, fresh_points, rng):
+    """Return the march with its next window, and the network to begin it with.
+
+    A window that follows one that is solved has that one's network, moved; one that is
+    cut has a new one.
+    """
+    goes_on = march.next_stop > march.stop
+    net = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
+    place = _input_of_time(model.problem)
+    if goes_on:
+        done = (*march.done, (march.stop, march.falls[-1], net))
+        new = March(march.stop, march.next_stop, done)
+        net = _with_time(net, place, march, back=True)
+    else:
+        new = March(march.start, march.next_stop, march.done)
+        net = _untrained(net, rng, n_waves(model.problem))
+    net = _with_time(net, place, new)
+    fresh = within(model, fresh_points, new)
+    return new._replace(fresh=jax.device_put(fresh)), net
+
+
+def _input_of_time(problem):
+    plain = [name for name in problem.domain.axes if name not in problem.periodic]
+    return plain.index(problem.domain.time)
+
+
+def _with_time(net, place, march, back=False):
+    """Return a network of s in [-1, 1] as one of the time that is s in the window.
+
+    In the units of the embedding, where all time is [-1, 1].
+    """
+    length = march.stop - march.start
+    slope, shift = 1 / length, (1 - 2 * march.start) / length - 1
+    if back:
+        slope, shift = length, -shift * length
+    first = net.layers[0].copy()
+    first[-1] += shift * first[place]
+    first[place] *= slope
+    return net._replace(layers=(first, *net.layers[1:]))
+
+
+def _untrained(net, rng, waves):
+    sizes = [len(net.layers[0]) - 1 - waves, *(m.shape[1] for m in net.layers)]
+    new = start_parameters(rng, sizes, (), waves)
+    layers = tuple(m.astype(net.layers[0].dtype) for m in new.layers)
+    return net._replace(layers=layers)
+
+
+# --- the solution in pieces ----------------------------------------------------------
+
+
+def pieces(march, model, net):
+    """The solution: a network, or those of all windows so far."""
+    if not march.active:
+        return net
+    _, low, high = _time(model.problem)
+    stops = [stop for stop, _, _ in march.done] + [march.stop]
+    losses = [loss for _, loss, _ in march.done] + [march.falls[-1:] or (math.inf,)]
+    losses[-1] = losses[-1][0]
+    nets = tuple(net for _, _, net in march.done)
+    ends = low + (high - low) * np.array(stops)
+    return Pieces(ends, np.array(losses), (*nets, net))
+
+
+def resumed(model, solution, fresh_points):
+    """Return the network of the last window, and the march up to it."""
+    _, low, high = _time(model.problem)
+    stops = [float(stop) for stop in (solution.ends - low) / (high - low)]
+    done = tuple(zip(stops, solution.losses, solution.nets, strict=True))[:-1]
+    march = March(stops[-2] if done else 0.0, stops[-1], done)
+    fresh = within(model, fresh_points, march)
+    return solution.nets[-1], march._replace(fresh=jax.device_put(fresh))
+
+
+def last_network(solution):
+    """The network of a solution, or that of its last window."""
+    return solution.nets[-1] if isinstance(solution, Pieces) else solution
+
+
+def at_points(function, model, solution, x):
+    """Values (n, ...) of ``function(model, net, x)``, each of the window it is in."""
+    if not isinstance(solution, Pieces):
+        return function(model, solution, x)
+    found = [np.asarray(function(model, net, x)) for net in solution.nets]
+    number = _window_of(model, solution, x)
+    return np.stack(found)[number, np.arange(len(number))]
+
+
+def _window_of(model, solution, x):
+    axis, _, _ = _time(model.problem)
+    return np.searchsorted(solution.ends[:-1], np.asarray(x)[:, axis], side="left")
+
+
+def total(loss, model, solution, batches):
+    """A loss ``loss(model, net, batches)`` of a solution, by its windows."""
+    if not isinstance(solution, Pieces):
+        return float(loss(model, solution, batches))
+    numbers = [_window_of(model, solution, batch.x[:, 0]) for batch in batches]
+    parts = []
+    for k, net in enumerate(solution.nets):
+        own = tuple(
+            batch._replace(scale=np.asarray(batch.scale) * (number == k))
+            for batch, number in zip(batches, numbers, strict=True)
+        )
+        parts.append(float(loss(model, net, own)))
+    return sum(parts)
+
+
+def are_solved(march, first):
+    """Whether the equation holds in all windows before the present one."""
+    return all(loss <= SOLVED * first for _, loss, _ in march.done)
+
+
+def loss_so_far(march, fresh, first):
+    """Loss on fresh points over all time: that of no training, where it is to come."""
+    if march is None or not march.active:
+        return fresh
+    start, total = 0.0, 0.0
+    for stop, loss, _ in march.done:
+        total, start = total + (stop - start) * loss, stop
+    return total + (march.stop - start) * fresh + (1 - march.stop) * first

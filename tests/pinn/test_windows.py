@@ -1,0 +1,177 @@
+"""Windows of time."""
+
+import pickle
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sklearn_gn import PINNSolver
+from sklearn_gn.pde import (
+    Box,
+    Condition,
+    Dirichlet,
+    Initial,
+    Interval,
+    Periodic,
+    Problem,
+    Unknown,
+    d,
+    integral,
+)
+from sklearn_gn.pinn import growth, setup, windows
+from sklearn_gn.pinn.model import Model, network, start_parameters
+from sklearn_gn.pinn.residuals import class_residuals
+from sklearn_gn.pinn.windows import March
+
+SPACE_TIME = Box(x=(0, 1), t=(2, 6))
+
+
+def heat(u, x):
+    return d(u, "t")(x) - d(u, "x", "x")(x)
+
+
+def heat_with(u, x, k):
+    return d(u, "t")(x) - k * d(u, "x", "x")(x)
+
+
+def with_memory(u, x):
+    return d(u, "t")(x) + integral(u, "t", 2, lambda x: x[1])(x)
+
+
+START = Initial(lambda x: jnp.sin(np.pi * x[0]))
+
+
+def model_of(problem):
+    net = start_parameters(
+        np.random.RandomState(0), (2, 3, 3, 1), problem.unknown.values()
+    )
+    (model,) = setup.models(
+        [problem],
+        ("tanh", "tanh"),
+        None,
+        net.extra,
+        equation=True,
+        observed=None,
+        device=None,
+    )
+    return windows.with_windows(model, observed=False), net
+
+
+@pytest.mark.parametrize(
+    ("possible", "residual", "conditions", "more"),
+    [
+        (True, heat, [START, Dirichlet(0.0)], {}),
+        (True, heat, [START, Periodic("x")], {}),
+        (True, heat, [Dirichlet(0.0, on="t=min"), Dirichlet(0.0, on="x=max")], {}),
+        (False, heat, [Dirichlet(0.0)], {}),  # no start
+        (False, heat, [START, Dirichlet(0.0, on="t=max")], {}),
+        (False, heat, [START, Condition(heat, on=[[0.5, 3.0]])], {}),
+        (False, heat, [START], {"transform": lambda x, u: x[0] * u}),
+        (False, heat_with, [START], {"coefficients": {"k": Unknown(1.0)}}),
+        (False, with_memory, [START], {}),  # takes u at other times
+    ],
+)
+def test_time_is_cut_where_a_problem_goes_on_from_a_start(
+    possible, residual, conditions, more
+):
+    model, _ = model_of(Problem(residual, SPACE_TIME, conditions, **more))
+    assert windows.possible(model) == possible
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_window_begins_with_the_solution_of_the_one_before():
+    problem = Problem(heat, SPACE_TIME, [START, Dirichlet(0.0)])
+    model, net = model_of(problem)
+    sampler = setup.Sampler(30, 20, "sobol", "float64")
+    whole = sampler.draw(model, 0, 0, 0)
+    march = March(0.25, 0.75, done=((0.25, 1e-12, net),))
+    interior, start, wall = windows.within(model, whole, march)
+    for batch in (interior, wall):
+        times = batch.x[..., 1]
+        assert times.min() > 3
+        assert times.max() < 5
+        assert np.ptp(times) > 1.8
+    assert np.all(start.x[..., 1] == 3.0)
+    values = class_residuals(model, model.classes[1], net, start)
+    np.testing.assert_array_equal(np.asarray(values), 0)  # u is u_before
+    np.testing.assert_allclose(interior.scale, whole[0].scale / 2)
+    assert windows.within(model, whole, March()) is whole
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_network_of_a_window_is_that_of_all_time_in_its_units():
+    problem = Problem(heat, SPACE_TIME, [START])
+    net = start_parameters(np.random.RandomState(0), (2, 3, 3, 1), ())
+    moved = windows._with_time(net, 1, March(0.25, 0.75))
+    model = Model(problem, ("tanh", "tanh"), ())
+    at = jax.jit(lambda net, x: network(model, net, x))
+    # From the begin, the middle and the end of the window to those of all time.
+    for t, whole in [(3.0, 2.0), (4.0, 4.0), (5.0, 6.0)]:
+        expected = at(net, np.array([0.3, whole]))
+        np.testing.assert_allclose(at(moved, np.array([0.3, t])), expected, rtol=1e-13)
+    back = windows._with_time(moved, 1, March(0.25, 0.75), back=True)
+    np.testing.assert_allclose(back.layers[0], net.layers[0], rtol=1e-14, atol=1e-16)
+
+
+@pytest.mark.parametrize(
+    ("march", "fresh", "then"),
+    [
+        (March(falls=(1e-2,) * 11), 1e-2, None),
+        (March(falls=(1e-2,) * 12), 1e-2, "cut"),
+        (March(falls=(1e-7,) * 12), 1e-7, None),  # it is solved: the network grows
+        (March(0.0, 0.25, falls=(1e-2,) * 8), 1e-2, "cut"),
+        (March(0.25, 0.5, falls=(1e-3,)), 1e-13, 1.0),  # quickly: twice as long
+        (March(0.25, 0.5, falls=(1e-9,) * 17), 1e-13, 0.75),
+        (March(0.5, 1.0, falls=(1e-11,) * 3), 1e-11, "end"),
+        (March(0.5, 0.5 + 1 / 512, falls=(1e-2,) * 8), 1e-2, 0.5 + 2 / 512),
+    ],
+)
+def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(
+    monkeypatch, march, fresh, then
+):
+    monkeypatch.setattr(windows, "_cut", lambda *arguments: "cut")
+    rules = growth.Rules(True, True)
+    found = windows.observed(march, None, None, None, fresh, 1.0, rules)
+    assert found.ended == (then == "end")
+    assert found.next_stop == (None if then == "end" else then)
+
+
+def test_a_fit_in_windows(monkeypatch):
+    monkeypatch.setattr(windows, "_PATIENCE", 1)
+    monkeypatch.setattr(windows, "_FALL", 0.0)  # whatever is unsolved is cut
+    monkeypatch.setattr(windows, "_WINDOW_PATIENCE", 100)
+    monkeypatch.setattr(windows, "_ENOUGH", 100)
+    problem = Problem(
+        lambda u, x: (d(u["a"], "t")(x) - u["b"](x), d(u["b"], "t")(x) + u["a"](x)),
+        Interval(0, 6),
+        [Initial([0.0, 1.0])],
+        outputs=("a", "b"),
+        exact=lambda x: jnp.stack([jnp.sin(x[0]), jnp.cos(x[0])]),
+    )
+    solver = PINNSolver(problem, random_state=0, max_iter=80)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.fit()
+    assert len(solver.window_ends_) > 1
+    assert solver.window_ends_[-1] == 6
+    assert solver.converged_
+    assert solver.stop_reason_ == "tol"
+    assert solver.relative_error() < 1e-4
+    t = np.linspace(0, 6, 25)[:, None]
+    np.testing.assert_allclose(
+        solver.derivative(t, "t")[:, 0], np.cos(t[:, 0]), atol=1e-3
+    )
+    assert np.abs(solver.residual(t)).max() < 1e-2
+    again = pickle.loads(pickle.dumps(solver._fitted.net))
+    np.testing.assert_array_equal(again.ends, solver.window_ends_)
+    with pytest.raises(ValueError, match="windows of time"):
+        solver.predict(t, return_std=True)
+    before = solver.fresh_loss_
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.set_params(warm_start=True, max_iter=2).fit()
+    assert solver.fresh_loss_ <= before * (1 + 1e-9)
+    assert solver.n_iter_ <= 2
