@@ -45,6 +45,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "thumbnail_size": (480, 320),
     "filename_pattern": "plot_",
+    "ignore_repr_types": r"matplotlib|Display",
     "reset_modules": ("matplotlib", "gallery_style.use"),
     "backreferences_dir": "generated/backreferences",
     "doc_module": ("sklearn_gn",),

@@ -842,7 +842,7 @@ def test_the_gramian_is_factored_once(monkeypatch):
 
 def test_a_loss_that_is_small_on_training_points_only_warns():
     solver = small(Burgers(), n_interior=6, n_boundary=6, resample=None, max_iter=60)
-    with pytest.warns(ConvergenceWarning, match="does not hold. .* Take more points"):
+    with pytest.warns(ConvergenceWarning, match="does not hold. .* more points"):
         solver.fit()
     log = solver.convergence_log_
     assert log["loss"][-1] < 1e-20
