@@ -19,13 +19,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks._report import progress, summary, target
-from benchmarks._segmented_r import (
-    R_DAVIES,
+from benchmarks._segmented_peers import (
+    MOST_KINKS,
     R_EXAMPLES,
     R_SEGMENTED,
-    R_SELGMENTED,
     R_STRUCCHANGE,
+    count_by_python,
+    count_by_r,
+    fit_piecewise,
+    fit_pwlf,
+    fits_of_r,
     run_r,
+    share_of_r,
     write_series,
 )
 from benchmarks._timing import timed
@@ -37,7 +42,7 @@ COVERED, COVERED_POINTS, COVERED_KINKS = 2000, 400, 2
 LEAST_ROWS = 60  # of a segment, in the simulations of coverage
 R_COVERED = 100  # of them, for R
 R_COUNTED, PYTHON_COUNTED = 5, 1  # series of each number of kinks, for the peers
-COUNTED, COUNTED_POINTS, MOST_KINKS = 60, 1000, 8
+COUNTED, COUNTED_POINTS = 60, 1000
 TESTED, TESTED_POINTS, POWER_TESTED = 2000, 100, 200
 WEAK = (0.5, 1.0)  # changes of slope whose power is compared, noise of deviation 0.2
 AGREED = 50
@@ -63,7 +68,7 @@ NOTES = (
     "Seconds of R are those of its fits, without its start. Its coverage is that of "
     f"{R_COVERED} series, its seconds there are extrapolated. Numbers of kinks of the "
     f"peers: {R_COUNTED} series of each number for selgmented, {PYTHON_COUNTED} for "
-    "piecewise-regression, which is slow.",
+    "piecewise-regression, which is slow; a fit that fails is not exact.",
     "examples: R rounds slopes and their errors to five digits; the seed is the name.",
     f"series: the peers are told the number of kinks; their seconds are those of "
     f"{SAMPLED} series, extrapolated, with one process. Ours has two.",
@@ -189,17 +194,6 @@ def covered_by_r(drawn, n):
     return {"kinks": share, "seconds": seconds / len(drawn) * n, "fits": len(fits)}
 
 
-def fits_of_r(samples, kinks):
-    """Figures of R's segmented by the number of the series, and seconds; or None."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_series(Path(folder) / "data.csv", samples, kinks)
-        lines = run_r(R_SEGMENTED, folder)
-    if lines is None:
-        return None
-    fits = {int(w[1]): np.array(w[2:], float) for w in lines if w[0] == "fit"}
-    return fits, float(lines[-1][1])
-
-
 # --- numbers -------------------------------------------------------------------------
 
 
@@ -244,34 +238,6 @@ def number(args):
         "methods": methods,
         "target": target(methods, "segmented", "exact", "median", at_least=0.95),
     }
-
-
-def count_by_r(samples):
-    """Numbers of kinks that R's selgmented chooses by BIC, and seconds; or None."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_series(Path(folder) / "data.csv", samples)
-        lines = run_r(R_SELGMENTED, folder)
-    if lines is None:
-        return None
-    return np.array([int(w[2]) for w in lines[:-1]]), float(lines[-1][1])
-
-
-def count_by_python(samples):
-    """Numbers of kinks that piecewise-regression chooses by BIC, and seconds."""
-    if importlib.util.find_spec("piecewise_regression") is None:
-        return None
-    import piecewise_regression
-
-    def count(x, y):
-        chosen = piecewise_regression.ModelSelection(
-            x, y, max_breakpoints=MOST_KINKS + 2, n_boot=20, verbose=False
-        )
-        tried = [m for m in chosen.model_summaries if m["bic"] is not None]
-        return min(tried, key=lambda m: m["bic"])["n_breakpoints"]
-
-    np.random.seed(0)  # noqa: NPY002  it draws from this
-    numbers, seconds = timed(lambda: [count(x, y) for x, y in samples])
-    return np.array(numbers), seconds
 
 
 # --- the test ------------------------------------------------------------------------
@@ -337,16 +303,6 @@ def noise_of_kind(kind, x, rng):
     for k in range(1, len(x)):
         drawn[k] += 0.5 * drawn[k - 1]
     return drawn
-
-
-def share_of_r(samples):
-    """Share of p-values of davies.test up to 0.05."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_series(Path(folder) / "data.csv", samples)
-        lines = run_r(R_DAVIES, folder)
-    if lines is None:
-        return None
-    return float(np.mean([float(words[2]) <= 0.05 for words in lines]))
 
 
 # --- agreement -----------------------------------------------------------------------
@@ -503,19 +459,6 @@ def series(args):
         "methods": methods,
         "target": target(methods, "segmented", "seconds", "median", at_most=10),
     }
-
-
-def fit_pwlf(x, y, n_kinks):
-    import pwlf
-
-    pwlf.PiecewiseLinFit(x, y).fitfast(n_kinks + 1)
-
-
-def fit_piecewise(x, y, n_kinks):
-    import piecewise_regression
-
-    if n_kinks:
-        piecewise_regression.Fit(x, y, n_breakpoints=n_kinks)
 
 
 def large(args):

@@ -30,6 +30,7 @@ POINTS = np.random.default_rng(0).uniform(-1, 1, (60, 2))
 GIVEN = {
     "callbacks": {"X": POINTS, "y": np.sin(POINTS).sum(axis=1)},
     "deployment": {"X": POINTS, "model": None},
+    "devices": {"features": load_iris().data, "labels": load_iris().target},
     "quadrature": {"f": lambda points: np.abs(points).sum(axis=1)},
     "segmented": {
         "X": X,
@@ -49,6 +50,11 @@ GIVEN = {
 SHORTER = {
     "callbacks": [("[0.0, 1e-4]}, n_jobs=2", '["auto"]}, cv=2')],
     "computing": [("enable_compilation_cache()", "enable_compilation_cache")],
+    "devices": [
+        ("jax.distributed.initialize()", ""),
+        ('np.load("features.npy", mmap_mode="r")', "features"),
+        ('np.load("labels.npy")', "labels"),
+    ],
     "extending": [("tol=0.05, max_iter=50", "max_iter=3"), ("tol=0.1", "max_iter=2")],
     "quadrature": [("n=100", "n=12"), ("n=40", "n=4"), ("n_neurons=20", "n_neurons=2")],
     "segmented": [("100_000_000", "100"), ("n_jobs=2", "n_jobs=1")],

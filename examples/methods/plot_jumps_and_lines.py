@@ -27,6 +27,7 @@ y = pieces[x[:, 0].astype(int)]
 step = ShallowReLURegressor(n_neurons=30, random_state=0).fit(x, y)
 display = BreakpointDisplay.from_estimator(step, x, y)
 display.ax_.set(title="Ten steps, 30 neurons", xlabel="x", ylabel="u(x)")
+plt.show()
 
 # %%
 # The same start and the same loss, minimised by others: full BFGS, and Adam with 2,000
@@ -39,6 +40,7 @@ for name, solver in {"bfgs": "bfgs", "adam": Adam(learning_rate=0.1)}.items():
     other.fit(x, y)
     ConvergenceDisplay.from_estimator(other, ax=ax, x="inner_iterations", name=name)
 ax.set(title="Convergence", xscale="log")
+plt.show()
 
 # %%
 # A band in the plane

@@ -185,7 +185,8 @@ class GaussNewtonEstimator(
         run.warn_if_not_converged()
 
     def _run_quietly(self, run, max_steps, data, attributes, set_fitted):
-        computed_in = self.dtype, self.device
+        named = isinstance(self.device, str)
+        computed_in = self.dtype, self.device if named else None
         self._fit_run = run
         run.given = data
         self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]

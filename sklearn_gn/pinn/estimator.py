@@ -226,7 +226,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     window_ends_ : ndarray
         Times at which windows end, where the fit has cut time; else empty. Each window
-        has a network of its own; ``coefs_`` and ``loss_`` are those of the last one.
+        has a network of its own; ``coefs_`` and ``loss_`` are those of the last one. A
+        fit that ran out of time may end before the interval does: beyond the last of
+        these times predictions are extrapolated, and not to be trusted.
 
     n_iter_ : int
         Iterations of this fit.

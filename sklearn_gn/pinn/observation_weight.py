@@ -66,8 +66,11 @@ def spread_loss(data):
     square, y = np.float64(data.scale) ** 2, np.float64(data.data)
     there = ~np.isnan(y)
     weights, y = square[:, None] * there, np.where(there, y, 0)
-    means = np.sum(weights * y, axis=0) / np.maximum(np.sum(weights, axis=0), 1e-300)
-    return 0.5 * float(np.sum(weights * (y - means) ** 2))
+    totals = np.maximum(np.sum(weights, axis=0), np.finfo(float).tiny)
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.sum(weights * y, axis=0) / totals
+        spread = 0.5 * float(np.sum(weights * (y - means) ** 2))
+    return spread if math.isfinite(spread) else math.inf
 
 
 def has_settled(losses):

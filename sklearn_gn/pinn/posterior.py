@@ -142,7 +142,10 @@ def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
 def _share_observed(batch):
     """Share of the observations that are not missing, by their weights."""
     there = jnp.mean(~jnp.isnan(batch.data), axis=1, dtype=batch.scale.dtype)
-    return jnp.sum(batch.scale**2 * there) / jnp.sum(batch.scale**2)
+    largest = jnp.max(batch.scale)  # squares of small weights would be zero
+    square = (batch.scale / jnp.where(largest > 0, largest, 1)) ** 2
+    total = jnp.sum(square)
+    return jnp.where(total > 0, jnp.sum(square * there) / total, 1)
 
 
 @partial(jit_by_size, largest=_CHEAP, static_argnames="model")

@@ -54,7 +54,9 @@ def _limit(solver):
     """What limits the network that is returned, and what to change."""
     log, best = solver.convergence_log_, _best_row(solver)
     loss = log["loss"][best]
-    if solver.fresh_loss_ > _FAR * loss:
+    # Where later networks overfit, the best one is an early one.
+    overfitted = log["val_loss"][-1] > _FAR * log["loss"][-1]
+    if overfitted or solver.fresh_loss_ > _FAR * loss:
         n_weights, n_residuals = solver._sizes
         if n_weights > n_residuals:
             return (

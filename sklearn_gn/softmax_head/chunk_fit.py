@@ -9,6 +9,7 @@ from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 
 from sklearn_gn._typing import ArrayLike, MatrixLike
+from sklearn_gn.core import backend
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.memory import check_fits
@@ -114,6 +115,11 @@ class _ChunkFit(_HeadFit):
             raise ValueError(
                 f"solver={self.solver!r} needs all rows at once; chunks need a "
                 "mini-batch solver: 'fgn', 'sgn' or 'adam'."
+            )
+        if backend.mesh_of(self.device) is not None:
+            raise ValueError(
+                f"device={self.device!r}: chunks are computed with on one device. Give "
+                "its name, or fit arrays."
             )
         if iter(chunks) is chunks:
             raise ValueError(

@@ -58,12 +58,13 @@ def chunked_algorithm(name, epoch, static, memory=lambda net: None):
 
     def step(data, state, options):
         n_classes = max(state.net.bias.shape[0], 2)
-        words, settings = static(options, n_classes), step_settings(options)
+        settings = step_settings(options)
         rng = np.random.RandomState((int(options.seed) + state.epoch) % 2**32)
         net, kept, found = state.net, state.memory, _Mean()
         for X, label, weight in prefetched(data.chunks):
             rows, size = _batches(data, X, label, weight, options, rng)
             found.add(objective(net, first_rows(rows, size), options), weight.sum())
+            words = static(options._replace(batch_size=size), n_classes)
             net, kept = epoch(net, kept, BatchData(rows, None), settings, size, **words)
         mean = found.evaluation()
         stop, best, waited = stop_reason(state, float(mean.loss), options)

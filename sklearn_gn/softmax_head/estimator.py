@@ -130,8 +130,10 @@ class FGNSoftmaxHead(_ChunkFit):
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit.
 
-    device : str or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device.
+    device : str, list of int, jax.sharding.Mesh or None, default=None
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
+        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices;
+        see :doc:`/user_guide/devices`.
 
     verbose : int, default=0
         If 1, print a line a second; if 2, one for each iteration.
@@ -247,6 +249,7 @@ class FGNSoftmaxHead(_ChunkFit):
         **GaussNewtonEstimator._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "damping": [Interval(Real, 0, None, closed="left"), None],
+        "device": "no_validation",  # a mesh is known when JAX is loaded
         "fit_intercept": ["boolean"],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
@@ -269,7 +272,7 @@ class FGNSoftmaxHead(_ChunkFit):
         n_iter_no_change: int = 10,
         warm_start: bool = False,
         dtype: Literal["float64", "float32"] = "float64",
-        device: str | None = None,
+        device: Any = None,
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:

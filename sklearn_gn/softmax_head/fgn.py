@@ -22,6 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import (
+    all_rows,
+    by_rows,
+    jitted,
+    n_devices,
+    own_rows,
+    total,
+)
 from sklearn_gn.core.fgn import solve_rows
 from sklearn_gn.core.linear_algebra.blocks import symmetric_product
 from sklearn_gn.core.multinomial import (
@@ -38,14 +46,17 @@ _CHOLESKY_ROWS = 1024  # of the Gram: what is larger is left to conjugate gradie
 _CG_ITERATIONS = 100
 
 
-@partial(jax.jit, static_argnames=("batch_size", "n_competitors", "cg_iterations"))
+@partial(
+    by_rows,
+    compiled=jitted(static_argnames=("batch_size", "n_competitors", "cg_iterations")),
+)
 def fgn_epoch(head, memory, data, settings, batch_size, n_competitors, cg_iterations):
     """One pass over the mini-batches by FGN steps of length ``learning_rate``."""
     on_weight, on_bias = shifts(settings)
     penalty = scalar_penalty(settings.alpha)
 
     def update(head, batch):
-        gram = symmetric_product(batch.x) if batch.gram is None else batch.gram
+        gram = row_gram(batch.x) if batch.gram is None else batch.gram
         features = gram / on_weight + settings.intercept / on_bias
         # Steps 1 to 4.
         step = fgn_direction(
@@ -81,7 +92,7 @@ def fgn_direction(
     ----------
     head : AffineHead
     batch : Batch
-    features : array of shape (b, b)
+    features : array of shape (b, b), or (b of this device, b)
         Gram matrix ``h_i^T D^-1 h_j`` of the features with a one for the bias.
     penalty : array of shape (d, 1) or (1, 1)
         Factor of the squares of each row of the weights in the objective.
@@ -117,17 +128,24 @@ def fgn_direction(
         pulled = jnp.repeat(pulled, rows, axis=0)
         features = jnp.repeat(jnp.repeat(features, rows, 0), rows, 1)
     slope = slope - root * root * jnp.sum(direction * pulled, axis=1)
-    # 2. Gram matrix of the rows.
-    gram = features * (direction @ direction.T)
+    # 2. Gram matrix of the rows, of which each device computes its own.
+    gram = all_rows(features * (direction @ all_rows(direction).T))
     # 3. The system in row space.
-    y = solve_rows(gram, root, slope, jnp.sum(batch.weight), cg_iterations)
+    size = total(jnp.sum(batch.weight))
+    y = solve_rows(gram, all_rows(root), all_rows(slope), size, cg_iterations)
+    y = own_rows(y)
     # 4. Back to the parameters.
     back = (y[:, None] * direction).reshape(len(batch.label), 1 + n_competitors, -1)
     back = jnp.sum(back, axis=1)
     return AffineHead(
-        -(penalty * head.weight + batch.x.T @ back) / on_weight,
-        -intercept / on_bias * jnp.sum(back, axis=0),
+        -(penalty * head.weight + total(batch.x.T @ back)) / on_weight,
+        -intercept / on_bias * total(jnp.sum(back, axis=0)),
     )
+
+
+def row_gram(x):
+    """Gram matrix of the rows of this device with those of all."""
+    return symmetric_product(x) if n_devices() == 1 else x @ all_rows(x).T
 
 
 def shifts(settings):

@@ -86,12 +86,16 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         from sklearn_gn.softmax_head.row_space import sparse_rows
 
         size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
+        mesh = backend.mesh_of(self.device)
+        if mesh is not None:
+            self._check_devices_are_possible(solver, X)
         if sparse.issparse(X):
             X, label = X[kept], label[kept]
             m, dtype = self._n_columns(), np.dtype(self.dtype)
             rows = sparse_rows(X, label, weight, m, self.fit_intercept, dtype)
         else:
-            rows, size = batched_rows(X, label, kept, weight, size, rng, self.dtype)
+            shape = X, label, kept, weight, size, rng, self.dtype
+            rows, size = batched_rows(*shape, 1 if mesh is None else mesh.size)
         alpha, n_effective = self.alpha, None
         if alpha == "auto":
             alpha = _ALPHA
@@ -117,7 +121,20 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             batch_size=batch_size,
             seed=np.int32(rng.randint(_LARGEST_INT)),
             solver=solver,
+            mesh=backend.mesh_of(self.device),
         )
+
+    def _check_devices_are_possible(self, solver, X):
+        if sparse.issparse(X):
+            raise ValueError(
+                f"device={self.device!r}: sparse features that are not made dense are "
+                "computed with on the CPU. Give device=None."
+            )
+        if getattr(solver, "shuffle", False):
+            raise ValueError(
+                f"device={self.device!r}: batches of several devices are drawn once. "
+                "Give shuffle=False."
+            )
 
     def _n_columns(self):
         return 1 if len(self.classes_) == 2 else len(self.classes_)
@@ -213,7 +230,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             first_chunk,
         )
         from sklearn_gn.softmax_head.fgn import n_competitors_of
-        from sklearn_gn.softmax_head.head import objective
+        from sklearn_gn.softmax_head.head import objective, on_devices
         from sklearn_gn.softmax_head.row_space import SparseRows
         from sklearn_gn.softmax_head.sparse_newton import evaluation_and_spectrum
 
@@ -242,7 +259,8 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             if not chunked and evaluated is not None:
                 self._set_curvature_of_log(evaluated)
             elif not chunked:
-                self._set_curvature(backend.to_numpy(objective(net, rows, options)))
+                found = objective(net, on_devices(rows, options), options)
+                self._set_curvature(backend.to_numpy(found))
             some = (rows.x, rows.label, rows.weight)
             x, label, weight = (np.array(array[:n_examples]) for array in some)
         self._spectrum = {

@@ -24,6 +24,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import by_rows, total
 from sklearn_gn.core.multinomial import (
     all_classes,
     backtrack,
@@ -51,6 +52,7 @@ from sklearn_gn.softmax_head.head import (
     gradient_norms,
     head_report,
     objective,
+    on_devices,
     over_blocks,
     values,
     values_transposed,
@@ -112,7 +114,7 @@ class NewtonData(NamedTuple):
 def prepare(rows, options):
     """Put the rows on the device."""
     scaling = start.feature_scaling(rows, bool(options.intercept))
-    return NewtonData(jax.device_put(rows), scaling, options, {})
+    return NewtonData(on_devices(rows, options), scaling, options, {})
 
 
 def whitened(data):
@@ -128,7 +130,8 @@ def whitened(data):
 def init(data, net, options):
     """Evaluate a given head; of one that is zero the loss is known."""
     searching = options.n_effective is not None
-    if start.pays(net, int(data.rows.n_rows)):
+    # A pass takes one small batch after the other, too small for several devices.
+    if options.mesh is None and start.pays(net, int(data.rows.n_rows)):
         epoch, loss, gradient, grad_norm = 0, math.log(len(net.bias)), None, math.nan
         net = jax.device_put(net)
     else:
@@ -333,7 +336,7 @@ def _finish(state, net, evaluation, options, *, stop=None, **columns):
 # --- the direction -------------------------------------------------------------------
 
 
-@jit_by_size
+@partial(by_rows, compiled=jit_by_size)
 def whitened_newton_direction(net, gradient, data, inverses, settings):
     """Inexact Newton step in single precision, and where to try it first.
 
@@ -369,7 +372,7 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
             return jax.tree.map(jnp.add, carry, image)
 
         start = jax.tree.map(jnp.zeros_like, v)
-        image = over_blocks(body, start, (x, p, weight), n_classes)
+        image = total(over_blocks(body, start, (x, p, weight), n_classes))
         return AffineHead(
             image.weight + shift * v.weight, intercept * (image.bias + damping * v.bias)
         )
@@ -422,7 +425,7 @@ def _line_minimum(here, change, label, weight, slope, penalty_curvature):
         first = jnp.sum(p * change, axis=1)
         second = jnp.sum(p * change**2, axis=1) - first**2
         at_true = jnp.sum(jnp.where(true, change, 0), axis=1)
-        return weight @ (first - at_true), weight @ second
+        return total((weight @ (first - at_true), weight @ second))
 
     # What the penalty adds at zero, from the exact slope.
     at_zero, _ = derivatives(jnp.zeros_like(slope))

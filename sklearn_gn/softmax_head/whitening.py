@@ -14,11 +14,13 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import by_rows, total
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     block_rows,
     over_blocks,
+    weights_once,
 )
 
 _ROTATED = 4096  # features at most that are rotated to principal axes, not just scaled
@@ -56,19 +58,19 @@ def whitened_rows(rows, options):
     return Whitened(rows, *whiten(rows, center, moments, ridge))
 
 
-@partial(jit_by_size, static_argnames="rotate")
+@partial(by_rows, compiled=partial(jit_by_size, static_argnames="rotate"))
 def second_moments(rows, intercept, rotate):
     """Means of the features, and their covariance matrix or only its diagonal."""
     weight = counted_weights(rows)
-    center = intercept * (weight @ rows.x)
+    center = intercept * total(weight @ rows.x)
     d = center.shape[0]
 
-    def add(total, x, weight):
+    def add(found, x, weight):
         x = (x - center[None, :]) * jnp.sqrt(weight)[:, None]
-        return total + (x.T @ x if rotate else jnp.sum(x**2, axis=0))
+        return found + (x.T @ x if rotate else jnp.sum(x**2, axis=0))
 
     start = jnp.zeros((d, d) if rotate else d, center.dtype)
-    return center, over_blocks(add, start, (rows.x, weight), d)
+    return center, total(over_blocks(add, start, (rows.x, weight), d))
 
 
 def _comparable(variance, center):
@@ -79,7 +81,9 @@ def _comparable(variance, center):
     return varying.size == 0 or varying.min() > 8 * _NULL * eps * varying.max()
 
 
-@jit_by_size
+@partial(
+    by_rows, compiled=jit_by_size, rows_out=(True, False, False, False, False, False)
+)
 def whiten(rows, center, moments, ridge):
     """Principal axes of the features, each scaled to unit variance.
 
@@ -134,9 +138,8 @@ def whiten(rows, center, moments, ridge):
 
 def counted_weights(rows):
     """Weights of the rows that count, each once, with sum one."""
-    mask = jnp.arange(rows.weight.shape[0], dtype=jnp.int32) < rows.n_rows
-    weight = jnp.where(mask, rows.weight, 0)
-    return weight / jnp.sum(weight)
+    weight = weights_once(rows)
+    return weight / total(jnp.sum(weight))
 
 
 def in_basis(basis, matrix):

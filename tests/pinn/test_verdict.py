@@ -252,7 +252,7 @@ def test_warnings_speak_of_the_network_that_is_returned():
     loss = np.full(20, 1.0)
     loss[9] = 20.0
     solver = _ended(val_loss=fresh, loss=loss, fresh=30.0)
-    assert "stuck" in advice(solver, StopReason("stalled"))
+    assert "better at the points of training" in advice(solver, StopReason("stalled"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_if_not_solved(solver, 100.0)

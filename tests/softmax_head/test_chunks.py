@@ -65,7 +65,8 @@ def test_full_steps_on_one_chunk_end_at_the_optimum_of_fit():
         tol=0,
         class_weight={1: 2.0},
     )
-    np.testing.assert_allclose(model.coef_, whole.coef_, atol=1e-8)
+    # Of heads with the same loss to rounding the first one is kept.
+    np.testing.assert_allclose(model.coef_, whole.coef_, atol=1e-6)
     assert model.loss_ == pytest.approx(whole.loss_, rel=1e-12)
 
 

@@ -1,9 +1,17 @@
-"""R's packages segmented and strucchange for the experiment ``segmented``."""
+"""Peers of the experiment ``segmented``: packages of R, and of Python."""
 
+import contextlib
+import importlib.util
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import numpy as np
+
+from benchmarks._timing import timed
+
+MOST_KINKS = 8  # of the series whose kinks are counted
 
 # Estimates, standard errors and sums of squares of the series of a file, with as many
 # kinks as its last column says.
@@ -96,3 +104,66 @@ def write_series(path, samples, kinks=None):
     ]
     header = "series,x,y,kinks"
     np.savetxt(path, rows, delimiter=",", header=header, comments="", fmt="%.17g")
+
+
+def fits_of_r(samples, kinks):
+    """Figures of R's segmented by the number of the series, and seconds; or None."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_series(Path(folder) / "data.csv", samples, kinks)
+        lines = run_r(R_SEGMENTED, folder)
+    if lines is None:
+        return None
+    fits = {int(w[1]): np.array(w[2:], float) for w in lines if w[0] == "fit"}
+    return fits, float(lines[-1][1])
+
+
+def count_by_r(samples):
+    """Numbers of kinks that R's selgmented chooses by BIC, and seconds; or None."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_series(Path(folder) / "data.csv", samples)
+        lines = run_r(R_SELGMENTED, folder)
+    if lines is None:
+        return None
+    return np.array([int(w[2]) for w in lines[:-1]]), float(lines[-1][1])
+
+
+def count_by_python(samples):
+    """Numbers of kinks that piecewise-regression chooses by BIC, and seconds."""
+    if importlib.util.find_spec("piecewise_regression") is None:
+        return None
+    import piecewise_regression
+
+    def count(x, y):
+        with contextlib.redirect_stdout(None):
+            chosen = piecewise_regression.ModelSelection(
+                x, y, max_breakpoints=MOST_KINKS + 2, n_boot=20, verbose=False
+            )
+        tried = [m for m in chosen.model_summaries if m["bic"] is not None]
+        return min(tried, key=lambda m: m["bic"])["n_breakpoints"]
+
+    np.random.seed(0)  # noqa: NPY002  it draws from this
+    numbers, seconds = timed(lambda: [count(x, y) for x, y in samples])
+    return np.array(numbers), seconds
+
+
+def share_of_r(samples):
+    """Share of p-values of davies.test up to 0.05."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_series(Path(folder) / "data.csv", samples)
+        lines = run_r(R_DAVIES, folder)
+    if lines is None:
+        return None
+    return float(np.mean([float(words[2]) <= 0.05 for words in lines]))
+
+
+def fit_pwlf(x, y, n_kinks):
+    import pwlf
+
+    pwlf.PiecewiseLinFit(x, y).fitfast(n_kinks + 1)
+
+
+def fit_piecewise(x, y, n_kinks):
+    import piecewise_regression
+
+    if n_kinks:
+        piecewise_regression.Fit(x, y, n_breakpoints=n_kinks)
