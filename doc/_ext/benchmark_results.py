@@ -43,8 +43,8 @@ PAGES = {  # title and result files of every page
         ),
     ),
     "long_runs": (
-        "Kills, hostile input, searches",
-        ("kills", "hostile", "searches"),
+        "Kills, hostile input, searches, large data",
+        ("kills", "hostile", "searches", "scale"),
     ),
 }
 NOT_SHOWN = {"frozen"}  # no measurement

@@ -109,7 +109,7 @@ def run(code, *arguments, flags=""):
 
 
 def output(process):
-    out, error = process.communicate(timeout=300)
+    out, error = process.communicate(timeout=600)
     assert process.returncode == 0, error[-3000:]
     return out.splitlines()[-1]
 
