@@ -1,6 +1,6 @@
 """Penalties of softmax heads: chosen in one fit, and by cross-validation.
 
-FGNSoftmaxHead(alpha="auto") beside LogisticRegressionCV with its ten candidates and five
+FGNSoftmaxHead(alpha="auto") beside LogisticRegressionCV with ten candidates and five
 folds, and beside both estimators with their default penalties: log loss and accuracy on
 rows that were held out, and seconds.
 """
@@ -27,7 +27,7 @@ NOTES = (
     "declaration of human rights.",
     "head_auto and head are FGNSoftmaxHead, logistic_cv and logistic are "
     "LogisticRegressionCV (ten penalties, five folds, by log loss) and "
-    "LogisticRegression, all else by default. Seconds are those of one fit, compilation "
+    "LogisticRegression, all else by default. Seconds are those of a fit, compilation "
     "included. over_cv is the quotient with the figure of logistic_cv.",
 )
 
