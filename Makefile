@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test optimised lint bench doc dist clean
+.PHONY: help demo test optimised cluster lint bench doc dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' Makefile
@@ -26,6 +26,9 @@ optimised: $(VENV)/.installed-test  ## run a part of the tests with full optimis
 		tests/core/test_linear_algebra.py tests/pinn/test_dngd.py \
 		tests/shallow_relu/test_sggn.py tests/softmax_head/test_newton.py \
 		tests/varpro/test_layers.py
+
+cluster: $(VENV)/.installed-test  ## run the searches on local Dask and Ray clusters
+	MPLBACKEND=Agg $(BIN)/python -m pytest -n 0 -m cluster tests/test_searches.py
 
 lint: $(VENV)/.installed-test  ## check style, format, types and the direction of imports
 	$(BIN)/ruff check

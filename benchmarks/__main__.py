@@ -55,7 +55,8 @@ def parse(argv):
         nargs="+",
         metavar="PROBLEM",
         help="run these problems; in the file, the others stay as they are "
-        "(fgn_heads, varpro_*, pinn_* and sggn_*); frozen: the cases that begin so",
+        "(fgn_heads, scale, varpro_*, pinn_* and sggn_*); frozen: the cases that begin "
+        "so",
     )
     parser.add_argument(
         "--seconds",
@@ -95,6 +96,10 @@ def parse(argv):
         type=float,
         metavar="M",
         help="no step begins that would end later; default 40, quick 5",
+    )
+    scale = parser.add_argument_group("scale")
+    scale.add_argument(
+        "--rows", type=int, metavar="N", help="of out_of_core, default 1,300,000"
     )
     frozen = parser.add_argument_group("frozen")
     frozen.add_argument(

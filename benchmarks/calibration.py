@@ -4,8 +4,12 @@ Linear, kinked (a network of three ReLU neurons) and smooth functions of three n
 features, noise of a tenth of the signal's size to its full size, 100 or 1,000 rows.
 Default settings. A run is a data set; its ``coverage`` is the share of 500 new
 observations inside their intervals, and ``coverage_far`` that of the tenth that is
-farthest from the mean of the features. A method that a file has is not run again unless
-``--only`` names it; ``--seeds N`` takes 3 N data sets of every problem.
+farthest from the mean of the features. In the rows ``inverse_ode_P`` it is that of the
+coefficients of a differential equation, found from observations with P % of noise
+(method "pinn"), in 400 simulations; a run that was interrupted goes on.
+
+A method that a file has is not run again unless ``--only`` names it; ``--seeds N``
+takes 3 N data sets of every problem.
 """
 
 import json
@@ -15,6 +19,7 @@ import warnings
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
+from benchmarks import _inverse_ode
 from benchmarks.__main__ import HERE
 from benchmarks._report import progress, summary
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
@@ -117,6 +122,16 @@ def run(args):
                 problem |= targets(problem["methods"])
                 mean = problem[f"target_at_least_{method}"]["value"]
                 progress(f"{name} {method}: {mean:.4f} of {n_sets} sets")
+    if not args.only or "pinn" in args.only:
+        if args.only:
+            for percent in _inverse_ode.NOISES:
+                problems.pop(f"inverse_ode_{percent}", None)
+        few = args.quick or args.seeds_given
+        _inverse_ode.add_rows(
+            problems,
+            3 * len(args.seeds) if few else _inverse_ode.N_SIMULATIONS,
+            lambda: args.write({"problems": problems, "notes": NOTES}),
+        )
     return {"problems": problems, "notes": NOTES}
 
 

@@ -7,11 +7,13 @@ it. The file is written after every problem.
 import json
 
 from benchmarks._report import progress
-from benchmarks._scale import text
+from benchmarks._scale import devices, out_of_core, text
 
 PROBLEMS = {
     "text_udhr": text.udhr,
     "text_fortunes": text.fortunes,
+    "out_of_core": out_of_core.run,
+    "devices": devices.run,
 }
 
 
@@ -30,4 +32,10 @@ def run(args):
 NOTES = [
     "text_*: seconds to a loss within 1e-4 of the optimum, C = 1; the peers are the "
     "solvers of LogisticRegression.",
+    "out_of_core: the file is dropped from the page cache before it is read; "
+    "share_of_bound is the longer of read_seconds and product_seconds over the first "
+    "epoch, compilation included. --rows N makes a smaller file.",
+    "devices: counted in compiled programs; flops_off is the largest distance of the "
+    "flops of a device, times k, from those of one; bytes_off that of the bytes of "
+    "collective operations from bytes_model.",
 ]

@@ -3,15 +3,14 @@
 coverage: 95 % intervals of kinks and slopes under equal, unequal and correlated noise.
 number: 0 to 8 kinks, the number chosen by BIC. existence: size and power of the test
 for a kink, beside R's davies.test. agreement: breakpoints and standard errors beside
-R's segmented, and those of R's data sets beside strucchange. series: 10,000 at once.
+R's segmented, and those of R's data sets beside strucchange. examples: those of the
+help pages of R's segmented. series: 10,000 at once.
 large: one series of 3,000,000 points. stream: 100,000,000 points from a file. R and the
 Python packages run where they are installed.
 """
 
 import importlib.util
 import multiprocessing
-import shutil
-import subprocess
 import tempfile
 import threading
 from functools import partial
@@ -20,6 +19,20 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks._report import progress, summary, target
+from benchmarks._segmented_peers import (
+    MOST_KINKS,
+    R_EXAMPLES,
+    R_SEGMENTED,
+    R_STRUCCHANGE,
+    count_by_python,
+    count_by_r,
+    fit_piecewise,
+    fit_pwlf,
+    fits_of_r,
+    run_r,
+    share_of_r,
+    write_series,
+)
 from benchmarks._timing import timed
 from benchmarks.sggn_1d import NOISE, draw, random_kinks
 from sklearn_gn import SegmentedRegressor, fit_groups
@@ -27,7 +40,9 @@ from sklearn_gn.datasets import load_nile
 
 COVERED, COVERED_POINTS, COVERED_KINKS = 2000, 400, 2
 LEAST_ROWS = 60  # of a segment, in the simulations of coverage
-COUNTED, COUNTED_POINTS, MOST_KINKS = 60, 1000, 8
+R_COVERED = 100  # of them, for R
+R_COUNTED, PYTHON_COUNTED = 5, 1  # series of each number of kinks, for the peers
+COUNTED, COUNTED_POINTS = 60, 1000
 TESTED, TESTED_POINTS, POWER_TESTED = 2000, 100, 200
 WEAK = (0.5, 1.0)  # changes of slope whose power is compared, noise of deviation 0.2
 AGREED = 50
@@ -37,37 +52,6 @@ LARGE = 3_000_000
 STREAM, STREAM_KINKS, STREAM_CHUNK = 100_000_000, 14, 1 << 20
 
 NILE = {1: [1898], 2: [1898, 1953]}  # strucchange's last years before a break
-
-R_SEGMENTED = """
-suppressMessages(library(segmented)); set.seed(1)
-d <- read.csv("data.csv"); seconds <- 0
-for (k in unique(d$series)) {
-  e <- d[d$series == k, ]
-  seconds <- seconds + system.time(tryCatch({
-    s <- segmented(lm(y ~ x, data = e), seg.Z = ~x, npsi = 1)
-    cat("fit", k, sprintf("%.12g", c(s$psi[2], s$psi[3], sum(resid(s)^2))), "\n")
-  }, error = function(e) NULL))[["elapsed"]]
-}
-cat("seconds", seconds, "\n")
-"""
-R_DAVIES = """
-suppressMessages(library(segmented))
-d <- read.csv("data.csv")
-for (k in unique(d$series)) {
-  e <- d[d$series == k, ]
-  cat("p", k, davies.test(lm(y ~ x, data = e), ~x)$p.value, "\n")
-}
-"""
-R_STRUCCHANGE = """
-suppressMessages(library(strucchange))
-for (name in c("Nile", "nottem", "UKDriverDeaths")) {
-  y <- get(name); if (name == "UKDriverDeaths") y <- log10(y)
-  write.csv(data.frame(t = as.numeric(time(y)), y = as.numeric(y)),
-            paste0(name, ".csv"), row.names = FALSE)
-  found <- breakpoints(y ~ 1, h = 0.15)
-  for (m in 1:3) cat(name, m, breakpoints(found, breaks = m)$breakpoints, "\n")
-}
-"""
 
 NOTES = (
     f"coverage: {COVERED_POINTS} points, {COVERED_KINKS} kinks, at least {LEAST_ROWS} "
@@ -81,30 +65,14 @@ NOTES = (
     "agreement: rss_ratio is our residual sum of squares over that of R's segmented on "
     "the same series, largest over the series; differences of breakpoints and standard "
     "errors are those of the series on which both sums agree to 1e-6.",
-    "Seconds of R are those of its fits, without its start.",
+    "Seconds of R are those of its fits, without its start. Its coverage is that of "
+    f"{R_COVERED} series, its seconds there are extrapolated. Numbers of kinks of the "
+    f"peers: {R_COUNTED} series of each number for selgmented, {PYTHON_COUNTED} for "
+    "piecewise-regression, which is slow; a fit that fails is not exact.",
+    "examples: R rounds slopes and their errors to five digits; the seed is the name.",
     f"series: the peers are told the number of kinks; their seconds are those of "
     f"{SAMPLED} series, extrapolated, with one process. Ours has two.",
 )
-
-
-def run_r(script, folder):
-    """Words of the lines that a script prints; None without R."""
-    if shutil.which("Rscript") is None:
-        return None
-    done = subprocess.run(
-        ["Rscript", "-e", script], cwd=folder, capture_output=True, text=True
-    )
-    if done.returncode:
-        return None
-    return [line.split() for line in done.stdout.splitlines()]
-
-
-def write_series(path, samples):
-    """A file with the columns series, x and y."""
-    rows = [
-        (k, x, y) for k, each in enumerate(samples) for x, y in zip(*each, strict=True)
-    ]
-    np.savetxt(path, rows, delimiter=",", header="series,x,y", comments="", fmt="%.17g")
 
 
 def table_of(estimator, samples, n_jobs=None):
@@ -173,6 +141,10 @@ def coverage(args):
             runs.append({"seed": seed, **covered(drawn, table), "seconds": seconds})
             progress(kind, runs[-1])
         methods[kind] = answer_of(runs)
+        theirs = covered_by_r(drawn[: 3 if args.quick else R_COVERED], n)
+        if theirs is not None:
+            methods[f"r_{kind}"] = answer_of([{"seed": args.seeds[0], **theirs}])
+            progress(f"r_{kind}", theirs)
     aim = partial(target, methods, statistic="median")
     figures = {}
     for kind, least, most in (
@@ -207,6 +179,21 @@ def covered(drawn, table):
     }
 
 
+def covered_by_r(drawn, n):
+    """Coverage of R's segmented, and the seconds that n series would take."""
+    found = fits_of_r([each[2:] for each in drawn], [COVERED_KINKS] * len(drawn))
+    if found is None:
+        return None
+    fits, seconds = found
+    inside = []
+    for k, figures in fits.items():
+        t, std = figures[:-1].reshape(2, -1)
+        error = np.abs(t - drawn[k][0]) if len(t) == COVERED_KINKS else np.inf
+        inside.append(np.mean(error <= 1.966 * std))
+    share = float(np.sum(inside)) / len(drawn)
+    return {"kinks": share, "seconds": seconds / len(drawn) * n, "fits": len(fits)}
+
+
 # --- numbers -------------------------------------------------------------------------
 
 
@@ -232,8 +219,22 @@ def number(args):
         runs.append({**run, "exact": float(np.mean(shares)), "seconds": seconds})
         progress("segmented", runs[-1])
     methods = {"segmented": answer_of(runs)}
+    for name, count, few in (
+        ("r_selgmented", count_by_r, 1 if args.quick else R_COUNTED),
+        ("piecewise_regression", count_by_python, 1 if args.quick else PYTHON_COUNTED),
+    ):
+        rng = np.random.default_rng([args.seeds[0], 1])
+        most = 1 if args.quick else MOST_KINKS
+        right = np.repeat(np.arange(most + 1), few)
+        samples = [draw(rng, COUNTED_POINTS, kinks) for kinks in right]
+        found = count([(s.x, s.y) for s in samples])
+        if found is not None:
+            numbers, seconds = found
+            figures = {"exact": float(np.mean(numbers == right)), "seconds": seconds}
+            methods[name] = answer_of([{"seed": args.seeds[0], **figures}])
+            progress(name, figures)
     return {
-        "description": f"0 to {MOST_KINKS} kinks, {n} series each",
+        "description": f"0 to {MOST_KINKS} kinks, {n} series each; fewer for the peers",
         "methods": methods,
         "target": target(methods, "segmented", "exact", "median", at_least=0.95),
     }
@@ -242,8 +243,8 @@ def number(args):
 # --- the test ------------------------------------------------------------------------
 
 
-def p_values(samples):
-    model = SegmentedRegressor()
+def p_values(samples, covariance="nonrobust"):
+    model = SegmentedRegressor(covariance=covariance)
     return np.array([model.breakpoint_test(x[:, None], y).p_value for x, y in samples])
 
 
@@ -271,6 +272,17 @@ def existence(args):
     else:
         methods["r_davies"] = answer_of([theirs])
         progress("r_davies", theirs)
+    for kind in ("HC3", "HAC"):
+        of_kind = [(x, noise_of_kind(kind, x, rng)) for _ in range(n)]
+        p, seconds = timed(partial(p_values, of_kind, kind))
+        run = {"seed": seed, "size": float(np.mean(p <= 0.05)), "seconds": seconds}
+        methods[f"segmented_{kind}"] = answer_of([run])
+        progress(kind, run)
+    figures = {
+        f"target_{kind}_{name}": target(methods, kind, "size", "median", **limit)
+        for kind in ("segmented_HC3", "segmented_HAC")
+        for name, limit in (("least", {"at_least": 0.04}), ("most", {"at_most": 0.06}))
+    }
     aim = partial(target, methods, "segmented", "size", "median")
     return {
         "description": f"{n:,} series of {TESTED_POINTS} points without a kink",
@@ -278,17 +290,19 @@ def existence(args):
         "skipped": skipped,
         "target_least": aim(at_least=0.04),
         "target_most": aim(at_most=0.06),
+        **figures,
     }
 
 
-def share_of_r(samples):
-    """Share of p-values of davies.test up to 0.05."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_series(Path(folder) / "data.csv", samples)
-        lines = run_r(R_DAVIES, folder)
-    if lines is None:
-        return None
-    return float(np.mean([float(words[2]) <= 0.05 for words in lines]))
+def noise_of_kind(kind, x, rng):
+    """Noise of a deviation that rises from 0.1 to 1, or of correlation 0.5."""
+    drawn = rng.standard_normal(len(x))
+    if kind == "HC3":
+        return (0.1 + 0.9 * x) * drawn
+    drawn[1:] *= np.sqrt(0.75)
+    for k in range(1, len(x)):
+        drawn[k] += 0.5 * drawn[k - 1]
+    return drawn
 
 
 # --- agreement -----------------------------------------------------------------------
@@ -318,8 +332,13 @@ def agreement(args):
         if lines is None:
             skipped["r_strucchange"] = "Rscript with strucchange is not installed"
         else:
-            same = [same_rows(folder, *words[:2], words[2:]) for words in lines]
-            ours["strucchange_same"] = float(np.mean(same))
+            times = {w[1]: float(w[2]) for w in lines if w[0] == "seconds"}
+            methods["r_strucchange"] = answer_of(
+                [{"seed": seed, **{f"{k}_seconds": v for k, v in times.items()}}]
+            )
+            found = [words for words in lines if words[0] != "seconds"]
+            same, ours_seconds = timed_rows(folder, found)
+            ours |= {"strucchange_same": float(np.mean(same)), **ours_seconds}
     X, y = load_nile(return_X_y=True)
     nile = [
         np.floor(SegmentedRegressor(k, degree=0).fit(X, y).breakpoints_).tolist() == t
@@ -352,12 +371,58 @@ def differences(fits, theirs):
     }
 
 
+def timed_rows(folder, lines):
+    """Whether the data sets break after the same rows, and seconds of the fits."""
+    same, seconds = [], {}
+    for words in lines:
+        answer, more = timed(partial(same_rows, folder, *words[:2], words[2:]))
+        same.append(answer)
+        name = f"{words[0]}_seconds"
+        seconds[name] = seconds.get(name, 0.0) + more
+    return same, seconds
+
+
 def same_rows(folder, name, k, rows):
     """Whether both break one of R's data sets after the same rows."""
     t, y = np.loadtxt(Path(folder) / f"{name}.csv", delimiter=",", skiprows=1).T
     model = SegmentedRegressor(int(k), degree=0, min_rows=int(0.15 * len(t)))
     found = np.searchsorted(t, model.fit(t[:, None], y).breakpoints_)
     return found.tolist() == [int(row) for row in rows]
+
+
+def examples(args):
+    """The examples of R's help pages, to the digits that R prints."""
+    import pandas as pd
+
+    runs = []
+    with tempfile.TemporaryDirectory() as folder:
+        lines = run_r(R_EXAMPLES, folder)
+        for name, *figures in lines or ():
+            data = pd.read_csv(Path(folder) / f"{name}.csv")
+            theirs = np.array(figures, float)
+            k = (len(theirs) - 3) // 4
+            model = SegmentedRegressor(k).fit(data.drop(columns="y"), data["y"])
+            table = model.segments_
+            ours = [model.breakpoints_, model.breakpoint_std_]
+            ours = np.concatenate([*ours, table["slope"], table["slope_std_error"]])
+            relative = np.abs(ours / theirs[:-1] - 1)
+            ratio = float(model.statistics_["rss"] / theirs[-1])
+            difference = 0.0 if ratio < 1 - 1e-6 else float(relative.max())
+            runs.append({"seed": name, "rss_ratio": ratio, "difference": difference})
+            progress(name, runs[-1])
+    if not runs:
+        return {
+            "description": "examples of R's segmented",
+            "methods": {},
+            "skipped": {"segmented": "Rscript with segmented is not installed"},
+        }
+    methods = {"segmented": answer_of(runs)}
+    # R prints five digits of a slope: half a unit of the last is at most 5e-5.
+    return {
+        "description": f"{len(runs)} examples of the help pages of R's segmented",
+        "methods": methods,
+        "target": target(methods, "segmented", "difference", "max", at_most=5e-5),
+    }
 
 
 # --- seconds -------------------------------------------------------------------------
@@ -383,24 +448,17 @@ def series(args):
         run = {"seed": args.seeds[0], "seconds": seconds / len(few) * n}
         progress(name, run)
         methods[name] = answer_of([run])
+    kinked = [s for s in few if len(s.kinks)]
+    found = fits_of_r([(s.x, s.y) for s in kinked], [len(s.kinks) for s in kinked])
+    if found is not None:
+        run = {"seed": args.seeds[0], "seconds": found[1] / len(few) * n}
+        progress("r_segmented", run)
+        methods["r_segmented"] = answer_of([run])
     return {
         "description": f"{n:,} series of {MANY_POINTS} points, 0 to 3 kinks, by BIC",
         "methods": methods,
         "target": target(methods, "segmented", "seconds", "median", at_most=10),
     }
-
-
-def fit_pwlf(x, y, n_kinks):
-    import pwlf
-
-    pwlf.PiecewiseLinFit(x, y).fitfast(n_kinks + 1)
-
-
-def fit_piecewise(x, y, n_kinks):
-    import piecewise_regression
-
-    if n_kinks:
-        piecewise_regression.Fit(x, y, n_breakpoints=n_kinks)
 
 
 def large(args):
@@ -501,6 +559,7 @@ PROBLEMS = {
     "number": number,
     "existence": existence,
     "agreement": agreement,
+    "examples": examples,
     "series": series,
     "large": large,
     "stream": stream,
@@ -512,4 +571,6 @@ def run(args):
     for name in args.only or PROBLEMS:
         progress(f"--- {name}")
         answers[name] = PROBLEMS[name](args)
+        if args.only:
+            args.write({"problems": answers, "notes": NOTES})
     return {"problems": answers, "notes": NOTES}

@@ -37,13 +37,18 @@ numpydoc_show_class_members = False
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
-    "subsection_order": ["../examples/stories", "../examples/methods"],
+    "subsection_order": [
+        "../examples/stories",
+        "../examples/notebooks",
+        "../examples/methods",
+    ],
     "within_subsection_order": "FileNameSortKey",
     "thumbnail_size": (480, 320),
     "filename_pattern": "plot_",
+    "ignore_repr_types": r"matplotlib|Display",
+    "reset_modules": ("matplotlib", "gallery_style.use"),
     "backreferences_dir": "generated/backreferences",
     "doc_module": ("sklearn_gn",),
-    "reference_url": {"sklearn_gn": None},
     "show_memory": False,
 }
 

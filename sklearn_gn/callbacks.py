@@ -76,7 +76,8 @@ class TimeBudget(_Callback):
     ----------
     seconds : float
         Wall-clock seconds from the beginning of the fit, including compilation. The
-        iteration in progress is finished first.
+        iteration in progress is finished first. :class:`PINNSolver` begins no iteration
+        that is not expected to end in time.
 
     Examples
     --------
@@ -93,7 +94,8 @@ class TimeBudget(_Callback):
 
     def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
-        self._started[id(estimator)] = time.perf_counter()
+        began = getattr(getattr(estimator, "_fit_run", None), "began", None)
+        self._started[id(estimator)] = time.perf_counter() if began is None else began
 
     def teardown(self, estimator: Any, context: Any) -> None:
         """Forget that fit."""
@@ -102,10 +104,13 @@ class TimeBudget(_Callback):
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         used = time.perf_counter() - self._started[id(estimator)]
+        run = getattr(estimator, "_fit_run", None)
+        if run is not None:
+            used += run.expected_seconds
         if used < self.seconds:
             return False
-        if hasattr(estimator, "_fit_run"):
-            estimator._fit_run.request_stop("max_time")
+        if run is not None:
+            run.request_stop("max_time")
         return True
 
 

@@ -68,6 +68,16 @@ def test_classes_of_users_have_no_page():
     assert OfUser()._get_doc_link() == Derived()._get_doc_link() == ""
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples").rglob("*.py")), ids=lambda p: p.stem
+)
+def test_examples_are_plain_scripts(path):
+    text = path.read_text()
+    assert text.startswith('"""\n')
+    for forbidden in ("import warnings", "filterwarnings", "sys.argv", "if __name__"):
+        assert forbidden not in text
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     path = ROOT / "doc" / "_ext" / "benchmark_results.py"

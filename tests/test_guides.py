@@ -30,6 +30,7 @@ POINTS = np.random.default_rng(0).uniform(-1, 1, (60, 2))
 GIVEN = {
     "callbacks": {"X": POINTS, "y": np.sin(POINTS).sum(axis=1)},
     "deployment": {"X": POINTS, "model": None},
+    "devices": {"features": load_iris().data, "labels": load_iris().target},
     "quadrature": {"f": lambda points: np.abs(points).sum(axis=1)},
     "segmented": {
         "X": X,
@@ -38,19 +39,30 @@ GIVEN = {
             {"patient": np.repeat([0, 1], 30), "dose": X[:, 0], "response": Y}
         ),
     },
-    "softmax_head": dict(
-        zip(("features", "labels"), load_iris(return_X_y=True), strict=True)
-    ),
+    "softmax_head": {
+        "features": load_iris().data,
+        "labels": load_iris().target,
+        "texts": [f"{k} words" for k in range(150)],
+    },
     "troubleshooting": {"model": None},
 }
 # What would take long, or change the settings of the process.
 SHORTER = {
     "callbacks": [("[0.0, 1e-4]}, n_jobs=2", '["auto"]}, cv=2')],
     "computing": [("enable_compilation_cache()", "enable_compilation_cache")],
+    "devices": [
+        ("jax.distributed.initialize()", ""),
+        ('np.load("features.npy", mmap_mode="r")', "features"),
+        ('np.load("labels.npy")', "labels"),
+    ],
     "extending": [("tol=0.05, max_iter=50", "max_iter=3"), ("tol=0.1", "max_iter=2")],
     "quadrature": [("n=100", "n=12"), ("n=40", "n=4"), ("n_neurons=20", "n_neurons=2")],
     "segmented": [("100_000_000", "100"), ("n_jobs=2", "n_jobs=1")],
-    "softmax_head": [("[0.1, 0.3, 1, 3]", "[1]"), ("[1, 2, 5]", "[1]")],
+    "softmax_head": [
+        ("[0.1, 0.3, 1, 3]", "[1]"),
+        ("[1, 2, 5]", "[1]"),
+        ("2**18", "2**6"),
+    ],
     "shallow_relu": [("random_state=0", "max_iter=2, random_state=0")],
     "varpro": [
         ("VarProNetRegressor().fit", "VarProNetRegressor(max_iter=2).fit"),
@@ -72,12 +84,16 @@ def small_model():
     return ShallowReLURegressor(2, random_state=0).fit(POINTS, POINTS[:, 0])
 
 
+def snippets(path):
+    """The blocks of Python code of a page."""
+    block = r"^( *)\.\. code-block:: python\n\n((?:\1 +.*\n|\n)+)"
+    found = re.findall(block, path.read_text(), re.M)
+    return [textwrap.dedent(code) for _, code in found]
+
+
 def run(page):
     """Run the snippets of a page one after the other; return the names they define."""
-    text = (GUIDE / f"{page}.rst").read_text()
-    block = r"^( *)\.\. code-block:: python\n\n((?:\1 +.*\n|\n)+)"
-    snippets = [textwrap.dedent(code) for _, code in re.findall(block, text, re.M)]
-    code = "\n".join(snippets)
+    code = "\n".join(snippets(GUIDE / f"{page}.rst"))
     for long, short in SHORTER.get(page, ()):
         assert long in code, long
         code = code.replace(long, short)
@@ -109,6 +125,18 @@ def test_data_and_pipelines(in_a_folder):
     assert np.isfinite(log["val_loss"]).all()  # X_val came through the transformers
     assert names["line"].feature_names_in_ == ["x"]
     np.testing.assert_allclose(names["line"].breakpoints_, [0.4])
+
+
+def test_coming_from_other_packages():
+    codes = snippets(GUIDE.parent / "coming_from.rst")
+    installed = [code for code in codes if not re.search("import (pwlf|deepxde)", code)]
+    assert (len(codes), len(installed)) == (8, 6)
+    names = {"x": X[:, 0], "y": np.sin(4 * X[:, 0]), "n_samples": len(X)}
+    for code in installed:
+        exec(code.replace("tol=0.1", "max_iter=2"), names)
+    assert names["breaks"].shape == (3,)
+    assert names["slopes"].shape == (4,)
+    assert names["u"].shape == (1,)
 
 
 @pytest.fixture(scope="module")

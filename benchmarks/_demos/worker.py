@@ -41,6 +41,7 @@ def figures(name, seconds, seed, **settings):
         model.fit(*demo.data)
     spent = time.perf_counter() - begun
     error = error_of(model, demo)
+    estimate = None if demo.truth or demo.field else model.error_estimate_
     bound = FOUND if demo.truth or demo.field else SOLVED
     return {
         "error": error if np.isfinite(error) else 1e9,
@@ -49,6 +50,8 @@ def figures(name, seconds, seed, **settings):
         "weights": int(sum(a.size for a in (*model.coefs_, *model.intercepts_))),
         "fresh_loss": float(model.fresh_loss_),
         "stop_reason": model.stop_reason_,
+        "error_estimate": estimate,
+        "estimate_holds": estimate and bool(1 / 3 <= estimate / max(error, 1e-15) <= 3),
         "solved": bool(error <= bound),
         "misled": bool(model.converged_ and not error <= WRONG),
     }

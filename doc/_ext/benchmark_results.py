@@ -42,6 +42,10 @@ PAGES = {  # title and result files of every page
             "pinn_memory",
         ),
     ),
+    "long_runs": (
+        "Kills, hostile input, searches, large data",
+        ("kills", "hostile", "searches", "scale"),
+    ),
 }
 NOT_SHOWN = {"frozen"}  # no measurement
 _MANY = 5  # problems of equal methods that share one table

@@ -96,4 +96,4 @@ first = np.array([m.breakpoints_[np.argmin(abs(m.breakpoints_ - 2))] for m in mo
 # %%
 # The mean distance of the first breakpoint from the truth:
 
-np.abs(first - 2 - shifts).mean()
+float(np.abs(first - 2 - shifts).mean())

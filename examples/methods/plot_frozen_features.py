@@ -114,7 +114,7 @@ pd.DataFrame(
 # The table has the cross-entropy on held-out images, of which the smallest wins. The
 # accuracy on the test images is that of the optimum, or nearly so.
 
-np.mean(search.predict(X_test) == y_test)
+float(np.mean(search.predict(X_test) == y_test))
 
 # %%
 # Convergence, competitors, spectrum
@@ -192,9 +192,8 @@ plt.show()
 # On the training images:
 
 share = head.dropped_trace_ / (head.retained_trace_ + head.dropped_trace_)
-pd.Series(
-    {
-        "mean dispersion": head.competitor_dispersion_,
-        "share of the curvature that FGN leaves out": share,
-    }
-)
+figures = {
+    "mean dispersion": head.competitor_dispersion_,
+    "share of the curvature that FGN leaves out": share,
+}
+pd.DataFrame({"value": figures})

@@ -25,22 +25,22 @@ x = (np.arange(1000) + 0.5)[:, None] / 100
 pieces = np.array([1.0, 0.2, 2.5, 0.4, 0.1, 4.0, 0.3, 1.5, 0.6, 3.0])
 y = pieces[x[:, 0].astype(int)]
 step = ShallowReLURegressor(n_neurons=30, random_state=0).fit(x, y)
-figure, (left, middle, right) = plt.subplots(
-    1, 3, figsize=(14, 4.2), layout="constrained"
-)
-BreakpointDisplay.from_estimator(step, x, y, ax=left)
-left.set(title="Ten steps, 30 neurons", xlabel="x", ylabel="u(x)")
+display = BreakpointDisplay.from_estimator(step, x, y)
+display.ax_.set(title="Ten steps, 30 neurons", xlabel="x", ylabel="u(x)")
+plt.show()
 
 # %%
 # The same start and the same loss, minimised by others: full BFGS, and Adam with 2,000
 # iterations. Neither converges, as the warnings say.
 
-ConvergenceDisplay.from_estimator(step, ax=middle, x="inner_iterations", name="vpgn")
+figure, ax = plt.subplots(layout="constrained")
+ConvergenceDisplay.from_estimator(step, ax=ax, x="inner_iterations", name="vpgn")
 for name, solver in {"bfgs": "bfgs", "adam": Adam(learning_rate=0.1)}.items():
     other = ShallowReLURegressor(n_neurons=30, solver=solver, max_iter=2000)
     other.fit(x, y)
-    ConvergenceDisplay.from_estimator(other, ax=middle, x="inner_iterations", name=name)
-middle.set(title="Convergence", xscale="log")
+    ConvergenceDisplay.from_estimator(other, ax=ax, x="inner_iterations", name=name)
+ax.set(title="Convergence", xscale="log")
+plt.show()
 
 # %%
 # A band in the plane
@@ -55,7 +55,7 @@ points = (np.c_[i, j] + 0.5) / 50 - 1
 inside = np.abs(i + j + 1 - 100) <= 25
 band = ShallowReLURegressor(n_neurons=4, alpha=0, random_state=0)
 band.fit(points, np.where(inside, 1.0, -1.0))
-BreakpointDisplay.from_estimator(band, points, ax=right)
-right.set(title="A band, 4 neurons", xlabel="$x_1$", ylabel="$x_2$")
+display = BreakpointDisplay.from_estimator(band, points)
+display.ax_.set(title="A band, 4 neurons", xlabel="$x_1$", ylabel="$x_2$")
 
 plt.show()

@@ -28,8 +28,9 @@ X, y = make_ellipse(600, random_state=0)
 model = VarProNetClassifier(
     hidden_layer_sizes=(8, 2), alpha=1e-6, tol=0.01, random_state=0
 )
-features = FeatureDisplay.from_estimator(model, X, y, iterations=(0, 1, 2, 5, 10))
-pd.Series(features.accuracy_, index=(0, 1, 2, 5, 10), name="training accuracy")
+iterations = (0, 1, 2, 5, 10)
+features = FeatureDisplay.from_estimator(model, X, y, iterations=iterations)
+pd.DataFrame({"iteration": iterations, "training accuracy": features.accuracy_})
 
 # %%
 # What has to be chosen

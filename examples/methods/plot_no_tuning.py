@@ -33,14 +33,13 @@ X, y = load_diabetes(return_X_y=True, as_frame=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 model = ShallowReLURegressor(random_state=0).fit(X_train, y_train)
 
-pd.Series(
-    {
-        "standard deviation of the target": y_train.std(),
-        "standard deviation of the noise": model.noise_std_,
-        "parameters of the network": 1 + 10 + 20 * (1 + 11),
-        "parameters that the data determine": model.n_effective_parameters_,
-    }
-).round(1)
+figures = {
+    "standard deviation of the target": y_train.std(),
+    "standard deviation of the noise": model.noise_std_,
+    "parameters of the network": 1 + 10 + 20 * (1 + 11),
+    "parameters that the data determine": model.n_effective_parameters_,
+}
+pd.DataFrame({"value": figures}).round(1)
 
 # %%
 # Accuracy
@@ -59,7 +58,7 @@ scores = {
     name: cross_val_score(make_pipeline(StandardScaler(), peer), X, y).mean()
     for name, peer in peers.items()
 }
-pd.Series(scores, name="R2").round(3)
+pd.DataFrame({"R2": scores}).round(3)
 
 # %%
 # Intervals
@@ -88,11 +87,12 @@ ax.plot(place, prediction[order], color="C0", label="Prediction")
 ax.plot(place, y_test.to_numpy()[order], "k.", markersize=4, label="New patients")
 ax.set(xlabel="New patients, by their prediction", ylabel="Progression", ylim=(0, None))
 ax.legend(loc="upper left", ncols=2)
+plt.show()
 
 # %%
 # The share of the new patients that lie in their intervals:
 
-np.mean((lower <= y_test) & (y_test <= upper))
+float(np.mean((lower <= y_test) & (y_test <= upper)))
 
 # %%
 # Relevance
@@ -108,5 +108,5 @@ display = RelevanceDisplay.from_estimator(model, X_train)
 # The numbers behind it: penalties of the hidden weights relative to the smallest.
 
 plt.show()
-penalties = pd.Series(model.alpha_["weights"], index=X.columns)
-(penalties / penalties.min()).sort_values()
+penalties = model.alpha_["weights"] / model.alpha_["weights"].min()
+pd.DataFrame({"penalty": penalties}, index=X.columns).sort_values("penalty")

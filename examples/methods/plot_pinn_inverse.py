@@ -65,11 +65,8 @@ pd.DataFrame(
 # %%
 # Errors of the outputs, each relative to its own size.
 
-pd.Series(
-    solver.relative_error(multioutput="raw_values"),
-    index=problem.outputs,
-    name="relative error",
-)
+error = solver.relative_error(multioutput="raw_values")
+pd.DataFrame({"relative error": error}, index=problem.outputs)
 
 # %%
 # The velocities along a line through the flow, with bands of two standard deviations

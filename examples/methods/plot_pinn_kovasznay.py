@@ -82,7 +82,8 @@ from sklearn_gn.plotting import SolutionDisplay
 
 best = solvers["D-NGD"]
 displays = [SolutionDisplay.from_estimator(best, output=name) for name in ("u", "p")]
-pd.Series(best.relative_error(multioutput="raw_values"), index=flow.outputs)
+error = best.relative_error(multioutput="raw_values")
+pd.DataFrame({"relative error": error}, index=flow.outputs)
 
 # %%
 # Derivatives come with the solution, here the vorticity at three points:

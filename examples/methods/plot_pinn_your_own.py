@@ -80,7 +80,7 @@ other = PINNSolver(
     random_state=1,
 ).fit()
 X = plate.domain.sample(2000, np.random.RandomState(0))
-np.abs(solver.predict(X) - other.predict(X)).max()
+float(np.abs(solver.predict(X) - other.predict(X)).max())
 
 # %%
 # Physics gives another test: what the hole gives away leaves through the cold side or
@@ -97,4 +97,4 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 plt.show()
-pd.Series({"given": given, "taken": taken, "radiated": radiated})
+pd.DataFrame({"heat": {"given": given, "taken": taken, "radiated": radiated}})

@@ -98,7 +98,9 @@ for name, model in models.items():
         model.fit(X_train, Y_train, X_val=X_val, y_val=Y_val)
     rows[name] = errors(model)
 
-mlp = MLPRegressor((32, 32), solver="lbfgs", max_iter=2000, random_state=0)
+mlp = MLPRegressor(
+    hidden_layer_sizes=(32, 32), solver="lbfgs", max_iter=2000, random_state=0
+)
 for peer in (Ridge(1e-3), mlp):
     pipeline = make_pipeline(StandardScaler(), peer)
     scaled = TransformedTargetRegressor(pipeline, transformer=StandardScaler())

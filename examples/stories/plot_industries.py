@@ -93,8 +93,8 @@ recession = [pd.Timestamp("2007-12-01"), pd.Timestamp("2009-06-30")]
 ax.axvspan(*recession, color="0.9", label="Recession, as dated by the NBER")
 ax.hlines(rows, middle.loc[order, "start"], last.loc[order, "start"], color="0.7")
 for each, color, label in (
-    (middle, "tab:red", "Fall begins"),
-    (last, "tab:green", "Fall ends"),
+    (middle, "tab:orange", "Fall begins"),
+    (last, "tab:blue", "Fall ends"),
 ):
     width = pd.to_timedelta(1.96 * each.loc[order, "breakpoint_std_error"], unit="D")
     ax.errorbar(

@@ -1,6 +1,7 @@
 """What the classifiers share: labels on the way in, logits on the way out."""
 
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from scipy.special import log_softmax, softmax
@@ -30,6 +31,7 @@ class SoftmaxClassifier(ClassifierMixin):
     """A classifier with ``classes_``, ``class_weight`` and ``decision_function``."""
 
     _accept_sparse: bool | str = False
+    _input_dtypes: Any = np.float64  # to which X is converted unless it has one of them
 
     # -- labels -----------------------------------------------------------------------
 
@@ -40,7 +42,7 @@ class SoftmaxClassifier(ClassifierMixin):
             y,
             reset=reset,
             accept_sparse=self._accept_sparse,
-            dtype=np.float64,
+            dtype=self._input_dtypes,
         )
         _check_one_kind(y)
         check_classification_targets(y)

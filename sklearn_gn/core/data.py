@@ -5,6 +5,8 @@ from scipy import sparse
 from sklearn.model_selection import train_test_split
 from sklearn.utils import gen_batches, validation
 
+from sklearn_gn.core.extremes import largest_size
+
 _LEXICOGRAPHIC_COLUMNS = 16
 _LOOKED_AT = 1000  # rows, to compare the features
 _CONSTANT = 1e-12  # deviation of a constant, over the largest value
@@ -31,7 +33,7 @@ def validate_data(estimator, *data, **checks):
 def _check_differences(name, array):
     """Raise a ValueError if numbers are so large that differences may overflow."""
     array = array.data if sparse.issparse(array) else array
-    largest = np.max(np.abs(array), initial=0) if array.dtype.kind == "f" else 0
+    largest = largest_size(array) if array.dtype.kind == "f" else 0.0
     if largest > _LARGEST_NUMBER:
         raise ValueError(
             f"{name} holds a number of size {largest:.3g}; the largest that can be "

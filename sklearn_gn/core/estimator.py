@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
-from sklearn_gn.core import backend, extremes
+from sklearn_gn.core import backend, extremes, live_programs
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis, diagnose
@@ -29,7 +29,8 @@ def unchanged_on_failure(fit):
     """Decorate a method ``fit``: one that fails leaves the estimator as it was.
 
     An error, or Ctrl-C before there is a model, would otherwise leave attributes of two
-    fits side by side. The settings of the thread, too, are what they were.
+    fits side by side. The settings of the thread, too, are what they were, and compiled
+    programs are forgotten where they have become many.
     """
 
     @wraps(fit)
@@ -43,6 +44,7 @@ def unchanged_on_failure(fit):
             raise
         finally:
             backend.restore_settings(settings)
+            live_programs.forget_if_many()
 
     return wrapper
 
@@ -183,7 +185,8 @@ class GaussNewtonEstimator(
         run.warn_if_not_converged()
 
     def _run_quietly(self, run, max_steps, data, attributes, set_fitted):
-        computed_in = self.dtype, self.device
+        named = isinstance(self.device, str)
+        computed_in = self.dtype, self.device if named else None
         self._fit_run = run
         run.given = data
         self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]

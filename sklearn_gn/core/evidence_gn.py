@@ -257,9 +257,7 @@ def _solver(gram, precision, scale, rank):
 def _leading_directions(gram, precision, rank):
     """Return the ``rank`` leading eigenvectors of the matrix."""
     if isinstance(gram, LargeGram):
-        factor = low_rank.factor_of(
-            gram, np.where(precision > 0, precision, low_rank.FREE)
-        )
+        factor = low_rank.factor_of(gram, low_rank.positive_precision(precision, 1))
         vectors, *_ = np.linalg.svd(factor, full_matrices=False)
         return vectors[:, :rank]
     _, vectors = np.linalg.eigh(gram)
@@ -370,7 +368,8 @@ def covariance(model, sums, alpha, beta, n_effective):
     groups, scale = model.groups(), beta * n_effective
     if isinstance(sums.gram, LargeGram):
         floor = ROUNDING * scale * sums.gram.trace()
-        diagonal = low_rank.positive_precision(groups, alpha, scale) + floor
+        precision = evidence.prior_precision(groups, alpha)
+        diagonal = low_rank.positive_precision(precision, scale) + floor
         found = low_rank.approximation(sums.gram, diagonal, scale)
         return found._replace(factor=None)  # as large as what is needed
     hessian = scale * sums.gram + np.diag(evidence.prior_precision(groups, alpha))
@@ -382,6 +381,33 @@ def covariance(model, sums, alpha, beta, n_effective):
             break
         shift *= 4
     return inverse
+
+
+class PosteriorCovariance:
+    """The posterior covariance, computed when it is first asked for.
+
+    Until then the Gauss-Newton matrix is kept, which is as large. That of a large
+    network holds all rows, so its approximation is computed at once.
+
+    Parameters
+    ----------
+    model, sums, alpha, beta, n_effective
+        Arguments of :func:`covariance`.
+    """
+
+    def __init__(self, model, sums, alpha, beta, n_effective):
+        self._arguments = model, sums, alpha, beta, n_effective
+        self._found = None
+        if isinstance(sums.gram, LargeGram):
+            self.get()
+
+    def get(self):
+        """Return what :func:`covariance` returns."""
+        arguments = self._arguments
+        if arguments is not None:  # two threads may both compute it
+            self._found = covariance(*arguments)
+            self._arguments = None
+        return self._found
 
 
 def noise_ratio(squares):

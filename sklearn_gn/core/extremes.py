@@ -7,6 +7,8 @@ from scipy import sparse
 
 _LARGE = 1e100  # the square of a product of two such numbers leaves the range
 _LARGEST = np.finfo(np.float64).max
+_BLOCK = 2**16
+MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 
 
 def arithmetic_of(*arrays):
@@ -28,9 +30,29 @@ def _is_ordinary(array):
     array = array.data if sparse.issparse(array) else array
     if array is None or array.dtype.kind != "f" or array.size == 0:
         return True
-    size = np.abs(array)
-    smallest = np.min(size, where=size > 0, initial=np.inf)
-    return size.max() < _LARGE and smallest > 1 / _LARGE
+    return largest_size(array) < _LARGE and not _any_tiny(array)
+
+
+def largest_size(array):
+    """Return the largest absolute value: 0 of no numbers, NaN where one is NaN."""
+    return max(float(np.max(array, initial=0)), -float(np.min(array, initial=0)))
+
+
+def _any_tiny(array):
+    """Return whether a number other than zero is smaller than ``1 / _LARGE``."""
+    flat = array.reshape(-1, order="A")
+    for first in range(0, flat.size, _BLOCK):  # that stays in the processor's cache
+        size = np.abs(flat[first : first + _BLOCK])
+        if np.count_nonzero(size <= 1 / _LARGE) > np.count_nonzero(size == 0):
+            return True
+    return False
+
+
+def squares_overflow(y):
+    """Return whether targets are so large that their squares are no floats."""
+    y = np.asarray(y)
+    largest = largest_size(y) if y.dtype.kind == "f" else 0.0
+    return largest > np.sqrt(_LARGEST) / 1e4
 
 
 def scaled_back(values, scale, center=0.0):

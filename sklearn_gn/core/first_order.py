@@ -1,21 +1,31 @@
 """First-order and quasi-Newton updates: optax under its own rules of promotion.
 
-The methods call optax through these functions only, inside their compiled steps.
+The methods call optax through these functions only, inside their compiled steps. It is
+imported by the first of them, since no default solver needs it.
 """
 
-from functools import partial
+from functools import cache, partial
 
 import jax
-import optax
 
-OPTIMISERS = {
-    "adam": optax.scale_by_adam(),
-    "sgd": optax.trace(decay=0.9, nesterov=True),
-}
+OPTIMISERS = ("adam", "sgd")
 
 
+@cache
+def _transformation(method):
+    """The transformation of a name, or the method itself."""
+    import optax
+
+    if method == "adam":
+        return optax.scale_by_adam()
+    return optax.trace(decay=0.9, nesterov=True) if method == "sgd" else method
+
+
+@cache
 def zoom_line_search(max_steps):
     """The line search for the strong Wolfe conditions, from step size 1."""
+    import optax
+
     return optax.scale_by_zoom_linesearch(
         max_linesearch_steps=max_steps, initial_guess_strategy="one"
     )
@@ -23,6 +33,8 @@ def zoom_line_search(max_steps):
 
 def quasi_newton(init, update, line_search_steps):
     """Return a method whose ``update`` turns a gradient, with a line search."""
+    import optax
+
     return optax.chain(
         optax.GradientTransformation(init, update),
         optax.scale(-1.0),
@@ -37,17 +49,17 @@ def start(method, parameters):
     Parameters
     ----------
     method : str or optax.GradientTransformation
-        A name of ``OPTIMISERS``, or a transformation.
+        A name in ``OPTIMISERS``, or a transformation.
     parameters : tree of arrays
     """
     with jax.numpy_dtype_promotion("standard"):
-        return OPTIMISERS.get(method, method).init(parameters)
+        return _transformation(method).init(parameters)
 
 
 def gradient_step(name, parameters, gradient, memory, learning_rate):
     """Return the parameters after one step of "adam" or "sgd", and its memory."""
     with jax.numpy_dtype_promotion("standard"):
-        move, memory = OPTIMISERS[name].update(gradient, memory)
+        move, memory = _transformation(name).update(gradient, memory)
     new = jax.tree.map(lambda p, u: p - learning_rate * u, parameters, move)
     return new, memory
 
@@ -80,12 +92,17 @@ def line_search_step(
         )
 
 
+@cache
 def lbfgs(line_search_steps):
     """Return L-BFGS with a line search for the strong Wolfe conditions."""
+    import optax
+
     return optax.lbfgs(linesearch=zoom_line_search(line_search_steps))
 
 
 def value_and_gradient(objective, parameters, memory):
     """Return both: those of the last line search, or new ones for a new memory."""
+    import optax
+
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         return optax.value_and_grad_from_state(objective)(parameters, state=memory)

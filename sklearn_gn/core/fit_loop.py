@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn.core import backend, checkpoint
+from sklearn_gn.core.extremes import squares_overflow
 from sklearn_gn.core.fingerprint import digest
 from sklearn_gn.core.stop import StopReason, is_interrupt
 from sklearn_gn.core.versions import versions
@@ -104,6 +105,7 @@ class FitRun:
         self.monitor = "loss"
         self.stopping_rules = []  # descriptions of callbacks that may end the fit
         self.stop_reason = None
+        self.began = None  # when the fit did, if it prepares much before the run
         self._continues = estimator.warm_start and hasattr(estimator, "n_iter_")
         self._progress = None
         self._resumable = None  # the progress before the last evaluation
@@ -217,7 +219,7 @@ class FitRun:
         with self._scope():
             state = self.solver.init(self._data, self.starts[start], self.options)
         # Squares of huge targets overflow in a fit that can still predict.
-        if np.isnan(float(state.loss)) and not _squares_overflow(self.given.get("y")):
+        if np.isnan(float(state.loss)) and not squares_overflow(self.given.get("y")):
             raise ValueError(
                 "The loss of the network to start from is NaN. A network of your own "
                 "gives NaN at the training rows, or the numbers in X and y are too "
@@ -301,6 +303,14 @@ class FitRun:
         return None if self._progress is None else self._progress.best.net
 
     @property
+    def best_row(self):
+        """The row of the log of the best network, None where it is not in the log."""
+        if self.monitor != "loss":
+            return None
+        value = self._progress.best.value * self.loss_scale
+        return next((row for row in reversed(self.log) if row["loss"] == value), None)
+
+    @property
     def data(self):
         """What the solver prepared of the rows."""
         return self._data
@@ -309,6 +319,12 @@ class FitRun:
     def final_state(self):
         """The solver's state at the end."""
         return self._progress.state
+
+    @property
+    def expected_seconds(self):
+        """Seconds that the next iteration is expected to take, if a solver says so."""
+        progress = self._progress
+        return getattr(progress and progress.state, "next_seconds", 0.0)
 
     @property
     def start(self):
@@ -491,13 +507,6 @@ def level_of_the_user():
     )[0] in ("sklearn_gn", "sklearn"):
         frame, level = frame.f_back, level + 1
     return level
-
-
-def _squares_overflow(y):
-    """Return whether targets are so large that their squares are no floats."""
-    y = np.asarray(y)
-    largest = np.max(np.abs(y), initial=0) if y.dtype.kind == "f" else 0.0
-    return largest > np.sqrt(np.finfo(np.float64).max) / 1e4
 
 
 def _answer(state):

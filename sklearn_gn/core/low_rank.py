@@ -212,7 +212,8 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
         n_free = int(np.count_nonzero(groups < 0))
         return evidence.dual_curvature(rows, groups, alpha, beta, n_free)
     scale = beta * n_effective
-    diagonal = positive_precision(groups, alpha, scale) + scale * floor
+    precision = evidence.prior_precision(groups, alpha)
+    diagonal = positive_precision(precision, scale) + scale * floor
     near = approximation(gram, diagonal, scale)
 
     def product(vectors):
@@ -255,10 +256,9 @@ def _log_quadratic_form(diagonal, off_diagonal):
     return float(vectors[0] ** 2 @ np.log(values))
 
 
-def positive_precision(groups, alpha, scale):
-    """Precisions of the parameters; that of the free ones is negligible, not zero."""
-    precision = evidence.prior_precision(groups, alpha)
-    return np.where(groups >= 0, precision, FREE * scale)
+def positive_precision(precision, scale):
+    """Return precisions of which those of free parameters are negligible, not zero."""
+    return np.where(precision > 0, precision, FREE * scale)
 
 
 def approximation(gram, diagonal, scale):
@@ -278,7 +278,7 @@ def solver(gram, precision, scale, floor):
     floor : float
         Least shift, at rounding level.
     """
-    factor_of(gram, np.where(precision > 0, precision / scale, FREE))
+    factor_of(gram, positive_precision(precision, scale) / scale)
 
     def solve(shift, right):
         diagonal = precision + shift + floor

@@ -104,9 +104,9 @@ def make_cdr(
     verbose : int, default=0
         1 prints progress about once a second, 2 after every chunk.
     cache : bool, default=True
-        Keep the result on disk and take it from there the next time.
+        Whether to store the result on disk and read it from there the next time.
     data_home : str, path-like or None, default=None
-        Folder for the result. None is the folder ``sklearn_gn`` in
+        Folder for the result. If None, the folder ``sklearn_gn`` in
         :func:`sklearn.datasets.get_data_home`.
     return_X_y : bool, default=True
         If False, return a Bunch in place of ``(X, Y)``.

@@ -17,8 +17,8 @@ def make_peaks_classification(
 ) -> tuple[Array, Array]:
     """Generate points in the level sets of the peaks function (classification).
 
-    Peaks is the sum of three humps and hollows over the square [-3, 3]^2 that is known
-    from plots. Its range is cut into intervals of equal length; the points where it
+    Peaks, a common test surface, is a sum of three humps and hollows over the square
+    [-3, 3]^2. Its range is cut into intervals of equal length; the points where it
     lies in one of them are a class.
 
     Parameters

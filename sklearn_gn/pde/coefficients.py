@@ -44,11 +44,11 @@ class Unknown:
 
 @dataclass(frozen=True, init=False)
 class Piecewise:
-    """A coefficient with another value in each of several domains.
+    """A coefficient with a value of its own in each of several domains.
 
     It is a function of a point, ``k(x)``, that combines with fields: ``k * grad(u)``.
-    Its jumps are not smoothed: across them a network takes the flux for continuous only
-    where a :class:`Condition` on the interface says so.
+    Its jumps are not smoothed. A network keeps the flux continuous across them only if
+    a :class:`Condition` on the interface says so.
 
     Parameters
     ----------

@@ -197,9 +197,9 @@ def _holds_unknown(value):
 class Condition(BaseCondition):
     """What must vanish on a part of the boundary, at points, or on an interface.
 
-    For what :class:`Dirichlet`, :class:`Neumann`, :class:`Robin`, :class:`Initial` and
-    :class:`Periodic` do not say: derivatives of any order, several outputs together,
-    coefficients that are to be found.
+    Use it for what :class:`Dirichlet`, :class:`Neumann`, :class:`Robin`,
+    :class:`Initial` and :class:`Periodic` cannot express: derivatives of any order,
+    several outputs together, coefficients that are to be found.
 
     Parameters
     ----------
@@ -214,7 +214,8 @@ class Condition(BaseCondition):
         domain on whose boundary it holds, such as an interface.
 
     weight : float, default=1.0
-        Factor of the condition's part of the loss. By name only, like what follows.
+        Factor of the condition's part of the loss. Keyword only, like the parameters
+        below.
 
     name : str, default=None
         Name in logs. If None, that of the class.
@@ -284,7 +285,7 @@ class Dirichlet(_Values):
         The outputs that the condition is about. If None, all of them.
 
     weight, name, n_points : float, str and int
-        As for :class:`Condition`, by name only.
+        As for :class:`Condition`; keyword only.
     """
 
     value: float | tuple | Callable
@@ -310,13 +311,13 @@ class Neumann(_NormalDerivative):
         and takes the coefficients that it names: ``lambda x, g: g * x[0]``.
 
     on : str, tuple of str, callable, array or Domain, default="boundary"
-        As for :class:`Condition`; points of one's own need normals.
+        As for :class:`Condition`; your own points need normals.
 
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
     weight, name, n_points : float, str and int
-        As for :class:`Condition`, by name only.
+        As for :class:`Condition`; keyword only.
     """
 
     value: float | tuple | Callable
@@ -341,13 +342,13 @@ class Robin(_NormalDerivative):
         and takes the coefficients that it names: ``lambda x, g: g * x[0]``.
 
     on : str, tuple of str, callable, array or Domain, default="boundary"
-        As for :class:`Condition`; points of one's own need normals.
+        As for :class:`Condition`; your own points need normals.
 
     outputs : str, int or tuple of these, default=None
         The outputs that the condition is about. If None, all of them.
 
     weight, name, n_points : float, str and int
-        As for :class:`Condition`, by name only.
+        As for :class:`Condition`; keyword only.
     """
 
     a: float | tuple | Callable
@@ -384,7 +385,7 @@ class Initial(_Values):
         Order of the derivative in time that has these values: 1 for a velocity.
 
     weight, name, n_points : float, str and int
-        As for :class:`Condition`, by name only.
+        As for :class:`Condition`; keyword only.
 
     Examples
     --------
@@ -436,7 +437,7 @@ class Periodic(BaseCondition):
         Whether the first derivatives along the axis must agree, too.
 
     weight, name, n_points : float, str and int
-        As for :class:`Condition`, by name only.
+        As for :class:`Condition`; keyword only.
     """
 
     axis: str

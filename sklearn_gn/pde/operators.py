@@ -202,7 +202,6 @@ def apply(function: Callable[..., Any], *fields: Field) -> Field:
         Such as ``jnp.sin``.
     *fields : Field
         Arguments of the function.
-        Its arguments.
 
     Returns
     -------
@@ -215,7 +214,7 @@ def apply(function: Callable[..., Any], *fields: Field) -> Field:
 
 
 def d(u: Field, *axes: str | int) -> Field:
-    """Partial derivative: ``d(u, "x")``, ``d(u, "x", "t")``, ``d(u, "x", "x")``.
+    """Partial derivative: ``d(u, "x")(x)``, ``d(u, "x", "t")(x)`` at a point ``x``.
 
     Parameters
     ----------

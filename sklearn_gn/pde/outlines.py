@@ -225,7 +225,7 @@ class Ellipse(Domain):
 
 
 class PointCloud(Domain):
-    """A domain of which points are known, such as the nodes of a mesh.
+    """A domain given by points, such as the nodes of a mesh.
 
     Its face is "points". As ``on`` of a condition it stands for its boundary points, or
     where it has none for all its points: all of them are taken, in their order.

@@ -294,13 +294,14 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
     def check(self) -> None:
         """Find mistakes before anything large is compiled.
 
-        Names, shapes, parts of the boundary without points, residuals that are not
-        finite (up to 1000 axes): tried at a few points with smooth fields.
+        It evaluates everything at a few points with smooth fields, and finds wrong
+        names and shapes, parts of the boundary without points, and residuals that
+        are not finite (with up to 1000 axes).
 
         Raises
         ------
         ValueError
-            With the name of the argument or condition.
+            If there is a mistake. The message names the argument or condition.
         """
         check_problem(self)
 

@@ -9,8 +9,8 @@ import numpy as np
 class Reference:
     """A solution known at some points only, such as one computed on a grid.
 
-    An object of any class with these attributes will do, and may compute them when they
-    are first wanted.
+    Any object with these attributes may take its place, and may compute them when they
+    are first needed.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ SSBroyden is the self-scaled Broyden method of Al-Baali, which Urban, Stefanou a
 brought to physics-informed networks. An iteration of the log is a number of steps.
 """
 
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -60,7 +60,7 @@ def step(points, state, settings, *, name):
 @partial(jax.jit, static_argnames="name")
 def empty_memory(net, name):
     """Return an empty memory."""
-    return first_order.start(_METHODS[name], ravel_pytree(net)[0])
+    return first_order.start(_method(name), ravel_pytree(net)[0])
 
 
 def memory_for_new_points(memory, net, name):
@@ -98,7 +98,7 @@ def iterate(model, net, memory, batches, balance, rates, *, name):
         if name in first_order.OPTIMISERS:
             return first_order.gradient_step(name, flat, gradient, memory, rate), None
         move, memory = first_order.line_search_step(
-            _METHODS[name], flat, value, gradient, memory, loss
+            _method(name), flat, value, gradient, memory, loss
         )
         return (flat + move, memory), None
 
@@ -142,6 +142,7 @@ class Broyden(NamedTuple):
     count: jnp.ndarray  # type: ignore[assignment]
 
 
+@cache
 def ssbroyden():
     """SSBroyden with a line search, for flat vectors."""
 
@@ -191,12 +192,13 @@ def _self_scaled_inverse(inverse, s, y, state):
     return changed / tau + jnp.outer(s, s) / ys
 
 
-_METHODS = {
-    "adam": "adam",
-    "sgd": "sgd",
-    "lbfgs": first_order.lbfgs(_LINE_SEARCH_STEPS),
-    "ssbroyden": ssbroyden(),
-}
+def _method(name):
+    """The method of a name, the same object every time."""
+    if name in first_order.OPTIMISERS:
+        return name
+    return first_order.lbfgs(_LINE_SEARCH_STEPS) if name == "lbfgs" else ssbroyden()
+
+
 ALGORITHMS = tuple(
     Algorithm(
         name, partial(init, name=name), partial(step, name=name), prepare=fit.prepare

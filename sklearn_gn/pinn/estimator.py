@@ -1,5 +1,7 @@
 """PINNSolver: differential equations by dual natural gradient descent."""
 
+import math
+import time
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -14,7 +16,6 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.pinn.predictions import Fitted, SolutionMixin
-from sklearn_gn.pinn.verdict import advice, warn_if_not_solved
 from sklearn_gn.solvers import PINN_SOLVERS, Solver
 
 if TYPE_CHECKING:  # it loads JAX
@@ -133,7 +134,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Weight of the mean square of the misfit to y in the loss. If "auto", the noise
         of y is estimated in the fit: the weight begins with 1 and falls to the ratio of
         the mean squares of the equation's residuals and the misfit, as long as that
-        lowers it, to 1e-6 at least. Exact observations keep the weight 1. It is 1, too,
+        lowers it, to 1e-6 at least, and while the misfit is below half of the variance
+        of y. Exact observations keep the weight 1. It is 1, too,
         in plain regression and with ``loss_weights="balanced"``, which has weights of
         its own. Set 1 if the equation holds only roughly.
 
@@ -149,7 +151,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         this test is disabled.
 
     max_time : float or None, default=None
-        Seconds after which the fit stops, compilation included.
+        Seconds after which the fit stops, compilation included. No iteration is begun
+        that is not expected to end in time.
 
     early_stopping : bool, default=False
         Whether to stop when the loss on fresh points, or on validation data, no longer
@@ -215,9 +218,17 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Loss on points that it was not trained on; NaN for plain regression without
         validation data.
 
+    error_estimate_ : float
+        Estimate of the relative L2 error of all outputs together: a Gauss-Newton
+        correction on fresh points in a richer network, computed when it is first asked
+        for. NaN in plain regression, with windows of time, and for more than some 3,000
+        weights.
+
     window_ends_ : ndarray
         Times at which windows end, where the fit has cut time; else empty. Each window
-        has a network of its own; ``coefs_`` and ``loss_`` are those of the last one.
+        has a network of its own; ``coefs_`` and ``loss_`` are those of the last one. A
+        fit that ran out of time may end before the interval does: beyond the last of
+        these times predictions are extrapolated, and not to be trusted.
 
     n_iter_ : int
         Iterations of this fit.
@@ -423,7 +434,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         from sklearn_gn.pinn.data import checked_data, problem_sequence
         from sklearn_gn.pinn.fit import fresh_loss as loss_on_fresh_points
         from sklearn_gn.pinn.fitted import set_fitted
+        from sklearn_gn.pinn.verdict import warn_if_not_determined, warn_if_not_solved
 
+        began = time.perf_counter()
+        deadline = began + (math.inf if self.max_time is None else self.max_time)
         solver = self._solver_object()
         rng = check_random_state(self.random_state)
         stages, problem = problem_sequence(self.problem)
@@ -432,7 +446,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         untrained, models = preparation.network_and_models(self, stages, data, rng)
         equation = problem is not None
         start = preparation.network_to_begin_with(self, untrained)
-        settings = preparation.settings(self, models, stages, start, seed)
+        networks = untrained, start
+        settings = preparation.settings(
+            self, models, stages, data, networks, seed, deadline
+        )
 
         def fresh_loss(net):
             # A resumed fit has the points of the seed that it began with.
@@ -460,6 +477,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             val_loss=fresh_loss if has_fresh else None,
             validation=data.observations.validation,
         )
+        run.began = began
         if equation:
             run.monitor = "val_loss"
         self._run(
@@ -472,8 +490,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             ),
         )
         if equation:
-            warn_if_not_solved(self, run.val_loss(untrained))
+            warn_if_not_solved(self, self._untrained_loss)
+            warn_if_not_determined(self, run, self._untrained_loss)
         return self
 
     def _advice(self, reason):
+        from sklearn_gn.pinn.verdict import advice
+
         return advice(self, reason)

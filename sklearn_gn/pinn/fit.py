@@ -24,6 +24,7 @@ _PATIENCE = 20  # iterations without a lower loss
 OVERFITTED = 100.0  # fresh over training loss
 _NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
 _BALANCE_POWER = 0.05
+_ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
@@ -59,6 +60,8 @@ class PINNSettings(NamedTuple):
     seed: np.int32
     growth: Any = None  # growth.Rules, or None where sizes are given
     estimates_noise: bool = False  # whether the weight of observations adapts
+    untrained: Any = None  # network to measure by; None: the one to begin with
+    spread_loss: float = math.inf  # of observations, from their means alone
 
 
 class PINNState(NamedTuple):
@@ -82,6 +85,9 @@ class PINNState(NamedTuple):
     observation_weight: float = 1.0  # in place of the one of the batches
     next_observation_weight: float = 1.0  # for the next iteration
     fresh_losses: tuple = ()  # since that weight has changed
+    began: float = 0.0  # when this iteration did, by time.perf_counter
+    first_seconds: float = 0.0  # of the first iteration, which compiles
+    next_seconds: float = 0.0  # that the next one will probably take
     answer: Any = None  # the networks of all windows of time, where there are some
 
 
@@ -117,9 +123,10 @@ def initial_state(points, net, settings, memory=None, loss_at=None):
     balance = np.ones(len(model.classes), settings.dtype)
     loss = float((loss_at or total_loss)(model, net, batches))
     state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
+    untrained = net if settings.untrained is None else settings.untrained
     return state._replace(
-        first_fresh=fresh_loss(points, settings, net),
-        answer=windows.pieces(march, model, net),
+        first_fresh=fresh_loss(points, settings, untrained),
+        answer=None if march is None else windows.pieces(march, model, net),
     )
 
 
@@ -141,7 +148,7 @@ def total_loss(model, net, batches):
 
 def with_due_points(points, state, settings):
     """Return the state with the next problem, size or points, where it is time."""
-    state = _with_due_weight(state)
+    state = _with_due_weight(state)._replace(began=time.perf_counter())
     stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
     level, net = state.level, state.net
     if state.march is not None and state.march.next_stop is not None:
@@ -276,9 +283,12 @@ def finish_iteration(points, state, settings, step):
             level, settings.growth, loss, fresh, state.first_fresh, state.net
         )
     if settings.estimates_noise and decisive:
-        state = _with_next_weight(state, step, fresh)
+        state = _with_next_weight(state, settings, step, fresh)
     reweighted = state.next_observation_weight != state.observation_weight
     solved = math.isnan(fresh) or is_solved(fresh, loss, state.first_fresh)
+    if state.observation_weight != 1:
+        bound = state.observation_weight * settings.spread_loss
+        solved &= observation_weight.is_noise(step.class_losses[-1], bound)
     settled = n_stalled >= _PATIENCE
     if in_windows:
         settled = march.ended
@@ -320,6 +330,7 @@ def finish_iteration(points, state, settings, step):
         level=level,
         iteration=state.iteration + 1,
     )
+    state = _with_expected_seconds(state, settings)
     return state, Report(
         loss=loss,
         grad_norm=step.gradient_norm,
@@ -332,6 +343,23 @@ def finish_iteration(points, state, settings, step):
     )
 
 
+def _with_expected_seconds(state, settings):
+    """Return the state with the seconds that the next iteration will probably take.
+
+    That is those of the last one, or of the first one where the next compiles; and
+    those that it takes to end the fit where error bars are compiled for it.
+    """
+    seconds = time.perf_counter() - state.began
+    first = state.first_seconds or seconds
+    grows = state.level is not None and state.level.next is not None
+    changes = state.iteration in settings.stage_ends
+    changes |= state.iteration == getattr(settings.solver, "single_precision_iter", 0)
+    expected = first if grows or changes else seconds if state.iteration > 1 else 0.0
+    if settings.models[-1].problem.unknown:
+        expected += _ENDING * first
+    return state._replace(first_seconds=first, next_seconds=expected)
+
+
 def _relative_error(points, state, settings):
     model, (x, exact) = settings.models[-1], points.reference
     if isinstance(state.answer, windows.Pieces):
@@ -340,11 +368,13 @@ def _relative_error(points, state, settings):
     return float(solution.relative_error(model, state.net, x, exact))
 
 
-def _with_next_weight(state, step, fresh):
+def _with_next_weight(state, settings, step, fresh):
     """Return the state with the weight of the observations for the next iteration."""
     losses, weight = (*state.fresh_losses, fresh), state.observation_weight
     if step.no_progress or observation_weight.has_settled(losses):
-        weight = observation_weight.next_weight(weight, step.class_losses)
+        weight = observation_weight.next_weight(
+            weight, step.class_losses, weight * settings.spread_loss
+        )
     return state._replace(fresh_losses=losses, next_observation_weight=weight)
 
 

@@ -8,6 +8,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.pinn import solution
 from sklearn_gn.pinn.dngd import gramian_eigenvalues, training_loss
 from sklearn_gn.pinn.fit import total_loss
+from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.windows import Pieces, last_network
@@ -29,6 +30,7 @@ def set_fitted(solver, run, fitted, n_observations):
         Sum of the weights of the observations.
     """
     solver._fitted, solver.problem_ = fitted, fitted.problem
+    solver._error_estimate = None
     _set_layers(solver, fitted)
     model, net, state = fitted.model, fitted.net, run.final_state
     scale = run.loss_scale
@@ -41,6 +43,9 @@ def set_fitted(solver, run, fitted, n_observations):
         for kind, batch in zip(model.classes, state.batches, strict=True)
     )
     is_dngd = run.solver.name == "dngd"
+    solver._sizes, solver._untrained_loss = (n_weights(net), n_residuals), math.nan
+    if fitted.problem is not None:
+        solver._untrained_loss = state.first_fresh
     with backend.scope(solver.dtype, solver.device):
         loss_at = training_loss if is_dngd else total_loss
         solver.loss_ = float(loss_at(model, net, state.batches)) * scale
@@ -51,7 +56,10 @@ def set_fitted(solver, run, fitted, n_observations):
             solver.gram_spectrum_ = gramian_eigenvalues(model, net, state.batches)
         solver._posterior = None
         if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS and not in_windows:
-            batches, points = backend.to_numpy((state.batches, run.data.fresh))
+            points = run.data.fresh
+            if points and state.observation_weight != 1:
+                points = reweighted(points, state.observation_weight)
+            batches, points = backend.to_numpy((state.batches, points))
             solver._posterior = Posterior(
                 model, net, batches, points or batches, n_observations
             )

@@ -10,6 +10,8 @@ and w becomes their ratio: the loss of the equation is then that of the observat
   nothing about noise.
 - It never rises, so that losses on fresh points before and after a change compare: the
   same network has a lower one after.
+- It changes only while the misfit is less than half of the observations' variance:
+  a larger one says that the coefficients are wrong, not that the noise is large.
 - It begins with one. Exact observations have residuals as small as those of the
   equation, and keep that weight.
 """
@@ -21,10 +23,11 @@ import numpy as np
 _SMALLEST = 1e-6
 _LARGEST_FALL = 100.0  # of the weight, at once
 _LEAST_FALL = 1.5  # below which it stays
+_LARGEST_NOISE = 0.5  # of the variance of the observations
 _PATIENCE, _FALL = 8, 0.9  # iterations, and the fall of a loss that has not settled
 
 
-def next_weight(weight, class_losses):
+def next_weight(weight, class_losses, spread_loss=math.inf):
     """Return the weight for the next iterations of a fit whose loss has settled.
 
     Parameters
@@ -32,12 +35,42 @@ def next_weight(weight, class_losses):
     weight : float
     class_losses : array of shape (n_classes,)
         Losses of the classes; that of the observations, with their weight, is last.
+    spread_loss : float, default=inf
+        Loss of the observations if their means are all that is known of them.
     """
     equation, misfit = float(np.sum(class_losses[:-1])), float(class_losses[-1])
     if not (misfit > 0 and math.isfinite(equation + misfit)):
         return weight
+    if not is_noise(misfit, spread_loss):
+        return weight
     new = max(weight * equation / misfit, weight / _LARGEST_FALL, _SMALLEST)
     return new if _LEAST_FALL * new < weight else weight
+
+
+def is_noise(misfit, spread_loss):
+    """Whether a misfit may be noise: most of the observations' spread is explained.
+
+    If it is not, the solution, or its coefficients, are wrong, and observations of less
+    weight would not correct them.
+    """
+    return misfit <= _LARGEST_NOISE * spread_loss
+
+
+def spread_loss(data):
+    """Loss of observations from the means of their columns, for the weight one.
+
+    Parameters
+    ----------
+    data : Batch
+    """
+    square, y = np.float64(data.scale) ** 2, np.float64(data.data)
+    there = ~np.isnan(y)
+    weights, y = square[:, None] * there, np.where(there, y, 0)
+    totals = np.maximum(np.sum(weights, axis=0), np.finfo(float).tiny)
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.sum(weights * y, axis=0) / totals
+        spread = 0.5 * float(np.sum(weights * (y - means) ** 2))
+    return spread if math.isfinite(spread) else math.inf
 
 
 def has_settled(losses):

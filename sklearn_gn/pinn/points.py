@@ -14,6 +14,7 @@ from sklearn_gn.pinn.windows import first_data
 _POOL = 10  # candidates for every point drawn where the residual is large
 _FRESH = 2**32 - 1  # number of the draw that is never trained on
 _FRESH_SHARE = 4  # times as many points: they decide which network is best
+_LEAST_FRESH, _FEW_AXES = (1000, 400), 20  # of them, for few axes
 _REFERENCE_POINTS = 2000
 _REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
 
@@ -82,10 +83,12 @@ class Sampler:
 
     def fresh(self, model, seed):
         """Draw more points, which no fit trains on."""
+        few = model.problem.domain.dim <= _FEW_AXES
+        least_interior, least_boundary = _LEAST_FRESH if few else (0, 0)
         larger = replace(
             self,
-            n_interior=_FRESH_SHARE * self.n_interior,
-            n_boundary=_FRESH_SHARE * self.n_boundary,
+            n_interior=max(_FRESH_SHARE * self.n_interior, least_interior),
+            n_boundary=max(_FRESH_SHARE * self.n_boundary, least_boundary),
         )
         return larger.draw(model, seed, 0, _FRESH)
 

@@ -22,12 +22,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.core.posterior import PseudoInverse, safe_norm
 from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import residuals
+
+_CHEAP = 2**24  # numbers in an array, up to which compiled cheaply
 
 
 class Posterior:
@@ -92,7 +95,7 @@ class _Factored(NamedTuple):
     deviations: jnp.ndarray  # s, of shape (m,)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, largest=_CHEAP, static_argnames="model")
 def _factor(model, net, batches, r, parts, fresh, n_observations):
     inverse = PseudoInverse.of(operators.dense(parts))
     deviations = _row_deviations(model, net, batches, r, inverse, fresh, n_observations)
@@ -139,10 +142,13 @@ def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
 def _share_observed(batch):
     """Share of the observations that are not missing, by their weights."""
     there = jnp.mean(~jnp.isnan(batch.data), axis=1, dtype=batch.scale.dtype)
-    return jnp.sum(batch.scale**2 * there) / jnp.sum(batch.scale**2)
+    largest = jnp.max(batch.scale)  # squares of small weights would be zero
+    square = (batch.scale / jnp.where(largest > 0, largest, 1)) ** 2
+    total = jnp.sum(square)
+    return jnp.where(total > 0, jnp.sum(square * there) / total, 1)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, largest=_CHEAP, static_argnames="model")
 def _output_deviations(model, net, factored, x):
     flat, unravel = ravel_pytree(net)
 
@@ -155,7 +161,7 @@ def _output_deviations(model, net, factored, x):
     return _deviations(factored, slopes.reshape(n * q, -1)).reshape(n, q)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, largest=_CHEAP, static_argnames="model")
 def _coefficient_deviations(model, net, factored):
     def values(extra):
         return coefficient_values(model.problem, extra)

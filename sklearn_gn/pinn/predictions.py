@@ -29,6 +29,8 @@ class Fitted(NamedTuple):
 class SolutionMixin:
     """Predictions of a fitted solver."""
 
+    _error_estimate: float | None  # None until it is asked for
+
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_fitted")
 
@@ -238,6 +240,24 @@ class SolutionMixin:
         return self._in_batches(
             lambda x: solution.observable(model, net, x, observed), self._points(X)
         )
+
+    @property
+    def error_estimate_(self) -> float:
+        """Estimate of the relative L2 error of the solution, from its residuals."""
+        from sklearn_gn.pinn.error_estimate import relative_error_estimate
+
+        check_is_fitted(self)
+        if self._error_estimate is None:
+            self._error_estimate, posterior = math.nan, self._posterior
+            if posterior is not None and self._fitted.problem is not None:
+                with backend.scope("float64", self._dtype_and_device()[1]):
+                    self._error_estimate = relative_error_estimate(
+                        posterior.model,
+                        posterior.net,
+                        posterior.batches,
+                        posterior.fresh,
+                    )
+        return self._error_estimate
 
     def relative_error(
         self,

@@ -1,13 +1,13 @@
 """What a fit of PINNSolver begins with, from its parameters: network, settings."""
 
 import math
-import time
 
 import numpy as np
 
 from sklearn_gn.core import backend
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.fit import PINNSettings
+from sklearn_gn.pinn.observation_weight import spread_loss
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.windows import last_network, with_windows
 
@@ -70,7 +70,7 @@ def _grows(solver, problem):
     return auto and problem is not None and solver._solver_object().name == "dngd"
 
 
-def settings(solver, models, stages, start, seed):
+def settings(solver, models, stages, data, networks, seed, deadline):
     """Return the settings of a fit.
 
     Parameters
@@ -78,15 +78,19 @@ def settings(solver, models, stages, start, seed):
     solver : PINNSolver
     models : tuple of Model
     stages : list of tuple (Problem, int)
-    start : Parameters
-        The network to begin with.
+    data : FitData
+    networks : tuple of Parameters
+        The untrained one, and the one to begin with.
     seed : int
         Of the points.
+    deadline : float
+        Of the fit, by time.perf_counter.
 
     Returns
     -------
     PINNSettings
     """
+    untrained, start = networks
     sampler, growth = setup.NoPoints(), None
     problem = models[-1].problem
     has_equation = solver.problem is not None
@@ -99,7 +103,6 @@ def settings(solver, models, stages, start, seed):
             points = setup.sizes_of(problem, size, *points)
             free = solver.n_interior == solver.n_boundary == "auto"
             budget = math.inf if solver.max_time is None else solver.max_time
-            deadline = time.perf_counter() + budget
             growth = setup.Rules(True, free, deadline, budget)
         points = [
             fixed if n == "auto" else n
@@ -107,6 +110,10 @@ def settings(solver, models, stages, start, seed):
         ]
         scaled = solver.loss_weights == "scaled"
         sampler = setup.Sampler(*points, solver.sampling, solver.dtype, scaled)
+    estimates_noise = has_equation and observed and chosen
+    spread = math.inf
+    if estimates_noise:
+        spread = spread_loss(data.observations.training)
     return PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
@@ -121,7 +128,9 @@ def settings(solver, models, stages, start, seed):
         dtype=np.dtype(solver.dtype),
         seed=np.int32(seed),
         growth=growth,
-        estimates_noise=has_equation and observed and chosen,
+        estimates_noise=estimates_noise,
+        untrained=untrained,
+        spread_loss=spread,
     )
 
 

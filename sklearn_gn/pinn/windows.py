@@ -70,6 +70,7 @@ class March(NamedTuple):
     fresh: Any = None  # fresh points of the window; None: those of the fit
     next_stop: float | None = None  # end of a new window, before the next iteration
     ended: bool = False  # whether the last window is solved, or cannot be
+    uncut: float = math.inf  # lowest fresh loss before time was cut
 
     @property
     def active(self):
@@ -210,7 +211,8 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
     if not march.active:
         late = rules.deadline - time.perf_counter() < _TIME_LEFT * rules.budget
         if _is_flat(march.falls, _PATIENCE) and lowest > SOLVED * first and not late:
-            return march._replace(next_stop=_cut(march, model, net, fresh_batches))
+            stop = _cut(march, model, net, fresh_batches)
+            return march._replace(next_stop=stop, uncut=lowest)
         return march
     well = lowest <= _SOLVED_WELL * first and _is_flat(march.falls, _ENOUGH)
     well = well or lowest <= _SOLVED_SURELY * first
@@ -272,7 +274,7 @@ def moved_on(march, model, net, fresh_points, rng):
         net = _untrained(net, rng, n_waves(model.problem))
     net = _with_time(net, place, new)
     fresh = within(model, fresh_points, new)
-    return new._replace(fresh=jax.device_put(fresh)), net
+    return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut), net
 
 
 def _input_of_time(problem):
@@ -307,7 +309,7 @@ def _untrained(net, rng, waves):
 
 def pieces(march, model, net):
     """The solution: a network, or those of all windows so far."""
-    if march is None or not march.active:
+    if not march.active:
         return net
     _, low, high = _time(model.problem)
     stops = [stop for stop, _, _ in march.done] + [march.stop]
@@ -368,10 +370,15 @@ def are_solved(march, first):
 
 
 def loss_so_far(march, fresh, first):
-    """Loss on fresh points over all time: that of no training, where it is to come."""
+    """Loss on fresh points over all time, by which networks are compared.
+
+    Times that no window has reached count as before the cut: windows are better than
+    one network as soon as they are where they are.
+    """
     if march is None or not march.active:
         return fresh
     start, total = 0.0, 0.0
     for stop, loss, _ in march.done:
         total, start = total + (stop - start) * loss, stop
-    return total + (march.stop - start) * fresh + (1 - march.stop) * first
+    to_come = (1 - march.stop) * min(first, march.uncut)
+    return total + (march.stop - start) * fresh + to_come

@@ -8,6 +8,7 @@ from sklearn_gn.plotting.gram_spectrum import GramSpectrumDisplay
 from sklearn_gn.plotting.relevance import RelevanceDisplay
 from sklearn_gn.plotting.segments import SegmentsDisplay
 from sklearn_gn.plotting.selection_path import SelectionPathDisplay
+from sklearn_gn.plotting.series import SeriesDisplay
 from sklearn_gn.plotting.solution import SolutionDisplay
 from sklearn_gn.plotting.surrogate import SurrogateDisplay
 
@@ -20,6 +21,7 @@ __all__ = [
     "RelevanceDisplay",
     "SegmentsDisplay",
     "SelectionPathDisplay",
+    "SeriesDisplay",
     "SolutionDisplay",
     "SurrogateDisplay",
 ]

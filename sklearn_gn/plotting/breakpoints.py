@@ -29,7 +29,7 @@ class BreakpointDisplay(Display):
         Breakpoints, or the two end points of every breaking line.
 
     X : ndarray of shape (n_samples, n_features), default=None
-        Samples to draw; None draws none.
+        Samples to draw. If None, none are drawn.
 
     y : ndarray of shape (n_samples,), default=None
         Their targets.
@@ -98,7 +98,7 @@ class BreakpointDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the curve over one feature, or to
@@ -190,7 +190,7 @@ class BreakpointDisplay(Display):
             Samples whose range is drawn.
 
         y : array-like of shape (n_samples,) or (n_samples, n_targets), default=None
-            Their targets; the samples are drawn only where these are given.
+            Their targets. If None, the samples are not drawn.
 
         target : int, default=0
             Which target to draw where there are several.
@@ -200,7 +200,7 @@ class BreakpointDisplay(Display):
             to them, so that kinks are sharp.
 
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the curve over one feature, or to

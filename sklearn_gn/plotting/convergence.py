@@ -91,11 +91,11 @@ class ConvergenceDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         x : {"iteration", "time", "inner_iterations", "work_units"}, \
                 default="iteration"
-            Horizontal axis. Time is in seconds since the begin of the fit, compilation
+            Horizontal axis. Time is in seconds since the start of the fit, compilation
             included; inner iterations are summed up. A work unit is a pass over all
             rows, forward or backward: unlike seconds it does not depend on the machine,
             and unlike iterations it makes methods comparable, but it leaves out the
@@ -192,10 +192,10 @@ class ConvergenceDisplay(Display):
             What is drawn, see :meth:`plot`.
 
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         name : str, default=None
-            Name of the fit in the legend; the name of the class where not given.
+            Name of the fit in the legend. If None, the name of the class.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the curves.

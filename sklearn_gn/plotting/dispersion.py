@@ -32,7 +32,7 @@ class DispersionDisplay(Display):
         Labels of the classes.
 
     training_mean : float, default=None
-        Mean dispersion of the training data; None draws none.
+        Mean dispersion of the training data. If None, none are drawn.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class DispersionDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the points.
@@ -143,7 +143,7 @@ class DispersionDisplay(Display):
             of whose competitors have probability zero.
 
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the points.

@@ -22,8 +22,8 @@ _FAR = 20.0  # how far regions reach beyond the features, relative to their rang
 class FeatureDisplay(Display):
     """Features of a classifier, and the regions of its last layer, by iteration.
 
-    For networks whose last hidden layer has two units. What variable projection does is
-    to be seen here: the hidden layers move the classes apart, and at every iteration
+    For networks whose last hidden layer has two units. They show what variable
+    projection does: the hidden layers move the classes apart, and at every iteration
     the straight borders between their regions are the best there are.
 
     Use :meth:`from_estimator` or :meth:`from_models` to create it.
@@ -111,8 +111,8 @@ class FeatureDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each; those of a new figure where not
-            given.
+            Axes to divide into panels, or one for each panel. If None, a new figure is
+            made.
 
         **kwargs : dict
             Passed to ``ax.scatter`` for the samples.
@@ -202,8 +202,8 @@ class FeatureDisplay(Display):
             Name of the method, written beside the first panel.
 
         ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each; those of a new figure where not
-            given.
+            Axes to divide into panels, or one for each panel. If None, a new figure is
+            made.
 
         **kwargs : dict
             Passed to ``ax.scatter`` for the samples.
@@ -216,8 +216,8 @@ class FeatureDisplay(Display):
         Raises
         ------
         ValueError
-            If the last hidden layer has not two units, if the estimator is of another
-            kind, or if an iteration is negative.
+            If the last hidden layer does not have two units, if the estimator is of
+            another kind, or if an iteration is negative.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
         wanted = sorted(set(iterations))
@@ -276,8 +276,8 @@ class FeatureDisplay(Display):
             Name of the method, written beside the first panel.
 
         ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each; those of a new figure where not
-            given.
+            Axes to divide into panels, or one for each panel. If None, a new figure is
+            made.
 
         **kwargs : dict
             Passed to ``ax.scatter`` for the samples.
@@ -290,8 +290,8 @@ class FeatureDisplay(Display):
         Raises
         ------
         ValueError
-            If there are no models, or if one has not two units in its last hidden
-            layer.
+            If there are no models, or if the last hidden layer of one does not have two
+            units.
         """
         check_matplotlib_support(f"{cls.__name__}.from_models")
         if not models:

@@ -76,7 +76,7 @@ class GramSpectrumDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the eigenvalues.
@@ -133,7 +133,7 @@ class GramSpectrumDisplay(Display):
             ``mass_spectrum_``.
 
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the eigenvalues.

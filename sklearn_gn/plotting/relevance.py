@@ -22,7 +22,7 @@ class RelevanceDisplay(Display):
     linear model, the slope times the standard deviation of the feature. Where the model
     has a linear term, this and the rest of the function, which the hidden neurons make,
     have a bar each. Where features are correlated, an exchanged value may lie where
-    there are no data, and shares of the function go over from one feature to another.
+    there are no data, and one feature may take over the share of another.
 
     Use :meth:`from_estimator` to create it.
 
@@ -89,7 +89,7 @@ class RelevanceDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.barh``.
@@ -153,10 +153,10 @@ class RelevanceDisplay(Display):
             :class:`~sklearn_gn.ShallowReLURegressor`, gets a bar for its linear term.
 
         X : array-like of shape (n_samples, n_features)
-            Samples over which is averaged, such as the training data.
+            Samples to average over, such as the training data.
 
         target : int, default=0
-            Number of the target, where there are several.
+            Number of the target if there are several.
 
         feature_names : list of str, default=None
             Names of the features. If None, those that the estimator saw.
@@ -165,7 +165,7 @@ class RelevanceDisplay(Display):
             Determines which rows exchange their values.
 
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.barh``.

@@ -33,10 +33,11 @@ class SegmentsDisplay(Display):
         Their confidence intervals.
 
     x, y : ndarrays of shape (n_samples,), default=None
-        Samples to draw; y less what the linear features add to it. None draws none.
+        Samples to draw; y less what the linear features add to it. If None, none are
+        drawn.
 
     residuals : ndarray of shape (n_samples,), default=None
-        Residuals of the samples, for a second panel. None draws none.
+        Residuals of the samples, for a second panel. If None, none are drawn.
 
     feature_name, target_name : str, default=None
         Labels of the axes.
@@ -110,7 +111,7 @@ class SegmentsDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes or array of two Axes, default=None
-            Axes to draw on; those of a new figure where not given. With residuals a
+            Axes to draw on. If None, a new figure is made. With residuals a
             single Axes is divided.
 
         **kwargs : dict
@@ -158,11 +159,12 @@ class SegmentsDisplay(Display):
         )
         ax.plot(self.breakpoints, height, "|", markersize=9, label=_LABEL, **at_bottom)
         ax.vlines(self.breakpoints, 0, 1, linewidth=0.6, alpha=0.5, **at_bottom)
-        # Room for the bars below the samples.
+        # Room for the bars below the samples, and for the legend above them.
         bottom, top = ax.get_ylim()
-        ax.set_ylim(bottom - 0.08 * (top - bottom), top)
+        height = top - bottom
+        ax.set_ylim(bottom - 0.08 * height, top + 0.22 * height)
         ax.set_ylabel(self.target_name)
-        ax.legend()
+        ax.legend(ncols=2, bbox_to_anchor=(0, 0.1, 1, 0.9))
 
     def _plot_residuals(self, ax, limits):
         segment = np.searchsorted(self.breakpoints, self.x, side="right")
@@ -200,13 +202,13 @@ class SegmentsDisplay(Display):
             at their means; what they add is taken from y.
 
         y : array-like of shape (n_samples,), default=None
-            Their targets; the samples are drawn only where these are given.
+            Their targets. If None, the samples are not drawn.
 
         residuals : bool, default=False
             Whether to draw the residuals of the samples, by segment, in a second panel.
 
         ax : matplotlib Axes or array of two Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the fitted function.

@@ -88,7 +88,7 @@ class SelectionPathDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the criterion.
@@ -136,7 +136,7 @@ class SelectionPathDisplay(Display):
             A fitted estimator with the attribute ``selection_path_``.
 
         ax : matplotlib Axes, default=None
-            Axes to draw on; those of a new figure where not given.
+            Axes to draw on. If None, a new figure is made.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the criterion.

@@ -129,8 +129,8 @@ class SolutionDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each; those of a new figure where not
-            given.
+            Axes to divide into panels, or one for each panel. If None, a new figure is
+            made.
 
         name : str, default=None
             Name of the solution, in place of the stored one.
@@ -242,22 +242,22 @@ class SolutionDisplay(Display):
             A fitted solver of a problem.
 
         axes : str or sequence of str, default=None
-            The one or two axes to show, the horizontal one first. None: all that are
-            not in ``at``; if these are more than two, the first two.
+            The one or two axes to show, the horizontal one first. If None, those that
+            are not in ``at``, at most the first two.
 
         at : dict of floats, default=None
             Values of axes that are not shown; the others are in the middle.
 
         output : str, default=None
-            Output to show; None is the first. One that is determined up to a constant
+            Output to show. If None, the first. One that is determined up to a constant
             is compared without its mean over the points shown.
 
         n_points : int, default=200
             Points along each axis.
 
         ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each; those of a new figure where not
-            given.
+            Axes to divide into panels, or one for each panel. If None, a new figure is
+            made.
 
         name : str, default=None
             Name of the solution in the legend or above its image.

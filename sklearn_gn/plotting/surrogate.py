@@ -116,16 +116,16 @@ class SurrogateDisplay(Display):
         Parameters
         ----------
         ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each; those of a new figure where not
-            given.
+            Axes to divide into panels, or one for each panel. If None, a new figure is
+            made.
 
         kind : {"curves", "fields", "matrix"}, default=None
-            None draws fields where there is a ``shape``, else curves. The matrix has a
+            If None, fields where there is a ``shape``, else curves. The matrix has a
             column for every sample and a row for every output.
 
         log : bool, default=False
             Whether images show absolute values on a logarithmic scale of four decades.
-            Else the error has a scale of its own.
+            Otherwise the error has a scale of its own.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the predictions, or to ``ax.imshow`` for the true
@@ -251,15 +251,15 @@ class SurrogateDisplay(Display):
             A fitted regressor of several outputs, or a pipeline that ends in one.
 
         X : array-like of shape (n_samples, n_features)
-            Samples, best of all such that were not used in the fit.
+            Samples, preferably ones that were not used in the fit.
 
         Y : array-like of shape (n_samples, n_outputs)
             Their true outputs.
 
         samples : int or sequence of int, default=None
-            Which samples to draw: these rows, or so many that their relative errors are
-            spread evenly from the smallest to the largest. None draws three of them, in
-            a matrix all samples.
+            Which samples to draw: these rows, or this number of them, with relative
+            errors spread evenly from the smallest to the largest. If None, three
+            samples, or all of them in a matrix.
 
         kind : {"curves", "fields", "matrix"}, default=None
             See :meth:`plot`.
@@ -279,8 +279,8 @@ class SurrogateDisplay(Display):
             Whether images show absolute values on a logarithmic scale.
 
         ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each; those of a new figure where not
-            given.
+            Axes to divide into panels, or one for each panel. If None, a new figure is
+            made.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the predictions, or to ``ax.imshow`` for the true

@@ -7,7 +7,13 @@ every row (the wild bootstrap of Wu and of Liu, with the positions' statistics d
 jointly as in Hansen, "Inference when a nuisance parameter is not identified under the
 null hypothesis", 1996). Where the noise is correlated, the signs are those of the
 innovations of an autoregression (Buhlmann, "Sieve bootstrap for time series", 1997).
+
+Of few rows V is estimated anew from every draw, from its residuals about the old
+columns (Davidson and Flachaire, "The wild bootstrap, tamed at last", 2008): the fit
+takes a share of the residuals away, which V of many rows does not show.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_toeplitz
@@ -17,6 +23,7 @@ from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.existence import BreakpointTest, scan, with_positions
 
 _MOST_BLOCKS = 4096  # of neighbouring rows with one sign
+_FEW = 1000  # rows up to which V is estimated from every draw
 _RANK = 1e-10  # relative eigenvalue of a direction that counts
 _EXACT = 1e-13  # relative sum of squares that is rounding errors
 
@@ -46,21 +53,21 @@ def breakpoint_test(problem, rows, kind, n_draws, rng):
     none = extra is None or not len(t) or n_rows <= found.rank + 2
     if none or found.rss <= _EXACT * (rows.weight @ rows.y**2):
         return BreakpointTest(0.0, 1.0, np.nan)
-    residual = _inflated(kind.kind, old, found, rows.weight)
+    factor = _inflation(kind.kind, old, found, rows.weight)
+    residual = factor * found.residual
     phi = np.empty(0)
     if kind.kind.startswith("HAC"):
         phi = autoregression(residual, kind.lags)
-    innovation = lfilter(np.concatenate([[1], -phi]), 1, residual)
-    scores, drawn = [], []
+    noise = Noise(np.concatenate([[1], -phi]), factor, np.sqrt(rows.weight))
+    scores, later = [], []
     for columns in _new_columns(form, rows.x, t, extra):
         new = least_squares.solve(old, columns, rows.weight).residual
         scores.append((rows.weight * found.residual) @ new.T)
-        # What a change of an innovation changes in the scores.
-        later = (np.sqrt(rows.weight) * new)[:, ::-1]
-        later = lfilter([1], np.concatenate([[1], -phi]), later)[:, ::-1]
-        drawn.append(_in_blocks(later * innovation))
+        later.append(noise.backward(noise.root * new))
+    scores, later = np.stack(scores, axis=-1), np.stack(later, axis=-1)
+    basis = found.half.T @ (noise.root[:, None] * old).T
     statistic, p_value = _compare(
-        np.stack(scores, axis=-1), np.stack(drawn, axis=-1), n_draws, rng
+        scores, later, noise.innovations(residual), noise, basis, n_draws, rng
     )
     plain = scan(problem)
     best = plain.t[np.argmax(np.sum(plain.scores**2, axis=1))]
@@ -89,15 +96,35 @@ def _new_columns(form, x, t, extra):
         yield (x >= t[:, None]).astype(float)
 
 
-def _inflated(kind, columns, found, weight):
-    """Return the residuals, enlarged by what the fit has taken from them."""
+class Noise(NamedTuple):
+    """How residuals come from innovations."""
+
+    filter: np.ndarray  # of the autoregression: innovations from noise
+    factor: np.ndarray  # by which residuals are enlarged
+    root: np.ndarray  # (n,) of the weights
+
+    def innovations(self, residual):
+        """Return the innovations of residuals (..., n)."""
+        return lfilter(self.filter, 1, residual)
+
+    def from_innovations(self, innovation):
+        """Return the noise of innovations (..., n)."""
+        return lfilter([1], self.filter, innovation)
+
+    def backward(self, columns):
+        """Return what a change of an innovation changes in products with columns."""
+        return lfilter([1], self.filter, columns[:, ::-1])[:, ::-1]
+
+
+def _inflation(kind, columns, found, weight):
+    """Return the factors that undo what the fit has taken from the residuals."""
     n_rows = weight.sum()
     if kind == "HC0":
-        return found.residual
+        return np.ones(len(weight))
     if kind in ("HC2", "HC3"):
         left = np.maximum(1 - np.sum((columns @ found.half) ** 2, axis=1), 1e-3)
-        return found.residual / left ** (0.5 if kind == "HC2" else 1)
-    return found.residual * np.sqrt(n_rows / (n_rows - found.rank))
+        return left ** (-0.5 if kind == "HC2" else -1.0)
+    return np.full(len(weight), np.sqrt(n_rows / (n_rows - found.rank)))
 
 
 def autoregression(residual, lags):
@@ -126,31 +153,55 @@ def autoregression(residual, lags):
 
 
 def _in_blocks(terms):
-    """Sum the terms (c, n) over blocks of neighbouring rows, so that few are left."""
+    """Sum the terms (c, n, m) over blocks of neighbouring rows."""
     n = terms.shape[1]
     starts = np.unique(np.linspace(0, n, min(n, _MOST_BLOCKS) + 1).astype(np.intp))
     return np.add.reduceat(terms, starts[:-1], axis=1)
 
 
-def _compare(scores, terms, n_draws, rng):
+def _compare(scores, later, innovation, noise, basis, n_draws, rng):
     """Return the largest statistic, and its p-value from those of random signs.
 
     Parameters
     ----------
     scores : ndarray of shape (c, m)
-    terms : ndarray of shape (c, n, m)
-        Parts of the scores that belong to a sign each.
+    later : ndarray of shape (c, n, m)
+        Derivatives of the scores by the innovations.
+    innovation : ndarray of shape (n,)
+    noise : Noise
+    basis : ndarray of shape (r, n)
+        Orthonormal basis of the old columns.
     n_draws : int
     rng : RandomState
     """
+    terms = later * innovation[:, None]
+    few = len(innovation) <= _FEW
+    if not few:
+        terms = _in_blocks(terms)
     c, n, m = terms.shape
     values, vectors = np.linalg.eigh(np.swapaxes(terms, 1, 2) @ terms)
     known = values > _RANK * values.sum(axis=1, keepdims=True)
     inverse = np.where(known, 1 / np.sqrt(np.where(known, values, 1)), 0)
     root = vectors * inverse[:, None]
     found = np.sum((scores[:, None] @ root)[:, 0] ** 2, axis=1)
-    whitened = np.swapaxes(terms @ root, 0, 1).reshape(n, c * m)
     signs = rng.choice(np.array([-1.0, 1.0]), (n_draws, n))
-    drawn = np.sum((signs @ whitened).reshape(n_draws, c, m) ** 2, axis=2).max(axis=1)
-    p_value = (1 + np.sum(drawn >= found.max())) / (1 + n_draws)
+    drawn = signs @ np.swapaxes(terms @ root, 0, 1).reshape(n, c * m)
+    drawn = drawn.reshape(n_draws, c, m)
+    if few:
+        residual = noise.from_innovations(signs * innovation)
+        residual = noise.factor * (residual - (residual @ basis.T) @ basis)
+        square = noise.innovations(residual) ** 2
+        statistics = _with_own_variance(drawn, square, later @ root, known)
+    else:
+        statistics = np.sum(drawn**2, axis=2)
+    p_value = (1 + np.sum(statistics.max(axis=1) >= found.max())) / (1 + n_draws)
     return float(found.max() / m), float(p_value)
+
+
+def _with_own_variance(drawn, square, later, known):
+    """Return the statistics (n_draws, c), with V from the squared innovations."""
+    c, n, m = later.shape
+    products = later[..., :, None] * later[..., None, :]
+    variance = square @ np.swapaxes(products, 0, 1).reshape(n, c * m * m)
+    variance = variance.reshape(-1, c, m, m) + np.eye(m) * ~known[:, None]
+    return np.sum(drawn * np.linalg.solve(variance, drawn[..., None])[..., 0], axis=2)

@@ -4,21 +4,16 @@ import warnings
 from collections.abc import Iterable
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
-from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._reference_link import ReferenceLinkMixin
-from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.core import extremes
+from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core.backend import one_blas_thread
-from sklearn_gn.core.data import check_sample_weight, validate_data
-from sklearn_gn.core.diagnosis import Diagnosis
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
@@ -30,24 +25,24 @@ from sklearn_gn.segmented import (
     selection,
     streams,
 )
-from sklearn_gn.segmented.diagnosis import diagnose
-from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
+from sklearn_gn.segmented.answers import FittedMixin
+from sklearn_gn.segmented.least_squares import COVARIANCES
 from sklearn_gn.segmented.preparation import (
-    Options,
     check_inside,
     prepare,
     problem_of,
-    sorted_rows,
     with_known,
 )
-from sklearn_gn.segmented.problem import Form
 from sklearn_gn.segmented.robust import infer_all
 from sklearn_gn.segmented.selection import CRITERIA
-from sklearn_gn.segmented.summary import Summary, summarise
 
 
 class SegmentedRegressor(
-    RegressorMixin, ReferenceLinkMixin, VersionStampMixin, BaseEstimator
+    FittedMixin,
+    RegressorMixin,
+    ReferenceLinkMixin,
+    VersionStampMixin,
+    BaseEstimator,
 ):
     """Segmented regression: straight lines between breakpoints that are found.
 
@@ -362,16 +357,6 @@ class SegmentedRegressor(
         self._set_fitted(prepared, None, options, *with_known(prepared, options, t))
         return self
 
-    def _takes_chunks(self):
-        """What needs all points at once, or None."""
-        if self.covariance != "nonrobust":
-            return f"covariance={self.covariance!r}"
-        if self.loss != "squared_error":
-            return f"loss={self.loss!r}"
-        if self.criterion not in ("bic", "aic", "gcv") and self.n_breakpoints == "auto":
-            return f"criterion={self.criterion!r}"
-        return None
-
     def _fit_points(self, points):
         """The series and its breakpoints, and these in the user's units."""
         x, y, weight, rest = points
@@ -415,90 +400,6 @@ class SegmentedRegressor(
         self._date_kind = kind
         self.selection_path_ = path
         return t, clipped
-
-    @overload
-    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
-
-    @overload
-    def predict(
-        self, X: ArrayLike, return_std: Literal[True]
-    ) -> tuple[Array, Array]: ...
-
-    def predict(
-        self, X: ArrayLike, return_std: bool = False
-    ) -> Array | tuple[Array, Array]:
-        """Predict the target; outside the data the first and last lines go on.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        return_std : bool, default=False
-            Whether to return standard errors too.
-
-        Returns
-        -------
-        y : ndarray of shape (n_samples,)
-            Predicted values.
-
-        y_std : ndarray of shape (n_samples,)
-            Standard errors of the predicted means by the delta method, with the kinks
-            uncertain too; the noise of a new observation is not in them
-            (:meth:`predict_interval` adds it). Only with ``return_std``.
-
-        Warns
-        -----
-        UserWarning
-            If ``return_std`` is set and the weights of the rows sum to no more than the
-            number of parameters: the noise cannot be estimated then.
-        """
-        check_is_fitted(self)
-        X = self._check_X(X)
-        y, std = inference.predict(self._fit, *self._split(X))
-        if not return_std:
-            return y
-        if self._fit.n_rows <= self._fit.n_parameters:
-            warnings.warn(
-                f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
-                f"has {self._fit.n_parameters} parameters: the noise cannot be "
-                "estimated, and the standard deviations mean nothing.",
-                UserWarning,
-                stacklevel=2,
-            )
-        return y, std
-
-    def predict_interval(
-        self, X: ArrayLike, level: float = 0.95
-    ) -> tuple[Array, Array]:
-        """Return intervals in which new observations lie with a given probability.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        level : float, default=0.95
-            Probability, between 0 and 1.
-
-        Returns
-        -------
-        lower, upper : ndarrays of shape (n_samples,)
-            Prediction minus and plus a quantile of Student's t distribution times the
-            standard deviation of an observation: that of the noise, ``noise_std_``,
-            and the standard error of the mean together.
-
-        Raises
-        ------
-        ValueError
-            If ``level`` is not between 0 and 1.
-        """
-        if not 0 < level < 1:
-            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
-        y, std = self.predict(X, return_std=True)
-        with np.errstate(over="ignore"):
-            width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
-        return extremes.interval(y, width)
 
     def breakpoint_test(
         self,
@@ -567,136 +468,9 @@ class SegmentedRegressor(
         t = prepared.scaling.to_user(found.breakpoint)[0]
         return found._replace(breakpoint=t if kind is None else dates.from_days(t))
 
-    def diagnose(self) -> Diagnosis:
-        """Say what limited the fit, and which parameter to change.
-
-        Returns
-        -------
-        diagnosis : Diagnosis
-            Prints as text; ``diagnosis.findings`` is a list of ``(cause, text,
-            parameter)``, the most serious first.
-
-        Raises
-        ------
-        NotFittedError
-            If the estimator is not fitted.
-        """
-        check_is_fitted(self)
-        return diagnose(self)
-
-    def summary(self) -> Summary:
-        """Return tables of the breakpoints, the segments and the parameters.
-
-        Returns
-        -------
-        Summary
-            ``print`` shows it as text, a notebook as HTML.
-        """
-        check_is_fitted(self)
-        return summarise(self, self._covariance.kind, dates=self._date_kind is not None)
-
-    # -- before the search ------------------------------------------------------------
-
-    def _prepare(self, X, y, sample_weight):
-        """The series in the units of the search, kind of dates, order of the rows."""
-        X, kind = dates.replace_dates(X, self.broken_feature)
-        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
-        self._column = self._broken_column()
-        weight = check_sample_weight(sample_weight, X)
-        x, linear = self._split(X)
-        order = sorted_rows(x, weight)
-        parts = (a[order] for a in (x, y.astype(np.float64), linear, weight))
-        return prepare(*parts), kind, order
-
-    def _broken_column(self):
-        """Number of the feature that breaks."""
-        given, n = self.broken_feature, self.n_features_in_
-        if isinstance(given, str):
-            names = list(getattr(self, "feature_names_in_", ()))
-            if given not in names:
-                raise ValueError(
-                    f"broken_feature={given!r} is not among the names of the features: "
-                    f"{names}."
-                )
-            return names.index(given)
-        if not -n <= given < n:
-            raise ValueError(
-                f"broken_feature={given} is out of range: X has {n} features."
-            )
-        return given % n
-
-    def _split(self, X):
-        return X[:, self._column], np.delete(X, self._column, axis=1)
-
-    def _options(self, kind):
-        """What the parameters ask for, in numbers."""
-        known = _positions("breakpoints", self.breakpoints, kind)
-        known = np.unique(np.empty(0) if known is None else known)
-        bounds = _positions("bounds", self.bounds, kind)
-        if bounds is None:
-            bounds = -np.inf, np.inf
-        if len(bounds) != 2 or not bounds[0] <= bounds[1]:
-            raise ValueError(f"bounds must be (low, high), got {self.bounds!r}.")
-        return Options(
-            self._form(), known, tuple(bounds), float(self.min_distance), self.min_rows
-        )
-
-    def _form(self):
-        """What happens between and at the breakpoints."""
-        form = Form(
-            slope=self.degree == 1 and self.flat not in ("first", "both"),
-            ramp=self.degree == 1 and bool(self.kinks),
-            step=self.degree == 0 or bool(self.jumps),
-            flat_end=self.flat in ("last", "both"),
-            sign={None: 0, "convex": 1, "concave": -1}[self.shape],
-        )
-        if not (form.ramp or form.step):
-            raise ValueError(
-                "kinks=False and jumps=False: nothing happens at breakpoints."
-            )
-        if self.flat is not None and not form.ramp:
-            raise ValueError(
-                f"flat={self.flat!r} needs lines whose slopes change: set degree=1 "
-                "and kinks=True."
-            )
-        if form.sign and (form.step or not form.ramp or self.breakpoints is not None):
-            raise ValueError(
-                f"shape={self.shape!r} needs kinks that are all to be found: set "
-                "degree=1, jumps=False and breakpoints=None."
-            )
-        return form
-
-    def _covariance_kind(self):
-        return Covariance(self.covariance, self.hac_lags)
-
-    def _criterion(self):
-        """Name of the criterion; cross-validation may be given by its folds."""
-        if self.criterion is None:
-            raise ValueError(
-                'criterion=None is not possible: give "bic" or one of the others.'
-            )
-        return self.criterion if isinstance(self.criterion, str) else "cv"
-
-    def _folds(self, order, y):
-        """Masks of the sorted rows that are held out by turns, for cross-validation."""
-        if self._criterion() != "cv" or self.n_breakpoints != "auto":
-            return None
-        cv = 5 if isinstance(self.criterion, str) else self.criterion
-        if isinstance(cv, Integral):
-            if not 2 <= cv <= len(order):
-                raise ValueError(
-                    f"criterion={self.criterion!r}: the {cv} folds of cross-validation "
-                    f"must lie between 2 and the number of rows, {len(order)}."
-                )
-            return [np.arange(len(order)) % cv == f for f in range(cv)]
-        splits = check_cv(cv).split(np.zeros((len(y), 1)), y)
-        masks = [np.isin(order, test) for _, test in splits]
-        return [mask for mask in masks if 0 < mask.sum() < len(mask)]
-
-    # -- after the search -------------------------------------------------------------
-
     def _set_fitted(self, prepared, clipped, options, t, free):
         rows = prepared.rows
+        vars(self).pop("robust_weights_", None)  # of an earlier fit
         self._covariance = self._covariance_kind()
         fit, figures, noise = infer_all(
             options, t[None], free, [prepared], [clipped], self._covariance
@@ -714,68 +488,3 @@ class SegmentedRegressor(
         self.parameters_ = inference.parameter_table(fit, *self._names())
         self.noise_std_ = float(noise[0])
         self.statistics_ = {name: value[0].item() for name, value in figures.items()}
-
-    def _names(self):
-        """Name of the feature that breaks, and those of the others."""
-        unnamed = [f"x{j}" for j in range(self.n_features_in_)]
-        names = [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
-        return names[self._column], names[: self._column] + names[self._column + 1 :]
-
-    def _curve(self, X, n_grid):
-        """The function over the range of X, the linear features at their means.
-
-        Returns
-        -------
-        x, values : ndarrays of shape (n_samples,)
-            Positions of the samples and the function there.
-        curve : dict of ndarrays
-            ``grid``, ``response``, and the limits ``lower`` and ``upper``.
-        """
-        x, _ = self._split(self._check_X(X))
-        even = np.linspace(x.min(), x.max(), n_grid)
-        t = self._fit.breakpoints
-        t = t[(t > even[0]) & (t < even[-1])]
-        grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
-        mean = self._fit.scaling.linear_center
-        values, _ = inference.predict(self._fit, x, np.tile(mean, (len(x), 1)))
-        response, std = inference.predict(
-            self._fit, grid, np.tile(mean, (len(grid), 1))
-        )
-        width = self._fit.quantile() * std
-        curve = {
-            "grid": self._to_user(grid),
-            "response": response,
-            "lower": response - width,
-            "upper": response + width,
-        }
-        return self._to_user(x), values, curve
-
-    def _to_user(self, x):
-        return x if self._date_kind is None else dates.from_days(x)
-
-    def _check_X(self, X):
-        X, kind = dates.replace_dates(X, self._column)
-        if kind != self._date_kind:
-            named = {None: "numbers", "utc": "dates with a time zone"}
-            asked, given = (
-                named.get(each, "dates without a time zone")
-                for each in (self._date_kind, kind)
-            )
-            raise ValueError(f"The model was fitted on {asked}, X holds {given}.")
-        return validate_data(self, X, reset=False, dtype=np.float64)
-
-
-def _positions(name, given, kind):
-    """Positions that a parameter gives, as numbers."""
-    if given is None:
-        return None
-    if kind is not None:
-        return dates.given_days(name, given)
-    values = np.asarray(given)
-    if (
-        values.ndim != 1
-        or values.dtype.kind not in "iuf"
-        or not np.isfinite(values).all()
-    ):
-        raise ValueError(f"{name} must be a list of finite numbers, got {given!r}.")
-    return values.astype(np.float64)

@@ -45,6 +45,8 @@ class Scaling(NamedTuple):
 
     def linear(self, linear):
         """Return the linear features in units of their deviations."""
+        if not linear.shape[-1]:
+            return linear
         return _bounded(linear, self.linear_center, self.linear_size)
 
     def to_user(self, t):

@@ -98,16 +98,15 @@ def problem_of(prepared, options):
     table = make_table([each.series() for each in prepared])
     rest = [each.rows.rest / each.rows.weight.sum() for each in prepared]
     table.gram[:, 0, 0] += rest
-    scalings = [each.scaling for each in prepared]
-    size = np.array([s.size for s in scalings])
+    scaling = _stacked(each.scaling for each in prepared)
     with np.errstate(over="ignore"):
-        min_distance = options.min_distance / size
+        min_distance = options.min_distance / scaling.size
     limits = Limits(
-        *np.transpose([s.x(np.array(options.bounds)) for s in scalings]),
+        *scaling.x(np.array(options.bounds)).T,
         min_distance,
         np.array([_min_rows(each, options) for each in prepared]),
     )
-    known = np.array([s.x(options.known) for s in scalings])
+    known = scaling.x(options.known)
     return make_problem(table, options.form, known, limits)
 
 
@@ -135,11 +134,15 @@ def stack(prepared):
 
     rows = zip(*(each.rows[:4] for each in prepared), strict=True)
     rest = np.array([each.rows.rest for each in prepared])
-    scalings = zip(*(each.scaling for each in prepared), strict=True)
     return (
         Rows(*(np.stack([padded(a) for a in arrays]) for arrays in rows), rest),
-        Scaling(*(np.stack(arrays) for arrays in scalings)),
+        _stacked(each.scaling for each in prepared),
     )
+
+
+def _stacked(scalings):
+    """Return the scalings of several series as one."""
+    return Scaling(*(np.stack(arrays) for arrays in zip(*scalings, strict=True)))
 
 
 def with_known(prepared, options, t):

@@ -52,7 +52,7 @@ class Problem(NamedTuple):
     form: Form
     known: np.ndarray  # (B, k) breakpoints that are kept
     limits: Limits
-    candidates: Candidates
+    candidates: Candidates | None
 
     def coarse(self, most):
         """Return the problem with fewer candidates, enough for a number of kinks.
@@ -77,7 +77,7 @@ class Problem(NamedTuple):
             self.form,
             self.known[series],
             Limits(*(a[series] for a in self.limits)),
-            Candidates(*(a[series] for a in self.candidates)),
+            self.candidates and Candidates(*(a[series] for a in self.candidates)),
         )
 
 

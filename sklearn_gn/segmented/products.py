@@ -135,8 +135,12 @@ def select(table, series):
 
 def take(array, index):
     """Return ``array[b, index[b]]`` for every series b."""
-    series = np.arange(len(array)).reshape(-1, *[1] * (index.ndim - 1))
-    return array[series, index]
+    if not array.flags.c_contiguous:
+        series = np.arange(len(array)).reshape(-1, *[1] * (index.ndim - 1))
+        return array[series, index]
+    n = array.shape[1]
+    first = np.arange(0, len(array) * n, n).reshape(-1, *[1] * (index.ndim - 1))
+    return np.take(array.reshape(-1, *array.shape[2:]), first + index, axis=0)
 
 
 def locate(table, t):

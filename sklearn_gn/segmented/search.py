@@ -10,7 +10,9 @@ The numbers of breakpoints are gone through upwards and then downwards:
 3. Move kinks between the positions by joint Gauss-Newton steps, in the form of Muggeo
    ("Estimating regression models with unknown break-points", 2003) and in the plain
    one, in several lengths, the best of which is taken.
-4. Downwards, delete the breakpoint whose absence costs least, then 2 and 3 again.
+4. Where the residuals of the best fit are correlated from row to row, start again
+   from lines that share nothing, see :mod:`sklearn_gn.segmented.lookahead`.
+5. Downwards, delete the breakpoint whose absence costs least, then 2 and 3 again.
 
 Of every number the best fit is kept. Segments that share no parameter need no search:
 the best partition is computed, see :mod:`sklearn_gn.segmented.partition`. A breakpoint
@@ -21,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.segmented.lookahead import starts_from_lines, structured
 from sklearn_gn.segmented.partition import best_partitions, separable
 from sklearn_gn.segmented.problem import (
     MOST_CANDIDATES,
@@ -46,6 +49,7 @@ _TOL_ON_THE_WAY = 1e-5
 _EXCHANGE_TOL = 1e-4  # relative decrease that is worth an exchange
 _INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
 _PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
+_NEAR = 10.0  # difference of the criterion that is very strong evidence
 EXACT = 1e-13  # relative sum of squares that is rounding errors
 
 
@@ -266,7 +270,7 @@ def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY)
     """Move kinks by joint Gauss-Newton steps; functions that jump stay."""
     if problem.form.step or knots.shape[1] == 0:
         return knots, rss
-    moving = np.arange(len(knots))
+    moving, problem = np.arange(len(knots)), problem._replace(candidates=None)
     for _ in range(n_steps):
         part = problem.of(moving) if len(moving) < len(knots) else problem
         trial, new_rss = _best_trial(part, knots[moving])
@@ -415,7 +419,7 @@ def search(problem, most, value=None):
     rss = sum_of_squares(problem, knots)
     refused = [[] for _ in range(most + 1)]  # slopes change in the wrong direction
     best = None if value is None else value(np.maximum(rss, floor), 0, growing)
-    since = np.zeros(n_series, int)
+    since, chosen = np.zeros((2, n_series), int)
     for k in range(1, most + 1):
         part = problem.of(growing)
         t, rss = insert(part, knots)
@@ -430,16 +434,36 @@ def search(problem, most, value=None):
         wrong = ~np.isfinite(kept_rss)
         refused[k].append((growing[wrong], knots[wrong]))
         exact = rss <= floor[growing]
-        if value is not None:
+        if value is None:
+            chosen[growing] = k
+        else:
             found = value(np.maximum(rss, floor[growing]), k, growing)
             since[growing] = np.where(found < best[growing], 0, since[growing] + 1)
+            chosen[growing[found < best[growing]]] = k
             best[growing] = np.minimum(best[growing], found)
         going = (since[growing] < _PATIENCE) & ~exact
         growing, knots = growing[going], knots[going]
         if not len(growing):
             break
-    _prune(whole, path, refused)
+    _start_again(whole, path, chosen, floor)
+    _prune(whole, path, refused, value)
     return path
+
+
+def _start_again(problem, path, chosen, floor):
+    """Try other starts for the series whose residuals are structured."""
+    if problem.form.step or problem.known.shape[1]:
+        return
+    for k in np.unique(chosen):
+        series = np.flatnonzero((chosen == k) & (path.rss[:, k] > floor))
+        part, knots = problem.of(series), path.knots[k][series]
+        for b in series[structured(part, knots)]:
+            part = problem.of([b])
+            most = path.rss.shape[1] - 1
+            for start in starts_from_lines(part, path.knots[k][[b]], most):
+                if _feasible(part, start[:, None])[0, 0]:
+                    rss = sum_of_squares(part, start)
+                    _keep(path, np.array([b]), *descend(part, start, rss))
 
 
 def _partitions(problem, most):
@@ -457,10 +481,11 @@ def _keep(path, series, knots, rss):
     path.knots[k][series[better]] = knots[better]
 
 
-def _prune(problem, path, refused):
+def _prune(problem, path, refused, value):
     """Delete breakpoints one by one, from the largest fits down.
 
     Fits that were refused lose the kinks whose slopes change in the wrong direction.
+    Those that the criterion is far from choosing are not settled.
     """
     for k in range(path.rss.shape[1] - 1, 0, -1):
         for series, knots in refused[k]:
@@ -474,9 +499,22 @@ def _prune(problem, path, refused):
             _keep(path, series, *descend(part, knots, rss))
         series = np.flatnonzero(np.isfinite(path.rss[:, k]))
         if len(series):
-            part = problem.of(series)
-            found = settle(part, path.knots[k][series], path.rss[series, k])
-            _keep(path, series, *found)
+            near = series[_is_near(path, k, series, value)]
+            if len(near):
+                found = settle(problem.of(near), path.knots[k][near], path.rss[near, k])
+                _keep(path, near, *found)
             if k > 1:
+                part = problem.of(series)
                 knots, rss = delete_cheapest(part, path.knots[k][series])
                 _keep(path, series, *descend(part, knots, rss))
+
+
+def _is_near(path, k, series, value):
+    """Return which of some series may have the best criterion with k breakpoints."""
+    if value is None:
+        return np.ones(len(series), bool)
+    values = [
+        np.where(np.isfinite(rss), value(rss, number, series), np.inf)
+        for number, rss in enumerate(path.rss[series].T)
+    ]
+    return values[k] <= np.min(values, axis=0) + _NEAR

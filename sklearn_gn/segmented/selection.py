@@ -29,8 +29,13 @@ def values(problem, criterion, n_rows, rss, n_breakpoints, series=slice(None)):
     """Return the criterion of sums of squares with a number of breakpoints."""
     number = n_parameters(problem, n_breakpoints)
     rss = np.maximum(rss, np.finfo(float).tiny)
-    pairs = zip(rss, n_rows[series], strict=True)
-    return np.array([criterion_value(criterion, each, number, n) for each, n in pairs])
+    return criterion_value(criterion, rss, number, n_rows[series])
+
+
+def log_values(*words):
+    """Return the criterion in units of minus twice the logarithm of a likelihood."""
+    found, (_, criterion, n_rows, *_), series = values(*words), words, words[-1]
+    return n_rows[series] * np.log(found) if criterion == "gcv" else found
 
 
 def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
@@ -57,7 +62,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
     if n_breakpoints is None:
         name = "bic" if criterion in _OF_THE_FITS else criterion
-        value = partial(values, problem, name, n_rows)
+        value = partial(log_values, problem, name, n_rows)
         found = search(problem, most, None if criterion == "cv" else value)
     else:
         found = search(problem, n_breakpoints + (_MORE if n_breakpoints else 0))

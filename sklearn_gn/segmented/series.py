@@ -40,6 +40,7 @@ def fit_groups(
 
     Series are searched side by side, many of them in the time of a few. Each has the
     breakpoints that ``fit`` finds for it alone.
+    :class:`~sklearn_gn.plotting.SeriesDisplay` draws the table.
 
     Parameters
     ----------

@@ -266,7 +266,7 @@ def kfra_step(rows, state, options):
 
 # --- BFGS ----------------------------------------------------------------------------
 
-_ZOOM = first_order.zoom_line_search(30)
+_LINE_SEARCH_STEPS = 30
 
 
 class BFGSState(NamedTuple):
@@ -294,12 +294,13 @@ def bfgs_iterate(net, inverse_hessian, rows, options):
 
     value, gradient = jax.value_and_grad(objective)(x)
     search = -(inverse_hessian @ gradient)
+    zoom = first_order.zoom_line_search(_LINE_SEARCH_STEPS)
     move, info = first_order.line_search_step(
-        _ZOOM,
+        zoom,
         x,
         value,
         gradient,
-        first_order.start(_ZOOM, x),
+        first_order.start(zoom, x),
         objective,
         direction=search,
     )

@@ -189,7 +189,7 @@ class ShallowReLURegressor(
         CPU.
 
     verbose : int, default=0
-        If 1, print a line a second; if 2, one an iteration.
+        If 1, print a line a second; if 2, one for each iteration.
 
     random_state : int, RandomState instance or None, default=None
         Seed of initialisation, global search and validation split. The draws depend on
@@ -408,7 +408,7 @@ class ShallowReLURegressor(
             Target values.
 
         sample_weight : array-like of shape (n_samples,), default=None
-            Non-negative weights; all equal where not given.
+            Non-negative weights. If None, all are equal.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their loss goes to ``convergence_log_["val_loss"]``,

@@ -148,7 +148,7 @@ class Segments:
         return path
 
 
-def best_partitions(segments, most):
+def best_partitions(segments, most, n_even=None):
     """Return the best partitions into up to so many segments and one more.
 
     Parameters
@@ -156,6 +156,8 @@ def best_partitions(segments, most):
     segments : Segments
     most : int
         Largest number of breakpoints.
+    n_even : int, default=None
+        Number of evenly spaced places. If None, EVEN_PLACES.
 
     Returns
     -------
@@ -165,7 +167,7 @@ def best_partitions(segments, most):
         The positions, from 0 to the number of rows.
     """
     inside = segments.inside
-    few = min(len(inside), EVEN_PLACES)
+    few = min(len(inside), EVEN_PLACES if n_even is None else n_even)
     even = inside[np.unique(np.linspace(0, len(inside) - 1, few).astype(np.intp))]
     places = {0, segments.n, *even.tolist()}
     if few < len(inside):

@@ -10,6 +10,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.data import canonical_rows, total_weight, validation_split
 from sklearn_gn.core.evidence import named_penalties
 from sklearn_gn.core.evidence_gn import EvidenceOptions
+from sklearn_gn.core.extremes import MOST_ROWS
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN, RegularisedNetwork
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
@@ -26,7 +27,6 @@ from sklearn_gn.shallow_relu.starts import (
 from sklearn_gn.solvers import JointGN
 
 _N_NEURONS = 20  # of a network whose size the evidence chooses, at first
-_MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 _HIDDEN_WEIGHTS = 500  # of it at most: fewer neurons where there are many features
 _N_INIT = 5  # starts that the evidence chooses from
 _CHEAP_WEIGHTS = 300  # hidden weights up to which there are so many
@@ -179,7 +179,7 @@ def _by_evidence(estimator, problem, rng):
             starts[0] = previous
     damping = estimator.damping
     options = EvidenceOptions(
-        n_effective=min(float(problem.n_observations), _MOST_ROWS),
+        n_effective=min(float(problem.n_observations), MOST_ROWS),
         damping=None if damping is None else float(damping),
         rank=estimator.rank,
         tol=float(estimator.tol),

@@ -18,19 +18,19 @@ def criterion_value(criterion, loss, n_parameters, n_observations):
     Parameters
     ----------
     criterion : {"bic", "aic", "gcv"}
-    loss : float
+    loss : float or ndarray
         Proportional to the mean square of the residuals.
     n_parameters : int
-    n_observations : float
+    n_observations : float or ndarray
         Number of rows, times the number of targets.
     """
+    share = n_parameters / np.asarray(n_observations)
     if criterion == "gcv":
-        share = n_parameters / n_observations
-        return loss / (1 - share) ** 2 if share < 1 else np.inf
-    if n_parameters >= n_observations:
-        return np.inf
-    penalty = np.log(n_observations) if criterion == "bic" else 2.0
-    return n_observations * np.log(loss) + penalty * n_parameters
+        value = loss / np.where(share < 1, 1 - share, 1) ** 2
+    else:
+        penalty = np.log(n_observations) if criterion == "bic" else 2.0
+        value = n_observations * np.log(loss) + penalty * n_parameters
+    return np.where(share < 1, value, np.inf)[()]
 
 
 def select_size(sizes, criterion, n_observations, scale):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core import first_order
+from sklearn_gn.core.devices import by_rows, jitted, total
 from sklearn_gn.core.multinomial import (
     all_classes,
     hessian_product,
@@ -25,7 +26,7 @@ _SGN_CG_ITERATIONS = 5
 # --- SGN -----------------------------------------------------------------------------
 
 
-@partial(jax.jit, static_argnames="batch_size")
+@partial(by_rows, compiled=jitted(static_argnames="batch_size"))
 def sgn_epoch(head, memory, data, settings, batch_size, cg_iterations):
     """One pass of SGN steps of length ``learning_rate``."""
 
@@ -45,7 +46,7 @@ def sgn_direction(head, batch, settings, start, cg_iterations):
     """
     on_weight, on_bias = shifts(settings)
     gradient, p = batch_gradient(head, batch, settings)
-    share = batch.weight / jnp.sum(batch.weight)
+    share = batch.weight / total(jnp.sum(batch.weight))
 
     def product(v):
         image = hessian_product(
@@ -55,6 +56,7 @@ def sgn_direction(head, batch, settings, start, cg_iterations):
             share,
             v,
         )
+        image = total(image)
         return AffineHead(
             image.weight + on_weight * v.weight,
             settings.intercept * image.bias + on_bias * v.bias,
@@ -69,9 +71,9 @@ def sgn_direction(head, batch, settings, start, cg_iterations):
 def batch_gradient(head, batch, settings):
     """Gradient of the objective on a batch, and the softmax probabilities."""
     split = margins(all_classes(values(head, batch.x)), batch.label)
-    total = jnp.sum(batch.weight)
-    error = (batch.weight / total * split.p_rest)[:, None] * split.gradient
-    gradient = values_transposed(batch.x, to_columns(error))
+    share = batch.weight / total(jnp.sum(batch.weight))
+    error = (share * split.p_rest)[:, None] * split.gradient
+    gradient = total(values_transposed(batch.x, to_columns(error)))
     gradient = AffineHead(
         gradient.weight + settings.alpha * head.weight,
         settings.intercept * gradient.bias,
@@ -95,7 +97,7 @@ def krylov_dimension(options, n_classes):
 # --- Adam ----------------------------------------------------------------------------
 
 
-@partial(jax.jit, static_argnames="batch_size")
+@partial(by_rows, compiled=jitted(static_argnames="batch_size"))
 def adam_epoch(head, memory, data, settings, batch_size):
     """One pass of Adam."""
 
@@ -109,11 +111,15 @@ def adam_epoch(head, memory, data, settings, batch_size):
     return sweep(update, (head, memory), data, batch_size)
 
 
+def no_arguments(options, n_classes):
+    """Nothing but the settings."""
+    del options, n_classes
+    return {}
+
+
 adam_start = partial(first_order.start, "adam")
 
 ALGORITHMS = (
     mini_batch_algorithm("sgn", sgn_epoch, krylov_dimension, memory=sgn_start),
-    mini_batch_algorithm(
-        "adam", adam_epoch, lambda options, n_classes: {}, memory=adam_start
-    ),
+    mini_batch_algorithm("adam", adam_epoch, no_arguments, memory=adam_start),
 )

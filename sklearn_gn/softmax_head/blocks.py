@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import by_rows, n_devices, total
 from sklearn_gn.core.multinomial import probabilities, to_columns
 from sklearn_gn.softmax_head.head import values
 from sklearn_gn.softmax_head.whitening import counted_weights, to_whitened
@@ -50,7 +51,7 @@ def affordable_rows(data, cost):
     return min(1 << (int(most).bit_length() - 1), n) if most >= 1 else 0
 
 
-@partial(jit_by_size, static_argnames=("slots", "inverses"))
+@partial(by_rows, compiled=partial(jit_by_size, static_argnames=("slots", "inverses")))
 def class_blocks(net, data, settings, slots, inverses=True):
     """Blocks in whitened coordinates, in single precision.
 
@@ -73,9 +74,10 @@ def class_blocks(net, data, settings, slots, inverses=True):
         )
     )
     x, d = data.x, data.x.shape[1]
-    curvature, total = curvatures(head, x, weight)
+    curvature, whole = curvatures(head, x, weight)
+    slots = max(1, slots // n_devices())  # of the rows of each device
     kept, rows_of = lax.top_k(curvature.T, slots)
-    rest = jnp.maximum(total - jnp.sum(kept, axis=1), 1e-3 * total)
+    rest = jnp.maximum(whole - total(jnp.sum(kept, axis=1)), 1e-3 * whole)
 
     def block(arrays):
         index, curvature, rest = arrays
@@ -96,7 +98,7 @@ def class_blocks(net, data, settings, slots, inverses=True):
     return ClassBlocks(found, jnp.sum(log_det), jnp.sum(gamma))
 
 
-@jit_by_size
+@partial(by_rows, compiled=jit_by_size)
 def kronecker_blocks(net, data, settings):
     """Blocks of whitened features times the mean curvature of each class."""
     head, weight, shift, variance, intercept = single(
@@ -108,28 +110,28 @@ def kronecker_blocks(net, data, settings):
             settings.intercept,
         )
     )
-    _, total = curvatures(head, data.x, weight)
+    _, whole = curvatures(head, data.x, weight)
     penalised = shift > 0
-    ratio = variance * total[None, :] / jnp.where(penalised, shift, 1)
+    ratio = variance * whole[None, :] / jnp.where(penalised, shift, 1)
     ratio = jnp.where(penalised, ratio, 0)
-    log_det = jnp.sum(jnp.log1p(ratio)) + intercept * jnp.sum(jnp.log(total))
+    log_det = jnp.sum(jnp.log1p(ratio)) + intercept * jnp.sum(jnp.log(whole))
     return ClassBlocks(None, log_det, jnp.sum(ratio / (1 + ratio)))
 
 
-@jit_by_size
+@partial(by_rows, compiled=jit_by_size)
 def exact_blocks(net, rows, center, alpha, intercept):
     """Blocks of all rows, in the precision of the fit."""
     x = rows.x - center[None, :]
     weight = counted_weights(rows)
     x = jnp.where(weight[:, None] > 0, x, 0)
     d = x.shape[1]
-    curvature, total = curvatures(net, rows.x, weight)
+    curvature, whole = curvatures(net, rows.x, weight)
     h = jnp.append(x, jnp.full((len(x), 1), intercept, x.dtype), axis=1)
-    floor = jnp.max(total) * _LEAST_CURVATURE
+    floor = jnp.max(whole) * _LEAST_CURVATURE
 
     def block(curvature):
         shift = jnp.append(jnp.full(d, alpha), 0 * alpha)
-        lacking = jnp.maximum(floor - jnp.sum(curvature), 0)
+        lacking = jnp.maximum(floor - total(jnp.sum(curvature)), 0)
         spread = shift.at[d].add(jnp.where(intercept > 0, lacking, 1))
         inverse, log_det = inverse_of_block(h, curvature, spread)
         return log_det - d * jnp.log(alpha), well_determined(shift[:d], inverse)
@@ -142,13 +144,13 @@ def curvatures(head, x, weight):
     """``w p (1 - p)`` of all rows and columns, and its sums over the rows."""
     p = probabilities(values(head, x))
     curvature = to_columns(p * (1 - p) * weight[:, None])
-    total = jnp.sum(curvature, axis=0)
-    return curvature, jnp.maximum(total, _LEAST_CURVATURE * jnp.max(total))
+    whole = total(jnp.sum(curvature, axis=0))
+    return curvature, jnp.maximum(whole, _LEAST_CURVATURE * jnp.max(whole))
 
 
 def inverse_of_block(h, curvature, spread):
     """Inverse and log determinant of ``h^T diag(curvature) h + diag(spread)``."""
-    matrix = (h * curvature[:, None]).T @ h + jnp.diag(spread)
+    matrix = total((h * curvature[:, None]).T @ h) + jnp.diag(spread)
     scale = lax.rsqrt(jnp.maximum(jnp.diagonal(matrix), jnp.finfo(h.dtype).tiny))
     matrix = matrix * scale[:, None] * scale[None, :]
     factor = lax.linalg.cholesky(matrix, symmetrize_input=False)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from sklearn_gn.core.multinomial import is_true_class, root_curvature
 
 
-def curvature_rows(split, weight, n_competitors):
+def curvature_rows(split, weight, n_competitors, root_of=root_curvature):
     """Rows of the whitened Jacobian in the logits, and the gradient in row space.
 
     Parameters
@@ -25,6 +25,8 @@ def curvature_rows(split, weight, n_competitors):
     weight : array of shape (b,)
     n_competitors : int
         Competitor directions of each example.
+    root_of : callable, default=root_curvature
+        Maps margins to the square roots of their curvatures.
 
     Returns
     -------
@@ -37,7 +39,7 @@ def curvature_rows(split, weight, n_competitors):
         The margin gradient of each example, then its competitor directions.
     """
     curvature, others = competitor_directions(split, n_competitors)
-    first = jnp.sqrt(weight) * root_curvature(split.margin)
+    first = jnp.sqrt(weight) * root_of(split.margin)
     root = jnp.concatenate(
         [first[:, None], jnp.sqrt(weight[:, None] * curvature)], axis=1
     )

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, MatrixLike, RandomState
 from sklearn_gn.core import backend
+from sklearn_gn.core.chunks import chunks_of
 from sklearn_gn.core.data import (
     check_sample_weight,
     feature_spread,
@@ -21,7 +22,8 @@ from sklearn_gn.core.data import (
 )
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.softmax_head.fitting import _HeadFit, logits_of
+from sklearn_gn.softmax_head.chunk_fit import _ChunkFit
+from sklearn_gn.softmax_head.fitting import logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, Solver
 
 
@@ -37,7 +39,7 @@ def _has_mini_batches(estimator):
     return True
 
 
-class FGNSoftmaxHead(_HeadFit):
+class FGNSoftmaxHead(_ChunkFit):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
     Use it for the last layer of a classifier: from twenty to thousands of classes, on
@@ -53,9 +55,9 @@ class FGNSoftmaxHead(_HeadFit):
         + \frac{\alpha}{2} |W|^2, \qquad p(x) = \mathrm{softmax}(W x + b),
 
     with sample weights :math:`v_i` and a free intercept, for up to thousands of
-    classes. Fast Gauss-Newton (FGN) [1]_ keeps of the curvature of each example the
-    part of the true class against the rest, of rank one, and solves for the step in
-    the space of examples.
+    classes. Of each example's curvature, fast Gauss-Newton (FGN) [1]_ keeps the part
+    of rank one that sets the true class against the rest, and it solves for the step in
+    the space of the examples.
 
     Parameters
     ----------
@@ -110,9 +112,10 @@ class FGNSoftmaxHead(_HeadFit):
         limit.
 
     early_stopping : bool, default=False
-        Stop when the cross-entropy on validation data no longer falls, and return the
-        iterate with the lowest. The data are ``X_val`` and ``y_val`` of ``fit``, or
-        else a random part of the training data, stratified where that is possible.
+        Whether to stop when the cross-entropy on validation data no longer falls, and
+        to return the iterate with the lowest. The data are ``X_val`` and ``y_val`` of
+        ``fit``, or else a random part of the training data, stratified where that is
+        possible.
 
     validation_fraction : float, default=0.1
         Share of the rows set aside where ``early_stopping`` has no ``X_val``.
@@ -121,17 +124,19 @@ class FGNSoftmaxHead(_HeadFit):
         Iterations without improvement that ``early_stopping`` waits for.
 
     warm_start : bool, default=False
-        Start from the coefficients of the previous fit, which must have had the same
-        classes and features.
+        Whether to start from the coefficients of the previous fit, which must have had
+        the same classes and features.
 
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit.
 
-    device : str or None, default=None
-        Where to compute: "cpu", "gpu", or None for JAX's default.
+    device : str, list of int, jax.sharding.Mesh or None, default=None
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
+        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices;
+        see :doc:`/user_guide/devices`.
 
     verbose : int, default=0
-        1 prints a line a second, 2 one an iteration.
+        If 1, print a line a second; if 2, one for each iteration.
 
     random_state : int, RandomState instance or None, default=None
         Seed of batches and validation split. The draws depend on the weighted data
@@ -244,6 +249,7 @@ class FGNSoftmaxHead(_HeadFit):
         **GaussNewtonEstimator._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "damping": [Interval(Real, 0, None, closed="left"), None],
+        "device": "no_validation",  # a mesh is known when JAX is loaded
         "fit_intercept": ["boolean"],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
@@ -266,7 +272,7 @@ class FGNSoftmaxHead(_HeadFit):
         n_iter_no_change: int = 10,
         warm_start: bool = False,
         dtype: Literal["float64", "float32"] = "float64",
-        device: str | None = None,
+        device: Any = None,
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:
@@ -309,13 +315,14 @@ class FGNSoftmaxHead(_HeadFit):
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training features.
+            Training features. The mini-batch solvers read a dask array, or a
+            memory-mapped one of 1 GiB or more, in chunks (:meth:`fit_chunks`).
 
         y : array-like of shape (n_samples,)
             Labels of any kind.
 
         sample_weight : array-like of shape (n_samples,), default=None
-            Non-negative weights; all equal where not given.
+            Non-negative weights. If None, all are equal.
 
         X_val : {array-like, sparse matrix} of shape (n_val_samples, n_features), \
                 default=None
@@ -335,12 +342,18 @@ class FGNSoftmaxHead(_HeadFit):
         ------
         ValueError
             If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, or if fewer than two classes have weight.
+            not fit together, if fewer than two classes have weight, or if the fit needs
+            more memory than there is.
         """
         from sklearn_gn.softmax_head.algorithms import ALGORITHMS, SPARSE_ALGORITHMS
         from sklearn_gn.softmax_head.row_space import with_start
 
         solver = self._solver_object()
+        chunks = chunks_of(X, y, sample_weight)
+        if chunks is not None and hasattr(solver, "batch_size"):
+            words = {"X_val": X_val, "y_val": y_val}
+            return self.fit_chunks(chunks, classes=np.asarray(y), **words)
+        self._check_memory(X, y, solver)
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
         metadata = None if sample_weight is None else {"sample_weight": weight}
@@ -383,7 +396,7 @@ class FGNSoftmaxHead(_HeadFit):
     @available_if(_has_mini_batches)
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Go on with one epoch over the given data.
+        """Train for one more epoch, on the given data.
 
         Parameters
         ----------
@@ -397,7 +410,7 @@ class FGNSoftmaxHead(_HeadFit):
             All labels that will ever come. Needed by the first call.
 
         sample_weight : array-like of shape (n_samples,), default=None
-            Non-negative weights; all equal where not given.
+            Non-negative weights. If None, all are equal.
 
         Returns
         -------
@@ -471,7 +484,7 @@ class FGNSoftmaxHead(_HeadFit):
         )
 
     def decision_function(self, X: MatrixLike) -> Array:
-        """Logits.
+        """Return the logits.
 
         Parameters
         ----------

@@ -82,15 +82,14 @@ def log_evidence(data, net, loss, settings, n_effective):
     """
     (n, d), m = data.rows.x.shape, len(net.bias)
     settings = settings._replace(damping=0 * settings.damping)
-    plain = data._replace(memo=None)
     if n * (d + 1) ** 2 * m <= _EXACT:
         blocks = exact_blocks(
             net, data.rows, data.center, settings.alpha, settings.intercept
         )
     elif slots := min(affordable_rows(data, _BLOCK_COST), _ROWS_OF_BLOCK * d):
-        blocks = class_blocks(net, plain, settings, slots, inverses=False)
+        blocks = class_blocks(net, data, settings, slots, inverses=False)
     else:
-        blocks = kronecker_blocks(net, plain, settings)
+        blocks = kronecker_blocks(net, data, settings)
     share = 1.0 if m == 1 else (m - 1) / m
     n_free = (m if m == 1 else m - 1) * float(settings.intercept)
     # From the mean to the sum over the rows: every intercept has its factor n.

@@ -22,9 +22,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import (
+    all_rows,
+    by_rows,
+    jitted,
+    n_devices,
+    own_rows,
+    total,
+)
 from sklearn_gn.core.fgn import solve_rows
 from sklearn_gn.core.linear_algebra.blocks import symmetric_product
-from sklearn_gn.core.multinomial import all_classes, margins, to_columns
+from sklearn_gn.core.multinomial import (
+    all_classes,
+    margins,
+    root_curvature,
+    to_columns,
+)
 from sklearn_gn.softmax_head.curvature import curvature_rows
 from sklearn_gn.softmax_head.head import AffineHead, scalar_penalty, values
 from sklearn_gn.softmax_head.minibatch import mini_batch_algorithm, sweep
@@ -33,14 +46,17 @@ _CHOLESKY_ROWS = 1024  # of the Gram: what is larger is left to conjugate gradie
 _CG_ITERATIONS = 100
 
 
-@partial(jax.jit, static_argnames=("batch_size", "n_competitors", "cg_iterations"))
+@partial(
+    by_rows,
+    compiled=jitted(static_argnames=("batch_size", "n_competitors", "cg_iterations")),
+)
 def fgn_epoch(head, memory, data, settings, batch_size, n_competitors, cg_iterations):
     """One pass over the mini-batches by FGN steps of length ``learning_rate``."""
     on_weight, on_bias = shifts(settings)
     penalty = scalar_penalty(settings.alpha)
 
     def update(head, batch):
-        gram = symmetric_product(batch.x) if batch.gram is None else batch.gram
+        gram = row_gram(batch.x) if batch.gram is None else batch.gram
         features = gram / on_weight + settings.intercept / on_bias
         # Steps 1 to 4.
         step = fgn_direction(
@@ -60,7 +76,15 @@ def fgn_epoch(head, memory, data, settings, batch_size, n_competitors, cg_iterat
 
 
 def fgn_direction(
-    head, batch, features, penalty, shifts, intercept, n_competitors, cg_iterations
+    head,
+    batch,
+    features,
+    penalty,
+    shifts,
+    intercept,
+    n_competitors,
+    cg_iterations,
+    root_of=root_curvature,
 ):
     """The damped FGN step of an affine head, ``-(H + D)^-1 gradient``.
 
@@ -68,18 +92,21 @@ def fgn_direction(
     ----------
     head : AffineHead
     batch : Batch
-    features : array of shape (b, b)
+    features : array of shape (b, b), or (b of this device, b)
         Gram matrix ``h_i^T D^-1 h_j`` of the features with a one for the bias.
     penalty : array of shape (d, 1) or (1, 1)
         Factor of the squares of each row of the weights in the objective.
     shifts : tuple of two scalars
-        The diagonal D, for the weights and for the bias.
+        The diagonal D, for the weights, where it may be of shape (d, 1), and for the
+        bias.
     intercept : scalar
         1, or 0 where the bias stays zero.
     n_competitors : int
         Competitor directions of each example.
     cg_iterations : int
         Most steps of CG on the system; 0: Cholesky.
+    root_of : callable, default=root_curvature
+        Maps margins to the square roots of their curvatures.
 
     Returns
     -------
@@ -89,29 +116,36 @@ def fgn_direction(
     # 1. Margins: probabilities, curvatures, and the direction of each row.
     logits = values(head, batch.x)
     split = margins(all_classes(logits), batch.label)
-    root, slope, by_class = curvature_rows(split, batch.weight, n_competitors)
+    root, slope, by_class = curvature_rows(split, batch.weight, n_competitors, root_of)
     direction = to_columns(by_class)
     # What the gradient of the penalty adds, seen from row space: J D^-1 penalty W.
     if penalty.shape[0] == 1:
-        pulled = penalty * (logits - head.bias[None, :])
+        pulled = penalty * (logits - head.bias[None, :]) / on_weight
     else:
-        pulled = batch.x @ (penalty * head.weight)
+        pulled = batch.x @ (penalty / on_weight * head.weight)
     if n_competitors:
         rows = 1 + n_competitors
         pulled = jnp.repeat(pulled, rows, axis=0)
         features = jnp.repeat(jnp.repeat(features, rows, 0), rows, 1)
-    slope = slope - root * root * (jnp.sum(direction * pulled, axis=1) / on_weight)
-    # 2. Gram matrix of the rows.
-    gram = features * (direction @ direction.T)
+    slope = slope - root * root * jnp.sum(direction * pulled, axis=1)
+    # 2. Gram matrix of the rows, of which each device computes its own.
+    gram = all_rows(features * (direction @ all_rows(direction).T))
     # 3. The system in row space.
-    y = solve_rows(gram, root, slope, jnp.sum(batch.weight), cg_iterations)
+    size = total(jnp.sum(batch.weight))
+    y = solve_rows(gram, all_rows(root), all_rows(slope), size, cg_iterations)
+    y = own_rows(y)
     # 4. Back to the parameters.
     back = (y[:, None] * direction).reshape(len(batch.label), 1 + n_competitors, -1)
     back = jnp.sum(back, axis=1)
     return AffineHead(
-        -(penalty * head.weight + batch.x.T @ back) / on_weight,
-        -intercept / on_bias * jnp.sum(back, axis=0),
+        -(penalty * head.weight + total(batch.x.T @ back)) / on_weight,
+        -intercept / on_bias * total(jnp.sum(back, axis=0)),
     )
+
+
+def row_gram(x):
+    """Gram matrix of the rows of this device with those of all."""
+    return symmetric_product(x) if n_devices() == 1 else x @ all_rows(x).T
 
 
 def shifts(settings):

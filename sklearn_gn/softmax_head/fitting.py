@@ -24,6 +24,11 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
     # -- before the run ---------------------------------------------------------------
 
+    @property
+    def _input_dtypes(self):
+        single = self.dtype == "float32"
+        return [np.float64, np.float32] if single else np.float64
+
     def _check_classes(self, classes, first):
         if first:
             if classes is None:
@@ -77,17 +82,20 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     def _problem(self, solver, X, label, kept, weight, total, rng):
         """What an algorithm gets: the rows in batches, and the options."""
         from sklearn_gn.softmax_head.evidence import first_alpha
-        from sklearn_gn.softmax_head.head import HeadOptions
         from sklearn_gn.softmax_head.minibatch import batched_rows
         from sklearn_gn.softmax_head.row_space import sparse_rows
 
         size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
+        mesh = backend.mesh_of(self.device)
+        if mesh is not None:
+            self._check_devices_are_possible(solver, X)
         if sparse.issparse(X):
             X, label = X[kept], label[kept]
             m, dtype = self._n_columns(), np.dtype(self.dtype)
             rows = sparse_rows(X, label, weight, m, self.fit_intercept, dtype)
         else:
-            rows, size = batched_rows(X, label, kept, weight, size, rng, self.dtype)
+            shape = X, label, kept, weight, size, rng, self.dtype
+            rows, size = batched_rows(*shape, 1 if mesh is None else mesh.size)
         alpha, n_effective = self.alpha, None
         if alpha == "auto":
             alpha = _ALPHA
@@ -95,17 +103,38 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
                 # Of the training part; every row counts as one at least.
                 n_effective = max(float(total * weight.sum()), float(len(kept)))
                 alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
-        return rows, HeadOptions(
+        return rows, self._options(solver, size, rng, alpha, n_effective)
+
+    def _options(self, solver, batch_size, rng, alpha=None, n_effective=None):
+        """What an algorithm is told besides the rows."""
+        from sklearn_gn.softmax_head.head import HeadOptions
+
+        if alpha is None:
+            alpha = _ALPHA if self.alpha == "auto" else self.alpha
+        return HeadOptions(
             alpha=self._cast(alpha),
             n_effective=n_effective,
             damping=self.damping,
             rank=self.rank,
             intercept=self._cast(self.fit_intercept),
             tol=self._cast(self.tol),
-            batch_size=size,
+            batch_size=batch_size,
             seed=np.int32(rng.randint(_LARGEST_INT)),
             solver=solver,
+            mesh=backend.mesh_of(self.device),
         )
+
+    def _check_devices_are_possible(self, solver, X):
+        if sparse.issparse(X):
+            raise ValueError(
+                f"device={self.device!r}: sparse features that are not made dense are "
+                "computed with on the CPU. Give device=None."
+            )
+        if getattr(solver, "shuffle", False):
+            raise ValueError(
+                f"device={self.device!r}: batches of several devices are drawn once. "
+                "Give shuffle=False."
+            )
 
     def _n_columns(self):
         return 1 if len(self.classes_) == 2 else len(self.classes_)
@@ -159,15 +188,20 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
     def _set_fitted_by(self, run):
         """Set the fitted attributes, and those of the evidence where it chose."""
+        self._set_results_of(run)
+        self._spectrum = self.gram_spectrum_  # and no rows any more
+
+    def _set_results_of(self, run):
         net, options = run.best_net, run.options
         if options.n_effective is None:
-            self._set_fitted(net, run.rows, options)
+            self._set_fitted(net, run.rows, options, run.best_row)
             return
         from sklearn_gn.softmax_head.evidence import log_evidence
         from sklearn_gn.softmax_head.newton import (
             at_penalty,
             newton_settings,
             penalty_of_best,
+            whitened,
         )
 
         state, log = run.final_state, run.log
@@ -178,26 +212,41 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         self._set_fitted(net, run.rows, options)
         with backend.scope(self.dtype, self.device):
             self.log_evidence_, self.n_effective_parameters_ = log_evidence(
-                run.data, net, self.loss_, newton_settings(options), options.n_effective
+                whitened(run.data),
+                net,
+                self.loss_,
+                newton_settings(options),
+                options.n_effective,
             )
         path = sorted({*state.path, (self.alpha_, self.log_evidence_)})
         columns = map(np.array, zip(*path, strict=True))
         self.evidence_path_ = dict(zip(("alpha", "log_evidence"), columns, strict=True))
 
-    def _set_fitted(self, net, rows, options):
-        from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
-        from sklearn_gn.softmax_head.head import objective
+    def _set_fitted(self, net, rows, options, evaluated=None):
+        """Set the fitted attributes; ``evaluated`` is the row of the log, if known."""
+        from sklearn_gn.softmax_head.chunked import (
+            ChunkedRows,
+            evaluate_chunks,
+            first_chunk,
+        )
+        from sklearn_gn.softmax_head.fgn import n_competitors_of
+        from sklearn_gn.softmax_head.head import objective, on_devices
         from sklearn_gn.softmax_head.row_space import SparseRows
         from sklearn_gn.softmax_head.sparse_newton import evaluation_and_spectrum
 
         vars(self).update(self._coefficients(self._affine(net, rows)))
         self.alpha_ = float(options.alpha)
         if isinstance(rows, SparseRows):
-            found, self.gram_spectrum_ = evaluation_and_spectrum(
+            found, self._spectrum = evaluation_and_spectrum(
                 net, rows, options, min(_BATCH_SIZE, _SPECTRUM_ROWS)
             )
             self._set_curvature(found)
             return
+        chunked = isinstance(rows, ChunkedRows)
+        if chunked:
+            with backend.scope(self.dtype, self.device):
+                self._set_curvature(evaluate_chunks(net, rows, options))
+                rows = first_chunk(rows, options)
         competitors = 0
         if isinstance(options.solver, FGN):
             competitors = n_competitors_of(options.rank, len(self.classes_))
@@ -207,19 +256,60 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             backend.row_bucket(int(rows.n_rows)),
         )
         with backend.scope(self.dtype, self.device):
-            found = backend.to_numpy(objective(net, rows, options))
+            if not chunked and evaluated is not None:
+                self._set_curvature_of_log(evaluated)
+            elif not chunked:
+                found = objective(net, on_devices(rows, options), options)
+                self._set_curvature(backend.to_numpy(found))
+            some = (rows.x, rows.label, rows.weight)
+            x, label, weight = (np.array(array[:n_examples]) for array in some)
+        self._spectrum = {
+            "x": x,
+            "label": label,
+            "weight": weight,
+            "intercept": np.array(options.intercept),
+            "n_competitors": competitors,
+            "size": min(n_examples, int(rows.n_rows)) * (1 + competitors),
+        }
+
+    @property
+    def gram_spectrum_(self):
+        """Eigenvalues of the Gauss-Newton matrix of some rows, descending.
+
+        After ``partial_fit``, they are computed when they are first asked for.
+        """
+        found = vars(self).get("_spectrum")
+        if found is None:
+            raise AttributeError(f"This {type(self).__name__} is not fitted yet.")
+        if isinstance(found, dict):
+            found = self._spectrum = self._computed_spectrum(**found)
+        return found
+
+    def _computed_spectrum(self, x, label, weight, intercept, n_competitors, size):
+        from sklearn_gn.softmax_head.fgn import row_spectrum
+        from sklearn_gn.softmax_head.head import AffineHead, BatchedRows
+
+        head = AffineHead(self.coef_.T.astype(x.dtype), self.intercept_.astype(x.dtype))
+        counts = np.int32(len(x)), np.int32(1)
+        rows = BatchedRows(x, label, weight, *counts)
+        _, device = self._dtype_and_device()
+        with backend.scope(x.dtype, device):
             spectrum = backend.to_numpy(
-                row_spectrum(net, rows, options.intercept, n_examples, competitors)
+                row_spectrum(head, rows, intercept[()], len(x), n_competitors)
             )
-        self._set_curvature(found)
-        n_examples = min(n_examples, int(rows.n_rows))
-        self.gram_spectrum_ = np.maximum(spectrum[: n_examples * (1 + competitors)], 0)
+        return np.maximum(spectrum[:size], 0)
 
     def _set_curvature(self, found):
         self.loss_ = float(found.loss)
         self.competitor_dispersion_ = float(found.dispersion)
         self.retained_trace_ = float(found.retained)
         self.dropped_trace_ = float(found.dropped)
+
+    def _set_curvature_of_log(self, row):
+        self.loss_ = row["loss"]
+        self.competitor_dispersion_ = row["competitor_dispersion"]
+        self.retained_trace_ = row["retained_trace"]
+        self.dropped_trace_ = row["dropped_trace"]
 
 
 def _dense(X):

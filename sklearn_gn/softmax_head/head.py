@@ -5,13 +5,16 @@ the cross-entropy plus ``alpha/2 |W|^2``. :func:`evaluate` computes it, with its
 gradient, for all solvers.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import by_rows, divide_rows, everywhere, total
 from sklearn_gn.core.multinomial import (
     all_classes,
     cross_entropy,
@@ -21,6 +24,7 @@ from sklearn_gn.core.multinomial import (
 from sklearn_gn.core.solver import Report
 from sklearn_gn.softmax_head.curvature import traces
 
+_SHARED_ROWS = 128  # of a batch of all rows, of which each device gets a share
 _BLOCK_ELEMENTS = 2**21  # logits of a row block: what fits into the processor's cache
 
 
@@ -47,6 +51,8 @@ class BatchedRows(NamedTuple):
     weight: jnp.ndarray  # (L,)
     n_rows: jnp.ndarray  # int32
     n_batches: jnp.ndarray  # int32
+    # (L,) where each row stood before the rows were divided among devices
+    order: jnp.ndarray | None = None
 
 
 class HeadOptions(NamedTuple):
@@ -64,6 +70,7 @@ class HeadOptions(NamedTuple):
     seed: np.int32
     solver: Any  # the solver object, for what only it needs
     n_effective: float | None = None  # rows, by their weights; None: alpha is given
+    mesh: Any = None  # of the devices among which the rows are divided
 
 
 # --- the objective -------------------------------------------------------------------
@@ -82,7 +89,7 @@ class Evaluation(NamedTuple):
     grad_max: jnp.ndarray  # largest component of the gradient
 
 
-@jit_by_size
+@partial(by_rows, compiled=jit_by_size)
 def evaluate(head, rows, penalty, intercept):
     """Mean cross-entropy ``+ 1/2 sum penalty |W|^2``, its gradient, the mean traces.
 
@@ -100,8 +107,7 @@ def evaluate(head, rows, penalty, intercept):
     Evaluation
     """
     n_classes = max(head.bias.shape[0], 2)
-    mask = jnp.arange(rows.weight.shape[0], dtype=jnp.int32) < rows.n_rows
-    weight = jnp.where(mask, rows.weight, 0)
+    weight = weights_once(rows)
 
     def body(carry, x, label, weight):
         split = margins(all_classes(values(head, x)), label)
@@ -117,14 +123,35 @@ def evaluate(head, rows, penalty, intercept):
     zeros = jnp.zeros_like(head.weight), jnp.zeros_like(head.bias)
     start = (*zeros, jnp.zeros(4, head.bias.dtype), jnp.bool_(True))
     arrays = rows.x, rows.label, weight
-    by_weight, by_bias, means, separated = over_blocks(body, start, arrays, n_classes)
-    total = jnp.sum(weight)
-    means = means / total
+    *sums, separated = over_blocks(body, start, arrays, n_classes)
+    by_weight, by_bias, means, size = total((*sums, jnp.sum(weight)))
+    means, separated = means / size, everywhere(separated)
     gradient = AffineHead(
-        by_weight / total + penalty * head.weight, intercept * by_bias / total
+        by_weight / size + penalty * head.weight, intercept * by_bias / size
     )
     loss = means[0] + 0.5 * jnp.sum(penalty * head.weight**2)
     return Evaluation(loss, gradient, *means[1:], separated, *gradient_norms(gradient))
+
+
+def weights_once(rows):
+    """Weights of the rows that count, each once."""
+    order = rows.order
+    if order is None:
+        order = jnp.arange(rows.weight.shape[0], dtype=jnp.int32)
+    return jnp.where(order < rows.n_rows, rows.weight, 0)
+
+
+def on_devices(rows, options):
+    """Put rows on the device, or divide them among several."""
+    if options.mesh is None:
+        return jax.device_put(rows)
+    size = min(options.batch_size, _SHARED_ROWS)
+    if len(rows.weight) % size:
+        size = options.batch_size
+    order = np.arange(len(rows.weight), dtype=np.int32)
+    arrays = [rows.x, rows.label, rows.weight, order]
+    x, label, weight, order = divide_rows(arrays, options.mesh, size)
+    return rows._replace(x=x, label=label, weight=weight, order=order)
 
 
 def objective(head, rows, options):

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.core import backend
+from sklearn_gn.core.devices import n_devices
 from sklearn_gn.core.linear_algebra.blocks import symmetric_product
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.softmax_head.head import (
@@ -25,6 +26,7 @@ from sklearn_gn.softmax_head.head import (
     BatchedRows,
     head_report,
     objective,
+    on_devices,
 )
 
 _DAMPING = 1.0  # for features of size one
@@ -129,6 +131,13 @@ def finish_epoch(data, state, options, net, memory):
     """State and report after an epoch: the loss on all rows decides."""
     evaluation = objective(net, data.rows, options)
     loss = float(evaluation.loss)
+    stop, best, waited = stop_reason(state, loss, options)
+    new = MiniBatchState(net, loss, best, waited, state.epoch + 1, memory)
+    return new, head_report(evaluation, stop, options)
+
+
+def stop_reason(state, loss, options):
+    """Why to end after an epoch, or None; the loss to beat, and epochs without."""
     fell = state.best - loss > float(options.tol) * abs(state.best)
     waited = 0 if fell else state.waited + 1
     stop = None
@@ -137,15 +146,13 @@ def finish_epoch(data, state, options, net, memory):
     elif waited >= _PATIENCE:
         stop = "tol" if loss <= (1 + _HOVER) * state.best else "diverged"
     # Slow but steady falls add up.
-    best = loss if fell else state.best
-    new = MiniBatchState(net, loss, best, waited, state.epoch + 1, memory)
-    return new, head_report(evaluation, stop, options)
+    return stop, loss if fell else state.best, waited
 
 
 # --- batches -------------------------------------------------------------------------
 
 
-def batched_rows(X, label, kept, weight, batch_size, rng, dtype):
+def batched_rows(X, label, kept, weight, batch_size, rng, dtype, n_devices=1):
     """Put rows in random order, in batches of which the last is filled from the first.
 
     A row of more than twice the mean weight, such as a merged one, comes as several
@@ -163,6 +170,8 @@ def batched_rows(X, label, kept, weight, batch_size, rng, dtype):
         Rows of a batch; all of them if there are fewer.
     rng : RandomState
     dtype : dtype
+    n_devices : int, default=1
+        Divides the size of a batch.
 
     Returns
     -------
@@ -175,6 +184,7 @@ def batched_rows(X, label, kept, weight, batch_size, rng, dtype):
     kept = np.repeat(kept, copies)
     n, bucket = len(kept), backend.row_bucket(len(kept))
     b = int(min(batch_size, bucket))
+    b = -(-b // n_devices) * n_devices
     n_batches = -(-n // b)
     order = rng.permutation(n)
     if n > b:
@@ -195,7 +205,7 @@ def batched_rows(X, label, kept, weight, batch_size, rng, dtype):
 
 def sweep(update, carry, data, batch_size):
     """Fold ``update(carry, batch)`` over the batches."""
-    rows = data.rows
+    rows, batch_size = data.rows, batch_size // n_devices()
 
     def step(k, carry):
         x, label, weight = (
@@ -212,8 +222,7 @@ def sweep(update, carry, data, batch_size):
 
 def prepare_rows(rows, options):
     """Put the rows on the device."""
-    del options
-    return BatchData(jax.device_put(rows), None)
+    return BatchData(on_devices(rows, options), None)
 
 
 def prepare_with_grams(rows, options):
@@ -224,8 +233,13 @@ def prepare_with_grams(rows, options):
     """
     b, d = options.batch_size, rows.x.shape[1]
     n_classes = int(np.max(rows.label)) + 1
-    rows = jax.device_put(rows)
-    keep = not options.solver.shuffle and b <= d and n_classes <= b
+    rows = on_devices(rows, options)
+    keep = (
+        options.mesh is None
+        and not options.solver.shuffle
+        and b <= d
+        and n_classes <= b
+    )
     return BatchData(rows, feature_grams(rows.x, b) if keep else None)
 
 

@@ -3,10 +3,10 @@ r"""Newton's method for the affine softmax head, to the optimum.
 Mini-batch FGN comes near the optimum quickly and then hovers. Here the full softmax
 Gauss-Newton matrix, which for an affine head is the exact Hessian, takes over:
 
-1.  the features are whitened, which costs one eigendecomposition and makes single
+1.  a few passes of FGN over the rows replace the Newton steps that a line search would
+    cut short (:mod:`sklearn_gn.softmax_head.start`);
+2.  the features are whitened, which costs one eigendecomposition and makes single
     precision enough for all that is only approximate;
-2.  a few epochs of FGN with rising damping replace the Newton steps that a line search
-    would cut short;
 3.  Newton steps follow by conjugate gradients in single precision, preconditioned by
     one block a class, with gradient and loss in the precision of the fit.
 
@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.linear_algebra.blocks import symmetric_product
+from sklearn_gn.core.devices import by_rows, total
 from sklearn_gn.core.multinomial import (
     all_classes,
     backtrack,
@@ -36,6 +36,7 @@ from sklearn_gn.core.multinomial import (
     python_while_loop,
 )
 from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.softmax_head import start
 from sklearn_gn.softmax_head.blocks import (
     class_blocks,
     curvatures,
@@ -44,17 +45,18 @@ from sklearn_gn.softmax_head.blocks import (
     single,
 )
 from sklearn_gn.softmax_head.evidence import log_evidence, next_alpha
-from sklearn_gn.softmax_head.fgn import fgn_direction
 from sklearn_gn.softmax_head.head import (
     AffineHead,
+    BatchedRows,
+    HeadOptions,
     gradient_norms,
     head_report,
     objective,
+    on_devices,
     over_blocks,
     values,
     values_transposed,
 )
-from sklearn_gn.softmax_head.minibatch import BatchData, sweep
 from sklearn_gn.softmax_head.whitening import (
     counted_weights,
     from_whitened,
@@ -63,9 +65,6 @@ from sklearn_gn.softmax_head.whitening import (
     whitened_rows,
 )
 
-_START_DAMPINGS = (0.3, 1.0, 3.0, 10.0)  # of the FGN epochs, whitened features
-_START_BATCH = 128
-_START_PARAMETERS = 2**14  # fewer are cheaper to bring near the optimum by Newton steps
 _FORCING = 0.1  # relative residual of the Newton system
 _CG_ITERATIONS = 100
 _SETTLED = 0.01  # slope of a step, over the loss, that ends near enough to a minimum
@@ -88,13 +87,13 @@ class NewtonState(NamedTuple):
 
     net: AffineHead
     loss: float
-    gradient: AffineHead
+    gradient: AffineHead | None  # None at zero, before the start
     grad_norm: float
     # The loss; in a search minus the log evidence at the end of a penalty, so that what
     # cuts it short leaves the best head so far.
     criterion: float
     alpha: float
-    epoch: int  # of the FGN start; past the last one: Newton
+    epoch: int  # of the start; past the last one: Newton
     searching: bool = False  # for the penalty
     path: tuple = ()  # penalties that were tried, with their log evidence
     slope: float = -math.inf  # of the last step
@@ -103,21 +102,48 @@ class NewtonState(NamedTuple):
     last: int = 0
 
 
+class NewtonData(NamedTuple):
+    """The rows on the device, and what is computed of them when it is needed."""
+
+    rows: BatchedRows
+    scaling: start.Scaling
+    options: HeadOptions  # with the first penalty
+    memo: dict  # the whitened rows, and the preconditioner by the head of its making
+
+
+def prepare(rows, options):
+    """Put the rows on the device."""
+    scaling = start.feature_scaling(rows, bool(options.intercept))
+    return NewtonData(on_devices(rows, options), scaling, options, {})
+
+
+def whitened(data):
+    """The rows with whitened features, which the first Newton step needs."""
+    if "whitened" not in data.memo:
+        data.memo["whitened"] = whitened_rows(data.rows, data.options)
+    return data.memo["whitened"]
+
+
 # --- the iteration -------------------------------------------------------------------
 
 
 def init(data, net, options):
-    """Start at a given head; FGN epochs follow only where it is zero."""
-    fresh = not np.any(net.weight) and net.weight.size >= _START_PARAMETERS
-    epoch = 0 if fresh else len(_START_DAMPINGS)
-    net = jax.device_put(net)
-    found = objective(net, data.rows, options)
-    loss, searching = float(found.loss), options.n_effective is not None
+    """Evaluate a given head; of one that is zero the loss is known."""
+    searching = options.n_effective is not None
+    # A pass takes one small batch after the other, too small for several devices.
+    if options.mesh is None and start.pays(net, int(data.rows.n_rows)):
+        epoch, loss, gradient, grad_norm = 0, math.log(len(net.bias)), None, math.nan
+        net = jax.device_put(net)
+    else:
+        epoch, net = len(start.DAMPINGS), jax.device_put(net)
+        found = objective(net, data.rows, options)
+        loss, gradient = float(found.loss), found.gradient
+        grad_norm = float(found.grad_norm)
     return NewtonState(
         net=net,
         loss=loss,
-        gradient=found.gradient,
-        grad_norm=float(found.grad_norm),
+        gradient=gradient,
+        grad_norm=grad_norm,
         criterion=_CHOSEN if searching else loss,
         alpha=float(options.alpha),
         epoch=epoch,
@@ -126,7 +152,7 @@ def init(data, net, options):
 
 
 def step(data, state, options):
-    """An epoch of FGN while these last, then a Newton step.
+    """A pass of the start while these last, then a Newton step.
 
     Where the evidence chooses the penalty, the next one follows when the minimum for
     the present one is near.
@@ -149,7 +175,9 @@ def _next_penalty(data, state, options):
     """Extend the path by the evidence at the head."""
     settings = newton_settings(options)
     n_effective = options.n_effective
-    value, _ = log_evidence(data, state.net, state.loss, settings, n_effective)
+    value, _ = log_evidence(
+        whitened(data), state.net, state.loss, settings, n_effective
+    )
     path = (*state.path, (state.alpha, value))
     alpha, last = next_alpha(path)
     found = objective(state.net, data.rows, at_penalty(options, alpha))
@@ -181,24 +209,36 @@ def _criterion(state):
 
 
 def _step_at_penalty(data, state, options):
-    """An epoch of FGN, of more damping where the loss does not fall, or Newton."""
-    while state.epoch < len(_START_DAMPINGS):
-        net, damping = _start(data, state, options)
-        state = state._replace(epoch=state.epoch + 1)
+    """A pass, of more damping where the loss does not fall, or a Newton step."""
+    while state.epoch < len(start.DAMPINGS):
+        number = state.epoch
+        net = start.run_pass(
+            state.net, data.rows, data.scaling, number, options.alpha, options.intercept
+        )
+        state = state._replace(epoch=number + 1)
         evaluation = objective(net, data.rows, options)
-        if float(evaluation.loss) < state.loss:
-            columns = {"step_size": 1.0, "damping": damping}
+        loss = float(evaluation.loss)
+        if loss < state.loss:
+            if loss > (1 - start.LEAST_FALL) * state.loss:
+                state = state._replace(epoch=len(start.DAMPINGS))
+            columns = {"step_size": 1.0, "damping": start.DAMPINGS[number]}
             return _finish(state, net, evaluation, options, **columns)
     return _newton_step(data, state, options)
 
 
 def _newton_step(data, state, options):
     settings = newton_settings(options)
+    if state.gradient is None:  # no pass was any good
+        found = objective(state.net, data.rows, options)
+        state = state._replace(
+            gradient=found.gradient, grad_norm=float(found.grad_norm)
+        )
     # 1. The preconditioner, built again when CG has become slow.
+    whole = whitened(data)
     inverses, state = _preconditioner(data, state, settings)
     # 2. The direction, and the step length near the least loss along it.
     direction, length, slope, iterations = whitened_newton_direction(
-        state.net, state.gradient, data._replace(memo=None), inverses, settings
+        state.net, state.gradient, whole, inverses, settings
     )
     length, slope, iterations = float(length), float(slope), int(iterations)
     state = state._replace(
@@ -293,52 +333,10 @@ def _finish(state, net, evaluation, options, *, stop=None, **columns):
     return state, head_report(evaluation, stop, options, **columns)
 
 
-# --- the FGN start -------------------------------------------------------------------
-
-
-def _start(data, state, options):
-    """The head after an epoch of FGN, and the damping."""
-    n = int(data.rows.n_rows)
-    # A power of two, which divides the padded rows.
-    batch_size = min(_START_BATCH, 1 << (n.bit_length() - 1))
-    damping = _START_DAMPINGS[state.epoch]
-    net = start_epoch(
-        state.net,
-        data._replace(memo=None),
-        newton_settings(options),
-        np.float32(damping),
-        batch_size,
-    )
-    return net, damping
-
-
-@partial(jit_by_size, static_argnames="batch_size")
-def start_epoch(net, data, settings, damping, batch_size):
-    """One epoch of full FGN steps in single precision, on whitened features."""
-    intercept = single(settings.intercept)
-    penalty = single(in_whitened(settings.alpha, data.squares))
-
-    def update(head, batch):
-        features = (symmetric_product(batch.x) + intercept) / damping
-        direction = fgn_direction(
-            head, batch, features, penalty, (damping, damping), intercept, 0, 0
-        )
-        return jax.tree.map(jnp.add, head, direction)
-
-    rows = data.rows._replace(
-        x=data.x,
-        weight=single(data.rows.weight),
-        n_batches=data.rows.n_rows // batch_size,
-    )
-    head = single(to_whitened(net, data.center, data.dual))
-    head = sweep(update, head, BatchData(rows, None), batch_size)
-    return from_whitened(head, data.center, data.basis)
-
-
 # --- the direction -------------------------------------------------------------------
 
 
-@jit_by_size
+@partial(by_rows, compiled=jit_by_size)
 def whitened_newton_direction(net, gradient, data, inverses, settings):
     """Inexact Newton step in single precision, and where to try it first.
 
@@ -374,7 +372,7 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
             return jax.tree.map(jnp.add, carry, image)
 
         start = jax.tree.map(jnp.zeros_like, v)
-        image = over_blocks(body, start, (x, p, weight), n_classes)
+        image = total(over_blocks(body, start, (x, p, weight), n_classes))
         return AffineHead(
             image.weight + shift * v.weight, intercept * (image.bias + damping * v.bias)
         )
@@ -427,7 +425,7 @@ def _line_minimum(here, change, label, weight, slope, penalty_curvature):
         first = jnp.sum(p * change, axis=1)
         second = jnp.sum(p * change**2, axis=1) - first**2
         at_true = jnp.sum(jnp.where(true, change, 0), axis=1)
-        return weight @ (first - at_true), weight @ second
+        return total((weight @ (first - at_true), weight @ second))
 
     # What the penalty adds at zero, from the exact slope.
     at_zero, _ = derivatives(jnp.zeros_like(slope))
@@ -461,18 +459,18 @@ def _line_minimum(here, change, label, weight, slope, penalty_curvature):
 
 def _preconditioner(data, state, settings):
     """Inverses of the class blocks, built again when CG has become slow."""
-    slots = n_slots(data, state.net.bias.shape[0])
+    whole = whitened(data)
+    slots = n_slots(whole, state.net.bias.shape[0])
     if not slots:
         return None, state
     if state.anchor is None or state.last > 2 * state.usual + 5:
         state = state._replace(anchor=state.net, usual=0)
     if data.memo.get("anchor") is not state.anchor:
-        plain = data._replace(memo=None)
         data.memo["anchor"] = state.anchor
         data.memo["inverses"] = class_blocks(
-            state.anchor, plain, settings, slots
+            state.anchor, whole, settings, slots
         ).inverses
     return data.memo["inverses"], state
 
 
-NEWTON = Algorithm("fgn_newton", init, step, prepare=whitened_rows)
+NEWTON = Algorithm("fgn_newton", init, step, prepare=prepare)

@@ -9,17 +9,18 @@ size.
 from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import by_rows, total
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     block_rows,
     over_blocks,
+    weights_once,
 )
 
 _ROTATED = 4096  # features at most that are rotated to principal axes, not just scaled
@@ -43,35 +44,33 @@ class Whitened(NamedTuple):
     center: jnp.ndarray  # (d,)
     basis: jnp.ndarray  # (d, d) or (d,)
     dual: jnp.ndarray  # its inverse transposed
-    memo: dict  # the preconditioner by the head at which it was built
 
 
 def whitened_rows(rows, options):
-    """Put the rows on the device, and whiten their features."""
-    n_classes = max(int(np.max(rows.label)) + 1, 2)
-    rows = jax.device_put(rows)
+    """Whiten the features of the rows."""
+    n_classes = max(int(np.max(np.asarray(rows.label))) + 1, 2)
     rotate = rows.x.shape[1] <= _ROTATED
     center, moments = second_moments(rows, options.intercept, rotate)
     if rotate and not _comparable(np.diagonal(moments), center):
         moments = jnp.diagonal(moments)
     least = options.alpha if options.n_effective is None else options.alpha * _PATH
     ridge = np.asarray(least * n_classes, options.alpha.dtype)
-    return Whitened(rows, *whiten(rows, center, moments, ridge), memo={})
+    return Whitened(rows, *whiten(rows, center, moments, ridge))
 
 
-@partial(jit_by_size, static_argnames="rotate")
+@partial(by_rows, compiled=partial(jit_by_size, static_argnames="rotate"))
 def second_moments(rows, intercept, rotate):
     """Means of the features, and their covariance matrix or only its diagonal."""
     weight = counted_weights(rows)
-    center = intercept * (weight @ rows.x)
+    center = intercept * total(weight @ rows.x)
     d = center.shape[0]
 
-    def add(total, x, weight):
+    def add(found, x, weight):
         x = (x - center[None, :]) * jnp.sqrt(weight)[:, None]
-        return total + (x.T @ x if rotate else jnp.sum(x**2, axis=0))
+        return found + (x.T @ x if rotate else jnp.sum(x**2, axis=0))
 
     start = jnp.zeros((d, d) if rotate else d, center.dtype)
-    return center, over_blocks(add, start, (rows.x, weight), d)
+    return center, total(over_blocks(add, start, (rows.x, weight), d))
 
 
 def _comparable(variance, center):
@@ -82,7 +81,9 @@ def _comparable(variance, center):
     return varying.size == 0 or varying.min() > 8 * _NULL * eps * varying.max()
 
 
-@jit_by_size
+@partial(
+    by_rows, compiled=jit_by_size, rows_out=(True, False, False, False, False, False)
+)
 def whiten(rows, center, moments, ridge):
     """Principal axes of the features, each scaled to unit variance.
 
@@ -137,9 +138,8 @@ def whiten(rows, center, moments, ridge):
 
 def counted_weights(rows):
     """Weights of the rows that count, each once, with sum one."""
-    mask = jnp.arange(rows.weight.shape[0], dtype=jnp.int32) < rows.n_rows
-    weight = jnp.where(mask, rows.weight, 0)
-    return weight / jnp.sum(weight)
+    weight = weights_once(rows)
+    return weight / total(jnp.sum(weight))
 
 
 def in_basis(basis, matrix):

@@ -30,12 +30,12 @@ class Solver(ReferenceLinkMixin, BaseEstimator):
         Parameters
         ----------
         algorithms : dict of str to Algorithm
-            Those of the estimator that is being fitted.
+            The algorithms of the estimator that is being fitted, by name.
 
         Returns
         -------
         Algorithm
-            That of the name of the solver.
+            The one with the name of the solver.
         """
         return algorithms[str(self.name)]
 

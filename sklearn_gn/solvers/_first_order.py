@@ -8,20 +8,20 @@ from sklearn_gn.solvers._base import Solver
 
 
 class Adam(Solver):
-    """Adam.
+    """Adam, a first-order method that adapts the step of each parameter.
 
     Parameters
     ----------
     learning_rate : float, default=0.001
-        Factor of the steps.
+        Learning rate.
 
     batch_size : int or None, default=None
         Rows of a mini-batch. If None, the estimator's usual size: 256 in
         FGNSoftmaxHead, 64 in networks, all rows in ShallowReLURegressor.
 
     shuffle : bool, default=False
-        Of FGNSoftmaxHead. If True, draw new mini-batches in every epoch. If False, they
-        are drawn once.
+        Used by FGNSoftmaxHead only. If True, draw new mini-batches in every epoch. If
+        False, they are drawn once.
 
     References
     ----------
@@ -53,7 +53,7 @@ class SGD(Solver):
     Parameters
     ----------
     learning_rate : float, default=0.01
-        Factor of the steps; the largest one where a schedule varies it.
+        Learning rate; the largest one where a schedule varies it.
 
     batch_size : int or None, default=None
         Rows of a mini-batch. If None, the estimator's usual size: 64 in networks.

@@ -13,8 +13,8 @@ class FGNNewton(Solver):
     The full softmax Gauss-Newton matrix of an affine head is the exact Hessian. Each
     Newton system is solved inexactly [1]_ in whitened coordinates, with one block of
     the Hessian for each class as the preconditioner, and a line search sets the step
-    length. A head of 16,384 or more coefficients that starts at zero is brought near
-    the optimum by up to four epochs of FGN first. There are no settings.
+    length. With 1,024 or more rows and enough work, the head is brought near the
+    optimum by up to four passes of FGN over mini-batches first. There are no settings.
 
     See Also
     --------
@@ -61,15 +61,15 @@ class _MiniBatchSolver(Solver):
 class FGN(_MiniBatchSolver):
     """Fast Gauss-Newton on mini-batches, Algorithm 1 of [1]_.
 
-    Keeps of the softmax curvature of each example the part of the true class against
-    the rest, of rank one, and solves for the step in the space of the examples. Use it
-    for data that come in pieces and for fits that need not be finished; features should
-    have size one.
+    Of each example's softmax curvature it keeps the part of rank one that sets the true
+    class against the rest, and it solves for the step in the space of the examples. Use
+    it for data that come in pieces and for fits that need not be finished. Features
+    should have size one.
 
     Parameters
     ----------
     learning_rate : float, default=0.1
-        Factor of the steps. Up to 1, a full step, is worth trying with a larger
+        Learning rate. Values up to 1, a full step, are worth trying with a larger
         ``damping``.
 
     batch_size : int, default=256
@@ -108,7 +108,7 @@ class SGN(_MiniBatchSolver):
     Parameters
     ----------
     learning_rate : float, default=0.1
-        Factor of the steps.
+        Learning rate.
 
     batch_size : int, default=256
         Rows of a mini-batch.

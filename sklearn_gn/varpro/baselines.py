@@ -123,7 +123,7 @@ evaluate_given_output = partial(training.evaluate_last, optimal=with_given_outpu
 
 # --- L-BFGS on the reduced objective -------------------------------------------------
 
-_LBFGS = first_order.lbfgs(line_search_steps=20)
+_LINE_SEARCH_STEPS = 20
 
 
 def reduced_objective(model, start, rows, penalties, theta):
@@ -150,8 +150,9 @@ def lbfgs_update(model, net, memory, rows, penalties):
     """One step of L-BFGS with a line search for the strong Wolfe conditions."""
     reduced = partial(reduced_objective, model, net.output, rows, penalties)
     value, gradient = first_order.value_and_gradient(reduced, net.theta, memory)
+    lbfgs = first_order.lbfgs(_LINE_SEARCH_STEPS)
     move, memory = first_order.line_search_step(
-        _LBFGS, net.theta, value, gradient, memory, reduced
+        lbfgs, net.theta, value, gradient, memory, reduced
     )
     theta = jax.tree.map(lambda p, u: p + u, net.theta, move)
     inner = solve_inner(model, theta, rows, penalties, net.output)
@@ -184,7 +185,8 @@ def lbfgs_step(rows, state, settings):
     per_batch = settings.solver.iterations_per_batch
     other = batch is not rows and state.iteration % per_batch == 0
     if memory is None or other:
-        memory = first_order.start(_LBFGS, net.theta)
+        lbfgs = first_order.lbfgs(_LINE_SEARCH_STEPS)
+        memory = first_order.start(lbfgs, net.theta)
     elif settings.cross_validated:
         memory = without_last_value(memory)
     # The value and gradient, unless they are known, and the new output layer.

@@ -35,6 +35,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from sklearn_gn.core import evidence
+from sklearn_gn.core.margin_bound import bounding_curvature
 from sklearn_gn.core.solver import Algorithm, Report
 from sklearn_gn.varpro.committee import side_by_side
 from sklearn_gn.varpro.layers import forward, linear_inputs, with_one
@@ -43,7 +44,6 @@ EPOCHS = 20  # in which the damping rises
 _DAMPINGS = (0.1, 1.0)  # in the first epoch and from the last one on
 _BATCH = 128
 _PRECISIONS = {"slope": 10.0, "others": 1.0}  # of the priors, in scaled units
-_FLAT = 1e-3  # margins at which h is that of zero
 
 
 class BatchOptions(NamedTuple):
@@ -234,12 +234,6 @@ def margins(u, y):
     total = np.sum(rest, axis=0)
     margin = np.sum(y * u, axis=0) - (top + np.log(total))
     return margin, y - rest / total
-
-
-def bounding_curvature(margin):
-    """Return the curvature of the parabola that bounds the loss of a margin."""
-    size = np.maximum(np.abs(margin), _FLAT)
-    return np.tanh(size / 2) / (2 * size)
 
 
 def _propagated_back(model, output, layers, trace, gradient):

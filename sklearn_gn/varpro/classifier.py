@@ -161,10 +161,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Precision of the fit. Where the penalties are chosen it is "float64".
 
     device : str or None, default=None
-        Where to compute: "cpu", "gpu", or None for JAX's default. Committees are
-        computed on the CPU. A fitted model
-        predicts on the device of its fit, or on the default one if the machine has no
-        such device.
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. Committees are
+        computed on the CPU. A fitted model predicts on the device of its fit, or on the
+        default one if the machine has no such device.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
@@ -471,7 +470,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         return to_sklearn(self, classes=self.classes_)
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """Logits.
+        """Return the logits.
 
         Parameters
         ----------

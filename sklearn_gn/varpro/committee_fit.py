@@ -9,6 +9,7 @@ import numpy as np
 from sklearn_gn.core import backend, evidence, evidence_gn
 from sklearn_gn.core.classifier import cross_entropy
 from sklearn_gn.core.evidence_gn import EvidenceOptions
+from sklearn_gn.core.extremes import MOST_ROWS
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.large_gram import LARGEST_DENSE
 from sklearn_gn.core.reach import Reach, units_within_reach
@@ -37,7 +38,6 @@ _MOST_WORK_OF_ALL_ROWS = 2e8  # the same of a default classifier; else mini-batc
 _WIDTH = 100  # of the members by mini-batches
 _BATCH_MEMBERS = 4
 _MOST_LARGE = 2e8  # parameters times rows of a member whose matrix is not formed
-_MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -259,7 +259,7 @@ def _problem(estimator, X, y, weight, n_effective, alpha, rng):
     scaling = Units.of(X, estimator._scaled_part(y), weight, estimator.scale)
     rows = Rows(scaling.x(X), estimator._scaled_targets(y, scaling), weight)
     options = EvidenceOptions(
-        n_effective=min(max(n_effective, len(X)), _MOST_ROWS),
+        n_effective=min(max(n_effective, len(X)), MOST_ROWS),
         damping=None if estimator.damping is None else float(estimator.damping),
         rank=estimator.rank,
         tol=float(estimator.tol),
@@ -336,7 +336,7 @@ def _validation_loss(estimator, validation, scaling):
 class Summary(NamedTuple):
     """What the evidence says of a member, in the user's units."""
 
-    covariance: np.ndarray
+    covariance: evidence_gn.PosteriorCovariance | None
     # (k,)  variance of the noise of each target, over the mean of all
     noise_ratio: np.ndarray
     spectrum: np.ndarray
@@ -368,7 +368,7 @@ def _summary(problem, member):
         value -= n_effective * float(np.sum(np.log(y_scale)))
     noise_ratio = _noise_ratio(model, net.theta, problem.rows)
     return Summary(
-        covariance=evidence_gn.covariance(
+        covariance=evidence_gn.PosteriorCovariance(
             model, sums, net.alpha, net.beta, n_effective
         ),
         noise_ratio=noise_ratio,
@@ -427,7 +427,7 @@ def _calibrated(problem, pair):
     theta = calibrated(
         model,
         net.theta,
-        summary.covariance,
+        summary.covariance.get(),
         problem.rows,
         problem.options.n_effective,
     )
@@ -446,8 +446,9 @@ def _set_fitted(estimator, members, problem):
             )
     scaling = problem.scaling
     estimator._fitted = None, members, scaling
-    estimator._covariances = tuple(s.covariance for s in summaries)
-    estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
+    if estimator._loss == "squared":
+        estimator._covariances = tuple(s.covariance for s in summaries)
+        estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
     best = max(summaries, key=lambda s: s.log_evidence)
     estimator.gram_spectrum_ = best.spectrum
     estimator.estimators_ = [

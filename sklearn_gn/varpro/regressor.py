@@ -155,10 +155,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         Precision of the fit. Where the penalties are chosen it is "float64".
 
     device : str or None, default=None
-        Where to compute: "cpu", "gpu", or None for JAX's default. Committees are
-        computed on the CPU. A fitted model
-        predicts on the device of its fit, or on the default one if the machine has no
-        such device.
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. Committees are
+        computed on the CPU. A fitted model predicts on the device of its fit, or on the
+        default one if the machine has no such device.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
@@ -511,9 +510,9 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         """Standard deviations of the means of rows in scaled units."""
         model, net, scaling = self._fitted
         if model is None:
-            known = partial(
-                committee.variances, net, self._covariances, self._noise_ratios
-            )
+            with backend.one_blas_thread:
+                covariances = [known.get() for known in self._covariances]
+            known = partial(committee.variances, net, covariances, self._noise_ratios)
             size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
             return np.sqrt(blockwise(known, x, n_rows)) * scaling.y_scale

@@ -1,7 +1,6 @@
 """The fit loop: log, stopping, warnings, Ctrl-C, callbacks."""
 
 import itertools
-import pickle
 import warnings
 from dataclasses import replace
 
@@ -25,6 +24,7 @@ from sklearn_gn.callbacks import (
     ValidationMonitor,
     _Callback,
 )
+from sklearn_gn.core import checkpoint
 from sklearn_gn.core.fit_loop import LOG_COLUMNS, FitRun
 from sklearn_gn.core.solver import Report
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
@@ -302,7 +302,7 @@ def test_checkpoint_is_written_after_an_interruption(tmp_path):
     X, y = data()
     path = tmp_path / "fit.ckpt"
     failing("step", 2).set_callbacks(Checkpoint(path)).fit(X, y)
-    snapshot = pickle.loads(path.read_bytes())
+    snapshot = checkpoint.load(path)
     assert len(snapshot["progress"]["log"]) == 2
     assert list(tmp_path.iterdir()) == [path]
 

@@ -139,6 +139,13 @@ def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(
     assert found.next_stop == (None if then == "end" else then)
 
 
+def test_windows_are_better_than_one_network_where_they_are():
+    march = March(0.25, 0.5, done=((0.25, 1e-8, None),), uncut=0.1)
+    found = windows.loss_so_far(march, 1e-4, 3.0)
+    assert found == pytest.approx(0.25 * 1e-8 + 0.25 * 1e-4 + 0.5 * 0.1)
+    assert windows.loss_so_far(March(), 1e-4, 3.0) == 1e-4
+
+
 def test_a_fit_in_windows(monkeypatch):
     monkeypatch.setattr(windows, "_PATIENCE", 1)
     monkeypatch.setattr(windows, "_FALL", 0.0)  # whatever is unsolved is cut

@@ -4,6 +4,8 @@ import subprocess
 import sys
 
 import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
@@ -16,6 +18,7 @@ from sklearn_gn import (
     ShallowReLURegressor,
     VarProNetClassifier,
     VarProNetRegressor,
+    fit_groups,
     plotting,
 )
 from sklearn_gn.pde import Problem
@@ -28,6 +31,7 @@ from sklearn_gn.plotting import (
     RelevanceDisplay,
     SegmentsDisplay,
     SelectionPathDisplay,
+    SeriesDisplay,
     SolutionDisplay,
     SurrogateDisplay,
 )
@@ -56,6 +60,12 @@ def draw(request):
         elif display in (SegmentsDisplay, SelectionPathDisplay):
             data = get("data_1d") if display is SegmentsDisplay else ()
             arguments = SegmentedRegressor().fit(*get("data_1d")), *data
+        elif display is SeriesDisplay:
+            X, y = get("data_1d")
+            data = pd.DataFrame({"x": X[:, 0], "y": y, "g": np.arange(len(y)) % 3})
+            words = {"group": "g", "target": "y"}
+            table = fit_groups(SegmentedRegressor(1), data, **words)
+            return display.from_table(table, data, **words, feature="x", **kwargs)
         elif display is SolutionDisplay:
             arguments = (get("plane"),)
             kwargs |= {"n_points": 6}
@@ -104,6 +114,7 @@ def test_takes_matplotlib_arguments(display, draw):
         RelevanceDisplay: lambda d: d.bars_[0][0],
         SegmentsDisplay: lambda d: d.line_,
         SelectionPathDisplay: lambda d: d.line_,
+        SeriesDisplay: lambda d: d.lines_[0],
         SolutionDisplay: lambda d: d.images_[0],
         SurrogateDisplay: lambda d: d.predicted_[0],
     }[display](drawn)

@@ -6,8 +6,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from sklearn_gn import SegmentedRegressor
-from sklearn_gn.plotting import SegmentsDisplay, SelectionPathDisplay
+from sklearn_gn import SegmentedRegressor, fit_groups
+from sklearn_gn.plotting import SegmentsDisplay, SelectionPathDisplay, SeriesDisplay
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +65,45 @@ def test_path_of_cross_validation_has_errors(data):
     given = SegmentedRegressor(1, criterion="cv").fit(*data)
     with pytest.raises(ValueError, match="the size was given"):
         SelectionPathDisplay.from_estimator(given)
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_panels_are_the_fits_of_the_series(dated):
+    rng = np.random.default_rng(0)
+    x = np.tile(np.arange(40.0), 3)
+    y = np.maximum(x - np.repeat([10.0, 20.0, 30.0], 40), 0) + rng.normal(size=120)
+    frame = pd.DataFrame({"x": x, "y": y, "g": np.repeat(["a", "b", "c"], 40)})
+    if dated:
+        frame["x"] = pd.Timestamp("2021-03-01", tz="UTC") + x * pd.Timedelta("1D")
+    words = {"group": "g", "target": "y"}
+    table = fit_groups(SegmentedRegressor(1), frame, **words)
+    display = SeriesDisplay.from_table(
+        table, frame, **words, feature="x", series=["c", "a"], n_columns=1
+    )
+    assert [ax.get_title() for ax in display.axes_[:, 0]] == ["c", "a"]
+    for k, name in enumerate("ca"):
+        own = frame[frame["g"] == name]
+        model = SegmentedRegressor(1).fit(own[["x"]], own["y"])
+        first = model.predict(own[["x"]].iloc[:1])
+        assert_allclose(display.lines[k][0, 0, 1], first, rtol=1e-6, atol=1e-6)
+        t, low, high = display.intervals[k][0]
+        assert_allclose(t - low, high - t)
+        day = np.timedelta64(1, "D")
+        width = (model.breakpoint_interval_[0, 1] - model.breakpoints_[0]) / (
+            day if dated else 1
+        )
+        assert_allclose(high - t, width, rtol=1e-4)
+        assert len(display.points_[k].get_offsets()) == 40
+    display.figure_.canvas.draw()
+    assert display.axes_[1, 0].get_xlabel() == "x"
+
+
+def test_series_and_columns_must_be_there():
+    frame = pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0), "g": "a"})
+    table = fit_groups(SegmentedRegressor(0), frame, group="g", target="y")
+    with pytest.raises(ValueError, match="group='q' is not a column"):
+        SeriesDisplay.from_table(table, group="q")
+    with pytest.raises(ValueError, match=r"not \['b'\]"):
+        SeriesDisplay.from_table(table, group="g", series=["b"])
+    with pytest.raises(ValueError, match="target=None is not a column of data"):
+        SeriesDisplay.from_table(table, frame, group="g", feature="x")

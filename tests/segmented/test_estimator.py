@@ -199,6 +199,19 @@ def test_exact_broken_lines_are_found_to_rounding_errors():
     assert model.breakpoints_[0] == (x[x < 0.5][-1] + x[x >= 0.5][0]) / 2
 
 
+@pytest.mark.parametrize("linear", [0.0, 0.7])
+@pytest.mark.parametrize(("n", "k"), [(60, 7), (100, 9)])
+def test_kinks_that_help_only_together_are_found(n, k, linear):
+    """BIC rises with the first kinks of a zigzag."""
+    x, ends = np.linspace(0, 1, n), np.linspace(0, 1, k + 2)
+    z = np.random.default_rng(0).standard_normal(n)
+    y = np.interp(x, ends, np.arange(k + 2) % 2) + linear * z
+    X = np.column_stack([x, z])[:, : 1 + (linear > 0)]
+    model = SegmentedRegressor().fit(X, y)
+    assert_allclose(model.breakpoints_, ends[1:-1], rtol=1e-10)
+    assert model.statistics_["rss"] < 1e-24
+
+
 def test_lines_go_on_outside_the_data(data):
     X, y = data
     model = SegmentedRegressor(2, broken_feature="dose").fit(X, y)

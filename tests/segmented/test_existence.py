@@ -114,6 +114,26 @@ def test_statistic_is_the_largest_score(kind, power):
     assert_allclose(found.statistic, score_statistic(y, two, power), rtol=1e-9)
 
 
+@pytest.mark.parametrize(("kind", "power"), [("HC0", 0), ("HC3", 1)])
+def test_drawn_statistics_are_those_of_drawn_series(kind, power, monkeypatch):
+    """Each draw has its own fit and its own variances."""
+    y, one = np.random.default_rng(4).standard_normal(N), np.ones(N)
+    found, original = [], bootstrap._with_own_variance
+
+    def watched(*words):
+        found.append(original(*words))
+        return found[-1]
+
+    monkeypatch.setattr(bootstrap, "_with_own_variance", watched)
+    model = SegmentedRegressor(degree=0, min_rows=1, min_distance=0, covariance=kind)
+    model.set_params(bounds=(X[2] + 1e-9, X[N - 3] + 1e-9))
+    model.breakpoint_test(X[:, None], y, n_draws=3, random_state=5)
+    signs = np.random.RandomState(5).choice(np.array([-1.0, 1.0]), (3, N))
+    drawn = signs * (y - y.mean()) / (1 - 1 / N) ** power
+    expected = [score_statistic(each, one, power) for each in drawn]
+    assert_allclose(found[0].max(axis=1), expected, rtol=1e-9)
+
+
 def rejected(covariance, series):
     model = SegmentedRegressor(covariance=covariance)
     p = [model.breakpoint_test(X[:, None], y, n_draws=99).p_value for y in series]

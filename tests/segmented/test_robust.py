@@ -40,6 +40,16 @@ def test_known_breakpoints_are_statsmodels_rlm(data, jumps):
     assert_allclose(model.robust_weights_, expected.weights, rtol=1e-7)
 
 
+def test_weights_do_not_outlive_their_fit(data):
+    X, y = data
+    model = SegmentedRegressor(1, loss="huber").fit(X, y)
+    assert model.robust_weights_.min() < 1
+    model.set_params(loss="squared_error").fit(X[:50], y[:50])
+    assert not hasattr(model, "robust_weights_")
+    model.set_params(loss="huber").fit(X[:40], y[:40])
+    assert model.robust_weights_.shape == (40,)
+
+
 def test_found_kink_is_a_minimum_of_hubers_loss(data):
     X, y = data
     model = SegmentedRegressor(loss="huber").fit(X, y)

@@ -19,7 +19,15 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.softmax_head import blocks, fgn, head, minibatch, newton, whitening
+from sklearn_gn.softmax_head import (
+    blocks,
+    fgn,
+    head,
+    minibatch,
+    newton,
+    start,
+    whitening,
+)
 from sklearn_gn.softmax_head.algorithms import ALGORITHMS
 from sklearn_gn.solvers import FGN, SGN, SOFTMAX_HEAD_SOLVERS, Adam, FGNNewton
 
@@ -437,7 +445,7 @@ def test_a_search_over_damping_and_rank_compiles_each_rank_once():
 def test_folds_of_newton_compile_once():
     X, y = small(3, n=120)
     FGNSoftmaxHead(random_state=0).fit(X[:70], y[:70])
-    kernels = newton.whitened_newton_direction, newton.start_epoch, head.evaluate
+    kernels = newton.whitened_newton_direction, start.fgn_pass, head.evaluate
     sizes = [kernel._cache_size() for kernel in kernels]
     for n in (68, 80, 100):
         FGNSoftmaxHead(alpha=n * 1e-4, random_state=0).fit(X[:n], y[:n])
@@ -502,6 +510,27 @@ def test_gram_spectrum_is_that_of_the_dense_matrix():
     found = model.gram_spectrum_
     n = min(len(found), len(expected))
     np.testing.assert_allclose(found[:n], expected[:n], atol=1e-12)
+
+
+def test_partial_fit_takes_eigenvalues_when_they_are_asked_for(monkeypatch):
+    X, y = small(3, n=30)
+    model = FGNSoftmaxHead(solver="fgn", alpha=0.1, random_state=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(fgn, "row_spectrum", None)  # a call would fail
+        for _ in range(2):
+            model.partial_fit(X, y, classes=[0, 1, 2])
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.gram_spectrum_, model.gram_spectrum_)
+    p, h = model.predict_proba(X), np.concatenate([X, np.ones((30, 1))], axis=1)
+    true = p[np.arange(30), y]
+    direction = p / (1 - true)[:, None]
+    direction[np.arange(30), y] = -1
+    direction *= np.sqrt(true * (1 - true) / 30)[:, None]
+    gram = (h @ h.T) * (direction @ direction.T)
+    np.testing.assert_allclose(
+        model.gram_spectrum_, np.linalg.eigvalsh(gram)[::-1], atol=1e-12
+    )
+    assert not hasattr(FGNSoftmaxHead(), "gram_spectrum_")
 
 
 # --- hard data -----------------------------------------------------------------------

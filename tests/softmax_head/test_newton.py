@@ -67,7 +67,7 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, damping, by_class, monke
     monkeypatch.setattr(newton, "_FORCING", 1e-6)
     newton.whitened_newton_direction.clear_cache()
     rows, options, net = problem(n_classes, damping=damping)
-    data = whitening.whitened_rows(rows, options)._replace(memo=None)
+    data = whitening.whitened_rows(rows, options)
     settings = newton.newton_settings(options)
     gradient = head.objective(net, rows, options).gradient
     inverses = (
@@ -87,7 +87,7 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, damping, by_class, monke
 @pytest.mark.parametrize("rank", [1, 3, 10**12])
 def test_rank_bounds_the_iterations_of_conjugate_gradients(rank):
     rows, options, net = problem(4, rank=rank)
-    data = whitening.whitened_rows(rows, options)._replace(memo=None)
+    data = whitening.whitened_rows(rows, options)
     settings = newton.newton_settings(options)
     gradient = head.objective(net, rows, options).gradient
     *_, count = newton.whitened_newton_direction(net, gradient, data, None, settings)
@@ -99,13 +99,13 @@ def test_rank_bounds_the_iterations_of_conjugate_gradients(rank):
 def test_approximate_blocks_have_the_determinant_of_exact_ones():
     rows, options, net = problem(4)
     whitened = whitening.whitened_rows(rows, options)
-    plain, settings = whitened._replace(memo=None), newton.newton_settings(options)
+    settings = newton.newton_settings(options)
     alpha, intercept = settings.alpha, settings.intercept
     exact = blocks.exact_blocks(net, rows, whitened.center, alpha, intercept)
-    found = blocks.class_blocks(net, plain, settings, len(rows.x), inverses=False)
+    found = blocks.class_blocks(net, whitened, settings, len(rows.x), inverses=False)
     np.testing.assert_allclose(found[1:], exact[1:], rtol=2e-2)
     # Where all rows have the same probabilities, the blocks are Kronecker products.
     flat = net._replace(weight=0 * net.weight)
     exact = blocks.exact_blocks(flat, rows, whitened.center, alpha, intercept)
-    found = blocks.kronecker_blocks(flat, plain, settings)
+    found = blocks.kronecker_blocks(flat, whitened, settings)
     np.testing.assert_allclose(found[1:], exact[1:], rtol=1e-3)

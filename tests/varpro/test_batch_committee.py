@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from sklearn_gn import VarProNetClassifier
+from sklearn_gn.core.margin_bound import bounding_curvature
 from sklearn_gn.varpro import batch_committee, committee, committee_fit
 from sklearn_gn.varpro.batch_committee import BatchOptions
 from sklearn_gn.varpro.layers import Layers, RegularisedLayers
@@ -59,7 +60,7 @@ def test_the_step_is_that_of_a_dense_system(float64, sizes, activations, n_value
 
 def test_the_parabola_bounds_the_loss():
     f, g = np.meshgrid(np.linspace(-30, 30, 121), np.linspace(-30, 30, 121))
-    h = batch_committee.bounding_curvature(f)
+    h = bounding_curvature(f)
     loss = np.logaddexp(0, -f)
     bound = loss - expit(-f) * (g - f) + h * (g - f) ** 2 / 2
     # It touches once more, at -f: no smaller curvature would do.

@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
+from sklearn_gn.core import evidence_gn
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.varpro import committee, committee_fit
 
@@ -274,12 +275,31 @@ def test_several_targets():
     x, own = scaling.x(X), []
     for (layers, net), covariance in zip(members, model._covariances, strict=True):
         jacobian = layers.jacobian(net.theta, x)
-        own.append(np.einsum("tpm,pq,tqm->mt", jacobian, covariance, jacobian))
+        own.append(np.einsum("tpm,pq,tqm->mt", jacobian, covariance.get(), jacobian))
     values, share = [e.predict(X) for e in model.estimators_], shares(model)
     noise = np.array([e.noise_std_**2 for e in model.estimators_])
     beta = np.array([net.beta for _, net in members])
     own = np.array(own) * (beta[:, None] * noise)[:, None] + (values - y) ** 2
     assert_allclose(std**2, np.tensordot(share, own, axes=1), rtol=1e-9)
+
+
+def test_covariances_wait_until_standard_deviations_are_asked_for(monkeypatch):
+    X, y = smooth()
+    model = VarProNetRegressor(random_state=0, n_init=2, max_iter=5)
+    computed, covariance = [], evidence_gn.covariance
+    monkeypatch.setattr(
+        evidence_gn, "covariance", lambda *a: computed.append(a) or covariance(*a)
+    )
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    model.predict(X)
+    assert not computed
+    again = pickle.loads(pickle.dumps(model))
+    std = model.predict(X, return_std=True)[1]
+    assert len(computed) == 2
+    np.testing.assert_array_equal(model.predict(X, return_std=True)[1], std)
+    assert len(computed) == 2
+    np.testing.assert_array_equal(again.predict(X, return_std=True)[1], std)
 
 
 def test_units_of_one_target_change_nothing():

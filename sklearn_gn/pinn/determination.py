@@ -1,0 +1,204 @@
+r"""Whether equation, conditions and observations determine the solution.
+
+A change of the weights along v changes the outputs at some points by ``T v`` and the
+residuals by ``J v``. A solution is determined where no change of the outputs leaves the
+residuals as they are. The largest one for residuals of length one is the largest
+eigenvalue of ``T (J^T J)^-1 T^T``, which is small beside the number of weights.
+
+The rank is looked at where it is in question: an equation with k derivatives along an
+axis needs k conditions at the ends of that axis. Fewer do where the equation is not
+elliptic, such as one of transport at its outflow, and then the rank is full.
+"""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from scipy.linalg import cho_factor, cho_solve
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.linear_algebra import jacobian as operators
+from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.pinn.damped_step import weighted_jacobian
+from sklearn_gn.pinn.model import network
+
+_UNCHANGED = 1e-14  # of the untrained network's loss
+LARGEST_NETWORK, MOST_AXES = 3000, 6  # for which the rank is looked at
+_N_POINTS = 64
+_NEAR = 1e-9  # of the length of an axis, to its end
+
+
+def free_constants(loss_at, net, problem, untrained_loss):
+    """Outputs to which any constant may be added.
+
+    Parameters
+    ----------
+    loss_at : callable
+        Loss of a network on fresh points.
+    net : Parameters
+        Of numpy arrays; the last layer has the biases in its last row.
+    problem : Problem
+        Outputs that it says are free are left out.
+    untrained_loss : float
+        The unit of losses.
+
+    Returns
+    -------
+    list of str
+    """
+    loss, found = loss_at(net), []
+    for k, name in enumerate(problem.outputs):
+        if name in problem.up_to_constant or not math.isfinite(loss):
+            continue
+        size = np.linalg.norm(net.layers[-1][:, k]) or 1.0
+        changes = [
+            abs(loss_at(_shifted(net, k, share * size)) - loss) for share in (1, -0.5)
+        ]
+        if max(changes) <= _UNCHANGED * untrained_loss:
+            found.append(name)
+    return found
+
+
+def _shifted(net, k, size):
+    last = np.array(net.layers[-1])
+    last[-1, k] += size
+    return Parameters((*net.layers[:-1], last), net.extra)
+
+
+def missing_conditions(model, rng):
+    """Axes at whose ends there may be too few conditions.
+
+    Parameters
+    ----------
+    model : Model
+    rng : RandomState
+
+    Returns
+    -------
+    dict
+        By the name of the axis: number of derivatives along it, or None if that is not
+        known, and the ends at which conditions hold, one for each condition.
+    """
+    problem = model.problem
+    orders = _orders(problem, model.classes[0].rows)
+    ends = _conditions_at_ends(problem, rng)
+    found = {}
+    for k, name in enumerate(problem.domain.axes):
+        known = orders is not None
+        if name in problem.periodic or (known and len(ends[name]) >= orders[k]):
+            continue
+        found[name] = (int(orders[k]) if known else None, ends[name])
+    return found
+
+
+def _orders(problem, rows):
+    """Highest derivative of the equation along each axis; None where not known."""
+    if rows is None:
+        return None
+    orders = np.zeros(problem.domain.dim, int)
+    orders[list(rows.first)] = 1
+    for group in rows.second:
+        for i, j in group:
+            if i == j:
+                orders[i] = 2
+    return orders
+
+
+def _conditions_at_ends(problem, rng):
+    """Names of the ends of each axis at which conditions hold, once for each."""
+    axes, bounds = problem.domain.axes, problem.domain.bounds
+    ends = {name: [] for name in axes}
+    points = problem.probes(_N_POINTS, rng)
+    del points["interior"]
+    for drawn in points.values():
+        x = drawn.x.reshape(-1, len(axes))
+        for k, name in enumerate(axes):
+            low, high = bounds[k]
+            for word, end in (("min", low), ("max", high)):
+                if np.any(np.abs(x[:, k] - end) <= _NEAR * (high - low)):
+                    ends[name].append(f"{name}={word}")
+    return ends
+
+
+def largest_free_change(model, net, batches, fresh, untrained_loss):
+    """Largest change of the solution that the residuals do not see.
+
+    Parameters
+    ----------
+    model : Model
+    net : Parameters
+    batches, fresh : tuple of Batch
+        Points of training, and others. Both count, in pieces of the same shape, for
+        which the Jacobian is compiled already.
+    untrained_loss : float
+        Loss of the untrained network on fresh points.
+
+    Returns
+    -------
+    float
+        Relative to the solution, for a change of the residuals by as much as those of
+        an untrained network: about one or less where a solution is well determined.
+    """
+    gramian = 0.0
+    balance = np.ones(len(batches), net.extra.dtype)
+    for piece in (batches, *pieces(fresh, batches)):
+        _, _, parts = weighted_jacobian(model, net, piece, balance)
+        gramian = gramian + np.asarray(_gramian(parts), np.float64)
+    x = fresh[0].x[:_N_POINTS, 0]
+    values, slopes = backend.to_numpy(output_slopes(model, net, x))
+    values, slopes = np.float64(values), np.float64(slopes)
+    free = np.isin(model.problem.outputs, model.problem.up_to_constant)
+    values[:, free] -= values[:, free].mean(axis=0)
+    slopes[:, free] -= slopes[:, free].mean(axis=0)
+    slopes = slopes.reshape(-1, gramian.shape[0])
+    floor = len(gramian) * np.finfo(net.extra.dtype).eps * gramian.diagonal().max()
+    gramian[np.diag_indices_from(gramian)] += floor
+    answer = slopes @ cho_solve(cho_factor(gramian, lower=True), slopes.T)
+    square = np.linalg.eigvalsh(answer)[-1] / max(np.sum(values**2), 1e-300)
+    return math.sqrt(max(square, 0.0) * 2 * untrained_loss)
+
+
+def pieces(fresh, batches):
+    """Fresh points in pieces of the shape of the batches, padded by scale zero."""
+    count = min(
+        math.ceil(len(b.x) / len(a.x)) for a, b in zip(batches, fresh, strict=True)
+    )
+    for k in range(count):
+        piece = []
+        for like, batch in zip(batches, fresh, strict=True):
+            n = len(like.x)
+            rows = np.arange(k * n, (k + 1) * n)
+            inside = rows < len(batch.x)
+            rows = np.minimum(rows, len(batch.x) - 1)
+            scale = np.where(inside, np.asarray(batch.scale)[rows], 0)
+            piece.append(
+                batch._replace(
+                    x=np.asarray(batch.x)[rows],
+                    data=np.asarray(batch.data)[rows],
+                    scale=scale.astype(batch.scale.dtype),
+                )
+            )
+        yield tuple(piece)
+
+
+@jit_by_size
+def _gramian(parts):
+    matrix = operators.dense(parts)
+    return matrix.T @ matrix
+
+
+@partial(jit_by_size, static_argnames="model")
+def output_slopes(model, net, x):
+    """Outputs at points, of shape (n, q), and their slopes in all weights."""
+    flat, unravel = ravel_pytree(net)
+
+    def outputs(flat, x):
+        field = model.problem.field(partial(network, model, unravel(flat)))
+        return jnp.atleast_1d(field(x))
+
+    values = jax.vmap(outputs, in_axes=(None, 0))(flat, x)
+    return values, jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(flat, x)

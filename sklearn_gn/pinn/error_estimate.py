@@ -1,0 +1,90 @@
+r"""How far a solution is from the exact one, estimated from its residuals.
+
+The exact solution is ``u + e`` with an error e that the linearised equation ties to
+the residuals, ``L e = -r``. It is looked for among the changes of a network to first
+order in its weights, ``e = T v`` with v the least-squares solution of ``J v = -r``: one
+step of Gauss-Newton, on fresh points, and in a richer network. That is the given one
+with more neurons, which have outgoing weights of zero: the same function, and more
+directions in which it can change.
+
+Where the network is at its minimum, the richer one explains only a part of the
+residuals, ``1 - |r + J v|^2 / |r|^2``. What is left of them is taken to go along with
+as much error: the estimate is divided by the root of that part.
+"""
+
+import math
+
+import jax
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.linear_algebra import jacobian as operators
+from sklearn_gn.pinn.damped_step import weighted_jacobian
+from sklearn_gn.pinn.determination import output_slopes, pieces
+from sklearn_gn.pinn.growth import wider
+from sklearn_gn.pinn.model import n_waves
+
+_N_POINTS = 200  # at which the error is taken
+_MOST_WEIGHTS = 6000  # of the richer network
+_LEAST_EXPLAINED = 1e-4  # part of the residuals
+
+
+def relative_error_estimate(model, net, batches, fresh):
+    """Estimate of the relative L2 error; NaN for networks that are too large.
+
+    Outputs that are determined up to a constant count without their means. To be called
+    in double precision.
+
+    Parameters
+    ----------
+    model : Model
+    net : Parameters
+    batches, fresh : tuple of Batch
+        Points of training, which give the shape of the pieces, and fresh ones.
+    """
+    net, batches, fresh = backend.map_leaves(_double, (net, batches, fresh))
+    if model.features is None:
+        net = wider(net, np.random.RandomState(0), n_waves(model.problem))
+    if sum(leaf.size for leaf in backend.leaves(net)) > _MOST_WEIGHTS:
+        return math.nan
+    gramian = gradient = square = 0.0
+    balance = np.ones(len(batches))
+    for piece in pieces(fresh, batches):
+        sums = _sums(*weighted_jacobian(model, net, piece, balance)[1:])
+        matrix, slope, part = backend.to_numpy(sums)
+        gramian, gradient, square = gramian + matrix, gradient + slope, square + part
+    change, explained = _correction(gramian, gradient, square)
+    x = fresh[0].x[:_N_POINTS, 0]
+    values, slopes = backend.to_numpy(output_slopes(model, net, x))
+    error = (slopes @ change).reshape(values.shape)
+    free = np.isin(model.problem.outputs, model.problem.up_to_constant)
+    error, values = (a - np.where(free, a.mean(axis=0), 0) for a in (error, values))
+    size = np.linalg.norm(values)
+    if not size > 0:
+        return math.nan
+    return float(np.linalg.norm(error) / size / math.sqrt(explained))
+
+
+def _correction(gramian, gradient, square):
+    """Least-squares solution, and the part of the residuals' square it explains."""
+    if not (square > 0 and np.isfinite(gramian).all()):
+        return np.zeros(len(gramian)), 1.0
+    matrix = np.array(gramian)
+    floor = len(matrix) * np.finfo(float).eps * matrix.diagonal().max()
+    matrix[np.diag_indices_from(matrix)] += floor
+    change = cho_solve(cho_factor(matrix, lower=True), -gradient)
+    fall = -2 * gradient @ change - change @ gramian @ change
+    return change, min(max(fall / square, _LEAST_EXPLAINED), 1.0)
+
+
+def _double(leaf):
+    leaf = np.asarray(leaf)
+    return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
+
+
+@jit_by_size
+def _sums(r, parts):
+    matrix = operators.dense(parts)
+    return matrix.T @ matrix, matrix.T @ r, jax.numpy.sum(r**2)

@@ -1,0 +1,273 @@
+"""SeriesDisplay: the broken lines of many series, a small panel each."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+
+from sklearn_gn.plotting._common import Display
+from sklearn_gn.segmented import dates
+
+_PANEL = (2.4, 1.9)  # inches
+_MOST_PANELS = 16
+
+
+class SeriesDisplay(Display):
+    """Small multiples: the broken lines of several series on the same axes.
+
+    Use :meth:`from_table` to create it from the table of
+    :func:`~sklearn_gn.fit_groups`.
+
+    Parameters
+    ----------
+    names : list
+        Names of the series, the titles of the panels.
+
+    lines : list of ndarray of shape (n_segments, 2, 2)
+        For each series the ends (x, y) of its straight lines.
+
+    intervals : list of ndarray of shape (n_breakpoints, 3)
+        For each series its breakpoints and the limits of their 95 % intervals; NaN
+        where a breakpoint has no standard error.
+
+    samples : list of tuple (x, y), default=None
+        Samples of each series. None draws none.
+
+    is_date : bool, default=False
+        Whether positions are days since 1970, drawn as dates.
+
+    feature_name, target_name : str, default=None
+        Labels of the axes.
+
+    n_columns : int, default=4
+        Largest number of panels side by side.
+
+    Attributes
+    ----------
+    lines_ : list of matplotlib LineCollection
+        The broken lines.
+
+    intervals_ : list of matplotlib LineCollection
+        Intervals of the breakpoints, bars at the bottom.
+
+    points_ : list of matplotlib PathCollection
+        The samples.
+
+    axes_ : ndarray of matplotlib Axes
+        The panels; those without a series are empty.
+
+    ax_ : matplotlib Axes
+        The first panel.
+
+    figure_ : matplotlib Figure
+        Figure that holds the axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from sklearn_gn import SegmentedRegressor, fit_groups
+    >>> from sklearn_gn.plotting import SeriesDisplay
+    >>> x = np.tile(np.arange(30.0), 2)
+    >>> data = pd.DataFrame({"dose": x, "patient": np.repeat(["a", "b"], 30)})
+    >>> data["response"] = np.maximum(x - np.repeat([10.0, 20.0], 30), 0)
+    >>> words = {"group": "patient", "target": "response"}
+    >>> table = fit_groups(SegmentedRegressor(1), data, **words)
+    >>> display = SeriesDisplay.from_table(table, data, **words, feature="dose")
+    >>> display.names
+    ['a', 'b']
+    """
+
+    def __init__(
+        self,
+        *,
+        names: Sequence[Any],
+        lines: Sequence[Any],
+        intervals: Sequence[Any],
+        samples: Sequence[Any] | None = None,
+        is_date: bool = False,
+        feature_name: str | None = None,
+        target_name: str | None = None,
+        n_columns: int = 4,
+    ) -> None:
+        self.names = names
+        self.lines = lines
+        self.intervals = intervals
+        self.samples = samples
+        self.is_date = is_date
+        self.feature_name = feature_name
+        self.target_name = target_name
+        self.n_columns = n_columns
+
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
+        """Draw a panel for every series.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or array of Axes, default=None
+            Axes to draw on; those of a new figure where not given. A single Axes is
+            divided.
+
+        **kwargs : dict
+            Passed to the LineCollection of every broken line.
+
+        Returns
+        -------
+        display : SeriesDisplay
+            The object itself.
+        """
+        check_matplotlib_support(f"{type(self).__name__}.plot")
+        n = len(self.names)
+        n_columns = min(self.n_columns, n)
+        n_rows = -(-n // n_columns)
+        axes = self._panels(ax, n_rows, n_columns, size=_PANEL, share=True)
+        self.lines_, self.intervals_, self.points_ = [], [], []
+        for k, panel in enumerate(axes.ravel()):
+            if k >= n:
+                panel.set_visible(False)
+                continue
+            self._plot_series(panel, k, kwargs)
+            if k + n_columns >= n:
+                panel.set_xlabel(self.feature_name)
+                panel.tick_params(axis="x", labelbottom=True)
+            if k % n_columns == 0:
+                panel.set_ylabel(self.target_name)
+        return self._drawn_on(axes)
+
+    def _plot_series(self, ax, k, kwargs):
+        from matplotlib.collections import LineCollection
+
+        if self.samples is not None:
+            x, y = self.samples[k]
+            points = ax.scatter(self._x(x), y, s=5, color="0.6", linewidths=0)
+            self.points_.append(points)
+        ends = np.array(self.lines[k], dtype=object)
+        if self.is_date:
+            from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+
+            ends[..., 0] = date2num(dates.from_days(ends[..., 0].astype(float)))
+            locator = AutoDateLocator(maxticks=4)
+            ax.xaxis.set_major_locator(locator)
+            ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        words = {"color": "tab:blue", "linewidth": 1.5, **kwargs}
+        line = LineCollection(ends.astype(float), **words)
+        self.lines_.append(ax.add_collection(line))
+        at_bottom = {"transform": ax.get_xaxis_transform(), "color": "tab:orange"}
+        t, low, high = self._x(self.intervals[k]).T
+        height = np.full(len(t), 0.04)
+        self.intervals_.append(ax.hlines(height, low, high, linewidth=3, **at_bottom))
+        ax.vlines(t, 0, 1, linewidth=0.6, alpha=0.6, **at_bottom)
+        ax.margins(y=0.1)
+        ax.autoscale_view()
+        ax.set_title(str(self.names[k]), fontsize="small")
+
+    def _x(self, values):
+        return dates.from_days(values) if self.is_date else np.asarray(values)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Any,
+        data: Any = None,
+        *,
+        group: str,
+        target: str | None = None,
+        feature: str | None = None,
+        series: Sequence[Any] | None = None,
+        n_columns: int = 4,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw series of the table that :func:`~sklearn_gn.fit_groups` returns.
+
+        Parameters
+        ----------
+        table : pandas.DataFrame
+            The segments of fits of one feature. Other features are taken as zero.
+
+        data : pandas.DataFrame, default=None
+            The rows that were fitted; samples are drawn only where they are given.
+
+        group : str
+            Column that names the series, in both frames.
+
+        target, feature : str, default=None
+            Columns of data, and labels of the axes. Samples need both.
+
+        series : sequence, default=None
+            Names of the series to draw. If None, the first 16 of the table.
+
+        n_columns : int, default=4
+            Largest number of panels side by side.
+
+        ax : matplotlib Axes or array of Axes, default=None
+            Axes to draw on; those of a new figure where not given.
+
+        **kwargs : dict
+            Passed to the LineCollection of every broken line.
+
+        Returns
+        -------
+        display : SeriesDisplay
+            Display that holds the lines and the drawn objects.
+
+        Raises
+        ------
+        ValueError
+            If a column or a series is missing, or if data are given without ``target``
+            and ``feature``.
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_table")
+        if group not in table.columns:
+            raise ValueError(f"group={group!r} is not a column of the table.")
+        names = list(table[group].unique())
+        if series is None:
+            series = names[:_MOST_PANELS]
+        missing = [name for name in series if name not in names]
+        if missing or not len(series):
+            raise ValueError(f"series must name series of the table, not {missing}.")
+        samples = None
+        if data is not None:
+            for name, column in (("target", target), ("feature", feature)):
+                if column not in data.columns:
+                    raise ValueError(f"{name}={column!r} is not a column of data.")
+            x = _numbers(data[feature])
+            y, given = data[target].to_numpy(dtype=float), data[group]
+            rows = [(given == name).to_numpy() for name in series]
+            samples = [(x[own], y[own]) for own in rows]
+        parts = [table[table[group] == name] for name in series]
+        return cls(
+            names=list(series),
+            lines=[_lines(part) for part in parts],
+            intervals=[_intervals(part) for part in parts],
+            samples=samples,
+            is_date=dates.kind_of(table["start"]) is not None,
+            feature_name=feature,
+            target_name=target,
+            n_columns=n_columns,
+        ).plot(ax, **kwargs)
+
+
+def _numbers(column):
+    """Positions as numbers; dates in days."""
+    if dates.kind_of(column) is not None:
+        return dates.to_days(column)
+    return column.to_numpy(dtype=float)
+
+
+def _lines(part):
+    """Ends of the lines of one series."""
+    x = np.stack([_numbers(part["start"]), _numbers(part["end"])], axis=1)
+    y = part["intercept"].to_numpy()[:, None] + part["slope"].to_numpy()[:, None] * x
+    return np.stack([x, y], axis=-1)
+
+
+def _intervals(part):
+    """Breakpoints of one series and the limits of their intervals."""
+    std, t = part["breakpoint_std_error"].to_numpy()[1:], _numbers(part["start"])[1:]
+    width = (part["slope_upper"] - part["slope"]).to_numpy()[1:]
+    error = part["slope_std_error"].to_numpy()[1:]
+    known = error > 0
+    width = np.where(known, width / np.where(known, error, 1), np.nan) * std
+    return np.stack([t, t - width, t + width], axis=1)

@@ -1,0 +1,186 @@
+"""What a fitted SegmentedRegressor answers: predictions, summary, diagnosis."""
+
+import warnings
+from typing import Any, Literal, overload
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_gn._typing import Array, ArrayLike
+from sklearn_gn.core import extremes
+from sklearn_gn.core.data import validate_data
+from sklearn_gn.core.diagnosis import Diagnosis
+from sklearn_gn.segmented import dates, inference
+from sklearn_gn.segmented.diagnosis import diagnose
+from sklearn_gn.segmented.inputs import InputsMixin
+from sklearn_gn.segmented.summary import Summary, summarise
+
+
+class FittedMixin(InputsMixin):
+    """Reads the fitted attributes only."""
+
+    _fit: Any
+    _covariance: Any
+    _date_kind: str | None
+    noise_std_: float
+
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Predict the target; outside the data the first and last lines go on.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        return_std : bool, default=False
+            Whether to return standard errors too.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+            Predicted values.
+
+        y_std : ndarray of shape (n_samples,)
+            Standard errors of the predicted means by the delta method, with the kinks
+            uncertain too; the noise of a new observation is not in them
+            (:meth:`predict_interval` adds it). Only with ``return_std``.
+
+        Warns
+        -----
+        UserWarning
+            If ``return_std`` is set and the weights of the rows sum to no more than the
+            number of parameters: the noise cannot be estimated then.
+        """
+        check_is_fitted(self)
+        X = self._check_X(X)
+        y, std = inference.predict(self._fit, *self._split(X))
+        if not return_std:
+            return y
+        if self._fit.n_rows <= self._fit.n_parameters:
+            warnings.warn(
+                f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
+                f"has {self._fit.n_parameters} parameters: the noise cannot be "
+                "estimated, and the standard deviations mean nothing.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return y, std
+
+    def predict_interval(
+        self, X: ArrayLike, level: float = 0.95
+    ) -> tuple[Array, Array]:
+        """Return intervals in which new observations lie with a given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        level : float, default=0.95
+            Probability, between 0 and 1.
+
+        Returns
+        -------
+        lower, upper : ndarrays of shape (n_samples,)
+            Prediction minus and plus a quantile of Student's t distribution times the
+            standard deviation of an observation: that of the noise, ``noise_std_``,
+            and the standard error of the mean together.
+
+        Raises
+        ------
+        ValueError
+            If ``level`` is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+        y, std = self.predict(X, return_std=True)
+        with np.errstate(over="ignore"):
+            width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
+        return extremes.interval(y, width)
+
+    def diagnose(self) -> Diagnosis:
+        """Say what limited the fit, and which parameter to change.
+
+        Returns
+        -------
+        diagnosis : Diagnosis
+            Prints as text; ``diagnosis.findings`` is a list of ``(cause, text,
+            parameter)``, the most serious first.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        """
+        check_is_fitted(self)
+        return diagnose(self)
+
+    def summary(self) -> Summary:
+        """Return tables of the breakpoints, the segments and the parameters.
+
+        Returns
+        -------
+        Summary
+            ``print`` shows it as text, a notebook as HTML.
+        """
+        check_is_fitted(self)
+        return summarise(self, self._covariance.kind, dates=self._date_kind is not None)
+
+    def _names(self):
+        """Name of the feature that breaks, and those of the others."""
+        unnamed = [f"x{j}" for j in range(self.n_features_in_)]
+        names = [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
+        return names[self._column], names[: self._column] + names[self._column + 1 :]
+
+    def _curve(self, X, n_grid):
+        """The function over the range of X, the linear features at their means.
+
+        Returns
+        -------
+        x, values : ndarrays of shape (n_samples,)
+            Positions of the samples and the function there.
+        curve : dict of ndarrays
+            ``grid``, ``response``, and the limits ``lower`` and ``upper``.
+        """
+        x, _ = self._split(self._check_X(X))
+        even = np.linspace(x.min(), x.max(), n_grid)
+        t = self._fit.breakpoints
+        t = t[(t > even[0]) & (t < even[-1])]
+        grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
+        mean = self._fit.scaling.linear_center
+        values, _ = inference.predict(self._fit, x, np.tile(mean, (len(x), 1)))
+        response, std = inference.predict(
+            self._fit, grid, np.tile(mean, (len(grid), 1))
+        )
+        width = self._fit.quantile() * std
+        curve = {
+            "grid": self._to_user(grid),
+            "response": response,
+            "lower": response - width,
+            "upper": response + width,
+        }
+        return self._to_user(x), values, curve
+
+    def _to_user(self, x):
+        return x if self._date_kind is None else dates.from_days(x)
+
+    def _check_X(self, X):
+        X, kind = dates.replace_dates(X, self._column)
+        if kind != self._date_kind:
+            named = {None: "numbers", "utc": "dates with a time zone"}
+            asked, given = (
+                named.get(each, "dates without a time zone")
+                for each in (self._date_kind, kind)
+            )
+            raise ValueError(f"The model was fitted on {asked}, X holds {given}.")
+        return validate_data(self, X, reset=False, dtype=np.float64)

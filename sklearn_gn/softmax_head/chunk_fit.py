@@ -1,0 +1,201 @@
+"""FGNSoftmaxHead on rows that come in chunks: the scikit-learn face."""
+
+from collections.abc import Iterable
+from typing import Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+
+from sklearn_gn._typing import ArrayLike, MatrixLike
+from sklearn_gn.core import backend
+from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.memory import check_fits
+from sklearn_gn.softmax_head.fitting import _BATCH_SIZE, _HeadFit
+
+
+class _ChunkFit(_HeadFit):
+    """Base class of the softmax head, for data that do not fit into memory."""
+
+    @unchanged_on_failure
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_chunks(
+        self,
+        chunks: Iterable[tuple[ArrayLike, ...]],
+        *,
+        classes: ArrayLike | None = None,
+        X_val: MatrixLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
+        """Fit rows that come in chunks and do not fit into memory.
+
+        Takes a mini-batch solver, such as ``solver="fgn"``. Each epoch goes through the
+        chunks once, in their order, and sweeps the rows of a chunk in random order, so
+        chunks should be samples of the data and not sorted by class. ``loss`` in
+        ``convergence_log_`` is estimated as an epoch goes; ``loss_`` is that of all
+        rows. :meth:`fit` does the same as this method where X is a dask array, or a
+        memory-mapped array of 1 GiB or more.
+
+        Parameters
+        ----------
+        chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+            Arrays of any length. An object that can be gone through again and again,
+            such as a list or one with ``__iter__``, not a generator.
+
+        classes : array-like, default=None
+            All labels, in any order and number. If None, the chunks are gone through
+            once more to find them.
+
+        X_val : {array-like, sparse matrix} of shape (n_val_samples, n_features), \
+                default=None
+            Validation features, which ``early_stopping`` needs here.
+
+        y_val : array-like of shape (n_val_samples,), default=None
+            Validation labels.
+
+        Returns
+        -------
+        self : FGNSoftmaxHead
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If the solver needs all rows at once, if the chunks can be gone through only
+            once, if one is malformed or holds NaN or infinity, or if ``class_weight``
+            is "balanced".
+        """
+        from sklearn_gn.softmax_head.algorithms import CHUNKED_ALGORITHMS
+        from sklearn_gn.softmax_head.chunked import ChunkedRows
+
+        solver = self._solver_object()
+        self._check_chunks_are_possible(solver, chunks, X_val)
+        start = self._previous_head() if self.warm_start else None
+        first = next(iter(_checked(chunks)), None)
+        if first is None:
+            raise ValueError("chunks hold no rows.")
+        if classes is None:
+            parts = [np.unique(np.asarray(chunk[1])) for chunk in _checked(chunks)]
+            labels = np.concatenate(parts)
+        else:
+            labels = np.asarray(classes)
+        self._find_classes(labels, np.ones(len(labels)), previous=start is not None)
+        self._check_data(*(array[:1] for array in first[:2]), reset=True)
+        validation = self._check_validation(X_val, y_val)
+        rows = ChunkedRows(_EncodedChunks(self, chunks), np.dtype(self.dtype))
+        rng = check_random_state(self.random_state)
+        options = self._options(solver, solver.batch_size or _BATCH_SIZE, rng)
+        run = FitRun(
+            self,
+            solver.algorithm(CHUNKED_ALGORITHMS),
+            (rows, options),
+            [self._zero_head() if start is None else start],
+            loss_scale=1.0,
+            val_loss=self._validation_loss(validation, rows),
+            validation=validation,
+        )
+        self._feature_spread = 1.0
+        self._run(
+            run,
+            max_steps=self.max_iter,
+            data={"X": None, "y": None, "metadata": None},
+            attributes=lambda net: {
+                "classes_": self.classes_,
+                **self._coefficients(net),
+            },
+            set_fitted=lambda: self._set_fitted(run.best_net, rows, options),
+        )
+        self._carried = None, None
+        return self
+
+    def _check_chunks_are_possible(self, solver, chunks, X_val):
+        if not hasattr(solver, "batch_size"):
+            raise ValueError(
+                f"solver={self.solver!r} needs all rows at once; chunks need a "
+                "mini-batch solver: 'fgn', 'sgn' or 'adam'."
+            )
+        if backend.mesh_of(self.device) is not None:
+            raise ValueError(
+                f"device={self.device!r}: chunks are computed with on one device. Give "
+                "its name, or fit arrays."
+            )
+        if iter(chunks) is chunks:
+            raise ValueError(
+                "chunks can be gone through only once, and every epoch does. Give a "
+                "list, or an object whose __iter__ begins again."
+            )
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all labels at once. Give a dict, or "
+                "sample weights."
+            )
+        if self.early_stopping and X_val is None:
+            raise ValueError(
+                "early_stopping=True needs X_val and y_val where rows come in chunks."
+            )
+
+    def _check_memory(self, X, y, solver):
+        """Raise a ValueError if a fit of X would not fit into memory."""
+        shape = np.shape(X) if not sparse.issparse(X) else ()
+        if len(shape) != 2 or len(y) != shape[0]:
+            return  # validation says what is wrong
+        n, d = shape
+        size, newton = np.dtype(self.dtype).itemsize, not hasattr(solver, "batch_size")
+        # Rows in their order; whitened ones; logits, and what a step makes of them.
+        needed = n * d * (size + 4 * newton)
+        if getattr(X, "dtype", None) != self.dtype:
+            needed += n * d * size
+        if newton and needed > 2**28:  # counting classes takes time
+            needed += 16 * n * len(np.unique(np.asarray(y)))
+        single = "" if size == 4 else "dtype='float32' halves that. "
+        check_fits(
+            needed,
+            f"{single}solver='fgn' reads a memory-mapped X, a dask array, or the "
+            "chunks of fit_chunks piece by piece.",
+        )
+
+
+def _checked(chunks):
+    """Yield chunks, which must be tuples of arrays of one length."""
+    for number, chunk in enumerate(chunks):
+        if not isinstance(chunk, tuple) or len(chunk) not in (2, 3):
+            raise ValueError(
+                f"Chunk {number} must be a tuple (X, y) or (X, y, sample_weight)."
+            )
+        lengths = [np.shape(array)[:1] for array in chunk]
+        if lengths[0] == () or any(length != lengths[0] for length in lengths):
+            raise ValueError(f"Chunk {number}: X, y and weights differ in length.")
+        if lengths[0][0]:
+            yield chunk
+
+
+class _EncodedChunks:
+    """Chunks with class numbers for labels, checked as they are read."""
+
+    def __init__(self, estimator, chunks):
+        self._estimator, self._chunks = estimator, chunks
+        factors = estimator.class_weight or {}
+        self._factors = np.array([factors.get(c, 1.0) for c in estimator.classes_])
+
+    def __iter__(self):
+        estimator = self._estimator
+        for number, (X, y, *weight) in enumerate(_checked(self._chunks)):
+            X = X.toarray() if sparse.issparse(X) else np.asarray(X)
+            if X.ndim != 2 or X.shape[1] != estimator.n_features_in_:
+                raise ValueError(
+                    f"Chunk {number}: X has the shape {X.shape}; the first chunk has "
+                    f"{estimator.n_features_in_} features."
+                )
+            code = estimator._encode(np.asarray(y), f"Chunk {number}: y")
+            weight = np.asarray(weight[0], float) if weight else np.ones(len(code))
+            weight = weight * self._factors[code]
+            if not (np.isfinite(weight).all() and (weight >= 0).all()):
+                raise ValueError(
+                    f"Chunk {number}: weights must be finite, and zero or larger."
+                )
+            if not np.isfinite(X.sum(dtype=np.float64)):
+                raise ValueError(f"Chunk {number}: X holds NaN or infinity.")
+            if weight.any():
+                yield X, code, weight

@@ -1,0 +1,172 @@
+r"""The start of Newton's method: passes of mini-batches over a part of the rows.
+
+From zero, Newton steps are cut short by the line search, and each needs the whitened
+features. A pass of FGN (:func:`~sklearn_gn.softmax_head.fgn.fgn_direction`) needs
+neither, and comes within some percent of the minimum at the price of one evaluation of
+the objective. It takes full steps, in single precision, on features that are only
+centered and scaled:
+
+-   for the curvature of a margin stands that of the parabola which bounds its loss
+    (:mod:`sklearn_gn.core.margin_bound`), so that the first steps, at large margins,
+    are not too long;
+-   the penalty is a part of the matrix of the system, like the damping;
+-   the heads of the second half of a pass are averaged (Polyak and Juditsky,
+    "Acceleration of stochastic approximation by averaging", 1992);
+-   the damping rises from pass to pass, by which the steps become shorter.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.linear_algebra.blocks import symmetric_product
+from sklearn_gn.core.margin_bound import bounding_curvature
+from sklearn_gn.softmax_head.blocks import single
+from sklearn_gn.softmax_head.fgn import fgn_direction
+from sklearn_gn.softmax_head.head import AffineHead
+from sklearn_gn.softmax_head.minibatch import Batch
+
+DAMPINGS = (0.1, 1.0, 3.0, 10.0)  # of the passes, for features of size one
+_BATCH = 128
+_FEWEST_ROWS = 1024  # for a start
+_LEAST_WORK = 2**22  # rows times coefficients for a start; less is little for Newton
+_BATCHES = 256  # of a pass,
+_SHARE = 4  # or one batch in four, where that is more
+LEAST_FALL = 0.01  # of the loss, relative, in a pass that another one follows
+_SAMPLE = 4096  # rows that say how large the features are
+
+
+class Scaling(NamedTuple):
+    """Center and size of the features in a sample of the rows."""
+
+    center: np.ndarray  # (d,)
+    scale: np.ndarray  # (d,)
+
+
+def pays(net, n_rows):
+    """Return whether a start is worth its price: at zero, and for many rows."""
+    work = n_rows * net.weight.size
+    fresh = not (np.any(net.weight) or np.any(net.bias)) and len(net.bias) > 1
+    return fresh and n_rows >= _FEWEST_ROWS and work >= _LEAST_WORK
+
+
+def feature_scaling(rows, intercept):
+    """Return center and scale of the features.
+
+    Features that vary less than the median one are not blown up.
+
+    Parameters
+    ----------
+    rows : BatchedRows
+        In random order, as numpy.
+    intercept : bool
+
+    Returns
+    -------
+    Scaling
+    """
+    x = rows.x[: min(int(rows.n_rows), _SAMPLE)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        center = np.mean(x, axis=0) if intercept else np.zeros(x.shape[1], x.dtype)
+        square = np.mean((x - center) ** 2, axis=0)
+        varying = square[square > 0]
+        least = np.median(varying) if varying.size else 1.0
+        return Scaling(center, np.sqrt(np.maximum(square, least)).astype(x.dtype))
+
+
+def run_pass(net, rows, scaling, number, alpha, intercept):
+    """Return the head after a pass.
+
+    Parameters
+    ----------
+    net : AffineHead
+    rows : BatchedRows
+        On the device, in random order.
+    scaling : Scaling
+    number : int
+        Of the pass, which says where it begins and how it is damped.
+    alpha, intercept : scalars
+
+    Returns
+    -------
+    AffineHead
+    """
+    total = int(rows.n_rows) // _BATCH
+    count = min(total, max(_BATCHES, total // _SHARE))
+    return fgn_pass(
+        net,
+        rows,
+        scaling,
+        alpha,
+        intercept,
+        np.float32(DAMPINGS[number]),
+        np.array([number * count % total, count, total], np.int32),
+    )
+
+
+@partial(jit_by_size)
+def fgn_pass(net, rows, scaling, alpha, intercept, damping, batches):
+    """Full FGN steps of some mini-batches, and the mean of the last half of the heads.
+
+    ``batches`` holds the number of the first one, that of those to take, and that of
+    all there are, from the last of which the pass goes on with the first.
+    """
+    first, count, total = batches
+    center, scale = scaling
+    penalty = single(alpha / scale**2)[:, None]
+    has_intercept = single(intercept)
+    on_weight = penalty + damping
+    size = lax.rsqrt(on_weight)[:, 0]
+
+    def batch_of(k):
+        begin = (first + k) % total * _BATCH
+        x, label, weight = (
+            lax.dynamic_slice_in_dim(a, begin, _BATCH)
+            for a in (rows.x, rows.label, rows.weight)
+        )
+        # Before single precision: features of any size come down to size one.
+        x = (x - center[None, :]) / scale[None, :]
+        weight = weight / jnp.maximum(jnp.max(weight), jnp.finfo(weight.dtype).tiny)
+        return Batch(single(x), label, single(weight), None)
+
+    def move(k, carry):
+        head, mean, averaged = carry
+        batch = batch_of(k)
+        features = symmetric_product(batch.x * size[None, :])
+        features = features + has_intercept / damping
+        step = fgn_direction(
+            head,
+            batch,
+            features,
+            penalty,
+            (on_weight, damping),
+            has_intercept,
+            0,
+            0,
+            bounding_root,
+        )
+        head = jax.tree.map(jnp.add, head, step)
+        averaged = averaged + jnp.where(2 * k >= count, 1, 0).astype(damping.dtype)
+        share = 1 / jnp.maximum(averaged, 1)
+        mean = jax.tree.map(lambda m, h: m + share * (h - m), mean, head)
+        return head, mean, averaged
+
+    head = AffineHead(
+        scale[:, None] * net.weight, net.bias + intercept * (center @ net.weight)
+    )
+    head = single(head)
+    start = head, head, jnp.float32(0)
+    _, mean, _ = lax.fori_loop(jnp.int32(0), count, move, start)
+    weight = mean.weight.astype(scale.dtype) / scale[:, None]
+    bias = mean.bias.astype(scale.dtype) - intercept * (center @ weight)
+    return AffineHead(weight, bias)
+
+
+def bounding_root(margin):
+    """Square root of :func:`~sklearn_gn.core.margin_bound.bounding_curvature`."""
+    return jnp.sqrt(bounding_curvature(margin, jnp))

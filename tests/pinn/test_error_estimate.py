@@ -1,0 +1,78 @@
+"""error_estimate_: a Gauss-Newton correction in a richer network."""
+
+import pickle
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from sklearn_gn import PINNSolver
+from sklearn_gn.pde import Dirichlet, Interval, Problem, d
+from sklearn_gn.pinn import error_estimate, growth
+from sklearn_gn.pinn.residuals import residuals
+from sklearn_gn.pinn.solution import values
+
+
+def bent(u, x):
+    return d(u, "x", "x")(x) + jnp.pi**2 * jnp.sin(jnp.pi * x[0])
+
+
+def half_wave(x):
+    return jnp.sin(jnp.pi * x[0])
+
+
+PROBLEM = Problem(bent, Interval(0, 1, axis="x"), [Dirichlet(0.0)], exact=half_wave)
+
+
+@pytest.fixture(scope="module")
+def solver():
+    solver = PINNSolver(
+        PROBLEM,
+        hidden_layer_sizes=(6,),
+        n_interior=100,
+        n_boundary=2,
+        max_iter=12,
+        random_state=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return solver.fit()
+
+
+def test_the_estimate_is_the_error_where_the_network_can_still_learn(solver):
+    """The equation is linear: one correction leads to the solution."""
+    assert solver.error_estimate_ == pytest.approx(solver.relative_error(), rel=0.1)
+
+
+def test_the_estimate_is_that_of_a_dense_computation(solver):
+    """Minimum-norm least squares on all fresh points at once, by LAPACK."""
+    posterior = solver._posterior
+    model, net = posterior.model, growth.wider(posterior.net, np.random.RandomState(0))
+    with jax.enable_x64(True):
+        flat, unravel = ravel_pytree(net)
+        r = np.asarray(residuals(model, net, posterior.fresh))
+        jacobian = jax.jacfwd(lambda p: residuals(model, unravel(p), posterior.fresh))
+        x = posterior.fresh[0].x[:200, 0]
+        slopes = jax.jacfwd(lambda p: values(model, unravel(p), x)[:, 0])(flat)
+        change, *_ = np.linalg.lstsq(jacobian(flat), -r, rcond=1e-8)
+        error = np.linalg.norm(slopes @ change) / np.linalg.norm(values(model, net, x))
+        left = np.linalg.norm(r + jacobian(flat) @ change) / np.linalg.norm(r)
+    expected = error / np.sqrt(1 - left**2)
+    assert solver.error_estimate_ == pytest.approx(expected, rel=1e-2)
+
+
+def test_the_estimate_is_kept_and_knows_its_limits(solver, monkeypatch):
+    value = solver.error_estimate_
+    again = pickle.loads(pickle.dumps(solver))
+    monkeypatch.setattr(error_estimate, "relative_error_estimate", None)  # not called
+    assert again.error_estimate_ == value
+    assert not hasattr(PINNSolver(), "error_estimate_")
+    monkeypatch.undo()
+    monkeypatch.setattr(error_estimate, "_MOST_WEIGHTS", 3)
+    again._error_estimate = None
+    assert np.isnan(again.error_estimate_)
+    again._posterior = again._error_estimate = None
+    assert np.isnan(again.error_estimate_)

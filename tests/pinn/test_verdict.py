@@ -1,0 +1,275 @@
+"""How a fit ends, what its warnings say, and what leaves a solution open."""
+
+import re
+import time
+import warnings
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_gn import PINNSolver
+from sklearn_gn.callbacks import TimeBudget
+from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.core.stop import StopReason
+from sklearn_gn.pde import (
+    Condition,
+    Dirichlet,
+    Initial,
+    Interval,
+    Neumann,
+    Problem,
+    d,
+)
+from sklearn_gn.pinn import determination, fit, growth, points, setup
+from sklearn_gn.pinn.model import Batch
+from sklearn_gn.pinn.observation_weight import next_weight, spread_loss
+from sklearn_gn.pinn.residuals import residuals
+from sklearn_gn.pinn.solution import values
+from sklearn_gn.pinn.verdict import advice, warn_if_not_solved
+
+SMALL = dict(
+    hidden_layer_sizes=(8,), n_interior=30, n_boundary=4, tol=0, random_state=0
+)
+
+
+def load(u, x):
+    return d(u, "x", "x")(x) + 1
+
+
+def oscillation(u, x):
+    return d(u, "t", "t")(x) + u(x)
+
+
+def growth_of_a_population(u, x):
+    return d(u, "t")(x) - u(x)
+
+
+def string(*conditions, residual=load, axis="x", **words):
+    return Problem(residual, Interval(0, 1, axis=axis), list(conditions), **words)
+
+
+OSCILLATOR = {"residual": oscillation, "axis": "t"}
+GROWTH = {"residual": growth_of_a_population, "axis": "t"}
+
+
+def messages(problem, max_iter=12):
+    """Messages of a fit but that it has not converged."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        PINNSolver(problem, **SMALL, max_iter=max_iter).fit()
+    return [str(w.message) for w in caught if "stopped" not in str(w.message)]
+
+
+# --- solutions that are not determined -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problem", "match"),
+    [
+        (
+            string(Neumann(0.5, on="x=min"), Neumann(0.5, on="x=max")),
+            "Any constant may be added to the output 'u'",
+        ),
+        (string(Dirichlet(0.0, on="x=min")), "2 derivatives along 'x'.*x=min"),
+        (string(Initial(1.0), **OSCILLATOR), "2 derivatives along 't'.*t=min"),
+        (string(**GROWTH), "1 derivative along 't' .*none holds"),
+    ],
+)
+def test_what_leaves_a_solution_open_is_said(problem, match):
+    (message,) = messages(problem)
+    assert re.search(match, message)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        string(Dirichlet(0.0)),
+        string(Initial(1.0), **GROWTH),
+        # Both conditions are inside: the count is in doubt, and the rank decides.
+        string(
+            Condition(lambda u, x: u(x) - 1, on=[[0.2]]),
+            Condition(lambda u, x: u(x) - 2, on=[[0.7]]),
+        ),
+        string(
+            Neumann(0.5, on="x=min"), Neumann(0.5, on="x=max"), up_to_constant=("u",)
+        ),
+    ],
+)
+def test_solutions_that_are_determined_are_not_warned_of(problem):
+    assert messages(problem) == []
+
+
+def test_the_free_change_is_that_of_a_dense_computation():
+    """Largest |T v| for |J v| = 1, by the pseudo-inverse of a Jacobian by columns."""
+    problem = string(Dirichlet(0.0))
+    rng = np.random.RandomState(0)
+    net, _ = setup.untrained_network(problem, None, (3,), rng, "float64", None)
+    words = dict(equation=True, observed=None, device=None)
+    (model,) = setup.models([problem], ("tanh",), None, net.extra, **words)
+    sampler = points.Sampler(40, 2, "sobol", "float64")
+    batches = sampler.draw(model, 0, 0, 0)
+    fresh = sampler.draw(model, 0, 0, 1)
+    with jax.enable_x64(True):
+        found = determination.largest_free_change(model, net, batches, fresh, 0.5)
+        flat, unravel = ravel_pytree(net)
+        rows = [
+            jax.jacfwd(lambda p, b=b: residuals(model, unravel(p), b))(flat)
+            for b in (batches, fresh)
+        ]
+        x = fresh[0].x[:, 0]
+        slopes = jax.jacfwd(lambda p: values(model, unravel(p), x)[:, 0])(flat)
+        u = values(model, net, x)
+        jacobian = np.concatenate(rows)
+        change = np.linalg.norm(slopes @ np.linalg.pinv(jacobian, rcond=1e-13), 2)
+        expected = change / np.linalg.norm(u)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+# --- time ----------------------------------------------------------------------------
+
+
+def test_an_iteration_that_cannot_end_in_time_is_not_begun():
+    run = SimpleNamespace(
+        began=time.perf_counter() - 8, expected_seconds=3.0, request_stop=list
+    )
+    estimator = SimpleNamespace(_fit_run=run)
+    for seconds, stops in ((10.0, True), (12.0, False)):
+        budget = TimeBudget(seconds)
+        budget.setup(estimator, None)
+        run.request_stop = lambda reason: StopReason(reason)
+        assert budget.on_fit_task_end(estimator, None) is stops
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 2.0),
+        ({"iteration": 7}, 50.0),  # another problem
+        ({"iteration": 4}, 50.0),  # another precision
+        ({"level": growth.Level(growth.Sizes(1, 1), next="network")}, 50.0),
+    ],
+)
+def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
+    problem = SimpleNamespace(unknown={})
+    settings = SimpleNamespace(
+        models=(SimpleNamespace(problem=problem),),
+        stage_ends=(7,),
+        solver=SimpleNamespace(single_precision_iter=4),
+    )
+    state = fit.PINNState(None, 1.0, (), None, first_seconds=50.0, iteration=3)
+    state = state._replace(began=time.perf_counter() - 2, **changes)
+    state = fit._with_expected_seconds(state, settings)
+    assert state.next_seconds == pytest.approx(expected, abs=0.5)
+    problem.unknown = {"k": None}
+    more = fit._with_expected_seconds(state, settings)
+    assert more.next_seconds > state.next_seconds + 10
+
+
+# --- fresh points, the noise, causes --------------------------------------------------
+
+
+def test_fresh_points_are_many_however_few_are_given():
+    problem = string(Dirichlet(0.0))
+    kinds = [SimpleNamespace(residual=k, size=1.0) for k in problem.residual_classes()]
+    model = SimpleNamespace(problem=problem, classes=kinds)
+    sampler = points.Sampler(6, 2, "sobol", "float64")
+    few, many = sampler.draw(model, 0, 0, 0), sampler.fresh(model, 0)
+    assert len(few[0].x) == 6
+    assert len(many[0].x) == 1000
+    assert not np.isin(many[0].x, few[0].x).any()
+    again = sampler.fresh(model, 0)
+    np.testing.assert_array_equal(again[0].x, many[0].x)
+
+
+def test_misfits_as_large_as_the_observations_are_not_noise():
+    y = np.array([[1.0, 5.0], [3.0, np.nan], [2.0, 7.0]])
+    scale = np.sqrt([0.5, 0.25, 0.25])
+    data = Batch(np.zeros((3, 1, 1)), y, scale)
+    means = np.array([0.5 + 0.75 + 0.5, (2.5 + 1.75) / 0.75])
+    square = np.nansum(scale[:, None] ** 2 * (y - means) ** 2)
+    spread = spread_loss(data)
+    assert spread == pytest.approx(square / 2, rel=1e-14)
+    for misfit, falls in ((0.49 * spread, True), (0.51 * spread, False)):
+        assert (next_weight(1.0, [1e-9, misfit], spread) < 1) is falls
+
+
+def _ended(**changes):
+    """A solver as it is after a fit of 20 iterations that stays at a loss of one."""
+    log = {
+        "loss": np.ones(20),
+        "val_loss": np.ones(20),
+        "gain_ratio": np.zeros(20),
+        "loss_interior": np.full(20, 0.5),
+        "loss_dirichlet": np.full(20, 0.5),
+    } | {k: v for k, v in changes.items() if isinstance(v, np.ndarray)}
+    return SimpleNamespace(
+        convergence_log_=log,
+        fresh_loss_=changes.get("fresh", 1.0),
+        stop_reason_="tol",
+        coefficients_={},
+        _untrained_loss=10.0,
+        _sizes=changes.get("sizes", (10, 20)),
+        _fitted=SimpleNamespace(problem=object()),
+        _cure_of_overfitting=PINNSolver._cure_of_overfitting,
+    )
+
+
+LATE = np.append(np.ones(19), 0.1)
+
+
+@pytest.mark.parametrize("reason", ["stalled", "max_time", "max_iter"])
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"fresh": 30.0}, "better at the points of training. Take more points"),
+        ({"fresh": 30.0, "sizes": (50, 20)}, "too large for them, 50 weights for 20"),
+        ({"loss_dirichlet": np.full(20, 0.95)}, "95% .* condition 'dirichlet'"),
+        ({"gain_ratio": np.ones(20)}, "too small for this solution"),
+        ({}, "stuck: state the problem in units"),
+    ],
+)
+def test_a_fit_that_ends_unsolved_says_why(reason, changes, match):
+    message = advice(_ended(**changes), StopReason(reason))
+    assert re.search(match, message)
+    assert "Raise max" not in message
+
+
+def test_more_time_is_advised_where_it_helps():
+    for changes in ({"val_loss": LATE}, {"fresh": 1e-6}):
+        message = advice(_ended(**changes), StopReason("max_time"))
+        assert message == StopReason("max_time").advice
+
+
+def test_warnings_speak_of_the_network_that_is_returned():
+    """The tenth of twenty is the best on fresh points, and the last one overfits."""
+    fresh = np.full(20, 500.0)
+    fresh[9] = 30.0
+    loss = np.full(20, 1.0)
+    loss[9] = 20.0
+    solver = _ended(val_loss=fresh, loss=loss, fresh=30.0)
+    assert "better at the points of training" in advice(solver, StopReason("stalled"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_not_solved(solver, 100.0)
+    loss[9] = 0.1
+    with pytest.warns(ConvergenceWarning, match=r"is 30, on its .* 0.1"):
+        warn_if_not_solved(solver, 100.0)
+
+
+def test_constants_are_free_where_no_loss_changes():
+    net = Parameters((np.eye(3),), np.zeros(0))
+    problem = string(outputs=("u", "p", "q"), up_to_constant=("q",), residual=_three)
+
+    def loss(net):
+        return float(net.layers[-1][-1, 0] ** 2)
+
+    assert determination.free_constants(loss, net, problem, 1.0) == ["p"]
+
+
+def _three(u, x):
+    return jnp.sum(u(x))
