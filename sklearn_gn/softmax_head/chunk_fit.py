@@ -138,7 +138,7 @@ class _ChunkFit(_HeadFit):
 
     def _check_memory(self, X, y, solver):
         """Raise a ValueError if a fit of X would not fit into memory."""
-        shape = np.shape(X) if not sparse.issparse(X) else ()
+        shape = () if sparse.issparse(X) else getattr(X, "shape", ())
         if len(shape) != 2 or len(y) != shape[0]:
             return  # validation says what is wrong
         n, d = shape
