@@ -23,13 +23,14 @@ from sklearn_gn.plotting import SegmentsDisplay, SelectionPathDisplay
 
 X, y = load_nile(return_X_y=True)
 X = pd.DataFrame(X, columns=["year"])
-nile = SegmentedRegressor(degree=0).fit(X, pd.Series(y, name="flow"))
-print(nile.summary())
+flow = pd.Series(y, name="flow in 10⁸ m³ a year")
+nile = SegmentedRegressor(degree=0).fit(X, flow)
+nile.summary()
 
 # %%
 # Is there a break at all? The p-value accounts for the search over all years.
 
-print(nile.breakpoint_test(X, y))
+pd.DataFrame([nile.breakpoint_test(X, flow)])
 
 # %%
 # The bar at the bottom is the 95 % interval of the break.
@@ -37,7 +38,7 @@ print(nile.breakpoint_test(X, y))
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(11, 4), width_ratios=(2, 1), layout="constrained"
 )
-SegmentsDisplay.from_estimator(nile, X, pd.Series(y, name="flow"), ax=left)
+SegmentsDisplay.from_estimator(nile, X, flow, ax=left)
 SelectionPathDisplay.from_estimator(nile, ax=right)
 
 # %%
@@ -55,17 +56,18 @@ quarters = pd.PeriodIndex.from_fields(
 X = pd.DataFrame({"date": quarters.to_timestamp()})
 log_gdp = pd.Series(np.log(data["realgdp"]), name="log GDP")
 growth = SegmentedRegressor(2, covariance="HAC-prewhitened").fit(X, log_gdp)
-for t, (low, high) in zip(
-    growth.breakpoints_, growth.breakpoint_interval_, strict=True
-):
-    print(*(date.astype("datetime64[M]") for date in (low, t, high)))
-print("Growth in % a year:", (36525 * growth.segments_["slope"]).round(1))
+kinks = pd.DataFrame(growth.breakpoint_interval_, columns=["lower 95 %", "upper 95 %"])
+kinks.insert(1, "kink", growth.breakpoints_)
+kinks.apply(lambda dates: dates.dt.strftime("%B %Y"))
+
+# %%
+# The growth of each segment:
+
+pd.DataFrame({"growth in % a year": 36525 * growth.segments_["slope"]}).round(1)
 
 # %%
 # The second kink is the recession. It began in December 2007 by the count of the
 # National Bureau of Economic Research; growth slowed a little before it turned.
 
 SegmentsDisplay.from_estimator(growth, X, log_gdp, residuals=True)
-plt.show()
-
 plt.show()
