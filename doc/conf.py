@@ -14,6 +14,7 @@ version = release = __version__
 
 extensions = [
     "benchmark_results",
+    "changelog_page",
     "internal_links",
     "numpydoc",
     "sphinx.ext.autodoc",

@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from docutils import nodes
+from docutils.core import publish_doctree
 from sklearn.base import BaseEstimator
 
 from sklearn_gn import FGNSoftmaxHead
@@ -78,12 +80,30 @@ def test_examples_are_plain_scripts(path):
         assert forbidden not in text
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    path = ROOT / "doc" / "_ext" / "benchmark_results.py"
-    spec = importlib.util.spec_from_file_location("benchmark_results", path)
+def extension(name):
+    """A module of the documentation's extensions."""
+    path = ROOT / "doc" / "_ext" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_changelog_as_a_page():
+    module = extension("changelog_page")
+    text = module.as_restructured_text(module.CHANGELOG.read_text())
+    found = publish_doctree(text, settings_overrides={"halt_level": 2})
+    titles = [title.astext() for title in found.findall(nodes.title)]
+    assert titles[0] == "Changelog"
+    assert len(list(found.findall(nodes.literal))) > 10
+    assert not re.search(r"^#|\]\(", found.astext(), re.M)
+    link = next(found.findall(nodes.reference))
+    assert link["refuri"].startswith("https://keepachangelog.com")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    module = extension("benchmark_results")
     module.draw_curves = lambda *arguments: None  # pictures are looked at, not tested
     folder = tmp_path_factory.mktemp("results")
     module.write_pages(folder)
