@@ -59,8 +59,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Widths of the hidden layers. If "auto", the fit begins with two layers of 20,
         and adds neurons where the loss on fresh points no longer falls, as long as that
         pays, up to 3,000 weights. Outputs then have units of their own, and frequencies
-        that the problem shows are inputs of the network. A problem that goes on from
-        a start in time is solved in windows of time where it is not solved at once.
+        that the problem shows are inputs of the network. An ordinary
+        differential equation that goes on from a start in time is solved in windows of
+        time where it is not solved at once.
         With another solver than "dngd", and in plain regression, "auto" is
         (50, 50, 50, 50).
 

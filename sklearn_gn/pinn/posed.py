@@ -23,6 +23,7 @@ from sklearn_gn.pinn import spectrum
 
 _POINTS = 200  # of each condition, at which its values are taken
 _TINY = 1e-30  # what is left alone
+_RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
 _NEGLIGIBLE = 1e-12  # size of values, relative to those of the others
 
 
@@ -166,22 +167,27 @@ def _numbers(problem, outputs):
 
 
 def _size_of_answer(problem, waves):
-    """Amplitude of the first wave, or of a slow one, that balances the source."""
+    """Amplitude of the first wave, or of a slow one, that balances the source.
+
+    A wave in resonance, which the equation hardly answers, tells nothing: the next one
+    is taken, and the slow one is the last.
+    """
     low, high = problem.domain.bounds.T
-    wave = np.array(waves[0] if waves else np.pi / (high - low))
+    tried = np.array([*waves, np.pi / (high - low)])
     points = problem.probes(_POINTS, np.random.RandomState(0))["interior"]
     with backend.scope("float64"):
-        squares = backend.to_numpy(_source_and_answer(problem, points, wave))
+        squares = backend.to_numpy(_source_and_answers(problem, points, tried))
     squares = squares[np.isfinite(squares).all(axis=1)]
-    source, answer = np.sqrt(squares.sum(axis=0))
-    if not (source > _TINY and answer > _TINY):
+    source, *answers = np.sqrt(squares.sum(axis=0))
+    clear = [answer for answer in answers if answer > _RESONANCE * max(answers)]
+    if not (source > _TINY and clear and clear[0] > _TINY):
         return 1.0
-    return float(source / answer)
+    return float(source / clear[0])
 
 
 @partial(jit_by_size, static_argnames="problem")
-def _source_and_answer(problem, points, wave):
-    """Squares of the source, and of its change by a wave of size one, of (n, 2)."""
+def _source_and_answers(problem, points, waves):
+    """Squares of the source, and of its changes by waves of size one: (n, 1 + k)."""
     kind = problem.residual_classes()[0]
 
     def residual(function, x, data):
@@ -190,8 +196,12 @@ def _source_and_answer(problem, points, wave):
 
     def one(x, data):
         source = residual(lambda x: jnp.zeros(1, x.dtype), x, data)
-        moved = residual(lambda x: jnp.cos(wave @ x)[None], x, data)
-        return jnp.stack([jnp.sum(source**2), jnp.sum((moved - source) ** 2)])
+
+        def answer(wave):
+            moved = residual(lambda x: jnp.cos(wave @ x)[None], x, data)
+            return jnp.sum((moved - source) ** 2)
+
+        return jnp.concatenate([jnp.sum(source**2)[None], jax.vmap(answer)(waves)])
 
     return jax.vmap(one)(points.x, points.data)
 

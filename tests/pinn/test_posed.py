@@ -76,6 +76,19 @@ def test_units_are_those_of_the_values():
 
 
 @pytest.mark.usefixtures("float64")
+def test_a_wave_in_resonance_sets_no_unit():
+    k = 2 * np.pi
+
+    def residual(u, x):
+        return -laplacian(u)(x) - k**2 * u(x) - k**2 * jnp.sin(k * x[0])
+
+    problem = Problem(residual, Box(x=(0, 1), y=(0, 1)), Dirichlet(0.0))
+    (center,), (scale,) = units(problem, waves=((k, 0.0), (0.0, k), (k, k)))
+    assert center == 0
+    # The wave (k, k) answers with k^2 of its 2 k^2; the source has the size of k^2.
+    assert scale == pytest.approx(np.sqrt(2) * 0.7, rel=0.3)
+
+
 def test_the_field_has_physical_units_and_the_waves():
     problem, _ = posed(source((0.0, 40.0)), [])
     assert pickle.loads(pickle.dumps(problem.scale)) == problem.scale
