@@ -87,8 +87,8 @@ models = {
     "Adam": VarProNetRegressor(
         network,
         solver=Adam(batch_size=16),
-        max_iter=2000,
-        n_iter_no_change=40,
+        max_iter=1000,
+        n_iter_no_change=20,
         **common,
     ),
 }
@@ -146,7 +146,7 @@ from sklearn.model_selection import GridSearchCV, ShuffleSplit
 
 grids = {
     ("GNvpro, dense", "alpha"): [1e-10, 1e-8, 1e-6, 1e-4, 1e-2],
-    ("Adam", "solver__learning_rate"): [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2],
+    ("Adam", "solver__learning_rate"): [1e-3, 3e-3, 1e-2, 3e-2],
 }
 sweeps, panels = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharey=True)
 searches, rows = {}, {}
