@@ -129,9 +129,11 @@ def test_data_and_pipelines(in_a_folder):
 
 def test_coming_from_other_packages():
     codes = snippets(GUIDE.parent / "coming_from.rst")
-    installed = [code for code in codes if not re.search("import (pwlf|deepxde)", code)]
-    assert (len(codes), len(installed)) == (8, 6)
-    names = {"x": X[:, 0], "y": np.sin(4 * X[:, 0]), "n_samples": len(X)}
+    others = re.compile("(import|from) (pwlf|deepxde|pyearth)")
+    installed = [code for code in codes if not others.search(code)]
+    assert (len(codes), len(installed)) == (10, 7)
+    x = X[:, 0]
+    names = {"X": X, "x": x, "y": np.sin(4 * x), "n_samples": len(X)}
     for code in installed:
         exec(code.replace("tol=0.1", "max_iter=2"), names)
     assert names["breaks"].shape == (3,)

@@ -273,7 +273,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         }
 
     @property
-    def gram_spectrum_(self):
+    def gram_spectrum_(self) -> np.ndarray:
         """Eigenvalues of the Gauss-Newton matrix of some rows, descending.
 
         After ``partial_fit``, they are computed when they are first asked for.

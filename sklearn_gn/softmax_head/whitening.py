@@ -48,7 +48,7 @@ class Whitened(NamedTuple):
 
 def whitened_rows(rows, options):
     """Whiten the features of the rows."""
-    n_classes = max(int(np.max(np.asarray(rows.label))) + 1, 2)
+    n_classes = max(int(jnp.max(rows.label)) + 1, 2)  # the rows of all processes
     rotate = rows.x.shape[1] <= _ROTATED
     center, moments = second_moments(rows, options.intercept, rotate)
     if rotate and not _comparable(np.diagonal(moments), center):

@@ -44,10 +44,11 @@ def test_a_quick_pinn_run_reports_curve_marks_and_each_output(monkeypatch, capsy
     assert curve["seconds"][-1] >= 0.1
     assert math.isclose(curve["error"][-1], ours["error"], rel_tol=1e-12)
     last = np.searchsorted(curve["seconds"], 0.05, side="right") - 1
-    assert ours["error_0.05"] == curve["error"][last]
+    in_time = last >= 0  # on a busy machine, the first iteration may be late
+    assert not in_time or ours["error_0.05"] == curve["error"][last]
     # No iteration is that short; the fit does not take that long.
     assert not problem["target_0.001"]["passed"]
-    assert problem["target_0.05"]["passed"]
+    assert problem["target_0.05"]["passed"] == in_time
     assert "target_7" not in problem
     assert _report.tables({"problems": {"p": problem}, "notes": []})
 
@@ -115,7 +116,7 @@ def test_a_short_fit_passes_every_stage_once():
     assert (short.max_iter, short.solver.single_precision_iter) == (4, 1)
     assert (solver.max_iter, solver.solver.single_precision_iter) == (99, 9)
     assert _pinn.short(PINNSolver(stage)).get_params() | {
-        "max_iter": 300,
+        "max_iter": 1000,
         "tol": 1e-3,
     } == (PINNSolver(stage).get_params())
 

@@ -202,7 +202,13 @@ def test_a_quick_run_in_one_dimension(monkeypatch):
     # Rounds of relocation are two thirds of the compilation.
     monkeypatch.setitem(sggn_1d.QUICK, "solver", JointGN(relocations=0))
     answers = sggn_1d.run(runner.parse(["sggn_1d", "--quick"]))["problems"]
-    assert list(answers) == ["million", "three_thousand", "series", "coverage"]
+    assert list(answers) == [
+        "million",
+        "three_thousand",
+        "jumps",
+        "series",
+        "coverage",
+    ]
     for answer in answers.values():
         (run,) = answer["methods"]["sggn"]["runs"]
         assert run["seconds"] > 0

@@ -47,7 +47,7 @@ def test_optimum_is_that_of_the_dense_fit(stays_sparse, n_classes, intercept):
     assert loose.stop_reason_ == "tol"
     assert loose.loss_ == pytest.approx(dense.loss_, rel=1e-13)
     difference = np.linalg.norm(loose.coef_ - dense.coef_)
-    assert difference <= 1e-8 * np.linalg.norm(dense.coef_)
+    assert difference <= 1e-7 * np.linalg.norm(dense.coef_)
     np.testing.assert_allclose(
         loose.predict_log_proba(X), dense.predict_log_proba(X), atol=1e-8
     )
