@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test optimised cluster lint bench doc dist clean
+.PHONY: help demo test slow optimised cluster lint bench doc dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' Makefile
@@ -20,11 +20,13 @@ demo: $(VENV)/.installed-plot  ## run the quick start
 test: $(VENV)/.installed-test  ## run the tests and doctests
 	MPLBACKEND=Agg SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n 2
 
+slow: $(VENV)/.installed-test  ## run the tests that take long
+	MPLBACKEND=Agg SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n 2 -m slow
+
 # The tests compile with little optimisation; these run what users run.
 optimised: $(VENV)/.installed-test  ## run a part of the tests with full optimisation
-	XLA_FLAGS= MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 tests/test_determinism.py \
-		tests/core/test_linear_algebra.py tests/pinn/test_dngd.py \
-		tests/shallow_relu/test_sggn.py tests/softmax_head/test_newton.py \
+	XLA_FLAGS= MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 \
+		tests/core/test_linear_algebra.py tests/softmax_head/test_newton.py \
 		tests/varpro/test_layers.py
 
 cluster: $(VENV)/.installed-test  ## run the searches on local Dask and Ray clusters

@@ -104,6 +104,7 @@ def test_another_process_with_more_threads_of_blas_gives_the_same_bytes(expected
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="of Linux")
+@pytest.mark.slow
 def test_one_core_gives_the_same_bytes_where_it_is_promised(expected):
     found = in_another_process(one_core=True)
     assert {k: found[k] for k in ANY_THREADS} == {k: expected[k] for k in ANY_THREADS}

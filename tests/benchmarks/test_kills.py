@@ -9,6 +9,7 @@ from benchmarks import _kills, kills
 @pytest.mark.parametrize(
     ("name", "solver"), [("ShallowReLURegressor", "default"), ("PINNSolver", "dngd")]
 )
+@pytest.mark.slow
 def test_kills_and_interrupts_lose_nothing(name, solver):
     found = kills.worker(name, solver, 2, seed=1)
     assert (found["kills"], found["interrupts"]) == (2, 2)

@@ -21,6 +21,7 @@ def alive():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.slow
 def test_a_search_keeps_a_bounded_number_of_programs(monkeypatch):
     FGNSoftmaxHead(**SOLVER).fit(X, LABELS)
     jax.clear_caches()

@@ -377,6 +377,7 @@ def test_error_bars_stand_a_gramian_that_rounding_makes_indefinite():
     assert 0 < solver.coefficients_std_["rate"] < 0.1
 
 
+@pytest.mark.slow
 def test_a_viscosity_is_recovered_from_some_noisy_velocities():
     problem = Kovasznay(viscosity=Unknown(0.1, positive=True))
     rng = np.random.RandomState(0)

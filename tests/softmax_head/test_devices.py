@@ -114,6 +114,7 @@ def output(process):
     return out.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_any_number_of_devices_gives_the_same():
     flags = "--xla_force_host_platform_device_count=8"
     answer = json.loads(output(run(EIGHT, flags=flags)))
