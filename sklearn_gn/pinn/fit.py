@@ -79,7 +79,7 @@ class PINNState(NamedTuple):
     iteration: int = 0
     n_stalled: int = 0  # iterations since the loss has last fallen by tol
     lowest_loss: float = math.inf  # on fresh points, where there are any
-    first_fresh: float = math.nan  # loss of the untrained network on fresh points
+    first_fresh: float = math.nan  # loss on fresh points that no solution has
     level: Any = None  # growth.Level, where sizes are found
     march: Any = None  # windows.March, where time may be cut
     observation_weight: float = 1.0  # in place of the one of the batches
@@ -125,9 +125,24 @@ def initial_state(points, net, settings, memory=None, loss_at=None):
     state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
     untrained = net if settings.untrained is None else settings.untrained
     return state._replace(
-        first_fresh=fresh_loss(points, settings, untrained),
+        first_fresh=loss_of_no_solution(points, settings, untrained),
         answer=None if march is None else windows.pieces(march, model, net),
     )
+
+
+def loss_of_no_solution(points, settings, untrained):
+    """Loss on fresh points of the untrained network, or of a constant if it is lower.
+
+    Large coefficients of the equation make the first one huge: beside it a constant,
+    which meets no condition, would pass for a solution.
+    """
+    first = fresh_loss(points, settings, untrained)
+    if not settings.models[-1].activations:
+        return first  # a network of the user's own
+    *hidden, last = untrained.layers
+    constant = untrained._replace(layers=(*hidden, 0 * last))
+    level = fresh_loss(points, settings, constant)
+    return min(first, level) if level > _NEGLIGIBLE * first else first
 
 
 def fresh_loss(points, settings, net, weight=1.0):
@@ -386,7 +401,7 @@ def is_solved(fresh, loss, first_fresh):
     fresh, loss : float
         Losses on fresh points and on those of training.
     first_fresh : float
-        Loss of the untrained network on fresh points.
+        That of :func:`loss_of_no_solution`.
     """
     return fresh <= growth.SOLVED * first_fresh and fresh <= OVERFITTED * max(
         loss, _NEGLIGIBLE * first_fresh

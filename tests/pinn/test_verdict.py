@@ -65,6 +65,16 @@ def messages(problem, max_iter=12):
     return [str(w.message) for w in caught if "stopped" not in str(w.message)]
 
 
+def test_a_constant_far_from_the_conditions_is_no_solution():
+    def stiff(u, x):  # of which an untrained network has huge residuals
+        return 1e4 * d(u, "x", "x")(x)
+
+    solver = PINNSolver(string(Dirichlet(1.0), residual=stiff), **SMALL, max_iter=1)
+    with pytest.warns(ConvergenceWarning):
+        solver.fit()
+    assert solver._untrained_loss == pytest.approx(0.5, rel=1e-12)  # that of zero
+
+
 # --- solutions that are not determined -----------------------------------------------
 
 
