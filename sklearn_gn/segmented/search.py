@@ -43,6 +43,7 @@ from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 _LENGTHS = (1.0, 0.3)  # of the Gauss-Newton steps that are tried
 _MOST_STEPS = 30  # of the breakpoints that are chosen
 _STEPS_ON_THE_WAY = 6
+_MOST_ROWS = 10  # rows over which a breakpoint moves, once it has converged
 _MOST_EXCHANGES = 2  # rounds
 _STEP_TOL = 1e-12  # relative decrease that ends the steps
 _TOL_ON_THE_WAY = 1e-5
@@ -281,6 +282,34 @@ def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY)
         moving = moving[falling]
         if not len(moving):
             break
+    return knots, rss
+
+
+def through_rows(problem, knots, rss):
+    """Move kinks to rows beside them where that is better, and on from there.
+
+    The sum of squares has corners at the rows. A minimum may lie in one, where steps
+    that take it for smooth do not end.
+    """
+    if problem.form.step or knots.shape[1] == 0:
+        return knots, rss
+    table, k = problem.table, knots.shape[1]
+    for _ in range(_MOST_ROWS):
+        at = locate(table, knots)[:, None] + np.array([-1, 0])[:, None]
+        at = np.clip(at, 0, (table.n_rows - 1)[:, None, None])
+        rows = take(table.x, at.reshape(len(knots), -1)).reshape(at.shape)
+        one = np.eye(k, dtype=bool)[:, None]  # each breakpoint by itself
+        trials = np.where(one, rows[:, None], knots[:, None, None])
+        trials = np.sort(trials.reshape(len(knots), -1, k), axis=-1)
+        found = sum_of_squares(problem, trials)
+        found = np.where(_feasible(problem, trials), found, np.inf)
+        best = np.argmin(found, axis=1)[:, None]
+        better = take(found, best)[:, 0] < (1 - _STEP_TOL) * rss
+        if not better.any():
+            break
+        knots[better] = take(trials, best)[better, 0]
+        rss[better] = take(found, best)[better, 0]
+        knots, rss = converge(problem, knots, rss)
     return knots, rss
 
 

@@ -8,7 +8,14 @@ from sklearn_gn.core import extremes
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.evidence import evidence_path
 from sklearn_gn.segmented.preparation import problem_of
-from sklearn_gn.segmented.search import EXACT, converge, refine_jumps, search, settle
+from sklearn_gn.segmented.search import (
+    EXACT,
+    converge,
+    refine_jumps,
+    search,
+    settle,
+    through_rows,
+)
 from sklearn_gn.shallow_relu.size_selection import criterion_value
 
 CRITERIA = ("bic", "aic", "gcv", "evidence")
@@ -98,7 +105,8 @@ def _converged(problem, found, chosen):
         rss = found.rss[series, k]
         if not problem.form.step:
             knots, rss = settle(part, knots, rss)
-        knots, found.rss[series, k] = converge(part, knots, rss)
+        knots, rss = converge(part, knots, rss)
+        knots, found.rss[series, k] = through_rows(part, knots, rss)
         for b, t, rss in zip(series, knots, found.rss[series, k], strict=True):
             answers[b] = refine_jumps(problem.of([b]), t[None], rss[None])[0][0]
     return answers
