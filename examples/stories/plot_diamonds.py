@@ -99,7 +99,7 @@ top.scatter(
     edgecolor="0.5",
     label="Median of the diamonds of one weight, area by their number",
 )
-top.plot(grid["carat"], np.exp(model.predict(grid)), "C3", label="SegmentedRegressor")
+top.plot(grid["carat"], np.exp(model.predict(grid)), "C2", label="SegmentedRegressor")
 top.set(ylabel="Dollars per carat, at mean grades", yscale="log")
 top.set_yticks([2000, 3000, 5000, 10_000], labels=["2000", "3000", "5000", "10000"])
 top.minorticks_off()
