@@ -1,6 +1,8 @@
 """Stories and notebooks: plain scripts, of one form, that hide nothing."""
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,15 @@ def test_it_is_a_plain_script(tree):
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert "__name__" not in names
     assert not any(isinstance(node, ast.FormattedValue) for node in ast.walk(tree))
+
+
+def test_the_quick_start_needs_what_the_extra_plot_has():
+    root = EXAMPLES.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["plot"]]
+    known = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in needed}
+    known = (known - {"scikit_learn"}) | {"sklearn", "sklearn_gn"}
+    code = (EXAMPLES / "plot_quickstart.py").read_text(encoding="utf-8")
+    imported = re.findall(r"^(?:import|from) (\w+)", code, re.M)
+    assert imported
+    assert set(imported) <= known
