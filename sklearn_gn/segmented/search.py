@@ -300,15 +300,11 @@ def through_rows(problem, knots, rss):
         rows = take(table.x, at.reshape(len(knots), -1)).reshape(at.shape)
         one = np.eye(k, dtype=bool)[:, None]  # each breakpoint by itself
         trials = np.where(one, rows[:, None], knots[:, None, None])
-        trials = np.sort(trials.reshape(len(knots), -1, k), axis=-1)
-        found = sum_of_squares(problem, trials)
-        found = np.where(_feasible(problem, trials), found, np.inf)
-        best = np.argmin(found, axis=1)[:, None]
-        better = take(found, best)[:, 0] < (1 - _STEP_TOL) * rss
+        trial, new_rss = _best_of(problem, trials.reshape(len(knots), -1, k))
+        better = new_rss < (1 - _STEP_TOL) * rss
         if not better.any():
             break
-        knots[better] = take(trials, best)[better, 0]
-        rss[better] = take(found, best)[better, 0]
+        knots[better], rss[better] = trial[better], new_rss[better]
         knots, rss = converge(problem, knots, rss)
     return knots, rss
 
@@ -317,7 +313,12 @@ def _best_trial(problem, knots):
     steps = np.stack(gauss_newton_steps(problem, knots), axis=1)
     lengths = np.array(_LENGTHS)[None, :, None, None]
     trials = np.clip(knots[:, None, None] + lengths * steps[:, None], LEFT, RIGHT)
-    trials = np.sort(trials.reshape(len(knots), -1, knots.shape[1]), axis=-1)
+    return _best_of(problem, trials.reshape(len(knots), -1, knots.shape[1]))
+
+
+def _best_of(problem, trials):
+    """Return the best of some trials (B, T, k), and its sum of squares."""
+    trials = np.sort(trials, axis=-1)
     rss = sum_of_squares(problem, trials)
     rss = np.where(_feasible(problem, trials), rss, np.inf)
     best = np.argmin(rss, axis=1)[:, None]
