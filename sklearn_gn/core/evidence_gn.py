@@ -422,6 +422,11 @@ def noise_ratio(squares):
     return squares / mean if mean > 0 else np.ones(len(squares))
 
 
+def one_or_each(noise_std):
+    """Return the noise of one target as a number, of several as the array (k,)."""
+    return noise_std if len(noise_std) > 1 else float(noise_std[0])
+
+
 def posterior_variances(found, gradients, used=slice(None)):
     """Return the variances of linear functions of the parameters.
 

@@ -10,6 +10,7 @@ from sklearn_gn.core.evidence_gn import (
     covariance,
     curvature,
     noise_ratio,
+    one_or_each,
     posterior_variances,
 )
 from sklearn_gn.core.low_rank import LowRank
@@ -110,7 +111,7 @@ def fitted_attributes(net, rows, scaling, n_effective):
             "bias": net.alpha[2] / scale,
             "weights": net.alpha[3:] / scale,
         },
-        "noise_std_": noise_std if shape.q > 1 else float(noise_std[0]),
+        "noise_std_": one_or_each(noise_std),
         "n_effective_parameters_": float(np.sum(found_curvature.gamma)) + shape.q,
         "log_evidence_": float(value)
         - n_effective

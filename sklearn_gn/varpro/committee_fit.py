@@ -474,7 +474,7 @@ def _set_fitted(estimator, members, problem):
         variances = [s.noise_ratio / m.net.beta for m, s in pairs]
         variance = committee.shares(members) @ variances
         noise_std = scaling.y_scale * np.sqrt(variance)
-        estimator.noise_std_ = noise_std if len(noise_std) > 1 else float(noise_std[0])
+        estimator.noise_std_ = evidence_gn.one_or_each(noise_std)
     _set_output_layer(estimator, members, scaling)
 
 

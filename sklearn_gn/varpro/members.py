@@ -4,6 +4,7 @@ import numpy as np
 from scipy.special import softmax
 
 from sklearn_gn.core.classifier import all_logits
+from sklearn_gn.core.evidence_gn import one_or_each
 
 
 class FittedMember:
@@ -47,8 +48,7 @@ class FittedMember:
             self.log_evidence_ = summary.log_evidence
             self.n_effective_parameters_ = summary.n_effective_parameters
         if self._classes is None:
-            noise_std = summary.noise_std
-            self.noise_std_ = noise_std if len(noise_std) > 1 else float(noise_std[0])
+            self.noise_std_ = one_or_each(summary.noise_std)
 
     def predict(self, X):
         """Predict the targets, or the labels.
