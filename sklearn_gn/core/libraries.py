@@ -129,6 +129,22 @@ class NumPy:
         return trtri(factor, lower=1)[0]
 
     @staticmethod
+    def eigh(matrix):
+        """Eigenvalues and vectors; NaN where the matrix is not finite."""
+        try:
+            return np.linalg.eigh(matrix)
+        except np.linalg.LinAlgError:
+            return np.full(len(matrix), np.nan), np.full_like(matrix, np.nan)
+
+    @staticmethod
+    def eigvalsh(matrix):
+        """Eigenvalues; NaN where the matrix is not finite."""
+        try:
+            return np.linalg.eigvalsh(matrix)
+        except np.linalg.LinAlgError:
+            return np.full(len(matrix), np.nan)
+
+    @staticmethod
     def symmetric_product(a):
         """``a a^T``."""
         return a @ a.T
@@ -142,6 +158,7 @@ class JAX:
         from jax import lax
 
         self.xp = jax.numpy
+        self.eigh, self.eigvalsh = self.xp.linalg.eigh, self.xp.linalg.eigvalsh
         self.tree_map, self.leaves = jax.tree.map, jax.tree.leaves
         self.while_loop, self.map, self.rsqrt = lax.while_loop, lax.map, lax.rsqrt
         self.rows_from, self.top_k = lax.dynamic_slice_in_dim, lax.top_k

@@ -3,7 +3,7 @@
 from functools import partial
 
 from sklearn_gn.core.fgn import solve_rows
-from sklearn_gn.core.libraries import in_either_library, namespace
+from sklearn_gn.core.libraries import in_either_library, library_of, namespace
 from sklearn_gn.core.multinomial import (
     all_classes,
     margins,
@@ -96,11 +96,12 @@ def row_spectrum(head, rows, intercept, n_examples, n_competitors):
     Those of the row Gram ``K / omega``, which has the same ones but for zeros.
     """
     x, label, weight = (a[:n_examples] for a in (rows.x, rows.label, rows.weight))
-    xp = namespace((head, rows))
+    library = library_of((head, rows))
+    xp = library.xp
     split = margins(all_classes(values(head, x)), label)
     root, _, by_class = curvature_rows(split, weight, n_competitors)
     direction = root[:, None] * to_columns(by_class)
     repeats = 1 + n_competitors
     features = xp.repeat(xp.repeat(x @ x.T + intercept, repeats, 0), repeats, 1)
     gram = features * (direction @ direction.T) / xp.sum(weight)
-    return xp.linalg.eigvalsh(gram)[::-1]
+    return library.eigvalsh(gram)[::-1]

@@ -94,7 +94,7 @@ def whiten(rows, center, moments, ridge):
     xp = library.xp
     weight, eps = counted_weights(rows), xp.finfo(center.dtype).eps
     d = center.shape[0]
-    variance, axes = xp.linalg.eigh(moments) if rotate else (moments, None)
+    variance, axes = library.eigh(moments) if rotate else (moments, None)
     variance = xp.maximum(variance, 0)
     largest = xp.max(variance)
     # Single precision leaves noise of this size in every direction.
