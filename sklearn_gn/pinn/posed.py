@@ -19,7 +19,7 @@ import numpy as np
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde import Dirichlet, Initial, Problem
-from sklearn_gn.pinn import spectrum
+from sklearn_gn.pinn import dispersion, spectrum
 
 _POINTS = 200  # of each condition, at which its values are taken
 _TINY = 1e-30  # what is left alone
@@ -84,6 +84,9 @@ def posed(problem, stages, y=None, observed=()):
     """
     waves = spectrum.wave_vectors(problem)
     center, scale = units(problem, y, observed, waves)
+    passing = dispersion.wave_vectors(problem, scale)
+    most = spectrum.MOST_WAVES + dispersion.MOST_WAVES
+    waves = spectrum.distinct((*waves, *passing), problem.domain, most)
 
     def pose(entry):
         arguments = {f.name: getattr(entry, f.name) for f in fields(Problem)}
