@@ -1,10 +1,16 @@
-r"""Corners of a plane domain at which solutions are singular.
+r"""Corners of a plane domain at which solutions are not smooth.
 
-At a corner whose opening w inside the domain exceeds pi, solutions of equations of
-second order have terms ``r^(k a) sin(k a phi)`` and ``r^(k a) cos(k a phi)`` with
-a = pi / w and polar coordinates about it (Kondratiev; Grisvard): slopes are unbounded.
-All of them are smooth functions of x, y and of the real and imaginary part of
-``z^a``, z = r e^(i phi), which opens the corner to a straight line.
+At a corner of the opening w, solutions of equations of second order have terms
+``r^(k a) sin(k a phi)`` and ``r^(k a) cos(k a phi)``, a = pi / w, in polar coordinates
+about it; where k a is a whole number, logarithms appear [1]_. For openings above a
+right angle they have no bounded second derivatives, and above pi no bounded slopes. All
+of them are smooth functions of x, y and of the real and imaginary part of ``z^a`` with
+z = r e^(i phi), which opens the corner to a straight line. At a right angle the first
+one that is not smooth is ``z^2 log z``.
+
+References
+----------
+.. [1] P. Grisvard, "Elliptic problems in nonsmooth domains".
 """
 
 import math
@@ -20,49 +26,57 @@ from sklearn_gn.pde.shapes import Box
 _STEP = 2 * math.pi / 720
 _ANGLES = _STEP * (np.arange(720) + 0.5)
 _BISECTIONS = 50
-_SMALL = 1e-4  # radius that shows the opening, in units of the domain's size
-_STRAIGHT = 0.02  # radians by which an opening differs from pi
+_DIGITS = 9  # of a place, in units of the domain's size
+_SMALL = 1e-4  # radius that shows the opening, in the same units
+_STRAIGHT = 0.02  # radians by which openings differ
+_MOST = 12  # corners
 _REACHES = np.geomspace(0.02, 2, 60)  # radii that are tried, in the same units
 
 
 class Corner(NamedTuple):
-    """A corner whose opening exceeds pi."""
+    """A corner of an opening of a right angle or more."""
 
     axes: tuple  # numbers of the two axes of its plane
     place: tuple  # its coordinates there
     middle: float  # angle of the bisector of the inside
     opening: float
-    reach: float  # radius of the disk in which ``z^a`` is smooth; inf: everywhere
+    reach: float  # radius of the disk whose inside is that of the corner; inf: all
 
 
-def reentrant_corners(domain, first_axis=0):
-    """Return the corners of a domain whose opening exceeds pi, as a tuple.
+def singular_corners(domain):
+    """Return the corners of a domain at which solutions are not smooth, as a tuple.
 
-    Those of polygons and boxes of two axes and of what is made of them by ``|``, ``&``,
-    ``-`` and ``*``; corners at which curves meet are not looked for.
+    Those of openings above a right angle, and beside them right angles, where values
+    seldom go with the equation. Looked for in polygons and boxes of two axes, and in
+    what is made of these by ``|``, ``&``, ``-`` and ``*``; not where curves meet.
 
     Parameters
     ----------
     domain : Domain
-    first_axis : int, default=0
-        Number of its first axis.
     """
+    found = sorted(_corners(domain, 0), key=lambda corner: -corner.opening)
+    blunt = any(corner.opening > math.pi / 2 + _STRAIGHT for corner in found)
+    return tuple(found[:_MOST]) if blunt else ()
+
+
+def _corners(domain, first_axis):
     if isinstance(domain, Product):
-        second = first_axis + domain.first.dim
-        return reentrant_corners(domain.first, first_axis) + reentrant_corners(
-            domain.second, second
-        )
+        second_axis = first_axis + domain.first.dim
+        return [
+            *_corners(domain.first, first_axis),
+            *_corners(domain.second, second_axis),
+        ]
     if domain.dim != 2 or domain.time is not None:
-        return ()
+        return []
     edges = list(_edges(domain))
     places = [first for first, _ in edges]
     places += [p for a, b in combinations(edges, 2) for p in _intersection(a, b)]
     found = {}
     for place in places:
-        corner = _corner(domain, np.array(place), first_axis)
-        if corner is not None:
-            found[tuple(np.round(np.array(place) / domain._size(), 9))] = corner
-    return tuple(found.values())
+        key = tuple(np.round(place / domain._size(), _DIGITS))
+        if key not in found:
+            found[key] = _corner(domain, place, first_axis)
+    return [corner for corner in found.values() if corner is not None]
 
 
 def _edges(domain):
@@ -92,7 +106,7 @@ def _intersection(first, second):
 
 
 def _corner(domain, place, first_axis):
-    """The corner at a place, where the opening there exceeds pi."""
+    """The corner at a place; None where there is none, or a sharp one."""
     size = float(np.ptp(domain.bounds, axis=1).max())
     inside = _inside(domain, place, _SMALL * size, _ANGLES)
     before = np.roll(inside, 1)
@@ -117,7 +131,7 @@ def _corner(domain, place, first_axis):
             return None
         reach = size * float(_REACHES[same.index(False) - 1])
     axes = first_axis, first_axis + 1
-    return Corner(axes, tuple(place.tolist()), middle, opening, reach)
+    return Corner(axes, tuple(place.tolist()), float(middle), float(opening), reach)
 
 
 def _edge_angle(domain, place, radius, number):

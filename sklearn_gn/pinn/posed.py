@@ -2,11 +2,16 @@ r"""A problem as the network is given it: outputs of unit size, and waves as inp
 
 The residuals see physical units. In between, the outputs of the network are those of
 the solution in units of their own, ``u = center + scale * network(x)``, and beside the
-axes, mapped to [-1, 1], the network has waves ``cos(k (x - m))`` and ``sin(k (x - m))``
-for wave vectors k that the problem shows (:mod:`sklearn_gn.pinn.spectrum`), with m the
-middle of the domain. The waves are inputs of the first layer and of the output layer:
-a solution that is made of them is linear in the weights, and one that is modulated
-can be learnt.
+axes, mapped to [-1, 1], the network has
+
+- waves ``cos(k (x - m))`` and ``sin(k (x - m))``, with m the middle of the domain, for
+  wave vectors k that the problem shows (:mod:`sklearn_gn.pinn.spectrum`) or that its
+  equation lets pass (:mod:`sklearn_gn.pinn.dispersion`);
+- singular functions of corners of the domain (:mod:`sklearn_gn.pde.corners`).
+
+These are inputs of the first layer and of the output layer: a solution that is made of
+them is linear in the weights, and one that is modulated by a smooth function can be
+learnt.
 """
 
 import math
@@ -20,7 +25,7 @@ import numpy as np
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde import Dirichlet, Initial, Problem
-from sklearn_gn.pde.corners import reentrant_corners
+from sklearn_gn.pde.corners import singular_corners
 from sklearn_gn.pinn import dispersion, spectrum
 
 _POINTS = 200  # of each condition, at which its values are taken
@@ -126,11 +131,13 @@ def posed(problem, stages, y=None, observed=()):
     most = spectrum.MOST_WAVES + dispersion.MOST_WAVES
     waves = spectrum.distinct((*waves, *passing), problem.domain, most)
 
-    corners = reentrant_corners(problem.domain)
+    corners = singular_corners(problem.domain)
 
     def pose(entry):
         arguments = {f.name: getattr(entry, f.name) for f in fields(Problem)}
-        return PosedProblem(**arguments, center=center, scale=scale, waves=waves, corners=corners)
+        return PosedProblem(
+            **arguments, center=center, scale=scale, waves=waves, corners=corners
+        )
 
     return pose(problem), [pose(stage) for stage in stages]
 

@@ -265,7 +265,9 @@ def _refined(values, waves, problem, axes):
     if not waves or len(waves) > _MOST_REFINED:
         return None
     n, dim = values.shape[0], values.ndim
-    share = np.stack(np.meshgrid(*[(np.arange(n) + 0.5) / n - 0.5] * dim, indexing="ij"), -1)
+    share = np.stack(
+        np.meshgrid(*[(np.arange(n) + 0.5) / n - 0.5] * dim, indexing="ij"), -1
+    )
     share, right = share.reshape(-1, dim), values.ravel()
     chosen = np.random.RandomState(0).permutation(len(right))[:_REFINED_POINTS]
     share, right = share[chosen], right[chosen]

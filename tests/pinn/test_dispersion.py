@@ -44,7 +44,7 @@ def found(problem, scale=(1.0,)):
 
 
 @pytest.mark.parametrize(
-    "residual, outputs, frequencies",
+    ("residual", "outputs", "frequencies"),
     [
         (klein_gordon, ("u",), [-np.sqrt(36 * pi**2 + 50), np.sqrt(36 * pi**2 + 50)]),
         (beam, ("u",), [-9 * pi**2, 9 * pi**2]),
@@ -93,7 +93,5 @@ def test_waves_of_all_directions():
 )
 def test_no_waves(residual):
     unknown = {"c": Unknown(7.0)} if residual.__code__.co_argcount == 3 else None
-    problem = Problem(
-        residual, STRIP, [START, Dirichlet(0.0)], coefficients=unknown
-    )
+    problem = Problem(residual, STRIP, [START, Dirichlet(0.0)], coefficients=unknown)
     assert found(problem) == []
