@@ -232,7 +232,10 @@ def _draw(points, settings, stage, number, net, level=None, march=None):
     model, sampler = settings.models[stage], settings.sampler
     if level is not None:
         sampler = replace(sampler, **level.sizes._asdict())
-    batches = sampler.draw(model, int(settings.seed), stage, number, net)
+    in_window = march is not None and march.active
+    # The points of a window are those of all time, moved: they do not follow residuals.
+    followed = None if in_window else net
+    batches = sampler.draw(model, int(settings.seed), stage, number, followed)
     batches = windows.within(model, batches, march)
     if points.data is not None:
         batches = (*batches, points.data)

@@ -28,8 +28,8 @@ _BOUNDARY_SHARE = 0.3  # of the residuals
 _LEAST_INTERIOR, _LEAST_BOUNDARY = 200, 80
 _MOST_INTERIOR, _MOST_BOUNDARY = 8000, 3000
 # Iterations in which the fresh loss is to fall by _FALL, or the fit grows: more of them
-# until the equation is solved, since a fit is often flat before it finds its way, unless
-# it is points that are missing.
+# until the equation is solved, since a fit is often flat before it finds its way; but
+# not where points are missing.
 _PATIENCE, _EARLY_PATIENCE = 12, 30
 _FALL = 0.5
 _COMPILATIONS = 3  # that the rest of max_time must have room for
