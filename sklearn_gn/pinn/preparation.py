@@ -9,6 +9,7 @@ from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.fit import PINNSettings
 from sklearn_gn.pinn.observation_weight import spread_loss
 from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.regression import has_chosen_penalties
 from sklearn_gn.pinn.windows import last_network, with_windows
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
@@ -64,7 +65,8 @@ def _widths(solver, problem):
     """Widths of the hidden layers to begin with."""
     if not _is_auto(solver.hidden_layer_sizes):
         return solver.hidden_layer_sizes
-    return setup.FIRST_WIDTHS if _grows(solver, problem) else _FIXED_WIDTHS
+    small = _grows(solver, problem) or has_chosen_penalties(solver, problem)
+    return setup.FIRST_WIDTHS if small else _FIXED_WIDTHS
 
 
 def _grows(solver, problem):
