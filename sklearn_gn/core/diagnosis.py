@@ -163,7 +163,7 @@ _CURE_BY_EVIDENCE = (
 
 def _by_evidence(model):
     """Whether the evidence has chosen the penalties."""
-    return hasattr(model, "n_effective_parameters_")
+    return bool(np.isfinite(getattr(model, "n_effective_parameters_", np.nan)))
 
 
 def _poor_steps(model):

@@ -91,6 +91,8 @@ def test_directions_without_influence_are_counted():
     assert "2 of 4 directions" in str(diagnose(fitted(gram_spectrum_=spectrum)))
     penalised = fitted(gram_spectrum_=spectrum, n_effective_parameters_=2.0)
     assert causes(penalised) == [("none", None)]
+    of_an_equation = fitted(n_effective_parameters_=np.nan, noise_std_=np.nan)
+    assert causes(of_an_equation) == [("none", None)]
     head = FGNSoftmaxHead(max_iter=3, solver="adam")
     with pytest.warns(ConvergenceWarning):
         head.fit(np.arange(40.0)[:, None], np.arange(40) % 2)
