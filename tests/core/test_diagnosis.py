@@ -91,6 +91,8 @@ def test_directions_without_influence_are_counted():
     assert "2 of 4 directions" in str(diagnose(fitted(gram_spectrum_=spectrum)))
     penalised = fitted(gram_spectrum_=spectrum, n_effective_parameters_=2.0)
     assert causes(penalised) == [("none", None)]
+    of_an_equation = fitted(n_effective_parameters_=np.nan, noise_std_=np.nan)
+    assert causes(of_an_equation) == [("none", None)]
     head = FGNSoftmaxHead(max_iter=3, solver="adam")
     with pytest.warns(ConvergenceWarning):
         head.fit(np.arange(40.0)[:, None], np.arange(40) % 2)
@@ -100,6 +102,8 @@ def test_directions_without_influence_are_counted():
 def test_a_long_first_iteration_is_compilation():
     assert causes(fitted(time=(5.0, 5.1, 5.2))) == [("compilation", None)]
     assert causes(fitted(time=(0.5, 0.6, 0.7))) == [("none", None)]
+    by_numpy = fitted(time=(5.0, 5.1, 5.2), _is_compiled=False)
+    assert causes(by_numpy) == [("none", None)]
 
 
 def test_an_estimator_says_what_is_noise():
