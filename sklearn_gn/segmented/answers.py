@@ -23,6 +23,7 @@ class FittedMixin(InputsMixin):
     _covariance: Any
     _date_kind: str | None
     noise_std_: float
+    residual_correlation_: float
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
