@@ -119,9 +119,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Number of collocation points of all conditions together, in equal parts. If
         "auto", it grows with ``n_interior``; with layers that are given it is 200.
 
-    sampling : {"sobol", "halton", "uniform", "residual"}, default="sobol"
-        How collocation points are drawn. "residual" draws more of them where the
-        residual is large.
+    sampling : {"auto", "sobol", "halton", "uniform", "residual"}, default="auto"
+        How collocation points are drawn. "residual" draws half of those inside the
+        domain where the residual is large: layers and fronts are thin. "auto" is
+        "residual" where the network finds its size, on up to 20 axes, else "sobol".
 
     resample : int, "drift" or None, default=5
         Redraw the collocation points every ``resample`` iterations. If "drift", redraw
@@ -333,7 +334,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             Interval(Integral, 0, None, closed="left"),
             StrOptions({"auto"}),
         ],
-        "sampling": [StrOptions({"sobol", "halton", "uniform", "residual"})],
+        "sampling": [StrOptions({"auto", "sobol", "halton", "uniform", "residual"})],
         "resample": [
             Interval(Integral, 1, None, closed="left"),
             StrOptions({"drift"}),
@@ -360,7 +361,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         loss_weights: Literal["fixed", "scaled", "balanced"] = "fixed",
         n_interior: int | Literal["auto"] = "auto",
         n_boundary: int | Literal["auto"] = "auto",
-        sampling: Literal["sobol", "halton", "uniform", "residual"] = "sobol",
+        sampling: Literal["auto", "sobol", "halton", "uniform", "residual"] = "auto",
         resample: int | Literal["drift"] | None = 5,
         observed_outputs: Sequence[str] | None = None,
         observation_weight: float | Literal["auto"] = "auto",

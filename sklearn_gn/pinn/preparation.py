@@ -14,6 +14,7 @@ from sklearn_gn.pinn.windows import last_network, with_windows
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
+_FEW_AXES = 20  # up to which points follow the residual
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -53,10 +54,7 @@ def network_and_models(solver, stages, data, rng):
         observed=data.observed if data.observations.training else None,
         device=solver.device,
     )
-    # Windows of an equation in space and time cost more than they bring: there, a
-    # network that grows is the better answer to a loss that falls slowly.
-    ordinary = data.problem is not None and len(data.problem.domain.axes) == 1
-    if ordinary and _grows(solver, data.problem) and not stages:
+    if _grows(solver, data.problem) and not stages:
         models = (with_windows(*models, data.observations.training is not None),)
     return untrained, models
 
@@ -113,8 +111,11 @@ def settings(solver, models, stages, data, networks, seed, deadline):
             fixed if n == "auto" else n
             for n, fixed in zip(points, _FIXED_POINTS, strict=True)
         ]
-        scaled = solver.loss_weights == "scaled"
-        sampler = setup.Sampler(*points, solver.sampling, solver.dtype, scaled)
+        scaled, method = solver.loss_weights == "scaled", solver.sampling
+        if _is_auto(method):
+            adaptive = growth is not None and problem.domain.dim <= _FEW_AXES
+            method = "residual" if adaptive else "sobol"
+        sampler = setup.Sampler(*points, method, solver.dtype, scaled)
     estimates_noise = has_equation and observed and chosen
     spread = math.inf
     if estimates_noise:
