@@ -25,7 +25,6 @@ OVERFITTED = 100.0  # fresh over training loss
 _NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
 _BALANCE_POWER = 0.05
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
-_LARGER = 5.0  # seconds of an iteration at the next size, relative to this one's
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
@@ -300,7 +299,13 @@ def finish_iteration(points, state, settings, step):
     in_windows = march is not None and (march.active or march.next_stop is not None)
     if level is not None and decisive and not in_windows:
         level = growth.observed(
-            level, settings.growth, loss, fresh, state.first_fresh, state.net
+            level,
+            settings.growth,
+            loss,
+            fresh,
+            state.first_fresh,
+            state.net,
+            state.steady_seconds,
         )
     if settings.estimates_noise and decisive:
         state = _with_next_weight(state, settings, step, fresh)
@@ -378,7 +383,7 @@ def _with_expected_seconds(state, settings):
     changes = level is not None and level.next is not None
     changes |= state.iteration in settings.stage_ends
     changes |= state.iteration == getattr(settings.solver, "single_precision_iter", 0)
-    expected = first if changes else min(seconds, _LARGER * steady)
+    expected = first if changes else min(seconds, growth.LARGER * steady)
     if settings.models[-1].problem.unknown:
         expected += _ENDING * first
     return state._replace(
