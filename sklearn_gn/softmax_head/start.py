@@ -35,8 +35,8 @@ _LEAST_WORK = 2**22  # rows times coefficients for a start; less is little for N
 _BATCHES = 256  # of a pass,
 _SHARE = 4  # or one batch in four, where that is more
 LEAST_FALL = 0.01  # of the loss, relative, in a pass that another one follows
-_FEW_BATCHES = 32  # of the one pass where Newton steps are cheap,
-_SMALL_SHARE = 8  # or one batch in eight
+_FEW_BATCHES = 32  # of the one pass where Newton steps are cheap, or two a class,
+_SMALL_SHARE = 8  # or one batch in eight, whichever is most
 _SAMPLE = 4096  # rows that say how large the features are
 
 
@@ -113,7 +113,7 @@ def run_pass(net, rows, scaling, number, alpha, intercept):
     total = int(rows.n_rows) // _BATCH
     least, share = _BATCHES, _SHARE
     if newton_is_cheap(*net.weight.shape):
-        least, share = _FEW_BATCHES, _SMALL_SHARE
+        least, share = max(_FEW_BATCHES, 2 * net.weight.shape[1]), _SMALL_SHARE
     count = min(total, max(least, total // share))
     return fgn_pass(
         net,
