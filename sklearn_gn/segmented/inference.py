@@ -201,10 +201,11 @@ def user_parameters(fit):
     values = factor * scaled
     values[..., 0] = np.sum(first * scaled, axis=-1) + scaling.y_center
     values[..., n:] += scaling.center[..., None]
-    covariance = factor[..., :, None] * fit.covariance * factor[..., None, :]
-    cross = (fit.covariance @ first[..., None])[..., 0]
-    covariance[..., 0, :] = covariance[..., :, 0] = factor * cross
-    covariance[..., 0, 0] = np.sum(first * cross, axis=-1)
+    with np.errstate(over="ignore"):  # a variance beyond the floats is infinite
+        covariance = factor[..., :, None] * fit.covariance * factor[..., None, :]
+        cross = (fit.covariance @ first[..., None])[..., 0]
+        covariance[..., 0, :] = covariance[..., :, 0] = factor * cross
+        covariance[..., 0, 0] = np.sum(first * cross, axis=-1)
     return values, covariance
 
 

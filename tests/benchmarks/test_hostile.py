@@ -15,9 +15,9 @@ from sklearn_gn.softmax_head.minibatch import batched_rows
 
 # 200 in all; the estimators that compile nothing here have the most.
 EXAMPLES = {
-    "FGNSoftmaxHead": 20,
-    "PINNSolver": 12,
-    "SegmentedRegressor": 98,
+    "FGNSoftmaxHead": 10,
+    "PINNSolver": 8,
+    "SegmentedRegressor": 112,
     "ShallowReLURegressor": 30,
     "VarProNetClassifier": 20,
     "VarProNetRegressor": 20,
