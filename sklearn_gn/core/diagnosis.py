@@ -198,11 +198,11 @@ def _scale(model):
     spread = getattr(model, "_feature_spread", 1.0)
     if spread < _UNEVEN:
         return None
+    cure = ", or set scale=True" if hasattr(model, "scale") else ""
     text = (
         f"The largest standard deviation of a feature is {spread:.1g} times the "
         "smallest. The penalty holds back the weights of small features, and steps "
-        "along them are slow. Put StandardScaler() before, or set scale=True where the "
-        "estimator has it."
+        f"along them are slow. Put StandardScaler() before{cure}."
     )
     return Finding("scale", text)
 
@@ -243,7 +243,9 @@ def _noise(model):
 
 def _compilation(model):
     times = model.convergence_log_["time"]
-    if len(times) == 0 or times[0] < max(_LONG, _COMPILED * times[-1]):
+    if not getattr(model, "_is_compiled", True) or len(times) == 0:
+        return None
+    if times[0] < max(_LONG, _COMPILED * times[-1]):
         return None
     text = (
         f"{times[0]:.1f} of {times[-1]:.1f} seconds went by before the first iteration "

@@ -31,7 +31,7 @@ from sklearn_gn.core.solver import Report
 
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
 EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
-_NEARLY_EXACT = 1e-24  # the same where large terms cancel, and no step lowers it
+_NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers it
 _START_RIDGE = 1e-3  # of the first linear fit, in rows
 _FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
 _RISE = 0.1  # of the log evidence in an iteration that counts as progress

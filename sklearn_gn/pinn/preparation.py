@@ -9,10 +9,12 @@ from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.fit import PINNSettings
 from sklearn_gn.pinn.observation_weight import spread_loss
 from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.regression import has_chosen_penalties
 from sklearn_gn.pinn.windows import last_network, with_windows
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
+_FEW_AXES = 20  # up to which points follow the residual
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -64,7 +66,8 @@ def _widths(solver, problem):
     """Widths of the hidden layers to begin with."""
     if not _is_auto(solver.hidden_layer_sizes):
         return solver.hidden_layer_sizes
-    return setup.FIRST_WIDTHS if _grows(solver, problem) else _FIXED_WIDTHS
+    small = _grows(solver, problem) or has_chosen_penalties(solver, problem)
+    return setup.FIRST_WIDTHS if small else _FIXED_WIDTHS
 
 
 def _grows(solver, problem):
@@ -111,8 +114,11 @@ def settings(solver, models, stages, data, networks, seed, deadline):
             fixed if n == "auto" else n
             for n, fixed in zip(points, _FIXED_POINTS, strict=True)
         ]
-        scaled = solver.loss_weights == "scaled"
-        sampler = setup.Sampler(*points, solver.sampling, solver.dtype, scaled)
+        scaled, method = solver.loss_weights == "scaled", solver.sampling
+        if _is_auto(method):
+            adaptive = growth is not None and problem.domain.dim <= _FEW_AXES
+            method = "residual" if adaptive else "sobol"
+        sampler = setup.Sampler(*points, method, solver.dtype, scaled)
     estimates_noise = has_equation and observed and chosen
     spread = math.inf
     if estimates_noise:

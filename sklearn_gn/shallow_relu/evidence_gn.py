@@ -55,7 +55,11 @@ class Shape(NamedTuple):
     @property
     def hidden_features(self):
         """Numbers of the features that have hidden weights."""
-        return np.arange(self.d) if self.kept is None else np.array(self.kept)
+        return (
+            np.arange(self.d)
+            if self.kept is None
+            else np.array(self.kept, dtype=np.intp)
+        )
 
     @property
     def n_linear(self):

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.core import first_order
 from sklearn_gn.core.fgn import model_direction
-from sklearn_gn.core.linear_algebra.krylov import lanczos
+from sklearn_gn.core.linear_algebra.lanczos import lanczos
 from sklearn_gn.core.linear_algebra.trees import norm
 from sklearn_gn.core.linear_algebra.trust_region import decrease
 from sklearn_gn.core.multinomial import all_classes

@@ -1,6 +1,6 @@
 r"""Committees of networks whose penalties the evidence chooses.
 
-Several small networks (:class:`~sklearn_gn.varpro.layers.Layers`) are fitted from
+Several small networks (:class:`~sklearn_gn.core.layers.Layers`) are fitted from
 different starts, and with different activations; their mean predicts better than the
 one of highest evidence. Each takes the steps of :mod:`sklearn_gn.core.evidence_gn`. An
 iteration is one step of every member that has not ended, and members run side by side
@@ -24,8 +24,8 @@ from scipy.special import log_softmax, logsumexp
 from sklearn_gn.core import evidence_gn
 from sklearn_gn.core.classifier import all_logits
 from sklearn_gn.core.evidence_gn import EvidenceState
+from sklearn_gn.core.layers import Layers, RegularisedLayers, forward, with_one
 from sklearn_gn.core.solver import Algorithm, Report
-from sklearn_gn.varpro.layers import Layers, RegularisedLayers, forward, with_one
 
 _START_COEF = 0.1  # standard deviation of the first coefficients
 _HARDLY_ANY = 1e-3  # share of a prediction for which no member goes on

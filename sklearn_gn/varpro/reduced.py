@@ -17,7 +17,7 @@ from sklearn_gn.core.linear_algebra.blocks import (
     symmetric_product,
     transposed_product,
 )
-from sklearn_gn.core.linear_algebra.krylov import lanczos
+from sklearn_gn.core.linear_algebra.lanczos import lanczos
 from sklearn_gn.core.linear_algebra.trees import dimension
 from sklearn_gn.core.linear_algebra.trust_region import SpectralModel
 from sklearn_gn.core.multinomial import probabilities, to_columns

@@ -100,6 +100,8 @@ def test_directions_without_influence_are_counted():
 def test_a_long_first_iteration_is_compilation():
     assert causes(fitted(time=(5.0, 5.1, 5.2))) == [("compilation", None)]
     assert causes(fitted(time=(0.5, 0.6, 0.7))) == [("none", None)]
+    by_numpy = fitted(time=(5.0, 5.1, 5.2), _is_compiled=False)
+    assert causes(by_numpy) == [("none", None)]
 
 
 def test_an_estimator_says_what_is_noise():
