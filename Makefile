@@ -20,7 +20,7 @@ demo: $(VENV)/.installed-plot  ## run the quick start
 test: $(VENV)/.installed-test  ## run the tests and doctests
 	MPLBACKEND=Agg SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n 2
 
-slow: $(VENV)/.installed-test  ## run the tests that take long
+slow: $(VENV)/.installed-test  ## run the tests that make test leaves out
 	MPLBACKEND=Agg SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n 2 -m slow
 
 # The tests compile with little optimisation; these run what users run.

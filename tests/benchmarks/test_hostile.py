@@ -134,6 +134,7 @@ def test_predictions_that_are_no_numbers_are_seen(monkeypatch):
         {"damage": "largest float in y"},
         {"parameters": {"max_breakpoints": 10**6}, "content": "ties"},
         {"parameters": {"criterion": "cv"}, "y_exponent": 200},
+        {"content": "scales by column", "shape": (20, 3), "seed": 1},
     ],
 )
 def test_segments_of_extreme_numbers(choices):

@@ -10,7 +10,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from sklearn_gn.core.linear_algebra.krylov import lanczos
+from sklearn_gn.core.linear_algebra.lanczos import lanczos
 from sklearn_gn.core.linear_algebra.trust_region import (
     SpectralModel,
     damped_coordinates,
