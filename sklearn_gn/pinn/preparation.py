@@ -54,10 +54,7 @@ def network_and_models(solver, stages, data, rng):
         observed=data.observed if data.observations.training else None,
         device=solver.device,
     )
-    # Windows of an equation in space and time cost more than they bring: there, a
-    # network that grows is the better answer to a loss that falls slowly.
-    ordinary = data.problem is not None and len(data.problem.domain.axes) == 1
-    if ordinary and _grows(solver, data.problem) and not stages:
+    if _grows(solver, data.problem) and not stages:
         models = (with_windows(*models, data.observations.training is not None),)
     return untrained, models
 
