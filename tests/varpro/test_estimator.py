@@ -169,7 +169,7 @@ def test_levels_of_the_ode_follow_each_other():
 
 @pytest.mark.parametrize("solver", sorted(NETWORK_REGRESSOR_SOLVERS))
 def test_every_regression_solver_lowers_the_objective(solver):
-    X, y = smooth(64)
+    X, y = smooth(120 if solver in ("adam", "sgd") else 64)
     solver = clone(NETWORK_REGRESSOR_SOLVERS[solver])
     if solver.name in ("adam", "sgd"):
         solver.set_params(batch_size=32)
@@ -585,7 +585,7 @@ def test_batches_are_judged_by_all_rows(solver):
 
 @pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
 def test_a_fit_that_stops_between_looks_is_judged(solver):
-    X, y = smooth(64)
+    X, y = smooth(70)
     words = {"solver": in_batches(solver, 30), "max_iter": 40, "tol": 0.0}
     whole = quiet(regressor(**words).fit, X, y)
     between = np.flatnonzero(~whole.convergence_log_["judged"])[0]  # far from the end
