@@ -62,7 +62,7 @@ class Linearisation(NamedTuple):
         return self.r + operators.forward(self.parts, self.offset)
 
 
-@partial(jit_by_size, largest=2**13, static_argnames="model")
+@partial(jit_by_size, largest=2**11, medium=2**15, static_argnames="model")
 def weighted_jacobian(model, net, batches, balance):
     """Weighted batches, residuals, and the factors of their Jacobian.
 

@@ -204,7 +204,12 @@ def _moved_shift(found, length):
 # --- compiled parts ------------------------------------------------------------------
 
 
-@partial(jit_by_size, static_argnames=("model", "momentum", "jacobi"))
+@partial(
+    jit_by_size,
+    largest=2**17,
+    medium=2**24,
+    static_argnames=("model", "momentum", "jacobi"),
+)
 def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, jacobi):
     """The Gramian, and what else the steps of all radii have in common."""
     linear = linearise(r, parts, previous_step, momentum=momentum, jacobi=jacobi)
@@ -217,7 +222,7 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     return Quadratic(linear, matrix, largest, floor, no_step(local), *figures)
 
 
-@partial(jit_by_size, largest=2**24)
+@partial(jit_by_size, largest=2**19, medium=2**24)
 def damped(net, linear, matrix, shift):
     """The step of a shift; NaN where the factorisation fails."""
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
@@ -229,7 +234,9 @@ def damped(net, linear, matrix, shift):
     return Damped(shift, factor, step, length, decay)
 
 
-@partial(jit_by_size, largest=2**24, static_argnames=("model", "geodesic"))
+@partial(
+    jit_by_size, largest=2**19, medium=2**24, static_argnames=("model", "geodesic")
+)
 def accelerated(model, net, batches, linear, found, geodesic):
     """A step with its acceleration, and its effect on the loss."""
     local = LocalProblem(model, net, batches, linear, geodesic)

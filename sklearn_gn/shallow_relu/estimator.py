@@ -157,8 +157,8 @@ class ShallowReLURegressor(
     tol : float, default=1e-10
         A descent ends when an iteration lowers the loss by no more than ``tol`` times
         the loss. Where the evidence chooses the penalties, a fit ends when in three
-        iterations in a row the log evidence has not risen by 0.1, or by ``tol`` for
-        each row. "adam" does not use it.
+        iterations in a row the log evidence has not risen by 0.1, or, for each row, by
+        1e-4 and ``tol``. "adam" does not use it.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. If None, there is no
@@ -213,7 +213,8 @@ class ShallowReLURegressor(
 
     selection_path_ : dict of ndarrays
         ``n_neurons``, ``loss``, ``n_parameters`` and the criterion of all sizes that
-        were compared. Only with ``n_neurons="auto"``.
+        were compared; "bic" and "aic" are those of independent normal noise, whose
+        variance is not counted as a parameter. Only with ``n_neurons="auto"``.
 
     coef_ : ndarray of shape (n_active,) or (n_targets, n_active)
         Output coefficients, in the order of ``hyperplanes_``.

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from scipy.optimize import curve_fit
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
@@ -363,6 +364,9 @@ def test_auto_fits_the_best_size():
     model = clone(auto).fit(1e3 * x[:, None], 0.1 * y)
     path = model.selection_path_
     assert_criterion(path, "bic", 200)
+    likelihood = norm.logpdf(0, 0, np.sqrt(2 * path["loss"])) - 0.5  # of a row
+    expected = np.log(200) * path["n_parameters"] - 2 * 200 * likelihood
+    np.testing.assert_allclose(path["bic"], expected, rtol=1e-9)
     assert set(path) == {"n_neurons", "loss", "n_parameters", "bic"}
     assert path["n_neurons"][np.argmin(path["bic"])] == 4
     np.testing.assert_allclose(model.breakpoints_[1:], 1e3 * KINKS, atol=25)
