@@ -15,6 +15,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.core import first_order
+from sklearn_gn.core.devices import by_rows, differentiable_sum, jitted
 from sklearn_gn.core.linear_algebra.trees import dimension, norm
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.pinn import fit
@@ -46,7 +47,7 @@ def step(points, state, settings, *, name):
         settings.models[state.stage],
         net,
         memory,
-        state.batches,
+        fit.on_devices(state.batches, settings),
         state.balance,
         learning_rates(settings, state.iteration, name),
         name=name,
@@ -76,7 +77,7 @@ def memory_for_new_points(memory, net, name):
     return memory
 
 
-@partial(jax.jit, static_argnames=("model", "name"))
+@partial(by_rows, compiled=jitted(static_argnames=("model", "name")), static=("model",))
 def iterate(model, net, memory, batches, balance, rates, *, name):
     """Make as many steps as there are learning rates.
 
@@ -89,6 +90,7 @@ def iterate(model, net, memory, batches, balance, rates, *, name):
     batches = with_class_weights(batches, balance)
     flat, unravel = ravel_pytree(net)
 
+    @differentiable_sum
     def loss(flat):
         return 0.5 * jnp.sum(residuals(model, unravel(flat), batches) ** 2)
 

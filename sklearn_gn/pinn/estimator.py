@@ -169,8 +169,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit.
 
-    device : str or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default is used.
+    device : str, list of int, jax.sharding.Mesh or None, default=None
+        Where to compute: "cpu" or "gpu". If None, JAX's default is used. A list of
+        numbers in ``jax.devices()``, or a mesh, divides the points of training among
+        several devices; see :doc:`/user_guide/devices`.
 
     verbose : int, default=0
         If 1, print a line a second; if 2, one for each iteration.
@@ -354,7 +356,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         n_iter_no_change: int = 10,
         warm_start: bool = False,
         dtype: Literal["float64", "float32"] = "float64",
-        device: str | None = None,
+        device: Any = None,
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:
@@ -439,6 +441,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
         began = time.perf_counter()
         deadline = began + (math.inf if self.max_time is None else self.max_time)
+        backend.mesh_of(self.device)  # a device that there is not is an error
         solver = self._solver_object()
         rng = check_random_state(self.random_state)
         stages, problem = problem_sequence(self.problem)

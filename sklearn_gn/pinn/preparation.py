@@ -134,6 +134,7 @@ def settings(solver, models, stages, data, networks, seed, deadline):
         estimates_noise=estimates_noise,
         untrained=untrained,
         spread_loss=spread,
+        mesh=backend.mesh_of(solver.device),
     )
 
 

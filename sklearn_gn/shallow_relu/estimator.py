@@ -183,10 +183,12 @@ class ShallowReLURegressor(
         Precision of the fit. Where the evidence chooses the penalties, or a dict gives
         them, it is "float64".
 
-    device : str or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device. Fits for which
-        the evidence chooses the penalties, or a dict gives them, are computed on the
-        CPU.
+    device : str, list of int, jax.sharding.Mesh or None, default=None
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
+        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
+        for "vpgn" and "sggn" with given penalties; see :doc:`/user_guide/devices`. Fits
+        for which the evidence chooses the penalties, or a dict gives them, and those
+        of the joint step to one feature, are computed on the CPU.
 
     verbose : int, default=0
         If 1, print a line a second; if 2, one for each iteration.
@@ -362,7 +364,7 @@ class ShallowReLURegressor(
         n_iter_no_change: int = 10,
         warm_start: bool = False,
         dtype: Literal["float64", "float32"] = "float64",
-        device: str | None = None,
+        device: Any = None,
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:

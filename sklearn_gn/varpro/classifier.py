@@ -160,10 +160,12 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit. Where the penalties are chosen it is "float64".
 
-    device : str or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device. Committees are
-        computed on the CPU. A fitted model predicts on the device of its fit, or on the
-        default one if the machine has no such device.
+    device : str, list of int, jax.sharding.Mesh or None, default=None
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
+        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
+        for "gnvpro", "gn" and "lbfgs_vpro"; see :doc:`/user_guide/devices`. Committees
+        are computed on the CPU. A fitted model predicts on the device of its fit, or on
+        the default one if the machine has no such device.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
@@ -313,7 +315,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         n_iter_no_change: int = 10,
         warm_start: bool = False,
         dtype: Literal["float64", "float32"] = "float64",
-        device: str | None = None,
+        device: Any = None,
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:

@@ -124,6 +124,7 @@ class _VarProNet(
         """Fit to canonical rows with targets, or probabilities, y of shape (m, k)."""
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
+        backend.mesh_of(self.device)  # a device that there is not is an error
         plan = committee_fit.plan(self, *X.shape, self._n_values(y))
         if plan is not None:
             committee_fit.fit(
@@ -163,7 +164,9 @@ class _VarProNet(
             n_rows=int(np.count_nonzero(weight)),
             n_samples=self._cast(min(n_samples, np.finfo(self.dtype).max)),
             seed=np.int32(rng.randint(_LARGEST_INT)),
+            mesh=backend.mesh_of(self.device),
         )
+        self._check_devices_are_possible(solver)
         n_starts = 1 if self.n_init == "auto" else self.n_init
         starts = [self._start(settings.model, rows, rng) for _ in range(n_starts)]
         run = FitRun(
@@ -185,6 +188,15 @@ class _VarProNet(
             },
             set_fitted=lambda: self._set_fitted(run, rows, settings, scaling),
         )
+
+    def _check_devices_are_possible(self, solver):
+        mini_batches = solver.name not in ("gnvpro", "gn", "lbfgs_vpro")
+        if mini_batches and backend.mesh_of(self.device) is not None:
+            raise ValueError(
+                f"device={self.device!r}: the mini-batches of solver={solver.name!r} "
+                "are too small for several devices. Give one device, or solver="
+                "'gnvpro'."
+            )
 
     def _default_solver(self):
         """Whether the solver is the default one, with its default settings."""

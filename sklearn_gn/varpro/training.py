@@ -28,6 +28,7 @@ class Settings(NamedTuple):
     n_rows: int  # that have weight
     n_samples: np.ndarray  # sum of the sample weights as they were given
     seed: np.int32
+    mesh: Any = None  # of the devices among which the rows are divided
 
     @property
     def cross_validated(self):
@@ -58,9 +59,10 @@ class TrainingState(NamedTuple):
 
 
 def prepare(rows, settings):
-    """Put the rows on the device."""
-    del settings
-    return jax.device_put(rows)
+    """Put the rows on the device, or on the devices."""
+    if settings.mesh is None:
+        return jax.device_put(rows)
+    return batches.on_devices(rows, settings.mesh)
 
 
 def init(rows, net, settings):

@@ -10,6 +10,7 @@ lost digits back.
 import jax
 import jax.numpy as jnp
 
+from sklearn_gn.core.devices import n_devices
 from sklearn_gn.core.linear_algebra.blocks import gram, sum_rows, triangular_factor
 
 # Multiply-adds above which the Gram matrix (twice as fast, a matrix product) replaces
@@ -89,7 +90,7 @@ def least_squares_of_rows(system, rows, q, *, damping, rank, rank_tol):
     -------
     x : array of shape (p, q)
     """
-    m = jax.tree.leaves(rows)[0].shape[0]
+    m = n_devices() * jax.tree.leaves(rows)[0].shape[0]
     p = jax.eval_shape(system, rows).shape[1] - q
     solve = _qr_least_squares if m * p * p <= QR_LIMIT else _gram_least_squares
     return solve(system, rows, p, damping, rank, rank_tol)
