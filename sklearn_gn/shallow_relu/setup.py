@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.data import canonical_rows, total_weight, validation_split
+from sklearn_gn.core.data import canonical_rows, shares, total_weight, validation_split
 from sklearn_gn.core.evidence import named_penalties
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.extremes import MOST_ROWS
@@ -132,8 +132,7 @@ def _split(X, y, weight, fraction, rng):
     """Set a random part of the distinct rows aside; and the weight of the rest."""
     train, val = validation_split(len(X), fraction, rng)
     train, val = np.sort(train), np.sort(val)
-    weight_val = weight[val] / weight[val].sum()
-    weight_train = weight[train] / weight[train].sum()
+    weight_val, weight_train = shares(weight[val]), shares(weight[train])
     share = float(weight[train].sum())
     return X[train], y[train], weight_train, (X[val], y[val], weight_val), share
 

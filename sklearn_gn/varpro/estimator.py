@@ -13,7 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
-from sklearn_gn.core.data import feature_spread, validate_data, validation_split
+from sklearn_gn.core.data import (
+    feature_spread,
+    shares,
+    validate_data,
+    validation_split,
+)
 from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.scaling import Scaling
@@ -297,8 +302,8 @@ class _VarProNet(
             np.sort,
             validation_split(len(weight), self.validation_fraction, rng, labels),
         )
-        validation = *(a[val] for a in arrays), weight[val] / weight[val].sum()
-        training = *(a[train] for a in arrays), weight[train] / weight[train].sum()
+        validation = *(a[val] for a in arrays), shares(weight[val])
+        training = *(a[train] for a in arrays), shares(weight[train])
         return training, validation, float(weight[train].sum())
 
     # -- after the fit ----------------------------------------------------------------
