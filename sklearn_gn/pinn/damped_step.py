@@ -41,7 +41,7 @@ from sklearn_gn.pinn.residuals import (
 _TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achieved
 _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 DENSE = 10_000  # unknowns up to which the Gramian is formed
-_RANK = 1000  # of the preconditioner, unless given
+RANK = 1000  # of the preconditioner, unless given
 _CG_TOL, _CG_ITERATIONS = 1e-10, 500
 
 
@@ -134,7 +134,7 @@ def solver_for(linear, net, rank):
     """
     eps = jnp.finfo(linear.r.dtype).eps
     if rank is not None or n_unknowns(linear, net) > DENSE:
-        solve, values = by_conjugate_gradients(linear, net, rank or _RANK)
+        solve, values = by_conjugate_gradients(linear, net, rank or RANK)
         return solve, values, eps * values[-1]
     matrix = small_gramian(linear, net)
     return by_cholesky(linear, net, matrix), None, eps * jnp.max(matrix.diagonal())

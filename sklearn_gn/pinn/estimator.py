@@ -429,8 +429,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ------
         ValueError
             If a parameter is out of its range, if the problem is not well stated, if
-            the data hold NaN or infinity or do not fit together, or if there is neither
-            a problem nor data.
+            the data hold NaN or infinity or do not fit together, if there is neither a
+            problem nor data, or if the fit would not fit into memory.
         """
         from sklearn_gn.pinn import preparation
         from sklearn_gn.pinn.algorithms import ALGORITHMS
@@ -454,6 +454,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         settings = preparation.settings(
             self, models, stages, data, networks, seed, deadline
         )
+        preparation.check_memory(settings, start, data)
 
         def fresh_loss(net):
             # A resumed fit has the points of the seed that it began with.

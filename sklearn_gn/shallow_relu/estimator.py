@@ -22,6 +22,7 @@ from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.shallow_relu import evidence_fitted
 from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN
 from sklearn_gn.shallow_relu.fitted import (
@@ -429,8 +430,10 @@ class ShallowReLURegressor(
         ------
         ValueError
             If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, or if all weights are zero.
+            not fit together, if they would not fit into memory, or if all weights are
+            zero.
         """
+        check_table_fits(X, "Fit a random sample of the rows.")
         X, y, weight = self._check_data(X, y, sample_weight)
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)

@@ -19,6 +19,7 @@ from sklearn_gn.core.data import (
     validate_data,
 )
 from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
 from sklearn_gn.varpro.estimator import _VarProNet
 
@@ -383,8 +384,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         ------
         ValueError
             If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, or if fewer than two classes have weight.
+            not fit together, if they would not fit into memory, or if fewer than two
+            classes have weight.
         """
+        check_table_fits(X, "Fit a random sample of the rows.")
         solver = self._solver_object()
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)

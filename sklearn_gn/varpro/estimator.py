@@ -21,6 +21,7 @@ from sklearn_gn.core.data import (
 )
 from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.memory import check_fits
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import committee, committee_fit
@@ -147,7 +148,7 @@ class _VarProNet(
 
         from sklearn_gn.varpro.algorithms import ALGORITHMS
         from sklearn_gn.varpro.problem import Model
-        from sklearn_gn.varpro.training import Settings
+        from sklearn_gn.varpro.training import Settings, needed_bytes
 
         network = self._network_object(X.shape[1])
         self._feature_spread = 1.0 if self.scale else feature_spread(X)
@@ -174,6 +175,11 @@ class _VarProNet(
         self._check_devices_are_possible(solver)
         n_starts = 1 if self.n_init == "auto" else self.n_init
         starts = [self._start(settings.model, rows, rng) for _ in range(n_starts)]
+        check_fits(
+            needed_bytes(rows, starts[0], settings),
+            "Give dtype='float32', which halves that, or solver=GNvpro(batch_size=1024)"
+            ", which computes with so many rows at a time.",
+        )
         run = FitRun(
             self,
             solver.algorithm(ALGORITHMS),

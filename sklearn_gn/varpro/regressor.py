@@ -17,6 +17,7 @@ from sklearn_gn.core.data import (
     validate_data,
 )
 from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.estimator import _VarProNet, blockwise
@@ -387,8 +388,10 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         ------
         ValueError
             If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, or if all weights are zero.
+            not fit together, if they would not fit into memory, or if all weights are
+            zero.
         """
+        check_table_fits(X, "Fit a random sample of the rows.")
         solver = self._solver_object()
         X, y = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64

@@ -58,6 +58,24 @@ class TrainingState(NamedTuple):
     memory: Any = None  # what an optimiser carries from step to step
 
 
+def needed_bytes(rows, net, settings):
+    """Return the bytes that a fit needs besides its data: mostly values of neurons.
+
+    Parameters
+    ----------
+    rows : Rows
+    net : Net
+        To start from.
+    settings : Settings
+    """
+    n = batches.batch_size(settings) or len(rows.x)
+    # Features, their SVD, and those of a trial; of layers inside, about as many numbers
+    # as they have biases, which wait for the backward pass.
+    inner = sum(leaf.shape[-1] for leaf in jax.tree.leaves(net.theta) if leaf.ndim)
+    numbers = n * (4 * (net.output.shape[0] + net.output.shape[1]) + 2 * inner)
+    return settings.dtype.itemsize * numbers
+
+
 def prepare(rows, settings):
     """Put the rows on the device, or on the devices."""
     if settings.mesh is None:

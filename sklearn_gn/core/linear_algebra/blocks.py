@@ -45,10 +45,11 @@ def map_rows(function, rows):
 
 def sum_rows(function, rows):
     """Sum of ``function(block)`` over the blocks."""
-    return total(_sum_own_rows(function, rows))
+    return total(sum_own_rows(function, rows))
 
 
-def _sum_own_rows(function, rows):
+def sum_own_rows(function, rows):
+    """The same for the rows of one device."""
     blocks = split(rows)
     first = jax.tree.map(lambda a: a[0], blocks)
     rest = jax.tree.map(lambda a: a[1:], blocks)

@@ -27,7 +27,7 @@ from sklearn_gn.core.devices import (
 from sklearn_gn.core.linear_algebra.blocks import (
     BLOCK_ROWS,
     LEAST_ROWS,
-    sum_rows,
+    sum_own_rows,
     symmetric_product,
     symmetric_product_of,
 )
@@ -339,7 +339,7 @@ def normal_matrix(parts, row_scale=None):
         own = _own_normal_matrix(part)
         found = own if found is None else found + own
         start += size
-    return found
+    return total(found)
 
 
 def _with_scaled_rows(part, scale):
@@ -353,7 +353,7 @@ def _with_scaled_rows(part, scale):
 def _own_normal_matrix(part):
     """``J^T J`` of a part, whose rows are multiplied out in blocks of points."""
     if any(_is_factored(inputs) for inputs, _ in part.layers):
-        return total(_of_points(part))
+        return _of_points(part)
     n = part.layers[0][1].shape[0] if part.layers else part.extra.shape[0]
     missing = -n % LEAST_ROWS if n > BLOCK_ROWS else 0
 
@@ -368,7 +368,7 @@ def _own_normal_matrix(part):
         dense=by_points(part.dense),
         extra=by_points(part.extra),
     )
-    return sum_rows(_of_points, part)
+    return sum_own_rows(_of_points, part)
 
 
 def _of_points(part):
