@@ -8,6 +8,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import (
+    FGNSoftmaxHead,
     PINNSolver,
     SegmentedRegressor,
     ShallowReLURegressor,
@@ -34,6 +35,7 @@ BUDGET = {
     "segmented": (SegmentedRegressor, 1, 0),
     "one_feature": (lambda: ShallowReLURegressor(2, random_state=0), 1, 0),
     "one_feature_auto": (lambda: ShallowReLURegressor(random_state=0), 1, 0),
+    "softmax_head": (FGNSoftmaxHead, 2, 4),
     "varpro": (lambda: VarProNetRegressor(random_state=0, max_iter=3), 2, 4),
     "varpro_alpha": (
         lambda: VarProNetRegressor(alpha=1e-3, random_state=0, max_iter=3),
@@ -62,7 +64,7 @@ def test_a_first_fit_compiles_few_programs(name, compiled):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (N_ROWS, n_features)) if n_features else None
     y = None if X is None else np.abs(X[:, 0]) + 0.1 * rng.standard_normal(N_ROWS)
-    if name == "varpro_classes":
+    if name in ("softmax_head", "varpro_classes"):
         y = y > 0.5
     jax.clear_caches()
     with warnings.catch_warnings():

@@ -41,7 +41,12 @@ model.fit(X, y, X_val=X[:9], y_val=y[:9]).predict_interval(X)
 model.transform(X), model.score(X, y)
 check("a fit with penalties of the evidence")
 
-sklearn_gn.FGNSoftmaxHead(max_iter=5).fit(X, y > 0.5)
+for alpha in (1e-3, "auto"):
+    head = sklearn_gn.FGNSoftmaxHead(alpha=alpha).fit(X, y > 0.5)
+    head.predict_proba(X), head.gram_spectrum_, head.diagnose()
+check("a head of few rows")
+
+sklearn_gn.FGNSoftmaxHead("fgn", max_iter=5).fit(X, y > 0.5)
 assert "jax" in sys.modules
 assert not {"optax", "matplotlib"}.intersection(sys.modules)
 """

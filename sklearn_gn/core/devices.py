@@ -3,22 +3,18 @@ r"""Several devices: rows are divided among them, parameters stand on each.
 A function of rows that sums over them is written once. On one device it is compiled as
 it is. Where the arrays of its arguments are divided among the devices of a mesh,
 :class:`by_rows` compiles it with ``jax.shard_map``: every device calls it with its own
-rows, and what it sums with :func:`total` is summed over all of them. This is the same
-in one process and in several under ``jax.distributed``.
+rows, and what it sums with :func:`~sklearn_gn.core.parts.total` is summed over all of
+them. This is the same in one process and in several under ``jax.distributed``.
 """
 
-from contextvars import ContextVar
 from functools import partial, update_wrapper
 from inspect import signature
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-AXIS = "rows"  # of the mesh
-_inside = ContextVar("inside", default=1)  # number of devices, while a part is traced
+from sklearn_gn.core.parts import AXIS, INSIDE
 
 
 def mesh_of(devices):
@@ -34,84 +30,6 @@ def mesh_of(devices):
             f"different numbers of devices; jax.devices() has {len(known)}."
         )
     return Mesh(np.array([known[number] for number in devices]), (AXIS,))
-
-
-# --- inside of a part ----------------------------------------------------------------
-
-
-def n_devices():
-    """Number of devices among which the rows are divided."""
-    return _inside.get()
-
-
-def total(tree):
-    """Sum over the devices of what each has summed over its rows."""
-    return lax.psum(tree, AXIS) if n_devices() > 1 else tree
-
-
-def everywhere(condition):
-    """Whether a condition holds on all devices."""
-    if n_devices() == 1:
-        return condition
-    return lax.pmin(condition.astype(jnp.int32), AXIS) > 0
-
-
-def all_rows(array):
-    """Rows of all devices, in the order of the devices."""
-    if n_devices() == 1:
-        return array
-    return lax.all_gather(array, AXIS, tiled=True)
-
-
-def own_rows(array):
-    """The rows of this device, from those of all."""
-    if n_devices() == 1:
-        return array
-    n = array.shape[0] // n_devices()
-    return lax.dynamic_slice_in_dim(array, lax.axis_index(AXIS) * n, n)
-
-
-def number():
-    """Number of this device."""
-    return lax.axis_index(AXIS)
-
-
-def of_device_after(tree, distance):
-    """The arrays of the device whose number is larger by ``distance``, cyclically."""
-    count = n_devices()
-    pairs = [((k + distance) % count, k) for k in range(count)]
-    return lax.ppermute(tree, AXIS, pairs)
-
-
-def differentiable_sum(function):
-    """A sum over rows that is summed over the devices, and its gradient with it.
-
-    Parameters
-    ----------
-    function : callable
-        Maps parameters, which are the same on all devices, to the sum over the rows of
-        one.
-
-    Returns
-    -------
-    callable
-    """
-    if n_devices() == 1:
-        return function
-
-    @jax.custom_vjp
-    def summed(parameters):
-        return total(function(parameters))
-
-    def forward(parameters):
-        value, gradient = jax.value_and_grad(function)(parameters)
-        return total((value, gradient))
-
-    def backward(gradient, factor):
-        return (jax.tree.map(lambda g: factor * g, gradient),)
-
-    summed.defvjp(forward, backward)
-    return summed
 
 
 # --- functions of rows ---------------------------------------------------------------
@@ -179,11 +97,11 @@ class by_rows:
             return {**jax.tree.unflatten(tree, leaves), **dict(named)}
 
         def part(arrays):
-            token = _inside.set(mesh.size)
+            token = INSIDE.set(mesh.size)
             try:
                 return self._function(**arguments(arrays))
             finally:
-                _inside.reset(token)
+                INSIDE.reset(token)
 
         rows_out = self._rows_out
         if callable(rows_out):

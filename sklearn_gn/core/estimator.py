@@ -201,6 +201,7 @@ class GaussNewtonEstimator(
         finally:
             del self._fit_run
         self._computed_in = computed_in
+        self._is_compiled = run.solver.compiled
         try:
             self._set_results(run, set_fitted)
         except (KeyboardInterrupt, Exception) as error:

@@ -5,11 +5,7 @@ softmax head solves with the Gram matrix of an affine layer, networks without th
 Jacobian.
 """
 
-import jax
-import jax.numpy as jnp
-from jax import lax
-from jax.scipy.linalg import cho_solve
-
+from sklearn_gn.core.libraries import library_of
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
 from sklearn_gn.core.multinomial import margins, root_curvature
 
@@ -38,6 +34,7 @@ def solve_rows(gram, root, slope, total, cg_iterations):
         Steps of CG at most (ended at a relative residual of 1e-5); 0: Cholesky, which
         needs G as an array.
     """
+    library = library_of((root, slope))
     if callable(gram):
 
         def product(v):
@@ -50,12 +47,11 @@ def solve_rows(gram, root, slope, total, cg_iterations):
         image = gram @ slope
     right = root * image
     if cg_iterations:
-        tol = jnp.asarray(_CG_TOL, right.dtype)
+        tol = library.xp.asarray(_CG_TOL, right.dtype)
         v, *_ = conjugate_gradient(product, right, tol=tol, max_iter=cg_iterations)
         return (slope - root * v) / total
-    shifted = matrix + total * jnp.eye(root.shape[0], dtype=root.dtype)
-    factor = lax.linalg.cholesky(shifted, symmetrize_input=False)
-    solved = cho_solve((factor, True), right)
+    shifted = matrix + total * library.xp.eye(root.shape[0], dtype=root.dtype)
+    solved = library.cholesky_solve(library.cholesky(shifted), right)
     return (slope - root * solved) / total
 
 
@@ -76,6 +72,7 @@ def model_direction(logits, parameters, label, weight, *, damping, cg_iterations
     tree of arrays
         The step, like ``parameters``.
     """
+    import jax
 
     def margin(parameters):
         split = margins(logits(parameters), label)
@@ -88,8 +85,8 @@ def model_direction(logits, parameters, label, weight, *, damping, cg_iterations
         (back,) = transposed(v)
         return along(jax.tree.map(lambda g: g / damping, back))
 
-    root = jnp.sqrt(weight) * root_curvature(s)
+    root = jax.numpy.sqrt(weight) * root_curvature(s)
     slope = weight * jax.nn.sigmoid(s)
-    y = solve_rows(gram, root, slope, jnp.sum(weight), cg_iterations)
+    y = solve_rows(gram, root, slope, jax.numpy.sum(weight), cg_iterations)
     (back,) = transposed(y)
     return jax.tree.map(lambda g: -g / damping, back)

@@ -21,8 +21,23 @@ from typing import NamedTuple
 import numpy as np
 
 LARGEST_DENSE = 2000  # parameters, or numbers that the rows give: no larger matrix
+_MOST_WORK = 3e10  # of a dense matrix, in products of its entries
+_MOST_LARGE = 2e8  # parameters times rows of a matrix that is not formed
 _VECTORS = 32  # of a product at a time
 _BLOCK_ROWS = 256
+
+
+def affordable(n_rows, size):
+    """Whether the evidence of a squared loss takes no longer than minutes.
+
+    Parameters
+    ----------
+    n_rows : int
+    size : int
+        Number of parameters.
+    """
+    dense = size <= LARGEST_DENSE and (n_rows + 2 * size) * size**2 <= _MOST_WORK
+    return dense or n_rows * size <= _MOST_LARGE
 
 
 class LayerRows(NamedTuple):

@@ -25,11 +25,10 @@ Hessian (:func:`hessian_product`), the Newton system by conjugate gradients
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from sklearn_gn._typing import Array
+from sklearn_gn.core.libraries import library_of, namespace
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
 
 _ARMIJO = 1e-4  # part of the slope by which a step has to lower the loss
@@ -43,7 +42,8 @@ def all_classes(values):
     """Logits of all C classes from the m columns."""
     if values.shape[1] > 1:
         return values
-    return jnp.concatenate([jnp.zeros_like(values), values], axis=1)
+    xp = namespace(values)
+    return xp.concatenate([xp.zeros_like(values), values], axis=1)
 
 
 def to_columns(by_class):
@@ -56,12 +56,13 @@ def to_columns(by_class):
 
 def probabilities(values):
     """Softmax over all C classes, of shape (n, C)."""
-    return jax.nn.softmax(all_classes(values), axis=1)
+    return library_of(values).softmax(all_classes(values))
 
 
 def is_true_class(label, n_classes):
     """Mask of shape (n, C)."""
-    return label[:, None] == jnp.arange(n_classes, dtype=label.dtype)[None, :]
+    classes = namespace(label).arange(n_classes, dtype=label.dtype)
+    return label[:, None] == classes[None, :]
 
 
 # --- the cross-entropy by its margin -------------------------------------------------
@@ -70,24 +71,25 @@ def is_true_class(label, n_classes):
 class Margins(NamedTuple):
     """The cross-entropy of n rows as true class against the rest."""
 
-    margin: jnp.ndarray  # (n,)  s
-    p_true: jnp.ndarray  # (n,)  sigmoid(-s)
-    p_rest: jnp.ndarray  # (n,)  sigmoid(s)
-    rho: jnp.ndarray  # (n, C)  softmax over the competitors, 0 at the true class
-    gradient: jnp.ndarray  # (n, C)  a, the gradient of the margin in the logits
+    margin: Array  # (n,)  s
+    p_true: Array  # (n,)  sigmoid(-s)
+    p_rest: Array  # (n,)  sigmoid(s)
+    rho: Array  # (n, C)  softmax over the competitors, 0 at the true class
+    gradient: Array  # (n, C)  a, the gradient of the margin in the logits
 
 
 def margins(logits, label):
     """Split the rows of the given logits (n, C) and labels (n,)."""
-    true = is_true_class(label, logits.shape[1])
-    competitors = jnp.where(true, -jnp.inf, logits)
-    log_sum = jax.nn.logsumexp(competitors, axis=1)
-    rho = jnp.exp(competitors - log_sum[:, None])
-    margin = log_sum - jnp.sum(jnp.where(true, logits, 0), axis=1)
+    library = library_of((logits, label))
+    xp, true = library.xp, is_true_class(label, logits.shape[1])
+    competitors = xp.where(true, -xp.inf, logits)
+    log_sum = library.logsumexp(competitors)
+    rho = xp.exp(competitors - log_sum[:, None])
+    margin = log_sum - xp.sum(xp.where(true, logits, 0), axis=1)
     return Margins(
         margin=margin,
-        p_true=jax.nn.sigmoid(-margin),
-        p_rest=jax.nn.sigmoid(margin),
+        p_true=library.sigmoid(-margin),
+        p_rest=library.sigmoid(margin),
         rho=rho,
         gradient=rho - true.astype(rho.dtype),
     )
@@ -95,12 +97,13 @@ def margins(logits, label):
 
 def cross_entropy(margin):
     """softplus(s), exactly the cross-entropy."""
-    return jax.nn.softplus(margin)
+    return library_of(margin).softplus(margin)
 
 
 def root_curvature(margin):
     """``sqrt(p_true p_rest)``, which does not underflow before it has to."""
-    half = jnp.exp(-jnp.abs(margin) / 2)
+    xp = namespace(margin)
+    half = xp.exp(-xp.abs(margin) / 2)
     return half / (1 + half * half)
 
 
@@ -110,7 +113,7 @@ def root_curvature(margin):
 def covariance_product(p, u):
     """``(diag(p) - p p^T) u`` for each row, arrays of shape (n, C)."""
     pu = p * u
-    return pu - p * jnp.sum(pu, axis=1, keepdims=True)
+    return pu - p * namespace(pu).sum(pu, axis=1, keepdims=True)
 
 
 def hessian_product(forward, transposed, p, weight, direction):
@@ -159,8 +162,9 @@ def newton_direction(
     direction : tree of arrays
     iterations : scalar
     """
-    right = jax.tree.map(jnp.negative, gradient)
-    forcing = jnp.asarray(forcing, jax.tree.leaves(right)[0].dtype)
+    library = library_of(gradient)
+    right = library.tree_map(library.xp.negative, gradient)
+    forcing = library.xp.asarray(forcing, library.leaves(right)[0].dtype)
     direction, iterations, _ = conjugate_gradient(
         product,
         right,
@@ -181,9 +185,7 @@ def insufficient_decrease(new, loss, length, slope, rounding=0.0):
     return (new > loss + _ARMIJO * length * slope + rounding) | (new != new)
 
 
-def backtrack(
-    evaluate, rejected, length, *, halvings=_HALVINGS, while_loop=lax.while_loop
-):
+def backtrack(evaluate, rejected, length, *, halvings=_HALVINGS, while_loop=None):
     """Halve a step until it is no longer rejected.
 
     Parameters
@@ -196,8 +198,9 @@ def backtrack(
         The first one.
     halvings : int, default=30
         The most there are.
-    while_loop : callable, default=lax.while_loop
-        :func:`python_while_loop` where ``evaluate`` is a call of a compiled function.
+    while_loop : callable, default=None
+        That of NumPy where ``evaluate`` is a call of a compiled function. If None,
+        that of the library of what is evaluated.
 
     Returns
     -------
@@ -215,12 +218,6 @@ def backtrack(
         return length / 2, evaluate(length / 2), count + 1
 
     search = length, evaluate(length), np.int32(0)
+    while_loop = while_loop or library_of(search).while_loop
     length, evaluated, _ = while_loop(unfinished, halve, search)
     return length, evaluated
-
-
-def python_while_loop(unfinished, iterate, carry):
-    """``lax.while_loop`` outside of compiled functions."""
-    while unfinished(carry):
-        carry = iterate(carry)
-    return carry

@@ -15,8 +15,9 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.core import first_order
-from sklearn_gn.core.devices import by_rows, differentiable_sum, jitted
+from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.linear_algebra.trees import dimension, norm
+from sklearn_gn.core.parts import differentiable_sum
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.pinn import fit
 from sklearn_gn.pinn.residuals import class_losses, residuals, with_class_weights

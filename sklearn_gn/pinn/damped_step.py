@@ -24,11 +24,12 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import all_rows, by_rows, n_devices, own_rows, total
+from sklearn_gn.core.devices import by_rows
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
 from sklearn_gn.core.linear_algebra.nystrom import nystrom, preconditioner
 from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
+from sklearn_gn.core.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.pinn.residuals import (
     class_losses,
     jacobian,
@@ -66,7 +67,7 @@ class Linearisation(NamedTuple):
 
 @partial(
     by_rows,
-    compiled=partial(jit_by_size, largest=2**13, static_argnames="model"),
+    compiled=partial(jit_by_size, largest=2**11, medium=2**15, static_argnames="model"),
     rows_out=rows_of_jacobian,
     static=("model",),
 )

@@ -53,7 +53,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         The problem to solve. If a sequence, its last element is that problem, and the
         elements before are pairs (Problem, n_iter): easier problems of the same
         outputs, axes and conditions, which are solved first for that many iterations
-        each. If None, y is fitted on X by plain least squares.
+        each. If None, y is fitted on X, plain regression: the evidence chooses the
+        penalties and the noise level, as in :class:`VarProNetRegressor`, unless
+        ``observation_weight`` is a number, which stands for plain least squares.
 
     hidden_layer_sizes : tuple of int or "auto", default="auto"
         Widths of the hidden layers. If "auto", the fit begins with two layers of 20,
@@ -62,8 +64,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         that the problem shows are inputs of the network. An ordinary
         differential equation that goes on from a start in time is solved in windows of
         time where it is not solved at once.
-        With another solver than "dngd", and in plain regression, "auto" is
-        (50, 50, 50, 50).
+        In plain regression "auto" is (20, 20). With another solver than "dngd", and by
+        plain least squares, it is (50, 50, 50, 50).
 
     activation : str or tuple of str, default="tanh"
         Activation of the hidden layers, one for all or one each: "tanh", "sin",
@@ -117,9 +119,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Number of collocation points of all conditions together, in equal parts. If
         "auto", it grows with ``n_interior``; with layers that are given it is 200.
 
-    sampling : {"sobol", "halton", "uniform", "residual"}, default="sobol"
-        How collocation points are drawn. "residual" draws more of them where the
-        residual is large.
+    sampling : {"auto", "sobol", "halton", "uniform", "residual"}, default="auto"
+        How collocation points are drawn. "residual" draws half of those inside the
+        domain where the residual is large: layers and fronts are thin. "auto" is
+        "residual" where the network finds its size, on up to 20 axes, else "sobol".
 
     resample : int, "drift" or None, default=5
         Redraw the collocation points every ``resample`` iterations. If "drift", redraw
@@ -137,8 +140,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         the mean squares of the equation's residuals and the misfit, as long as that
         lowers it, to 1e-6 at least, and while the misfit is below half of the variance
         of y. Exact observations keep the weight 1. It is 1, too,
-        in plain regression and with ``loss_weights="balanced"``, which has weights of
-        its own. Set 1 if the equation holds only roughly.
+        with ``loss_weights="balanced"``, which has weights of its own. Set 1 if the
+        equation holds only roughly. In plain regression "auto" is maximum evidence,
+        and a number is least squares without penalties.
 
     max_iter : int, default=1000
         Maximum number of iterations.
@@ -146,7 +150,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     tol : float, default=0.001
         The fit stops when the loss on fresh points (in plain regression: the training
         loss) has not fallen below its lowest value by more than ``tol`` times that
-        value in twenty iterations in a row; a network that finds its size also stops
+        value in twenty iterations in a row; where penalties are chosen: when the log
+        evidence per row has not risen by ``tol`` in three iterations in a row. A
+        network that finds its size also stops
         when growing no longer pays. It has converged if the equation holds on the fresh
         points by then, else it has stalled, and a warning says what to change. If 0,
         this test is disabled.
@@ -200,8 +206,19 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     noise_std_ : float
         Estimated standard deviation of the observations' noise, the same for all
-        outputs. NaN without observations, in plain regression, and where the
+        outputs. NaN without observations, in plain least squares, and where the
         Gauss-Newton matrix is too large.
+
+    alpha_ : dict
+        Penalties that the evidence has chosen in plain regression, of the squared
+        weights in the units of the fit, over two: "output", "bias", "weights" (one for
+        each feature) and "layers" (of the further hidden layers). Else empty.
+
+    n_effective_parameters_ : float
+        Number of well-determined weights in plain regression; else NaN.
+
+    log_evidence_ : float
+        Logarithm of the evidence in plain regression; else NaN.
 
     gram_spectrum_ : ndarray
         Eigenvalues of the Gauss-Newton Gramian of the last iteration, descending; those
@@ -212,7 +229,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ``grad_norm``, ``step_size`` (length of the step), ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``loss_NAME`` for each residual class and, where there is
         an exact solution, ``relative_error``; with ``observation_weight="auto"`` also
-        ``observation_weight``, the one of the losses of that iteration.
+        ``observation_weight``, the one of the losses of that iteration; in plain
+        regression ``log_evidence``, ``n_effective_parameters`` and ``noise_std``.
 
     loss_ : float
         Loss of the returned network on the last training points.
@@ -318,7 +336,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             Interval(Integral, 0, None, closed="left"),
             StrOptions({"auto"}),
         ],
-        "sampling": [StrOptions({"sobol", "halton", "uniform", "residual"})],
+        "sampling": [StrOptions({"auto", "sobol", "halton", "uniform", "residual"})],
         "resample": [
             Interval(Integral, 1, None, closed="left"),
             StrOptions({"drift"}),
@@ -345,7 +363,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         loss_weights: Literal["fixed", "scaled", "balanced"] = "fixed",
         n_interior: int | Literal["auto"] = "auto",
         n_boundary: int | Literal["auto"] = "auto",
-        sampling: Literal["sobol", "halton", "uniform", "residual"] = "sobol",
+        sampling: Literal["auto", "sobol", "halton", "uniform", "residual"] = "auto",
         resample: int | Literal["drift"] | None = 5,
         observed_outputs: Sequence[str] | None = None,
         observation_weight: float | Literal["auto"] = "auto",
@@ -432,7 +450,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             the data hold NaN or infinity or do not fit together, if there is neither a
             problem nor data, or if the fit would not fit into memory.
         """
-        from sklearn_gn.pinn import preparation
+        from sklearn_gn.pinn import preparation, regression
         from sklearn_gn.pinn.algorithms import ALGORITHMS
         from sklearn_gn.pinn.data import checked_data, problem_sequence
         from sklearn_gn.pinn.fit import fresh_loss as loss_on_fresh_points
@@ -450,6 +468,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         untrained, models = preparation.network_and_models(self, stages, data, rng)
         equation = problem is not None
         start = preparation.network_to_begin_with(self, untrained)
+        chosen = regression.has_chosen_penalties(self, problem)
+        if chosen and regression.is_affordable(start, data):
+            regression.fit(self, models[-1], start, data, seed)
+            return self
         networks = untrained, start
         settings = preparation.settings(
             self, models, stages, data, networks, seed, deadline

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import by_rows, put_rows, total
+from sklearn_gn.core.devices import by_rows, put_rows
+from sklearn_gn.core.parts import total
 from sklearn_gn.core.solver import Report
 from sklearn_gn.pinn import growth, observation_weight, solution, windows
 from sklearn_gn.pinn.model import n_waves
@@ -26,6 +27,7 @@ OVERFITTED = 100.0  # fresh over training loss
 _NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
 _BALANCE_POWER = 0.05
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
+_LARGER = 5.0  # seconds of an iteration at the next size, relative to this one's
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
@@ -89,6 +91,7 @@ class PINNState(NamedTuple):
     fresh_losses: tuple = ()  # since that weight has changed
     began: float = 0.0  # when this iteration did, by time.perf_counter
     first_seconds: float = 0.0  # of the first iteration, which compiles
+    steady_seconds: float = 0.0  # of the last one that compiled nothing
     next_seconds: float = 0.0  # that the next one will probably take
     answer: Any = None  # the networks of all windows of time, where there are some
 
@@ -268,7 +271,10 @@ def _draw(points, settings, stage, number, net, level=None, march=None):
     model, sampler = settings.models[stage], settings.sampler
     if level is not None:
         sampler = replace(sampler, **level.sizes._asdict())
-    batches = sampler.draw(model, int(settings.seed), stage, number, net)
+    in_window = march is not None and march.active
+    # The points of a window are those of all time, moved: they do not follow residuals.
+    followed = None if in_window else net
+    batches = sampler.draw(model, int(settings.seed), stage, number, followed)
     batches = windows.within(model, batches, march)
     if points.data is not None:
         batches = (*batches, points.data)
@@ -368,11 +374,10 @@ def finish_iteration(points, state, settings, step):
     }
     if points.reference is not None:
         extra["relative_error"] = _relative_error(points, state, settings)
-    if in_windows:
+    if not math.isnan(fresh):
         extra["val_loss"] = windows.loss_so_far(march, fresh, state.first_fresh)
     if settings.estimates_noise:
-        # Losses on fresh points depend on the weight, which the state knows.
-        extra |= {"val_loss": fresh, "observation_weight": state.observation_weight}
+        extra["observation_weight"] = state.observation_weight
     if settings.balanced and stop is None:
         balance = rebalanced_weights(step.class_losses, state.balance)
         state = state._replace(balance=balance)
@@ -399,18 +404,25 @@ def finish_iteration(points, state, settings, step):
 def _with_expected_seconds(state, settings):
     """Return the state with the seconds that the next iteration will probably take.
 
-    That is those of the last one, or of the first one where the next compiles; and
-    those that it takes to end the fit where error bars are compiled for it.
+    That is those of the last one, or of the first one where the next compiles; after
+    one that has compiled for a larger size, those of the size before times what a
+    larger size costs at most; and those that it takes to end the fit where error bars
+    are compiled for it.
     """
     seconds = time.perf_counter() - state.began
-    first = state.first_seconds or seconds
-    grows = state.level is not None and state.level.next is not None
-    changes = state.iteration in settings.stage_ends
+    level, first = state.level, state.first_seconds or seconds
+    is_new = level is not None and len(level.falls) == 1
+    compiled = state.iteration <= 1 or is_new
+    steady = state.steady_seconds if compiled else seconds
+    changes = level is not None and level.next is not None
+    changes |= state.iteration in settings.stage_ends
     changes |= state.iteration == getattr(settings.solver, "single_precision_iter", 0)
-    expected = first if grows or changes else seconds if state.iteration > 1 else 0.0
+    expected = first if changes else min(seconds, _LARGER * steady)
     if settings.models[-1].problem.unknown:
         expected += _ENDING * first
-    return state._replace(first_seconds=first, next_seconds=expected)
+    return state._replace(
+        first_seconds=first, steady_seconds=steady, next_seconds=expected
+    )
 
 
 def _relative_error(points, state, settings):

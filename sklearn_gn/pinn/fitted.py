@@ -31,7 +31,9 @@ def set_fitted(solver, run, fitted, n_observations):
     """
     solver._fitted, solver.problem_ = fitted, fitted.problem
     solver._error_estimate = None
-    _set_layers(solver, fitted)
+    solver.alpha_, solver.log_evidence_ = {}, math.nan
+    solver.n_effective_parameters_ = math.nan
+    set_layers(solver, fitted)
     model, net, state = fitted.model, fitted.net, run.final_state
     scale = run.loss_scale
     fresh = run.val_loss(net) if run.val_loss is not None else math.nan
@@ -69,7 +71,8 @@ def set_fitted(solver, run, fitted, n_observations):
             solver.noise_std_ = float(solver._posterior.noise_deviation())
 
 
-def _set_layers(solver, fitted):
+def set_layers(solver, fitted):
+    """Set the weights and biases of the layers."""
     layers = [matrix.astype(np.float64) for matrix in last_network(fitted.net).layers]
     inner = []
     if fitted.model.features is not None:

@@ -11,10 +11,12 @@ from sklearn_gn.pinn.damped_step import DENSE, RANK
 from sklearn_gn.pinn.fit import PINNSettings
 from sklearn_gn.pinn.observation_weight import spread_loss
 from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.regression import has_chosen_penalties
 from sklearn_gn.pinn.windows import last_network, with_windows
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
+_FEW_AXES = 20  # up to which points follow the residual
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -54,10 +56,7 @@ def network_and_models(solver, stages, data, rng):
         observed=data.observed if data.observations.training else None,
         device=solver.device,
     )
-    # Windows of an equation in space and time cost more than they bring: there, a
-    # network that grows is the better answer to a loss that falls slowly.
-    ordinary = data.problem is not None and len(data.problem.domain.axes) == 1
-    if ordinary and _grows(solver, data.problem) and not stages:
+    if _grows(solver, data.problem) and not stages:
         models = (with_windows(*models, data.observations.training is not None),)
     return untrained, models
 
@@ -66,7 +65,8 @@ def _widths(solver, problem):
     """Widths of the hidden layers to begin with."""
     if not _is_auto(solver.hidden_layer_sizes):
         return solver.hidden_layer_sizes
-    return setup.FIRST_WIDTHS if _grows(solver, problem) else _FIXED_WIDTHS
+    small = _grows(solver, problem) or has_chosen_penalties(solver, problem)
+    return setup.FIRST_WIDTHS if small else _FIXED_WIDTHS
 
 
 def _grows(solver, problem):
@@ -113,8 +113,11 @@ def settings(solver, models, stages, data, networks, seed, deadline):
             fixed if n == "auto" else n
             for n, fixed in zip(points, _FIXED_POINTS, strict=True)
         ]
-        scaled = solver.loss_weights == "scaled"
-        sampler = setup.Sampler(*points, solver.sampling, solver.dtype, scaled)
+        scaled, method = solver.loss_weights == "scaled", solver.sampling
+        if _is_auto(method):
+            adaptive = growth is not None and problem.domain.dim <= _FEW_AXES
+            method = "residual" if adaptive else "sobol"
+        sampler = setup.Sampler(*points, method, solver.dtype, scaled)
     estimates_noise = has_equation and observed and chosen
     spread = math.inf
     if estimates_noise:

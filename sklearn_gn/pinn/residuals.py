@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.devices import total
 from sklearn_gn.core.linear_algebra.jacobian import Part
+from sklearn_gn.core.parts import total
 from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
 from sklearn_gn.pinn.taylor import ScaledAxes, input_stack, local_field, propagate
 

@@ -215,7 +215,12 @@ def _rows_of_model(model, net, batches, r, parts, previous_step, **options):
 
 @partial(
     by_rows,
-    compiled=partial(jit_by_size, static_argnames=("model", "momentum", "jacobi")),
+    compiled=partial(
+        jit_by_size,
+        largest=2**17,
+        medium=2**24,
+        static_argnames=("model", "momentum", "jacobi"),
+    ),
     rows_out=_rows_of_model,
     static=("model",),
 )
@@ -231,7 +236,7 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     return Quadratic(linear, matrix, largest, floor, no_step(local), *figures)
 
 
-@partial(by_rows, compiled=partial(jit_by_size, largest=2**24))
+@partial(by_rows, compiled=partial(jit_by_size, largest=2**19, medium=2**24))
 def damped(net, linear, matrix, shift):
     """The step of a shift; NaN where the factorisation fails."""
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
@@ -245,7 +250,9 @@ def damped(net, linear, matrix, shift):
 
 @partial(
     by_rows,
-    compiled=partial(jit_by_size, largest=2**24, static_argnames=("model", "geodesic")),
+    compiled=partial(
+        jit_by_size, largest=2**19, medium=2**24, static_argnames=("model", "geodesic")
+    ),
     static=("model",),
 )
 def accelerated(model, net, batches, linear, found, geodesic):

@@ -18,6 +18,7 @@ from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
+    autoregression,
     bootstrap,
     dates,
     existence,
@@ -93,14 +94,15 @@ class SegmentedRegressor(
     max_breakpoints : int, default=10
         Largest number of breakpoints that "auto" tries.
 
-    criterion : {"bic", "aic", "gcv", "evidence", "cv"}, int, cross-validation \
-            generator or iterable, default="bic"
+    criterion : {"bic", "aic", "gcv", "evidence", "bic-ar1", "cv"}, int, \
+            cross-validation generator or iterable, default="bic"
         How "auto" chooses: by an information criterion (Bayesian or Akaike), by
         generalised cross-validation, by the evidence (the probability of the data,
-        see the user guide), or by cross-validation, where the smallest number
-        wins whose error is within one standard error of the least. A number of folds
-        or a generator is cross-validation too, and "cv" is five folds; of a number of
-        folds, each takes every so many rows in the order of the feature.
+        see the user guide), by "bic" for noise that is correlated from row to row
+        ("bic-ar1", an autoregression), or by cross-validation, where the smallest
+        number wins whose error is within one standard error of the least. A number of
+        folds or a generator is cross-validation too, and "cv" is five folds; of a
+        number of folds, each takes every so many rows in the order of the feature.
 
     covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"}, \
             default="nonrobust"
@@ -159,6 +161,10 @@ class SegmentedRegressor(
     robust_weights_ : ndarray of shape (n_samples,)
         Weights of the rows that follow from their residuals. Only with
         ``loss="huber"``.
+
+    residual_correlation_ : float
+        Correlation of the residuals of neighbouring rows, in the order of the feature
+        that breaks. NaN after :meth:`fit_chunks` where points were not kept.
 
     statistics_ : dict of float
         ``n_rows`` (sum of the weights), ``n_parameters`` (breakpoints included),
@@ -295,7 +301,8 @@ class SegmentedRegressor(
         ValueError
             If a parameter is out of its range, if known breakpoints or bounds do not
             fit the data, if the data hold NaN or infinity, if they would not fit into
-            memory, or if all weights are zero.
+            memory, if all weights are zero, or if they differ and
+            ``criterion="bic-ar1"`` is asked for.
 
         Warns
         -----
@@ -490,4 +497,7 @@ class SegmentedRegressor(
             self.segments_[name] = self._to_user(self.segments_[name])
         self.parameters_ = inference.parameter_table(fit, *self._names())
         self.noise_std_ = float(noise[0])
+        self.residual_correlation_, self._correlation_error = (
+            autoregression.of_residuals(fit, (clipped or prepared).rows)
+        )
         self.statistics_ = {name: value[0].item() for name, value in figures.items()}

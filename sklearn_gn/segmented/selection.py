@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from sklearn_gn.core import extremes
-from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented import autoregression, least_squares
 from sklearn_gn.segmented.evidence import evidence_path
 from sklearn_gn.segmented.preparation import problem_of
 from sklearn_gn.segmented.search import (
@@ -18,8 +18,8 @@ from sklearn_gn.segmented.search import (
 )
 from sklearn_gn.shallow_relu.size_selection import criterion_value
 
-CRITERIA = ("bic", "aic", "gcv", "evidence")
-_OF_THE_FITS = ("evidence", "cv")  # not of the sums of squares alone
+CRITERIA = ("bic", "aic", "gcv", "evidence", "bic-ar1")
+_OF_THE_FITS = ("evidence", "bic-ar1", "cv")  # not of the sums of squares alone
 _MORE = 2  # breakpoints that the search goes beyond a given number
 
 
@@ -56,7 +56,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         If None, the criterion chooses the number.
     most : int
         Largest number that is tried.
-    criterion : {"bic", "aic", "gcv", "evidence", "cv"}
+    criterion : {"bic", "aic", "gcv", "evidence", "bic-ar1", "cv"}
     folds : list of ndarray of bool, default=None
         Rows that are held out, for "cv" and one series.
 
@@ -77,6 +77,10 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     columns = _path_columns(problem, found, criterion, n_rows)
     if criterion == "evidence":
         criteria["evidence"] = evidence_path(prepared, options, found)
+    if criterion == "bic-ar1":
+        criteria["bic-ar1"] = autoregression.criterion_path(
+            prepared, options, found, columns["n_parameters"]
+        )
     if n_breakpoints is None and criterion == "cv":
         criteria["cv"], criteria["cv_std_error"] = (
             a[None] for a in cross_validate(prepared[0], options, found, folds)

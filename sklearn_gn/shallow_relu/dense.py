@@ -13,17 +13,10 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.core.backend import pad_rows
-from sklearn_gn.core.devices import (
-    all_rows,
-    by_rows,
-    jitted,
-    n_devices,
-    number,
-    put_rows,
-    total,
-)
+from sklearn_gn.core.devices import by_rows, jitted, put_rows
 from sklearn_gn.core.linear_algebra.blocks import map_rows, sum_rows, triangular_factor
 from sklearn_gn.core.linear_algebra.solve import filter_factors
+from sklearn_gn.core.parts import all_rows, n_devices, number, total
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import joint, sggn
 from sklearn_gn.shallow_relu.network import (

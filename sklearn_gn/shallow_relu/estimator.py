@@ -158,8 +158,8 @@ class ShallowReLURegressor(
     tol : float, default=1e-10
         A descent ends when an iteration lowers the loss by no more than ``tol`` times
         the loss. Where the evidence chooses the penalties, a fit ends when in three
-        iterations in a row the log evidence has not risen by 0.1, or by ``tol`` for
-        each row. "adam" does not use it.
+        iterations in a row the log evidence has not risen by 0.1, or, for each row, by
+        1e-4 and ``tol``. "adam" does not use it.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. If None, there is no

@@ -20,7 +20,6 @@ from functools import partial
 import jax.numpy as jnp
 
 from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import n_devices
 from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.blocks import (
     gram,
@@ -35,6 +34,7 @@ from sklearn_gn.core.linear_algebra.trust_region import (
     damped_coordinates,
     decrease,
 )
+from sklearn_gn.core.parts import n_devices
 from sklearn_gn.shallow_relu.network import (
     active_set,
     joint_design,

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 
 from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import total
 from sklearn_gn.core.linear_algebra.blocks import sum_rows
 from sklearn_gn.core.linear_algebra.line_search import grid_search
 from sklearn_gn.core.linear_algebra.solve import (
@@ -28,6 +27,7 @@ from sklearn_gn.core.linear_algebra.solve import (
     least_squares,
     least_squares_of_rows,
 )
+from sklearn_gn.core.parts import total
 from sklearn_gn.shallow_relu.network import (
     active_set,
     activity,

@@ -1,12 +1,10 @@
-"""The algorithms of FGNSoftmaxHead by name: in memory, of sparse rows, of chunks."""
+"""The compiled algorithms of FGNSoftmaxHead by name: in memory, and of chunks."""
 
 from sklearn_gn.softmax_head import baselines, fgn
 from sklearn_gn.softmax_head.chunked import chunked_algorithm
 from sklearn_gn.softmax_head.newton import NEWTON
-from sklearn_gn.softmax_head.sparse_newton import SPARSE_NEWTON
 
 ALGORITHMS = {a.name: a for a in (NEWTON, fgn.FGN, *baselines.ALGORITHMS)}
-SPARSE_ALGORITHMS = {a.name: a for a in (SPARSE_NEWTON,)}
 CHUNKED_ALGORITHMS = {
     name: chunked_algorithm(name, *parts)
     for name, *parts in (

@@ -8,13 +8,12 @@ examples of the class and those that compete with it.
 from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax import lax
+import numpy as np
 
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import by_rows, n_devices, total
+from sklearn_gn._typing import Array
+from sklearn_gn.core.libraries import in_either_library, library_of, namespace
 from sklearn_gn.core.multinomial import probabilities, to_columns
+from sklearn_gn.core.parts import n_devices, total
 from sklearn_gn.softmax_head.head import values
 from sklearn_gn.softmax_head.whitening import counted_weights, to_whitened
 
@@ -27,9 +26,9 @@ _BLOCK_COST = 8  # products with the Hessian that building the blocks may cost
 class ClassBlocks(NamedTuple):
     """What is known of the blocks ``M_c``, penalty included, of m columns."""
 
-    inverses: jnp.ndarray | None  # (m, d + 1, d + 1); None where they are not formed
-    log_det: jnp.ndarray  # sum of log det M_c - d log alpha
-    gamma: jnp.ndarray  # sum of d - alpha tr(M_c^-1), over the coefficients
+    inverses: Array | None  # (m, d + 1, d + 1); None where they are not formed
+    log_det: Array  # sum of log det M_c - d log alpha
+    gamma: Array  # sum of d - alpha tr(M_c^-1), over the coefficients
 
 
 def n_slots(data, n_columns):
@@ -51,7 +50,7 @@ def affordable_rows(data, cost):
     return min(1 << (int(most).bit_length() - 1), n) if most >= 1 else 0
 
 
-@partial(by_rows, compiled=partial(jit_by_size, static_argnames=("slots", "inverses")))
+@partial(in_either_library, static_argnames=("slots", "inverses"))
 def class_blocks(net, data, settings, slots, inverses=True):
     """Blocks in whitened coordinates, in single precision.
 
@@ -76,29 +75,29 @@ def class_blocks(net, data, settings, slots, inverses=True):
     x, d = data.x, data.x.shape[1]
     curvature, whole = curvatures(head, x, weight)
     slots = max(1, slots // n_devices())  # of the rows of each device
-    kept, rows_of = lax.top_k(curvature.T, slots)
-    rest = jnp.maximum(whole - total(jnp.sum(kept, axis=1)), 1e-3 * whole)
+    library = library_of(x)
+    xp = library.xp
+    kept, rows_of = library.top_k(curvature.T, slots)
+    rest = xp.maximum(whole - total(xp.sum(kept, axis=1)), 1e-3 * whole)
 
     def block(arrays):
         index, curvature, rest = arrays
-        h = jnp.append(x[index], jnp.full((slots, 1), intercept), axis=1)
-        spread = jnp.append((shift + rest * variance)[:, 0], rest + damping)
+        h = xp.append(x[index], xp.full((slots, 1), intercept), axis=1)
+        spread = xp.append((shift + rest * variance)[:, 0], rest + damping)
         inverse, log_det = inverse_of_block(h, curvature, spread)
         # A direction without penalty has no feature either, and stands by itself.
-        log_det = log_det - jnp.sum(
-            jnp.log(jnp.where(shift > 0, shift, spread[:d, None]))
-        )
-        log_det = log_det - (1 - intercept) * jnp.log(spread[d])
+        log_det = log_det - xp.sum(xp.log(xp.where(shift > 0, shift, spread[:d, None])))
+        log_det = log_det - (1 - intercept) * xp.log(spread[d])
         # Without an intercept its row and column drop out.
         kept_inverse = inverse * keep[:, None] * keep[None, :] if inverses else None
         return kept_inverse, log_det, well_determined(shift[:, 0], inverse)
 
-    keep = jnp.append(jnp.ones(d, x.dtype), intercept)
-    found, log_det, gamma = lax.map(block, (rows_of, kept, rest))
-    return ClassBlocks(found, jnp.sum(log_det), jnp.sum(gamma))
+    keep = xp.append(xp.ones(d, x.dtype), intercept)
+    found, log_det, gamma = library.map(block, (rows_of, kept, rest))
+    return ClassBlocks(found, xp.sum(log_det), xp.sum(gamma))
 
 
-@partial(by_rows, compiled=jit_by_size)
+@in_either_library
 def kronecker_blocks(net, data, settings):
     """Blocks of whitened features times the mean curvature of each class."""
     head, weight, shift, variance, intercept = single(
@@ -111,68 +110,73 @@ def kronecker_blocks(net, data, settings):
         )
     )
     _, whole = curvatures(head, data.x, weight)
+    xp = namespace(whole)
     penalised = shift > 0
-    ratio = variance * whole[None, :] / jnp.where(penalised, shift, 1)
-    ratio = jnp.where(penalised, ratio, 0)
-    log_det = jnp.sum(jnp.log1p(ratio)) + intercept * jnp.sum(jnp.log(whole))
-    return ClassBlocks(None, log_det, jnp.sum(ratio / (1 + ratio)))
+    ratio = variance * whole[None, :] / xp.where(penalised, shift, 1)
+    ratio = xp.where(penalised, ratio, 0)
+    log_det = xp.sum(xp.log1p(ratio)) + intercept * xp.sum(xp.log(whole))
+    return ClassBlocks(None, log_det, xp.sum(ratio / (1 + ratio)))
 
 
-@partial(by_rows, compiled=jit_by_size)
+@in_either_library
 def exact_blocks(net, rows, center, alpha, intercept):
     """Blocks of all rows, in the precision of the fit."""
-    x = rows.x - center[None, :]
+    library = library_of(rows)
+    xp, x = library.xp, rows.x - center[None, :]
     weight = counted_weights(rows)
-    x = jnp.where(weight[:, None] > 0, x, 0)
+    x = xp.where(weight[:, None] > 0, x, 0)
     d = x.shape[1]
     curvature, whole = curvatures(net, rows.x, weight)
-    h = jnp.append(x, jnp.full((len(x), 1), intercept, x.dtype), axis=1)
-    floor = jnp.max(whole) * _LEAST_CURVATURE
+    h = xp.append(x, xp.full((len(x), 1), intercept, x.dtype), axis=1)
+    floor = xp.max(whole) * _LEAST_CURVATURE
 
     def block(curvature):
-        shift = jnp.append(jnp.full(d, alpha), 0 * alpha)
-        lacking = jnp.maximum(floor - total(jnp.sum(curvature)), 0)
-        spread = shift.at[d].add(jnp.where(intercept > 0, lacking, 1))
+        shift = xp.append(xp.full(d, alpha), 0 * alpha)
+        lacking = xp.maximum(floor - total(xp.sum(curvature)), 0)
+        spread = xp.append(shift[:d], xp.where(intercept > 0, lacking, 1))
         inverse, log_det = inverse_of_block(h, curvature, spread)
-        return log_det - d * jnp.log(alpha), well_determined(shift[:d], inverse)
+        return log_det - d * xp.log(alpha), well_determined(shift[:d], inverse)
 
-    log_det, gamma = lax.map(block, curvature.T)
-    return ClassBlocks(None, jnp.sum(log_det), jnp.sum(gamma))
+    log_det, gamma = library.map(block, curvature.T)
+    return ClassBlocks(None, xp.sum(log_det), xp.sum(gamma))
 
 
 def curvatures(head, x, weight):
     """``w p (1 - p)`` of all rows and columns, and its sums over the rows."""
-    p = probabilities(values(head, x))
+    xp, p = namespace((head, x)), probabilities(values(head, x))
     curvature = to_columns(p * (1 - p) * weight[:, None])
-    whole = total(jnp.sum(curvature, axis=0))
-    return curvature, jnp.maximum(whole, _LEAST_CURVATURE * jnp.max(whole))
+    whole = total(xp.sum(curvature, axis=0))
+    return curvature, xp.maximum(whole, _LEAST_CURVATURE * xp.max(whole))
 
 
 def inverse_of_block(h, curvature, spread):
     """Inverse and log determinant of ``h^T diag(curvature) h + diag(spread)``."""
-    matrix = total((h * curvature[:, None]).T @ h) + jnp.diag(spread)
-    scale = lax.rsqrt(jnp.maximum(jnp.diagonal(matrix), jnp.finfo(h.dtype).tiny))
+    library = library_of(h)
+    xp = library.xp
+    matrix = total((h * curvature[:, None]).T @ h) + xp.diag(spread)
+    scale = library.rsqrt(xp.maximum(xp.diagonal(matrix), xp.finfo(h.dtype).tiny))
     matrix = matrix * scale[:, None] * scale[None, :]
-    factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
-    root = lax.linalg.triangular_solve(
-        factor, jnp.eye(len(scale), dtype=h.dtype), left_side=True, lower=True
-    )
-    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)) - jnp.log(scale))
+    factor = library.cholesky(matrix)
+    root = library.triangular_inverse(factor)
+    log_det = 2 * xp.sum(xp.log(xp.diagonal(factor)) - xp.log(scale))
     root = root * scale[None, :]
     return root.T @ root, log_det
 
 
 def well_determined(shift, inverse):
     """Number of coefficients that the data determine, of those with a penalty."""
-    left = shift * jnp.diagonal(inverse)[: len(shift)]
-    return jnp.sum(jnp.where(shift > 0, 1 - left, 0))
+    xp = namespace(inverse)
+    left = shift * xp.diagonal(inverse)[: len(shift)]
+    return xp.sum(xp.where(shift > 0, 1 - left, 0))
 
 
 def single(tree):
     """The arrays of a tree in single precision."""
-    return jax.tree.map(lambda a: jnp.asarray(a).astype(jnp.float32), tree)
+    library = library_of(tree)
+    as_array, kind = library.xp.asarray, np.float32
+    return library.tree_map(lambda a: as_array(a).astype(kind), tree)
 
 
 def in_whitened(factor, squares):
     """What ``factor |W|^2`` is a factor of in each row of the whitened weights."""
-    return jnp.where(factor > 0, factor * squares, 0)
+    return namespace((factor, squares)).where(factor > 0, factor * squares, 0)

@@ -68,7 +68,7 @@ class _ChunkFit(_HeadFit):
             is "balanced".
         """
         from sklearn_gn.softmax_head.algorithms import CHUNKED_ALGORITHMS
-        from sklearn_gn.softmax_head.chunked import ChunkedRows
+        from sklearn_gn.softmax_head.batches import ChunkedRows
 
         solver = self._solver_object()
         self._check_chunks_are_possible(solver, chunks, X_val)

@@ -15,25 +15,19 @@ import numpy as np
 
 from sklearn_gn.core.chunks import prefetched
 from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.softmax_head.batches import batched_rows
 from sklearn_gn.softmax_head.head import (
     BatchedRows,
     gradient_norms,
     head_report,
     objective,
+    on_devices,
 )
 from sklearn_gn.softmax_head.minibatch import (
     BatchData,
-    batched_rows,
     step_settings,
     stop_reason,
 )
-
-
-class ChunkedRows(NamedTuple):
-    """Checked chunks of rows."""
-
-    chunks: Any  # of (X, class numbers, weights), gone through once an epoch
-    dtype: np.dtype
 
 
 class ChunkedState(NamedTuple):
@@ -63,7 +57,8 @@ def chunked_algorithm(name, epoch, static, memory=lambda net: None):
         net, kept, found = state.net, state.memory, _Mean()
         for X, label, weight in prefetched(data.chunks):
             rows, size = _batches(data, X, label, weight, options, rng)
-            found.add(objective(net, first_rows(rows, size), options), weight.sum())
+            first = on_devices(first_rows(rows, size), options)
+            found.add(objective(net, first, options), weight.sum())
             words = static(options._replace(batch_size=size), n_classes)
             net, kept = epoch(net, kept, BatchData(rows, None), settings, size, **words)
         mean = found.evaluation()
@@ -98,7 +93,7 @@ def evaluate_chunks(net, data, options):
     found, rng = _Mean(), np.random.RandomState(0)
     for X, label, weight in prefetched(data.chunks):
         rows, _ = _batches(data, X, label, weight, options, rng)
-        found.add(objective(net, rows, options), weight.sum())
+        found.add(objective(net, on_devices(rows, options), options), weight.sum())
     return found.evaluation()
 
 

@@ -10,8 +10,7 @@ The covariance of the softmax splits into two positive semidefinite parts,
 dropped part can be taken back (:func:`competitor_directions`).
 """
 
-import jax.numpy as jnp
-
+from sklearn_gn.core.libraries import namespace
 from sklearn_gn.core.multinomial import is_true_class, root_curvature
 
 
@@ -38,15 +37,16 @@ def curvature_rows(split, weight, n_competitors, root_of=root_curvature):
     direction : array of shape (b * (1 + n_competitors), C)
         The margin gradient of each example, then its competitor directions.
     """
+    xp = namespace(split)
     curvature, others = competitor_directions(split, n_competitors)
-    first = jnp.sqrt(weight) * root_of(split.margin)
-    root = jnp.concatenate(
-        [first[:, None], jnp.sqrt(weight[:, None] * curvature)], axis=1
+    first = xp.sqrt(weight) * root_of(split.margin)
+    root = xp.concatenate(
+        [first[:, None], xp.sqrt(weight[:, None] * curvature)], axis=1
     )
-    slope = jnp.concatenate(
-        [(weight * split.p_rest)[:, None], jnp.zeros_like(curvature)], axis=1
+    slope = xp.concatenate(
+        [(weight * split.p_rest)[:, None], xp.zeros_like(curvature)], axis=1
     )
-    direction = jnp.concatenate([split.gradient[:, None, :], others], axis=1)
+    direction = xp.concatenate([split.gradient[:, None, :], others], axis=1)
     return root.ravel(), slope.ravel(), direction.reshape(-1, direction.shape[-1])
 
 
@@ -74,30 +74,31 @@ def competitor_directions(split, n_competitors):
         Curvature along each direction, the factor ``p_rest`` included.
     direction : array of shape (n, n_competitors, C)
     """
+    xp = namespace(split)
     n, n_classes = split.rho.shape
     left = split.rho
     curvatures, directions = [], []
     for _ in range(n_competitors):
-        first = is_true_class(jnp.argmax(left, axis=1), n_classes)
-        mass = jnp.sum(left, axis=1)
-        share = jnp.max(left, axis=1)
-        left = jnp.where(first, 0, left)
+        first = is_true_class(xp.argmax(left, axis=1), n_classes)
+        mass = xp.sum(left, axis=1)
+        share = xp.max(left, axis=1)
+        left = xp.where(first, 0, left)
         # Summed again: mass - share would lose the digits of a small remainder.
-        remainder = jnp.sum(left, axis=1)
-        safe = jnp.where(remainder > 0, remainder, 1)
+        remainder = xp.sum(left, axis=1)
+        safe = xp.where(remainder > 0, remainder, 1)
         curvatures.append(
-            split.p_rest * share * remainder / jnp.where(mass > 0, mass, 1)
+            split.p_rest * share * remainder / xp.where(mass > 0, mass, 1)
         )
         directions.append(first.astype(left.dtype) - left / safe[:, None])
     if not n_competitors:
-        empty = jnp.zeros((n, 0), split.rho.dtype)
-        return empty, jnp.zeros((n, 0, n_classes), split.rho.dtype)
-    return jnp.stack(curvatures, axis=1), jnp.stack(directions, axis=1)
+        empty = xp.zeros((n, 0), split.rho.dtype)
+        return empty, xp.zeros((n, 0, n_classes), split.rho.dtype)
+    return xp.stack(curvatures, axis=1), xp.stack(directions, axis=1)
 
 
 def dispersion(rho):
     """``xi = 1 - |rho|^2`` in [0, 1 - 1/(C - 1)]: how widely the error is spread."""
-    return jnp.sum(rho * (1 - rho), axis=1)
+    return namespace(rho).sum(rho * (1 - rho), axis=1)
 
 
 def traces(split):
@@ -116,6 +117,6 @@ def retained_part(split):
 def dropped_part(split):
     """``p_rest (diag(rho) - rho rho^T)`` of each example, of shape (n, C, C)."""
     rho = split.rho
-    eye = jnp.eye(rho.shape[1], dtype=rho.dtype)
+    eye = namespace(rho).eye(rho.shape[1], dtype=rho.dtype)
     covariance = rho[:, :, None] * eye[None] - rho[:, :, None] * rho[:, None, :]
     return split.p_rest[:, None, None] * covariance

@@ -344,7 +344,6 @@ class FGNSoftmaxHead(_ChunkFit):
             not fit together, if fewer than two classes have weight, or if the fit needs
             more memory than there is.
         """
-        from sklearn_gn.softmax_head.algorithms import ALGORITHMS, SPARSE_ALGORITHMS
         from sklearn_gn.softmax_head.row_space import with_start
 
         solver = self._solver_object()
@@ -366,13 +365,11 @@ class FGNSoftmaxHead(_ChunkFit):
             kept, weight, validation = self._split(Z, code, kept, weight, rng)
         rows, options = self._problem(solver, Z, code, kept, weight, total, rng)
         start = self._zero_head() if start is None else start
-        algorithms = ALGORITHMS
         if issparse(Z):
-            algorithms = SPARSE_ALGORITHMS
             rows, start = with_start(rows, start)
         run = FitRun(
             self,
-            solver.algorithm(algorithms),
+            solver.algorithm(self._algorithms(Z, options)),
             (rows, options),
             [start],
             loss_scale=1.0,

@@ -81,12 +81,12 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
     def _problem(self, solver, X, label, kept, weight, total, rng):
         """What an algorithm gets: the rows in batches, and the options."""
+        from sklearn_gn.softmax_head.batches import batched_rows
         from sklearn_gn.softmax_head.evidence import first_alpha
-        from sklearn_gn.softmax_head.minibatch import batched_rows
         from sklearn_gn.softmax_head.row_space import sparse_rows
 
         size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
-        mesh = backend.mesh_of(self.device)
+        mesh, small = backend.mesh_of(self.device), self._is_small(solver, X, kept)
         if mesh is not None:
             self._check_devices_are_possible(solver, X)
         if sparse.issparse(X):
@@ -94,8 +94,9 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             m, dtype = self._n_columns(), np.dtype(self.dtype)
             rows = sparse_rows(X, label, weight, m, self.fit_intercept, dtype)
         else:
-            shape = X, label, kept, weight, size, rng, self.dtype
-            rows, size = batched_rows(*shape, 1 if mesh is None else mesh.size)
+            n_devices = 1 if mesh is None else mesh.size
+            data = X, label, kept, weight, size, rng, self.dtype
+            rows, size = batched_rows(*data, n_devices, padded=not small)
         alpha, n_effective = self.alpha, None
         if alpha == "auto":
             alpha = _ALPHA
@@ -103,7 +104,36 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
                 # Of the training part; every row counts as one at least.
                 n_effective = max(float(total * weight.sum()), float(len(kept)))
                 alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
-        return rows, self._options(solver, size, rng, alpha, n_effective)
+        options = self._options(solver, size, rng, alpha, n_effective)
+        return rows, options._replace(compiled=not small)
+
+    def _is_small(self, solver, X, kept):
+        """Whether NumPy computes, which the shapes decide where no device is given."""
+        from sklearn_gn.softmax_head.newton import is_small
+
+        shape = len(kept), X.shape[1], self._n_columns()
+        possible = isinstance(solver, FGNNewton) and self.device is None
+        return possible and is_small(*shape)
+
+    def _algorithms(self, X, options):
+        """The algorithms of sparse, of few, and of all other rows, by name."""
+        if sparse.issparse(X):
+            from sklearn_gn.softmax_head.sparse_newton import SPARSE_ALGORITHMS
+
+            return SPARSE_ALGORITHMS
+        if not options.compiled:
+            from sklearn_gn.softmax_head.newton import SMALL_ALGORITHMS
+
+            return SMALL_ALGORITHMS
+        from sklearn_gn.softmax_head.algorithms import ALGORITHMS
+
+        return ALGORITHMS
+
+    def _scope(self, options):
+        """The context of what is computed besides the run of a solver."""
+        if not options.compiled:
+            return backend.one_blas_thread
+        return backend.scope(self.dtype, self.device)
 
     def _options(self, solver, batch_size, rng, alpha=None, n_effective=None):
         """What an algorithm is told besides the rows."""
@@ -210,7 +240,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             alpha = min(log, key=lambda row: row["val_loss"])["alpha"]
         options = at_penalty(options, alpha)
         self._set_fitted(net, run.rows, options)
-        with backend.scope(self.dtype, self.device):
+        with self._scope(options):
             self.log_evidence_, self.n_effective_parameters_ = log_evidence(
                 whitened(run.data),
                 net,
@@ -224,12 +254,8 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
     def _set_fitted(self, net, rows, options, evaluated=None):
         """Set the fitted attributes; ``evaluated`` is the row of the log, if known."""
-        from sklearn_gn.softmax_head.chunked import (
-            ChunkedRows,
-            evaluate_chunks,
-            first_chunk,
-        )
-        from sklearn_gn.softmax_head.fgn import n_competitors_of
+        from sklearn_gn.softmax_head.batches import ChunkedRows
+        from sklearn_gn.softmax_head.direction import n_competitors_of
         from sklearn_gn.softmax_head.head import objective, on_devices
         from sklearn_gn.softmax_head.row_space import SparseRows
         from sklearn_gn.softmax_head.sparse_newton import evaluation_and_spectrum
@@ -244,6 +270,8 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             return
         chunked = isinstance(rows, ChunkedRows)
         if chunked:
+            from sklearn_gn.softmax_head.chunked import evaluate_chunks, first_chunk
+
             with backend.scope(self.dtype, self.device):
                 self._set_curvature(evaluate_chunks(net, rows, options))
                 rows = first_chunk(rows, options)
@@ -253,16 +281,16 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         n_examples = min(
             getattr(options.solver, "batch_size", None) or _BATCH_SIZE,
             max(1, _SPECTRUM_ROWS // (1 + competitors)),
-            backend.row_bucket(int(rows.n_rows)),
+            len(rows.weight),
         )
-        with backend.scope(self.dtype, self.device):
+        with self._scope(options):
             if not chunked and evaluated is not None:
                 self._set_curvature_of_log(evaluated)
             elif not chunked:
                 found = objective(net, on_devices(rows, options), options)
-                self._set_curvature(backend.to_numpy(found))
-            some = (rows.x, rows.label, rows.weight)
-            x, label, weight = (np.array(array[:n_examples]) for array in some)
+                self._set_curvature(found)
+        some = (rows.x, rows.label, rows.weight)
+        x, label, weight = (np.array(array[:n_examples]) for array in some)
         self._spectrum = {
             "x": x,
             "label": label,
@@ -286,17 +314,14 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         return found
 
     def _computed_spectrum(self, x, label, weight, intercept, n_competitors, size):
-        from sklearn_gn.softmax_head.fgn import row_spectrum
+        from sklearn_gn.softmax_head.direction import row_spectrum
         from sklearn_gn.softmax_head.head import AffineHead, BatchedRows
 
         head = AffineHead(self.coef_.T.astype(x.dtype), self.intercept_.astype(x.dtype))
         counts = np.int32(len(x)), np.int32(1)
         rows = BatchedRows(x, label, weight, *counts)
-        _, device = self._dtype_and_device()
-        with backend.scope(x.dtype, device):
-            spectrum = backend.to_numpy(
-                row_spectrum(head, rows, intercept[()], len(x), n_competitors)
-            )
+        with backend.one_blas_thread:
+            spectrum = row_spectrum(head, rows, intercept[()], len(x), n_competitors)
         return np.maximum(spectrum[:size], 0)
 
     def _set_curvature(self, found):

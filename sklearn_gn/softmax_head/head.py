@@ -5,22 +5,19 @@ the cross-entropy plus ``alpha/2 |W|^2``. :func:`evaluate` computes it, with its
 gradient, for all solvers.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import by_rows, divide_rows, everywhere, total
+from sklearn_gn._typing import Array
+from sklearn_gn.core.libraries import in_either_library, library_of, namespace
 from sklearn_gn.core.multinomial import (
     all_classes,
     cross_entropy,
     margins,
     to_columns,
 )
+from sklearn_gn.core.parts import everywhere, total
 from sklearn_gn.core.solver import Report
 from sklearn_gn.softmax_head.curvature import traces
 
@@ -34,8 +31,8 @@ class AffineHead(NamedTuple):
     For two classes m is 1, see :mod:`sklearn_gn.core.multinomial`.
     """
 
-    weight: jnp.ndarray  # (d, m)
-    bias: jnp.ndarray  # (m,)
+    weight: Array  # (d, m)
+    bias: Array  # (m,)
 
 
 class BatchedRows(NamedTuple):
@@ -46,13 +43,22 @@ class BatchedRows(NamedTuple):
     of weight zero.
     """
 
-    x: jnp.ndarray  # (L, d)
-    label: jnp.ndarray  # (L,) int32
-    weight: jnp.ndarray  # (L,)
-    n_rows: jnp.ndarray  # int32
-    n_batches: jnp.ndarray  # int32
+    x: Array  # (L, d)
+    label: Array  # (L,) int32
+    weight: Array  # (L,)
+    n_rows: Array  # int32
+    n_batches: Array  # int32
     # (L,) where each row stood before the rows were divided among devices
-    order: jnp.ndarray | None = None
+    order: Array | None = None
+
+
+class Batch(NamedTuple):
+    """One mini-batch."""
+
+    x: Array
+    label: Array
+    weight: Array
+    gram: Array | None
 
 
 class HeadOptions(NamedTuple):
@@ -71,6 +77,7 @@ class HeadOptions(NamedTuple):
     solver: Any  # the solver object, for what only it needs
     n_effective: float | None = None  # rows, by their weights; None: alpha is given
     mesh: Any = None  # of the devices among which the rows are divided
+    compiled: bool = True  # False: NumPy computes
 
 
 # --- the objective -------------------------------------------------------------------
@@ -79,17 +86,17 @@ class HeadOptions(NamedTuple):
 class Evaluation(NamedTuple):
     """Objective, gradient and mean curvature split of a head on all rows."""
 
-    loss: jnp.ndarray
+    loss: Array
     gradient: AffineHead
-    dispersion: jnp.ndarray
-    retained: jnp.ndarray
-    dropped: jnp.ndarray
-    separated: jnp.ndarray  # whether every example beats its competitors together
-    grad_norm: jnp.ndarray
-    grad_max: jnp.ndarray  # largest component of the gradient
+    dispersion: Array
+    retained: Array
+    dropped: Array
+    separated: Array  # whether every example beats its competitors together
+    grad_norm: Array
+    grad_max: Array  # largest component of the gradient
 
 
-@partial(by_rows, compiled=jit_by_size)
+@in_either_library
 def evaluate(head, rows, penalty, intercept):
     """Mean cross-entropy ``+ 1/2 sum penalty |W|^2``, its gradient, the mean traces.
 
@@ -106,7 +113,7 @@ def evaluate(head, rows, penalty, intercept):
     -------
     Evaluation
     """
-    n_classes = max(head.bias.shape[0], 2)
+    xp, n_classes = namespace(rows), max(head.bias.shape[0], 2)
     weight = weights_once(rows)
 
     def body(carry, x, label, weight):
@@ -115,34 +122,38 @@ def evaluate(head, rows, penalty, intercept):
         means = (cross_entropy(split.margin), *traces(split))
         return (
             carry[0] + x.T @ error,
-            carry[1] + jnp.sum(error, axis=0),
-            carry[2] + jnp.stack([weight @ mean for mean in means]),
-            carry[3] & jnp.all((split.margin < 0) | (weight == 0)),
+            carry[1] + xp.sum(error, axis=0),
+            carry[2] + xp.stack([weight @ mean for mean in means]),
+            carry[3] & xp.all((split.margin < 0) | (weight == 0)),
         )
 
-    zeros = jnp.zeros_like(head.weight), jnp.zeros_like(head.bias)
-    start = (*zeros, jnp.zeros(4, head.bias.dtype), jnp.bool_(True))
+    zeros = xp.zeros_like(head.weight), xp.zeros_like(head.bias)
+    start = (*zeros, xp.zeros(4, head.bias.dtype), xp.bool_(True))
     arrays = rows.x, rows.label, weight
     *sums, separated = over_blocks(body, start, arrays, n_classes)
-    by_weight, by_bias, means, size = total((*sums, jnp.sum(weight)))
+    by_weight, by_bias, means, size = total((*sums, xp.sum(weight)))
     means, separated = means / size, everywhere(separated)
     gradient = AffineHead(
         by_weight / size + penalty * head.weight, intercept * by_bias / size
     )
-    loss = means[0] + 0.5 * jnp.sum(penalty * head.weight**2)
+    loss = means[0] + 0.5 * xp.sum(penalty * head.weight**2)
     return Evaluation(loss, gradient, *means[1:], separated, *gradient_norms(gradient))
 
 
 def weights_once(rows):
     """Weights of the rows that count, each once."""
-    order = rows.order
+    order, xp = rows.order, namespace(rows)
     if order is None:
-        order = jnp.arange(rows.weight.shape[0], dtype=jnp.int32)
-    return jnp.where(order < rows.n_rows, rows.weight, 0)
+        order = xp.arange(rows.weight.shape[0], dtype=xp.int32)
+    return xp.where(order < rows.n_rows, rows.weight, 0)
 
 
 def on_devices(rows, options):
-    """Put rows on the device, or divide them among several."""
+    """Put rows on the device, or divide them among several; leave them to NumPy."""
+    if not options.compiled:
+        return rows
+    import jax
+
     if options.mesh is None:
         return jax.device_put(rows)
     size = min(options.batch_size, _SHARED_ROWS)
@@ -150,8 +161,19 @@ def on_devices(rows, options):
         size = options.batch_size
     order = np.arange(len(rows.weight), dtype=np.int32)
     arrays = [rows.x, rows.label, rows.weight, order]
+    from sklearn_gn.core.devices import divide_rows
+
     x, label, weight, order = divide_rows(arrays, options.mesh, size)
     return rows._replace(x=x, label=label, weight=weight, order=order)
+
+
+def on_device(head, options):
+    """Put a head on the device, or leave it to NumPy."""
+    if not options.compiled:
+        return head
+    import jax
+
+    return jax.device_put(head)
 
 
 def objective(head, rows, options):
@@ -166,8 +188,9 @@ def scalar_penalty(alpha):
 
 def gradient_norms(gradient):
     """Euclidean norm and largest component."""
-    size = jnp.sqrt(sum(jnp.sum(g**2) for g in gradient))
-    return size, jnp.maximum(*(jnp.max(jnp.abs(g)) for g in gradient))
+    xp = namespace(gradient)
+    size = xp.sqrt(sum(xp.sum(g**2) for g in gradient))
+    return size, xp.maximum(*(xp.max(xp.abs(g)) for g in gradient))
 
 
 def head_report(evaluation, stop, options, **columns):
@@ -203,7 +226,7 @@ def values(head, x):
 
 def values_transposed(x, change):
     """The transpose of :func:`values`, from (n, m) to the parameters."""
-    return AffineHead(x.T @ change, jnp.sum(change, axis=0))
+    return AffineHead(x.T @ change, namespace(change).sum(change, axis=0))
 
 
 def block_rows(n_rows, n_classes):
@@ -218,13 +241,13 @@ def over_blocks(body, start, arrays, n_classes):
     """Fold ``body(carry, blocks of the arrays)`` over blocks of rows."""
     n = arrays[0].shape[0]
     block = block_rows(n, n_classes)
-    whole = n // block
+    whole, library = n // block, library_of((arrays, start))
 
     def step(k, carry):
-        parts = (lax.dynamic_slice_in_dim(a, k * block, block) for a in arrays)
+        parts = (library.rows_from(a, k * block, block) for a in arrays)
         return body(carry, *parts)
 
-    carry = lax.fori_loop(jnp.int32(0), jnp.int32(whole), step, start)
+    carry = library.fori_loop(0, whole, step, start)
     if whole * block < n:
         carry = body(carry, *(a[whole * block :] for a in arrays))
     return carry

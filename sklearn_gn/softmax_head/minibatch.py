@@ -17,14 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import shares
-from sklearn_gn.core.devices import n_devices
-from sklearn_gn.core.extremes import largest_size
 from sklearn_gn.core.linear_algebra.blocks import symmetric_product
+from sklearn_gn.core.parts import n_devices
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.softmax_head.head import (
     AffineHead,
+    Batch,
     BatchedRows,
     head_report,
     objective,
@@ -41,15 +39,6 @@ class BatchData(NamedTuple):
 
     rows: BatchedRows
     grams: jnp.ndarray | None  # (L / batch_size, batch_size, batch_size)
-
-
-class Batch(NamedTuple):
-    """One mini-batch."""
-
-    x: jnp.ndarray
-    label: jnp.ndarray
-    weight: jnp.ndarray
-    gram: jnp.ndarray | None
 
 
 class StepSettings(NamedTuple):
@@ -152,63 +141,6 @@ def stop_reason(state, loss, options):
 
 
 # --- batches -------------------------------------------------------------------------
-
-
-def batched_rows(X, label, kept, weight, batch_size, rng, dtype, n_devices=1):
-    """Put rows in random order, in batches of which the last is filled from the first.
-
-    A row of more than twice the mean weight, such as a merged one, comes as several
-    rows, which spread over the batches.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, d)
-    label : ndarray of int of shape (n_samples,)
-    kept : ndarray of int
-        Numbers of the rows to take.
-    weight : ndarray
-        Their weights.
-    batch_size : int or inf
-        Rows of a batch; all of them if there are fewer.
-    rng : RandomState
-    dtype : dtype
-    n_devices : int, default=1
-        Divides the size of a batch.
-
-    Returns
-    -------
-    rows : BatchedRows
-    batch_size : int
-    """
-    weight = shares(weight)
-    copies = np.ceil(weight * (len(weight) / 2)).astype(int)
-    copies = np.maximum(copies, 1)  # weights may underflow to zero
-    weight = np.repeat(weight / copies, copies)
-    kept = np.repeat(kept, copies)
-    n, bucket = len(kept), backend.row_bucket(len(kept))
-    b = int(min(batch_size, bucket))
-    b = -(-b // n_devices) * n_devices
-    n_batches = -(-n // b)
-    order = rng.permutation(n)
-    if n > b:
-        order = np.append(order, order[: n_batches * b - n])
-    length = -(-bucket // b) * b
-    # Large arrays are written once: first touch of memory is what costs.
-    x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
-    np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
-    if x.dtype != dtype and largest_size(x) > np.finfo(dtype).max:
-        raise ValueError(
-            f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "
-            "dtype='float64', or scale the features."
-        )
-    rows = BatchedRows(
-        x=x.astype(dtype, copy=False),
-        label=backend.pad_rows(label[kept[order]].astype(np.int32), length),
-        weight=backend.pad_rows(weight[order].astype(dtype), length),
-        n_rows=np.int32(n),
-        n_batches=np.int32(n_batches),
-    )
-    return rows, b
 
 
 def sweep(update, carry, data, batch_size):

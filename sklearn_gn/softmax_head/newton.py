@@ -15,16 +15,13 @@ a path of penalties (:mod:`sklearn_gn.softmax_head.evidence`).
 """
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import by_rows, total
+from sklearn_gn.core.libraries import NumPy, in_either_library, library_of
 from sklearn_gn.core.multinomial import (
     all_classes,
     backtrack,
@@ -33,8 +30,8 @@ from sklearn_gn.core.multinomial import (
     is_true_class,
     newton_direction,
     probabilities,
-    python_while_loop,
 )
+from sklearn_gn.core.parts import total
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.softmax_head import start
 from sklearn_gn.softmax_head.blocks import (
@@ -52,6 +49,7 @@ from sklearn_gn.softmax_head.head import (
     gradient_norms,
     head_report,
     objective,
+    on_device,
     on_devices,
     over_blocks,
     values,
@@ -70,7 +68,20 @@ _CG_ITERATIONS = 100
 _SETTLED = 0.01  # slope of a step, over the loss, that ends near enough to a minimum
 _FLAT = 0.3  # part of the slope that may be left where the line search ends
 _LINE_ITERATIONS = 8
+_SMALL = 2**19  # features and values of all rows that NumPy computes with
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
+
+
+def is_small(n_rows, n_features, n_columns):
+    """Return whether NumPy computes: where a compiler would take longer than the fit.
+
+    Parameters
+    ----------
+    n_rows, n_features : int
+    n_columns : int
+        Of the values.
+    """
+    return n_rows * (n_features + n_columns) <= _SMALL
 
 
 class NewtonSettings(NamedTuple):
@@ -133,9 +144,9 @@ def init(data, net, options):
     # A pass takes one small batch after the other, too small for several devices.
     if options.mesh is None and start.pays(net, int(data.rows.n_rows)):
         epoch, loss, gradient, grad_norm = 0, math.log(len(net.bias)), None, math.nan
-        net = jax.device_put(net)
+        net = on_device(net, options)
     else:
-        epoch, net = len(start.DAMPINGS), jax.device_put(net)
+        epoch, net = len(start.DAMPINGS), on_device(net, options)
         found = objective(net, data.rows, options)
         loss, gradient = float(found.loss), found.gradient
         grad_norm = float(found.grad_norm)
@@ -304,15 +315,17 @@ def _line_search(data, state, direction, length, slope, options):
 
     resolved = -slope > rounding
     rejected = too_long if resolved else no_smaller_gradient
-    search = {"while_loop": python_while_loop} | ({} if resolved else {"halvings": 0})
+    search = {"while_loop": NumPy.while_loop} | ({} if resolved else {"halvings": 0})
     length, found = backtrack(evaluate_at, rejected, length, **search)
     return None if rejected(length, found) else (*found, length)
 
 
-@jit_by_size
+@in_either_library
 def move(net, direction, length):
     """The head a step further."""
-    return jax.tree.map(lambda p, d: p + length * d, net, direction)
+    return library_of((net, direction)).tree_map(
+        lambda p, d: p + length * d, net, direction
+    )
 
 
 def _finish(state, net, evaluation, options, *, stop=None, **columns):
@@ -336,7 +349,7 @@ def _finish(state, net, evaluation, options, *, stop=None, **columns):
 # --- the direction -------------------------------------------------------------------
 
 
-@partial(by_rows, compiled=jit_by_size)
+@in_either_library
 def whitened_newton_direction(net, gradient, data, inverses, settings):
     """Inexact Newton step in single precision, and where to try it first.
 
@@ -360,8 +373,8 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
             settings.intercept,
         )
     )
-    n_classes = max(net.bias.shape[0], 2)
-    p = probabilities(values(head, x))
+    library, n_classes = library_of(x), max(net.bias.shape[0], 2)
+    xp, p = library.xp, probabilities(values(head, x))
     _, curvature = curvatures(head, x, weight)
 
     def product(v):
@@ -369,9 +382,9 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
             image = hessian_product(
                 partial(values, x=x), partial(values_transposed, x), p, weight, v
             )
-            return jax.tree.map(jnp.add, carry, image)
+            return library.tree_map(xp.add, carry, image)
 
-        start = jax.tree.map(jnp.zeros_like, v)
+        start = library.tree_map(xp.zeros_like, v)
         image = total(over_blocks(body, start, (x, p, weight), n_classes))
         return AffineHead(
             image.weight + shift * v.weight, intercept * (image.bias + damping * v.bias)
@@ -383,21 +396,21 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
         return AffineHead(r.weight / scale, intercept * r.bias / (curvature + damping))
 
     def by_blocks(r):
-        stacked = jnp.concatenate([r.weight, r.bias[None, :]]).T
-        solved = jnp.einsum("cij,cj->ci", inverses, stacked).T
+        stacked = xp.concatenate([r.weight, r.bias[None, :]]).T
+        solved = xp.einsum("cij,cj->ci", inverses, stacked).T
         return AffineHead(solved[:-1], solved[-1])
 
     whitened = gradient_to_whitened(gradient, data.center, data.basis)
     size, _ = gradient_norms(whitened)
     unit_step, iterations = newton_direction(
         product,
-        jax.tree.map(lambda g: (g / size).astype(x.dtype), whitened),
+        library.tree_map(lambda g: (g / size).astype(x.dtype), whitened),
         precondition=by_kronecker if inverses is None else by_blocks,
         forcing=_FORCING,
         max_iter=settings.cg_iterations,
     )
-    direction = jax.tree.map(lambda d: d.astype(size.dtype) * size, unit_step)
-    slope = sum(jnp.sum(d * g) for d, g in zip(direction, whitened, strict=True))
+    direction = library.tree_map(lambda d: d.astype(size.dtype) * size, unit_step)
+    slope = sum(xp.sum(d * g) for d, g in zip(direction, whitened, strict=True))
     along = single(direction)
     trial = _line_minimum(
         all_classes(values(head, x)),
@@ -405,7 +418,7 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
         rows.label,
         weight,
         slope.astype(x.dtype),
-        jnp.sum(penalty * along.weight**2),
+        xp.sum(penalty * along.weight**2),
     )
     direction = from_whitened(direction, data.center, data.basis)
     return direction, trial.astype(size.dtype), slope, iterations
@@ -418,17 +431,18 @@ def _line_minimum(here, change, label, weight, slope, penalty_curvature):
     convex, so the zero is unique. ``slope`` is the derivative at zero,
     ``penalty_curvature`` the second derivative of the penalty.
     """
-    true = is_true_class(label, here.shape[1])
+    library, true = library_of(here), is_true_class(label, here.shape[1])
+    xp = library.xp
 
     def derivatives(t):
-        p = jax.nn.softmax(here + t * change, axis=1)
-        first = jnp.sum(p * change, axis=1)
-        second = jnp.sum(p * change**2, axis=1) - first**2
-        at_true = jnp.sum(jnp.where(true, change, 0), axis=1)
+        p = library.softmax(here + t * change)
+        first = xp.sum(p * change, axis=1)
+        second = xp.sum(p * change**2, axis=1) - first**2
+        at_true = xp.sum(xp.where(true, change, 0), axis=1)
         return total((weight @ (first - at_true), weight @ second))
 
     # What the penalty adds at zero, from the exact slope.
-    at_zero, _ = derivatives(jnp.zeros_like(slope))
+    at_zero, _ = derivatives(xp.zeros_like(slope))
     correction = slope - at_zero
 
     def improve(carry):
@@ -436,20 +450,20 @@ def _line_minimum(here, change, label, weight, slope, penalty_curvature):
         first, second = derivatives(t)
         first = first + correction + t * penalty_curvature
         second = second + penalty_curvature
-        lower = jnp.where(first < 0, t, lower)
-        upper = jnp.where(first < 0, upper, t)
-        newton = t - first / jnp.maximum(second, jnp.finfo(t.dtype).tiny)
-        inside = (newton > lower) & (newton < jnp.minimum(upper, 8 * t))
-        middle = jnp.where(jnp.isinf(upper), 4 * t, (lower + upper) / 2)
-        good = jnp.abs(first) <= _FLAT * jnp.abs(slope)
-        new = jnp.where(good, t, jnp.where(inside, newton, middle))
+        lower = xp.where(first < 0, t, lower)
+        upper = xp.where(first < 0, upper, t)
+        newton = t - first / xp.maximum(second, xp.finfo(t.dtype).tiny)
+        inside = (newton > lower) & (newton < xp.minimum(upper, 8 * t))
+        middle = xp.where(xp.isinf(upper), 4 * t, (lower + upper) / 2)
+        good = xp.abs(first) <= _FLAT * xp.abs(slope)
+        new = xp.where(good, t, xp.where(inside, newton, middle))
         return new, lower, upper, good, count + 1
 
-    start = jnp.ones_like(slope)
-    t, *_ = lax.while_loop(
+    start = xp.ones_like(slope)
+    t, *_ = library.while_loop(
         lambda c: ~c[3] & (c[4] < _LINE_ITERATIONS),
         improve,
-        (start, 0 * start, jnp.inf * start, jnp.bool_(False), jnp.int32(0)),
+        (start, 0 * start, xp.inf * start, xp.bool_(False), xp.int32(0)),
     )
     return t
 
@@ -474,3 +488,4 @@ def _preconditioner(data, state, settings):
 
 
 NEWTON = Algorithm("fgn_newton", init, step, prepare=prepare)
+SMALL_ALGORITHMS = {NEWTON.name: replace(NEWTON, compiled=False)}

@@ -348,3 +348,4 @@ def prepare(rows, options):
 
 
 SPARSE_NEWTON = Algorithm("fgn_newton", init, step, prepare=prepare, compiled=False)
+SPARSE_ALGORITHMS = {SPARSE_NEWTON.name: SPARSE_NEWTON}

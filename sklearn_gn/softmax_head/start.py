@@ -15,21 +15,15 @@ centered and scaled:
 -   the damping rises from pass to pass, by which the steps become shorter.
 """
 
-from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.linear_algebra.blocks import symmetric_product
+from sklearn_gn.core.libraries import in_either_library, library_of, namespace
 from sklearn_gn.core.margin_bound import bounding_curvature
 from sklearn_gn.softmax_head.blocks import single
-from sklearn_gn.softmax_head.fgn import fgn_direction
-from sklearn_gn.softmax_head.head import AffineHead
-from sklearn_gn.softmax_head.minibatch import Batch
+from sklearn_gn.softmax_head.direction import fgn_direction
+from sklearn_gn.softmax_head.head import AffineHead, Batch
 
 DAMPINGS = (0.1, 1.0, 3.0, 10.0)  # of the passes, for features of size one
 _BATCH = 128
@@ -109,7 +103,7 @@ def run_pass(net, rows, scaling, number, alpha, intercept):
     )
 
 
-@partial(jit_by_size)
+@in_either_library
 def fgn_pass(net, rows, scaling, alpha, intercept, damping, batches):
     """Full FGN steps of some mini-batches, and the mean of the last half of the heads.
 
@@ -117,27 +111,28 @@ def fgn_pass(net, rows, scaling, alpha, intercept, damping, batches):
     all there are, from the last of which the pass goes on with the first.
     """
     first, count, total = batches
-    center, scale = scaling
+    library = library_of(rows)
+    xp, (center, scale) = library.xp, scaling
     penalty = single(alpha / scale**2)[:, None]
     has_intercept = single(intercept)
     on_weight = penalty + damping
-    size = lax.rsqrt(on_weight)[:, 0]
+    size = library.rsqrt(on_weight)[:, 0]
 
     def batch_of(k):
         begin = (first + k) % total * _BATCH
         x, label, weight = (
-            lax.dynamic_slice_in_dim(a, begin, _BATCH)
+            library.rows_from(a, begin, _BATCH)
             for a in (rows.x, rows.label, rows.weight)
         )
         # Before single precision: features of any size come down to size one.
         x = (x - center[None, :]) / scale[None, :]
-        weight = weight / jnp.maximum(jnp.max(weight), jnp.finfo(weight.dtype).tiny)
+        weight = weight / xp.maximum(xp.max(weight), xp.finfo(weight.dtype).tiny)
         return Batch(single(x), label, single(weight), None)
 
     def move(k, carry):
         head, mean, averaged = carry
         batch = batch_of(k)
-        features = symmetric_product(batch.x * size[None, :])
+        features = library.symmetric_product(batch.x * size[None, :])
         features = features + has_intercept / damping
         step = fgn_direction(
             head,
@@ -150,18 +145,18 @@ def fgn_pass(net, rows, scaling, alpha, intercept, damping, batches):
             0,
             bounding_root,
         )
-        head = jax.tree.map(jnp.add, head, step)
-        averaged = averaged + jnp.where(2 * k >= count, 1, 0).astype(damping.dtype)
-        share = 1 / jnp.maximum(averaged, 1)
-        mean = jax.tree.map(lambda m, h: m + share * (h - m), mean, head)
+        head = library.tree_map(xp.add, head, step)
+        averaged = averaged + xp.where(2 * k >= count, 1, 0).astype(damping.dtype)
+        share = 1 / xp.maximum(averaged, 1)
+        mean = library.tree_map(lambda m, h: m + share * (h - m), mean, head)
         return head, mean, averaged
 
     head = AffineHead(
         scale[:, None] * net.weight, net.bias + intercept * (center @ net.weight)
     )
     head = single(head)
-    start = head, head, jnp.float32(0)
-    _, mean, _ = lax.fori_loop(jnp.int32(0), count, move, start)
+    start = head, head, xp.float32(0)
+    _, mean, _ = library.fori_loop(0, count, move, start)
     weight = mean.weight.astype(scale.dtype) / scale[:, None]
     bias = mean.bias.astype(scale.dtype) - intercept * (center @ weight)
     return AffineHead(weight, bias)
@@ -169,4 +164,5 @@ def fgn_pass(net, rows, scaling, alpha, intercept, damping, batches):
 
 def bounding_root(margin):
     """Square root of :func:`~sklearn_gn.core.margin_bound.bounding_curvature`."""
-    return jnp.sqrt(bounding_curvature(margin, jnp))
+    xp = namespace(margin)
+    return xp.sqrt(bounding_curvature(margin, xp))

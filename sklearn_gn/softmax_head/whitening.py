@@ -9,12 +9,11 @@ size.
 from functools import partial
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import by_rows, total
+from sklearn_gn._typing import Array
+from sklearn_gn.core.libraries import in_either_library, library_of, namespace
+from sklearn_gn.core.parts import total
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -38,38 +37,39 @@ class Whitened(NamedTuple):
     """
 
     rows: BatchedRows
-    x: jnp.ndarray  # (L, d)  whitened, in single precision
-    squares: jnp.ndarray  # (d, 1)  |basis e_j|^2
-    variance: jnp.ndarray  # (d, 1)  of the whitened features, 1 or less
-    center: jnp.ndarray  # (d,)
-    basis: jnp.ndarray  # (d, d) or (d,)
-    dual: jnp.ndarray  # its inverse transposed
+    x: Array  # (L, d)  whitened, in single precision
+    squares: Array  # (d, 1)  |basis e_j|^2
+    variance: Array  # (d, 1)  of the whitened features, 1 or less
+    center: Array  # (d,)
+    basis: Array  # (d, d) or (d,)
+    dual: Array  # its inverse transposed
 
 
 def whitened_rows(rows, options):
     """Whiten the features of the rows."""
-    n_classes = max(int(jnp.max(rows.label)) + 1, 2)  # the rows of all processes
+    xp = namespace(rows)
+    n_classes = max(int(xp.max(rows.label)) + 1, 2)  # the rows of all processes
     rotate = rows.x.shape[1] <= _ROTATED
     center, moments = second_moments(rows, options.intercept, rotate)
     if rotate and not _comparable(np.diagonal(moments), center):
-        moments = jnp.diagonal(moments)
+        moments = xp.diagonal(moments)
     least = options.alpha if options.n_effective is None else options.alpha * _PATH
     ridge = np.asarray(least * n_classes, options.alpha.dtype)
     return Whitened(rows, *whiten(rows, center, moments, ridge))
 
 
-@partial(by_rows, compiled=partial(jit_by_size, static_argnames="rotate"))
+@partial(in_either_library, static_argnames="rotate")
 def second_moments(rows, intercept, rotate):
     """Means of the features, and their covariance matrix or only its diagonal."""
     weight = counted_weights(rows)
-    center = intercept * total(weight @ rows.x)
+    center, xp = intercept * total(weight @ rows.x), namespace(rows)
     d = center.shape[0]
 
     def add(found, x, weight):
-        x = (x - center[None, :]) * jnp.sqrt(weight)[:, None]
-        return found + (x.T @ x if rotate else jnp.sum(x**2, axis=0))
+        x = (x - center[None, :]) * xp.sqrt(weight)[:, None]
+        return found + (x.T @ x if rotate else xp.sum(x**2, axis=0))
 
-    start = jnp.zeros((d, d) if rotate else d, center.dtype)
+    start = xp.zeros((d, d) if rotate else d, center.dtype)
     return center, total(over_blocks(add, start, (rows.x, weight), d))
 
 
@@ -81,9 +81,7 @@ def _comparable(variance, center):
     return varying.size == 0 or varying.min() > 8 * _NULL * eps * varying.max()
 
 
-@partial(
-    by_rows, compiled=jit_by_size, rows_out=(True, False, False, False, False, False)
-)
+@partial(in_either_library, rows_out=(True, False, False, False, False, False))
 def whiten(rows, center, moments, ridge):
     """Principal axes of the features, each scaled to unit variance.
 
@@ -92,54 +90,52 @@ def whiten(rows, center, moments, ridge):
     head does not grow along them. With very many features, or such of different size,
     each is only scaled.
     """
-    rotate = moments.ndim == 2
-    weight, eps = counted_weights(rows), jnp.finfo(center.dtype).eps
+    library, rotate = library_of(rows), moments.ndim == 2
+    xp = library.xp
+    weight, eps = counted_weights(rows), xp.finfo(center.dtype).eps
     d = center.shape[0]
-    variance, axes = jnp.linalg.eigh(moments) if rotate else (moments, None)
-    variance = jnp.maximum(variance, 0)
-    largest = jnp.max(variance)
+    variance, axes = library.eigh(moments) if rotate else (moments, None)
+    variance = xp.maximum(variance, 0)
+    largest = xp.max(variance)
     # Single precision leaves noise of this size in every direction.
-    noise = (32 * float(np.finfo(np.float32).eps)) ** 2 * jnp.sum(variance)
+    noise = (32 * float(np.finfo(np.float32).eps)) ** 2 * xp.sum(variance)
     if rotate:
         null = _NULL * eps * largest
-        floor = jnp.maximum(d * eps * largest, noise)
+        floor = xp.maximum(d * eps * largest, noise)
     else:
         null = (_CONSTANT * eps * center) ** 2
         floor = null
     keep = (variance > null) | (ridge > null)
-    floor = jnp.maximum(ridge, floor)
-    scale = jnp.sqrt(variance + jnp.where(floor > 0, floor, 1))
-    inverse = jnp.where(keep, 1 / scale, 0)
+    floor = xp.maximum(ridge, floor)
+    scale = xp.sqrt(variance + xp.where(floor > 0, floor, 1))
+    inverse = xp.where(keep, 1 / scale, 0)
     basis = axes * inverse[None, :] if rotate else inverse
-    kept_scale = jnp.where(keep, scale, 0)
+    kept_scale = xp.where(keep, scale, 0)
     dual = axes * kept_scale[None, :] if rotate else kept_scale
     # Before single precision: features of any size come down to size one.
-    size = jnp.max(scale)
-    small = (basis * size).astype(jnp.float32)
+    size = xp.max(scale)
+    small = (basis * size).astype(xp.float32)
 
     def write(k, out):
-        x, weight = (
-            lax.dynamic_slice_in_dim(a, k * block, block) for a in (rows.x, counts)
-        )
-        x = jnp.where(weight[:, None] > 0, (x - center[None, :]) / size, 0)
-        x = x.astype(jnp.float32)
+        x, weight = (library.rows_from(a, k * block, block) for a in (rows.x, counts))
+        x = xp.where(weight[:, None] > 0, (x - center[None, :]) / size, 0)
+        x = x.astype(xp.float32)
         x = x @ small if rotate else x * small[None, :]
-        return lax.dynamic_update_slice_in_dim(out, x, k * block, axis=0)
+        return library.with_rows(out, x, k * block)
 
     counts, block = weight, block_rows(len(weight), d)
-    empty = jnp.zeros(rows.x.shape, jnp.float32)
+    empty = xp.zeros(rows.x.shape, xp.float32)
     # A last block that would reach beyond the end is moved back.
-    n_blocks = jnp.int32(-(-len(weight) // block))
-    single = lax.fori_loop(jnp.int32(0), n_blocks, write, empty)
+    single = library.fori_loop(0, -(-len(weight) // block), write, empty)
     # Even along a constant feature the preconditioner needs some curvature.
-    relative = jnp.maximum(variance / scale**2, _LEAST_VARIANCE)[:, None]
+    relative = xp.maximum(variance / scale**2, _LEAST_VARIANCE)[:, None]
     return single, inverse[:, None] ** 2, relative, center, basis, dual
 
 
 def counted_weights(rows):
     """Weights of the rows that count, each once, with sum one."""
     weight = weights_once(rows)
-    return weight / total(jnp.sum(weight))
+    return weight / total(namespace(weight).sum(weight))
 
 
 def in_basis(basis, matrix):
@@ -152,7 +148,7 @@ def transposed(basis):
     return basis.T if basis.ndim == 2 else basis
 
 
-@jit_by_size
+@in_either_library
 def from_whitened(head, center, basis):
     """A head, or a direction, for the features as given."""
     weight = in_basis(basis, head.weight.astype(basis.dtype))

@@ -1,7 +1,7 @@
 r"""Committees of wide classifiers, in mini-batches of fast Gauss-Newton steps.
 
 Where a Gauss-Newton matrix of all rows would be too dear, the members are wider
-networks (:class:`~sklearn_gn.varpro.layers.Layers`), and an iteration is an epoch of
+networks (:class:`~sklearn_gn.core.layers.Layers`), and an iteration is an epoch of
 mini-batches of every member. The penalties are those of normal priors of fixed size.
 
 The cross-entropy of a row with the true class t is ``log(1 + exp(-f))`` of its margin
@@ -35,10 +35,10 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from sklearn_gn.core import evidence
+from sklearn_gn.core.layers import forward, linear_inputs, with_one
 from sklearn_gn.core.margin_bound import bounding_curvature
 from sklearn_gn.core.solver import Algorithm, Report
 from sklearn_gn.varpro.committee import side_by_side
-from sklearn_gn.varpro.layers import forward, linear_inputs, with_one
 
 EPOCHS = 20  # in which the damping rises
 _DAMPINGS = (0.1, 1.0)  # in the first epoch and from the last one on
@@ -154,7 +154,7 @@ def run_epoch(model, net, rows, options, damping, rng):
 
 def precisions_of_inputs(model, alpha):
     """Return the prior precision of the weights of each input of each affine map."""
-    d, last = model.sizes[0], model.n_linear - 1 - model.sizes[0]
+    d, last = model.n_slopes, model.n_linear - 1 - model.n_slopes
     found = [np.repeat([0.0, alpha[0], alpha[1]], [1, d, last])]
     of_layers = alpha[2 + model.n_feature_groups :]
     for number, (_, n_inputs) in enumerate(model.shapes()):
@@ -181,7 +181,7 @@ def batch_step(model, maps, batch, penalties, damping):
     x, y, weight = batch
     output, *layers = maps
     trace = forward(model, layers, x)
-    inputs = [linear_inputs(x, trace), *(layer.inputs for layer in trace)]
+    inputs = [linear_inputs(model, x, trace), *(layer.inputs for layer in trace)]
     margin, gradient = margins(output @ inputs[0], y)
     back = [gradient, *_propagated_back(model, output, layers, trace, gradient)]
     shifts = [a + maps[0].dtype.type(damping) for a in penalties]
@@ -238,7 +238,7 @@ def margins(u, y):
 
 def _propagated_back(model, output, layers, trace, gradient):
     """The derivatives of the margins in the neurons of each layer, (n, b)."""
-    found, upper = [], output[:, 1 + model.sizes[0] :].T @ gradient
+    found, upper = [], output[:, 1 + model.n_slopes :].T @ gradient
     for number in reversed(range(len(layers))):
         found.append(trace[number].slopes * upper)
         upper = layers[number][:, 1:].T @ found[-1]

@@ -11,7 +11,8 @@ from sklearn_gn.core.classifier import cross_entropy
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.extremes import MOST_ROWS
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.core.large_gram import LARGEST_DENSE
+from sklearn_gn.core.large_gram import LARGEST_DENSE, LargeGram, affordable
+from sklearn_gn.core.layers import Layers, row_blocks
 from sklearn_gn.core.reach import Reach, units_within_reach
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
@@ -23,21 +24,16 @@ from sklearn_gn.varpro.batch_committee import (
 )
 from sklearn_gn.varpro.calibration import calibrated
 from sklearn_gn.varpro.committee import COMMITTEE, Member
-from sklearn_gn.varpro.layers import Layers, row_blocks
 from sklearn_gn.varpro.members import FittedMember
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
 _MEMBERS = 6  # at most
 _WORK = 8e8  # of an iteration of all members, in products of the matrices' entries
-_MOST_WORK = {
-    "squared": 3e10,
-    "cross_entropy": 4e9,
-}  # of one member; else deep networks
+_MOST_WORK_OF_CLASSES = 4e9  # of one member; else deep networks
 _MOST_WORK_OF_ALL_ROWS = 2e8  # the same of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
 _BATCH_MEMBERS = 4
-_MOST_LARGE = 2e8  # parameters times rows of a member whose matrix is not formed
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -145,12 +141,13 @@ def plan(estimator, n_rows, n_features, n_values):
     if _by_batches(estimator, work):
         n_members = _BATCH_MEMBERS if n_members == "auto" else n_members
         return Plan(models(("relu",), (_WIDTH,)) * n_members, by_batches=True)
-    if size > LARGEST_DENSE or work > _MOST_WORK[estimator._loss]:
-        if estimator._loss != "squared" or size * n_rows > _MOST_LARGE:
+    if estimator._loss == "squared":
+        if not affordable(n_rows, size):
             return None
-        if 2 * pair[0].n_linear * n_values > size:
+        if size > LARGEST_DENSE and 2 * pair[0].n_linear * n_values > size:
             return None  # most parameters are the last layer's: it is eliminated there
-        work = _WORK / 2  # that of two members
+    elif size > LARGEST_DENSE or work > _MOST_WORK_OF_CLASSES:
+        return None
     if n_members == "auto":
         n_members = 2 * int(min(max(_WORK / work, 2), _MEMBERS) // 2)
     members = [pair[number % len(pair)] for number in range(n_members)]
@@ -339,7 +336,7 @@ class Summary(NamedTuple):
     covariance: evidence_gn.PosteriorCovariance | None
     # (k,)  variance of the noise of each target, over the mean of all
     noise_ratio: np.ndarray
-    spectrum: np.ndarray
+    gram: np.ndarray | LargeGram | None  # Gauss-Newton matrix
     alpha_method: str
     loss: float
     alpha: dict
@@ -372,7 +369,7 @@ def _summary(problem, member):
             model, sums, net.alpha, net.beta, n_effective
         ),
         noise_ratio=noise_ratio,
-        spectrum=evidence_gn.spectrum(sums.gram),
+        gram=sums.gram,
         alpha_method=evidence_gn.alpha_method(sums.gram),
         loss=loss * problem.scaling.loss_scale if loss > 0 else 0.0,
         alpha=_by_name(penalties, end),
@@ -401,7 +398,7 @@ def _summary_of_batches(problem, member):
     return Summary(
         covariance=None,
         noise_ratio=np.ones(model.n_values),
-        spectrum=np.zeros(0),
+        gram=None,
         alpha_method="prior",
         loss=objective(member, problem.rows, n_effective),
         alpha=_by_name(penalties, end),
@@ -438,11 +435,12 @@ def _set_fitted(estimator, members, problem):
     by_batches = isinstance(problem.options, BatchOptions)
     summarise = _summary_of_batches if by_batches else _summary
     with backend.one_blas_thread:
-        summaries = committee.side_by_side(partial(summarise, problem), members)
+        heavy = committee.is_worth_threads(members[0].model, problem.rows)
+        summaries = committee.side_by_side(partial(summarise, problem), members, heavy)
         if estimator._loss == "cross_entropy" and not by_batches:
             pairs = list(zip(members, summaries, strict=True))
             members = tuple(
-                committee.side_by_side(partial(_calibrated, problem), pairs)
+                committee.side_by_side(partial(_calibrated, problem), pairs, heavy)
             )
     scaling = problem.scaling
     estimator._fitted = None, members, scaling
@@ -450,7 +448,9 @@ def _set_fitted(estimator, members, problem):
         estimator._covariances = tuple(s.covariance for s in summaries)
         estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
     best = max(summaries, key=lambda s: s.log_evidence)
-    estimator.gram_spectrum_ = best.spectrum
+    estimator.gram_spectrum_ = np.zeros(0)
+    if best.gram is not None:
+        estimator.gram_spectrum_ = evidence_gn.spectrum(best.gram)
     estimator.estimators_ = [
         FittedMember(estimator, member, scaling, summary)
         for member, summary in zip(members, summaries, strict=True)

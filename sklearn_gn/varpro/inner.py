@@ -12,14 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sklearn_gn.core.devices import (
-    all_rows,
-    by_rows,
-    jitted,
-    n_devices,
-    own_rows,
-    total,
-)
+from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.linear_algebra.blocks import (
     sum_rows,
     symmetric_product_of,
@@ -32,6 +25,7 @@ from sklearn_gn.core.multinomial import (
     probabilities,
     to_columns,
 )
+from sklearn_gn.core.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.varpro.problem import (
     Net,
     example_losses,

@@ -7,6 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.core import multinomial
+from sklearn_gn.core.libraries import NumPy
 
 N_ROWS, N_FEATURES = 12, 3
 
@@ -157,7 +158,7 @@ def test_backtracking_halves_until_a_step_is_good(
     compiled, largest, halvings, length, trials
 ):
     def search(first):
-        loop = {} if compiled else {"while_loop": multinomial.python_while_loop}
+        loop = {} if compiled else {"while_loop": NumPy.while_loop}
         return multinomial.backtrack(
             lambda length: (2 * length, length**2),
             lambda length, evaluated: evaluated[0] > 2 * largest,

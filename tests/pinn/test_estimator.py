@@ -220,7 +220,7 @@ def linear_data(n=40, noise=0.1):
 
 def test_without_hidden_layers_it_is_linear_regression():
     X, y = linear_data()
-    solver = PINNSolver(hidden_layer_sizes=(), max_iter=20)
+    solver = PINNSolver(hidden_layer_sizes=(), observation_weight=1, max_iter=20)
     solver.fit(X, y)
     expected = LinearRegression().fit(X, y)
     np.testing.assert_allclose(solver.predict(X), expected.predict(X), rtol=1e-8)
@@ -233,7 +233,8 @@ def test_without_hidden_layers_it_is_linear_regression():
 def test_error_bars_of_a_linear_model_are_the_textbook_ones(damping):
     # The damping is not part of what is minimised.
     X, y = linear_data()
-    solver = PINNSolver(hidden_layer_sizes=(), max_iter=80, damping=damping)
+    settings = {"observation_weight": 1, "max_iter": 80}
+    solver = PINNSolver(hidden_layer_sizes=(), damping=damping, **settings)
     solver.fit(X, y)
     design = np.column_stack([X, np.ones(len(X))])
     residual = y - design @ np.linalg.lstsq(design, y)[0]
@@ -584,7 +585,8 @@ def test_grids_search_damping_and_rank():
 
 def test_folds_and_seeds_compile_once():
     X, y = linear_data(40)
-    model = PINNSolver(hidden_layer_sizes=(3,), max_iter=2, random_state=0)
+    settings = {"max_iter": 2, "random_state": 0, "observation_weight": 1}
+    model = PINNSolver(hidden_layer_sizes=(3,), **settings)
     quiet(model.fit, X[:35], y[:35])
     size = dngd.update._cache_size()
     quiet(clone(model).set_params(random_state=1).fit, 2 * X[4:], y[4:] - 1)
@@ -768,7 +770,8 @@ def test_a_fit_that_fails_is_no_fit():
 def test_observations_count_by_their_weights(problem):
     t, y = noisy_decay(noise=0.05)
     equation = {"n_interior": 40, "observation_weight": 1e-2}
-    model = small(problem, max_iter=30, **(equation if problem else {}))
+    plain = {"observation_weight": 1}
+    model = small(problem, max_iter=30, **(equation if problem else plain))
     model.set_params(resample=None, hidden_layer_sizes=(3,) if problem else ())
 
     def deviations(*data):

@@ -168,6 +168,21 @@ def test_a_network_without_noise_is_recovered_to_rounding(seed):
     assert report.loss < 1e-26 * np.mean(y**2)
 
 
+def test_without_kinks_the_model_is_linear():
+    _, _, rows = problem(shape=(4, 3, 1))
+    state = evidence_gn.init(rows, [start(rows, n=4)], options(rows))
+    gamma = state.net.gamma.copy()
+    gamma[3:] = 0.0  # every feature switched off among the hidden weights
+    state = state._replace(net=state.net._replace(gamma=gamma))
+    state = evidence_gn._without_switched_off(state.net.shape, rows, state)
+    assert state.net.shape.hidden_features.size == 0
+    for _ in range(3):
+        state, _ = evidence_gn.step(rows, state, options(rows))
+    residual = rows.y - state.net.intercept - rows.x @ state.net.slope
+    error = evidence_gn.square_error(state.theta, state.net.shape, rows)
+    np.testing.assert_allclose(rows.weight @ residual[:, 0] ** 2, error, rtol=1e-12)
+
+
 def test_pruning_leaves_predictions_as_they_are():
     rows = noisy()
     state, _ = run(rows, start(rows), options(rows), 5)

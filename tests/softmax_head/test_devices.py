@@ -20,7 +20,7 @@ from sklearn.base import clone
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.core import backend, devices
 from sklearn_gn.softmax_head import head as heads
-from sklearn_gn.softmax_head.minibatch import batched_rows
+from sklearn_gn.softmax_head.batches import batched_rows
 from sklearn_gn.softmax_head.whitening import second_moments
 from sklearn_gn.solvers import FGN, SGN, Adam
 

@@ -1,5 +1,6 @@
 """The Newton step in whitened coordinates, against dense algebra."""
 
+import jax
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -62,11 +63,17 @@ def dense_direction(rows, net, damping):
 
 @pytest.mark.parametrize("by_class", [True, False])
 @pytest.mark.parametrize("damping", [0.01, 1.0])
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_damping_is_the_shift_of_the_hessian(n_classes, damping, by_class, monkeypatch):
+@pytest.mark.parametrize(
+    ("n_classes", "put"), [(2, np.asarray), (4, np.asarray), (4, jax.device_put)]
+)
+def test_damping_is_the_shift_of_the_hessian(
+    n_classes, put, damping, by_class, monkeypatch
+):
     monkeypatch.setattr(newton, "_FORCING", 1e-6)
-    newton.whitened_newton_direction.clear_cache()
+    newton.whitened_newton_direction.compiled.clear_cache()
     rows, options, net = problem(n_classes, damping=damping)
+    expected = dense_direction(rows, net, damping)
+    rows, net = jax.tree.map(put, (rows, net))
     data = whitening.whitened_rows(rows, options)
     settings = newton.newton_settings(options)
     gradient = head.objective(net, rows, options).gradient
@@ -76,9 +83,8 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, damping, by_class, monke
     direction, _, slope, count = newton.whitened_newton_direction(
         net, gradient, data, inverses, settings
     )
-    newton.whitened_newton_direction.clear_cache()
+    newton.whitened_newton_direction.compiled.clear_cache()
     found = np.concatenate([direction.weight, direction.bias[None, :]])
-    expected = dense_direction(rows, net, damping)
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
     assert float(slope) < 0
     assert int(count) > 1

@@ -11,11 +11,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from sklearn_gn import VarProNetClassifier
+from sklearn_gn.core.layers import Layers, RegularisedLayers
 from sklearn_gn.core.margin_bound import bounding_curvature
 from sklearn_gn.varpro import batch_committee, committee, committee_fit
 from sklearn_gn.varpro.batch_committee import BatchOptions
-from sklearn_gn.varpro.layers import Layers, RegularisedLayers
-from tests.varpro.test_layers import problem, values_by_jax
+from tests.core.test_layers import problem, values_by_jax
 
 
 @pytest.fixture

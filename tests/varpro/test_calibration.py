@@ -5,9 +5,9 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from sklearn_gn.core import evidence_gn
+from sklearn_gn.core.layers import Layers
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro.calibration import calibrated, left_out_values
-from sklearn_gn.varpro.layers import Layers
 
 ALPHA = 0.7
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sklearn_gn.core.devices import all_rows, n_devices, total
+from sklearn_gn.core.parts import all_rows, n_devices, total
 
 BLOCK_ROWS = 8192
 LEAST_ROWS = 1024

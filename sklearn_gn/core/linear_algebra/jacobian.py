@@ -17,13 +17,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sklearn_gn.core.devices import (
-    all_rows,
-    n_devices,
-    number,
-    of_device_after,
-    total,
-)
 from sklearn_gn.core.linear_algebra.blocks import (
     BLOCK_ROWS,
     LEAST_ROWS,
@@ -32,6 +25,7 @@ from sklearn_gn.core.linear_algebra.blocks import (
     symmetric_product_of,
 )
 from sklearn_gn.core.linear_algebra.trees import add
+from sklearn_gn.core.parts import all_rows, n_devices, number, of_device_after, total
 
 
 class Part(NamedTuple):

@@ -10,8 +10,8 @@ lost digits back.
 import jax
 import jax.numpy as jnp
 
-from sklearn_gn.core.devices import n_devices
 from sklearn_gn.core.linear_algebra.blocks import gram, sum_rows, triangular_factor
+from sklearn_gn.core.parts import n_devices
 
 # Multiply-adds above which the Gram matrix (twice as fast, a matrix product) replaces
 # the QR factorisation of the design.

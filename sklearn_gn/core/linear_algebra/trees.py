@@ -1,28 +1,28 @@
 """Vectors that are trees of arrays: inner product, norm, sum and dimension."""
 
-import jax
-import jax.numpy as jnp
-from jax import lax
+from sklearn_gn.core.libraries import library_of
 
 
 def add(a, factor, b):
     """``a + factor b``."""
-    return jax.tree.map(lambda x, y: x + jnp.asarray(factor) * y, a, b)
+    number = isinstance(factor, int | float)
+    library = library_of((a, b) if number else (a, b, factor))
+    factor = library.xp.asarray(factor)
+    return library.tree_map(lambda x, y: x + factor * y, a, b)
 
 
 def dot(a, b):
     """Inner product, in full precision on every device."""
-    products = jax.tree.map(
-        lambda x, y: jnp.vdot(x, y, precision=lax.Precision.HIGHEST), a, b
-    )
-    return sum(jax.tree.leaves(products))
+    library = library_of((a, b))
+    return sum(map(library.vdot, library.leaves(a), library.leaves(b)))
 
 
 def norm(a):
     """Euclidean norm."""
-    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(a)))
+    library = library_of(a)
+    return library.xp.sqrt(sum(library.xp.sum(x**2) for x in library.leaves(a)))
 
 
 def dimension(a):
     """Number of components."""
-    return sum(leaf.size for leaf in jax.tree.leaves(a))
+    return sum(leaf.size for leaf in library_of(a).leaves(a))

@@ -5,17 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sklearn_gn.core import layers
+from sklearn_gn.core.layers import Layers, sum_zero_basis
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.networks._base import ACTIVATIONS
-from sklearn_gn.varpro import layers
-from sklearn_gn.varpro.layers import Layers, sum_zero_basis
 
 SIZES = [((4,), ()), ((4, 5), ("tanh",)), ((3, 4, 3), ("relu", "silu"))]
 
 
 def problem(sizes, activations, n_values, loss, m=30):
-    # The first layer does not see the first feature.
-    model = Layers(sizes, activations, n_values, loss, tuple(range(1, sizes[0])))
+    # The first layer does not see the first feature; the deepest network has no
+    # linear term.
+    features, linear_term = tuple(range(1, sizes[0])), len(sizes) < 3
+    model = Layers(sizes, activations, n_values, loss, features, linear_term)
     rng = np.random.default_rng(0)
     theta = rng.standard_normal(len(model.groups()))
     y = rng.standard_normal((m, n_values))
@@ -29,13 +31,13 @@ def problem(sizes, activations, n_values, loss, m=30):
 
 def values_by_jax(model, theta, x):
     """The network, written once more."""
-    k, d, free = model.n_values, model.sizes[0], model.n_free
+    k, d, free = model.n_values, model.n_slopes, model.n_free
     constants = theta[:free]
     if free < k:
         constants = sum_zero_basis(k) @ constants
     start = free + (model.n_linear - 1) * k
     output = theta[free:start].reshape(-1, k)
-    values = constants[None] + x @ output[:d]
+    values = constants[None] + x[:, :d] @ output[:d]
     a = x[:, jnp.array(model.features, dtype=int)]
     for (width, n_inputs), name in zip(model.shapes(), model.activations, strict=True):
         layer = theta[start : start + width * n_inputs].reshape(width, n_inputs)

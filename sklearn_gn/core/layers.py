@@ -4,11 +4,12 @@ The network is
 
     u(x) = c0 + S^T x + C^T a_L,    a_l = s_l(W_l a_{l-1} + b_l),    a_0 = x,
 
-with k values u. Its parameters stand in one vector: c0, S, C, and for each layer the
-rows (b, w) of its neurons. Penalties belong to groups: the slopes S; the coefficients
-C; the biases; the weights of the first layer; the weights of each further layer. In a
-regression the weights of each feature in the first layer are a group of their own; for
-classes, which this would fit too closely, they are one group.
+with k values u; the linear term may be left out. Its parameters stand in one vector:
+c0, S, C, and for each layer the rows (b, w) of its neurons. Penalties belong to groups:
+the slopes S; the coefficients C; the biases; the weights of the first layer; the
+weights of each further layer. In a regression the weights of each feature in the first
+layer are a group of their own; for classes, which this would fit too closely, they are
+one group.
 
 The constants c0 are free. A softmax does not change when all its values rise together,
 so the constants of k > 1 classes sum to zero, and are k - 1 parameters.
@@ -55,6 +56,8 @@ class Layers(NamedTuple):
     loss : {"squared", "cross_entropy"}
     features : tuple of int
         Numbers of the features that the first layer sees; the linear term has all.
+    linear_term : bool, default=True
+        Whether there is the term S^T x. A network without hidden layers needs it.
     """
 
     sizes: tuple
@@ -62,6 +65,7 @@ class Layers(NamedTuple):
     n_values: int
     loss: str
     features: tuple
+    linear_term: bool = True
 
     @property
     def n_targets(self):
@@ -71,8 +75,13 @@ class Layers(NamedTuple):
     @property
     def n_linear(self):
         """Number of inputs of the output layer: one, the features, the last layer."""
-        d, last = self.sizes[0], self.sizes[-1] if len(self.sizes) > 1 else 0
-        return 1 + d + last
+        last = self.sizes[-1] if len(self.sizes) > 1 else 0
+        return 1 + self.n_slopes + last
+
+    @property
+    def n_slopes(self):
+        """Number of slopes of the linear term, for each value."""
+        return self.sizes[0] if self.linear_term else 0
 
     @property
     def n_free(self):
@@ -88,11 +97,11 @@ class Layers(NamedTuple):
     @lru_cache(maxsize=32)  # noqa: B019
     def groups(self):
         """Group of every parameter; -1 for the constants, which are free."""
-        d, k = self.sizes[0], self.n_values
+        d, k, n_slopes = self.sizes[0], self.n_values, self.n_slopes
         parts = [
             np.full(self.n_free, -1),
-            np.zeros(d * k),
-            np.ones((self.n_linear - 1 - d) * k),
+            np.zeros(n_slopes * k),
+            np.ones((self.n_linear - 1 - n_slopes) * k),
         ]
         first = 3 + np.arange(self.n_feature_groups)
         for number, (width, n_inputs) in enumerate(self.shapes()):
@@ -141,7 +150,7 @@ class Layers(NamedTuple):
         """Return the values, of shape (m, k)."""
         output, layers = self.split(theta)
         x = with_one(x)
-        return (output.T @ linear_inputs(x, forward(self, layers, x))).T
+        return (output.T @ linear_inputs(self, x, forward(self, layers, x))).T
 
     def error(self, theta, rows):
         """Return twice the mean loss."""
@@ -149,7 +158,7 @@ class Layers(NamedTuple):
         total = 0.0
         for x, y, weight in row_blocks(rows, 4 * sum(self.sizes)):
             x = with_one(x)
-            f = linear_inputs(x, forward(self, layers, x))
+            f = linear_inputs(self, x, forward(self, layers, x))
             total += weight @ losses(self, (output.T @ f).T, y)
         return 2 * float(total)
 
@@ -167,7 +176,7 @@ class Layers(NamedTuple):
         for x, y, weight in row_blocks(rows, width):
             x = with_one(x)
             trace = forward(self, layers, x)
-            f = linear_inputs(x, trace)
+            f = linear_inputs(self, x, trace)
             u = (output.T @ f).T
             error += weight @ losses(self, u, y)
             g = gradients(self, output, layers, trace)
@@ -190,7 +199,7 @@ class Layers(NamedTuple):
         for part in row_slices(len(rows.x)):
             x, y, weight = (a[part] for a in rows)
             trace = forward(self, layers, with_one(x))
-            f = linear_inputs(with_one(x), trace)
+            f = linear_inputs(self, with_one(x), trace)
             g = gradients(self, output, layers, trace)
             residual = y - (output.T @ f).T
             error += float(weight @ np.sum(residual**2, axis=1))
@@ -204,7 +213,7 @@ class Layers(NamedTuple):
         output, layers = self.split(theta)
         x = with_one(x)
         trace = forward(self, layers, x)
-        f = linear_inputs(x, trace)
+        f = linear_inputs(self, x, trace)
         g = gradients(self, output, layers, trace)
         k, m = self.n_values, x.shape[1]
         whole = np.zeros((k, self.n_linear, k, m))
@@ -284,14 +293,15 @@ def forward(model, layers, x):
     return trace
 
 
-def linear_inputs(x, trace):
+def linear_inputs(model, x, trace):
     """Return the inputs (1, x, a_L) of the output layer, given (1, x)."""
+    x = x if model.linear_term else x[:1]
     return np.concatenate([x, trace[-1].values]) if trace else x
 
 
 def gradients(model, output, layers, trace):
     """Return the derivatives of the values in the neurons of layers, (k, n, m)."""
-    found, upper = [], output[1 + model.sizes[0] :].T[:, :, None]
+    found, upper = [], output[1 + model.n_slopes :].T[:, :, None]
     for number in reversed(range(len(layers))):
         upper = trace[number].slopes * upper
         found.append(upper)

@@ -1,0 +1,269 @@
+"""NumPy and JAX under one set of names, for formulas that are written once.
+
+A fit of little data is done before a compiler has begun, so it computes with NumPy and
+does not load JAX; all other fits are compiled. Both run the same functions: such a
+function asks :func:`library_of` which library its arrays are of, and
+:class:`in_either_library` compiles it only for arrays of JAX.
+"""
+
+from functools import cache, cached_property, partial, update_wrapper
+
+import numpy as np
+from scipy.linalg import lapack
+
+
+class NumPy:
+    """Control flow and functions that NumPy lacks, or has under other names."""
+
+    xp = np
+
+    @staticmethod
+    def tree_map(function, tree, *others):
+        """Apply a function to the arrays of nested tuples."""
+        if not isinstance(tree, tuple):
+            return function(tree, *others)
+        parts = [
+            NumPy.tree_map(function, *each) for each in zip(tree, *others, strict=True)
+        ]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+
+    @staticmethod
+    def leaves(tree):
+        """Return the arrays of nested tuples as a list."""
+        if not isinstance(tree, tuple):
+            return [tree]
+        return [leaf for part in tree for leaf in NumPy.leaves(part)]
+
+    @staticmethod
+    def while_loop(unfinished, iterate, carry):
+        """Iterate while a condition holds."""
+        while unfinished(carry):
+            carry = iterate(carry)
+        return carry
+
+    @staticmethod
+    def fori_loop(lower, upper, iterate, carry):
+        """Iterate with a counter."""
+        for k in range(lower, upper):
+            carry = iterate(k, carry)
+        return carry
+
+    @staticmethod
+    def map(function, arrays):
+        """Apply a function along the leading axis and stack what it returns."""
+        several = isinstance(arrays, tuple)
+        found = [*map(function, zip(*arrays, strict=True) if several else arrays)]
+        return NumPy.tree_map(lambda *parts: np.stack(parts), *found)
+
+    @staticmethod
+    def rows_from(array, start, count):
+        """Return some rows; those that would reach beyond the end begin earlier."""
+        start = min(start, len(array) - count)
+        return array[start : start + count]
+
+    @staticmethod
+    def with_rows(array, rows, start):
+        """Write rows into an array, which NumPy changes in place."""
+        start = min(start, len(array) - len(rows))
+        array[start : start + len(rows)] = rows
+        return array
+
+    @staticmethod
+    def top_k(array, k):
+        """Return the k largest entries of each row, and where they are."""
+        where = np.argpartition(array, array.shape[1] - k, axis=1)[:, -k:]
+        return np.take_along_axis(array, where, axis=1), where
+
+    @staticmethod
+    def softmax(logits):
+        """Softmax along the last axis."""
+        found = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+        found /= np.sum(found, axis=-1, keepdims=True)
+        return found
+
+    @staticmethod
+    def logsumexp(logits):
+        """Log of the sum of the exponentials along the last axis."""
+        largest = np.max(logits, axis=-1, keepdims=True)
+        largest = np.where(np.isfinite(largest), largest, 0)
+        return np.log(np.sum(np.exp(logits - largest), axis=-1)) + largest[..., 0]
+
+    @staticmethod
+    def sigmoid(x):
+        """``1 / (1 + exp(-x))``, exact for either sign."""
+        size = np.exp(-np.abs(x))
+        return np.where(x >= 0, 1, size) / (1 + size)
+
+    @staticmethod
+    def softplus(x):
+        """``log(1 + exp(x))``."""
+        return np.logaddexp(x, 0)
+
+    @staticmethod
+    def vdot(a, b):
+        """Inner product."""
+        return np.vdot(a, b)
+
+    @staticmethod
+    def rsqrt(x):
+        """``1 / sqrt(x)``."""
+        return 1 / np.sqrt(x)
+
+    @staticmethod
+    def cholesky(matrix):
+        """Lower Cholesky factor; NaN where there is none."""
+        potrf = lapack.spotrf if matrix.dtype == np.float32 else lapack.dpotrf
+        factor, info = potrf(matrix, lower=1, clean=1)
+        return np.full_like(factor, np.nan) if info else factor
+
+    @staticmethod
+    def cholesky_solve(factor, right):
+        """Solve with the lower Cholesky factor."""
+        potrs = lapack.spotrs if factor.dtype == np.float32 else lapack.dpotrs
+        return potrs(factor, right, lower=1)[0]
+
+    @staticmethod
+    def triangular_inverse(factor):
+        """Inverse of a lower triangular matrix."""
+        trtri = lapack.strtri if factor.dtype == np.float32 else lapack.dtrtri
+        return trtri(factor, lower=1)[0]
+
+    @staticmethod
+    def eigh(matrix):
+        """Eigenvalues and vectors; NaN where the matrix is not finite."""
+        try:
+            return np.linalg.eigh(matrix)
+        except np.linalg.LinAlgError:
+            return np.full(len(matrix), np.nan), np.full_like(matrix, np.nan)
+
+    @staticmethod
+    def eigvalsh(matrix):
+        """Eigenvalues; NaN where the matrix is not finite."""
+        try:
+            return np.linalg.eigvalsh(matrix)
+        except np.linalg.LinAlgError:
+            return np.full(len(matrix), np.nan)
+
+    @staticmethod
+    def symmetric_product(a):
+        """``a a^T``."""
+        return a @ a.T
+
+
+class JAX:
+    """The same of JAX, outside of compiled functions and while they are traced."""
+
+    def __init__(self):
+        import jax
+        from jax import lax
+
+        self.xp = jax.numpy
+        self.eigh, self.eigvalsh = self.xp.linalg.eigh, self.xp.linalg.eigvalsh
+        self.tree_map, self.leaves = jax.tree.map, jax.tree.leaves
+        self.while_loop, self.map, self.rsqrt = lax.while_loop, lax.map, lax.rsqrt
+        self.rows_from, self.top_k = lax.dynamic_slice_in_dim, lax.top_k
+        self.softmax = partial(jax.nn.softmax, axis=-1)
+        self.logsumexp = partial(jax.nn.logsumexp, axis=-1)
+        self.sigmoid, self.softplus = jax.nn.sigmoid, jax.nn.softplus
+        self.vdot = partial(self.xp.vdot, precision=lax.Precision.HIGHEST)
+        self.cholesky = partial(lax.linalg.cholesky, symmetrize_input=False)
+
+    def fori_loop(self, lower, upper, iterate, carry):
+        """Iterate with a counter."""
+        from jax import lax
+
+        counter = self.xp.int32
+        return lax.fori_loop(counter(lower), counter(upper), iterate, carry)
+
+    def with_rows(self, array, rows, start):
+        """Write rows into an array."""
+        from jax import lax
+
+        return lax.dynamic_update_slice_in_dim(array, rows, start, axis=0)
+
+    def cholesky_solve(self, factor, right):
+        """Solve with the lower Cholesky factor."""
+        from jax.scipy.linalg import cho_solve
+
+        return cho_solve((factor, True), right)
+
+    def triangular_inverse(self, factor):
+        """Inverse of a lower triangular matrix."""
+        from jax import lax
+
+        eye = self.xp.eye(factor.shape[0], dtype=factor.dtype)
+        return lax.linalg.triangular_solve(factor, eye, left_side=True, lower=True)
+
+    def symmetric_product(self, a):
+        """``a a^T``, of which half is multiplied."""
+        from sklearn_gn.core.linear_algebra.blocks import symmetric_product
+
+        return symmetric_product(a)
+
+
+_jax = cache(JAX)
+_KINDS = (np.ndarray, np.generic, int, float, type(None))
+
+
+def library_of(tree):
+    """Return the library of some arrays: JAX, unless all of them are NumPy's.
+
+    Parameters
+    ----------
+    tree : array or tree of arrays
+        Of NumPy in nested tuples, or any tree of JAX.
+
+    Returns
+    -------
+    NumPy or JAX
+    """
+    return NumPy if _is_numpy(tree) else _jax()
+
+
+def namespace(tree):
+    """Return ``numpy`` or ``jax.numpy``, the library of some arrays."""
+    return library_of(tree).xp
+
+
+def _is_numpy(tree):
+    if isinstance(tree, _KINDS):
+        return True
+    return isinstance(tree, tuple) and all(map(_is_numpy, tree))
+
+
+class in_either_library:
+    """Compute with NumPy where all arguments are NumPy's; compile for JAX's.
+
+    Compiled, it is a :class:`~sklearn_gn.core.devices.by_rows` of a
+    :class:`~sklearn_gn.core.compilation.jit_by_size`.
+
+    Parameters
+    ----------
+    function : callable
+        Of nested tuples of arrays.
+    rows_out : pytree of bool, default=False
+        Which results have rows.
+    **arguments
+        Those of ``jax.jit``, such as ``static_argnames``.
+    """
+
+    def __init__(self, function, rows_out=False, **arguments):
+        update_wrapper(self, function)
+        self._function, self._rows_out = function, rows_out
+        self._arguments = arguments
+
+    def __call__(self, *args, **kwargs):
+        """Call the function in the library of its arguments."""
+        if library_of((args, tuple(kwargs.values()))) is not NumPy:
+            return self.compiled(*args, **kwargs)
+        with np.errstate(all="ignore"):  # as in a compiled function
+            return self._function(*args, **kwargs)
+
+    @cached_property
+    def compiled(self):
+        """The compiled function, also for NumPy arrays."""
+        from sklearn_gn.core.compilation import jit_by_size
+        from sklearn_gn.core.devices import by_rows
+
+        jitted = partial(jit_by_size, **self._arguments)
+        return by_rows(self._function, jitted, self._rows_out)

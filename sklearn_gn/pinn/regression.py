@@ -1,0 +1,223 @@
+"""Plain regression by a network whose penalties and noise level the evidence chooses.
+
+Without an equation the network is one of :class:`~sklearn_gn.core.layers.Layers`,
+without a linear term, and each step is one of :mod:`sklearn_gn.core.evidence_gn`. Its
+penalties belong to the output layer, the biases, the weights of each feature in the
+first layer, and those of each further layer.
+"""
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sklearn_gn.core import evidence, evidence_gn
+from sklearn_gn.core.evidence_gn import EvidenceOptions
+from sklearn_gn.core.extremes import MOST_ROWS
+from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.large_gram import affordable
+from sklearn_gn.core.layers import Layers
+from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.core.solver import Algorithm, Rows
+from sklearn_gn.pinn.fitted import set_layers
+from sklearn_gn.pinn.predictions import Fitted, n_weights
+
+
+def has_chosen_penalties(solver, problem):
+    """Whether a fit is a regression in which the evidence chooses the penalties.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+        Its constructor parameters are read.
+    problem : Problem or None
+    """
+    plain = problem is None and solver.network is None
+    chosen = isinstance(solver.observation_weight, str)
+    return plain and chosen and solver._solver_object().name == "dngd"
+
+
+def is_affordable(net, data):
+    """Whether the Gauss-Newton matrix of a network is small enough for the evidence."""
+    return affordable(len(data.observations.training.x), n_weights(net))
+
+
+class RegressionOptions(NamedTuple):
+    """Settings of a fit."""
+
+    layers: Layers
+    evidence: EvidenceOptions
+
+
+def init(rows, theta, options):
+    """Return the state at some parameters, with penalties of one."""
+    alpha = np.ones(options.layers.n_groups)
+    return evidence_gn.init_at(
+        options.layers, rows, theta, alpha, None, options.evidence
+    )
+
+
+def step(rows, state, options):
+    """One accepted step at fixed penalties, then new penalties."""
+    return evidence_gn.step(options.layers, rows, state, options.evidence)
+
+
+REGRESSION = Algorithm("dngd", init, step, compiled=False)
+
+
+def fit(solver, model, start, data, seed):
+    """Fit a network to rows and set the fitted attributes.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+    model : Model
+        Of the network that predicts.
+    start : Parameters
+    data : FitData
+    seed : int
+    """
+    layers = _layers_of(model, start)
+    rows = _rows_of(data.observations.training)
+    validation = data.observations.validation
+    n_effective = min(max(data.n_observations, len(rows.x)), MOST_ROWS)
+    options = EvidenceOptions(
+        n_effective=n_effective,
+        damping=None if solver.damping is None else float(solver.damping),
+        rank=solver.rank,
+        tol=float(solver.tol),
+        seed=int(seed),
+    )
+
+    def fitted(net):
+        parameters = _parameters_of(layers, net.theta, solver.dtype)
+        return Fitted(
+            model, parameters, None, data.observed, data.single_target, data.scaling
+        )
+
+    val_loss = None
+    if validation is not None:
+        val_rows = _rows_of(validation)
+        val_loss = lambda net: layers.error(net.theta, val_rows) / 2  # noqa: E731
+    run = FitRun(
+        solver,
+        REGRESSION,
+        (rows, RegressionOptions(layers, options)),
+        [_theta_of(layers, start)],
+        loss_scale=data.scaling.loss_scale,
+        val_loss=val_loss,
+        validation=validation,
+    )
+    solver._run(
+        run,
+        max_steps=solver.max_iter,
+        data=data.callback_data,
+        attributes=lambda net: {"_fitted": fitted(net), "problem_": None},
+        set_fitted=lambda: _set_fitted(solver, run, fitted(run.best_net)),
+    )
+
+
+# --- the network in both forms -------------------------------------------------------
+
+
+def _layers_of(model, net):
+    """The network as the evidence sees it; no hidden layers are a linear regression."""
+    widths = [len(net.layers[0]) - 1, *(m.shape[1] for m in net.layers[:-1])]
+    return Layers(
+        sizes=tuple(widths),
+        activations=tuple(model.activations),
+        n_values=net.layers[-1].shape[1],
+        loss="squared",
+        features=tuple(range(widths[0])),
+        linear_term=len(widths) == 1,
+    )
+
+
+def _rows_of(batch):
+    """The observations that have a weight; the others pad them."""
+    kept = batch.scale > 0
+    weight = np.asarray(batch.scale[kept], np.float64) ** 2
+    x, y = (np.asarray(a[kept], np.float64) for a in (batch.x[:, 0], batch.data))
+    return Rows(x, y, weight / weight.sum())
+
+
+def _theta_of(layers, net):
+    """The parameters as one vector, of matrices with the biases in the last row."""
+    *hidden, output = (
+        np.concatenate([matrix[-1:], matrix[:-1]]).astype(np.float64)
+        for matrix in net.layers
+    )
+    return layers.join(output, [matrix.T for matrix in hidden])
+
+
+def _parameters_of(layers, theta, dtype):
+    """The inverse of :func:`_theta_of`."""
+    output, hidden = layers.split(theta)
+    matrices = [*(layer.T for layer in hidden), output]
+    swapped = (np.concatenate([matrix[1:], matrix[:1]]) for matrix in matrices)
+    return Parameters(tuple(m.astype(dtype) for m in swapped), np.zeros(0, dtype))
+
+
+# --- fitted attributes ---------------------------------------------------------------
+
+
+class EvidencePosterior(NamedTuple):
+    """Standard deviations of the outputs, from the posterior of the parameters."""
+
+    layers: Layers
+    theta: np.ndarray
+    covariance: Any  # of evidence_gn.covariance, made when it is first asked for
+
+    def output_deviations(self, x):
+        """Standard deviations of the outputs at points, of shape (n, q)."""
+        jacobian = self.layers.jacobian(self.theta, np.asarray(x, np.float64))
+        variance_of = partial(evidence_gn.posterior_variances, self.covariance.get())
+        return np.sqrt(np.stack([variance_of(rows) for rows in jacobian], axis=1))
+
+
+def _set_fitted(solver, run, fitted):
+    rows, (layers, options) = run.rows, run.options
+    net, scaling = run.best_net, fitted.scaling
+    n_effective, y_scale = options.n_effective, float(scaling.y_scale)
+    sums, groups = layers.sums(net.theta, rows), layers.groups()
+    scale = net.beta * n_effective
+    precision = evidence.prior_precision(groups, net.alpha)
+    loss = (sums.error + float(np.sum(precision * net.theta**2)) / scale) / 2
+    # At the last penalties; those of the log are at the ones before.
+    found = evidence_gn.curvature(sums, groups, net.alpha, net.beta, n_effective)
+    value = evidence_gn.log_evidence(layers, found, scale * loss, net.beta, n_effective)
+    solver._fitted, solver.problem_, solver._error_estimate = fitted, None, None
+    set_layers(solver, fitted)
+    solver._sizes = len(net.theta), len(rows.x) * layers.n_values
+    solver._untrained_loss = math.nan
+    solver._posterior = EvidencePosterior(
+        layers,
+        net.theta,
+        evidence_gn.PosteriorCovariance(layers, sums, net.alpha, net.beta, n_effective),
+    )
+    solver.loss_ = loss * scaling.loss_scale
+    solver.fresh_loss_ = math.nan
+    if run.val_loss is not None:
+        solver.fresh_loss_ = run.val_loss(net) * scaling.loss_scale
+    solver.gram_spectrum_ = evidence_gn.spectrum(sums.gram)
+    solver.coefficients_, solver.coefficients_std_ = {}, {}
+    solver.window_ends_ = np.zeros(0)
+    solver.noise_std_ = y_scale / math.sqrt(net.beta)
+    solver.alpha_ = _by_layer(layers, net.alpha / scale)
+    solver.n_effective_parameters_ = float(np.sum(found.gamma)) + layers.n_free
+    solver.log_evidence_ = value - n_effective * layers.n_values * math.log(y_scale)
+
+
+def _by_layer(layers, penalties):
+    """The penalties by name; each of the features, and of the further layers."""
+    end = 3 + layers.n_feature_groups
+    output = penalties[0 if layers.linear_term else 1]
+    if layers.linear_term:
+        return {"output": output}
+    return {
+        "output": output,
+        "bias": penalties[2],
+        "weights": penalties[3:end],
+        "layers": penalties[end:],
+    }

@@ -1,0 +1,79 @@
+"""Rows in batches, for all algorithms, and those that come in chunks."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.data import shares
+from sklearn_gn.core.extremes import largest_size
+from sklearn_gn.softmax_head.head import BatchedRows
+
+
+class ChunkedRows(NamedTuple):
+    """Checked chunks of rows."""
+
+    chunks: Any  # of (X, class numbers, weights), gone through once an epoch
+    dtype: np.dtype
+
+
+def batched_rows(
+    X, label, kept, weight, batch_size, rng, dtype, n_devices=1, padded=True
+):
+    """Put rows in random order, in batches of which the last is filled from the first.
+
+    A row of more than twice the mean weight, such as a merged one, comes as several
+    rows, which spread over the batches.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, d)
+    label : ndarray of int of shape (n_samples,)
+    kept : ndarray of int
+        Numbers of the rows to take.
+    weight : ndarray
+        Their weights.
+    batch_size : int or inf
+        Rows of a batch; all of them if there are fewer.
+    rng : RandomState
+    dtype : dtype
+    n_devices : int, default=1
+        Divides the size of a batch.
+    padded : bool, default=True
+        Whether the number of rows is one of a few, for which functions are compiled.
+
+    Returns
+    -------
+    rows : BatchedRows
+    batch_size : int
+    """
+    weight = shares(weight)
+    copies = np.ceil(weight * (len(weight) / 2)).astype(int)
+    copies = np.maximum(copies, 1)  # weights may underflow to zero
+    weight = np.repeat(weight / copies, copies)
+    kept = np.repeat(kept, copies)
+    n = len(kept)
+    bucket = backend.row_bucket(n) if padded else n
+    b = int(min(batch_size, bucket))
+    b = -(-b // n_devices) * n_devices
+    n_batches = -(-n // b)
+    order = rng.permutation(n)
+    if n > b:
+        order = np.append(order, order[: n_batches * b - n])
+    length = -(-bucket // b) * b
+    # Large arrays are written once: first touch of memory is what costs.
+    x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
+    np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
+    if x.dtype != dtype and largest_size(x) > np.finfo(dtype).max:
+        raise ValueError(
+            f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "
+            "dtype='float64', or scale the features."
+        )
+    rows = BatchedRows(
+        x=x.astype(dtype, copy=False),
+        label=backend.pad_rows(label[kept[order]].astype(np.int32), length),
+        weight=backend.pad_rows(weight[order].astype(dtype), length),
+        n_rows=np.int32(n),
+        n_batches=np.int32(n_batches),
+    )
+    return rows, b

@@ -1,0 +1,114 @@
+"""A head of few rows by NumPy: the same as compiled."""
+
+import jax
+import numpy as np
+import pytest
+
+from sklearn_gn import FGNSoftmaxHead
+from sklearn_gn.softmax_head import head, newton, start
+from sklearn_gn.softmax_head.direction import row_spectrum
+from sklearn_gn.softmax_head.evidence import log_evidence
+from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
+from sklearn_gn.softmax_head.whitening import second_moments
+from sklearn_gn.solvers import FGNNewton
+
+N, D = 96, 4
+
+
+def examples(n_classes):
+    rng = np.random.RandomState(0)
+    X = rng.randn(N, D) @ rng.randn(D, D)
+    return X, rng.randint(n_classes, size=N), 0.5 + rng.rand(N)
+
+
+def minimised(compiled, n_classes, damping, intercept):
+    """The head and what is said of it after some steps, the start among them."""
+    X, y, weight = examples(n_classes)
+    counts = np.int32(N), np.int32(1)
+    rows = BatchedRows(X, y.astype(np.int32), weight / weight.sum(), *counts)
+    options = HeadOptions(
+        alpha=np.float64(3),
+        damping=damping,
+        rank=None,
+        intercept=np.float64(intercept),
+        tol=np.float64(0),
+        batch_size=N,
+        seed=np.int32(0),
+        solver=FGNNewton(),
+        compiled=compiled,
+    )
+    m = 1 if n_classes == 2 else n_classes
+    data = newton.prepare(rows, options)
+    state = newton.init(data, AffineHead(np.zeros((D, m)), np.zeros(m)), options)
+    stop = None
+    while stop is None:
+        state, report = newton.step(data, state, options)
+        stop = report.stop
+    assert stop == "rounding"  # of the loss
+    return data, options, state
+
+
+def quantities(data, options, net):
+    """What is computed in the precision of the fit."""
+    whole, settings = newton.whitened(data), newton.newton_settings(options)
+    evidence = log_evidence(whole, net, 1.0, settings, float(N))
+    rows, intercept = data.rows, options.intercept
+    spectrum = row_spectrum(net, rows, intercept, n_examples=40, n_competitors=1)
+    return jax.tree.leaves(
+        [
+            head.objective(net, rows, options),
+            second_moments(rows, intercept, rotate=True),
+            evidence,
+            spectrum[:-1],
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_classes", "damping", "intercept"), [(3, None, 1), (2, None, 0), (3, 0.1, 1)]
+)
+def test_both_libraries_find_the_same_head(
+    n_classes, damping, intercept, monkeypatch, float64
+):
+    monkeypatch.setattr(start, "_FEWEST_ROWS", 0)  # so that there is a start
+    monkeypatch.setattr(start, "_LEAST_WORK", 0)
+    monkeypatch.setattr(start, "_BATCH", 32)
+    start.fgn_pass.compiled.clear_cache()
+    with np.errstate(all="ignore"):
+        found, expected = (
+            minimised(compiled, n_classes, damping, intercept)
+            for compiled in (False, True)
+        )
+    start.fgn_pass.compiled.clear_cache()
+    # The minimum, as near as the loss resolves it,
+    assert found[-1].loss == pytest.approx(expected[-1].loss, rel=1e-14)
+    assert isinstance(expected[-1].net.bias, jax.Array)
+    assert isinstance(found[-1].net.bias, np.ndarray)
+    np.testing.assert_allclose(found[-1].net[0], expected[-1].net[0], atol=1e-7)
+    # and all that is not only approximate, at the same head.
+    net = found[-1].net
+    ours = quantities(*found[:-1], net)
+    theirs = quantities(*expected[:-1], jax.device_put(net))
+    for one, other in zip(ours, theirs, strict=True):
+        assert isinstance(other, jax.Array | float)
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-13)
+
+
+def test_shapes_decide(monkeypatch):
+    X, y, _ = examples(3)
+    calls = []
+    monkeypatch.setattr(jax, "device_put", lambda *a, **k: calls.append(1) or a[0])
+    FGNSoftmaxHead().fit(X, y)
+    assert newton.is_small(N, D, 3)
+    assert not calls
+    monkeypatch.setattr(newton, "_SMALL", N * (D + 3) - 1)
+    assert not newton.is_small(N, D, 3)
+    FGNSoftmaxHead().fit(X, y)
+    assert calls
+
+
+def test_classes_that_no_factor_exists_for_do_no_harm():
+    X, y, _ = examples(3)
+    X = np.repeat(X, 2, axis=1) * 1e150  # collinear, and of any size
+    model = FGNSoftmaxHead(alpha=1e-300, max_iter=20, random_state=0)
+    assert np.isfinite(model.fit(X, y).predict_proba(X)).all()
