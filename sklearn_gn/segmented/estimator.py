@@ -168,12 +168,16 @@ class SegmentedRegressor(
 
     statistics_ : dict of float
         ``n_rows`` (sum of the weights), ``n_parameters`` (breakpoints included),
-        ``degrees_of_freedom``, ``rss``, ``r2``, ``aic``, ``bic``. With
+        ``degrees_of_freedom``, ``rss``, ``r2``, and ``aic`` and ``bic`` of independent
+        normal noise, whose variance is not counted as a parameter, as in
+        ``statsmodels``; R counts it, and its BIC is ``log(n_rows)`` higher. With
         ``loss="huber"`` of targets whose residuals are clipped.
 
     selection_path_ : dict of ndarrays
         ``n_breakpoints`` that were tried, besides known ones, ``n_parameters``, ``rss``
-        over that of the mean, and the criterion; with "cv" also ``cv_std_error``.
+        over that of the mean, and the criterion: "bic" and "aic" as in
+        ``statistics_``, "gcv" and "evidence" over that of the mean; with "cv" also
+        ``cv_std_error``.
 
     n_features_in_ : int
         Number of features.

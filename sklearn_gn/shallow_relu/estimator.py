@@ -216,7 +216,8 @@ class ShallowReLURegressor(
 
     selection_path_ : dict of ndarrays
         ``n_neurons``, ``loss``, ``n_parameters`` and the criterion of all sizes that
-        were compared. Only with ``n_neurons="auto"``.
+        were compared; "bic" and "aic" are those of independent normal noise, whose
+        variance is not counted as a parameter. Only with ``n_neurons="auto"``.
 
     coef_ : ndarray of shape (n_active,) or (n_targets, n_active)
         Output coefficients, in the order of ``hyperplanes_``.

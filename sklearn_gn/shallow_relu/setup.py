@@ -16,7 +16,7 @@ from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN, RegularisedNetwork
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
 from sklearn_gn.shallow_relu.scaling import Scaling, unit_sum
 from sklearn_gn.shallow_relu.segmented import SEGMENTED, SegmentedSizes
-from sklearn_gn.shallow_relu.size_selection import select_size
+from sklearn_gn.shallow_relu.size_selection import deviance_shift, select_size
 from sklearn_gn.shallow_relu.starts import (
     first_hyperplanes,
     given_hyperplanes,
@@ -265,5 +265,9 @@ def _select_size(estimator, solver_object, problem, first, rng):
         hyperplanes, path = select_size(
             sizes, estimator.criterion, n_numbers, mean_square / 2
         )
+    unit = 2 * np.mean(np.log(problem.scaling.y_scale))
+    log_mean_square = np.log(2 / rows.y.shape[1]) + unit
+    name = estimator.criterion
+    path[name] = path[name] + deviance_shift(name, log_mean_square, n_numbers)
     path["loss"] = path["loss"] * problem.scaling.loss_scale
     return hyperplanes, path
