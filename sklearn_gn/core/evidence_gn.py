@@ -35,6 +35,7 @@ _NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers i
 _START_RIDGE = 1e-3  # of the first linear fit, in rows
 _FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
 _RISE = 0.1  # of the log evidence in an iteration that counts as progress
+_RISE_PER_ROW = 1e-4  # the same for each of more rows
 _PATIENCE = 3  # iterations without it after which a fit ends
 _PATIENCE_OF_ESTIMATES = 10  # where the log evidence is an estimate
 _MAX_TRIALS = 20  # dampings that one iteration tries
@@ -314,7 +315,8 @@ def updated(model, state, options):
         state = state._replace(criterion=loss)
     elif state.iteration >= _FIRST_UPDATE:
         squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
-        rose = value > state.highest + max(_RISE, options.tol * n_effective)
+        share = max(options.tol, _RISE_PER_ROW)
+        rose = value > state.highest + max(_RISE, share * n_effective)
         state = state._replace(
             alpha=evidence.updated_alpha(found, squares),
             beta=beta,

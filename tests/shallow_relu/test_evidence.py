@@ -175,7 +175,7 @@ def test_jacobian_is_that_of_automatic_differentiation(float64):
         hidden = jnp.maximum(x @ hyperplanes[:, 1:].T + hyperplanes[:, :1].T, 0)
         return linear[:1] + x @ linear[1:] + hidden @ coef
 
-    expected = np.asarray(jax.jacfwd(outputs)(jnp.asarray(theta)))
+    expected = np.asarray(jax.jit(jax.jacfwd(outputs))(theta))
     for k in range(2):
         found = evidence_gn.jacobian(theta, shape, x, k)
         np.testing.assert_allclose(found, expected[:, k], rtol=1e-12, atol=1e-14)
