@@ -249,7 +249,6 @@ class FGNSoftmaxHead(_ChunkFit):
         **GaussNewtonEstimator._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "damping": [Interval(Real, 0, None, closed="left"), None],
-        "device": "no_validation",  # a mesh is known when JAX is loaded
         "fit_intercept": ["boolean"],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
