@@ -30,8 +30,8 @@ class Finding(NamedTuple):
     cause : str
         One of "iterations", "time", "stopped", "overfitting", "points", "steps",
         "scale", "noise", "rank", "compilation", and "none" where nothing limited the
-        fit; of :class:`~sklearn_gn.SegmentedRegressor` "breakpoints", "points",
-        "noise" and "none".
+        fit; of :class:`~sklearn_gn.SegmentedRegressor` "breakpoints",
+        "correlation", "points", "noise" and "none".
     text : str
         What was seen, and what to do.
     parameter : str or None
@@ -163,7 +163,7 @@ _CURE_BY_EVIDENCE = (
 
 def _by_evidence(model):
     """Whether the evidence has chosen the penalties."""
-    return hasattr(model, "n_effective_parameters_")
+    return bool(np.isfinite(getattr(model, "n_effective_parameters_", np.nan)))
 
 
 def _poor_steps(model):
@@ -198,11 +198,11 @@ def _scale(model):
     spread = getattr(model, "_feature_spread", 1.0)
     if spread < _UNEVEN:
         return None
+    cure = ", or set scale=True" if hasattr(model, "scale") else ""
     text = (
         f"The largest standard deviation of a feature is {spread:.1g} times the "
         "smallest. The penalty holds back the weights of small features, and steps "
-        "along them are slow. Put StandardScaler() before, or set scale=True where the "
-        "estimator has it."
+        f"along them are slow. Put StandardScaler() before{cure}."
     )
     return Finding("scale", text)
 
@@ -243,7 +243,9 @@ def _noise(model):
 
 def _compilation(model):
     times = model.convergence_log_["time"]
-    if len(times) == 0 or times[0] < max(_LONG, _COMPILED * times[-1]):
+    if not getattr(model, "_is_compiled", True) or len(times) == 0:
+        return None
+    if times[0] < max(_LONG, _COMPILED * times[-1]):
         return None
     text = (
         f"{times[0]:.1f} of {times[-1]:.1f} seconds went by before the first iteration "

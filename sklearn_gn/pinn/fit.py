@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import by_rows, put_rows
+from sklearn_gn.core.parts import total
 from sklearn_gn.core.solver import Report
 from sklearn_gn.pinn import growth, observation_weight, solution, windows
 from sklearn_gn.pinn.model import n_waves
@@ -25,6 +27,7 @@ OVERFITTED = 100.0  # fresh over training loss
 _NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
 _BALANCE_POWER = 0.05
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
+_LARGER = 5.0  # seconds of an iteration at the next size, relative to this one's
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
@@ -62,6 +65,7 @@ class PINNSettings(NamedTuple):
     estimates_noise: bool = False  # whether the weight of observations adapts
     untrained: Any = None  # network to measure by; None: the one to begin with
     spread_loss: float = math.inf  # of observations, from their means alone
+    mesh: Any = None  # of the devices among which the points are divided
 
 
 class PINNState(NamedTuple):
@@ -87,6 +91,7 @@ class PINNState(NamedTuple):
     fresh_losses: tuple = ()  # since that weight has changed
     began: float = 0.0  # when this iteration did, by time.perf_counter
     first_seconds: float = 0.0  # of the first iteration, which compiles
+    steady_seconds: float = 0.0  # of the last one that compiled nothing
     next_seconds: float = 0.0  # that the next one will probably take
     answer: Any = None  # the networks of all windows of time, where there are some
 
@@ -101,7 +106,30 @@ def prepare(observations, settings):
     if unseen is not None:
         fresh = (*fresh, unseen)
     reference = settings.sampler.reference(model.problem, seed)
-    return jax.device_put(FixedPoints(observations.training, fresh, reference))
+    points = FixedPoints(observations.training, fresh, reference)
+    return points if settings.mesh is not None else jax.device_put(points)
+
+
+def on_devices(batches, settings):
+    """The batches, with a share of the points of each on every device.
+
+    They stand in the memory of the host where there are several devices, and are
+    padded by their last points, of weight zero. Gramians take an even number each.
+    """
+    mesh = settings.mesh
+    if mesh is None:
+        return batches
+
+    def divided(batch):
+        n = len(batch.x)
+        rows = np.minimum(np.arange(n + -n % (2 * mesh.size)), n - 1)
+        scale = np.asarray(batch.scale)
+        scale = np.concatenate([scale, np.zeros(len(rows) - n, scale.dtype)])
+        x, data = np.asarray(batch.x)[rows], np.asarray(batch.data)[rows]
+        x, data, scale = put_rows([x, data, scale], mesh)
+        return batch._replace(x=x, data=data, scale=scale)
+
+    return tuple(map(divided, batches))
 
 
 def initial_state(points, net, settings, memory=None, loss_at=None):
@@ -121,7 +149,7 @@ def initial_state(points, net, settings, memory=None, loss_at=None):
         level = growth.Level(sizes, seconds=-time.perf_counter())
     batches = _draw(points, settings, 0, 0, net, level, march)
     balance = np.ones(len(model.classes), settings.dtype)
-    loss = float((loss_at or total_loss)(model, net, batches))
+    loss = float((loss_at or loss_by(settings))(model, net, batches))
     state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
     untrained = net if settings.untrained is None else settings.untrained
     return state._replace(
@@ -152,13 +180,26 @@ def fresh_loss(points, settings, net, weight=1.0):
     fresh = points.fresh
     if weight != 1:
         fresh = observation_weight.reweighted(fresh, weight)
-    return windows.total(total_loss, settings.models[-1], net, fresh)
+    return windows.total(loss_by(settings), settings.models[-1], net, fresh)
 
 
-@partial(jit_by_size, largest=2**13, static_argnames="model")
+def loss_by(settings):
+    """:func:`total_loss` on the devices of a fit."""
+
+    def loss(model, net, batches):
+        return total_loss(model, net, on_devices(batches, settings))
+
+    return loss
+
+
+@partial(
+    by_rows,
+    compiled=partial(jit_by_size, largest=2**13, static_argnames="model"),
+    static=("model",),
+)
 def total_loss(model, net, batches):
     """Half the sum of squares of all residuals."""
-    return 0.5 * jnp.sum(residuals(model, net, batches) ** 2)
+    return 0.5 * total(jnp.sum(residuals(model, net, batches) ** 2))
 
 
 def with_due_points(points, state, settings):
@@ -230,11 +271,14 @@ def _draw(points, settings, stage, number, net, level=None, march=None):
     model, sampler = settings.models[stage], settings.sampler
     if level is not None:
         sampler = replace(sampler, **level.sizes._asdict())
-    batches = sampler.draw(model, int(settings.seed), stage, number, net)
+    in_window = march is not None and march.active
+    # The points of a window are those of all time, moved: they do not follow residuals.
+    followed = None if in_window else net
+    batches = sampler.draw(model, int(settings.seed), stage, number, followed)
     batches = windows.within(model, batches, march)
     if points.data is not None:
         batches = (*batches, points.data)
-    return jax.device_put(batches)
+    return batches if settings.mesh is not None else jax.device_put(batches)
 
 
 class StepSummary(NamedTuple):
@@ -274,7 +318,7 @@ def finish_iteration(points, state, settings, step):
     decisive = step.decisive and state.stage + 1 == len(settings.models)
     march = state.march
     if march is not None and march.active:
-        fresh = float(total_loss(model, state.net, march.fresh))
+        fresh = float(loss_by(settings)(model, state.net, march.fresh))
     else:
         fresh = fresh_loss(points, settings, state.net, state.observation_weight)
     # Losses on points that are drawn anew do not compare: those on fresh ones do.
@@ -330,11 +374,10 @@ def finish_iteration(points, state, settings, step):
     }
     if points.reference is not None:
         extra["relative_error"] = _relative_error(points, state, settings)
-    if in_windows:
+    if not math.isnan(fresh):
         extra["val_loss"] = windows.loss_so_far(march, fresh, state.first_fresh)
     if settings.estimates_noise:
-        # Losses on fresh points depend on the weight, which the state knows.
-        extra |= {"val_loss": fresh, "observation_weight": state.observation_weight}
+        extra["observation_weight"] = state.observation_weight
     if settings.balanced and stop is None:
         balance = rebalanced_weights(step.class_losses, state.balance)
         state = state._replace(balance=balance)
@@ -361,18 +404,25 @@ def finish_iteration(points, state, settings, step):
 def _with_expected_seconds(state, settings):
     """Return the state with the seconds that the next iteration will probably take.
 
-    That is those of the last one, or of the first one where the next compiles; and
-    those that it takes to end the fit where error bars are compiled for it.
+    That is those of the last one, or of the first one where the next compiles; after
+    one that has compiled for a larger size, those of the size before times what a
+    larger size costs at most; and those that it takes to end the fit where error bars
+    are compiled for it.
     """
     seconds = time.perf_counter() - state.began
-    first = state.first_seconds or seconds
-    grows = state.level is not None and state.level.next is not None
-    changes = state.iteration in settings.stage_ends
+    level, first = state.level, state.first_seconds or seconds
+    is_new = level is not None and len(level.falls) == 1
+    compiled = state.iteration <= 1 or is_new
+    steady = state.steady_seconds if compiled else seconds
+    changes = level is not None and level.next is not None
+    changes |= state.iteration in settings.stage_ends
     changes |= state.iteration == getattr(settings.solver, "single_precision_iter", 0)
-    expected = first if grows or changes else seconds if state.iteration > 1 else 0.0
+    expected = first if changes else min(seconds, _LARGER * steady)
     if settings.models[-1].problem.unknown:
         expected += _ENDING * first
-    return state._replace(first_seconds=first, next_seconds=expected)
+    return state._replace(
+        first_seconds=first, steady_seconds=steady, next_seconds=expected
+    )
 
 
 def _relative_error(points, state, settings):

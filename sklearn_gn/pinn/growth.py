@@ -28,7 +28,8 @@ _BOUNDARY_SHARE = 0.3  # of the residuals
 _LEAST_INTERIOR, _LEAST_BOUNDARY = 200, 80
 _MOST_INTERIOR, _MOST_BOUNDARY = 8000, 3000
 # Iterations in which the fresh loss is to fall by _FALL, or the fit grows: more of them
-# until the equation is solved, since a fit is often flat before it finds its way.
+# until the equation is solved, since a fit is often flat before it finds its way; but
+# not where points are missing.
 _PATIENCE, _EARLY_PATIENCE = 12, 30
 _FALL = 0.5
 _COMPILATIONS = 3  # that the rest of max_time must have room for
@@ -105,7 +106,8 @@ def observed(level, rules, loss, fresh, first, net):
     lowest = min(fresh, level.falls[-1] if level.falls else level.before)
     level = level._replace(falls=(*level.falls, lowest))
     solved = lowest <= SOLVED * first
-    patience = _PATIENCE if solved else _EARLY_PATIENCE
+    lacks_points = rules.points and fresh > _GENERALISES * loss
+    patience = _PATIENCE if solved or lacks_points else _EARLY_PATIENCE
     if len(level.falls) <= patience or level.ended:
         return level
     if not lowest > _FALL * level.falls[-1 - patience]:
@@ -116,7 +118,7 @@ def observed(level, rules, loss, fresh, first, net):
     growing = pays and lowest > _NEGLIGIBLE * first
     if growing and not in_time:
         return level
-    if growing and fresh > _GENERALISES * loss and rules.points:
+    if growing and lacks_points:
         if level.sizes.n_interior < _MOST_INTERIOR:
             return level._replace(next="points")
     if growing and rules.network and _n_weights(wider(net, None)) <= _MOST_WEIGHTS:

@@ -72,7 +72,7 @@ def network(model, params, x):
 
 def n_waves(problem):
     """Number of the last inputs, which the output layer has too."""
-    return 2 * len(getattr(problem, "waves", ()))
+    return getattr(problem, "n_functions", 0)
 
 
 def coefficients(problem, extra):

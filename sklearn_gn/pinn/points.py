@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.residuals import class_residuals
 from sklearn_gn.pinn.windows import first_data
@@ -27,9 +27,10 @@ class Sampler:
     ----------
     n_interior, n_boundary : int
     method : {"sobol", "halton", "uniform", "residual"}
-        With "residual", interior points are drawn with a probability that grows with
-        the square of the residual there (Wu et al., "A comprehensive study of
-        non-adaptive and residual-based adaptive sampling", with k = c = 1).
+        With "residual", half of the interior points are drawn with a probability in
+        proportion to the square of the residual there; the density is that of Wu et
+        al., "A comprehensive study of non-adaptive and residual-based adaptive
+        sampling", with k = 2 and c = 1.
     dtype : str
     scaled : bool, default=False
         Whether residuals count in units of the size of their class.
@@ -66,11 +67,8 @@ class Sampler:
         method = "sobol" if adaptive else self.method
         points = problem.sample(self.n_interior, self.n_boundary, rng, method)
         if adaptive and net is not None and number > 0:
-            pool = problem.sample(_POOL * self.n_interior, self.n_boundary, rng, method)
-            batch = batch_of(*pool["interior"], 1.0, self.dtype, axes)
-            chosen = self._where_residuals_are_large(model, net, batch, rng)
-            points["interior"] = type(pool["interior"])(
-                *(a[chosen] for a in pool["interior"])
+            points["interior"] = self._moved_to_residuals(
+                model, net, points["interior"], axes, rng
             )
         batches = []
         for known in model.classes[: len(points)]:
@@ -104,16 +102,26 @@ class Sampler:
             points, values = points[chosen], values[chosen]
         return points.astype(self.dtype), values.astype(self.dtype)
 
-    def _where_residuals_are_large(self, model, net, batch, rng):
+    def _moved_to_residuals(self, model, net, points, axes, rng):
+        """Replace every other point by one that is drawn where the residual is large.
+
+        The chance of a candidate is in proportion to its squared residual.
+        """
+        n, problem = self.n_interior // 2, model.problem
+        x = problem.domain.sample(_POOL * n, rng, "sobol")
+        pool = type(points)(problem.all_points(x[:, None]), x[:, :0])
+        batch = batch_of(*pool, 1.0, self.dtype, axes)
         square = np.asarray(_squared_residuals(model, net, batch), float)
-        mean = square.mean()
-        chance = square / mean + 1 if 0 < mean < np.inf else np.ones_like(square)
-        return rng.choice(
-            len(square), self.n_interior, replace=False, p=chance / chance.sum()
+        if not 0 < square.sum() < np.inf or np.count_nonzero(square) < n:
+            return points
+        chosen = rng.choice(len(square), n, replace=False, p=square / square.sum())
+        pairs = zip(points, pool, strict=True)
+        return type(points)(
+            *(np.concatenate([kept[: len(kept) - n], a[chosen]]) for kept, a in pairs)
         )
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(jit_by_size, static_argnames="model")
 def _squared_residuals(model, net, batch):
     return jnp.sum(class_residuals(model, model.classes[0], net, batch) ** 2, axis=1)
 

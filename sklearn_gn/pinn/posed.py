@@ -2,13 +2,19 @@ r"""A problem as the network is given it: outputs of unit size, and waves as inp
 
 The residuals see physical units. In between, the outputs of the network are those of
 the solution in units of their own, ``u = center + scale * network(x)``, and beside the
-axes, mapped to [-1, 1], the network has waves ``cos(k (x - m))`` and ``sin(k (x - m))``
-for wave vectors k that the problem shows (:mod:`sklearn_gn.pinn.spectrum`), with m the
-middle of the domain. The waves are inputs of the first layer and of the output layer:
-a solution that is made of them is linear in the weights, and one that is modulated
-can be learnt.
+axes, mapped to [-1, 1], the network has
+
+- waves ``cos(k (x - m))`` and ``sin(k (x - m))``, with m the middle of the domain, for
+  wave vectors k that the problem shows (:mod:`sklearn_gn.pinn.spectrum`) or that its
+  equation lets pass (:mod:`sklearn_gn.pinn.dispersion`);
+- singular functions of corners of the domain (:mod:`sklearn_gn.pde.corners`).
+
+These are inputs of the first layer and of the output layer: a solution that is made of
+them is linear in the weights, and one that is modulated by a smooth function can be
+learnt.
 """
 
+import math
 from dataclasses import dataclass, fields
 from functools import partial
 
@@ -19,9 +25,11 @@ import numpy as np
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde import Dirichlet, Initial, Problem
-from sklearn_gn.pinn import spectrum
+from sklearn_gn.pde.corners import singular_corners
+from sklearn_gn.pinn import dispersion, spectrum
 
 _POINTS = 200  # of each condition, at which its values are taken
+_WHOLE = 0.01  # distance of an exponent to a whole number
 _TINY = 1e-30  # what is left alone
 _RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
 _NEGLIGIBLE = 1e-12  # size of values, relative to those of the others
@@ -34,6 +42,7 @@ class PosedProblem(Problem):
     center: tuple = ()
     scale: tuple = ()
     waves: tuple = ()  # wave vectors, each of d numbers
+    corners: tuple = ()  # Corner, each with two functions
 
     def __reduce__(self):
         return PosedProblem, self._arguments()
@@ -41,16 +50,26 @@ class PosedProblem(Problem):
     @property
     def n_inputs(self):
         """Number of inputs of the network."""
-        return super().n_inputs + 2 * len(self.waves)
+        return super().n_inputs + self.n_functions
+
+    @property
+    def n_functions(self):
+        """Number of the last inputs of the network, which are no axes."""
+        return 2 * (len(self.waves) + len(self.corners))
 
     def embedding(self, x):
         """Inputs of the network: those of the axes, then cosines and sines of waves."""
         plain = super().embedding(x)
-        if not self.waves:
+        if not self.n_functions:
             return plain
-        middle = self.domain.bounds.mean(axis=1).astype(x.dtype)
-        phase = np.array(self.waves).astype(x.dtype) @ (x - middle)
-        return jnp.concatenate([plain, jnp.cos(phase), jnp.sin(phase)])
+        found = [plain]
+        if self.waves:
+            middle = self.domain.bounds.mean(axis=1).astype(x.dtype)
+            phase = np.array(self.waves).astype(x.dtype) @ (x - middle)
+            found += [jnp.cos(phase), jnp.sin(phase)]
+        size = float(np.ptp(self.domain.bounds, axis=1).max())
+        found += [corner_functions(corner, x, size) for corner in self.corners]
+        return jnp.concatenate(found)
 
     def field(self, function, directions=None):
         """The field of a network, in physical units."""
@@ -61,6 +80,30 @@ class PosedProblem(Problem):
             return center.astype(x.dtype) + scale.astype(x.dtype) * outputs
 
         return super().field(scaled, directions)
+
+
+def corner_functions(corner, x, size):
+    """Real and imaginary part of a singular function of ``z / size``, with its cut-off.
+
+    That is ``z^a``, or ``z^a log z`` where a is a whole number.
+    """
+    a = math.pi / corner.opening
+    c, s = math.cos(corner.middle), math.sin(corner.middle)
+    offset = x[np.array(corner.axes)] - np.array(corner.place).astype(x.dtype)
+    along, across = offset @ np.array([[c, -s], [s, c]]).astype(x.dtype) / size
+    square = along**2 + across**2 + _TINY
+    angle = jnp.arctan2(across, along)
+    real, imaginary = jnp.cos(a * angle), jnp.sin(a * angle)
+    if abs(a - round(a)) < _WHOLE:
+        log = jnp.log(square) / 2
+        real, imaginary = (
+            log * real - angle * imaginary,
+            log * imaginary + angle * real,
+        )
+    radius = square ** (a / 2)
+    if math.isfinite(corner.reach):
+        radius *= jnp.maximum(1 - square * (size / corner.reach) ** 2, 0) ** 3
+    return radius * jnp.stack([real, imaginary])
 
 
 def posed(problem, stages, y=None, observed=()):
@@ -84,10 +127,19 @@ def posed(problem, stages, y=None, observed=()):
     """
     waves = spectrum.wave_vectors(problem)
     center, scale = units(problem, y, observed, waves)
+    passing = dispersion.wave_vectors(problem, scale, waves)
+    most = spectrum.MOST_WAVES + dispersion.MOST_WAVES
+    waves = spectrum.distinct(
+        (*waves, *passing), problem.domain, most, dispersion.EQUAL
+    )
+
+    corners = singular_corners(problem.domain)
 
     def pose(entry):
         arguments = {f.name: getattr(entry, f.name) for f in fields(Problem)}
-        return PosedProblem(**arguments, center=center, scale=scale, waves=waves)
+        return PosedProblem(
+            **arguments, center=center, scale=scale, waves=waves, corners=corners
+        )
 
     return pose(problem), [pose(stage) for stage in stages]
 

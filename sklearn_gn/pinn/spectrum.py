@@ -15,6 +15,7 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.fft
 from scipy.optimize import least_squares
 
 from sklearn_gn.core import backend
@@ -22,7 +23,7 @@ from sklearn_gn.core.compilation import jit_by_size
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
 _FACE_GRID = {1: 1024, 2: 96}
-MOST_WAVES = 8
+MOST_WAVES, MOST_AXES = 8, 3
 _SMALL = 3e-3  # amplitude, relative to the largest
 _STANDS_OUT = 5.0  # amplitude over those around it
 _AROUND = 3  # cycles, beyond the width of a peak
@@ -45,7 +46,7 @@ def wave_vectors(problem):
         In radians for a unit of the axes.
     """
     domain = problem.domain
-    if domain.dim not in _GRID or problem.n_laplacian_directions is not None:
+    if domain.dim > MOST_AXES or problem.n_laplacian_directions is not None:
         return ()
     found = []
     for values, axes in _functions(problem):
@@ -55,24 +56,96 @@ def wave_vectors(problem):
                 vector = np.zeros(domain.dim)
                 vector[list(axes)] = 2 * np.pi * cycles / (high - low)
                 found.append((amplitude, vector))
-    return _distinct(found, domain)
+    return distinct(largest_first(found), domain, MOST_WAVES)
 
 
-def _distinct(found, domain):
+def waves_on_faces(problem):
+    """Yield the waves of the values that are given on the faces of a box.
+
+    The largest terms of its series of half cycles, of cosines or of sines, whichever
+    converges faster; or waves of any period where a few of them are the function.
+
+    Yields
+    ------
+    axis : int
+        Across the face.
+    amplitudes : ndarray of shape (n,)
+        The largest first.
+    cycles : ndarray of shape (n, d)
+        Over the box, zero across the face, of either sign.
+    exact : bool
+        Whether the waves describe the values entirely.
+    """
+    dim = problem.domain.dim
+    for values, axes in _functions(problem):
+        if len(axes) == dim:
+            continue
+        (axis,) = set(range(dim)) - set(axes)
+        for column in np.moveaxis(values, -1, 0):
+            if not np.abs(column).max() > 0:
+                continue
+            amplitudes, along, exact = _series(column, problem, axes)
+            cycles = np.zeros((len(along), dim))
+            cycles[:, list(axes)] = along
+            yield axis, amplitudes, cycles, exact
+
+
+def _series(values, problem, axes):
+    """Amplitudes and cycles of waves of a function, and whether they are all of it."""
+    periodic = np.isin(np.array(problem.domain.axes)[list(axes)], problem.periodic)
+    kinds = [("fft",) if p else ("dct", "dst") for p in periodic]
+    tried = [_terms(values, kind) for kind in product(*kinds)]
+    amplitudes, cycles, rest = min(tried, key=lambda terms: terms[2])
+    if rest > _EXACT:
+        waving = (values - values.mean()) / np.abs(values).max()
+        found = _refined(waving, _peaks(waving)[0], problem, axes)
+        if found is not None:
+            return [a for a, _ in found], np.array([c for _, c in found]), True
+    return amplitudes, cycles, rest < _EXACT
+
+
+def _terms(values, kinds):
+    """The largest terms of a series: amplitudes, cycles, and what is left, relative."""
+    cycles = []
+    for axis, (kind, n) in enumerate(zip(kinds, values.shape, strict=True)):
+        transform = getattr(scipy.fft, kind)
+        values = transform(values, axis=axis, norm="ortho")
+        half = np.arange(n) + (kind == "dst")
+        cycles.append(np.abs(np.fft.fftfreq(n, 1 / n)) if kind == "fft" else half / 2)
+    squares = (np.abs(values) ** 2).ravel()
+    grid = np.stack(np.meshgrid(*cycles, indexing="ij"), -1).reshape(len(squares), -1)
+    grid, number = np.unique(grid, axis=0, return_inverse=True)
+    squares = np.bincount(number.ravel(), squares)
+    largest = np.argsort(-squares)[:MOST_WAVES]
+    rest = 1 - squares[largest].sum() / squares.sum()
+    largest = largest[squares[largest] > _SMALL**2 * squares.max()]
+    return np.sqrt(squares[largest]), grid[largest], np.sqrt(max(rest, 0.0))
+
+
+def distinct(vectors, domain, n_most, equal=_EQUAL):
+    """Return the first wave vectors that differ, as a tuple of tuples.
+
+    ``equal`` is the number of cycles over the domain up to which two are the same.
+    """
     size = np.ptp(domain.bounds, axis=1) / (2 * np.pi)
     kept = []
-    for _, vector in sorted(found, key=lambda entry: -entry[0]):
+    for vector in map(np.array, vectors):
         same = any(
             min(
                 np.abs((vector - other) * size).max(),
                 np.abs((vector + other) * size).max(),
             )
-            < _EQUAL
+            < equal
             for other in kept
         )
         if not same:
             kept.append(vector)
-    return tuple(tuple(map(float, vector)) for vector in kept[:MOST_WAVES])
+    return tuple(tuple(map(float, vector)) for vector in kept[:n_most])
+
+
+def largest_first(found):
+    """Wave vectors of amplitudes and wave vectors, the largest amplitudes first."""
+    return [vector for _, vector in sorted(found, key=lambda entry: -entry[0])]
 
 
 # --- the functions -------------------------------------------------------------------
@@ -117,8 +190,8 @@ def _faces(domain, condition):
 
 
 def _grid(domain, axes, fixed, n):
-    """Points (n ** len(axes), d), without the upper ends."""
-    share = np.arange(n) / n
+    """Middles (n ** len(axes), d) of cells."""
+    share = (np.arange(n) + 0.5) / n
     x = np.empty((n ** len(axes), domain.dim))
     if fixed is not None:
         x[:, fixed[0]] = fixed[1]
@@ -147,13 +220,25 @@ def _of_zero(problem, kind, x):
 
 def _waves(values, problem, axes):
     """Return amplitudes and cycles over the box (len(axes),) of the waves of values."""
-    n, dim = values.shape[0], values.ndim
     values = values - values.mean()
     total = np.abs(values).max()
     if not total > 0:
         return []
-    taper = np.hanning(n + 1)[:-1]
-    tapered = values / total
+    values = values / total
+    half, amplitude = _peaks(values)
+    exact = _refined(values, half, problem, axes)
+    if exact is not None:
+        return exact
+    clear = amplitude > _STANDS_OUT * _largest_around(amplitude, _AROUND)
+    kept = [(a, np.array(c)) for a, c in half if clear[tuple(map(int, c))]]
+    return [(a, c) for a, c in kept if np.abs(c).max() >= _SLOW]
+
+
+def _peaks(values):
+    """Amplitudes and cycles of the largest peaks of the spectrum, and the spectrum."""
+    n, dim = values.shape[0], values.ndim
+    taper = np.hanning(n + 2)[1:-1]
+    tapered = values
     for axis in range(dim):
         tapered = tapered * taper.reshape([-1 if a == axis else 1 for a in range(dim)])
     amplitude = np.abs(np.fft.fftn(tapered)) * (2 / n) ** dim
@@ -165,13 +250,7 @@ def _waves(values, problem, axes):
     found = sorted(zip(amplitude[peaks], map(tuple, cycles[peaks]), strict=True))
     # A real function has each wave twice, with opposite signs.
     half = [(a, c) for a, c in found[::-1] if c > tuple(-np.array(c))]
-    half = half[:MOST_WAVES]
-    exact = _refined(values / total, half, problem, axes)
-    if exact is not None:
-        return exact
-    clear = amplitude > _STANDS_OUT * _largest_around(amplitude, _AROUND)
-    kept = [(a, np.array(c)) for a, c in half if clear[tuple(map(int, c))]]
-    return [(a, c) for a, c in kept if np.abs(c).max() >= _SLOW]
+    return half[:MOST_WAVES], amplitude
 
 
 def _largest_around(amplitude, distance):
@@ -189,7 +268,9 @@ def _refined(values, waves, problem, axes):
     if not waves or len(waves) > _MOST_REFINED:
         return None
     n, dim = values.shape[0], values.ndim
-    share = np.stack(np.meshgrid(*[np.arange(n) / n - 0.5] * dim, indexing="ij"), -1)
+    share = np.stack(
+        np.meshgrid(*[(np.arange(n) + 0.5) / n - 0.5] * dim, indexing="ij"), -1
+    )
     share, right = share.reshape(-1, dim), values.ravel()
     chosen = np.random.RandomState(0).permutation(len(right))[:_REFINED_POINTS]
     share, right = share[chosen], right[chosen]

@@ -1,6 +1,6 @@
-r"""Windows of time: long times are solved one part after the other.
+r"""Windows of time: long times of ordinary differential equations are solved in parts.
 
-Over a long time an equation has more near-solutions than solutions: a network that
+Over a long time such an equation has more near-solutions than solutions: a network that
 leaves the path early, at one place of large residual, and follows another solution from
 there on. Where the loss on fresh points no longer falls although the equation is not
 solved, and the problem is one of evolution, the interval of time is therefore cut:
@@ -36,7 +36,6 @@ import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
-from sklearn_gn.pde.conditions import Periodic
 from sklearn_gn.pinn.growth import SOLVED
 from sklearn_gn.pinn.model import n_waves, start_parameters
 from sklearn_gn.pinn.residuals import class_residuals
@@ -95,50 +94,39 @@ class SinceBefore:
 def with_windows(model, observed):
     """Return a model whose conditions at the start can be those of any window.
 
-    The model itself, where the problem is not one of evolution from a start: it must
-    have conditions at the start of time and on faces of space alone, no unknowns, no
-    observations, no transform, and residuals of the values and first two derivatives
-    of the solution at one point.
+    The model itself, where the problem is not one of ordinary differential equations
+    that go on from a start: it must have time as its only axis, conditions at its start
+    alone, no unknowns, no observations, no transform, and residuals of the values and
+    first two derivatives of the solution at one point. (Windows of equations in space
+    and time cost more than they bring: there, a network that grows is the better answer
+    to a loss that falls slowly.)
     """
-    problem, classes = model.problem, model.classes
-    named = dict(problem._named_conditions())
-    local = all(kind.rows is not None for kind in classes)
+    problem, (interior, *conditions) = model.problem, model.classes
+    domain = problem.domain
+    local = all(kind.rows is not None for kind in model.classes)
     plain = not (problem.unknown or problem.depends_on or problem.transform)
-    if observed or not local or not plain or problem.domain.time is None:
+    if observed or not local or not plain or domain.axes != (domain.time,):
         return model
-    if problem.n_laplacian_directions or problem.domain.time in problem.periodic:
+    given = dict(problem._named_conditions())
+    if problem.periodic or not given:
         return model
-    places = {name: _place(condition, problem) for name, condition in named.items()}
-    if "start" not in places.values() or None in places.values():
+    if not all(_is_at_start(condition, domain) for condition in given.values()):
         return model
-    classes = tuple(
+    moved = [
         known._replace(
             residual=known.residual._replace(
                 function=SinceBefore(known.residual.function)
             )
         )
-        if places.get(known.residual.name) == "start"
-        else known
-        for known in classes
-    )
-    return model._replace(classes=classes)
+        for known in conditions
+    ]
+    return model._replace(classes=(interior, *moved))
 
 
-def _place(condition, problem):
-    """Return "start" or "space", where a condition holds; None if elsewhere."""
-    domain = problem.domain
-    if isinstance(condition, Periodic):
-        return None if condition.axis == domain.time else "space"
+def _is_at_start(condition, domain):
     on = condition.where(domain)
-    if on == "boundary":
-        return "space"
     names = (on,) if isinstance(on, str) else on
-    if not isinstance(names, tuple):
-        return None
-    if set(names) <= set(domain.patches()):
-        return "space"
-    at_start = names == (f"{domain.time}=min",) and not condition.needs_normals
-    return "start" if at_start else None
+    return names == (f"{domain.time}=min",) and not condition.needs_normals
 
 
 def possible(model):
@@ -156,22 +144,21 @@ def first_data(function, data, n_outputs):
 # --- points of a window --------------------------------------------------------------
 
 
-def _time(problem):
-    axis = problem.domain.axes.index(problem.domain.time)
-    return axis, *problem.domain.bounds[axis]
+def _interval(problem):
+    ((low, high),) = problem.domain.bounds
+    return low, high
 
 
 def within(model, batches, march):
     """Return points of the whole interval moved to the window, in numpy."""
     if march is None or not march.active:
         return batches
-    axis, low, high = _time(model.problem)
+    low, high = _interval(model.problem)
     moved, length = [], march.stop - march.start
     for kind, batch in zip(model.classes, batches, strict=True):
-        x = np.array(batch.x)
-        share = (x[..., axis] - low) / (high - low)
+        share = (np.asarray(batch.x) - low) / (high - low)
         share = march.start + length * share
-        x[..., axis] = low + (high - low) * share
+        x = (low + (high - low) * share).astype(batch.x.dtype)
         batch = batch._replace(x=x)
         if kind.residual.name == "interior":
             batch = batch._replace(scale=length * np.asarray(batch.scale))
@@ -243,10 +230,10 @@ def _next_window(march, longer):
 
 def _cut(march, model, net, batches):
     """The share of time up to which the residual is small."""
-    axis, low, high = _time(model.problem)
+    low, high = _interval(model.problem)
     batch = batches[0]
     rows = np.asarray(_residuals(model, model.classes[0], net, batch))
-    share = (np.asarray(batch.x)[:, 0, axis] - low) / (high - low)
+    share = (np.asarray(batch.x)[:, 0, 0] - low) / (high - low)
     order = np.argsort(share)
     squares = np.cumsum(np.sum(rows[order] ** 2, axis=1))
     length = march.stop - march.start
@@ -264,25 +251,19 @@ def moved_on(march, model, net, fresh_points, rng):
     """
     goes_on = march.next_stop > march.stop
     net = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
-    place = _input_of_time(model.problem)
     if goes_on:
         done = (*march.done, (march.stop, march.falls[-1], net))
         new = March(march.stop, march.next_stop, done)
-        net = _with_time(net, place, march, back=True)
+        net = _with_time(net, march, back=True)
     else:
         new = March(march.start, march.next_stop, march.done)
         net = _untrained(net, rng, n_waves(model.problem))
-    net = _with_time(net, place, new)
+    net = _with_time(net, new)
     fresh = within(model, fresh_points, new)
     return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut), net
 
 
-def _input_of_time(problem):
-    plain = [name for name in problem.domain.axes if name not in problem.periodic]
-    return plain.index(problem.domain.time)
-
-
-def _with_time(net, place, march, back=False):
+def _with_time(net, march, back=False):
     """Return a network of s in [-1, 1] as one of the time that is s in the window.
 
     In the units of the embedding, where all time is [-1, 1].
@@ -292,8 +273,8 @@ def _with_time(net, place, march, back=False):
     if back:
         slope, shift = length, -shift * length
     first = net.layers[0].copy()
-    first[-1] += shift * first[place]
-    first[place] *= slope
+    first[-1] += shift * first[0]
+    first[0] *= slope
     return net._replace(layers=(first, *net.layers[1:]))
 
 
@@ -311,7 +292,7 @@ def pieces(march, model, net):
     """The solution: a network, or those of all windows so far."""
     if not march.active:
         return net
-    _, low, high = _time(model.problem)
+    low, high = _interval(model.problem)
     stops = [stop for stop, _, _ in march.done] + [march.stop]
     losses = [loss for _, loss, _ in march.done] + [march.falls[-1:] or (math.inf,)]
     losses[-1] = losses[-1][0]
@@ -322,7 +303,7 @@ def pieces(march, model, net):
 
 def resumed(model, solution, fresh_points):
     """Return the network of the last window, and the march up to it."""
-    _, low, high = _time(model.problem)
+    low, high = _interval(model.problem)
     stops = [float(stop) for stop in (solution.ends - low) / (high - low)]
     done = tuple(zip(stops, solution.losses, solution.nets, strict=True))[:-1]
     march = March(stops[-2] if done else 0.0, stops[-1], done)
@@ -340,20 +321,19 @@ def at_points(function, model, solution, x):
     if not isinstance(solution, Pieces):
         return function(model, solution, x)
     found = [np.asarray(function(model, net, x)) for net in solution.nets]
-    number = _window_of(model, solution, x)
+    number = _window_of(solution, x)
     return np.stack(found)[number, np.arange(len(number))]
 
 
-def _window_of(model, solution, x):
-    axis, _, _ = _time(model.problem)
-    return np.searchsorted(solution.ends[:-1], np.asarray(x)[:, axis], side="left")
+def _window_of(solution, x):
+    return np.searchsorted(solution.ends[:-1], np.asarray(x)[:, 0], side="left")
 
 
 def total(loss, model, solution, batches):
     """A loss ``loss(model, net, batches)`` of a solution, by its windows."""
     if not isinstance(solution, Pieces):
         return float(loss(model, solution, batches))
-    numbers = [_window_of(model, solution, batch.x[:, 0]) for batch in batches]
+    numbers = [_window_of(solution, batch.x[:, 0]) for batch in batches]
     parts = []
     for k, net in enumerate(solution.nets):
         own = tuple(

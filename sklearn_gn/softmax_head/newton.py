@@ -41,7 +41,7 @@ from sklearn_gn.softmax_head.blocks import (
     n_slots,
     single,
 )
-from sklearn_gn.softmax_head.evidence import log_evidence, next_alpha
+from sklearn_gn.softmax_head.evidence import log_evidence, log_posterior, next_alpha
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -201,14 +201,15 @@ def _next_penalty(data, state, options):
         path=path,
         slope=-math.inf,
         anchor=None,
-        criterion=-value,
+        criterion=-log_posterior(state.alpha, value, path[0][0]),
     )
 
 
 def penalty_of_best(state):
     """The penalty of the best head: of the path, until there is one at the chosen."""
     if state.path and state.criterion > -_CHOSEN:
-        return max(state.path, key=lambda point: point[1])[0]
+        first = state.path[0][0]
+        return max(state.path, key=lambda point: log_posterior(*point, first))[0]
     return state.alpha
 
 

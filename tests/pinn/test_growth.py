@@ -3,6 +3,7 @@
 import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -42,6 +43,7 @@ def level(falls, before=np.inf):
         (np.full(13, 1e-7), np.inf, 1e-9, "points"),
         (np.full(30, 1e-3), np.inf, 1e-3, None),  # often flat at the beginning
         (np.full(31, 1e-3), np.inf, 1e-3, "network"),
+        (np.full(13, 1e-3), np.inf, 1e-5, "points"),  # which does not get better
         (np.full(13, 1e-8), 1e-8, 1e-8, "end"),  # the last growth has not paid
         (np.full(13, 1e-17), np.inf, 1e-17, "end"),  # nothing is left to gain
     ],
@@ -95,3 +97,22 @@ def test_points_that_are_drawn_twice_are_one_row_of_the_same_weight():
     assert len(interior.x) == 8
     np.testing.assert_array_equal(np.sort(ends.x.ravel()), [0, 1])
     assert np.sum(ends.scale**2) == pytest.approx(1, rel=1e-14)
+
+
+@pytest.mark.usefixtures("float64")
+def test_half_of_the_points_are_where_the_residual_is():
+    problem = Problem(
+        lambda u, x: 0 * u(x) + jnp.maximum(x[0] - 0.5, 0),
+        Box(x=(0, 1)),
+        Dirichlet(0.0),
+    )
+    kinds = problem.residual_classes()
+    model = Model(problem, ("tanh",), tuple(ClassModel(kind, None) for kind in kinds))
+    net = start_parameters(np.random.RandomState(0), (1, 3, 1), ())
+    found, even = (
+        Sampler(16, 4, method, "float64").draw(model, 0, 0, 1, net)[0].x.ravel()
+        for method in ("residual", "sobol")
+    )
+    np.testing.assert_array_equal(found[:8], even[:8])
+    assert len(found) == 16
+    assert found[8:].min() > 0.5 > even[8:].min()

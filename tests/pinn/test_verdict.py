@@ -128,12 +128,12 @@ def test_the_free_change_is_that_of_a_dense_computation():
         found = determination.largest_free_change(model, net, batches, fresh, 0.5)
         flat, unravel = ravel_pytree(net)
         rows = [
-            jax.jacfwd(lambda p, b=b: residuals(model, unravel(p), b))(flat)
+            jax.jit(jax.jacfwd(lambda p, b=b: residuals(model, unravel(p), b)))(flat)
             for b in (batches, fresh)
         ]
         x = fresh[0].x[:, 0]
-        slopes = jax.jacfwd(lambda p: values(model, unravel(p), x)[:, 0])(flat)
-        u = values(model, net, x)
+        slopes = jax.jit(jax.jacfwd(lambda p: values(model, unravel(p), x)[:, 0]))(flat)
+        u = jax.jit(lambda net: values(model, net, x))(net)
         jacobian = np.concatenate(rows)
         change = np.linalg.norm(slopes @ np.linalg.pinv(jacobian, rcond=1e-13), 2)
         expected = change / np.linalg.norm(u)
@@ -162,6 +162,8 @@ def test_an_iteration_that_cannot_end_in_time_is_not_begun():
         ({"iteration": 7}, 50.0),  # another problem
         ({"iteration": 4}, 50.0),  # another precision
         ({"level": growth.Level(growth.Sizes(1, 1), next="network")}, 50.0),
+        # One that has compiled for a larger network says little.
+        ({"level": growth.Level(growth.Sizes(1, 1), falls=(1.0,))}, 1.5),
     ],
 )
 def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
@@ -172,7 +174,7 @@ def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
         solver=SimpleNamespace(single_precision_iter=4),
     )
     state = fit.PINNState(None, 1.0, (), None, first_seconds=50.0, iteration=3)
-    state = state._replace(began=time.perf_counter() - 2, **changes)
+    state = state._replace(steady_seconds=0.3, began=time.perf_counter() - 2, **changes)
     state = fit._with_expected_seconds(state, settings)
     assert state.next_seconds == pytest.approx(expected, abs=0.5)
     problem.unknown = {"k": None}

@@ -15,7 +15,6 @@ from sklearn_gn.pde import (
     Dirichlet,
     Initial,
     Interval,
-    Periodic,
     Problem,
     Unknown,
     d,
@@ -26,27 +25,31 @@ from sklearn_gn.pinn.model import Model, network, start_parameters
 from sklearn_gn.pinn.residuals import class_residuals
 from sklearn_gn.pinn.windows import March
 
-SPACE_TIME = Box(x=(0, 1), t=(2, 6))
+TIME = Interval(2, 6)
+START = Initial(1.0)
+
+
+def decay(u, x):
+    return d(u, "t")(x) + u(x)
+
+
+def decay_with(u, x, k):
+    return d(u, "t")(x) + k * u(x)
+
+
+def with_memory(u, x):
+    return d(u, "t")(x) + integral(u, "t", 2, lambda x: x[0])(x)
 
 
 def heat(u, x):
     return d(u, "t")(x) - d(u, "x", "x")(x)
 
 
-def heat_with(u, x, k):
-    return d(u, "t")(x) - k * d(u, "x", "x")(x)
-
-
-def with_memory(u, x):
-    return d(u, "t")(x) + integral(u, "t", 2, lambda x: x[1])(x)
-
-
-START = Initial(lambda x: jnp.sin(np.pi * x[0]))
-
-
 def model_of(problem):
     net = start_parameters(
-        np.random.RandomState(0), (2, 3, 3, 1), problem.unknown.values()
+        np.random.RandomState(0),
+        (problem.domain.dim, 3, 3, 1),
+        problem.unknown.values(),
     )
     (model,) = setup.models(
         [problem],
@@ -63,38 +66,40 @@ def model_of(problem):
 @pytest.mark.parametrize(
     ("possible", "residual", "conditions", "more"),
     [
-        (True, heat, [START, Dirichlet(0.0)], {}),
-        (True, heat, [START, Periodic("x")], {}),
-        (True, heat, [Dirichlet(0.0, on="t=min"), Dirichlet(0.0, on="x=max")], {}),
-        (False, heat, [Dirichlet(0.0)], {}),  # no start
-        (False, heat, [START, Dirichlet(0.0, on="t=max")], {}),
-        (False, heat, [START, Condition(heat, on=[[0.5, 3.0]])], {}),
-        (False, heat, [START], {"transform": lambda x, u: x[0] * u}),
-        (False, heat_with, [START], {"coefficients": {"k": Unknown(1.0)}}),
+        (True, decay, [START], {}),
+        (True, decay, [START, Dirichlet(0.0, on="t=min")], {}),
+        (False, decay, [], {}),
+        (False, decay, [Dirichlet(0.0, on=("t=min", "t=max"))], {}),
+        (False, decay, [START, Condition(decay, on=[[3.0]])], {}),
+        (False, decay, [START], {"transform": lambda x, u: x[0] * u}),
+        (False, decay_with, [START], {"coefficients": {"k": Unknown(1.0)}}),
         (False, with_memory, [START], {}),  # takes u at other times
     ],
 )
 def test_time_is_cut_where_a_problem_goes_on_from_a_start(
     possible, residual, conditions, more
 ):
-    model, _ = model_of(Problem(residual, SPACE_TIME, conditions, **more))
+    model, _ = model_of(Problem(residual, TIME, conditions, **more))
     assert windows.possible(model) == possible
+
+
+def test_time_of_an_equation_in_space_is_not_cut():
+    model, _ = model_of(Problem(heat, Box(x=(0, 1), t=(2, 6)), START))
+    assert not windows.possible(model)
 
 
 @pytest.mark.usefixtures("float64")
 def test_a_window_begins_with_the_solution_of_the_one_before():
-    problem = Problem(heat, SPACE_TIME, [START, Dirichlet(0.0)])
+    problem = Problem(decay, TIME, START)
     model, net = model_of(problem)
     sampler = setup.Sampler(30, 20, "sobol", "float64")
     whole = sampler.draw(model, 0, 0, 0)
     march = March(0.25, 0.75, done=((0.25, 1e-12, net),))
-    interior, start, wall = windows.within(model, whole, march)
-    for batch in (interior, wall):
-        times = batch.x[..., 1]
-        assert times.min() > 3
-        assert times.max() < 5
-        assert np.ptp(times) > 1.8
-    assert np.all(start.x[..., 1] == 3.0)
+    interior, start = windows.within(model, whole, march)
+    assert interior.x.min() > 3
+    assert interior.x.max() < 5
+    assert np.ptp(interior.x) > 1.8
+    assert np.all(start.x == 3.0)
     values = class_residuals(model, model.classes[1], net, start)
     np.testing.assert_array_equal(np.asarray(values), 0)  # u is u_before
     np.testing.assert_allclose(interior.scale, whole[0].scale / 2)
@@ -103,16 +108,15 @@ def test_a_window_begins_with_the_solution_of_the_one_before():
 
 @pytest.mark.usefixtures("float64")
 def test_the_network_of_a_window_is_that_of_all_time_in_its_units():
-    problem = Problem(heat, SPACE_TIME, [START])
-    net = start_parameters(np.random.RandomState(0), (2, 3, 3, 1), ())
-    moved = windows._with_time(net, 1, March(0.25, 0.75))
-    model = Model(problem, ("tanh", "tanh"), ())
+    net = start_parameters(np.random.RandomState(0), (1, 3, 3, 1), ())
+    moved = windows._with_time(net, March(0.25, 0.75))
+    model = Model(Problem(decay, TIME, START), ("tanh", "tanh"), ())
     at = jax.jit(lambda net, x: network(model, net, x))
     # From the begin, the middle and the end of the window to those of all time.
     for t, whole in [(3.0, 2.0), (4.0, 4.0), (5.0, 6.0)]:
-        expected = at(net, np.array([0.3, whole]))
-        np.testing.assert_allclose(at(moved, np.array([0.3, t])), expected, rtol=1e-13)
-    back = windows._with_time(moved, 1, March(0.25, 0.75), back=True)
+        expected = at(net, np.array([whole]))
+        np.testing.assert_allclose(at(moved, np.array([t])), expected, rtol=1e-13)
+    back = windows._with_time(moved, March(0.25, 0.75), back=True)
     np.testing.assert_allclose(back.layers[0], net.layers[0], rtol=1e-14, atol=1e-16)
 
 

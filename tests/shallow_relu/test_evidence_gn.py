@@ -61,11 +61,12 @@ def test_sums_are_those_of_automatic_differentiation(float64, shape):
         hidden = jnp.maximum(seen @ hyperplanes[:, 1:].T + hyperplanes[:, :1].T, 0)
         return linear[:1] + rows.x @ linear[1:] + hidden @ coef
 
+    both = jax.jit(lambda theta: (outputs(theta), jax.jacfwd(outputs)(theta)))
+    expected, jacobian = map(np.asarray, both(theta))
     np.testing.assert_allclose(
-        evidence_gn.predict(theta, shape, rows.x), outputs(theta), rtol=1e-12
+        evidence_gn.predict(theta, shape, rows.x), expected, rtol=1e-12
     )
-    jacobian = np.asarray(jax.jacfwd(outputs)(jnp.asarray(theta)))
-    residual = rows.y - outputs(theta)
+    residual = rows.y - expected
     found = evidence_gn.sums_over_rows(theta, shape, rows)
     gram = np.einsum("kqi,k,kqj->ij", jacobian, rows.weight, jacobian)
     slope = np.einsum("kqi,k,kq->i", jacobian, rows.weight, residual)
@@ -166,6 +167,21 @@ def test_a_network_without_noise_is_recovered_to_rounding(seed):
     _, report = run(rows, start(rows, n=12, seed=seed), options(rows))
     assert report.stop == "rounding"
     assert report.loss < 1e-26 * np.mean(y**2)
+
+
+def test_without_kinks_the_model_is_linear():
+    _, _, rows = problem(shape=(4, 3, 1))
+    state = evidence_gn.init(rows, [start(rows, n=4)], options(rows))
+    gamma = state.net.gamma.copy()
+    gamma[3:] = 0.0  # every feature switched off among the hidden weights
+    state = state._replace(net=state.net._replace(gamma=gamma))
+    state = evidence_gn._without_switched_off(state.net.shape, rows, state)
+    assert state.net.shape.hidden_features.size == 0
+    for _ in range(3):
+        state, _ = evidence_gn.step(rows, state, options(rows))
+    residual = rows.y - state.net.intercept - rows.x @ state.net.slope
+    error = evidence_gn.square_error(state.theta, state.net.shape, rows)
+    np.testing.assert_allclose(rows.weight @ residual[:, 0] ** 2, error, rtol=1e-12)
 
 
 def test_pruning_leaves_predictions_as_they_are():

@@ -194,8 +194,9 @@ def test_threads_of_blas_change_nothing():
 
 
 def test_members_run_side_by_side_as_one_by_one(fitted, monkeypatch):
-    model, X, y = fitted
-    monkeypatch.setattr(committee.joblib, "effective_n_jobs", lambda n: 1)
+    model, X, y = fitted  # whose members are too small for threads
+    monkeypatch.setattr(committee, "_WORK_OF_A_THREAD", 0)
+    monkeypatch.setattr(committee.joblib, "effective_n_jobs", lambda n: 2)
     other = VarProNetRegressor(random_state=0).fit(X, y)
     np.testing.assert_array_equal(other.predict(X), model.predict(X))
 

@@ -1,0 +1,317 @@
+r"""Waves that an equation lets pass: real roots of its symbol.
+
+A linear equation with constant coefficients takes waves to waves,
+
+    L(c e^{i k x}) = P(k) c e^{i k x},
+
+with a matrix P(k), its symbol: a polynomial in the wave vector k, of time as well as of
+space. Waves with det P(k) = 0 fulfil the equation without a source, and a solution
+consists of them and of its answer to the source. Two sets of them are finite:
+
+- From the wave numbers of given values along a face of a box, the waves whose remaining
+  component makes the determinant zero. At the start of time this is the dispersion
+  relation, which gives the frequencies of the initial waves.
+- Where the determinant has a real root in every direction, as Helmholtz's equation has,
+  and neither source nor values show waves, those in evenly distributed directions. In
+  a disk of the radius R the solution has k R harmonics and a few more in the angle, and
+  takes as many directions.
+
+There are none where the symbol has no real roots (diffusion, potentials), where the
+equation is not linear, and where its coefficients vary or are to be found.
+"""
+
+import math
+from functools import partial
+from itertools import combinations_with_replacement, product
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.pde.operators import Field
+from sklearn_gn.pinn import spectrum
+
+_ORDER = 4  # of the equation, at most
+_N_WAVES, _N_POINTS = 48, 4  # at which the symbol is taken
+_CYCLES = 1.5  # of these waves over an axis, at most
+_VARIES = 0.01  # relative change of the symbol that counts as none
+_POLYNOMIAL = 1e-6  # relative error of the symbol as a polynomial
+_ABSENT = 1e-9  # relative size of a coefficient
+_SINGULAR = 1e-6  # smallest singular value at a root, relative
+_DAMPED = 0.25  # imaginary part of a root that is a wave, over its real part
+_LEAST_CYCLES, _MOST_CYCLES = 0.4, 200.0  # of a wave, over the box
+_WHOLE = 1e-9  # distance of cycles to a whole number
+_FAST = 2.0  # cycles that a network does not learn by itself
+MOST_WAVES = 24
+EQUAL = 0.03  # cycles by which two waves are the same
+_FROM_FACES = 16  # of these
+_FEW_DIRECTIONS = 7  # that tell whether there are waves in all of them
+_MORE_DIRECTIONS = 9  # than radians from the middle to a corner of the box
+
+
+class Symbol(NamedTuple):
+    """The symbol as a polynomial in the cycles over the box, with rows of size one."""
+
+    powers: np.ndarray  # (n_terms, d)
+    terms: np.ndarray  # (n_terms, q, q) complex
+
+    def __call__(self, cycles):
+        """Matrices (n, q, q) at cycles (n, d)."""
+        return np.tensordot(_monomials(cycles, self.powers), self.terms, 1)
+
+
+def wave_vectors(problem, scale, shown=()):
+    """Return the wave vectors that the equation lets pass, the largest waves first.
+
+    Parameters
+    ----------
+    problem : Problem
+    scale : tuple of float
+        Sizes of the outputs, by which an equation is judged to be linear.
+    shown : tuple of tuple of float, default=()
+        Wave vectors that source and values show. Where there are some, waves of all
+        directions are not needed.
+
+    Returns
+    -------
+    tuple of tuple of float
+        In radians for a unit of the axes.
+    """
+    if problem.domain.dim > spectrum.MOST_AXES:
+        return ()
+    equation = symbol(problem, scale)
+    if equation is None:
+        return ()
+    found = spectrum.largest_first(_from_faces(equation, problem))[:_FROM_FACES]
+    if not found and not shown:
+        found = _in_all_directions(equation, problem)
+    found = [vector for vector in found if _has_period(vector, problem)]
+    return spectrum.distinct(found, problem.domain, MOST_WAVES, EQUAL)
+
+
+def symbol(problem, scale):
+    """Return the symbol of the equation of a problem; None where it has none.
+
+    Parameters
+    ----------
+    problem : Problem
+    scale : tuple of float
+        Sizes of the outputs.
+
+    Returns
+    -------
+    Symbol or None
+    """
+    kind, q = problem.residual_classes()[0], len(problem.outputs)
+    local = kind.n_points == 1 and problem.n_laplacian_directions is None
+    if not local or problem.unknown or kind.n_outputs != q:
+        return None
+    rng = np.random.RandomState(0)
+    cycles = rng.uniform(-_CYCLES, _CYCLES, (_N_WAVES, problem.domain.dim))
+    points = problem.probes(_N_POINTS, rng)["interior"].x[:_N_POINTS, 0]
+    units, mixed = np.eye(q), rng.standard_normal((2, q))
+    amplitudes = [(unit, 0 * unit) for unit in units]
+    amplitudes += [(0 * unit, unit) for unit in units] + [tuple(mixed)]
+    vectors = cycles * _radians(problem)
+    with backend.scope("float64"):
+        answers = _answers(problem, vectors, np.array(amplitudes) * scale, points)
+        values = backend.to_numpy(answers)  # (waves, points, amplitudes, rows)
+    if not np.isfinite(values).all():
+        return None
+    phase = np.exp(1j * vectors @ points.T)[..., None, None]
+    at_points = (values[:, :, :q] + 1j * values[:, :, q : 2 * q]) / phase
+    at_points = np.swapaxes(at_points, 2, 3)
+    mean = at_points.mean(axis=1)
+    size = np.abs(mean).max(axis=(0, 2))
+    # A sum of waves is answered by the sum of answers, the same everywhere.
+    of_sum = (mean[:, None] * phase) @ (mixed[0] - 1j * mixed[1])
+    changes = np.abs(at_points - mean[:, None]).max(axis=(0, 1, 3))
+    changes = np.maximum(changes, np.abs(of_sum.real - values[:, :, -1]).max((0, 1)))
+    if not (changes < _VARIES * size).all():
+        return None
+    return _fitted(cycles, mean / size[:, None])
+
+
+def _fitted(cycles, matrices):
+    """The polynomial of least squares; None if the order is higher."""
+    axes, shape = range(cycles.shape[1]), matrices.shape[1:]
+    powers = np.array(
+        [
+            np.bincount(np.array(chosen, int), minlength=len(axes))
+            for order in range(_ORDER + 1)
+            for chosen in combinations_with_replacement(axes, order)
+        ]
+    )
+    right = matrices.reshape(len(cycles), -1)
+    left = _monomials(cycles, powers).astype(complex)
+    terms = np.linalg.lstsq(left, right, rcond=None)[0]
+    if np.abs(left @ terms - right).max() > _POLYNOMIAL:
+        return None
+    return Symbol(powers, terms.reshape(-1, *shape))
+
+
+def _monomials(cycles, powers):
+    return np.prod(np.asarray(cycles)[:, None] ** powers, axis=2)
+
+
+def _radians(problem):
+    """Of a cycle over the box, for a unit of each axis."""
+    return 2 * np.pi / np.ptp(problem.domain.bounds, axis=1)
+
+
+@partial(jit_by_size, static_argnames="problem")
+def _answers(problem, vectors, amplitudes, points):
+    """What the equation makes of waves, of shape (waves, points, amplitudes, q)."""
+    kind, q = problem.residual_classes()[0], len(problem.outputs)
+
+    def residual(function, x):
+        def value(x):
+            outputs = function(x)
+            return outputs if q > 1 else outputs[0]
+
+        axes, time = problem.domain.axes, problem.domain.time
+        field = Field(value, axes, time, problem.outputs)
+        return kind.function((field,), x[None], x[:0], problem.start)
+
+    def one(vector, x, amplitude):
+        cosine, sine = amplitude
+
+        def wave(x):
+            return cosine * jnp.cos(vector @ x) + sine * jnp.sin(vector @ x)
+
+        return residual(wave, x) - residual(lambda x: 0 * wave(x), x)
+
+    along_amplitudes = jax.vmap(one, in_axes=(None, None, 0))
+    along_points = jax.vmap(along_amplitudes, in_axes=(None, 0, None))
+    return jax.vmap(along_points, in_axes=(0, None, None))(vectors, points, amplitudes)
+
+
+# --- real roots ----------------------------------------------------------------------
+
+
+def real_roots(equation, start, direction):
+    """Return the cycles ``start + s direction`` of waves that the equation lets pass.
+
+    Parameters
+    ----------
+    equation : Symbol
+    start, direction : ndarray of shape (d,)
+
+    Returns
+    -------
+    ndarray of shape (n, d)
+        Real parts, where the imaginary ones are small: such a wave oscillates before it
+        is damped.
+    """
+    nodes = np.arange(_ORDER + 1.0) - _ORDER // 2
+    values = equation(start + nodes[:, None] * direction)
+    powers = np.vander(nodes, increasing=True).astype(complex)
+    terms = np.linalg.solve(powers, values.reshape(len(nodes), -1))
+    terms = terms.reshape(values.shape)
+    sizes = np.abs(terms).max(axis=(1, 2))
+    order = int(np.flatnonzero(sizes > _ABSENT * sizes.max())[-1])
+    terms = terms[: order + 1]
+    found = []
+    for s in _eigenvalues(terms):
+        damped = abs(s.imag) > _DAMPED * abs(s.real)
+        if damped or not _singular(terms, s) or _singular(terms, s + 0.1 * abs(s)):
+            continue
+        found.append(start + s.real * direction)
+    return np.array(found).reshape(-1, len(start))
+
+
+def _eigenvalues(terms):
+    """Roots of the determinant of the polynomial with these matrices."""
+    order, q = len(terms) - 1, terms.shape[1]
+    if order == 0:
+        return np.zeros(0, complex)
+    n = order * q
+    left, right = np.eye(n, k=q, dtype=complex), np.eye(n, dtype=complex)
+    left[-q:] = -np.concatenate(terms[:-1], axis=1)
+    right[-q:, -q:] = terms[-1]
+    with np.errstate(all="ignore"):
+        found = scipy.linalg.eigvals(left, right)
+    return found[np.isfinite(found) & (np.abs(found) < 1 / _ABSENT)]
+
+
+def _singular(terms, s):
+    powers = s ** np.arange(len(terms))
+    size = np.abs(terms).max(axis=(1, 2)) @ np.abs(powers)
+    values = np.linalg.svd(np.tensordot(powers, terms, 1), compute_uv=False)
+    return values[-1] <= _SINGULAR * size
+
+
+# --- the waves -----------------------------------------------------------------------
+
+
+def _from_faces(equation, problem):
+    """Amplitudes and wave vectors that go on from values on faces."""
+    found = []
+    for axis, amplitudes, cycles, exact in spectrum.waves_on_faces(problem):
+        across = np.eye(problem.domain.dim)[axis]
+        entries = [
+            (amplitude, wave)
+            for amplitude, along in zip(amplitudes, cycles, strict=True)
+            for start in _reflected(along)
+            for wave in real_roots(equation, start, across)
+            if _LEAST_CYCLES <= np.abs(wave).max() <= _MOST_CYCLES
+        ]
+        if exact or any(np.abs(wave).max() >= _FAST for _, wave in entries):
+            found += [(a, wave * _radians(problem)) for a, wave in entries]
+    return found
+
+
+def _has_period(vector, problem):
+    """Whether a wave has the periods that the problem has."""
+    periodic = np.isin(problem.domain.axes, problem.periodic)
+    cycles = (vector / _radians(problem))[periodic]
+    return np.allclose(cycles, np.round(cycles), atol=_WHOLE)
+
+
+def _reflected(cycles):
+    """Waves that are reflected at ends of axes, without those of the opposite sign."""
+    signs = product(*((1, -1) if c else (1,) for c in cycles))
+    vectors = [np.array(s) * cycles for s in signs]
+    return vectors[: max(1, len(vectors) // 2)]
+
+
+def _in_all_directions(equation, problem):
+    """Wave vectors, where every direction has one."""
+    half_size = np.linalg.norm(np.ptp(problem.domain.bounds, axis=1)) / 2
+    few = _along(equation, problem, _directions(problem.domain.dim, _FEW_DIRECTIONS))
+    if not few:
+        return []
+    radians = max(np.linalg.norm(wave) for wave in few) * half_size
+    n_directions = min(math.ceil(radians) + _MORE_DIRECTIONS, MOST_WAVES)
+    directions = _directions(problem.domain.dim, n_directions)
+    return _along(equation, problem, directions)
+
+
+def _along(equation, problem, directions):
+    """Wave vectors in these directions; none, where one of them has none."""
+    found = []
+    for direction in directions:
+        across = direction / _radians(problem)
+        roots = real_roots(equation, 0 * across, across)
+        roots = [r for r in roots if _LEAST_CYCLES <= np.abs(r).max() <= _MOST_CYCLES]
+        if not roots:
+            return []
+        found += [root * _radians(problem) for root in roots]
+    return found
+
+
+def _directions(dim, n):
+    """Unit vectors, evenly distributed over half of the sphere."""
+    if dim == 1:
+        return np.ones((1, 1))
+    if dim == 2:
+        angle = np.pi * np.arange(n) / n
+        return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    height = (np.arange(n) + 0.5) / n
+    angle = np.pi * (3 - math.sqrt(5)) * np.arange(n)  # the golden one
+    width = np.sqrt(1 - height**2)
+    return np.stack([width * np.cos(angle), width * np.sin(angle), height], axis=1)

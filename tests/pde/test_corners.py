@@ -1,0 +1,74 @@
+"""Corners of domains, and their singular functions."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sklearn_gn.pde import Ball, Box, Polygon, Problem, laplacian
+from sklearn_gn.pde.corners import singular_corners
+from sklearn_gn.pinn.posed import posed
+
+L = Polygon([(0, 0), (1, 0), (1, -1), (-1, -1), (-1, 1), (0, 1)])
+SQUARE = Box(x=(-1, 1), y=(-1, 1))
+
+
+def test_openings_and_bisectors():
+    inner, *right = singular_corners(L)
+    assert inner.place == (0, 0)
+    assert inner.opening == pytest.approx(3 * math.pi / 2, abs=1e-9)
+    assert inner.middle == pytest.approx(5 * math.pi / 4, abs=1e-9)
+    assert len(right) == 5
+    for corner in right:
+        assert corner.opening == pytest.approx(math.pi / 2, abs=1e-9)
+    cut = singular_corners(SQUARE - Box(x=(0, 1), y=(0, 1)))
+    assert cut[0].place == (0, 0)
+    np.testing.assert_allclose(cut[0][2:4], inner[2:4], atol=1e-9)
+    # Two oblique edges leave the square upwards, with slopes of 6 and 2.
+    both = SQUARE | Polygon([(0, 0), (0.5, 0), (1, 3), (0, 1)])
+    found = [corner.opening for corner in singular_corners(both)[:2]]
+    expected = [2 * math.pi - math.atan(6), math.pi + math.atan(2)]
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_corners_of_a_hole_have_a_reach():
+    hole = SQUARE - Box(x=(-0.2, 0.3), y=(-0.1, 0.2))
+    corners = singular_corners(hole * Box(t=(0, 1)))
+    assert len(corners) == 8
+    assert {c.reach < 0.3 for c in corners[:4]} == {True}
+    assert {c.reach for c in corners[4:]} == {math.inf}
+    time_first = singular_corners(Box(t=(0, 1)) * hole)
+    assert time_first[0].axes == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        SQUARE,
+        SQUARE - Ball(2, radius=0.3),
+        Polygon([(0, 0), (2, 0), (0, 1)]),
+        Box(x=(0, 1), t=(0, 1)),
+        Ball(3),
+    ],
+)
+def test_no_corners(domain):
+    assert singular_corners(domain) == ()
+
+
+@pytest.mark.usefixtures("float64")
+def test_inputs_are_harmonic_and_hold_the_singular_solution():
+    problem, _ = posed(Problem(lambda u, x: laplacian(u)(x), L), [])
+    assert problem.n_inputs == 2 + 2 * 6
+    rng = np.random.RandomState(0)
+    x = L.sample(200, rng)
+    bends = jax.vmap(jax.hessian(problem.embedding))(x)
+    size = np.abs(bends).max(axis=(2, 3))
+    np.testing.assert_allclose(bends.trace(axis1=2, axis2=3) / (1 + size), 0, atol=1e-9)
+    # r^(2/3) sin(2 phi / 3) vanishes on both edges of the inner corner.
+    phi = (np.arctan2(x[:, 1], x[:, 0]) - math.pi / 2) % (2 * math.pi)
+    exact = np.hypot(*x.T) ** (2 / 3) * np.sin(2 * phi / 3)
+    inputs = np.asarray(jax.vmap(problem.embedding)(jnp.asarray(x)))[:, 2:4]
+    weights = np.linalg.lstsq(inputs, exact, rcond=None)[0]
+    np.testing.assert_allclose(inputs @ weights, exact, atol=1e-12)
