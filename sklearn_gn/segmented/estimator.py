@@ -15,6 +15,7 @@ from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     autoregression,
@@ -305,8 +306,9 @@ class SegmentedRegressor(
         ------
         ValueError
             If a parameter is out of its range, if known breakpoints or bounds do not
-            fit the data, if the data hold NaN or infinity, if all weights are zero, or
-            if they differ and ``criterion="bic-ar1"`` is asked for.
+            fit the data, if the data hold NaN or infinity, if they would not fit into
+            memory, if all weights are zero, or if they differ and
+            ``criterion="bic-ar1"`` is asked for.
 
         Warns
         -----
@@ -315,6 +317,7 @@ class SegmentedRegressor(
         """
         if streams.is_mapped(X) and self._takes_chunks() is None:
             return self.fit_chunks(streams.MappedRows(X, y, sample_weight))
+        check_table_fits(X, "fit_chunks reads points piece by piece.")
         prepared, kind, order = self._prepare(X, y, sample_weight)
         with one_blas_thread, prepared.scaling.arithmetic():
             self._fit_series(prepared, kind, order, y)

@@ -202,10 +202,11 @@ def user_parameters(fit):
     values = factor * scaled
     values[..., 0] = np.sum(first * scaled, axis=-1) + scaling.y_center
     values[..., n:] += scaling.center[..., None]
-    covariance = factor[..., :, None] * fit.covariance * factor[..., None, :]
-    cross = (fit.covariance @ first[..., None])[..., 0]
-    covariance[..., 0, :] = covariance[..., :, 0] = factor * cross
-    covariance[..., 0, 0] = np.sum(first * cross, axis=-1)
+    with np.errstate(over="ignore"):  # a variance beyond the floats is infinite
+        covariance = factor[..., :, None] * fit.covariance * factor[..., None, :]
+        cross = (fit.covariance @ first[..., None])[..., 0]
+        covariance[..., 0, :] = covariance[..., :, 0] = factor * cross
+        covariance[..., 0, 0] = np.sum(first * cross, axis=-1)
     return values, covariance
 
 
@@ -317,6 +318,7 @@ def segment_table(fit, rows):
     Each has the shape (..., k + 1).
     """
     values, covariance = user_parameters(fit)
+    covariance = np.nan_to_num(covariance)  # a linear feature may have an infinite one
     slope, intercept = _line_gradients(fit, values)
     width = fit.quantile()[..., None]
     table, k, t = {}, fit.t.shape[-1], fit.breakpoints
@@ -327,7 +329,8 @@ def segment_table(fit, rows):
     n = fit.coef.shape[-1]
     for name, gradient in (("intercept", intercept), ("slope", slope)):
         estimate = (gradient[..., :n] @ values[..., :n, None])[..., 0]
-        variance = np.sum((gradient @ covariance) * gradient, axis=-1)
+        with np.errstate(over="ignore"):
+            variance = np.sum((gradient @ covariance) * gradient, axis=-1)
         std = np.sqrt(np.maximum(variance, 0))
         table[name] = estimate
         table[f"{name}_std_error"] = std

@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import curve_fit
@@ -253,7 +252,7 @@ def dense_deviation(net, z, points, variance):
         return predict(used, z).T.ravel()
 
     def jacobian(z):
-        blocks = jax.jacobian(function)(parts, jnp.array(z))
+        blocks = jax.jit(jax.jacobian(function))(parts, z)
         columns = [np.asarray(block).reshape(len(z) * q, -1) for block in blocks]
         return np.concatenate(columns, axis=1)
 
@@ -274,14 +273,12 @@ def test_deviation_equals_the_dense_delta_method(q):
     coef[3:] = 0  # not in use
     alive = np.arange(5) < 3
     with backend.scope("float64"):
-        arrays = (jnp.array(a) for a in (hyperplanes, coef, np.zeros(q), alive))
-        net = ShallowReLU(*arrays)
+        net = ShallowReLU(hyperplanes, coef, np.zeros(q), alive)
         variance = 0.2
         expected, n_parameters = dense_deviation(net, z, points, variance / 60)
         rows = Rows(z, np.zeros((60, q)), np.full(60, 1 / 60))
         freedom = 60 * q - n_parameters
         mean_square = np.full(q, variance * freedom / (60 * q))
-        net = backend.to_numpy(net)
         factor = np.asarray(joint_factor(net, rows))
         found = posterior(net, factor, mean_square, 60.0)
         std = prediction_deviations(found, net, points)
