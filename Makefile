@@ -20,14 +20,14 @@ demo: $(VENV)/.installed-plot  ## run the quick start
 test: $(VENV)/.installed-test  ## run the tests and doctests
 	MPLBACKEND=Agg SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n 2
 
-slow: $(VENV)/.installed-test  ## run the tests that take long
+slow: $(VENV)/.installed-test  ## run the tests that make test leaves out
 	MPLBACKEND=Agg SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n 2 -m slow
 
 # The tests compile with little optimisation; these run what users run.
 optimised: $(VENV)/.installed-test  ## run a part of the tests with full optimisation
 	XLA_FLAGS= MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 \
 		tests/core/test_linear_algebra.py tests/softmax_head/test_newton.py \
-		tests/varpro/test_layers.py
+		tests/core/test_layers.py
 
 cluster: $(VENV)/.installed-test  ## run the searches on local Dask and Ray clusters
 	MPLBACKEND=Agg $(BIN)/python -m pytest -n 0 -m cluster tests/test_searches.py

@@ -56,7 +56,7 @@ sphinx_gallery_conf = {
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
 html_css_files = ["gallery.css"]
-html_title = f"sklearn_gn {__version__}"
+html_title = f"sklearn_gn {__version__.partition('+')[0]}"  # without the commit
 html_show_sourcelink = False
 # Pages without a section of their own need no navigation beside them.
 html_sidebars = {

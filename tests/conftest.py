@@ -1,3 +1,4 @@
+import gc
 import itertools
 import os
 import shutil
@@ -30,10 +31,19 @@ import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Where in the source each operation of a program comes from is read by nobody here.
+jax.config.update("jax_traceback_in_locations_limit", 0)
 
 _MAPS = Path("/proc/self/maps")
-_MOST_MAPS = 30_000
+_MOST_MAPS = 48_000
 _tests_run = itertools.count()
+
+
+def pytest_collection_finish(session):
+    # What is imported and collected stays: the garbage collector need not visit it.
+    del session
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_unconfigure(config):
@@ -86,6 +96,6 @@ def _few_executables():
     # Every compiled function maps memory, and Linux ends a process that has more than
     # 65,530 maps: so many are compiled by a worker that runs all tests.
     yield
-    if next(_tests_run) % 20 == 0 and _MAPS.exists():
+    if next(_tests_run) % 10 == 0 and _MAPS.exists():
         if _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
             jax.clear_caches()

@@ -50,12 +50,13 @@ CHECKS_OF_SOLVERS = {
     "check_fit_idempotent",
     "check_sample_weight_equivalence_on_dense_data",
 }
-CHECKS_OF_QUICK_SOLVERS = {  # of those that compile little
+SLOW_CHECKS_OF_SOLVERS = {  # every shape is compiled for
     "check_classifiers_train",
     "check_fit2d_1feature",
     "check_fit2d_1sample",
 }
-QUICK = ("ShallowReLURegressor", "FGNSoftmaxHead")
+# Weights of every solver are tested as exactly in shallow_relu/test_estimator.py.
+SLOW = {("ShallowReLURegressor", "check_sample_weight_equivalence_on_dense_data")}
 
 
 def default_instances():
@@ -81,14 +82,16 @@ def other_solvers():
             own = {name: given.pop(name) for name in chosen.get_params().keys() & given}
             chosen = chosen.set_params(**own) if own else solver
             estimator = cls(solver=chosen, max_iter=max_iter, **given)
-            quick = CHECKS_OF_QUICK_SOLVERS if name in QUICK else set()
             for instance, check in estimator_checks_generator(estimator):
                 # The kinds of arrays that an estimator takes depend on no solver.
                 kind = getattr(check, "keywords", {})
                 kind = kind.get("readonly_memmap") or "X_dtype" in kind
-                if check.func.__name__ in CHECKS_OF_SOLVERS | quick and not kind:
-                    title = f"{name}-{solver}-{check.func.__name__}"
-                    yield pytest.param(instance, check, id=title)
+                called = check.func.__name__
+                if called in CHECKS_OF_SOLVERS | SLOW_CHECKS_OF_SOLVERS and not kind:
+                    is_slow = called in SLOW_CHECKS_OF_SOLVERS or (name, called) in SLOW
+                    marks = [pytest.mark.slow] if is_slow else []
+                    title = f"{name}-{solver}-{called}"
+                    yield pytest.param(instance, check, id=title, marks=marks)
 
 
 # Stopping at max_iter is what the checks provoke.

@@ -2,7 +2,10 @@
 # Installs the wheel and then the source distribution from dist/ in an environment of its
 # own, and runs tests and the quick start there, away from the source tree.
 #
-# usage: tools/test_distributions.sh PYTHON [TESTS ...]
+# usage: [REQUIREMENTS="..."] tools/test_distributions.sh PYTHON [TESTS ...]
+#
+# Some of the tests may do with less than the extra "test", which is large: REQUIREMENTS
+# are installed in its place.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 python=$1
@@ -19,7 +22,12 @@ export MPLBACKEND=Agg SCIPY_ARRAY_API=1
 unset PYTHONPATH
 
 wheel=$(echo "$root"/dist/*.whl)
-$pip install "$wheel[test]"
+if [ -n "${REQUIREMENTS:-}" ]; then
+	# shellcheck disable=SC2086 # several words
+	$pip install "$wheel[plot]" $REQUIREMENTS
+else
+	$pip install "$wheel[test]"
+fi
 venv/bin/python -m pytest -q "$@"
 venv/bin/python examples/plot_quickstart.py
 

@@ -115,7 +115,7 @@ bottom.errorbar(
     thresholds["jump, %"],
     xerr=np.abs(model.breakpoint_interval_.T - model.breakpoints_),
     yerr=jump_error,
-    fmt="C3o",
+    fmt="C2o",
     markersize=4,
 )
 bottom.axhline(0, color="0.3", linewidth=0.8)

@@ -127,10 +127,11 @@ for ax, (industry, series) in zip(
     number = (corners - pd.Timestamp("1970-01-01")) / pd.Timedelta(days=1)
     lines = series.loc[[*series.index, series.index[-1]]]
     fitted = lines["intercept"].to_numpy() + lines["slope"].to_numpy() * number
-    ax.plot(corners, np.exp(fitted), color="C2" if fell[industry] else "C0")
+    color = "tab:orange" if fell[industry] else "tab:blue"
+    ax.plot(corners, np.exp(fitted), color=color)
     ax.set_title(industry.replace(" and ", "\nand "), fontsize="small")
     ax.xaxis.set_major_locator(matplotlib.dates.YearLocator(4))
     ax.xaxis.set_major_formatter(matplotlib.dates.DateFormatter("%Y"))
     ax.tick_params(labelsize="small")
-figure.supylabel("Thousands of employees; red lines fell")
+figure.supylabel("Thousands of employees; orange lines fell")
 plt.show()

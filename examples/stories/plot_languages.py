@@ -12,7 +12,7 @@ for what?
 # The texts
 # ---------
 # The first fifteen paragraphs of the Universal Declaration of Human Rights, the most
-# translated text there is.
+# translated text there is. Of several versions in a language there is one.
 
 import matplotlib.pyplot as plt
 import numpy as np

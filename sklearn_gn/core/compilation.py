@@ -2,7 +2,8 @@
 
 XLA spends seconds on code that runs for a millisecond where the data are small. Its
 options are those of a top-level compiled function, so :func:`jit_by_size` holds a
-function twice, compiled cheaply for small arrays on a CPU and fully for all others.
+function in versions: on a CPU compiled cheaply for small arrays, with vector
+instructions but without its costly passes for medium ones, and fully for all others.
 """
 
 from functools import cache, partial, update_wrapper
@@ -11,7 +12,6 @@ import jax
 import numpy as np
 
 _CHEAP = {
-    "xla_backend_optimization_level": 0,
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
@@ -28,28 +28,38 @@ class jit_by_size:
     function : callable
     largest : int, default=2**18
         Numbers in the largest argument, up to which the arguments are small.
+    medium : int, default=0
+        The same, up to which they are of medium size.
     **arguments
         Those of ``jax.jit``, such as ``static_argnames``.
     """
 
-    def __init__(self, function, *, largest=2**18, **arguments):
+    def __init__(self, function, *, largest=2**18, medium=0, **arguments):
         update_wrapper(self, function)
         self._full = jax.jit(function, **arguments)
         self._jit = partial(jax.jit, function, **arguments)
-        self._cheap, self._largest = None, largest
+        self._largest = largest, medium  # of optimization levels 0 and 1
+        self._compiled = {}  # by level
 
     def __call__(self, *args, **kwargs):
         """Call the version that suits the sizes of the arguments."""
         leaves = jax.tree.leaves((args, kwargs))
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-        if traced or max(map(np.size, leaves)) > self._largest or not cheap_options():
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self._full(*args, **kwargs)
-        if self._cheap is None:
-            self._cheap = self._jit(compiler_options=cheap_options())
-        return self._cheap(*args, **kwargs)
+        size = max(map(np.size, leaves))
+        for level, largest in enumerate(self._largest):
+            if size <= largest and cheap_options(level):
+                return self._version(level)(*args, **kwargs)
+        return self._full(*args, **kwargs)
+
+    def _version(self, level):
+        if level not in self._compiled:
+            options = cheap_options(level)
+            self._compiled[level] = self._jit(compiler_options=options)
+        return self._compiled[level]
 
     def _versions(self):
-        return [f for f in (self._full, self._cheap) if f is not None]
+        return [self._full, *self._compiled.values()]
 
     def _cache_size(self):
         return sum(version._cache_size() for version in self._versions())
@@ -65,13 +75,14 @@ class jit_by_size:
 
 
 @cache
-def cheap_options():
+def cheap_options(level=0):
     """Return those of the options for cheap compilation that this JAX knows."""
     if jax.default_backend() != "cpu":
         return {}
-    if _are_known(_CHEAP):
-        return _CHEAP
-    return {name: v for name, v in _CHEAP.items() if _are_known({name: v})}
+    options = _CHEAP | {"xla_backend_optimization_level": level}
+    if _are_known(options):
+        return options
+    return {name: v for name, v in options.items() if _are_known({name: v})}
 
 
 def _are_known(options):

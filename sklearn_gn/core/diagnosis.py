@@ -30,8 +30,8 @@ class Finding(NamedTuple):
     cause : str
         One of "iterations", "time", "stopped", "overfitting", "points", "steps",
         "scale", "noise", "rank", "compilation", and "none" where nothing limited the
-        fit; of :class:`~sklearn_gn.SegmentedRegressor` "breakpoints", "points",
-        "noise" and "none".
+        fit; of :class:`~sklearn_gn.SegmentedRegressor` "breakpoints",
+        "correlation", "points", "noise" and "none".
     text : str
         What was seen, and what to do.
     parameter : str or None
@@ -163,7 +163,7 @@ _CURE_BY_EVIDENCE = (
 
 def _by_evidence(model):
     """Whether the evidence has chosen the penalties."""
-    return hasattr(model, "n_effective_parameters_")
+    return bool(np.isfinite(getattr(model, "n_effective_parameters_", np.nan)))
 
 
 def _poor_steps(model):

@@ -26,6 +26,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import by_rows
 from sklearn_gn.core.linear_algebra.trees import norm
 from sklearn_gn.pinn.damped_step import (
     Candidate,
@@ -40,6 +41,7 @@ from sklearn_gn.pinn.damped_step import (
     shifted_solution,
     small_gramian,
 )
+from sklearn_gn.pinn.residuals import rows_of_jacobian
 
 _SHORTEST, _LONGEST = 1 / 4, 4.0  # radii tried, relative to the last one
 _RATIO = 16 ** (1 / 11)  # of neighbouring radii: there are twelve
@@ -204,7 +206,24 @@ def _moved_shift(found, length):
 # --- compiled parts ------------------------------------------------------------------
 
 
-@partial(jit_by_size, static_argnames=("model", "momentum", "jacobi"))
+def _rows_of_model(model, net, batches, r, parts, previous_step, **options):
+    """Which arrays of the quadratic model have rows: those of the residuals."""
+    rows = rows_of_jacobian(model, net, batches, None)[2]
+    others = (False,) * (len(Quadratic._fields) - 1)
+    return Quadratic(Linearisation(True, rows, True, False), *others)
+
+
+@partial(
+    by_rows,
+    compiled=partial(
+        jit_by_size,
+        largest=2**17,
+        medium=2**24,
+        static_argnames=("model", "momentum", "jacobi"),
+    ),
+    rows_out=_rows_of_model,
+    static=("model",),
+)
 def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, jacobi):
     """The Gramian, and what else the steps of all radii have in common."""
     linear = linearise(r, parts, previous_step, momentum=momentum, jacobi=jacobi)
@@ -217,7 +236,7 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     return Quadratic(linear, matrix, largest, floor, no_step(local), *figures)
 
 
-@partial(jit_by_size, largest=2**24)
+@partial(by_rows, compiled=partial(jit_by_size, largest=2**19, medium=2**24))
 def damped(net, linear, matrix, shift):
     """The step of a shift; NaN where the factorisation fails."""
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
@@ -229,7 +248,13 @@ def damped(net, linear, matrix, shift):
     return Damped(shift, factor, step, length, decay)
 
 
-@partial(jit_by_size, largest=2**24, static_argnames=("model", "geodesic"))
+@partial(
+    by_rows,
+    compiled=partial(
+        jit_by_size, largest=2**19, medium=2**24, static_argnames=("model", "geodesic")
+    ),
+    static=("model",),
+)
 def accelerated(model, net, batches, linear, found, geodesic):
     """A step with its acceleration, and its effect on the loss."""
     local = LocalProblem(model, net, batches, linear, geodesic)

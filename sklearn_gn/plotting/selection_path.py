@@ -13,6 +13,7 @@ _CRITERIA = {
     "aic": "AIC",
     "gcv": "GCV",
     "evidence": "Minus twice the log evidence",
+    "bic-ar1": "BIC for autoregressive noise",
     "cv": "Cross-validated mean squared error",
 }
 _SIZES = {"n_breakpoints": "Breakpoints", "n_neurons": "Neurons"}

@@ -11,7 +11,7 @@ from sklearn_gn.core import extremes
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.diagnosis import Diagnosis
 from sklearn_gn.segmented import dates, inference
-from sklearn_gn.segmented.diagnosis import diagnose
+from sklearn_gn.segmented.diagnosis import diagnose, is_correlated
 from sklearn_gn.segmented.inputs import InputsMixin
 from sklearn_gn.segmented.summary import Summary, summarise
 
@@ -23,6 +23,7 @@ class FittedMixin(InputsMixin):
     _covariance: Any
     _date_kind: str | None
     noise_std_: float
+    residual_correlation_: float
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -134,7 +135,15 @@ class FittedMixin(InputsMixin):
             ``print`` shows it as text, a notebook as HTML.
         """
         check_is_fitted(self)
-        return summarise(self, self._covariance.kind, dates=self._date_kind is not None)
+        found = summarise(
+            self, self._covariance.kind, dates=self._date_kind is not None
+        )
+        if is_correlated(self):
+            found.notes.append(
+                "Neighbouring residuals are correlated, by "
+                f"{self.residual_correlation_:.2f}; diagnose() says what to do."
+            )
+        return found
 
     def _names(self):
         """Name of the feature that breaks, and those of the others."""

@@ -3,6 +3,7 @@
 import numpy as np
 
 from sklearn_gn.core.diagnosis import Diagnosis, Finding
+from sklearn_gn.segmented.autoregression import SIGNIFICANT
 
 _EXACT = 1e-12  # unexplained share of the variance that is rounding errors
 
@@ -24,11 +25,8 @@ def diagnose(model):
 
 def _limit(model):
     """The criterion would perhaps take more breakpoints than were tried."""
-    tried = model.selection_path_["n_breakpoints"]
-    n_known = int(np.sum(model.breakpoint_std_ == 0))
-    most = int(tried[-1])
-    below = len(model.breakpoints_) - n_known < most
-    if model.n_breakpoints != "auto" or below or _is_exact(model):
+    most = int(model.selection_path_["n_breakpoints"][-1])
+    if not _is_at_limit(model) or _is_exact(model):
         return None
     if most < model.max_breakpoints:
         text = (
@@ -38,7 +36,8 @@ def _limit(model):
         return Finding("breakpoints", text, "min_rows")
     text = (
         f"The criterion chose {most} breakpoints, the most that were tried. Raise "
-        "max_breakpoints; if the number keeps growing, the function is no broken line."
+        "max_breakpoints; if the number keeps growing, the function is no broken line, "
+        "or the noise is correlated."
     )
     return Finding("breakpoints", text, "max_breakpoints")
 
@@ -80,14 +79,61 @@ def _noise(model):
         f"The standard deviation of the data about the lines is {model.noise_std_:.3g}."
     )
     if model.n_breakpoints == "auto":
-        text += " To the criterion it is noise: further breakpoints do not pay."
+        if not (_is_at_limit(model) or is_correlated(model)):
+            text += " To the criterion it is noise: further breakpoints do not pay."
     elif not np.any(model.jumps_ != 0):
         text += " Where the residuals are not random, raise n_breakpoints or set jumps."
     return Finding("noise", text)
+
+
+def _correlation(model):
+    """The criterion and the standard errors take the noise for independent."""
+    chosen = model.n_breakpoints == "auto" and model.criterion != "bic-ar1"
+    if not is_correlated(model) or not (chosen or _is_for_independent(model)):
+        return None
+    text = (
+        "Neighbouring residuals are correlated, by "
+        f"{model.residual_correlation_:.2f}, which is {_standard_errors(model):.0f} "
+        "standard errors. "
+    )
+    if chosen:
+        text += (
+            "The criterion takes noise for independent and the waves of correlated "
+            'noise for breakpoints: set criterion="bic-ar1", or a min_distance longer '
+            "than the waves. "
+        )
+    if _is_for_independent(model):
+        text += (
+            'Standard errors are too small: set covariance="HAC-prewhitened". Where '
+            "the correlation is near one, fit the differences of y. "
+        )
+    text += "If it is a curve that is left over, the function is no broken line."
+    return Finding("correlation", text, "criterion" if chosen else "covariance")
+
+
+def is_correlated(model):
+    """Return whether neighbouring residuals are correlated, beyond rounding errors."""
+    return not _is_exact(model) and _standard_errors(model) > SIGNIFICANT
+
+
+def _standard_errors(model):
+    return model.residual_correlation_ / model._correlation_error
+
+
+def _is_for_independent(model):
+    return not model._covariance.kind.startswith("HAC")
+
+
+def _is_at_limit(model):
+    """Whether the criterion chose the largest number that was tried."""
+    n_known = int(np.sum(model.breakpoint_std_ == 0))
+    chosen = len(model.breakpoints_) - n_known
+    most = model.selection_path_["n_breakpoints"][-1]
+    return model.n_breakpoints == "auto" and chosen >= most
 
 
 def _is_exact(model):
     return model.statistics_["r2"] >= 1 - _EXACT
 
 
-RULES = (_limit, _points, _uncertain, _noise)
+RULES = (_correlation, _limit, _points, _uncertain, _noise)

@@ -15,8 +15,10 @@ from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
+    autoregression,
     bootstrap,
     dates,
     existence,
@@ -92,14 +94,15 @@ class SegmentedRegressor(
     max_breakpoints : int, default=10
         Largest number of breakpoints that "auto" tries.
 
-    criterion : {"bic", "aic", "gcv", "evidence", "cv"}, int, cross-validation \
-            generator or iterable, default="bic"
+    criterion : {"bic", "aic", "gcv", "evidence", "bic-ar1", "cv"}, int, \
+            cross-validation generator or iterable, default="bic"
         How "auto" chooses: by an information criterion (Bayesian or Akaike), by
         generalised cross-validation, by the evidence (the probability of the data,
-        see the user guide), or by cross-validation, where the smallest number
-        wins whose error is within one standard error of the least. A number of folds
-        or a generator is cross-validation too, and "cv" is five folds; of a number of
-        folds, each takes every so many rows in the order of the feature.
+        see the user guide), by "bic" for noise that is correlated from row to row
+        ("bic-ar1", an autoregression), or by cross-validation, where the smallest
+        number wins whose error is within one standard error of the least. A number of
+        folds or a generator is cross-validation too, and "cv" is five folds; of a
+        number of folds, each takes every so many rows in the order of the feature.
 
     covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"}, \
             default="nonrobust"
@@ -135,7 +138,9 @@ class SegmentedRegressor(
         whose positions have none. In days where the feature is dates.
 
     breakpoint_interval_ : ndarray of shape (n_breakpoints, 2)
-        95 % confidence intervals; those of jumps after Bai (1997).
+        95 % confidence intervals: of kinks by the profile of the sum of squares (the F
+        test of a position), at most to the next breakpoint or the end of the data; of
+        jumps after Bai (1997).
 
     jumps_ : ndarray of shape (n_breakpoints,)
         Jump at every breakpoint; 0 where the function is continuous.
@@ -159,14 +164,22 @@ class SegmentedRegressor(
         Weights of the rows that follow from their residuals. Only with
         ``loss="huber"``.
 
+    residual_correlation_ : float
+        Correlation of the residuals of neighbouring rows, in the order of the feature
+        that breaks. NaN after :meth:`fit_chunks` where points were not kept.
+
     statistics_ : dict of float
         ``n_rows`` (sum of the weights), ``n_parameters`` (breakpoints included),
-        ``degrees_of_freedom``, ``rss``, ``r2``, ``aic``, ``bic``. With
+        ``degrees_of_freedom``, ``rss``, ``r2``, and ``aic`` and ``bic`` of independent
+        normal noise, whose variance is not counted as a parameter, as in
+        ``statsmodels``; R counts it, and its BIC is ``log(n_rows)`` higher. With
         ``loss="huber"`` of targets whose residuals are clipped.
 
     selection_path_ : dict of ndarrays
         ``n_breakpoints`` that were tried, besides known ones, ``n_parameters``, ``rss``
-        over that of the mean, and the criterion; with "cv" also ``cv_std_error``.
+        over that of the mean, and the criterion: "bic" and "aic" as in
+        ``statistics_``, "gcv" and "evidence" over that of the mean; with "cv" also
+        ``cv_std_error``.
 
     n_features_in_ : int
         Number of features.
@@ -293,7 +306,9 @@ class SegmentedRegressor(
         ------
         ValueError
             If a parameter is out of its range, if known breakpoints or bounds do not
-            fit the data, if the data hold NaN or infinity, or if all weights are zero.
+            fit the data, if the data hold NaN or infinity, if they would not fit into
+            memory, if all weights are zero, or if they differ and
+            ``criterion="bic-ar1"`` is asked for.
 
         Warns
         -----
@@ -302,6 +317,7 @@ class SegmentedRegressor(
         """
         if streams.is_mapped(X) and self._takes_chunks() is None:
             return self.fit_chunks(streams.MappedRows(X, y, sample_weight))
+        check_table_fits(X, "fit_chunks reads points piece by piece.")
         prepared, kind, order = self._prepare(X, y, sample_weight)
         with one_blas_thread, prepared.scaling.arithmetic():
             self._fit_series(prepared, kind, order, y)
@@ -479,7 +495,9 @@ class SegmentedRegressor(
         self._fit = fit
         self.breakpoints_ = self._to_user(fit.breakpoints)
         self.breakpoint_std_ = inference.breakpoint_errors(fit)
-        interval = inference.breakpoint_intervals(fit, rows)
+        fitted = clipped or prepared
+        problem = problem_of([fitted], options)
+        interval = inference.breakpoint_intervals(fit, problem, fitted.rows)
         self.breakpoint_interval_ = self._to_user(interval)
         self.segments_ = inference.segment_table(fit, rows)
         self.jumps_ = self.segments_["jump"][1:]
@@ -487,4 +505,7 @@ class SegmentedRegressor(
             self.segments_[name] = self._to_user(self.segments_[name])
         self.parameters_ = inference.parameter_table(fit, *self._names())
         self.noise_std_ = float(noise[0])
+        self.residual_correlation_, self._correlation_error = (
+            autoregression.of_residuals(fit, fitted.rows)
+        )
         self.statistics_ = {name: value[0].item() for name, value in figures.items()}

@@ -54,7 +54,7 @@ def start(prepared):
         columns = np.column_stack([np.ones_like(rows.x), rows.x, line])
         coef = least_squares.solve(columns, rows.y, rows.weight).coef
         around = rows.y - line @ coef[2:]
-    smooth = median_filter(around, min(_SMOOTHED, len(around)), mode="nearest")
+    smooth = median_filter(around, min(_SMOOTHED, len(around)), mode="mirror")
     residual = around - smooth
     y = rows.y - residual + clip(residual, scale_of(residual, rows.weight))
     return prepared._replace(rows=rows._replace(y=y))

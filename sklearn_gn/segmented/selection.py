@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from sklearn_gn.core import extremes
-from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented import autoregression, least_squares
 from sklearn_gn.segmented.evidence import evidence_path
 from sklearn_gn.segmented.preparation import problem_of
 from sklearn_gn.segmented.search import (
@@ -16,10 +16,10 @@ from sklearn_gn.segmented.search import (
     settle,
     through_rows,
 )
-from sklearn_gn.shallow_relu.size_selection import criterion_value
+from sklearn_gn.shallow_relu.size_selection import criterion_value, deviance_shift
 
-CRITERIA = ("bic", "aic", "gcv", "evidence")
-_OF_THE_FITS = ("evidence", "cv")  # not of the sums of squares alone
+CRITERIA = ("bic", "aic", "gcv", "evidence", "bic-ar1")
+_OF_THE_FITS = ("evidence", "bic-ar1", "cv")  # not of the sums of squares alone
 _MORE = 2  # breakpoints that the search goes beyond a given number
 
 
@@ -56,7 +56,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         If None, the criterion chooses the number.
     most : int
         Largest number that is tried.
-    criterion : {"bic", "aic", "gcv", "evidence", "cv"}
+    criterion : {"bic", "aic", "gcv", "evidence", "bic-ar1", "cv"}
     folds : list of ndarray of bool, default=None
         Rows that are held out, for "cv" and one series.
 
@@ -74,9 +74,15 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     else:
         found = search(problem, n_breakpoints + (_MORE if n_breakpoints else 0))
     chosen, criteria = np.empty(len(prepared), int), {}
-    columns = _path_columns(problem, found, criterion, n_rows)
+    sizes = np.log([each.scaling.y_size for each in prepared])
+    shift = deviance_shift(criterion, 2 * sizes, n_rows)
+    columns = _path_columns(problem, found, criterion, n_rows, shift)
     if criterion == "evidence":
         criteria["evidence"] = evidence_path(prepared, options, found)
+    if criterion == "bic-ar1":
+        criteria["bic-ar1"] = autoregression.criterion_path(
+            prepared, options, found, columns["n_parameters"]
+        )
     if n_breakpoints is None and criterion == "cv":
         criteria["cv"], criteria["cv_std_error"] = (
             a[None] for a in cross_validate(prepared[0], options, found, folds)
@@ -89,7 +95,8 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
             kept = path["n_breakpoints"] <= n_breakpoints
             chosen[b] = path["n_breakpoints"][kept][-1]
     answers = _converged(problem, found, chosen)
-    columns = {**_path_columns(problem, found, criterion, n_rows), **criteria}
+    columns = _path_columns(problem, found, criterion, n_rows, shift)
+    columns |= criteria
     return [(t, _path_of(columns, b)) for b, t in enumerate(answers)]
 
 
@@ -112,7 +119,7 @@ def _converged(problem, found, chosen):
     return answers
 
 
-def _path_columns(problem, found, criterion, n_rows):
+def _path_columns(problem, found, criterion, n_rows, shift):
     floor = EXACT * problem.table.gram[:, 0, 0]
     numbers = range(found.rss.shape[1])
     columns = {"rss": found.rss}
@@ -126,6 +133,7 @@ def _path_columns(problem, found, criterion, n_rows):
             ],
             axis=1,
         )
+        columns[criterion] += shift[:, None]
     return {"n_parameters": [n_parameters(problem, k) for k in numbers], **columns}
 
 

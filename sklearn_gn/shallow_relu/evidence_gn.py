@@ -155,26 +155,41 @@ def predict(theta, shape, x):
     return linear[0] + x @ linear[1:] + hidden @ coef
 
 
-def jacobian_factor(theta, shape, x):
-    """Return (1, x) and the products ``h_i y_j`` of every row, side by side.
+def jacobian_factor(theta, shape, x, root, memory=None):
+    """Return (1, x) and the products ``h_i y_j`` of every row, times a number each.
+
+    Parameters
+    ----------
+    root : ndarray of shape (m,)
+        The numbers, such as roots of the weights.
+    memory : ndarray of shape (1 + d + n (1 + k), at least m), default=None
+        To write to.
 
     Returns
     -------
-    ndarray of shape (m, 1 + d + n (1 + k))
+    ndarray of shape (1 + d + n (1 + k), m)
     """
     *_, hyperplanes = shape.split(theta)
-    y = shape.hidden_input(x)
-    factor = np.empty((len(x), 1 + shape.d + hyperplanes.size))
-    factor[:, 0], factor[:, 1 : 1 + shape.d] = 1, x
-    products = factor[:, 1 + shape.d :].reshape(len(x), *hyperplanes.shape)
-    np.multiply((y @ hyperplanes.T > 0)[:, :, None], y[:, None, :], out=products)
+    n, width = hyperplanes.shape
+    y, start = shape.hidden_input(x).T, 1 + shape.d
+    active = (hyperplanes @ y > 0).astype(np.float64)
+    if memory is None:
+        memory = np.empty((start + n * width, len(x)))
+    factor = memory[:, : len(x)]
+    factor[0] = root
+    np.multiply(x.T, root, out=factor[1:start])
+    y = y * root
+    for products, of_neuron in zip(
+        factor[start:].reshape(n, width, -1), active, strict=True
+    ):
+        np.multiply(y, of_neuron, out=products)
     return factor
 
 
 def jacobian(theta, shape, x, target):
     """Return the derivatives of one target in all parameters, of shape (m, P)."""
     _, coef, hyperplanes = shape.split(theta)
-    factor = jacobian_factor(theta, shape, x)
+    factor = jacobian_factor(theta, shape, x, np.ones(len(x))).T
     linear = factor @ linear_combinations(theta, shape)
     of_target = np.zeros((*linear.shape, shape.q))
     of_target[:, :, target] = linear
@@ -200,14 +215,14 @@ def sums_over_rows(theta, shape, rows):
     """Return the Gauss-Newton matrix, the slope and the error at some parameters."""
     width = 1 + shape.d + shape.n * (1 + len(shape.hidden_features))
     gram, slope, error = np.zeros((width, width)), np.zeros((width, shape.q)), 0.0
+    memory = np.empty((width, min(len(rows.x), _BLOCK_ROWS)))
     for start in range(0, len(rows.x), _BLOCK_ROWS):
         x, y, weight = (a[start : start + _BLOCK_ROWS] for a in rows)
-        root = np.sqrt(weight)[:, None]
-        factor = jacobian_factor(theta, shape, x)
-        factor *= root
-        residual = root * (y - predict(theta, shape, x))
-        gram += factor.T @ factor
-        slope += factor.T @ residual
+        root = np.sqrt(weight)
+        factor = jacobian_factor(theta, shape, x, root, memory)
+        residual = root[:, None] * (y - predict(theta, shape, x))
+        gram += factor @ factor.T
+        slope += factor @ residual
         error += np.sum(residual**2)
     return _in_parameters(theta, shape, gram, slope, error)
 

@@ -33,6 +33,23 @@ def criterion_value(criterion, loss, n_parameters, n_observations):
     return np.where(share < 1, value, np.inf)[()]
 
 
+def deviance_shift(criterion, log_mean_square, n_observations):
+    """Return what makes a criterion minus twice a log likelihood and the penalty.
+
+    The likelihood is that of normal noise. "gcv" has no likelihood and is not shifted.
+
+    Parameters
+    ----------
+    criterion : {"bic", "aic", "gcv"}
+    log_mean_square : float or ndarray
+        Logarithm of the mean square of residuals of loss one, in the user's units.
+    n_observations : float or ndarray
+    """
+    if criterion == "gcv":
+        return np.zeros_like(log_mean_square)
+    return n_observations * (np.log(2 * np.pi) + log_mean_square + 1)
+
+
 def select_size(sizes, criterion, n_observations, scale):
     """Grow and prune; return the hyperplanes of the best size, and the path.
 

@@ -3,8 +3,9 @@ r"""Committees of networks whose penalties the evidence chooses.
 Several small networks (:class:`~sklearn_gn.core.layers.Layers`) are fitted from
 different starts, and with different activations; their mean predicts better than the
 one of highest evidence. Each takes the steps of :mod:`sklearn_gn.core.evidence_gn`. An
-iteration is one step of every member that has not ended, and members run side by side
-in threads: nearly all of their time is spent in BLAS and LAPACK.
+iteration is one step of every member that has not ended. Large members run side by side
+in threads, as nearly all of their time is spent in BLAS and LAPACK; small ones would
+only wait for each other.
 
 In a regression, a feature whose weights in the first layer the evidence has switched
 off leaves that layer, which makes the later steps of wide tables much cheaper. It stays
@@ -33,6 +34,7 @@ _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that i
 _SAVED = 0.1  # share of the parameters for which leaving features are waited for
 _PATIENCE = 5  # iterations in which the members together gain nothing
 _FIRST_DROP = 6  # iteration from which features leave
+_WORK_OF_A_THREAD = 3e7  # products of matrix entries in a step that a thread pays for
 
 
 class Member(NamedTuple):
@@ -121,7 +123,8 @@ def _first_layers(model, rows, rng):
 
 def init(rows, members, options):
     """Return the state of a fit that starts from some members."""
-    runs = side_by_side(partial(_begun, rows, options), members)
+    with_threads = is_worth_threads(members[0].model, rows)
+    runs = side_by_side(partial(_begun, rows, options), members, with_threads)
     return _state(runs, float(np.mean([run.state.loss for run in runs])))
 
 
@@ -137,7 +140,8 @@ def _begun(rows, options, member):
 def step(rows, state, options):
     """Take a step of every member that has not ended."""
     running = [run for run in state.runs if _stop(run) is None]
-    moved = iter(side_by_side(partial(_advanced, rows, options), running))
+    with_threads = is_worth_threads(state.runs[0].model, rows)
+    moved = iter(side_by_side(partial(_advanced, rows, options), running, with_threads))
     runs = [next(moved) if _stop(run) is None else run for run in state.runs]
     runs = _without_idle_members(runs)
     report = _report(runs, len(running))
@@ -150,9 +154,15 @@ def step(rows, state, options):
     return after, report
 
 
-def side_by_side(function, members):
-    """Return a function of every member, computed in threads."""
-    n_threads = min(len(members), joblib.effective_n_jobs(-1))
+def is_worth_threads(model, rows):
+    """Whether a step of a network is long enough for a thread of its own."""
+    size = len(model.groups())
+    return (len(rows.x) + 2 * size) * size**2 > _WORK_OF_A_THREAD
+
+
+def side_by_side(function, members, with_threads=True):
+    """Return a function of every member, computed in threads where these pay."""
+    n_threads = min(len(members), joblib.effective_n_jobs(-1)) if with_threads else 1
     if n_threads < 2:
         return [function(member) for member in members]
     with ThreadPoolExecutor(n_threads) as pool:

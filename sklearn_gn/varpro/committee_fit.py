@@ -5,13 +5,14 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
 
 from sklearn_gn.core import backend, evidence, evidence_gn
 from sklearn_gn.core.classifier import cross_entropy
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.extremes import MOST_ROWS
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.core.large_gram import LARGEST_DENSE, affordable
+from sklearn_gn.core.large_gram import LARGEST_DENSE, LargeGram, affordable
 from sklearn_gn.core.layers import Layers, row_blocks
 from sklearn_gn.core.reach import Reach, units_within_reach
 from sklearn_gn.core.scaling import Scaling
@@ -336,7 +337,7 @@ class Summary(NamedTuple):
     covariance: evidence_gn.PosteriorCovariance | None
     # (k,)  variance of the noise of each target, over the mean of all
     noise_ratio: np.ndarray
-    spectrum: np.ndarray
+    gram: np.ndarray | LargeGram | None  # Gauss-Newton matrix
     alpha_method: str
     loss: float
     alpha: dict
@@ -369,7 +370,7 @@ def _summary(problem, member):
             model, sums, net.alpha, net.beta, n_effective
         ),
         noise_ratio=noise_ratio,
-        spectrum=evidence_gn.spectrum(sums.gram),
+        gram=sums.gram,
         alpha_method=evidence_gn.alpha_method(sums.gram),
         loss=loss * problem.scaling.loss_scale if loss > 0 else 0.0,
         alpha=_by_name(penalties, end),
@@ -398,7 +399,7 @@ def _summary_of_batches(problem, member):
     return Summary(
         covariance=None,
         noise_ratio=np.ones(model.n_values),
-        spectrum=np.zeros(0),
+        gram=None,
         alpha_method="prior",
         loss=objective(member, problem.rows, n_effective),
         alpha=_by_name(penalties, end),
@@ -435,11 +436,12 @@ def _set_fitted(estimator, members, problem):
     by_batches = isinstance(problem.options, BatchOptions)
     summarise = _summary_of_batches if by_batches else _summary
     with backend.one_blas_thread:
-        summaries = committee.side_by_side(partial(summarise, problem), members)
+        heavy = committee.is_worth_threads(members[0].model, problem.rows)
+        summaries = committee.side_by_side(partial(summarise, problem), members, heavy)
         if estimator._loss == "cross_entropy" and not by_batches:
             pairs = list(zip(members, summaries, strict=True))
             members = tuple(
-                committee.side_by_side(partial(_calibrated, problem), pairs)
+                committee.side_by_side(partial(_calibrated, problem), pairs, heavy)
             )
     scaling = problem.scaling
     estimator._fitted = None, members, scaling
@@ -447,7 +449,9 @@ def _set_fitted(estimator, members, problem):
         estimator._covariances = tuple(s.covariance for s in summaries)
         estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
     best = max(summaries, key=lambda s: s.log_evidence)
-    estimator.gram_spectrum_ = best.spectrum
+    estimator.gram_spectrum_ = np.zeros(0)
+    if best.gram is not None:
+        estimator.gram_spectrum_ = evidence_gn.spectrum(best.gram)
     estimator.estimators_ = [
         FittedMember(estimator, member, scaling, summary)
         for member, summary in zip(members, summaries, strict=True)
@@ -462,7 +466,9 @@ def _set_fitted(estimator, members, problem):
         estimator.alpha_method_ = "fixed"
     estimator.loss_ = float(np.mean([s.loss for s in summaries]))
     if not by_batches:
-        estimator.log_evidence_ = float(np.mean([s.log_evidence for s in summaries]))
+        # Each start is as probable as the others before the data are seen.
+        evidences = [summary.log_evidence for summary in summaries]
+        estimator.log_evidence_ = float(logsumexp(evidences)) - math.log(len(members))
         estimator.n_effective_parameters_ = float(
             np.mean([s.n_effective_parameters for s in summaries])
         )

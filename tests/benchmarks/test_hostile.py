@@ -15,9 +15,9 @@ from sklearn_gn.softmax_head.batches import batched_rows
 
 # 200 in all; the estimators that compile nothing here have the most.
 EXAMPLES = {
-    "FGNSoftmaxHead": 20,
-    "PINNSolver": 12,
-    "SegmentedRegressor": 98,
+    "FGNSoftmaxHead": 10,
+    "PINNSolver": 8,
+    "SegmentedRegressor": 112,
     "ShallowReLURegressor": 30,
     "VarProNetClassifier": 20,
     "VarProNetRegressor": 20,
@@ -134,6 +134,7 @@ def test_predictions_that_are_no_numbers_are_seen(monkeypatch):
         {"damage": "largest float in y"},
         {"parameters": {"max_breakpoints": 10**6}, "content": "ties"},
         {"parameters": {"criterion": "cv"}, "y_exponent": 200},
+        {"content": "scales by column", "shape": (20, 3), "seed": 1},
     ],
 )
 def test_segments_of_extreme_numbers(choices):

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from sklearn_gn.core import compilation_cache
+
 FIT = """
 import numpy as np
 
@@ -55,9 +57,16 @@ def test_a_later_process_compiles_nothing(tmp_path):
     assert [path.stat().st_mtime_ns for path in again] == times
 
 
-@pytest.mark.parametrize(("value", "is_on"), [("0", False), ("elsewhere", True)])
-def test_the_variable_is_a_path_or_a_switch(tmp_path, value, is_on):
-    path = str(tmp_path / value) if is_on else value
-    code = "import os, sklearn_gn; print(os.environ.get('JAX_COMPILATION_CACHE_DIR'))"
-    run(code, tmp_path, SKLEARN_GN_COMPILATION_CACHE=path)
-    assert (tmp_path / "elsewhere").exists() == is_on
+@pytest.mark.parametrize(
+    ("value", "folder"), [("0", None), ("", None), ("1", "default"), ("/at", "/at")]
+)
+def test_the_variable_is_a_path_or_a_switch(value, folder, monkeypatch):
+    asked = []
+
+    def enable(path):
+        asked.append("default" if path is None else path)
+
+    monkeypatch.setattr(compilation_cache, "enable_compilation_cache", enable)
+    monkeypatch.setenv(compilation_cache.VARIABLE, value)
+    compilation_cache.enable_if_asked()
+    assert asked == ([] if folder is None else [folder])

@@ -385,7 +385,8 @@ def test_scikit_learn_s_callbacks_work():
 
 
 @quiet
-def test_callbacks_work_inside_a_search():
+@pytest.mark.parametrize("n_jobs", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_callbacks_work_inside_a_search(n_jobs):
     X, y = data()
     # With the penalty of the evidence, the processes of the search load no JAX.
     model = make("vpgn", alpha="auto", max_iter=3)
@@ -394,7 +395,7 @@ def test_callbacks_work_inside_a_search():
         make_pipeline(StandardScaler(), model),
         {"shallowreluregressor__damping": [0.0, 0.1]},
         cv=2,
-        n_jobs=2,
+        n_jobs=n_jobs,
     )
     assert np.isfinite(search.fit(X, y).cv_results_["mean_test_score"]).all()
 

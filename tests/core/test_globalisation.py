@@ -109,7 +109,7 @@ def test_searches_run_side_by_side():
             accepted_from(limit), jnp.zeros(()), damping, max_trials=9
         )
 
-    found = jax.vmap(run)(jnp.array([0.5, 8.0, 2.0]))
+    found = jax.jit(jax.vmap(run))(np.array([0.5, 8.0, 2.0]))
     np.testing.assert_array_equal(found.n_trials, [1, 3, 2])
     np.testing.assert_array_equal(found.candidate, [1, 8, 2])
 

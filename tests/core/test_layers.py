@@ -1,9 +1,12 @@
 """The sums of a multilayer perceptron, against automatic differentiation."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import expit, softmax
 
 from sklearn_gn.core import layers
 from sklearn_gn.core.layers import Layers, sum_zero_basis
@@ -55,6 +58,17 @@ def mean_loss(model, theta, rows):
     return -rows.weight @ jnp.sum(rows.y * jax.nn.log_softmax(u, axis=1), axis=1)
 
 
+@partial(jax.jit, static_argnums=0)
+def by_jax(model, theta, rows):
+    """Values and mean loss, with their derivatives by the parameters."""
+
+    def values(theta):
+        return values_by_jax(model, theta, rows.x)
+
+    loss = partial(mean_loss, model, rows=rows)
+    return values(theta), jax.jacfwd(values)(theta), *jax.value_and_grad(loss)(theta)
+
+
 @pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
 @pytest.mark.parametrize("n_values", [1, 3])
 @pytest.mark.parametrize(("sizes", "activations"), SIZES)
@@ -63,23 +77,17 @@ def test_sums_are_those_of_automatic_differentiation(
 ):
     model, theta, rows = problem(sizes, activations, n_values, loss)
     found = model.sums(theta, rows)
-    values = values_by_jax(model, theta, rows.x)
+    values, jacobian, value, gradient = map(np.asarray, by_jax(model, theta, rows))
     np.testing.assert_allclose(model.values(theta, rows.x), values, rtol=1e-12)
-    jacobian = np.asarray(
-        jax.jacfwd(lambda theta: values_by_jax(model, theta, rows.x))(theta)
-    )
     np.testing.assert_allclose(
         model.jacobian(theta, rows.x), jacobian.transpose(1, 2, 0), atol=1e-12
     )
     curvature = np.broadcast_to(np.eye(n_values), (30, n_values, n_values))
     if loss == "cross_entropy":
-        p = np.asarray(jax.nn.softmax(values, axis=1))
-        if n_values == 1:
-            p = np.asarray(jax.nn.sigmoid(values))
+        p = softmax(values, axis=1) if n_values > 1 else expit(values)
         curvature = p[:, :, None] * (np.eye(n_values) - p[:, None, :])
     gram = np.einsum("itp,i,its,isq->pq", jacobian, rows.weight, curvature, jacobian)
     np.testing.assert_allclose(found.gram, gram, rtol=1e-10, atol=1e-12)
-    value, gradient = jax.value_and_grad(lambda t: mean_loss(model, t, rows))(theta)
     np.testing.assert_allclose(found.slope, -gradient, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose([found.error, model.error(theta, rows)], 2 * value)
 
@@ -87,11 +95,10 @@ def test_sums_are_those_of_automatic_differentiation(
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_activations_are_those_of_the_networks(float64, name):
     z = np.linspace(-3, 3, 20)
-    value, slope = layers._ACTIVATIONS[name](z)
-    known = ACTIVATIONS[name]
-    np.testing.assert_allclose(value, known(z), rtol=1e-12, atol=1e-15)
-    expected = jax.vmap(jax.grad(known))(jnp.asarray(z))
-    np.testing.assert_allclose(slope, expected, rtol=1e-10, atol=1e-14)
+    found = layers._ACTIVATIONS[name](z)
+    value, slope = jax.jit(jax.vmap(jax.value_and_grad(ACTIVATIONS[name])))(z)
+    np.testing.assert_allclose(found[0], value, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(found[1], slope, rtol=1e-10, atol=1e-14)
 
 
 @pytest.mark.parametrize("n_values", [1, 3])

@@ -1,14 +1,15 @@
 """Linear solves, line search and damping against numpy and closed forms."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from sklearn_gn.core.linear_algebra import blocks, solve
+from sklearn_gn.core.linear_algebra import blocks, line_search, solve
 from sklearn_gn.core.linear_algebra.damping import Nielsen
-from sklearn_gn.core.linear_algebra.line_search import grid_search
 from sklearn_gn.core.linear_algebra.trees import add, dimension, dot, norm
 from sklearn_gn.core.linear_algebra.trust_region import SpectralModel, radius_shift
 
@@ -21,11 +22,15 @@ LIMITS = {
 
 pytestmark = pytest.mark.usefixtures("float64")
 
+# Compiled, since every operation outside a compiled function is compiled on its own.
+least_squares = jax.jit(solve.least_squares)
+grid_search = jax.jit(line_search.grid_search, static_argnums=(0, 1))
+
 
 def solved(method, a, b, damping):
-    both = jnp.array(np.c_[a, b])
-    solve_rows = getattr(solve, method)
-    return solve_rows(lambda block: block, both, a.shape[1], damping, 10**6, 1e-12)
+    p, solve_rows = a.shape[1], partial(getattr(solve, method), lambda block: block)
+    compiled = jax.jit(lambda both, shift: solve_rows(both, p, shift, 10**6, 1e-12))
+    return compiled(np.c_[a, b], damping)
 
 
 def system(m, p, q=2, seed=0):
@@ -54,7 +59,7 @@ def test_damping_is_a_shift_of_the_gram_matrix(damping, method):
 def test_rank_keeps_the_leading_singular_directions(rank):
     a, b = system(30, 8)
     limits = {**LIMITS, "rank": np.int32(rank)}
-    x = solve.least_squares(jnp.array(a), jnp.array(b), **limits)
+    x = least_squares(a, b, **limits)
     u, s, vt = np.linalg.svd(a, full_matrices=False)
     r = min(rank, 8)
     expected = vt[:r].T @ ((u[:, :r].T @ b) / s[:r, None])
@@ -64,13 +69,13 @@ def test_rank_keeps_the_leading_singular_directions(rank):
 def test_rank_tol_drops_dependent_columns():
     a, b = system(30, 5)
     a = np.c_[a, a[:, :1], np.zeros(30)]
-    x = solve.least_squares(jnp.array(a), jnp.array(b), **LIMITS)
+    x = least_squares(a, b, **LIMITS)
     np.testing.assert_allclose(x, np.linalg.lstsq(a, b, rcond=1e-12)[0], atol=1e-13)
     assert np.all(x[-1] == 0)
 
 
 def test_zero_design_gives_zero():
-    x = solve.least_squares(jnp.zeros((4, 3)), jnp.ones((4, 1)), **LIMITS)
+    x = least_squares(np.zeros((4, 3)), np.ones((4, 1)), **LIMITS)
     np.testing.assert_array_equal(x, np.zeros((3, 1)))
 
 
@@ -90,9 +95,8 @@ def test_refinement_wins_digits_over_the_normal_equations():
 def test_gram_spectrum_equals_eigenvalues(m, p):
     a, _ = system(m, p)
     expected = np.linalg.eigvalsh(a.T @ a)[::-1]
-    np.testing.assert_allclose(
-        solve.gram_spectrum(lambda block: block, jnp.array(a)), expected, atol=1e-12
-    )
+    found = jax.jit(partial(solve.gram_spectrum, lambda block: block))(a)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_grid_search_holds_the_newton_step():

@@ -5,11 +5,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
-from sklearn_gn.core import evidence, evidence_gn, large_gram, low_rank
+from sklearn_gn.core import evidence, evidence_gn, large_gram, layers, low_rank
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn as shallow_evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
-from sklearn_gn.varpro import committee, committee_fit, layers
+from sklearn_gn.varpro import committee, committee_fit
 
 
 def multilayer(n_targets=1, m=400, d=6, width=9):

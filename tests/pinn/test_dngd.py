@@ -144,7 +144,9 @@ def test_the_size_of_a_residual_is_its_change_with_a_solution_of_size_one():
     assert 1 / 2 < sizes[2] < 4
 
 
-@pytest.mark.parametrize("name", ["burgers", "beam"])
+@pytest.mark.parametrize(
+    "name", ["burgers", pytest.param("beam", marks=pytest.mark.slow)]
+)
 def test_a_network_of_the_user_has_the_same_residuals_and_gramian(name):
     model, params, batches = setting(name)
     own = tuple((matrix[:-1], matrix[-1]) for matrix in params.layers[:-1])
@@ -551,10 +553,10 @@ def test_self_scaled_broyden_minimises_a_quadratic_function():
 
 @pytest.mark.parametrize("name", ["lbfgs", "ssbroyden"])
 def test_quasi_newton_memory_does_not_compare_gradients_of_different_points(name):
-    model, params, batches = setting("burgers", 12, 6)
+    model, params, batches = setting("ball")
     others = tuple(batch._replace(x=0.9 * batch.x) for batch in batches)
     iterate = partial(baselines.iterate, model, name=name)
-    words = {"balance": np.ones(3), "rates": np.ones(1)}
+    words = {"balance": np.ones(len(batches)), "rates": np.ones(1)}
     net, memory = params, baselines.empty_memory(params, name)
     for _ in range(3):
         net, memory, *_ = iterate(net, memory, batches, **words)

@@ -105,7 +105,9 @@ SMALL = {
 
 
 def small(problem=DECAY, **words):
-    return PINNSolver(problem, **{**SMALL, **words})
+    """With an unknown rate there are always as many points, to compile once."""
+    points = {"n_interior": 60} if problem is UNKNOWN_DECAY else {}
+    return PINNSolver(problem, **{**SMALL, **points, **words})
 
 
 # --- answers that are known ----------------------------------------------------------
@@ -290,7 +292,7 @@ def noisy_decay(noise=0.01, n=40):
 
 def test_an_unknown_rate_and_its_error_bar_are_those_of_curve_fit():
     t, y = noisy_decay()
-    solver = small(UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight=1e-2)
+    solver = small(UNKNOWN_DECAY, max_iter=60, observation_weight=1e-2)
     quiet(solver.fit, t, y)
     (rate,), cov = curve_fit(lambda t, a: np.exp(-a * t), t[:, 0], y, p0=[1.0])
     std = float(np.sqrt(cov[0, 0]))
@@ -307,7 +309,7 @@ def test_an_unknown_rate_and_its_error_bar_are_those_of_curve_fit():
 
 def test_the_weight_of_noisy_observations_gives_the_fit_and_noise_of_curve_fit():
     t, y = noisy_decay(noise=0.05)
-    solver = small(UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight="auto")
+    solver = small(UNKNOWN_DECAY, max_iter=60, observation_weight="auto")
     quiet(solver.fit, t, y)
     (rate,), cov = curve_fit(lambda t, a: np.exp(-a * t), t[:, 0], y, p0=[1.0])
     std = float(np.sqrt(cov[0, 0]))
@@ -323,9 +325,8 @@ def test_the_weight_of_noisy_observations_gives_the_fit_and_noise_of_curve_fit()
 
 
 def test_the_weight_of_exact_observations_stays():
-    t = np.linspace(0, 1, 20)[:, None]
-    solver = small(UNKNOWN_DECAY, n_interior=60, max_iter=60, observation_weight="auto")
-    quiet(solver.fit, t, np.exp(-2 * t[:, 0]))
+    solver = small(UNKNOWN_DECAY, max_iter=60, observation_weight="auto")
+    quiet(solver.fit, *noisy_decay(noise=0.0))
     assert (solver.convergence_log_["observation_weight"] > 1e-2).all()
     assert solver.coefficients_["rate"] == pytest.approx(2, rel=1e-5)
     assert solver.noise_std_ < 1e-4
@@ -343,12 +344,11 @@ def test_the_weight_falls_to_the_ratio_of_the_mean_squares():
     assert not has_settled([0.98**k for k in range(9)])
 
 
-@pytest.mark.parametrize("resample", [5, None])
+@pytest.mark.parametrize("resample", [5, pytest.param(None, marks=pytest.mark.slow)])
 def test_a_fit_is_resumed_with_its_weight(resample, tmp_path):
     t, y = noisy_decay(noise=0.05)
     model = small(
         UNKNOWN_DECAY,
-        n_interior=60,
         max_iter=40,
         tol=0.0,
         resample=resample,
@@ -369,10 +369,8 @@ def test_a_fit_is_resumed_with_its_weight(resample, tmp_path):
 
 
 def test_error_bars_stand_a_gramian_that_rounding_makes_indefinite():
-    t = np.linspace(0, 1, 20)[:, None]
-    y = np.exp(-2 * t[:, 0]) + 0.01 * np.random.RandomState(1).normal(size=20)
-    solver = small(UNKNOWN_DECAY, n_interior=60, max_iter=30, hidden_layer_sizes=(8,))
-    quiet(solver.fit, t, y)
+    t, y = noisy_decay()
+    solver = quiet(small(UNKNOWN_DECAY, max_iter=30).fit, t, y)
     _, std = solver.predict(t, return_std=True)
     assert (std > 0).all()
     assert 0 < solver.coefficients_std_["rate"] < 0.1
@@ -514,7 +512,10 @@ def test_parameters_of_the_solver_are_checked(solver, message):
 
 
 # "sgd" and "ssbroyden" run in the loops of "adam" and "lbfgs".
-@pytest.mark.parametrize("solver", ["dngd", "adam", "lbfgs"])
+@pytest.mark.parametrize(
+    "solver",
+    ["dngd", *(pytest.param(s, marks=pytest.mark.slow) for s in ("adam", "lbfgs"))],
+)
 def test_laplacians_from_random_axes_are_for_all_solvers(solver):
     problem = replace(PoissonBall(3), n_laplacian_directions=2)
     words = {"n_boundary": 0, "max_iter": 2, "solver": solver}
@@ -804,18 +805,18 @@ def test_error_bars_of_large_numbers_are_finite():
     _, one = quiet(model.fit, X, y).predict(X, return_std=True)
     _, std = quiet(model.fit, X, 1e200 * y).predict(X, return_std=True)
     np.testing.assert_allclose(std / 1e200, one, rtol=1e-9)
-    t = np.linspace(0, 1, 10)
-    model = quiet(small(UNKNOWN_DECAY, max_iter=2).fit, t[:, None], 1e200 * np.exp(-t))
-    mean, std = model.predict(t[:, None], return_std=True)
+    t, y = noisy_decay()
+    model = quiet(small(UNKNOWN_DECAY, max_iter=2).fit, t, 1e200 * y)
+    mean, std = model.predict(t, return_std=True)
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()
 
 
 def test_error_bars_of_tiny_weights_are_finite():
     """The weights of the rows are squares whose own squares are zero."""
-    t = np.linspace(0, 1, 10)[:, None]
+    t, y = noisy_decay()
     model = small(UNKNOWN_DECAY, max_iter=2, observation_weight=1e-315)
-    _, std = quiet(model.fit, t, np.exp(-t[:, 0])).predict(t, return_std=True)
+    _, std = quiet(model.fit, t, y).predict(t, return_std=True)
     assert np.isfinite(std).all()
     assert np.isfinite([model.noise_std_, *model.coefficients_std_.values()]).all()
 

@@ -131,7 +131,7 @@ def test_a_coefficient_field_depends_on_its_axes_alone():
 
     # By hand: k(x) is the network at the middle of time, its derivative in t zero.
     values = partial(network, model, net)
-    middle = jax.vmap(lambda x: values(jnp.stack([x[0], 0.5 + 0 * x[1]]))[1])
+    middle = jax.jit(jax.vmap(lambda x: values(jnp.stack([x[0], 0.5 + 0 * x[1]]))[1]))
     slopes = jax.vmap(jax.jacfwd(values))
     bends = jax.vmap(jax.hessian(values))
 

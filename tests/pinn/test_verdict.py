@@ -128,12 +128,12 @@ def test_the_free_change_is_that_of_a_dense_computation():
         found = determination.largest_free_change(model, net, batches, fresh, 0.5)
         flat, unravel = ravel_pytree(net)
         rows = [
-            jax.jacfwd(lambda p, b=b: residuals(model, unravel(p), b))(flat)
+            jax.jit(jax.jacfwd(lambda p, b=b: residuals(model, unravel(p), b)))(flat)
             for b in (batches, fresh)
         ]
         x = fresh[0].x[:, 0]
-        slopes = jax.jacfwd(lambda p: values(model, unravel(p), x)[:, 0])(flat)
-        u = values(model, net, x)
+        slopes = jax.jit(jax.jacfwd(lambda p: values(model, unravel(p), x)[:, 0]))(flat)
+        u = jax.jit(lambda net: values(model, net, x))(net)
         jacobian = np.concatenate(rows)
         change = np.linalg.norm(slopes @ np.linalg.pinv(jacobian, rcond=1e-13), 2)
         expected = change / np.linalg.norm(u)

@@ -91,3 +91,15 @@ def test_exact_lines_with_outliers_are_exact():
     model = SegmentedRegressor(1, loss="huber").fit(x[:, None], y)
     assert_allclose(model.breakpoints_, [0.4], rtol=1e-9)
     assert_allclose(model.segments_["slope"], [0, 1], atol=1e-9)
+
+
+@pytest.mark.parametrize("row", [0, 79])
+def test_an_outlier_at_an_end_is_not_a_segment(row):
+    x = np.arange(80.0)
+    y = np.maximum(x - 40, 0) + 3 * np.random.default_rng(0).standard_normal(80)
+    far = y.copy()
+    far[row] += 300
+    model = SegmentedRegressor(loss="huber").fit(x[:, None], far)
+    other = SegmentedRegressor(loss="huber").fit(x[:, None], y)
+    assert len(model.breakpoints_) == len(other.breakpoints_) == 1
+    assert abs(model.breakpoints_ - other.breakpoints_) < other.breakpoint_std_

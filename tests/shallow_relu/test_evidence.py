@@ -175,7 +175,7 @@ def test_jacobian_is_that_of_automatic_differentiation(float64):
         hidden = jnp.maximum(x @ hyperplanes[:, 1:].T + hyperplanes[:, :1].T, 0)
         return linear[:1] + x @ linear[1:] + hidden @ coef
 
-    expected = np.asarray(jax.jacfwd(outputs)(jnp.asarray(theta)))
+    expected = np.asarray(jax.jit(jax.jacfwd(outputs))(theta))
     for k in range(2):
         found = evidence_gn.jacobian(theta, shape, x, k)
         np.testing.assert_allclose(found, expected[:, k], rtol=1e-12, atol=1e-14)
@@ -223,6 +223,16 @@ def test_a_linear_function_needs_no_neurons():
     assert model.noise_std_ == pytest.approx(peer.alpha_**-0.5, rel=0.01)
     error = np.abs(model.predict(X) - peer.predict(X)).max()
     assert error < 0.5 * model.noise_std_
+
+
+@pytest.mark.parametrize("estimator", [ShallowReLURegressor, VarProNetRegressor])
+def test_few_features_of_many_are_found(estimator):
+    rng = np.random.default_rng(2)
+    X, noise = rng.standard_normal((300, 100)), 0.3 * rng.standard_normal(300)
+    y = X[:, 0] + X[:, 1]
+    model = estimator(random_state=0).fit(X[:60], (y + noise)[:60])
+    assert 0.2 < model.noise_std_ < 0.4
+    assert model.score(X[60:], y[60:]) > 0.95  # a linear fit has 0.5
 
 
 @pytest.mark.parametrize("n_neurons", ["auto", 12])

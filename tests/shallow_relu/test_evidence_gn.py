@@ -61,11 +61,12 @@ def test_sums_are_those_of_automatic_differentiation(float64, shape):
         hidden = jnp.maximum(seen @ hyperplanes[:, 1:].T + hyperplanes[:, :1].T, 0)
         return linear[:1] + rows.x @ linear[1:] + hidden @ coef
 
+    both = jax.jit(lambda theta: (outputs(theta), jax.jacfwd(outputs)(theta)))
+    expected, jacobian = map(np.asarray, both(theta))
     np.testing.assert_allclose(
-        evidence_gn.predict(theta, shape, rows.x), outputs(theta), rtol=1e-12
+        evidence_gn.predict(theta, shape, rows.x), expected, rtol=1e-12
     )
-    jacobian = np.asarray(jax.jacfwd(outputs)(jnp.asarray(theta)))
-    residual = rows.y - outputs(theta)
+    residual = rows.y - expected
     found = evidence_gn.sums_over_rows(theta, shape, rows)
     gram = np.einsum("kqi,k,kqj->ij", jacobian, rows.weight, jacobian)
     slope = np.einsum("kqi,k,kq->i", jacobian, rows.weight, residual)

@@ -62,23 +62,29 @@ def make(m=80, d=2, n=4, q=1, n_spare=0, seed=0, opt=None):
     return fit_output_layer(net, rows, opt or options()), rows
 
 
-def dense_model(net, rows, alpha):
-    """K and the gradient by automatic differentiation and an explicit projector."""
-    q, n = net.coef.shape[1], net.coef.shape[0]
+@jax.jit
+def linearised(net, rows):
+    """The residual, its derivative by the hyperplanes, and the output layer's rows."""
 
     def residual(r):
         return sggn.residual(net._replace(hyperplanes=r), rows).T.ravel()
 
+    r = net.hyperplanes
+    return residual(r), jax.jacobian(residual)(r), sggn.mass_design(net, rows)
+
+
+def dense_model(net, rows, alpha):
+    """K and the gradient by automatic differentiation and an explicit projector."""
+    q, n = net.coef.shape[1], net.coef.shape[0]
     m = rows.x.shape[0]
-    jacobian = np.asarray(jax.jacobian(residual)(net.hyperplanes))
+    residual, jacobian, design = map(np.asarray, linearised(net, rows))
     jacobian = jacobian.reshape(q * m, -1)
     jacobian = np.r_[jacobian, np.zeros((q * n, jacobian.shape[1]))]
-    design = np.asarray(sggn.mass_design(net, rows))
     output = np.r_[
         np.kron(np.eye(q), design),
         np.kron(np.eye(q), np.sqrt(alpha) * np.eye(1 + n)[1:]),
     ]
-    error = np.r_[residual(net.hyperplanes), np.sqrt(alpha) * net.coef.T.ravel()]
+    error = np.r_[residual, np.sqrt(alpha) * np.ravel(np.transpose(net.coef))]
     projected = jacobian - output @ (np.linalg.pinv(output) @ jacobian)
     return projected.T @ projected, projected.T @ error
 

@@ -1,5 +1,7 @@
 """The SgGN iteration against automatic differentiation and dense formulas."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,6 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import baselines, dense, network, search, sggn
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, SGGN
-from sklearn_gn.shallow_relu.network import hidden_features, predict, rescale
 from sklearn_gn.shallow_relu.options import FitOptions
 from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.solvers import FGN
@@ -31,6 +32,22 @@ direction, fit_output_layer, iterate, objective, residual = map(
         sggn.residual,
     ),
 )
+active_set, activity, layer_design, mass_design = map(
+    jax.jit, (sggn.active_set, sggn.activity, sggn.layer_design, sggn.mass_design)
+)
+hidden_features, predict, rescale = map(
+    jax.jit, (network.hidden_features, network.predict, network.rescale)
+)
+full_jacobian, hidden_jacobian = map(
+    jax.jit, (baselines.full_jacobian, baselines.hidden_jacobian)
+)
+
+
+@partial(jax.jit, static_argnums=3)
+def draw_hyperplanes(draw, rows, error, n):
+    """As in an insertion with the seed 0."""
+    key = jax.random.fold_in(jax.random.key(np.int32(0)), draw)
+    return dense.draw_hyperplanes(key, rows, error, n)
 
 
 def options(**changes):
@@ -78,8 +95,16 @@ def stacked(*nets):
     return ShallowReLU(*(jnp.stack(leaves) for leaves in zip(*nets, strict=True)))
 
 
-def residual_of_hyperplanes(net, rows):
-    return lambda r: residual(net._replace(hyperplanes=r), rows).ravel()
+@jax.jit
+def derivatives(net, rows):
+    """Jacobian of the residual, and gradient of the objective, by the hyperplanes."""
+
+    def with_hyperplanes(function):
+        return lambda r: function(net._replace(hyperplanes=r), rows)
+
+    jacobian = jax.jacfwd(with_hyperplanes(sggn.residual))(net.hyperplanes)
+    loss = with_hyperplanes(lambda net, rows: sggn.objective(net, rows, 0.0))
+    return jacobian, jax.grad(loss)(net.hyperplanes)
 
 
 # -- matrices -------------------------------------------------------------------------
@@ -87,7 +112,7 @@ def residual_of_hyperplanes(net, rows):
 
 def test_mass_matrix_equals_the_sum_over_rows():
     net, rows = make()
-    design = np.asarray(sggn.mass_design(net, rows))
+    design = np.asarray(mass_design(net, rows))
     s = np.c_[np.ones(60), hidden_features(net.hyperplanes, rows.x)]
     expected = sum(w * np.outer(a, a) for w, a in zip(rows.weight, s, strict=True))
     np.testing.assert_allclose(design.T @ design, expected, atol=1e-12)
@@ -95,8 +120,8 @@ def test_mass_matrix_equals_the_sum_over_rows():
 
 def test_layer_matrix_equals_the_kronecker_sum():
     net, rows = make()
-    active = sggn.active_set(net, 1e-10)
-    design = np.asarray(sggn.layer_design(net, rows, active))
+    active = active_set(net, 1e-10)
+    design = np.asarray(layer_design(net, rows, active))
     r, x = np.asarray(net.hyperplanes), np.asarray(rows.x)
     expected = 0
     for w, xk in zip(np.asarray(rows.weight), x, strict=True):
@@ -112,16 +137,13 @@ def test_layer_matrix_equals_the_kronecker_sum():
 @pytest.mark.parametrize("q", [1, 3])
 def test_gauss_newton_matrix_and_gradient_equal_automatic_differentiation(q):
     net, rows = make(q=q)
-    jacobian = jax.jacfwd(residual_of_hyperplanes(net, rows))(net.hyperplanes)
-    jacobian = np.asarray(jacobian).reshape(60 * q, -1)
-    size = np.repeat(np.asarray(sggn.activity(net)), 3)
-    design = np.asarray(sggn.layer_design(net, rows, sggn.active_set(net, 1e-10)))
+    jacobian, expected = map(np.asarray, derivatives(net, rows))
+    jacobian = jacobian.reshape(60 * q, -1)
+    size = np.repeat(np.asarray(activity(net)), 3)
+    design = np.asarray(layer_design(net, rows, active_set(net, 1e-10)))
     scaled = design * size
     np.testing.assert_allclose(scaled.T @ scaled, jacobian.T @ jacobian, atol=1e-12)
     _, gradient, _ = direction(net, rows, options())
-    expected = jax.grad(lambda r: objective(net._replace(hyperplanes=r), rows, 0.0))(
-        net.hyperplanes
-    )
     np.testing.assert_allclose(gradient, expected, atol=1e-13)
 
 
@@ -129,11 +151,9 @@ def test_gauss_newton_matrix_and_gradient_equal_automatic_differentiation(q):
 def test_direction_equals_the_dense_gauss_newton_step(q):
     net, rows = make(q=q)
     p, _, decrease = direction(net, rows, options())
-    jacobian = np.asarray(
-        jax.jacfwd(residual_of_hyperplanes(net, rows))(net.hyperplanes)
-    )
+    jacobian = np.asarray(derivatives(net, rows)[0])
     active = [0, 2, 3, 4]
-    dense = jacobian[:, active].reshape(60 * q, -1)
+    dense = jacobian[..., active, :].reshape(60 * q, -1)
     error = np.asarray(residual(net, rows)).ravel()
     step, *_ = np.linalg.lstsq(dense, error)
     np.testing.assert_allclose(np.asarray(p)[active].ravel(), step, rtol=1e-9)
@@ -145,23 +165,23 @@ def test_direction_equals_the_dense_gauss_newton_step(q):
 def test_damped_direction_shifts_the_layer_matrix():
     net, rows = make()
     p, *_ = direction(net, rows, options(damping=np.float64(0.1)))
-    active = sggn.active_set(net, 1e-10)
-    design = np.asarray(sggn.layer_design(net, rows, active))
+    active = active_set(net, 1e-10)
+    design = np.asarray(layer_design(net, rows, active))
     error = np.asarray(residual(net, rows)).ravel()
     s = np.linalg.solve(design.T @ design + 0.1 * np.eye(15), design.T @ error)
-    c = np.where(active, sggn.activity(net), np.inf)
+    c = np.where(active, activity(net), np.inf)
     np.testing.assert_allclose(p, s.reshape(5, 3) / c[:, None], atol=1e-13)
 
 
 def test_spectra_equal_dense_eigenvalues():
     net, rows = make()
     gram, mass = sggn.spectra(net, rows, 1e-10)
-    design = np.asarray(sggn.layer_design(net, rows, sggn.active_set(net, 1e-10)))
+    design = np.asarray(layer_design(net, rows, active_set(net, 1e-10)))
     np.testing.assert_allclose(
         gram, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-13
     )
-    active = sggn.active_set(net, 1e-10)
-    design = np.asarray(sggn.mass_design(net._replace(alive=active), rows))
+    active = active_set(net, 1e-10)
+    design = np.asarray(mass_design(net._replace(alive=active), rows))
     assert np.all(design[:, 2] == 0)  # the inactive neuron
     np.testing.assert_allclose(
         mass, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-13
@@ -263,8 +283,7 @@ def test_insertion_takes_the_candidate_of_largest_least_squares_gain(q):
     net = fit_output_layer(net, rows, options())
     grown = insert(net, rows, options(), np.int32(0), np.int32(8))
     old = np.asarray(net.hyperplanes)[:4]
-    key = jax.random.fold_in(jax.random.key(np.int32(0)), np.int32(0))
-    drawn = dense.draw_hyperplanes(key, rows, residual(net, rows), 256)[:8]
+    drawn = draw_hyperplanes(np.int32(0), rows, residual(net, rows), 256)[:8]
     losses = [projected_loss(np.r_[old, h[None]], rows) for h in np.asarray(drawn)]
     new = np.asarray(grown.hyperplanes)[4]
     np.testing.assert_allclose(new, drawn[np.argmin(losses)], rtol=1e-14)
@@ -310,9 +329,9 @@ def test_deletion_turns_a_neuron_that_another_had_to_make_up_for():
 
 def test_drawn_hyperplanes_pass_through_rows_with_residual():
     net, rows = make(m=80, d=3)
-    error = residual(net, rows).at[20:].set(0)
-    key = jax.random.key(np.int32(1))
-    drawn = np.asarray(dense.draw_hyperplanes(key, rows, error, 64))
+    error = np.array(residual(net, rows))
+    error[20:] = 0
+    drawn = np.asarray(draw_hyperplanes(np.int32(1), rows, error, 64))
     distance = np.abs(drawn[:, :1] + drawn[:, 1:] @ np.asarray(rows.x[:20]).T)
     np.testing.assert_allclose(distance.min(axis=1), 0, atol=1e-14)
     # The second smallest too, unless both draws were the same row.
@@ -392,12 +411,13 @@ def test_second_order_solvers_reach_scipy_s_optimum(name):
 def test_lm_step_equals_the_dense_damped_step():
     net, rows = make(q=2)
     shift = 0.3
-    full = np.asarray(baselines.full_jacobian(net, rows))
+    full = np.asarray(full_jacobian(net, rows))
 
     def error(p):
         return residual(baselines.with_parameters(net, p), rows).ravel()
 
-    blocks = jax.jacfwd(error)(baselines.trainable(net))
+    error = jax.jit(error)
+    blocks = jax.jit(jax.jacfwd(error))(baselines.trainable(net))
     dense = np.concatenate([np.asarray(b).reshape(120, -1) for b in blocks], axis=1)
     # The Jacobian of an inactive neuron's hyperplane is zero either way.
     np.testing.assert_allclose(full, dense, atol=1e-13)
@@ -421,7 +441,7 @@ def test_lm_with_a_numeric_damping_halves_the_step_until_the_loss_falls(hidden_o
     for seed in range(6):
         net, rows = make(seed=seed)
         net = fit_output_layer(net, rows, options())
-        kind = baselines.hidden_jacobian if hidden_only else baselines.full_jacobian
+        kind = hidden_jacobian if hidden_only else full_jacobian
         dense = np.asarray(kind(net, rows))
         error = np.asarray(residual(net, rows)).ravel()
         shifted = dense.T @ dense + damping * np.eye(dense.shape[1])

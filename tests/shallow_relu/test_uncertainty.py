@@ -3,10 +3,10 @@
 from itertools import pairwise
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import curve_fit
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
@@ -252,7 +252,7 @@ def dense_deviation(net, z, points, variance):
         return predict(used, z).T.ravel()
 
     def jacobian(z):
-        blocks = jax.jacobian(function)(parts, jnp.array(z))
+        blocks = jax.jit(jax.jacobian(function))(parts, z)
         columns = [np.asarray(block).reshape(len(z) * q, -1) for block in blocks]
         return np.concatenate(columns, axis=1)
 
@@ -273,14 +273,12 @@ def test_deviation_equals_the_dense_delta_method(q):
     coef[3:] = 0  # not in use
     alive = np.arange(5) < 3
     with backend.scope("float64"):
-        arrays = (jnp.array(a) for a in (hyperplanes, coef, np.zeros(q), alive))
-        net = ShallowReLU(*arrays)
+        net = ShallowReLU(hyperplanes, coef, np.zeros(q), alive)
         variance = 0.2
         expected, n_parameters = dense_deviation(net, z, points, variance / 60)
         rows = Rows(z, np.zeros((60, q)), np.full(60, 1 / 60))
         freedom = 60 * q - n_parameters
         mean_square = np.full(q, variance * freedom / (60 * q))
-        net = backend.to_numpy(net)
         factor = np.asarray(joint_factor(net, rows))
         found = posterior(net, factor, mean_square, 60.0)
         std = prediction_deviations(found, net, points)
@@ -366,6 +364,9 @@ def test_auto_fits_the_best_size():
     model = clone(auto).fit(1e3 * x[:, None], 0.1 * y)
     path = model.selection_path_
     assert_criterion(path, "bic", 200)
+    likelihood = norm.logpdf(0, 0, np.sqrt(2 * path["loss"])) - 0.5  # of a row
+    expected = np.log(200) * path["n_parameters"] - 2 * 200 * likelihood
+    np.testing.assert_allclose(path["bic"], expected, rtol=1e-9)
     assert set(path) == {"n_neurons", "loss", "n_parameters", "bic"}
     assert path["n_neurons"][np.argmin(path["bic"])] == 4
     np.testing.assert_allclose(model.breakpoints_[1:], 1e3 * KINKS, atol=25)

@@ -20,6 +20,19 @@ N_ROWS, N_FEATURES = 12, 3
 
 pytestmark = pytest.mark.usefixtures("float64")
 
+# Compiled, since every operation outside a compiled function is compiled on its own.
+dropped_part, margins, retained_part, traces, with_reference = map(
+    jax.jit,
+    (
+        curvature.dropped_part,
+        multinomial.margins,
+        curvature.retained_part,
+        curvature.traces,
+        all_classes,
+    ),
+)
+competitor_directions = jax.jit(curvature.competitor_directions, static_argnums=1)
+
 
 def draw_logits(n_classes, scale=2.0):
     rng = np.random.RandomState(n_classes)
@@ -38,26 +51,26 @@ def softmax_covariance(logits):
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
 def test_covariance_is_kept_plus_dropped(n_classes):
     logits, label = draw_logits(n_classes)
-    split = multinomial.margins(jnp.asarray(logits), jnp.asarray(label))
-    whole = curvature.retained_part(split) + curvature.dropped_part(split)
+    split = margins(logits, label)
+    whole = retained_part(split) + dropped_part(split)
     np.testing.assert_allclose(whole, softmax_covariance(logits), atol=1e-14, rtol=0)
-    for part in (curvature.retained_part(split), curvature.dropped_part(split)):
+    for part in (retained_part(split), dropped_part(split)):
         assert np.linalg.eigvalsh(part).min() > -1e-15
 
 
 def test_nothing_is_dropped_with_two_classes():
     logits, label = draw_logits(2)
-    split = multinomial.margins(jnp.asarray(logits), jnp.asarray(label))
-    assert np.abs(curvature.dropped_part(split)).max() == 0
+    split = margins(logits, label)
+    assert np.abs(dropped_part(split)).max() == 0
 
 
 def test_traces_are_those_of_the_parts():
     logits, label = draw_logits(7)
-    split = multinomial.margins(jnp.asarray(logits), jnp.asarray(label))
-    xi, retained, dropped = curvature.traces(split)
+    split = margins(logits, label)
+    xi, retained, dropped = traces(split)
     for trace, part in [
-        (retained, curvature.retained_part(split)),
-        (dropped, curvature.dropped_part(split)),
+        (retained, retained_part(split)),
+        (dropped, dropped_part(split)),
     ]:
         np.testing.assert_allclose(trace, np.trace(part, axis1=1, axis2=2), atol=1e-15)
     p = split.p_true, split.p_rest
@@ -68,10 +81,10 @@ def test_traces_are_those_of_the_parts():
 @pytest.mark.parametrize("rank", [0, 1, 3, 5])
 def test_competitor_directions_leave_a_positive_remainder(rank):
     logits, label = draw_logits(7)
-    split = multinomial.margins(jnp.asarray(logits), jnp.asarray(label))
-    weight, v = curvature.competitor_directions(split, rank)
+    split = margins(logits, label)
+    weight, v = competitor_directions(split, rank)
     part = np.einsum("nr,nri,nrj->nij", weight, v, v)
-    rest = curvature.dropped_part(split) - part
+    rest = dropped_part(split) - part
     assert np.linalg.eigvalsh(rest).min() > -1e-15
     if rank == 5:  # C - 2
         assert np.abs(rest).max() < 1e-15
@@ -99,7 +112,7 @@ def dense_step(problem, settings, covariance):
     head, x, label, weight = problem
     m = head.bias.shape[0]
     h = np.concatenate([x, np.ones((N_ROWS, 1))], axis=1)
-    values = x @ head.weight + head.bias
+    values = x @ head.weight + head.bias[None]
     logits = values if m > 1 else np.concatenate([0 * values, values], axis=1)
     p = softmax(logits, axis=1)
     error = (p - np.eye(p.shape[1])[label])[:, -m:]
@@ -123,12 +136,13 @@ def assert_same_step(found, expected, rtol):
 
 def split_of(problem):
     head, x, label, _ = problem
-    values = x @ head.weight + head.bias
-    return multinomial.margins(all_classes(jnp.asarray(values)), jnp.asarray(label))
+    values = x @ head.weight + head.bias[None]
+    return margins(with_reference(values), label)
 
 
+@partial(jax.jit, static_argnums=(2, 3))
 def row_space_step(problem, settings, n_competitors=0, cg_iterations=0):
-    head, x, label, weight = (jax.tree.map(jnp.asarray, part) for part in problem)
+    head, x, label, weight = problem
     shifts = fgn.shifts(settings)
     return fgn.fgn_direction(
         head,
@@ -147,16 +161,14 @@ def row_space_step(problem, settings, n_competitors=0, cg_iterations=0):
 def test_row_space_step_is_the_dense_damped_step(n_classes, damping):
     given = problem(n_classes)
     chosen = settings(damping=damping)
-    expected = dense_step(given, chosen, curvature.retained_part(split_of(given)))
+    expected = dense_step(given, chosen, retained_part(split_of(given)))
     assert_same_step(row_space_step(given, chosen), expected, 1e-10)
 
 
 @pytest.mark.parametrize("n_classes", [2, 6])
 def test_full_rank_gives_the_full_gauss_newton_step(n_classes):
     given, chosen = problem(n_classes), settings()
-    whole = curvature.retained_part(split_of(given)) + curvature.dropped_part(
-        split_of(given)
-    )
+    whole = retained_part(split_of(given)) + dropped_part(split_of(given))
     expected = dense_step(given, chosen, whole)
     assert_same_step(row_space_step(given, chosen, n_classes - 2), expected, 1e-10)
 
@@ -164,8 +176,8 @@ def test_full_rank_gives_the_full_gauss_newton_step(n_classes):
 def test_a_number_between_keeps_the_leading_directions():
     given, chosen = problem(6), settings()
     split = split_of(given)
-    weight, v = curvature.competitor_directions(split, 2)
-    part = curvature.retained_part(split) + jnp.einsum("nr,nri,nrj->nij", weight, v, v)
+    weight, v = competitor_directions(split, 2)
+    part = retained_part(split) + np.einsum("nr,nri,nrj->nij", weight, v, v)
     expected = dense_step(given, chosen, part)
     assert_same_step(row_space_step(given, chosen, 2), expected, 1e-10)
 
@@ -175,16 +187,17 @@ def test_step_without_intercept_leaves_the_bias():
     head = head._replace(bias=0 * head.bias)
     found = row_space_step((head, *rest), settings(intercept=0.0))
     assert (np.asarray(found.bias) == 0).all()
-    given = (head, *rest)
-    # A bias that is held by an infinite damping.
-    x = rest[0]
-    features = x @ x.T / 0.4
-    split = split_of(given)
-    gram = features * (split.gradient @ split.gradient.T)
-    root, slope, a = curvature.curvature_rows(split, jnp.asarray(rest[2]), 0)
-    pull = 0.1 / 0.4 * jnp.sum(a * (x @ head.weight), axis=1)
-    y = core_fgn.solve_rows(gram, root, slope - root**2 * pull, jnp.sum(rest[2]), 0)
-    expected = -(0.1 * head.weight + x.T @ (y[:, None] * a)) / 0.4
+
+    @jax.jit
+    def with_held_bias(head, x, label, weight):  # by an infinite damping
+        split = split_of((head, x, label, weight))
+        gram = x @ x.T / 0.4 * (split.gradient @ split.gradient.T)
+        root, slope, a = curvature.curvature_rows(split, weight, 0)
+        pull = 0.1 / 0.4 * jnp.sum(a * (x @ head.weight), axis=1)
+        y = core_fgn.solve_rows(gram, root, slope - root**2 * pull, jnp.sum(weight), 0)
+        return -(0.1 * head.weight + x.T @ (y[:, None] * a)) / 0.4
+
+    expected = with_held_bias(head, *rest)
     np.testing.assert_allclose(found.weight, expected, rtol=1e-12)
 
 
@@ -198,13 +211,9 @@ def test_matrix_free_step_is_the_closed_form():
     head, x, label, weight = problem(4)
     chosen = settings(alpha=0.0, damping=0.7)
     expected = row_space_step((head, x, label, weight), chosen, 0, 100)
-    found = core_fgn.model_direction(
-        lambda head: heads.values(head, jnp.asarray(x)),
-        jax.tree.map(jnp.asarray, head),
-        jnp.asarray(label),
-        jnp.asarray(weight),
-        damping=jnp.float64(0.7),
-        cg_iterations=100,
+    solve = partial(core_fgn.model_direction, damping=0.7, cg_iterations=100)
+    found = jax.jit(lambda *arguments: solve(lambda h: heads.values(h, x), *arguments))(
+        head, label, weight
     )
     assert_same_step(found, expected, 1e-10)
 
@@ -213,12 +222,15 @@ def test_matrix_free_step_is_the_closed_form():
 def test_sgn_step_is_the_dense_gauss_newton_step(n_classes, monkeypatch):
     monkeypatch.setattr(baselines, "_CG_TOL", 1e-14)
     given, chosen = problem(n_classes), settings()
-    head, x, label, weight = (jax.tree.map(jnp.asarray, part) for part in given)
-    batch = minibatch.Batch(x, label, weight, None)
-    start = baselines.sgn_start(head)
-    found = baselines.sgn_direction(head, batch, chosen, start, 200)
-    values = given[1] @ given[0].weight + given[0].bias
-    logits = np.asarray(all_classes(jnp.asarray(values)))
+
+    @jax.jit  # a function of its own, whose trace sees the tolerance
+    def direction(head, x, label, weight):
+        batch = minibatch.Batch(x, label, weight, None)
+        start = baselines.sgn_start(head)
+        return baselines.sgn_direction(head, batch, chosen, start, 200)
+
+    found = direction(*given)
+    logits = np.asarray(with_reference(given[1] @ given[0].weight + given[0].bias))
     assert_same_step(
         found, dense_step(given, chosen, softmax_covariance(logits)), 1e-10
     )
@@ -239,7 +251,7 @@ def test_objective_and_gradient_by_automatic_differentiation(n_classes):
         share = jnp.asarray(weight[counted] / weight[counted].sum())
         return -share @ log_p[counted] + 0.05 * jnp.sum(head.weight**2)
 
-    value, gradient = jax.value_and_grad(objective)(jax.tree.map(jnp.asarray, head))
+    value, gradient = jax.jit(jax.value_and_grad(objective))(head)
     assert float(found.loss) == pytest.approx(float(value), rel=1e-14)
     for a, b in zip(found.gradient, gradient, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-14)
@@ -258,7 +270,7 @@ def test_steps_at_margins_of_a_thousand_are_finite(dtype, cg_iterations):
     expected = dense_step(
         (head, *given[1:]),
         settings(),
-        curvature.retained_part(split_of((head, *given[1:]))),
+        retained_part(split_of((head, *given[1:]))),
     )
     rtol = 1e-3 if dtype == np.float32 else 1e-9
     assert_same_step(step, expected, rtol)

@@ -72,16 +72,16 @@ def objective(model, X, y, alpha, weight=None):
 
 
 @pytest.mark.parametrize(
-    ("load", "alpha"),
+    ("load", "alpha", "weighted"),
     [
-        (load_wine, 1e-3),
-        (load_digits, 1e-3),
-        (load_breast_cancer, 1e-2),
-        (hundred_classes, 1e-3),
+        (load_wine, 1e-3, False),
+        (load_wine, 1e-3, True),
+        (load_digits, 1e-3, True),
+        (load_breast_cancer, 1e-2, False),
+        (hundred_classes, 1e-3, True),
     ],
     ids=lambda v: getattr(v, "__name__", v),
 )
-@pytest.mark.parametrize("weighted", [False, True])
 def test_optimum_is_that_of_logistic_regression(load, alpha, weighted):
     X, y = standardised(load)
     weight = 0.5 + np.random.RandomState(1).rand(len(y)) if weighted else None

@@ -1,5 +1,7 @@
 """Committees of wide classifiers: the step of a batch, and the estimator."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,8 +44,9 @@ def test_the_step_is_that_of_a_dense_system(float64, sizes, activations, n_value
     damping, n_effective = 0.3, 40.0
     penalty = np.where(groups < 0, 0.0, alpha[groups]) / n_effective
     # The normal matrix, from the derivatives of the margins.
-    f = np.asarray(margin_by_jax(model, jnp.asarray(theta), rows))
-    Q = np.asarray(jax.jacobian(lambda t: margin_by_jax(model, t, rows))(theta))
+    margin = partial(margin_by_jax, model)
+    both = jax.jit(lambda *a: (margin(*a), jax.jacobian(margin)(*a)))
+    f, Q = map(np.asarray, both(theta, rows))
     curvature = np.tanh(f / 2) / (2 * f)
     matrix = Q.T @ ((rows.weight * curvature)[:, None] * Q)
     right = Q.T @ (rows.weight * expit(-f)) - penalty * theta

@@ -62,6 +62,13 @@ def test_prediction_is_the_mean_of_the_members(fitted):
     assert_allclose(values[:, 0] + model.output_intercept_, y, rtol=1e-9, atol=1e-12)
 
 
+def test_evidence_is_that_of_a_mixture_of_the_members(fitted):
+    model, *_ = fitted
+    members = [e.log_evidence_ for e in model.estimators_]
+    mean = np.mean(np.exp(members - np.max(members)))
+    assert model.log_evidence_ == pytest.approx(np.max(members) + np.log(mean))
+
+
 def test_members_that_do_not_suit_exact_data_hardly_count():
     X = np.random.default_rng(0).uniform(-1, 1, (150, 2))
     y = np.sin(3 * X[:, 0]) * X[:, 1]
@@ -194,8 +201,9 @@ def test_threads_of_blas_change_nothing():
 
 
 def test_members_run_side_by_side_as_one_by_one(fitted, monkeypatch):
-    model, X, y = fitted
-    monkeypatch.setattr(committee.joblib, "effective_n_jobs", lambda n: 1)
+    model, X, y = fitted  # whose members are too small for threads
+    monkeypatch.setattr(committee, "_WORK_OF_A_THREAD", 0)
+    monkeypatch.setattr(committee.joblib, "effective_n_jobs", lambda n: 2)
     other = VarProNetRegressor(random_state=0).fit(X, y)
     np.testing.assert_array_equal(other.predict(X), model.predict(X))
 

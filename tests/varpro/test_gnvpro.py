@@ -1,6 +1,6 @@
 """GNvpro: the inner problem, the reduced Jacobian, the step."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from sklearn_gn.core.linear_algebra.krylov import lanczos
+from sklearn_gn.core.linear_algebra.lanczos import lanczos
 from sklearn_gn.core.linear_algebra.trust_region import (
     SpectralModel,
     damped_coordinates,
@@ -66,6 +66,13 @@ def solve_inner(*arguments):
 
 
 def solved(loss, n_classes, **words):
+    """An example with its best output layer, computed once."""
+    return solved_with(inner_problem._DIRECT_UNKNOWNS, loss, n_classes, **words)
+
+
+@cache
+def solved_with(limit, loss, n_classes, **words):
+    del limit  # read by the module
     model, net, rows, penalties = example(loss, n_classes, **words)
     inner = solve_inner(model, net.theta, rows, penalties, net.output)
     return model, net._replace(output=inner.output), rows, penalties, inner
@@ -436,11 +443,9 @@ def test_full_gauss_newton_model_is_the_dense_one():
             np.full(net.output.size, penalties.output),
         ]
         matrix += np.diag(shift)
-        expected = jax.grad(
-            lambda f, model=model, rows=rows, penalties=penalties, unravel=unravel: (
-                problem.objective(model, unravel(f), rows, penalties)
-            )
-        )(flat)
+        objective = partial(problem.objective, model, rows=rows, penalties=penalties)
+        of_flat = jax.jit(jax.grad(lambda f, o=objective, u=unravel: o(u(f))))
+        expected = of_flat(flat)
         spectral, gradient, *_ = baselines.full_model(
             model, net, rows, penalties, flat.size
         )
@@ -602,9 +607,9 @@ def test_posterior_has_the_penalties_of_the_objective(network):
         net = unravel(flat)
         return problem.total_penalty(model, net.theta, net.output, penalties)
 
-    rows_of = np.asarray(jax.jacobian(values)(flat))
+    rows_of = np.asarray(jax.jit(jax.jacobian(values))(flat))
     expected = np.einsum("i,iqa,iqb->ab", rows.weight, rows_of, rows_of)
-    expected = expected + np.asarray(jax.hessian(penalty)(flat))
+    expected = expected + np.asarray(jax.jit(jax.hessian(penalty))(flat))
     root = np.asarray(posterior(model, net, rows, penalties, True)[0])
     np.testing.assert_allclose(
         np.tril(root) @ np.tril(root).T, expected, atol=1e-11 * np.max(expected)
