@@ -12,7 +12,7 @@ An iteration is one of :mod:`sklearn_gn.varpro.committee` and one epoch of
 from typing import NamedTuple
 
 from sklearn_gn.core.evidence_gn import EvidenceOptions
-from sklearn_gn.core.solver import Algorithm, Report
+from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.varpro import batch_committee, committee
 from sklearn_gn.varpro.batch_committee import BatchOptions, BatchState
 from sklearn_gn.varpro.committee import CommitteeState
@@ -44,7 +44,7 @@ class MixedState(NamedTuple):
     criterion: float
     evidence: CommitteeState
     batches: BatchState
-    reports: tuple = (None, None)  # the last ones of both
+    reports: tuple = (None, None)  # the last Report of both, or None
 
 
 def init(rows, members, options):
@@ -75,7 +75,7 @@ def step(rows, state, options):
     return state, report._replace(stop=report.stop if ended else None)
 
 
-def _runs(report: Report | None):
+def _runs(report):
     return report is None or report.stop is None
 
 
