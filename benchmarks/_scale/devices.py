@@ -1,9 +1,9 @@
 """Flops and bytes of a device, counted in the compiled programs, not timed.
 
-A process with eight forced host devices compiles the functions of rows of the softmax
-head for 1, 2, 4 and 8 of them. Flops are those of XLA's cost analysis, in which the
-body of a loop counts once; bytes are the sizes of the results of collective operations
-in the compiled program.
+A process with eight forced host devices compiles the functions of rows of all methods
+for 1, 2, 4 and 8 of them. Flops are those of XLA's cost analysis, in which the body of
+a loop counts once and decompositions by LAPACK do not count; bytes are the sizes of the
+results of collective operations in the compiled program.
 """
 
 import json
@@ -60,7 +60,8 @@ def count(sizes):
     """Print the figures of every function as JSON."""
     found = {}
     for k in COUNTS:
-        for name, (compiled, model) in programs(k, **sizes).items():
+        compiled_for_k = programs(k, **sizes) | other_programs(k)
+        for name, (compiled, model) in compiled_for_k.items():
             flops = float(compiled.cost_analysis()["flops"])
             moved = collective_bytes(compiled.as_text())
             row = found.setdefault(name, {"flops_off": 0.0, "bytes_off": 0.0})
@@ -134,6 +135,13 @@ def programs(k, n, d, n_classes, batch):
             name: (program.compile(), model)
             for name, (program, model) in lowered.items()
         }
+
+
+def other_programs(k):
+    """Compiled functions of differential equations and networks, and their bytes."""
+    from benchmarks._scale import row_functions
+
+    return row_functions.programs(k)
 
 
 def range_of(k):

@@ -190,6 +190,12 @@ def check_sample_weight(sample_weight, X):
     return share * bounded
 
 
+def shares(weight):
+    """Return weights of sum one; rows without weight, or of too little, count alike."""
+    total = weight.sum()
+    return weight / total if total > 0 else np.full(len(weight), 1 / len(weight))
+
+
 def total_weight(weight):
     """Return the sum of the weights, at most the largest float."""
     with np.errstate(over="ignore"):

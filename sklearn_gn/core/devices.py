@@ -8,6 +8,7 @@ them. This is the same in one process and in several under ``jax.distributed``.
 """
 
 from functools import partial, update_wrapper
+from inspect import signature
 
 import jax
 import numpy as np
@@ -42,34 +43,38 @@ class by_rows:
     function : callable
     compiled : callable
         Compiles it for one device, such as ``jax.jit`` with its arguments.
-    rows_out : pytree of bool, default=False
+    rows_out : pytree of bool or callable, default=False
         Which results have rows, a prefix of their tree. The others are the same on all
-        devices.
+        devices. A callable is given the arguments.
+    static : tuple of str, default=()
+        Names of arguments that are fixed when it is compiled, whatever they hold.
     """
 
-    def __init__(self, function, compiled, rows_out=False):
+    def __init__(self, function, compiled, rows_out=False, static=()):
         update_wrapper(self, function)
-        self._function, self._rows_out = function, rows_out
+        self._function, self._rows_out, self._names = function, rows_out, static
+        self._signature = signature(function)
         self._one = compiled(function)
-        self._several = jax.jit(self._divided, static_argnums=(0, 1, 2))
+        self._several = jax.jit(self._divided, static_argnums=(0, 1, 2, 3))
 
     def __call__(self, *args, **kwargs):
         """Call it where its rows are."""
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        mesh = next(filter(None, map(_mesh, leaves)), None)
+        mesh = _mesh_of_rows((args, kwargs))
         if mesh is None:
             return self._one(*args, **kwargs)
-        return self._several(*self._divide(mesh, leaves, tree))
+        return self._several(*self._divide(mesh, args, kwargs))
 
     def lower(self, *args, **kwargs):
         """Lower it for the devices of its arguments."""
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        mesh = next(filter(None, map(_mesh, leaves)), None)
+        mesh = _mesh_of_rows((args, kwargs))
         if mesh is None:
             return self._one.lower(*args, **kwargs)
-        return self._several.lower(*self._divide(mesh, leaves, tree))
+        return self._several.lower(*self._divide(mesh, args, kwargs))
 
-    def _divide(self, mesh, leaves, tree):
+    def _divide(self, mesh, args, kwargs):
+        given = dict(self._signature.bind(*args, **kwargs).arguments)
+        named = tuple((name, given.pop(name)) for name in self._names)
+        leaves, tree = jax.tree.flatten(given)
         static = tuple(
             (k, leaf)
             for k, leaf in enumerate(leaves)
@@ -78,28 +83,31 @@ class by_rows:
         fixed = {k for k, _ in static}
         arrays = [leaf for k, leaf in enumerate(leaves) if k not in fixed]
         specs = tuple(
-            PartitionSpec(AXIS) if _mesh(a) and _is_divided(a) else PartitionSpec()
-            for a in arrays
+            PartitionSpec(AXIS) if _has_rows(a) else PartitionSpec() for a in arrays
         )
-        return (mesh, specs), static, tree, arrays
+        return (mesh, specs), named, static, tree, arrays
 
-    def _divided(self, where, static, tree, arrays):
+    def _divided(self, where, named, static, tree, arrays):
         mesh, specs = where
 
-        def part(arrays):
+        def arguments(arrays):
             arrays, fixed = iter(arrays), dict(static)
             count = tree.num_leaves
             leaves = [fixed[k] if k in fixed else next(arrays) for k in range(count)]
-            args, kwargs = jax.tree.unflatten(tree, leaves)
+            return {**jax.tree.unflatten(tree, leaves), **dict(named)}
+
+        def part(arrays):
             token = INSIDE.set(mesh.size)
             try:
-                return self._function(*args, **kwargs)
+                return self._function(**arguments(arrays))
             finally:
                 INSIDE.reset(token)
 
+        rows_out = self._rows_out
+        if callable(rows_out):
+            rows_out = rows_out(**arguments(arrays))
         out = jax.tree.map(
-            lambda rows: PartitionSpec(AXIS) if rows else PartitionSpec(),
-            self._rows_out,
+            lambda rows: PartitionSpec(AXIS) if rows else PartitionSpec(), rows_out
         )
         # The sums are explicit, so that nothing has to be inferred of them.
         return jax.shard_map(
@@ -115,14 +123,24 @@ class by_rows:
         self._several.clear_cache()
 
 
+def _mesh_of_rows(tree):
+    """The mesh of the arrays whose rows are divided; None where there are none."""
+    leaves = jax.tree.leaves(tree)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return None  # a part of a compiled function
+    return next((m for m in map(_mesh, leaves) if m is not None), None)
+
+
+def _has_rows(array):
+    """Whether an array is divided; rows without numbers are, and JAX forgets that."""
+    return _mesh(array) is not None or (array.size == 0 and array.ndim > 1)
+
+
 def _mesh(leaf):
+    """The mesh of an array whose rows are divided."""
     sharding = getattr(leaf, "sharding", None)
-    several = isinstance(sharding, NamedSharding) and AXIS in sharding.mesh.axis_names
-    return sharding.mesh if several else None
-
-
-def _is_divided(array):
-    return AXIS in array.sharding.spec
+    divided = isinstance(sharding, NamedSharding) and AXIS in sharding.spec
+    return sharding.mesh if divided else None
 
 
 def divide_rows(arrays, mesh, batch_size):
@@ -141,15 +159,21 @@ def divide_rows(arrays, mesh, batch_size):
     list of arrays
     """
     count = mesh.size
+
+    def ordered(array):
+        shares = array.reshape(-1, count, batch_size // count, *array.shape[1:])
+        return np.swapaxes(shares, 0, 1).reshape(array.shape)
+
+    return put_rows([ordered(np.asarray(array)) for array in arrays], mesh)
+
+
+def put_rows(arrays, mesh):
+    """Put arrays on the devices, equal numbers of their rows on each."""
     sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-
-    def put(array):
-        shape = array.shape
-        shares = array.reshape(-1, count, batch_size // count, *shape[1:])
-        ordered = np.swapaxes(shares, 0, 1).reshape(shape)
-        return jax.make_array_from_callback(shape, sharding, lambda i: ordered[i])
-
-    return [put(np.asarray(array)) for array in arrays]
+    return [
+        jax.make_array_from_callback(array.shape, sharding, lambda i, a=array: a[i])
+        for array in arrays
+    ]
 
 
 def jitted(**arguments):

@@ -66,7 +66,7 @@ class GaussNewtonEstimator(
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "warm_start": ["boolean"],
         "dtype": [StrOptions({"float32", "float64"})],
-        "device": [str, None],
+        "device": "no_validation",  # a mesh is known when JAX is loaded
         "verbose": ["verbose"],
         "random_state": ["random_state"],
     }
@@ -139,7 +139,9 @@ class GaussNewtonEstimator(
         return extremes.arithmetic_of(X, y, numbers)
 
     def _cast(self, value):
-        return np.asarray(value, dtype=self.dtype)
+        """In the precision of the fit, in which large numbers may be infinite."""
+        with np.errstate(over="ignore"):
+            return np.asarray(value, dtype=self.dtype)
 
     def _dtype_and_device(self):
         """Those of the fit that is being made, or else of the last one.

@@ -17,6 +17,27 @@ def available_bytes():
         return None
 
 
+_NUMBERS_A_ROW, _COPIES = 25, 6  # of a table, at the peak of a fit's preparation
+
+
+def check_table_fits(X, advice):
+    """Raise a ValueError if a table needs more memory than there is.
+
+    Rows are sorted, merged where they are equal, and scaled, which takes some copies.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features) or (n_samples,)
+        As given; what has no shape is small.
+    advice : str
+        What would fit, a sentence.
+    """
+    shape = getattr(X, "shape", ())
+    if len(shape) in (1, 2):
+        n, d = (*shape, 1)[:2]
+        check_fits(8 * n * (_NUMBERS_A_ROW + _COPIES * d), advice)
+
+
 def check_fits(needed, advice):
     """Raise a ValueError if a fit needs more memory than there is.
 

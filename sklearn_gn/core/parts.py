@@ -51,3 +51,51 @@ def own_rows(array):
 
     n = array.shape[0] // n_devices()
     return lax.dynamic_slice_in_dim(array, lax.axis_index(AXIS) * n, n)
+
+
+def number():
+    """Number of this device, of several."""
+    from jax import lax
+
+    return lax.axis_index(AXIS)
+
+
+def of_device_after(tree, distance):
+    """The arrays of the device whose number is larger by ``distance``, cyclically."""
+    from jax import lax
+
+    count = n_devices()
+    pairs = [((k + distance) % count, k) for k in range(count)]
+    return lax.ppermute(tree, AXIS, pairs)
+
+
+def differentiable_sum(function):
+    """A sum over rows that is summed over the devices, and its gradient with it.
+
+    Parameters
+    ----------
+    function : callable
+        Maps parameters, which are the same on all devices, to the sum over the rows of
+        one.
+
+    Returns
+    -------
+    callable
+    """
+    if n_devices() == 1:
+        return function
+    import jax
+
+    @jax.custom_vjp
+    def summed(parameters):
+        return total(function(parameters))
+
+    def forward(parameters):
+        value, gradient = jax.value_and_grad(function)(parameters)
+        return total((value, gradient))
+
+    def backward(gradient, factor):
+        return (jax.tree.map(lambda g: factor * g, gradient),)
+
+    summed.defvjp(forward, backward)
+    return summed

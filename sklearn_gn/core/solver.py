@@ -25,6 +25,18 @@ class Rows(NamedTuple):
     weight: Any  # (m,), sum one
 
 
+class RowsToDivide(Rows):
+    """Rows in the memory of the host that a fit divides among devices.
+
+    Attributes
+    ----------
+    mesh : Mesh or None
+        Of the devices.
+    """
+
+    mesh = None
+
+
 class Report(NamedTuple):
     """One iteration as the log shows it, in plain Python values."""
 

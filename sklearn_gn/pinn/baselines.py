@@ -15,7 +15,9 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.core import first_order
+from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.linear_algebra.trees import dimension, norm
+from sklearn_gn.core.parts import differentiable_sum
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.pinn import fit
 from sklearn_gn.pinn.residuals import class_losses, residuals, with_class_weights
@@ -46,7 +48,7 @@ def step(points, state, settings, *, name):
         settings.models[state.stage],
         net,
         memory,
-        state.batches,
+        fit.on_devices(state.batches, settings),
         state.balance,
         learning_rates(settings, state.iteration, name),
         name=name,
@@ -76,7 +78,7 @@ def memory_for_new_points(memory, net, name):
     return memory
 
 
-@partial(jax.jit, static_argnames=("model", "name"))
+@partial(by_rows, compiled=jitted(static_argnames=("model", "name")), static=("model",))
 def iterate(model, net, memory, batches, balance, rates, *, name):
     """Make as many steps as there are learning rates.
 
@@ -89,6 +91,7 @@ def iterate(model, net, memory, batches, balance, rates, *, name):
     batches = with_class_weights(batches, balance)
     flat, unravel = ravel_pytree(net)
 
+    @differentiable_sum
     def loss(flat):
         return 0.5 * jnp.sum(residuals(model, unravel(flat), batches) ** 2)
 

@@ -24,14 +24,17 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import by_rows
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
 from sklearn_gn.core.linear_algebra.nystrom import nystrom, preconditioner
 from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
+from sklearn_gn.core.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.pinn.residuals import (
     class_losses,
     jacobian,
     residuals,
+    rows_of_jacobian,
     second_derivative,
     with_class_weights,
 )
@@ -39,7 +42,7 @@ from sklearn_gn.pinn.residuals import (
 _TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achieved
 _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 DENSE = 10_000  # unknowns up to which the Gramian is formed
-_RANK = 1000  # of the preconditioner, unless given
+RANK = 1000  # of the preconditioner, unless given
 _CG_TOL, _CG_ITERATIONS = 1e-10, 500
 
 
@@ -62,7 +65,12 @@ class Linearisation(NamedTuple):
         return self.r + operators.forward(self.parts, self.offset)
 
 
-@partial(jit_by_size, largest=2**11, medium=2**15, static_argnames="model")
+@partial(
+    by_rows,
+    compiled=partial(jit_by_size, largest=2**11, medium=2**15, static_argnames="model"),
+    rows_out=rows_of_jacobian,
+    static=("model",),
+)
 def weighted_jacobian(model, net, batches, balance):
     """Weighted batches, residuals, and the factors of their Jacobian.
 
@@ -94,12 +102,12 @@ def linearise(r, parts, previous_step, *, momentum, jacobi):
 
 def is_dual(r, net):
     """Whether there are fewer residuals than parameters."""
-    return r.shape[0] < dimension(net)
+    return n_devices() * r.shape[0] < dimension(net)
 
 
 def n_unknowns(linear, net):
     """Number of rows of the smaller Gramian."""
-    return min(linear.r.shape[0], dimension(net))
+    return min(n_devices() * linear.r.shape[0], dimension(net))
 
 
 def small_gramian(linear, net):
@@ -108,7 +116,8 @@ def small_gramian(linear, net):
         matrix = operators.gramian(linear.parts)
         if linear.row_scale is None:
             return matrix
-        return linear.row_scale[:, None] * matrix * linear.row_scale[None]
+        scale = all_rows(linear.row_scale)
+        return scale[:, None] * matrix * scale[None]
     return operators.normal_matrix(linear.parts, linear.row_scale)
 
 
@@ -126,7 +135,7 @@ def solver_for(linear, net, rank):
     """
     eps = jnp.finfo(linear.r.dtype).eps
     if rank is not None or n_unknowns(linear, net) > DENSE:
-        solve, values = by_conjugate_gradients(linear, net, rank or _RANK)
+        solve, values = by_conjugate_gradients(linear, net, rank or RANK)
         return solve, values, eps * values[-1]
     matrix = small_gramian(linear, net)
     return by_cholesky(linear, net, matrix), None, eps * jnp.max(matrix.diagonal())
@@ -170,23 +179,24 @@ def by_conjugate_gradients(linear, net, rank):
     """Solve without a Gramian, preconditioned by its Nystrom approximation."""
 
     def product(y):
-        return -_push(linear, _pull_back(linear, net, y))
+        return -all_rows(_push(linear, _pull_back(linear, net, own_rows(y))))
 
-    m = linear.r.shape[0]
+    m, count = linear.r.shape[0], n_devices()
     # Evenly spread over the rows, so that every residual class has its part.
-    chosen = np.linspace(0, m - 1, min(rank, m)).astype(np.int32)
+    chosen = np.linspace(0, m - 1, min(-(-rank // count), m)).astype(np.int32)
     columns = operators.columns(linear.parts, chosen, linear.row_scale)
-    approximation = nystrom(columns, chosen)
+    chosen = (m * np.arange(count, dtype=np.int32)[:, None] + chosen).ravel()
+    approximation = nystrom(all_rows(columns), chosen)
 
     def solve(shift, right):
         y, count, _ = conjugate_gradient(
             lambda y: product(y) + shift * y,
-            _scaled(linear, right),
+            all_rows(_scaled(linear, right)),
             precondition=preconditioner(approximation, shift),
             tol=_CG_TOL,
             max_iter=_CG_ITERATIONS,
         )
-        return _pull_back(linear, net, y), count
+        return _pull_back(linear, net, own_rows(y)), count
 
     return solve, approximation.values
 
@@ -204,10 +214,10 @@ def _refined(linear, net, factor, shift, right):
 
     b = _scaled(linear, right)
     if is_dual(linear.r, net):
-        y = inverse(b)
-        rest = b + _push(linear, _pull_back(linear, net, y)) - shift * y
-        y = y + inverse(rest)
-        return y, _pull_back(linear, net, y)
+        y = inverse(all_rows(b))
+        back = _push(linear, _pull_back(linear, net, own_rows(y)))
+        y = y + inverse(all_rows(b + back) - shift * y)
+        return y, _pull_back(linear, net, own_rows(y))
     gradient, unravel = ravel_pytree(_pull_back(linear, net, b))
     flat = inverse(gradient)
     back, _ = ravel_pytree(_pull_back(linear, net, _push(linear, unravel(flat))))
@@ -283,7 +293,7 @@ def accelerated_step(local, solve, shift, correction, inner):
     linear = local.linear
     step = correction if linear.offset is None else add(correction, 1, linear.offset)
     image = operators.forward(linear.parts, step)
-    predicted = -jnp.sum(image * (linear.r + image / 2))
+    predicted = -total(jnp.sum(image * (linear.r + image / 2)))
     length = norm(correction)
     if local.geodesic:
         curvature = second_derivative(local.model, local.net, local.batches, step)
@@ -300,8 +310,10 @@ def gradient_figures(r, parts, net):
     """Norm of the gradient, and the relative decrease along it, to first order in r."""
     gradient = operators.transposed(parts, r, net)
     gradient_norm = norm(gradient)
-    curvature = jnp.sum(operators.forward(parts, gradient) ** 2)
-    decrease = gradient_norm**4 / jnp.where(curvature > 0, curvature * jnp.sum(r**2), 1)
+    curvature, square = total(
+        (jnp.sum(operators.forward(parts, gradient) ** 2), jnp.sum(r**2))
+    )
+    decrease = gradient_norm**4 / jnp.where(curvature > 0, curvature * square, 1)
     return gradient_norm, decrease
 
 
@@ -311,7 +323,7 @@ def candidate(local, damped, shift):
     step, predicted, length, inner = damped
     new = residuals(model, add(net, 1, step), batches)
     # The difference of squares, without cancellation.
-    actual = 0.5 * jnp.sum((linear.r - new) * (linear.r + new))
+    actual = 0.5 * total(jnp.sum((linear.r - new) * (linear.r + new)))
     gain_ratio = actual / jnp.where(predicted > 0, predicted, 1)
     losses = class_losses(model, batches, new)
     return Candidate(

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.pinn import fit
@@ -58,7 +59,8 @@ _SMALLEST_STEP = 1e-12  # relative to the network
 
 def init(points, net, settings):
     """Return the state at the start."""
-    state = fit.initial_state(points, net, settings, loss_at=training_loss)
+    loss_at = training_loss if settings.mesh is None else None
+    state = fit.initial_state(points, net, settings, loss_at=loss_at)
     return state._replace(memory=_first_memory(settings, net, state.batches))
 
 
@@ -80,6 +82,7 @@ def step(points, state, settings):
     )
     model = settings.models[state.stage]
     # 2. Residuals and Jacobian.
+    batches = fit.on_devices(batches, settings)
     jacobian = weighted_jacobian(model, net, batches, balance)
     # 3 to 6. Damped steps, as the damping rule tries them, and the change of network.
     options = {
@@ -191,8 +194,11 @@ def _moved(net, step):
 
 
 @partial(
-    jax.jit,
-    static_argnames=("model", "rule", "rank", "geodesic", "momentum", "jacobi"),
+    by_rows,
+    compiled=jitted(
+        static_argnames=("model", "rule", "rank", "geodesic", "momentum", "jacobi")
+    ),
+    static=("model",),
 )
 def update(
     model,

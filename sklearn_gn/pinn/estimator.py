@@ -175,8 +175,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit.
 
-    device : str or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default is used.
+    device : str, list of int, jax.sharding.Mesh or None, default=None
+        Where to compute: "cpu" or "gpu". If None, JAX's default is used. A list of
+        numbers in ``jax.devices()``, or a mesh, divides the points of training among
+        several devices; see :doc:`/user_guide/devices`.
 
     verbose : int, default=0
         If 1, print a line a second; if 2, one for each iteration.
@@ -227,7 +229,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ``grad_norm``, ``step_size`` (length of the step), ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``loss_NAME`` for each residual class and, where there is
         an exact solution, ``relative_error``; with ``observation_weight="auto"`` also
-        ``observation_weight``, the one of the losses of that iteration; in plain
+        ``observation_weight``, the one of the losses of that iteration; where time may
+        be cut ``window_end``, where the window of the iteration ends; in plain
         regression ``log_evidence``, ``n_effective_parameters`` and ``noise_std``.
 
     loss_ : float
@@ -372,7 +375,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         n_iter_no_change: int = 10,
         warm_start: bool = False,
         dtype: Literal["float64", "float32"] = "float64",
-        device: str | None = None,
+        device: Any = None,
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:
@@ -445,8 +448,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ------
         ValueError
             If a parameter is out of its range, if the problem is not well stated, if
-            the data hold NaN or infinity or do not fit together, or if there is neither
-            a problem nor data.
+            the data hold NaN or infinity or do not fit together, if there is neither a
+            problem nor data, or if the fit would not fit into memory.
         """
         from sklearn_gn.pinn import preparation, regression
         from sklearn_gn.pinn.algorithms import ALGORITHMS
@@ -457,6 +460,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
         began = time.perf_counter()
         deadline = began + (math.inf if self.max_time is None else self.max_time)
+        backend.mesh_of(self.device)  # a device that there is not is an error
         solver = self._solver_object()
         rng = check_random_state(self.random_state)
         stages, problem = problem_sequence(self.problem)
@@ -473,6 +477,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         settings = preparation.settings(
             self, models, stages, data, networks, seed, deadline
         )
+        preparation.check_memory(settings, start, data)
 
         def fresh_loss(net):
             # A resumed fit has the points of the seed that it began with.

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import by_rows, put_rows
+from sklearn_gn.core.parts import total
 from sklearn_gn.core.solver import Report
 from sklearn_gn.pinn import growth, observation_weight, solution, windows
 from sklearn_gn.pinn.model import n_waves
@@ -25,7 +27,6 @@ OVERFITTED = 100.0  # fresh over training loss
 _NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
 _BALANCE_POWER = 0.05
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
-_LARGER = 5.0  # seconds of an iteration at the next size, relative to this one's
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
@@ -63,6 +64,7 @@ class PINNSettings(NamedTuple):
     estimates_noise: bool = False  # whether the weight of observations adapts
     untrained: Any = None  # network to measure by; None: the one to begin with
     spread_loss: float = math.inf  # of observations, from their means alone
+    mesh: Any = None  # of the devices among which the points are divided
 
 
 class PINNState(NamedTuple):
@@ -103,7 +105,30 @@ def prepare(observations, settings):
     if unseen is not None:
         fresh = (*fresh, unseen)
     reference = settings.sampler.reference(model.problem, seed)
-    return jax.device_put(FixedPoints(observations.training, fresh, reference))
+    points = FixedPoints(observations.training, fresh, reference)
+    return points if settings.mesh is not None else jax.device_put(points)
+
+
+def on_devices(batches, settings):
+    """The batches, with a share of the points of each on every device.
+
+    They stand in the memory of the host where there are several devices, and are
+    padded by their last points, of weight zero. Gramians take an even number each.
+    """
+    mesh = settings.mesh
+    if mesh is None:
+        return batches
+
+    def divided(batch):
+        n = len(batch.x)
+        rows = np.minimum(np.arange(n + -n % (2 * mesh.size)), n - 1)
+        scale = np.asarray(batch.scale)
+        scale = np.concatenate([scale, np.zeros(len(rows) - n, scale.dtype)])
+        x, data = np.asarray(batch.x)[rows], np.asarray(batch.data)[rows]
+        x, data, scale = put_rows([x, data, scale], mesh)
+        return batch._replace(x=x, data=data, scale=scale)
+
+    return tuple(map(divided, batches))
 
 
 def initial_state(points, net, settings, memory=None, loss_at=None):
@@ -123,7 +148,7 @@ def initial_state(points, net, settings, memory=None, loss_at=None):
         level = growth.Level(sizes, seconds=-time.perf_counter())
     batches = _draw(points, settings, 0, 0, net, level, march)
     balance = np.ones(len(model.classes), settings.dtype)
-    loss = float((loss_at or total_loss)(model, net, batches))
+    loss = float((loss_at or loss_by(settings))(model, net, batches))
     state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
     untrained = net if settings.untrained is None else settings.untrained
     return state._replace(
@@ -154,13 +179,26 @@ def fresh_loss(points, settings, net, weight=1.0):
     fresh = points.fresh
     if weight != 1:
         fresh = observation_weight.reweighted(fresh, weight)
-    return windows.total(total_loss, settings.models[-1], net, fresh)
+    return windows.total(loss_by(settings), settings.models[-1], net, fresh)
 
 
-@partial(jit_by_size, largest=2**13, static_argnames="model")
+def loss_by(settings):
+    """:func:`total_loss` on the devices of a fit."""
+
+    def loss(model, net, batches):
+        return total_loss(model, net, on_devices(batches, settings))
+
+    return loss
+
+
+@partial(
+    by_rows,
+    compiled=partial(jit_by_size, largest=2**13, static_argnames="model"),
+    static=("model",),
+)
 def total_loss(model, net, batches):
     """Half the sum of squares of all residuals."""
-    return 0.5 * jnp.sum(residuals(model, net, batches) ** 2)
+    return 0.5 * total(jnp.sum(residuals(model, net, batches) ** 2))
 
 
 def with_due_points(points, state, settings):
@@ -239,7 +277,7 @@ def _draw(points, settings, stage, number, net, level=None, march=None):
     batches = windows.within(model, batches, march)
     if points.data is not None:
         batches = (*batches, points.data)
-    return jax.device_put(batches)
+    return batches if settings.mesh is not None else jax.device_put(batches)
 
 
 class StepSummary(NamedTuple):
@@ -279,7 +317,7 @@ def finish_iteration(points, state, settings, step):
     decisive = step.decisive and state.stage + 1 == len(settings.models)
     march = state.march
     if march is not None and march.active:
-        fresh = float(total_loss(model, state.net, march.fresh))
+        fresh = float(loss_by(settings)(model, state.net, march.fresh))
     else:
         fresh = fresh_loss(points, settings, state.net, state.observation_weight)
     # Losses on points that are drawn anew do not compare: those on fresh ones do.
@@ -300,7 +338,13 @@ def finish_iteration(points, state, settings, step):
     in_windows = march is not None and (march.active or march.next_stop is not None)
     if level is not None and decisive and not in_windows:
         level = growth.observed(
-            level, settings.growth, loss, fresh, state.first_fresh, state.net
+            level,
+            settings.growth,
+            loss,
+            fresh,
+            state.first_fresh,
+            state.net,
+            state.steady_seconds,
         )
     if settings.estimates_noise and decisive:
         state = _with_next_weight(state, settings, step, fresh)
@@ -333,6 +377,9 @@ def finish_iteration(points, state, settings, step):
         f"loss_{kind.residual.name}": float(value)
         for kind, value in zip(model.classes, step.class_losses, strict=True)
     }
+    if march is not None:
+        ((low, high),) = model.problem.domain.bounds
+        extra["window_end"] = low + (high - low) * march.stop
     if points.reference is not None:
         extra["relative_error"] = _relative_error(points, state, settings)
     if not math.isnan(fresh):
@@ -378,7 +425,7 @@ def _with_expected_seconds(state, settings):
     changes = level is not None and level.next is not None
     changes |= state.iteration in settings.stage_ends
     changes |= state.iteration == getattr(settings.solver, "single_precision_iter", 0)
-    expected = first if changes else min(seconds, _LARGER * steady)
+    expected = first if changes else min(seconds, growth.LARGER * steady)
     if settings.models[-1].problem.unknown:
         expected += _ENDING * first
     return state._replace(

@@ -5,7 +5,9 @@ import math
 import numpy as np
 
 from sklearn_gn.core import backend
+from sklearn_gn.core.memory import check_fits
 from sklearn_gn.pinn import setup
+from sklearn_gn.pinn.damped_step import DENSE, RANK
 from sklearn_gn.pinn.fit import PINNSettings
 from sklearn_gn.pinn.observation_weight import spread_loss
 from sklearn_gn.pinn.predictions import n_weights
@@ -137,6 +139,43 @@ def settings(solver, models, stages, data, networks, seed, deadline):
         estimates_noise=estimates_noise,
         untrained=untrained,
         spread_loss=spread,
+        mesh=backend.mesh_of(solver.device),
+    )
+
+
+def check_memory(settings, net, data):
+    """Raise a ValueError if the matrix of a step would not fit into memory.
+
+    Parameters
+    ----------
+    settings : PINNSettings
+    net : Parameters
+        To begin with.
+    data : FitData
+    """
+    sampler, solver = settings.sampler, settings.solver.name
+    outputs = [known.residual.n_outputs for known in settings.models[-1].classes]
+    n_residuals, n = 0, n_weights(last_network(net))
+    if isinstance(sampler, setup.Sampler):
+        n_residuals += sampler.n_interior * outputs[0]
+        n_residuals += sampler.n_boundary * max(outputs)
+    if data.observations.training is not None:
+        n_residuals += data.observations.training.data.size
+    if solver == "ssbroyden":
+        numbers = 3 * n**2
+    elif solver != "dngd":
+        return
+    else:  # rows of the Jacobian, a layer's at a time, and the matrix with its factor
+        numbers = n_residuals * max(np.size(a) for a in last_network(net).layers)
+        small = min(n_residuals, n)
+        if settings.rank is None and small <= DENSE:
+            numbers += 3 * small**2
+        else:
+            numbers += 2 * n_residuals * (settings.rank or RANK)
+    check_fits(
+        settings.dtype.itemsize * numbers,
+        "Take fewer points (n_interior, n_boundary), a smaller network, or "
+        "solver='lbfgs', which forms no matrix.",
     )
 
 

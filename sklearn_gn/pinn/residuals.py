@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.linear_algebra.jacobian import Part
-from sklearn_gn.pinn.model import coefficients, n_waves, network
+from sklearn_gn.core.parts import total
+from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
 from sklearn_gn.pinn.taylor import ScaledAxes, input_stack, local_field, propagate
 
 
@@ -46,7 +47,7 @@ def class_losses(model, batches, r):
         for class_model, batch in zip(model.classes, batches, strict=True)
     ]
     parts = jnp.split(r, np.cumsum(sizes)[:-1])
-    return jnp.stack([0.5 * jnp.sum(part**2) for part in parts])
+    return total(jnp.stack([0.5 * jnp.sum(part**2) for part in parts]))
 
 
 def class_residuals(model, class_model, params, batch):
@@ -69,6 +70,19 @@ def jacobian(model, params, batches):
         for class_model, batch in zip(model.classes, batches, strict=True)
     ]
     return jnp.concatenate([r for r, _ in both]), [part for _, part in both]
+
+
+def rows_of_jacobian(model, net, batches, balance):
+    """Which arrays of weighted batches, r and the parts of its Jacobian have rows."""
+    del balance
+    whole = (Batch(True, True, True, False),) * len(batches)
+    parts = []
+    for kind, batch in zip(model.classes, batches, strict=True):
+        layers = [(True, True)] * len(net.layers)
+        if _is_sparse_stack(model, batch):
+            layers[0] = ScaledAxes(True, False, False, False), True
+        parts.append(Part(() if kind.rows is None else tuple(layers), True, True))
+    return whole, True, parts
 
 
 def second_derivative(model, params, batches, direction):
@@ -176,10 +190,14 @@ def _stacks(model, class_model, batch):
     """Rows of the network's inputs, of shape (N P, C, n_inputs)."""
     n, points, dim = batch.x.shape
     x, embedding = batch.x.reshape(n * points, dim), model.problem.embedding
-    if batch.axes is not None and not model.problem.periodic:
+    if _is_sparse_stack(model, batch):
         return _sparse_stack(embedding, x, batch.axes, class_model.rows)
     make = partial(input_stack, embedding, rows=class_model.rows, axes=batch.axes)
     return jax.vmap(make)(x)
+
+
+def _is_sparse_stack(model, batch):
+    return batch.axes is not None and not model.problem.periodic
 
 
 def _sparse_stack(embedding, x, axes, rows):

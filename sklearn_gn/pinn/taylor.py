@@ -74,18 +74,23 @@ class ScaledAxes(NamedTuple):
         change = change.at[self.axes].add(unit)
         return jnp.concatenate([change, jnp.sum(z[:, 0], axis=0)[None]])
 
-    def products(self):
-        """Inner products of all rows, ones of the bias included, (n, size, n, size)."""
-        n, s = self.values.shape[0], self.axes.shape[0]
-        found = jnp.zeros((n, self.size, n, self.size), self.values.dtype)
-        found = found.at[:, 0, :, 0].set(self.values @ self.values.T + 1)
+    def products(self, other):
+        """Inner products with rows of the same axes, ones of the bias included.
+
+        Of shape (n, size, m, size).
+        """
+        n, m, s = len(self.values), len(other.values), self.axes.shape[0]
+        found = jnp.zeros((n, self.size, m, self.size), self.values.dtype)
+        found = found.at[:, 0, :, 0].set(self.values @ other.values.T + 1)
         mixed = self.values[:, self.axes] * self.slopes[None]  # (n, s)
-        every = jnp.broadcast_to(mixed[:, None], (n, n, s))
+        every = jnp.broadcast_to(mixed[:, None], (n, m, s))
         found = found.at[:, 0, :, 1 : 1 + s].set(every)
-        found = found.at[:, 1 : 1 + s, :, 0].set(jnp.transpose(every, (1, 2, 0)))
+        mixed = other.values[:, self.axes] * self.slopes[None]  # (m, s)
+        every = jnp.broadcast_to(mixed.T[None], (n, s, m))
+        found = found.at[:, 1 : 1 + s, :, 0].set(every)
         equal = (self.axes[:, None] == self.axes[None]).astype(self.values.dtype)
         equal = equal * self.slopes[:, None] * self.slopes[None]
-        equal = jnp.broadcast_to(equal[None, :, None], (n, s, n, s))
+        equal = jnp.broadcast_to(equal[None, :, None], (n, s, m, s))
         return found.at[:, 1 : 1 + s, :, 1 : 1 + s].set(equal)
 
 

@@ -26,6 +26,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.devices import by_rows
 from sklearn_gn.core.linear_algebra.trees import norm
 from sklearn_gn.pinn.damped_step import (
     Candidate,
@@ -40,11 +41,15 @@ from sklearn_gn.pinn.damped_step import (
     shifted_solution,
     small_gramian,
 )
+from sklearn_gn.pinn.residuals import rows_of_jacobian
 
 _SHORTEST, _LONGEST = 1 / 4, 4.0  # radii tried, relative to the last one
 _RATIO = 16 ** (1 / 11)  # of neighbouring radii: there are twelve
 _MIDDLE = _SHORTEST * _RATIO**6  # the first one tried
 _SHRINK, _COLLAPSE = 0.5, 0.125  # where no step is trusted; where none lowers the loss
+_LONGER = (
+    0.5  # gain ratio below which the next radius is not trusted, in all of 97 cases
+)
 _TOLERANCE = 0.2  # of the length of a step versus the radius
 _FIRST_TOLERANCE = 0.5  # of the first one of an iteration
 _FACTORS = 5  # at most, for one radius
@@ -92,9 +97,10 @@ def first_region(net, dtype):
 def search(model, net, batches, quadratic, region, *, geodesic):
     """Find the longest step whose predicted reduction is achieved.
 
-    From the middle of the radii on, longer ones are tried while they are trusted, or
-    shorter ones until one is. If none is, the step with the least loss is taken, or
-    that of length zero.
+    From the middle of the radii on, longer ones are tried while they are trusted and
+    the gain ratio, which falls fast with the length, leaves hope for the next one; or
+    shorter ones until one is trusted. If none is, the step with the least loss is
+    taken, or that of length zero.
 
     Parameters
     ----------
@@ -128,7 +134,8 @@ def search(model, net, batches, quadratic, region, *, geodesic):
             best, next_shift = new, _moved_shift(found, _MIDDLE * length)
         direction = direction or (1 if trusted else -1)
         interior = length < target / (1 + tolerance)
-        if trusted != (direction > 0) or (trusted and interior):
+        at_limit = float(new.gain_ratio) < _LONGER
+        if trusted != (direction > 0) or (trusted and (interior or at_limit)):
             break
         target, tolerance = length * _RATIO**direction, _TOLERANCE
         shifts.aim_at(target, found)
@@ -204,11 +211,23 @@ def _moved_shift(found, length):
 # --- compiled parts ------------------------------------------------------------------
 
 
+def _rows_of_model(model, net, batches, r, parts, previous_step, **options):
+    """Which arrays of the quadratic model have rows: those of the residuals."""
+    rows = rows_of_jacobian(model, net, batches, None)[2]
+    others = (False,) * (len(Quadratic._fields) - 1)
+    return Quadratic(Linearisation(True, rows, True, False), *others)
+
+
 @partial(
-    jit_by_size,
-    largest=2**17,
-    medium=2**24,
-    static_argnames=("model", "momentum", "jacobi"),
+    by_rows,
+    compiled=partial(
+        jit_by_size,
+        largest=2**17,
+        medium=2**24,
+        static_argnames=("model", "momentum", "jacobi"),
+    ),
+    rows_out=_rows_of_model,
+    static=("model",),
 )
 def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, jacobi):
     """The Gramian, and what else the steps of all radii have in common."""
@@ -222,7 +241,7 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     return Quadratic(linear, matrix, largest, floor, no_step(local), *figures)
 
 
-@partial(jit_by_size, largest=2**19, medium=2**24)
+@partial(by_rows, compiled=partial(jit_by_size, largest=2**19, medium=2**24))
 def damped(net, linear, matrix, shift):
     """The step of a shift; NaN where the factorisation fails."""
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
@@ -235,7 +254,11 @@ def damped(net, linear, matrix, shift):
 
 
 @partial(
-    jit_by_size, largest=2**19, medium=2**24, static_argnames=("model", "geodesic")
+    by_rows,
+    compiled=partial(
+        jit_by_size, largest=2**19, medium=2**24, static_argnames=("model", "geodesic")
+    ),
+    static=("model",),
 )
 def accelerated(model, net, batches, linear, found, geodesic):
     """A step with its acceleration, and its effect on the loss."""

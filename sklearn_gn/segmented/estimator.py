@@ -15,6 +15,7 @@ from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     autoregression,
@@ -137,7 +138,9 @@ class SegmentedRegressor(
         whose positions have none. In days where the feature is dates.
 
     breakpoint_interval_ : ndarray of shape (n_breakpoints, 2)
-        95 % confidence intervals; those of jumps after Bai (1997).
+        95 % confidence intervals: of kinks by the profile of the sum of squares (the F
+        test of a position), at most to the next breakpoint or the end of the data; of
+        jumps after Bai (1997).
 
     jumps_ : ndarray of shape (n_breakpoints,)
         Jump at every breakpoint; 0 where the function is continuous.
@@ -303,8 +306,9 @@ class SegmentedRegressor(
         ------
         ValueError
             If a parameter is out of its range, if known breakpoints or bounds do not
-            fit the data, if the data hold NaN or infinity, if all weights are zero, or
-            if they differ and ``criterion="bic-ar1"`` is asked for.
+            fit the data, if the data hold NaN or infinity, if they would not fit into
+            memory, if all weights are zero, or if they differ and
+            ``criterion="bic-ar1"`` is asked for.
 
         Warns
         -----
@@ -313,6 +317,7 @@ class SegmentedRegressor(
         """
         if streams.is_mapped(X) and self._takes_chunks() is None:
             return self.fit_chunks(streams.MappedRows(X, y, sample_weight))
+        check_table_fits(X, "fit_chunks reads points piece by piece.")
         prepared, kind, order = self._prepare(X, y, sample_weight)
         with one_blas_thread, prepared.scaling.arithmetic():
             self._fit_series(prepared, kind, order, y)
@@ -490,7 +495,9 @@ class SegmentedRegressor(
         self._fit = fit
         self.breakpoints_ = self._to_user(fit.breakpoints)
         self.breakpoint_std_ = inference.breakpoint_errors(fit)
-        interval = inference.breakpoint_intervals(fit, rows)
+        fitted = clipped or prepared
+        problem = problem_of([fitted], options)
+        interval = inference.breakpoint_intervals(fit, problem, fitted.rows)
         self.breakpoint_interval_ = self._to_user(interval)
         self.segments_ = inference.segment_table(fit, rows)
         self.jumps_ = self.segments_["jump"][1:]
@@ -499,6 +506,6 @@ class SegmentedRegressor(
         self.parameters_ = inference.parameter_table(fit, *self._names())
         self.noise_std_ = float(noise[0])
         self.residual_correlation_, self._correlation_error = (
-            autoregression.of_residuals(fit, (clipped or prepared).rows)
+            autoregression.of_residuals(fit, fitted.rows)
         )
         self.statistics_ = {name: value[0].item() for name, value in figures.items()}

@@ -12,8 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.core.backend import pad_rows
+from sklearn_gn.core.devices import by_rows, jitted, put_rows
 from sklearn_gn.core.linear_algebra.blocks import map_rows, sum_rows, triangular_factor
 from sklearn_gn.core.linear_algebra.solve import filter_factors
+from sklearn_gn.core.parts import all_rows, n_devices, number, total
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import joint, sggn
 from sklearn_gn.shallow_relu.network import (
@@ -71,7 +74,12 @@ class DenseEngine:
 
     def prepare(self, rows, options):
         """Return the rows and a sample of them: all rows unless there are many."""
-        return draw_sample(rows, options)
+        data = draw_sample(rows, options)
+        mesh = getattr(rows, "mesh", None)
+        sample = on_devices(data.sample, mesh)
+        if data.sample is data.rows:
+            return Data(sample, sample)
+        return Data(on_devices(rows, mesh), sample)
 
     def first_phase(self, relocations):
         """Return what the first step does: without rounds there is one descent only."""
@@ -182,6 +190,15 @@ def _outcome(result, counts):
     )
 
 
+def on_devices(rows, mesh):
+    """The rows, with a share on each device of a mesh, padded by weights of zero."""
+    if mesh is None:
+        return rows
+    n = len(rows.x)
+    n += -n % mesh.size
+    return Rows(*put_rows([pad_rows(np.asarray(a), n) for a in rows], mesh))
+
+
 def draw_sample(rows, options):
     """Return the rows and the sample that the search looks at."""
     weight = np.asarray(rows.weight)
@@ -207,9 +224,8 @@ def draw_hyperplanes(key, rows, error, n):
     dtype = rows.x.dtype
     key_row, key_normal = jax.random.split(key)
     mass = jnp.cumsum(jnp.sum(error**2, axis=1))
-    drawn = jax.random.uniform(key_row, (2, n), dtype) * mass[-1]
-    index = jnp.searchsorted(mass, drawn, side="right")
-    first, second = rows.x[jnp.minimum(index, mass.shape[0] - 1)]
+    drawn = jax.random.uniform(key_row, (2, n), dtype)
+    first, second = _rows_at(rows.x, mass, drawn)
     normal = jax.random.normal(key_normal, (n, d), dtype)
     if d > 1:
         along = second - first
@@ -219,6 +235,22 @@ def draw_hyperplanes(key, rows, error, n):
     bias = -jnp.sum(normal * first, axis=1, keepdims=True)
     hyperplanes = jnp.concatenate([bias, normal], axis=1)
     return unit_normals(hyperplanes, jnp.zeros_like(hyperplanes).at[:, 1].set(1))
+
+
+def _rows_at(x, mass, drawn):
+    """The rows at some shares of a cumulated mass."""
+    last = mass.shape[0] - 1
+    if n_devices() == 1:
+        index = jnp.searchsorted(mass, drawn * mass[-1], side="right")
+        return x[jnp.minimum(index, last)]
+    ends = jnp.cumsum(all_rows(mass[-1:]))
+    place = drawn * ends[-1]
+    owner = jnp.searchsorted(ends, place, side="right")
+    owner = jnp.minimum(owner, n_devices() - 1)
+    before = ends[number()] - mass[-1]
+    index = jnp.searchsorted(mass, place - before, side="right")
+    found = x[jnp.minimum(index, last)]
+    return total(jnp.where((owner == number())[..., None], found, 0))
 
 
 def insert(net, rows, options, draw, n_tried):
@@ -358,13 +390,13 @@ def descend(net, memory, rows, options, n_steps, tol, *, iterate):
 # --- all starts, side by side --------------------------------------------------------
 
 
-@jax.jit
+@partial(by_rows, compiled=jitted())
 def initialise_all(nets, rows, options):
     """Fit the output layers of initial networks; also return the losses."""
     return jax.vmap(lambda net: sggn.initialise(net, rows, options))(nets)
 
 
-@partial(jax.jit, static_argnames="iterate")
+@partial(by_rows, compiled=jitted(static_argnames="iterate"))
 def descend_all(nets, memory, rows, options, n_steps, tol, *, iterate):
     """:func:`descend` for all networks."""
 
@@ -374,19 +406,19 @@ def descend_all(nets, memory, rows, options, n_steps, tol, *, iterate):
     return jax.vmap(run)(nets, memory)
 
 
-@jax.jit
+@partial(by_rows, compiled=jitted())
 def insert_all(nets, rows, options, draws, n_tried):
     """:func:`insert` for all networks, each with a draw of its own."""
     return jax.vmap(lambda net, k: insert(net, rows, options, k, n_tried))(nets, draws)
 
 
-@jax.jit
+@partial(by_rows, compiled=jitted())
 def delete_all(nets, rows, options, place):
     """:func:`delete` for all networks."""
     return jax.vmap(lambda net: delete(net, rows, options, place))(nets)
 
 
-@jax.jit
+@partial(by_rows, compiled=jitted())
 def delete_random_all(nets, rows, options, draws):
     """:func:`delete_random` for all networks, each with a draw of its own."""
     return jax.vmap(lambda net, k: delete_random(net, rows, options, k))(nets, draws)
@@ -407,6 +439,7 @@ class DenseSizes:
 
     def __init__(self, rows, options, start=None):
         self.engine = DenseEngine(joint)
+        rows = on_devices(rows, getattr(rows, "mesh", None))
         self.rows, self.options = rows, options
         n_first = 0 if start is None else len(start)
         self.most = max(32, n_first)

@@ -22,6 +22,7 @@ from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.shallow_relu import evidence_fitted
 from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN
 from sklearn_gn.shallow_relu.fitted import (
@@ -183,10 +184,12 @@ class ShallowReLURegressor(
         Precision of the fit. Where the evidence chooses the penalties, or a dict gives
         them, it is "float64".
 
-    device : str or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device. Fits for which
-        the evidence chooses the penalties, or a dict gives them, are computed on the
-        CPU.
+    device : str, list of int, jax.sharding.Mesh or None, default=None
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
+        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
+        for "vpgn" and "sggn" with given penalties; see :doc:`/user_guide/devices`. Fits
+        for which the evidence chooses the penalties, or a dict gives them, and those
+        of the joint step to one feature, are computed on the CPU.
 
     verbose : int, default=0
         If 1, print a line a second; if 2, one for each iteration.
@@ -363,7 +366,7 @@ class ShallowReLURegressor(
         n_iter_no_change: int = 10,
         warm_start: bool = False,
         dtype: Literal["float64", "float32"] = "float64",
-        device: str | None = None,
+        device: Any = None,
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:
@@ -428,8 +431,10 @@ class ShallowReLURegressor(
         ------
         ValueError
             If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, or if all weights are zero.
+            not fit together, if they would not fit into memory, or if all weights are
+            zero.
         """
+        check_table_fits(X, "Fit a random sample of the rows.")
         X, y, weight = self._check_data(X, y, sample_weight)
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)

@@ -34,6 +34,7 @@ from sklearn_gn.core.linear_algebra.trust_region import (
     damped_coordinates,
     decrease,
 )
+from sklearn_gn.core.parts import n_devices
 from sklearn_gn.shallow_relu.network import (
     active_set,
     joint_design,
@@ -74,7 +75,7 @@ def reduced_model(net, rows, options):
     coef = jnp.where(active[:, None], net.coef, 0)
     # (n (1 + d), q): the coefficient of the neuron of every hidden parameter.
     scale = jnp.repeat(coef, net.hyperplanes.shape[1], axis=0)
-    cost = rows.x.shape[0] * (p + layer + q) ** 2
+    cost = n_devices() * rows.x.shape[0] * (p + layer + q) ** 2
     model = _model_by_factor if cost <= QR_LIMIT else _model_by_gram
     values, slopes, basis = model(net, rows, options, scale)
     number = jnp.arange(values.shape[0], dtype=jnp.int32)

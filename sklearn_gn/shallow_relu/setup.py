@@ -7,11 +7,11 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.data import canonical_rows, total_weight, validation_split
+from sklearn_gn.core.data import canonical_rows, shares, total_weight, validation_split
 from sklearn_gn.core.evidence import named_penalties
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.extremes import MOST_ROWS
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.core.solver import Rows, RowsToDivide
 from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN, RegularisedNetwork
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
 from sklearn_gn.shallow_relu.scaling import Scaling, unit_sum
@@ -61,6 +61,7 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
     validation : tuple or None
         Validation data as given.
     """
+    backend.mesh_of(estimator.device)  # a device that there is not is an error
     solver, segmented = _algorithm(estimator, solver_object, X.shape[1])
     n_effective = total_weight(weight)
     # Weights of a quadrature rule are no counts: each row counts as one at least.
@@ -131,8 +132,7 @@ def _split(X, y, weight, fraction, rng):
     """Set a random part of the distinct rows aside; and the weight of the rest."""
     train, val = validation_split(len(X), fraction, rng)
     train, val = np.sort(train), np.sort(val)
-    weight_val = weight[val] / weight[val].sum()
-    weight_train = weight[train] / weight[train].sum()
+    weight_val, weight_train = shares(weight[val]), shares(weight[train])
     share = float(weight[train].sum())
     return X[train], y[train], weight_train, (X[val], y[val], weight_val), share
 
@@ -206,6 +206,7 @@ def _by_search(estimator, solver_object, problem, rng):
     if not problem.segmented:  # it pads them itself
         size = backend.row_bucket(len(z))
         rows = Rows(*(np.asarray(backend.pad_rows(a, size), dtype) for a in rows))
+        rows = _for_devices(rows, estimator, solver)
     path, n = None, estimator.n_neurons
     first = None
     if n == "auto":
@@ -233,6 +234,18 @@ def _by_search(estimator, solver_object, problem, rng):
         n_rounds=int(options.relocations),
         selection_path=path,
     )
+
+
+def _for_devices(rows, estimator, solver):
+    """The rows, with the devices among which a fit is to divide them."""
+    rows = RowsToDivide(*rows)
+    rows.mesh = backend.mesh_of(estimator.device)
+    if rows.mesh is not None and solver.name not in ("sggn", "vpgn"):
+        raise ValueError(
+            f"device={estimator.device!r}: solver={estimator.solver!r} computes on one "
+            "device. Give one, or solver='vpgn' or 'sggn'."
+        )
+    return rows
 
 
 def _select_size(estimator, solver_object, problem, first, rng):

@@ -27,6 +27,7 @@ from sklearn_gn.core.linear_algebra.solve import (
     least_squares,
     least_squares_of_rows,
 )
+from sklearn_gn.core.parts import total
 from sklearn_gn.shallow_relu.network import (
     active_set,
     activity,
@@ -119,7 +120,7 @@ def direction(net, rows, options):
     size = jnp.where(active, activity(net), 1)[:, None]
     design = layer_design(net, rows, active)
     error = residual(net, rows).reshape(-1, 1)
-    gradient = (design.T @ error).reshape(net.hyperplanes.shape) * size
+    gradient = total(design.T @ error).reshape(net.hyperplanes.shape) * size
     design = jnp.where(intercept_moves(options), centre(design, rows.weight), design)
     s = least_squares(
         design,
@@ -129,7 +130,7 @@ def direction(net, rows, options):
         rank_tol=options.rank_tol,
     )
     change = design @ s
-    decrease = 0.5 * jnp.sum(change * (2 * error - change))
+    decrease = 0.5 * total(jnp.sum(change * (2 * error - change)))
     p = jnp.where(active[:, None], s.reshape(net.hyperplanes.shape) / size, 0)
     return p, gradient, decrease
 
@@ -143,7 +144,8 @@ def centre(design, weight):
     """Project the constants, one a target, out of a design scaled by sqrt(mu)."""
     root = jnp.sqrt(weight)[:, None, None]
     blocks = design.reshape(weight.shape[0], -1, design.shape[1])
-    return (blocks - root * jnp.sum(root * blocks, axis=0)[None]).reshape(design.shape)
+    mean = total(jnp.sum(root * blocks, axis=0))
+    return (blocks - root * mean[None]).reshape(design.shape)
 
 
 def line_search(net, rows, p, options):
@@ -154,9 +156,9 @@ def line_search(net, rows, p, options):
 
     def loss(gamma):
         error = jnp.maximum(z - gamma * dz, 0) @ net.coef - target
-        mean = jnp.where(intercept_moves(options), rows.weight @ error, 0)
+        mean = jnp.where(intercept_moves(options), total(rows.weight @ error), 0)
         error = error - mean[None, :]
-        return rows.weight @ jnp.sum(error**2, axis=1)
+        return total(rows.weight @ jnp.sum(error**2, axis=1))
 
     return grid_search(loss, z.dtype)
 

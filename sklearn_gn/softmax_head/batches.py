@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_gn.core import backend
+from sklearn_gn.core.data import shares
+from sklearn_gn.core.extremes import largest_size
 from sklearn_gn.softmax_head.head import BatchedRows
 
 
@@ -45,9 +47,10 @@ def batched_rows(
     rows : BatchedRows
     batch_size : int
     """
-    copies = np.ceil(weight * (len(weight) / (2 * weight.sum()))).astype(int)
+    weight = shares(weight)
+    copies = np.ceil(weight * (len(weight) / 2)).astype(int)
     copies = np.maximum(copies, 1)  # weights may underflow to zero
-    weight = np.repeat(weight / weight.sum() / copies, copies)
+    weight = np.repeat(weight / copies, copies)
     kept = np.repeat(kept, copies)
     n = len(kept)
     bucket = backend.row_bucket(n) if padded else n
@@ -61,6 +64,11 @@ def batched_rows(
     # Large arrays are written once: first touch of memory is what costs.
     x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
     np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
+    if x.dtype != dtype and largest_size(x) > np.finfo(dtype).max:
+        raise ValueError(
+            f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "
+            "dtype='float64', or scale the features."
+        )
     rows = BatchedRows(
         x=x.astype(dtype, copy=False),
         label=backend.pad_rows(label[kept[order]].astype(np.int32), length),

@@ -5,7 +5,7 @@ from scipy import sparse
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
-from sklearn_gn.core.data import canonical_rows, validation_split
+from sklearn_gn.core.data import canonical_rows, shares, validation_split
 from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.solvers import FGN, FGNNewton
 
@@ -76,7 +76,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         train, val = validation_split(
             len(kept), self.validation_fraction, rng, label[kept]
         )
-        validation = X[kept[val]], label[kept[val]], weight[val] / weight[val].sum()
+        validation = X[kept[val]], label[kept[val]], shares(weight[val])
         return kept[train], weight[train], validation
 
     def _problem(self, solver, X, label, kept, weight, total, rng):

@@ -17,11 +17,13 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.core import first_order
+from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.fgn import model_direction
 from sklearn_gn.core.linear_algebra.lanczos import lanczos
 from sklearn_gn.core.linear_algebra.trees import norm
 from sklearn_gn.core.linear_algebra.trust_region import decrease
 from sklearn_gn.core.multinomial import all_classes
+from sklearn_gn.core.parts import differentiable_sum, total
 from sklearn_gn.core.solver import Algorithm, Report
 from sklearn_gn.varpro import batches, problem, training, trust_region
 from sklearn_gn.varpro.inner import solve_inner
@@ -37,7 +39,7 @@ _EPOCHS = 10  # without a new lowest loss, after which a mini-batch method ends
 # --- Gauss-Newton in all weights -----------------------------------------------------
 
 
-@partial(jax.jit, static_argnames=("model", "rank"))
+@partial(by_rows, compiled=jitted(static_argnames=("model", "rank")), static=("model",))
 def full_model(model, net, rows, penalties, rank):
     """Return the model in (theta, W), projected on a Krylov space of the gradient."""
     flat, unravel = ravel_pytree(net)
@@ -58,15 +60,15 @@ def full_model(model, net, rows, penalties, rank):
 
     def product(d):
         curved = rows.weight[:, None] * problem.loss_curvature(model, here, push(d))
-        return pull(curved)[0] + penalised(d)
+        return total(pull(curved)[0]) + penalised(d)
 
     weighted = rows.weight[:, None] * problem.loss_gradient(model, here, rows.y)
-    gradient = pull(weighted)[0] + penalised(flat)
+    gradient = total(pull(weighted)[0]) + penalised(flat)
     spectral, iterations = lanczos(product, gradient, rank=rank, tol=KRYLOV_TOL)
     return ReducedModel(spectral, gradient, iterations, None)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
 def try_full_step(model, net, spectral, rows, penalties, radius, damping, fraction):
     """Return the step for a radius or a fixed shift, in all weights."""
     flat, unravel = ravel_pytree(net)
@@ -131,9 +133,15 @@ def reduced_objective(model, start, rows, penalties, theta):
     frozen = lax.stop_gradient(theta)
     inner = solve_inner(model, frozen, rows, penalties, start)
     output = lax.stop_gradient(inner.output)
-    values = problem.features(model, theta, rows.x) @ output
-    mean = rows.weight @ problem.example_losses(model, values, rows.y)
-    return mean + problem.total_penalty(model, theta, output, penalties)
+
+    @differentiable_sum
+    def mean(net):
+        values = problem.features(model, net.theta, rows.x) @ net.output
+        return rows.weight @ problem.example_losses(model, values, rows.y)
+
+    return mean(Net(theta, output)) + problem.total_penalty(
+        model, theta, output, penalties
+    )
 
 
 def without_last_value(memory):
@@ -145,7 +153,7 @@ def without_last_value(memory):
     return *memory[:-1], search._replace(value=jnp.full_like(search.value, jnp.inf))
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
 def lbfgs_update(model, net, memory, rows, penalties):
     """One step of L-BFGS with a line search for the strong Wolfe conditions."""
     reduced = partial(reduced_objective, model, net.output, rows, penalties)

@@ -7,11 +7,33 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.core.backend import pad_rows
+from sklearn_gn.core.devices import put_rows
 from sklearn_gn.core.solver import Rows
 
 _FEW_ROWS = 8192  # up to which "auto" batches are all rows
 _BATCH_ROWS = 2048
 _MINI_BATCH = 64  # of first-order methods that leave it open
+
+
+class DividedRows(Rows):
+    """Rows on several devices. The attribute ``host`` has them as they were given."""
+
+
+def on_devices(rows, mesh):
+    """Return the rows with a share of them on each device, padded by weights of zero.
+
+    Parameters
+    ----------
+    rows : Rows
+        In the memory of the host.
+    mesh : Mesh
+    """
+    n = len(rows.x)
+    padded = [pad_rows(np.asarray(a), n + -n % mesh.size) for a in rows]
+    divided = DividedRows(*put_rows(padded, mesh))
+    divided.host = rows
+    return divided
 
 
 def batch_size(settings):
@@ -47,8 +69,13 @@ def draw_batch(rows, size, number, settings):
         return rows, 1.0
     sweep, batch = divmod(number, -(-settings.n_rows // size))
     rng = np.random.RandomState((int(settings.seed) + sweep) % 2**32)
-    order = rng.permutation(np.flatnonzero(rows.weight))
+    source = getattr(rows, "host", rows)
+    order = rng.permutation(np.flatnonzero(source.weight))
     chosen = order[np.arange(batch * size, (batch + 1) * size) % len(order)]
+    if settings.mesh is not None:
+        x, y, weight = (np.asarray(a)[chosen] for a in source)
+        batch = on_devices(Rows(x, y, weight / weight.sum()), settings.mesh)
+        return batch, size / len(order)
     return take_rows(rows, chosen.astype(np.int32)), size / len(order)
 
 

@@ -19,6 +19,7 @@ from sklearn_gn.core.data import (
     validate_data,
 )
 from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
 from sklearn_gn.varpro.estimator import _VarProNet
 
@@ -160,10 +161,12 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit. Where the penalties are chosen it is "float64".
 
-    device : str or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device. Committees are
-        computed on the CPU. A fitted model predicts on the device of its fit, or on the
-        default one if the machine has no such device.
+    device : str, list of int, jax.sharding.Mesh or None, default=None
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
+        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
+        for "gnvpro", "gn" and "lbfgs_vpro"; see :doc:`/user_guide/devices`. Committees
+        are computed on the CPU. A fitted model predicts on the device of its fit, or on
+        the default one if the machine has no such device.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
@@ -213,8 +216,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         member of highest evidence. Empty for "lbfgs_vpro" and with mini-batches.
 
     log_evidence_ : float
-        Logarithm of the evidence, mean over the members. Only where it chose the
-        penalties.
+        Logarithm of the mean evidence of the members, by which fits to the same data
+        compare, also with other estimators. Only where it chose the penalties.
 
     n_effective_parameters_ : float
         Number of well-determined parameters, mean over the members. Only where the
@@ -313,7 +316,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         n_iter_no_change: int = 10,
         warm_start: bool = False,
         dtype: Literal["float64", "float32"] = "float64",
-        device: str | None = None,
+        device: Any = None,
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:
@@ -381,8 +384,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         ------
         ValueError
             If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, or if fewer than two classes have weight.
+            not fit together, if they would not fit into memory, or if fewer than two
+            classes have weight.
         """
+        check_table_fits(X, "Fit a random sample of the rows.")
         solver = self._solver_object()
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)

@@ -13,9 +13,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
-from sklearn_gn.core.data import feature_spread, validate_data, validation_split
+from sklearn_gn.core.data import (
+    feature_spread,
+    shares,
+    validate_data,
+    validation_split,
+)
 from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.memory import check_fits
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import committee, committee_fit
@@ -124,6 +130,7 @@ class _VarProNet(
         """Fit to canonical rows with targets, or probabilities, y of shape (m, k)."""
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
+        backend.mesh_of(self.device)  # a device that there is not is an error
         plan = committee_fit.plan(self, *X.shape, self._n_values(y))
         if plan is not None:
             committee_fit.fit(
@@ -141,7 +148,7 @@ class _VarProNet(
 
         from sklearn_gn.varpro.algorithms import ALGORITHMS
         from sklearn_gn.varpro.problem import Model
-        from sklearn_gn.varpro.training import Settings
+        from sklearn_gn.varpro.training import Settings, needed_bytes
 
         network = self._network_object(X.shape[1])
         self._feature_spread = 1.0 if self.scale else feature_spread(X)
@@ -163,9 +170,16 @@ class _VarProNet(
             n_rows=int(np.count_nonzero(weight)),
             n_samples=self._cast(min(n_samples, np.finfo(self.dtype).max)),
             seed=np.int32(rng.randint(_LARGEST_INT)),
+            mesh=backend.mesh_of(self.device),
         )
+        self._check_devices_are_possible(solver)
         n_starts = 1 if self.n_init == "auto" else self.n_init
         starts = [self._start(settings.model, rows, rng) for _ in range(n_starts)]
+        check_fits(
+            needed_bytes(rows, starts[0], settings),
+            "Give dtype='float32', which halves that, or solver=GNvpro(batch_size=1024)"
+            ", which computes with so many rows at a time.",
+        )
         run = FitRun(
             self,
             solver.algorithm(ALGORITHMS),
@@ -185,6 +199,15 @@ class _VarProNet(
             },
             set_fitted=lambda: self._set_fitted(run, rows, settings, scaling),
         )
+
+    def _check_devices_are_possible(self, solver):
+        mini_batches = solver.name not in ("gnvpro", "gn", "lbfgs_vpro")
+        if mini_batches and backend.mesh_of(self.device) is not None:
+            raise ValueError(
+                f"device={self.device!r}: the mini-batches of solver={solver.name!r} "
+                "are too small for several devices. Give one device, or solver="
+                "'gnvpro'."
+            )
 
     def _default_solver(self):
         """Whether the solver is the default one, with its default settings."""
@@ -285,8 +308,8 @@ class _VarProNet(
             np.sort,
             validation_split(len(weight), self.validation_fraction, rng, labels),
         )
-        validation = *(a[val] for a in arrays), weight[val] / weight[val].sum()
-        training = *(a[train] for a in arrays), weight[train] / weight[train].sum()
+        validation = *(a[val] for a in arrays), shares(weight[val])
+        training = *(a[train] for a in arrays), shares(weight[train])
         return training, validation, float(weight[train].sum())
 
     # -- after the fit ----------------------------------------------------------------

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.linear_algebra.trust_region import decrease
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.varpro import training
@@ -74,7 +75,7 @@ def step(rows, state, settings):
     return training.evaluate_when_due(rows, before, state, report, settings)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
 def try_step(model, net, spectral, factors, rows, penalties, radius, damping, fraction):
     """Return the step for a radius or a fixed shift, and the objective after it."""
     flat, unravel = ravel_pytree(net.theta)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.linear_algebra.blocks import (
     sum_rows,
     symmetric_product_of,
@@ -24,6 +25,7 @@ from sklearn_gn.core.multinomial import (
     probabilities,
     to_columns,
 )
+from sklearn_gn.core.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.varpro.problem import (
     Net,
     example_losses,
@@ -52,7 +54,7 @@ class InnerSolution(NamedTuple):
     factors: Any
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
 def with_optimal_output(model, net, rows, penalties):
     """Return the network with its optimal output layer, and the objective."""
     inner = solve_inner(model, net.theta, rows, penalties, net.output)
@@ -67,7 +69,7 @@ def solve_inner(model, theta, rows, penalties, start, factors=None):
     else:
         output, factors = solve_entropy(model, z, rows, alpha_out, start, factors)
     values = z @ output
-    loss = rows.weight @ example_losses(model, values, rows.y)
+    loss = total(rows.weight @ example_losses(model, values, rows.y))
     loss = loss + total_penalty(model, theta, output, penalties)
     weighted = rows.weight[:, None] * loss_gradient(model, values, rows.y)
     return InnerSolution(output, loss, z, values, weighted, factors)
@@ -102,10 +104,10 @@ def output_response(model, inner, rows, penalties, right, change):
     """
     if model.loss == "squared":
         f = inner.factors
-        image = f.left.T @ (jnp.sqrt(rows.weight)[:, None] * change)
+        image = total(f.left.T @ (jnp.sqrt(rows.weight)[:, None] * change))
         fitted = f.right @ ((f.s * f.inverse)[:, None] * image)
         return solve_hessian(model, inner, rows, penalties, right) + fitted
-    right = right + inner.z.T @ (rows.weight[:, None] * change)
+    right = right + total(inner.z.T @ (rows.weight[:, None] * change))
     return solve_hessian(model, inner, rows, penalties, right)
 
 
@@ -119,7 +121,7 @@ def output_response_transposed(model, inner, rows, penalties, output):
     return solved, rows.weight[:, None] * (inner.z @ solved)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
 def cross_validated_penalty(model, theta, rows, n_samples):
     """Return the output penalty by generalised cross-validation."""
     factors = squares_factors(features(model, theta, rows.x), rows.weight)
@@ -145,7 +147,7 @@ def solve_squares(z, rows, alpha_out):
     factors = squares_factors(z, rows.weight)
     factors = with_penalty(factors, alpha_out)
     right = jnp.sqrt(rows.weight)[:, None] * rows.y
-    image = factors.left.T @ right
+    image = total(factors.left.T @ right)
     output = factors.right @ ((factors.s * factors.inverse)[:, None] * image)
     return output, factors
 
@@ -157,6 +159,9 @@ def squares_factors(z, weight):
     if m < p:
         a = jnp.concatenate([a, jnp.zeros((p - m, p), a.dtype)])
     q, r = jnp.linalg.qr(a)
+    if n_devices() > 1:
+        of_factors, r = jnp.linalg.qr(all_rows(r))
+        q = q @ own_rows(of_factors)
     u, s, vt = jnp.linalg.svd(r)
     return SquaresFactors((q @ u)[:m], s, vt.T, jnp.zeros_like(s))
 
@@ -165,9 +170,9 @@ def with_penalty(factors, alpha_out):
     """Return factors with a penalty; if it is 0, null directions are left out."""
     s = factors.s
     keep = s > s.shape[0] * jnp.finfo(s.dtype).eps * s[0]
-    total = s**2 + alpha_out
-    usable = (total > 0) & (keep | (alpha_out > 0))
-    inverse = jnp.where(usable, 1 / jnp.where(usable, total, 1), 0)
+    shifted = s**2 + alpha_out
+    usable = (shifted > 0) & (keep | (alpha_out > 0))
+    inverse = jnp.where(usable, 1 / jnp.where(usable, shifted, 1), 0)
     return factors._replace(inverse=inverse)
 
 
@@ -178,8 +183,8 @@ def generalised_cross_validation(factors, rows, n_samples):
     """
     s2 = factors.s**2
     right = jnp.sqrt(rows.weight)[:, None] * rows.y
-    image = jnp.sum((factors.left.T @ right) ** 2, axis=1)
-    outside = jnp.maximum(jnp.sum(right**2) - jnp.sum(image), 0)
+    image = jnp.sum(total(factors.left.T @ right) ** 2, axis=1)
+    outside = jnp.maximum(total(jnp.sum(right**2)) - jnp.sum(image), 0)
     exponents = jnp.linspace(-15, 1, 97, dtype=s2.dtype)
     grid = s2[0] * 10.0**exponents
 
@@ -230,12 +235,12 @@ def solve_entropy(model, z, rows, alpha_out, start, factors=None):
     weight, y, eps = rows.weight, rows.y, float(jnp.finfo(z.dtype).eps)
 
     def objective(output):
-        mean = weight @ example_losses(model, z @ output, y)
+        mean = total(weight @ example_losses(model, z @ output, y))
         return mean + 0.5 * alpha_out * jnp.sum(output**2)
 
     def gradient(output):
         e = weight[:, None] * loss_gradient(model, z @ output, y)
-        return z.T @ e + alpha_out * output
+        return total(z.T @ e) + alpha_out * output
 
     def factors_at(output):
         return entropy_factors(z, z @ output, weight, alpha_out)
@@ -294,7 +299,7 @@ def entropy_direction(z, values, weight, alpha_out, factors, gradient, forcing):
 
     def product(v):
         image = hessian_product(
-            lambda v: z @ v, lambda change: z.T @ change, p, weight, v
+            lambda v: z @ v, lambda change: total(z.T @ change), p, weight, v
         )
         return image + alpha_out * v
 
@@ -323,7 +328,9 @@ def entropy_hessian(z, values, weight):
 
     scaled = jnp.sqrt(weight)[:, None] * z
     hessian = -sum_rows(between_classes, (probability, scaled))
-    blocks = lax.map(lambda share: (scaled * share[:, None]).T @ scaled, probability.T)
+    blocks = total(
+        lax.map(lambda share: (scaled * share[:, None]).T @ scaled, probability.T)
+    )
     classes = jnp.arange(q, dtype=jnp.int32)
     hessian = hessian.reshape(q, p, q, p).at[classes, :, classes, :].add(blocks)
     return hessian.reshape(q * p, q * p)
@@ -335,12 +342,12 @@ def entropy_factors(z, values, weight, alpha_out):
     if z.shape[1] * probability.shape[1] <= _DIRECT_UNKNOWNS:
         hessian = entropy_hessian(z, values, weight)
         # Where the network is certain, this is what large terms leave of each other.
-        scale = weight @ jnp.sum(z**2, axis=1)
+        scale = total(weight @ jnp.sum(z**2, axis=1))
         return EntropyFactors(_inverse_root(hessian, alpha_out, scale))
     share = (probability * (1 - probability) * weight[:, None]).T
 
     def factor(share):
-        block = (z * share[:, None]).T @ z
+        block = total((z * share[:, None]).T @ z)
         return _inverse_root(block, alpha_out, jnp.trace(block))
 
     return EntropyFactors(lax.map(factor, share))

@@ -17,12 +17,14 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.multinomial import (
     all_classes,
     covariance_product,
     probabilities,
     to_columns,
 )
+from sklearn_gn.core.parts import total
 
 
 class Net(NamedTuple):
@@ -126,11 +128,11 @@ def penalty_matrix(model, theta):
     return product(jnp.eye(flat.size, dtype=flat.dtype))
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
 def objective(model, net, rows, penalties):
     """Return Phi(W, theta) at the given output layer."""
     values = features(model, net.theta, rows.x) @ net.output
-    mean = rows.weight @ example_losses(model, values, rows.y)
+    mean = total(rows.weight @ example_losses(model, values, rows.y))
     return mean + total_penalty(model, net.theta, net.output, penalties)
 
 

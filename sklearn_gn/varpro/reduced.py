@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.linear_algebra.blocks import (
     symmetric_product,
     transposed_product,
@@ -21,6 +22,7 @@ from sklearn_gn.core.linear_algebra.lanczos import lanczos
 from sklearn_gn.core.linear_algebra.trees import dimension
 from sklearn_gn.core.linear_algebra.trust_region import SpectralModel
 from sklearn_gn.core.multinomial import probabilities, to_columns
+from sklearn_gn.core.parts import all_rows, n_devices, total
 from sklearn_gn.varpro.inner import (
     is_direct,
     output_response,
@@ -156,22 +158,22 @@ def reduced_jacobian(model, theta, inner, rows, penalties):
     def forward(d):
         dz = push(d)
         at_fixed = dz @ w
-        change = -respond(pad(dz.T @ e), curve(at_fixed))
+        change = -respond(pad(total(dz.T @ e)), curve(at_fixed))
         return at_fixed + z @ change, change
 
     def transposed(values, output):
-        solved, fitted = respond_transposed(z.T @ values + output)
+        solved, fitted = respond_transposed(total(z.T @ values) + output)
         dz = (values - curve(fitted)) @ w.T - e @ solved[:-1].T
         (d,) = pull(dz)
-        return d
+        return total(d)
 
     # At the optimal W the derivative through it vanishes (envelope theorem).
-    (gradient,) = pull(e @ w.T)
+    (gradient,) = total(pull(e @ w.T))
     smooth, _ = ravel_pytree(penalty_product(model, unravel(flat)))
     return ReducedJacobian(forward, transposed, gradient + penalties.hidden * smooth)
 
 
-@partial(jax.jit, static_argnames=("model", "rank"))
+@partial(by_rows, compiled=jitted(static_argnames=("model", "rank")), static=("model",))
 def krylov_model(model, net, rows, penalties, rank):
     """Return the model projected on a Krylov space of the gradient."""
     inner = solve_inner(model, net.theta, rows, penalties, net.output)
@@ -192,7 +194,7 @@ def krylov_model(model, net, rows, penalties, rank):
     return ReducedModel(spectral, jacobian.gradient, iterations, factors)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
 def primal_model(model, net, rows, penalties):
     """Return the model in the eigenvectors of the reduced Gauss-Newton matrix.
 
@@ -219,7 +221,7 @@ def primal_model(model, net, rows, penalties):
     return ReducedModel(spectral, jacobian.gradient, solved, factors)
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
 def dual_model(model, net, rows, penalties):
     """Return the same model by way of the rows, if these are fewer; needs ``B = I``.
 
@@ -235,17 +237,17 @@ def dual_model(model, net, rows, penalties):
     along = jax.vmap(
         lambda u: loss_curvature(model, inner.values, u), in_axes=-1, out_axes=-1
     )
-    fit = jnp.einsum("ik,iqn->kqn", inner.z, rows.weight[:, None, None] * along(jv))
-    by_error = _error_part(model, net.theta, inner, rows)
+    fit = total(
+        jnp.einsum("ik,iqn->kqn", inner.z, rows.weight[:, None, None] * along(jv))
+    )
+    by_error = total(_error_part(model, net.theta, inner, rows))
     moved = -solve_hessian(model, inner, rows, penalties, fit + by_error)
     reduced = jv + jnp.einsum("ik,kqn->iqn", inner.z, moved)
     root = _curvature_roots(model, inner.values)
     reduced = jnp.einsum("icq,iqn->icn", root, reduced)
+    reduced = (jnp.sqrt(rows.weight)[:, None, None] * reduced).reshape(-1, n)
     stacked = jnp.concatenate(
-        [
-            (jnp.sqrt(rows.weight)[:, None, None] * reduced).reshape(-1, n),
-            jnp.sqrt(penalties.output) * moved.reshape(-1, n),
-        ]
+        [all_rows(reduced), jnp.sqrt(penalties.output) * moved.reshape(-1, n)]
     )
     gram, left = jnp.linalg.eigh(symmetric_product(stacked))
     gram, left = gram[::-1][:n], left[:, ::-1][:, :n]
@@ -267,6 +269,8 @@ def dual_model(model, net, rows, penalties):
 def gauss_newton_parts(model, theta, inner, rows):
     """Return ``A = Jv^T w S Jv`` at fixed W, and the two parts of ``hess_WW J_W``.
 
+    They are sums over the rows of all devices.
+
     Returns
     -------
     fixed : array of shape (n, n)
@@ -275,11 +279,17 @@ def gauss_newton_parts(model, theta, inner, rows):
         the targets of each may be rotated, which changes no product over the targets,
         and then are fewer.
     """
+    return total(_own_parts(model, theta, inner, rows))
+
+
+def _own_parts(model, theta, inner, rows):
     z, weight = inner.z, rows.weight
     q, width = inner.output.shape[1], inner.output.shape[0] - 1
     if model.loss == "squared" and width < q:
         # Neither W nor the error has more directions than rows.
-        w, e = _few_targets(inner.output[:-1]), _few_targets(inner.error)
+        w, e = _few_targets(inner.output[:-1]), inner.error
+        if n_devices() == 1:  # others would rotate the targets in another way
+            e = _few_targets(e)
         dz = feature_jacobian(model, theta, rows.x)
         n = dz.shape[-1]
         scaled = weight[:, None, None] * dz

@@ -17,6 +17,7 @@ from sklearn_gn.core.data import (
     validate_data,
 )
 from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.estimator import _VarProNet, blockwise
@@ -154,10 +155,12 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit. Where the penalties are chosen it is "float64".
 
-    device : str or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device. Committees are
-        computed on the CPU. A fitted model predicts on the device of its fit, or on the
-        default one if the machine has no such device.
+    device : str, list of int, jax.sharding.Mesh or None, default=None
+        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
+        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
+        for "gnvpro", "gn" and "lbfgs_vpro"; see :doc:`/user_guide/devices`. Committees
+        are computed on the CPU. A fitted model predicts on the device of its fit, or on
+        the default one if the machine has no such device.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
@@ -211,8 +214,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         the mini-batch methods.
 
     log_evidence_ : float
-        Logarithm of the evidence, mean over the members. Only where the penalties are
-        chosen.
+        Logarithm of the mean evidence of the members, by which fits to the same data
+        compare, also with other estimators. Only where it chose the penalties.
 
     n_effective_parameters_ : float
         Number of well-determined parameters, mean over the members. Only where the
@@ -316,7 +319,7 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         n_iter_no_change: int = 10,
         warm_start: bool = False,
         dtype: Literal["float64", "float32"] = "float64",
-        device: str | None = None,
+        device: Any = None,
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:
@@ -385,8 +388,10 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         ------
         ValueError
             If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, or if all weights are zero.
+            not fit together, if they would not fit into memory, or if all weights are
+            zero.
         """
+        check_table_fits(X, "Fit a random sample of the rows.")
         solver = self._solver_object()
         X, y = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64

@@ -28,6 +28,7 @@ class Settings(NamedTuple):
     n_rows: int  # that have weight
     n_samples: np.ndarray  # sum of the sample weights as they were given
     seed: np.int32
+    mesh: Any = None  # of the devices among which the rows are divided
 
     @property
     def cross_validated(self):
@@ -57,10 +58,29 @@ class TrainingState(NamedTuple):
     memory: Any = None  # what an optimiser carries from step to step
 
 
+def needed_bytes(rows, net, settings):
+    """Return the bytes that a fit needs besides its data: mostly values of neurons.
+
+    Parameters
+    ----------
+    rows : Rows
+    net : Net
+        To start from.
+    settings : Settings
+    """
+    n = batches.batch_size(settings) or len(rows.x)
+    # Features, their SVD, and those of a trial; of layers inside, about as many numbers
+    # as they have biases, which wait for the backward pass.
+    inner = sum(leaf.shape[-1] for leaf in jax.tree.leaves(net.theta) if leaf.ndim)
+    numbers = n * (4 * (net.output.shape[0] + net.output.shape[1]) + 2 * inner)
+    return settings.dtype.itemsize * numbers
+
+
 def prepare(rows, settings):
-    """Put the rows on the device."""
-    del settings
-    return jax.device_put(rows)
+    """Put the rows on the device, or on the devices."""
+    if settings.mesh is None:
+        return jax.device_put(rows)
+    return batches.on_devices(rows, settings.mesh)
 
 
 def init(rows, net, settings):

@@ -2,7 +2,8 @@
 
 A design of a million rows and 500 columns takes 4 GB, its Gram matrix 2 MB. ``rows`` is
 a tree of arrays with one leading axis, padded to a length of
-:func:`sklearn_gn.core.backend.row_bucket`.
+:func:`sklearn_gn.core.backend.row_bucket`. Where the rows are divided among devices,
+sums and factors are those of the rows of all.
 """
 
 from functools import partial
@@ -11,6 +12,8 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from sklearn_gn.core.parts import all_rows, n_devices, total
 
 BLOCK_ROWS = 8192
 LEAST_ROWS = 1024
@@ -42,6 +45,11 @@ def map_rows(function, rows):
 
 def sum_rows(function, rows):
     """Sum of ``function(block)`` over the blocks."""
+    return total(sum_own_rows(function, rows))
+
+
+def sum_own_rows(function, rows):
+    """The same for the rows of one device."""
     blocks = split(rows)
     first = jax.tree.map(lambda a: a[0], blocks)
     rest = jax.tree.map(lambda a: a[1:], blocks)
@@ -49,8 +57,8 @@ def sum_rows(function, rows):
     if jax.tree.leaves(rest)[0].shape[0] == 0:
         return start
 
-    def add(total, block):
-        return jax.tree.map(jnp.add, total, function(block)), None
+    def add(found, block):
+        return jax.tree.map(jnp.add, found, function(block)), None
 
     return lax.scan(add, start, rest)[0]
 
@@ -68,6 +76,11 @@ def triangular_factor(design, rows):
     array of shape (p, p)
         Zero rows fill up where there are fewer rows than columns.
     """
+    factor = _factor_of_own_rows(design, rows)
+    return factor if n_devices() == 1 else _factor(all_rows(factor))
+
+
+def _factor_of_own_rows(design, rows):
     blocks = split(rows)
     first = _factor(design(jax.tree.map(lambda a: a[0], blocks)))
     rest = jax.tree.map(lambda a: a[1:], blocks)

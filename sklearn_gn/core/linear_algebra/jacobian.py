@@ -5,6 +5,9 @@ A residual depends on the output ``z = a M`` of an affine layer, rows ``a`` in, 
 ``a^T g``, so that the inputs and the gradients of every layer, one backward pass for
 all residuals, hold the whole Jacobian: products with it cost as much as the network,
 and rows of it are multiplied out layer by layer only where a Gramian is formed.
+
+Where the points are divided among devices, sums over rows are summed over these too,
+and the rows of all are those of one device after the other.
 """
 
 import math
@@ -17,11 +20,12 @@ from jax import lax
 from sklearn_gn.core.linear_algebra.blocks import (
     BLOCK_ROWS,
     LEAST_ROWS,
-    sum_rows,
+    sum_own_rows,
     symmetric_product,
     symmetric_product_of,
 )
 from sklearn_gn.core.linear_algebra.trees import add
+from sklearn_gn.core.parts import all_rows, n_devices, number, of_device_after, total
 
 
 class Part(NamedTuple):
@@ -61,13 +65,13 @@ def _part_forward(part, direction):
 
 def transposed(parts, y, parameters):
     """``J^T y``, like the parameters, for y of shape (m,)."""
-    total, start = None, 0
+    found, start = None, 0
     for part in parts:
         size = part.extra.shape[0]
         one = _part_transposed(part, y[start : start + size], parameters)
-        total = one if total is None else add(total, 1, one)
+        found = one if found is None else add(found, 1, one)
         start += size
-    return total
+    return total(found)
 
 
 def _part_transposed(part, y, parameters):
@@ -149,6 +153,42 @@ def dense(parts):
 
 def gramian(parts):
     """``J J^T`` of shape (m, m), from blocks of pairs of parts."""
+    if n_devices() > 1:
+        return _divided_gramian(parts)
+    return _own_gramian(parts)
+
+
+def _divided_gramian(parts):
+    """``J J^T`` for the rows of all devices.
+
+    A device multiplies its rows with those of the half of the devices that follow it,
+    so that each pair of devices is multiplied once; two that are opposite to each other
+    share the work.
+    """
+    count, dtype = n_devices(), parts[0].extra.dtype
+    n = sum(part.extra.shape[0] for part in parts)
+
+    def placed(block, row, column):
+        whole = jnp.zeros((count * n, count * n), dtype)
+        return lax.dynamic_update_slice(whole, block, (row * n, column * n))
+
+    diagonal = placed(_own_gramian(parts), number(), number())
+    lower = jnp.zeros_like(diagonal)
+    for distance in range(1, count // 2 + 1):
+        others = of_device_after(parts, distance)
+        after = (number() + distance) % count
+        if 2 * distance == count:
+            lower = lower + placed(
+                _half_of_blocks(parts, others),
+                jnp.minimum(number(), after),
+                jnp.maximum(number(), after),
+            )
+        else:
+            lower = lower + placed(_blocks(parts, others), number(), after)
+    return total(diagonal + lower + lower.T)
+
+
+def _own_gramian(parts):
     blocks = [
         [_block(parts[i], parts[j]) for j in range(i)] + [_own_block(parts[i])]
         for i in range(len(parts))
@@ -164,20 +204,71 @@ def gramian(parts):
     )
 
 
+def _blocks(parts, others):
+    """``J J_other^T`` for the rows of two devices."""
+    return jnp.concatenate(
+        [
+            jnp.concatenate(
+                [_block(part, other, i == j) for j, other in enumerate(others)], axis=1
+            )
+            for i, part in enumerate(parts)
+        ]
+    )
+
+
+def _half_of_blocks(parts, others):
+    """Half of the rows of ``_blocks`` for the two devices, the lower one first.
+
+    The lower device multiplies the first half of its points, the other one the second
+    half of these; the rest is zero.
+    """
+    lower = number() < n_devices() // 2
+
+    def chosen(one, other):
+        return jax.tree.map(lambda a, b: jnp.where(lower, a, b), one, other)
+
+    first, second = chosen(parts, others), chosen(others, parts)
+    half = [_half_of_points(part, lower) for part in first]
+    rows, found = _blocks(half, second), []
+    for part in half:
+        own, rows = rows[: len(part.extra)], rows[len(part.extra) :]
+        found += [jnp.where(lower, own, 0), jnp.where(lower, 0, own)]
+    return jnp.concatenate(found)
+
+
+def _half_of_points(part, first):
+    """The first half of the points of a part, or the second."""
+
+    def half(a):
+        n = a.shape[0] // 2
+        return jnp.where(first, a[:n], a[n:])
+
+    layers = tuple(
+        (
+            inputs._replace(values=half(inputs.values))
+            if _is_factored(inputs)
+            else half(inputs),
+            half(gradients),
+        )
+        for inputs, gradients in part.layers
+    )
+    return Part(layers, half(part.dense), half(part.extra))
+
+
 def _own_block(part):
     """``J J^T`` of a part, summed over the layers."""
-    total, outer = part.extra @ part.extra.T, []
+    found, outer = part.extra @ part.extra.T, []
     if not part.layers:
-        return total + symmetric_product(part.dense)
+        return found + symmetric_product(part.dense)
     for k, (inputs, gradients) in enumerate(part.layers):
         if _is_factored(inputs) or _cheaper(part, part, k, 0.5):
-            total = total + _from_inner_products(part, part, k)
+            found = found + _from_inner_products(part, part, k)
         else:
             outer.append((inputs, gradients))
     if not outer:
-        return total
+        return found
     n, rows_each = part.layers[0][1].shape[:2]
-    return total + symmetric_product_of(_rows_of, n, rows_each, outer)
+    return found + symmetric_product_of(_rows_of, n, rows_each, outer)
 
 
 def _rows_of(own, inputs, gradients):
@@ -185,21 +276,22 @@ def _rows_of(own, inputs, gradients):
     return _multiplied(inputs[own], gradients[own])
 
 
-def _block(part, other):
+def _block(part, other, same_class=False):
     """``J_part J_other^T``, summed over the layers."""
-    total = part.extra @ other.extra.T
+    found = part.extra @ other.extra.T
     if not (part.layers and other.layers):
-        return total + _weights(part) @ _weights(other).T
+        return found + _weights(part) @ _weights(other).T
     for k in range(len(part.layers)):
-        if _cheaper(part, other, k, 1.0):
-            total = total + _from_inner_products(part, other, k)
+        factored = same_class and _is_factored(part.layers[k][0])
+        if factored or _cheaper(part, other, k, 1.0):
+            found = found + _from_inner_products(part, other, k)
         else:
             # One layer's rows are alive at a time.
-            (own, its), total = lax.optimization_barrier(
-                ((part.layers[k], other.layers[k]), total)
+            (own, its), found = lax.optimization_barrier(
+                ((part.layers[k], other.layers[k]), found)
             )
-            total = total + _multiplied(*own) @ _multiplied(*its).T
-    return total
+            found = found + _multiplied(*own) @ _multiplied(*its).T
+    return found
 
 
 def _cheaper(part, other, k, share):
@@ -220,8 +312,8 @@ def _from_inner_products(part, other, k):
     """A layer's share of a block, without multiplying it out."""
     (a, g), (b, h) = part.layers[k], other.layers[k]
     (n, p, c, v), (m, q, e, _) = g.shape, h.shape
-    if _is_factored(a):  # of a part with itself
-        inputs = a.products()
+    if _is_factored(a):  # of a class with itself
+        inputs = a.products(b)
     else:
         inputs = a.reshape(n * c, -1) @ b.reshape(m * e, -1).T
         inputs = inputs.reshape(n, c, m, e)
@@ -233,15 +325,15 @@ def _from_inner_products(part, other, k):
 
 def normal_matrix(parts, row_scale=None):
     """``J^T J`` of shape (n, n), for fewer parameters than residuals."""
-    total, start = None, 0
+    found, start = None, 0
     for part in parts:
         size = part.extra.shape[0]
         if row_scale is not None:
             part = _with_scaled_rows(part, row_scale[start : start + size])
         own = _own_normal_matrix(part)
-        total = own if total is None else total + own
+        found = own if found is None else found + own
         start += size
-    return total
+    return total(found)
 
 
 def _with_scaled_rows(part, scale):
@@ -270,7 +362,7 @@ def _own_normal_matrix(part):
         dense=by_points(part.dense),
         extra=by_points(part.extra),
     )
-    return sum_rows(_of_points, part)
+    return sum_own_rows(_of_points, part)
 
 
 def _of_points(part):
@@ -288,14 +380,18 @@ def row_squares(parts):
 
 
 def columns(parts, chosen, row_scale=None):
-    """Columns of the Gramian, of shape (m, k), with rows and columns scaled."""
-    total = None
+    """Columns of the Gramian, of shape (m, k), with rows and columns scaled.
+
+    Each of several devices chooses some of its rows, and has its rows of the columns of
+    all.
+    """
+    found = None
     for piece in pieces(parts):
         rows = piece()
-        if total is not None:
-            rows, total = lax.optimization_barrier((rows, total))
-        product = rows @ rows[chosen].T
-        total = product if total is None else total + product
+        if found is not None:
+            rows, found = lax.optimization_barrier((rows, found))
+        product = rows @ all_rows(rows[chosen]).T
+        found = product if found is None else found + product
     if row_scale is None:
-        return total
-    return row_scale[:, None] * total * row_scale[chosen][None]
+        return found
+    return row_scale[:, None] * found * all_rows(row_scale[chosen])[None]

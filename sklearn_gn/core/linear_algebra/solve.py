@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from sklearn_gn.core.linear_algebra.blocks import gram, sum_rows, triangular_factor
+from sklearn_gn.core.parts import n_devices
 
 # Multiply-adds above which the Gram matrix (twice as fast, a matrix product) replaces
 # the QR factorisation of the design.
@@ -89,7 +90,7 @@ def least_squares_of_rows(system, rows, q, *, damping, rank, rank_tol):
     -------
     x : array of shape (p, q)
     """
-    m = jax.tree.leaves(rows)[0].shape[0]
+    m = n_devices() * jax.tree.leaves(rows)[0].shape[0]
     p = jax.eval_shape(system, rows).shape[1] - q
     solve = _qr_least_squares if m * p * p <= QR_LIMIT else _gram_least_squares
     return solve(system, rows, p, damping, rank, rank_tol)

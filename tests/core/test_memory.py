@@ -1,0 +1,60 @@
+"""Memory that a fit needs, compared with what there is before it starts."""
+
+import numpy as np
+import pytest
+
+from sklearn_gn import (
+    PINNSolver,
+    SegmentedRegressor,
+    ShallowReLURegressor,
+    VarProNetClassifier,
+    VarProNetRegressor,
+)
+from sklearn_gn.core import memory
+from sklearn_gn.pde import Box, Dirichlet, Problem, d
+
+X = np.arange(40.0).reshape(20, 2)
+
+
+def string(u, x):
+    return d(u, "x", "x")(x) + 1
+
+
+@pytest.mark.parametrize(
+    ("model", "n_features", "needed", "advice"),
+    [
+        (SegmentedRegressor(), 1, 8 * 20 * 31, "fit_chunks"),
+        (ShallowReLURegressor(), 2, 8 * 20 * 37, "sample"),
+        (VarProNetRegressor(), 2, 8 * 20 * 37, "sample"),
+        (VarProNetClassifier(), 2, 8 * 20 * 37, "sample"),
+    ],
+)
+def test_tables(monkeypatch, model, n_features, needed, advice):
+    monkeypatch.setattr(memory, "available_bytes", lambda: needed - 1)
+    with pytest.raises(ValueError, match=rf"GiB are available.*{advice}"):
+        model.fit(X[:, :n_features], X[:, 0] > 20)
+
+
+def test_values_of_neurons(monkeypatch):
+    # 32 padded rows, 7 features with the constant, 1 target, 6 biases.
+    needed = 8 * 32 * (4 * (7 + 1) + 2 * 12)
+    model = VarProNetRegressor(hidden_layer_sizes=(6,), solver="gnvpro", alpha=1e-3)
+    monkeypatch.setattr(memory, "_COPIES", 0)
+    monkeypatch.setattr(memory, "_NUMBERS_A_ROW", 0)
+    monkeypatch.setattr(memory, "available_bytes", lambda: needed - 1)
+    with pytest.raises(ValueError, match=r"GiB are available.*batch_size"):
+        model.fit(X, X[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("solver", "needed"),
+    # 34 residuals, 10 weights of the first layer, 16 in all.
+    [("dngd", 8 * (34 * 10 + 3 * 16**2)), ("ssbroyden", 8 * 3 * 16**2)],
+)
+def test_matrices_of_a_step(monkeypatch, solver, needed):
+    problem = Problem(string, Box(x=(0, 1)), [Dirichlet(0.0)])
+    model = PINNSolver(problem, hidden_layer_sizes=(5,), solver=solver)
+    model.set_params(n_interior=30, n_boundary=4, max_iter=1, random_state=0)
+    monkeypatch.setattr(memory, "available_bytes", lambda: needed - 1)
+    with pytest.raises(ValueError, match=r"GiB are available.*n_interior"):
+        model.fit()

@@ -1,0 +1,170 @@
+"""Fits whose rows or points are divided among several devices: those of one device.
+
+One process with eight forced devices computes everything; the heads have tests of their
+own, as they also run in several processes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Differences from one device, by number of devices: of functions of the points, of one
+# step, and of the final loss of fits.
+CODE = """
+import json, warnings
+import numpy as np
+from sklearn.base import clone
+from sklearn_gn import (
+    PINNSolver,
+    ShallowReLURegressor,
+    VarProNetClassifier,
+    VarProNetRegressor,
+)
+from sklearn_gn.core import backend, devices
+from sklearn_gn.pde import Box, Dirichlet, Problem, laplacian
+from sklearn_gn.pinn import fit as pinn_fit
+from sklearn_gn.pinn.damped_step import weighted_jacobian
+from sklearn_gn.pinn.trust_region import quadratic_model
+from sklearn_gn.solvers import GNvpro, JointGN, SgGN
+
+warnings.simplefilter("ignore")
+
+
+def bump(u, x):
+    import jax.numpy as jnp
+
+    return laplacian(u)(x) + 2 * jnp.pi**2 * jnp.prod(jnp.sin(jnp.pi * x))
+
+
+problem = Problem(bump, Box(x=(0, 1), y=(0, 1)), [Dirichlet(0.0)])
+few = dict(hidden_layer_sizes=(6, 6), n_interior=26, n_boundary=8, random_state=0)
+many = dict(few, n_interior=75, n_boundary=20)
+steps = {  # fewer residuals than weights, and more
+    "dual step": PINNSolver(problem, **few, max_iter=1),
+    "primal step": PINNSolver(problem, **many, max_iter=1),
+    "gradient steps": PINNSolver(problem, **few, solver="adam", max_iter=1),
+}
+rng = np.random.RandomState(0)
+X = rng.normal(size=(50, 2))
+y = np.sin(X[:, 0]) + X[:, 0] * X[:, 1]
+label = (y > 0).astype(int)
+given = dict(activation="tanh", alpha=1e-3, random_state=0, n_init=1)
+
+
+def network(sizes, max_iter=1, **parameters):
+    return VarProNetRegressor(
+        hidden_layer_sizes=sizes, max_iter=max_iter, **parameters, **given
+    )
+
+
+def kinks(solver, **parameters):
+    return ShallowReLURegressor(
+        3, solver=solver, alpha=1e-4, random_state=0, n_init=1, **parameters
+    )
+
+
+steps |= {
+    "step of SgGN": kinks(SgGN(relocations=0), max_iter=1),
+    "joint step": kinks(JointGN(relocations=0), max_iter=1),
+    "krylov step": network((4,), solver=GNvpro(curvature="krylov")),
+    "primal step on rows": network((4,), solver=GNvpro(curvature="dense")),
+    "dual step on rows": network((20, 8), solver=GNvpro(curvature="dense")),
+    "step in all weights": network((4,), solver="gn"),
+    "quasi-Newton step": network((4,), solver="lbfgs_vpro"),
+    "step for classes": VarProNetClassifier(
+        hidden_layer_sizes=(4,), solver="gnvpro", max_iter=1, **given
+    ),
+}
+fits = {
+    "fit with a round of relocation": kinks(JointGN(relocations=1), max_iter=4),
+    "fit to batches": network((4,), 8, solver=GNvpro(batch_size=20)),
+    "fit": PINNSolver(problem, **few, max_iter=6, resample=4),
+    "fit by conjugate gradients": PINNSolver(problem, **few, rank=10, max_iter=3),
+}
+
+
+def fit(model, device=None):
+    model = clone(model).set_params(device=device)
+    if isinstance(model, PINNSolver):
+        return model.fit()
+    return model.fit(X, label if isinstance(model, VarProNetClassifier) else y)
+
+
+def parameters(model):
+    return np.concatenate([np.ravel(a) for a in model.coefs_ + model.intercepts_])
+
+
+def kernels(mesh, n):
+    batches = sampled(n)
+    settings = type("Settings", (), {"mesh": mesh})
+    with backend.scope("float64"):
+        batches = pinn_fit.on_devices(batches, settings)
+        loss = pinn_fit.total_loss(model, net, batches)
+        jacobian = weighted_jacobian(model, net, batches, np.array([1.0, 4.0]))
+        quadratic = quadratic_model(
+            model, net, *jacobian, None, momentum=0.0, jacobi=False
+        )
+        # Rows may come in another order, with rows of zero.
+        values = np.linalg.eigvalsh(np.asarray(quadratic.matrix))[::-1][:30]
+        found = loss, quadratic.gradient_norm, quadratic.gradient_decrease, values
+        return [np.asarray(a) for a in found]
+
+
+def relative(found, wanted):
+    pairs = zip(found, wanted, strict=True)
+    return [np.max(np.abs(a - b)) / np.max(b) for a, b in pairs]
+
+
+fitted = steps["dual step"].fit()._fitted
+model, net = fitted.model, fitted.net
+
+
+def sampled(n):
+    from sklearn_gn.pinn.points import Sampler
+
+    return Sampler(n, n // 3, "sobol", "float64").draw(model, 0, 0, 0)
+
+
+answer = {}
+one = {n: kernels(None, n) for n in (26, 75)}
+one |= {name: parameters(fit(m)) for name, m in steps.items()}
+one |= {name: fit(m).loss_ for name, m in fits.items()}
+for count in (1, 2, 4, 8):
+    device = list(range(count))
+    found = {
+        f"kernels of {n}": relative(kernels(devices.mesh_of(device), n), one[n])
+        for n in (26, 75)
+    }
+    for name, m in steps.items():
+        found[name] = parameters(fit(m, device)) - one[name]
+    for name, m in fits.items():
+        found["loss of " + name] = fit(m, device).loss_ - one[name]
+    answer[count] = {name: float(np.max(np.abs(d))) for name, d in found.items()}
+print(json.dumps(answer))
+"""
+
+
+@pytest.mark.slow
+def test_any_number_of_devices_gives_the_same():
+    flags = " --xla_force_host_platform_device_count=8"
+    process = subprocess.run(
+        [sys.executable, "-c", CODE],
+        env={
+            **os.environ,
+            "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + flags,
+            "JAX_PLATFORMS": "cpu",
+        },
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    answer = json.loads(process.stdout.splitlines()[-1])
+    assert list(answer) == ["1", "2", "4", "8"]
+    for count, found in answer.items():
+        for name, difference in found.items():
+            allowed = 1e-8 if name.startswith("loss") else 1e-12
+            assert difference <= allowed, (count, name, difference)
