@@ -41,10 +41,10 @@ forward = Problem(
 # %%
 # Step 2: solve it, and read what the fit says
 # --------------------------------------------
-# There are no data: ``fit()`` takes nothing. Two layers of twenty neurons are plenty for
-# so smooth a function; without ``hidden_layer_sizes`` the solver finds a size, which
-# takes longer. ``diagnose`` says whether the equation holds, and the log how it came to
-# hold.
+# There are no data: ``fit()`` takes nothing. Two layers of twenty neurons are plenty
+# for so smooth a function; without ``hidden_layer_sizes`` the solver finds a size,
+# which takes longer. ``diagnose`` says whether the equation holds, and the log how it
+# came to hold.
 
 from sklearn_gn.plotting import ConvergenceDisplay
 
