@@ -134,7 +134,7 @@ def test_worker_on_a_gpu_says_how_to_divide_its_memory(monkeypatch, setting):
     monkeypatch.setattr(backend, "current_process", lambda: worker)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     backend._warn_of_shared_gpu.cache_clear()
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True, action="always") as caught:
         for _ in range(2):
             with backend.scope("float64"):
                 pass
