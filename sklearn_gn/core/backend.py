@@ -114,6 +114,15 @@ def to_numpy(tree):
     )
 
 
+def on_device(tree):
+    """Put the arrays of a tree that are in the memory of the host on the device."""
+    import jax
+
+    return jax.tree.map(
+        lambda leaf: leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf), tree
+    )
+
+
 def map_leaves(function, *trees):
     """Apply a function to the arrays of trees of one structure."""
     if isinstance(trees[0], np.ndarray):  # no tree, and no JAX
