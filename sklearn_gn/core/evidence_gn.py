@@ -33,6 +33,7 @@ ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
 EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
 _NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers it
 _START_RIDGE = 1e-3  # of the first linear fit, in rows
+_FEW_ROWS = 1.5  # for each of its coefficients, below which there is none
 _FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
 _RISE = 0.1  # of the log evidence in an iteration that counts as progress
 _RISE_PER_ROW = 1e-4  # the same for each of more rows
@@ -117,6 +118,9 @@ class EvidenceState(NamedTuple):
 def linear_fit(inputs, rows, n_effective):
     """Return the coefficients of a linear fit with a small ridge, as a start.
 
+    Where there are hardly more rows than coefficients, it is the mean: a fit through
+    all rows would leave no noise, and the evidence stays where it finds none.
+
     Parameters
     ----------
     inputs : ndarray of shape (m, 1 + d)
@@ -125,6 +129,10 @@ def linear_fit(inputs, rows, n_effective):
     n_effective : float
         Number of rows, counted by their weights.
     """
+    if n_effective < _FEW_ROWS * inputs.shape[1]:
+        coef = np.zeros((inputs.shape[1], rows.y.shape[1]))
+        coef[0] = rows.weight @ rows.y
+        return coef
     weighted = rows.weight[:, None] * inputs
     gram = inputs.T @ weighted
     ridge = _START_RIDGE / n_effective + ROUNDING * np.trace(gram)

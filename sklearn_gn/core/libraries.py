@@ -20,6 +20,8 @@ class NumPy:
     @staticmethod
     def tree_map(function, tree, *others):
         """Apply a function to the arrays of nested tuples."""
+        if tree is None:  # no array
+            return None
         if not isinstance(tree, tuple):
             return function(tree, *others)
         parts = [
@@ -82,11 +84,14 @@ class NumPy:
         return found
 
     @staticmethod
-    def logsumexp(logits):
-        """Log of the sum of the exponentials along the last axis."""
+    def logsumexp_and_softmax(logits):
+        """Log of the sum of the exponentials along the last axis, and their shares."""
         largest = np.max(logits, axis=-1, keepdims=True)
         largest = np.where(np.isfinite(largest), largest, 0)
-        return np.log(np.sum(np.exp(logits - largest), axis=-1)) + largest[..., 0]
+        shares = np.exp(logits - largest)
+        total = np.sum(shares, axis=-1, keepdims=True)
+        shares /= total
+        return (np.log(total) + largest)[..., 0], shares
 
     @staticmethod
     def sigmoid(x):
@@ -163,7 +168,6 @@ class JAX:
         self.while_loop, self.map, self.rsqrt = lax.while_loop, lax.map, lax.rsqrt
         self.rows_from, self.top_k = lax.dynamic_slice_in_dim, lax.top_k
         self.softmax = partial(jax.nn.softmax, axis=-1)
-        self.logsumexp = partial(jax.nn.logsumexp, axis=-1)
         self.sigmoid, self.softplus = jax.nn.sigmoid, jax.nn.softplus
         self.vdot = partial(self.xp.vdot, precision=lax.Precision.HIGHEST)
         self.cholesky = partial(lax.linalg.cholesky, symmetrize_input=False)
@@ -174,6 +178,13 @@ class JAX:
 
         counter = self.xp.int32
         return lax.fori_loop(counter(lower), counter(upper), iterate, carry)
+
+    def logsumexp_and_softmax(self, logits):
+        """Log of the sum of the exponentials along the last axis, and their shares."""
+        from jax.nn import logsumexp
+
+        log_sum = logsumexp(logits, axis=-1)
+        return log_sum, self.xp.exp(logits - log_sum[:, None])
 
     def with_rows(self, array, rows, start):
         """Write rows into an array."""

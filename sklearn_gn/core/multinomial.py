@@ -83,8 +83,7 @@ def margins(logits, label):
     library = library_of((logits, label))
     xp, true = library.xp, is_true_class(label, logits.shape[1])
     competitors = xp.where(true, -xp.inf, logits)
-    log_sum = library.logsumexp(competitors)
-    rho = xp.exp(competitors - log_sum[:, None])
+    log_sum, rho = library.logsumexp_and_softmax(competitors)
     margin = log_sum - xp.sum(xp.where(true, logits, 0), axis=1)
     return Margins(
         margin=margin,

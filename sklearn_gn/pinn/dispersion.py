@@ -12,7 +12,9 @@ consists of them and of its answer to the source. Two sets of them are finite:
   component makes the determinant zero. At the start of time this is the dispersion
   relation, which gives the frequencies of the initial waves.
 - Where the determinant has a real root in every direction, as Helmholtz's equation has,
-  waves in evenly distributed directions.
+  and neither source nor values show waves, those in evenly distributed directions. In
+  a disk of the radius R the solution has k R harmonics and a few more in the angle, and
+  takes as many directions.
 
 There are none where the symbol has no real roots (diffusion, potentials), where the
 equation is not linear, and where its coefficients vary or are to be found.
@@ -42,9 +44,13 @@ _ABSENT = 1e-9  # relative size of a coefficient
 _SINGULAR = 1e-6  # smallest singular value at a root, relative
 _DAMPED = 0.25  # imaginary part of a root that is a wave, over its real part
 _LEAST_CYCLES, _MOST_CYCLES = 0.4, 200.0  # of a wave, over the box
+_WHOLE = 1e-9  # distance of cycles to a whole number
 _FAST = 2.0  # cycles that a network does not learn by itself
-MOST_WAVES = 16
-_DIRECTIONS = 12  # that are tried
+MOST_WAVES = 24
+EQUAL = 0.03  # cycles by which two waves are the same
+_FROM_FACES = 16  # of these
+_FEW_DIRECTIONS = 7  # that tell whether there are waves in all of them
+_MORE_DIRECTIONS = 9  # than radians from the middle to a corner of the box
 
 
 class Symbol(NamedTuple):
@@ -58,7 +64,7 @@ class Symbol(NamedTuple):
         return np.tensordot(_monomials(cycles, self.powers), self.terms, 1)
 
 
-def wave_vectors(problem, scale):
+def wave_vectors(problem, scale, shown=()):
     """Return the wave vectors that the equation lets pass, the largest waves first.
 
     Parameters
@@ -66,6 +72,9 @@ def wave_vectors(problem, scale):
     problem : Problem
     scale : tuple of float
         Sizes of the outputs, by which an equation is judged to be linear.
+    shown : tuple of tuple of float, default=()
+        Wave vectors that source and values show. Where there are some, waves of all
+        directions are not needed.
 
     Returns
     -------
@@ -77,8 +86,11 @@ def wave_vectors(problem, scale):
     equation = symbol(problem, scale)
     if equation is None:
         return ()
-    found = _from_faces(equation, problem) + _in_all_directions(equation, problem)
-    return spectrum.distinct(spectrum.largest_first(found), problem.domain, MOST_WAVES)
+    found = spectrum.largest_first(_from_faces(equation, problem))[:_FROM_FACES]
+    if not found and not shown:
+        found = _in_all_directions(equation, problem)
+    found = [vector for vector in found if _has_period(vector, problem)]
+    return spectrum.distinct(found, problem.domain, MOST_WAVES, EQUAL)
 
 
 def symbol(problem, scale):
@@ -253,6 +265,13 @@ def _from_faces(equation, problem):
     return found
 
 
+def _has_period(vector, problem):
+    """Whether a wave has the periods that the problem has."""
+    periodic = np.isin(problem.domain.axes, problem.periodic)
+    cycles = (vector / _radians(problem))[periodic]
+    return np.allclose(cycles, np.round(cycles), atol=_WHOLE)
+
+
 def _reflected(cycles):
     """Waves that are reflected at ends of axes, without those of the opposite sign."""
     signs = product(*((1, -1) if c else (1,) for c in cycles))
@@ -261,27 +280,38 @@ def _reflected(cycles):
 
 
 def _in_all_directions(equation, problem):
-    """Amplitudes and wave vectors, where every direction has a wave."""
+    """Wave vectors, where every direction has one."""
+    half_size = np.linalg.norm(np.ptp(problem.domain.bounds, axis=1)) / 2
+    few = _along(equation, problem, _directions(problem.domain.dim, _FEW_DIRECTIONS))
+    if not few:
+        return []
+    radians = max(np.linalg.norm(wave) for wave in few) * half_size
+    n_directions = min(math.ceil(radians) + _MORE_DIRECTIONS, MOST_WAVES)
+    directions = _directions(problem.domain.dim, n_directions)
+    return _along(equation, problem, directions)
+
+
+def _along(equation, problem, directions):
+    """Wave vectors in these directions; none, where one of them has none."""
     found = []
-    for direction in _directions(problem.domain.dim):
-        # A unit of the direction is a radian for a unit of length.
-        along = direction / _radians(problem)
-        roots = real_roots(equation, 0 * along, along)
+    for direction in directions:
+        across = direction / _radians(problem)
+        roots = real_roots(equation, 0 * across, across)
         roots = [r for r in roots if _LEAST_CYCLES <= np.abs(r).max() <= _MOST_CYCLES]
         if not roots:
             return []
-        found += [(0.0, root * _radians(problem)) for root in roots]
+        found += [root * _radians(problem) for root in roots]
     return found
 
 
-def _directions(dim):
+def _directions(dim, n):
     """Unit vectors, evenly distributed over half of the sphere."""
     if dim == 1:
         return np.ones((1, 1))
     if dim == 2:
-        angle = np.pi * np.arange(_DIRECTIONS) / _DIRECTIONS
+        angle = np.pi * np.arange(n) / n
         return np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    height = (np.arange(_DIRECTIONS) + 0.5) / _DIRECTIONS
-    angle = np.pi * (3 - math.sqrt(5)) * np.arange(_DIRECTIONS)
+    height = (np.arange(n) + 0.5) / n
+    angle = np.pi * (3 - math.sqrt(5)) * np.arange(n)  # the golden one
     width = np.sqrt(1 - height**2)
     return np.stack([width * np.cos(angle), width * np.sin(angle), height], axis=1)

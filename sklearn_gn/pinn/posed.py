@@ -127,9 +127,11 @@ def posed(problem, stages, y=None, observed=()):
     """
     waves = spectrum.wave_vectors(problem)
     center, scale = units(problem, y, observed, waves)
-    passing = dispersion.wave_vectors(problem, scale)
+    passing = dispersion.wave_vectors(problem, scale, waves)
     most = spectrum.MOST_WAVES + dispersion.MOST_WAVES
-    waves = spectrum.distinct((*waves, *passing), problem.domain, most)
+    waves = spectrum.distinct(
+        (*waves, *passing), problem.domain, most, dispersion.EQUAL
+    )
 
     corners = singular_corners(problem.domain)
 

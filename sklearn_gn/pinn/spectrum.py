@@ -122,8 +122,11 @@ def _terms(values, kinds):
     return np.sqrt(squares[largest]), grid[largest], np.sqrt(max(rest, 0.0))
 
 
-def distinct(vectors, domain, n_most):
-    """Return the first wave vectors that differ, as a tuple of tuples."""
+def distinct(vectors, domain, n_most, equal=_EQUAL):
+    """Return the first wave vectors that differ, as a tuple of tuples.
+
+    ``equal`` is the number of cycles over the domain up to which two are the same.
+    """
     size = np.ptp(domain.bounds, axis=1) / (2 * np.pi)
     kept = []
     for vector in map(np.array, vectors):
@@ -132,7 +135,7 @@ def distinct(vectors, domain, n_most):
                 np.abs((vector - other) * size).max(),
                 np.abs((vector + other) * size).max(),
             )
-            < _EQUAL
+            < equal
             for other in kept
         )
         if not same:

@@ -32,9 +32,15 @@ class ClassBlocks(NamedTuple):
 
 
 def n_slots(data, n_columns):
-    """Rows that enter a class block of the preconditioner; 0 where it does not pay."""
+    """Rows that enter a class block of the preconditioner; 0 where it does not pay.
+
+    With few features all do, which costs less than to choose some.
+    """
     if n_columns * (data.x.shape[1] + 1) ** 2 > _BLOCK_FLOATS:
         return 0
+    n, d = data.x.shape
+    if d <= 4 * _BLOCK_COST:  # d^2 for each row, where a product takes 4 d
+        return n
     return min(affordable_rows(data, _BLOCK_COST), _LARGEST_SLOTS)
 
 
@@ -77,12 +83,18 @@ def class_blocks(net, data, settings, slots, inverses=True):
     slots = max(1, slots // n_devices())  # of the rows of each device
     library = library_of(x)
     xp = library.xp
-    kept, rows_of = library.top_k(curvature.T, slots)
+    ones = xp.full((min(slots, len(x)), 1), intercept)
+    if slots < len(x):
+        kept, chosen = library.top_k(curvature.T, slots)
+        features = lambda k: xp.append(x[chosen[k]], ones, axis=1)  # noqa: E731
+    else:
+        kept, every_row = curvature.T, xp.append(x, ones, axis=1)
+        features = lambda k: every_row  # noqa: E731
     rest = xp.maximum(whole - total(xp.sum(kept, axis=1)), 1e-3 * whole)
 
     def block(arrays):
-        index, curvature, rest = arrays
-        h = xp.append(x[index], xp.full((slots, 1), intercept), axis=1)
+        k, curvature, rest = arrays
+        h = features(k)
         spread = xp.append((shift + rest * variance)[:, 0], rest + damping)
         inverse, log_det = inverse_of_block(h, curvature, spread)
         # A direction without penalty has no feature either, and stands by itself.
@@ -93,7 +105,7 @@ def class_blocks(net, data, settings, slots, inverses=True):
         return kept_inverse, log_det, well_determined(shift[:, 0], inverse)
 
     keep = xp.append(xp.ones(d, x.dtype), intercept)
-    found, log_det, gamma = library.map(block, (rows_of, kept, rest))
+    found, log_det, gamma = library.map(block, (xp.arange(len(rest)), kept, rest))
     return ClassBlocks(found, xp.sum(log_det), xp.sum(gamma))
 
 

@@ -76,8 +76,9 @@ class FGNSoftmaxHead(_ChunkFit):
     alpha : float or "auto", default=0.001
         Factor of the penalty. It corresponds to ``C = 1 / (alpha * sum of weights)``
         of ``LogisticRegression``. If "auto", "fgn_newton" chooses it by the evidence,
-        in one fit and without validation data; the other solvers take 0.001. With 0,
-        classes that a head separates have no optimum.
+        in one fit and without validation data, which is worth its time on small
+        tables; the other solvers take 0.001. With 0, classes that a head separates have
+        no optimum.
 
     damping : float or None, default=None
         Shift added to the matrix of a step, never part of the objective. If None,

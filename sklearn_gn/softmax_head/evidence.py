@@ -18,6 +18,10 @@ classes are nearly separated, it ends far from the maximum. So the evidence is e
 along a path of penalties, a decade apart, each minimum started from the one before.
 The vertex of the parabola through the three highest points is tried, and then that of
 the three highest with it is taken.
+
+Where few rows are separated, Laplace's approximation grows without end as alpha falls.
+So a weak prior is added in the comparison: the coefficients of features of size one are
+of size one, and alpha within a decade. With more rows the evidence outweighs it.
 """
 
 import math
@@ -100,6 +104,19 @@ def log_evidence(data, net, loss, settings, n_effective):
     return (value if math.isfinite(value) else -math.inf), gamma + n_free
 
 
+def log_posterior(alpha, value, first):
+    """Log evidence of a penalty, with its prior: log-normal, of one decade.
+
+    Parameters
+    ----------
+    alpha, value : float
+        A penalty, and the log evidence there.
+    first : float
+        The penalty of :func:`first_alpha`.
+    """
+    return value - math.log10(_FIRST * alpha / first) ** 2 / 2
+
+
 def next_alpha(path):
     """Penalty to try next, and whether it is the last one.
 
@@ -115,7 +132,10 @@ def next_alpha(path):
     """
     first = path[0][0]
     steps, values = zip(
-        *sorted((math.log10(a / first), value) for a, value in path), strict=True
+        *sorted(
+            (math.log10(a / first), log_posterior(a, value, first)) for a, value in path
+        ),
+        strict=True,
     )
     best = int(np.argmax(values))
     if values[best] == -math.inf:

@@ -41,7 +41,7 @@ from sklearn_gn.softmax_head.blocks import (
     n_slots,
     single,
 )
-from sklearn_gn.softmax_head.evidence import log_evidence, next_alpha
+from sklearn_gn.softmax_head.evidence import log_evidence, log_posterior, next_alpha
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -146,7 +146,7 @@ def init(data, net, options):
         epoch, loss, gradient, grad_norm = 0, math.log(len(net.bias)), None, math.nan
         net = on_device(net, options)
     else:
-        epoch, net = len(start.DAMPINGS), on_device(net, options)
+        epoch, net = start.n_passes(net), on_device(net, options)
         found = objective(net, data.rows, options)
         loss, gradient = float(found.loss), found.gradient
         grad_norm = float(found.grad_norm)
@@ -201,14 +201,15 @@ def _next_penalty(data, state, options):
         path=path,
         slope=-math.inf,
         anchor=None,
-        criterion=-value,
+        criterion=-log_posterior(state.alpha, value, path[0][0]),
     )
 
 
 def penalty_of_best(state):
     """The penalty of the best head: of the path, until there is one at the chosen."""
     if state.path and state.criterion > -_CHOSEN:
-        return max(state.path, key=lambda point: point[1])[0]
+        first = state.path[0][0]
+        return max(state.path, key=lambda point: log_posterior(*point, first))[0]
     return state.alpha
 
 
@@ -221,7 +222,8 @@ def _criterion(state):
 
 def _step_at_penalty(data, state, options):
     """A pass, of more damping where the loss does not fall, or a Newton step."""
-    while state.epoch < len(start.DAMPINGS):
+    n_passes = start.n_passes(state.net)
+    while state.epoch < n_passes:
         number = state.epoch
         net = start.run_pass(
             state.net, data.rows, data.scaling, number, options.alpha, options.intercept
@@ -231,7 +233,7 @@ def _step_at_penalty(data, state, options):
         loss = float(evaluation.loss)
         if loss < state.loss:
             if loss > (1 - start.LEAST_FALL) * state.loss:
-                state = state._replace(epoch=len(start.DAMPINGS))
+                state = state._replace(epoch=n_passes)
             columns = {"step_size": 1.0, "damping": start.DAMPINGS[number]}
             return _finish(state, net, evaluation, options, **columns)
     return _newton_step(data, state, options)

@@ -13,6 +13,9 @@ centered and scaled:
 -   the heads of the second half of a pass are averaged (Polyak and Juditsky,
     "Acceleration of stochastic approximation by averaging", 1992);
 -   the damping rises from pass to pass, by which the steps become shorter.
+
+With few features a Newton step costs no more than a pass. One short pass is enough
+then.
 """
 
 from typing import NamedTuple
@@ -32,6 +35,8 @@ _LEAST_WORK = 2**22  # rows times coefficients for a start; less is little for N
 _BATCHES = 256  # of a pass,
 _SHARE = 4  # or one batch in four, where that is more
 LEAST_FALL = 0.01  # of the loss, relative, in a pass that another one follows
+_FEW_BATCHES = 32  # of the one pass where Newton steps are cheap, or two a class,
+_SMALL_SHARE = 8  # or one batch in eight, whichever is most
 _SAMPLE = 4096  # rows that say how large the features are
 
 
@@ -47,6 +52,21 @@ def pays(net, n_rows):
     work = n_rows * net.weight.size
     fresh = not (np.any(net.weight) or np.any(net.bias)) and len(net.bias) > 1
     return fresh and n_rows >= _FEWEST_ROWS and work >= _LEAST_WORK
+
+
+def n_passes(net):
+    """Return the number of passes at most."""
+    return 1 if newton_is_cheap(*net.weight.shape) else len(DAMPINGS)
+
+
+def newton_is_cheap(n_features, n_columns):
+    """Return whether the class blocks of all rows cost no more than a pass over them.
+
+    In multiply-adds for each row: the products of the blocks, and for a pass the two
+    Gram matrices of a batch and their factor.
+    """
+    blocks = n_columns * n_features**2
+    return blocks <= _BATCH * (n_features + n_columns) + _BATCH**2 // 3
 
 
 def feature_scaling(rows, intercept):
@@ -91,7 +111,10 @@ def run_pass(net, rows, scaling, number, alpha, intercept):
     AffineHead
     """
     total = int(rows.n_rows) // _BATCH
-    count = min(total, max(_BATCHES, total // _SHARE))
+    least, share = _BATCHES, _SHARE
+    if newton_is_cheap(*net.weight.shape):
+        least, share = max(_FEW_BATCHES, 2 * net.weight.shape[1]), _SMALL_SHARE
+    count = min(total, max(least, total // share))
     return fgn_pass(
         net,
         rows,

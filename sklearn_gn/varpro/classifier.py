@@ -216,8 +216,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         member of highest evidence. Empty for "lbfgs_vpro" and with mini-batches.
 
     log_evidence_ : float
-        Logarithm of the evidence, mean over the members. Only where it chose the
-        penalties.
+        Logarithm of the mean evidence of the members, by which fits to the same data
+        compare, also with other estimators. Only where it chose the penalties.
 
     n_effective_parameters_ : float
         Number of well-determined parameters, mean over the members. Only where the

@@ -5,6 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
 
 from sklearn_gn.core import backend, evidence, evidence_gn
 from sklearn_gn.core.classifier import cross_entropy
@@ -465,7 +466,9 @@ def _set_fitted(estimator, members, problem):
         estimator.alpha_method_ = "fixed"
     estimator.loss_ = float(np.mean([s.loss for s in summaries]))
     if not by_batches:
-        estimator.log_evidence_ = float(np.mean([s.log_evidence for s in summaries]))
+        # Each start is as probable as the others before the data are seen.
+        evidences = [summary.log_evidence for summary in summaries]
+        estimator.log_evidence_ = float(logsumexp(evidences)) - math.log(len(members))
         estimator.n_effective_parameters_ = float(
             np.mean([s.n_effective_parameters for s in summaries])
         )

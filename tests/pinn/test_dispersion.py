@@ -81,6 +81,22 @@ def test_waves_of_all_directions():
     np.testing.assert_allclose(found(ode), [(k,)], rtol=1e-9)
 
 
+def test_waves_have_the_periods_of_the_problem():
+    def residual(u, x):
+        return laplacian(u)(x) + 400 * u(x)
+
+    ring = Box(x=(0, 2), y=(0, 1))
+    across = [(0.0, 20.0)]  # the only one of the directions that are tried
+    np.testing.assert_allclose(
+        np.abs(found(Problem(residual, ring, periodic="x"))), across, atol=1e-9
+    )
+    below = Dirichlet(lambda x: jnp.cos(3 * pi * x[0]), on="y=min")
+    vectors = found(Problem(residual, ring, below, periodic="x"))
+    other = np.sqrt(400 - 9 * pi**2)
+    expected = [(3 * pi, -other), (3 * pi, other)]
+    np.testing.assert_allclose(vectors, expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     "residual",
     [

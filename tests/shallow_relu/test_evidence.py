@@ -225,6 +225,16 @@ def test_a_linear_function_needs_no_neurons():
     assert error < 0.5 * model.noise_std_
 
 
+@pytest.mark.parametrize("estimator", [ShallowReLURegressor, VarProNetRegressor])
+def test_few_features_of_many_are_found(estimator):
+    rng = np.random.default_rng(2)
+    X, noise = rng.standard_normal((300, 100)), 0.3 * rng.standard_normal(300)
+    y = X[:, 0] + X[:, 1]
+    model = estimator(random_state=0).fit(X[:60], (y + noise)[:60])
+    assert 0.2 < model.noise_std_ < 0.4
+    assert model.score(X[60:], y[60:]) > 0.95  # a linear fit has 0.5
+
+
 @pytest.mark.parametrize("n_neurons", ["auto", 12])
 def test_networks_without_noise_are_recovered(n_neurons):
     rng = np.random.default_rng(2)

@@ -81,14 +81,27 @@ def test_alpha_maximises_the_evidence():
     assert best > max(value(model.alpha_ * 2), value(model.alpha_ / 2))
 
 
+def test_few_rows_that_a_head_separates_keep_a_penalty():
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 5)
+    X = 1.2 * rng.normal(size=(3, 6))[y] + rng.normal(size=(15, 6))
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    model = clone(AUTO).fit(X, y)
+    path = model.evidence_path_
+    assert path["alpha"][np.argmax(path["log_evidence"])] < model.alpha_
+    assert 1e-2 < 15 * model.alpha_ < 1
+
+
 # --- the path ------------------------------------------------------------------------
 
 
-def followed(value, first=1.0):
+def followed(value):
+    """The end of a path from 1, with the log posterior ``value`` of a step."""
     path = []
-    alpha, last = first, False
+    alpha, last = 1.0, False
     while not last:
-        path.append((alpha, value(math.log10(alpha))))
+        step = math.log10(alpha)
+        path.append((alpha, value(step) + (step + 1) ** 2 / 2))
         alpha, last = evidence.next_alpha(path)
     return alpha, len(path)
 

@@ -64,11 +64,18 @@ def test_passes_take_all_batches_in_turn(float64, monkeypatch):
 
     monkeypatch.setattr(start, "fgn_pass", fgn_pass)
     monkeypatch.setattr(start, "_BATCHES", 3)
+    monkeypatch.setattr(start, "_FEW_BATCHES", 2)
     rows = problem(10 * N + 1)
-    for number in range(4):
-        start.run_pass(None, rows, None, number, 0.0, 1.0)
+    wide = head.AffineHead(np.zeros((500, M)), np.zeros(M))
+    for number in range(start.n_passes(wide)):
+        start.run_pass(wide, rows, None, number, 0.0, 1.0)
     assert [len(batches) for batches in taken] == [3] * 4
     assert set.union(*taken) == set(range(10))
+    # With few features the Newton steps are as cheap.
+    narrow = head.AffineHead(np.zeros((D, M)), np.zeros(M))
+    assert start.n_passes(narrow) == 1
+    start.run_pass(narrow, rows, None, 0, 0.0, 1.0)
+    assert taken[-1] == set(range(2 * M))  # two batches a class
 
 
 def objective(model, X, y, alpha):
