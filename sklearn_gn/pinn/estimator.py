@@ -229,7 +229,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ``grad_norm``, ``step_size`` (length of the step), ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``loss_NAME`` for each residual class and, where there is
         an exact solution, ``relative_error``; with ``observation_weight="auto"`` also
-        ``observation_weight``, the one of the losses of that iteration; in plain
+        ``observation_weight``, the one of the losses of that iteration; where time may
+        be cut ``window_end``, where the window of the iteration ends; in plain
         regression ``log_evidence``, ``n_effective_parameters`` and ``noise_std``.
 
     loss_ : float

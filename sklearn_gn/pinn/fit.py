@@ -27,7 +27,6 @@ OVERFITTED = 100.0  # fresh over training loss
 _NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
 _BALANCE_POWER = 0.05
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
-_LARGER = 5.0  # seconds of an iteration at the next size, relative to this one's
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
@@ -339,7 +338,13 @@ def finish_iteration(points, state, settings, step):
     in_windows = march is not None and (march.active or march.next_stop is not None)
     if level is not None and decisive and not in_windows:
         level = growth.observed(
-            level, settings.growth, loss, fresh, state.first_fresh, state.net
+            level,
+            settings.growth,
+            loss,
+            fresh,
+            state.first_fresh,
+            state.net,
+            state.steady_seconds,
         )
     if settings.estimates_noise and decisive:
         state = _with_next_weight(state, settings, step, fresh)
@@ -372,6 +377,9 @@ def finish_iteration(points, state, settings, step):
         f"loss_{kind.residual.name}": float(value)
         for kind, value in zip(model.classes, step.class_losses, strict=True)
     }
+    if march is not None:
+        ((low, high),) = model.problem.domain.bounds
+        extra["window_end"] = low + (high - low) * march.stop
     if points.reference is not None:
         extra["relative_error"] = _relative_error(points, state, settings)
     if not math.isnan(fresh):
@@ -417,7 +425,7 @@ def _with_expected_seconds(state, settings):
     changes = level is not None and level.next is not None
     changes |= state.iteration in settings.stage_ends
     changes |= state.iteration == getattr(settings.solver, "single_precision_iter", 0)
-    expected = first if changes else min(seconds, _LARGER * steady)
+    expected = first if changes else min(seconds, growth.LARGER * steady)
     if settings.models[-1].problem.unknown:
         expected += _ENDING * first
     return state._replace(

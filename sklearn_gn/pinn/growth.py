@@ -32,7 +32,10 @@ _MOST_INTERIOR, _MOST_BOUNDARY = 8000, 3000
 # not where points are missing.
 _PATIENCE, _EARLY_PATIENCE = 12, 30
 _FALL = 0.5
-_COMPILATIONS = 3  # that the rest of max_time must have room for
+# What the rest of max_time must have room for: compilations as long as the first one,
+# and iterations at the next size, with their seconds relative to those of this one.
+_COMPILATIONS, _ITERATIONS = 2, 10
+LARGER, _MORE_POINTS = 5.0, 2.0
 _PAYS = 0.5  # of the fresh loss, from one growth to the next
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
 # Fresh losses, relative to that of the untrained network: below one the equation is
@@ -90,7 +93,7 @@ def points_for(classes, n_weights, density=_RESIDUALS):
     )
 
 
-def observed(level, rules, loss, fresh, first, net):
+def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     """Return the level after an iteration, with what is to grow before the next one.
 
     Parameters
@@ -102,6 +105,8 @@ def observed(level, rules, loss, fresh, first, net):
     first : float
         Loss of the untrained network at fresh points.
     net : Parameters
+    seconds : float, default=0.0
+        Those of an iteration at this size.
     """
     lowest = min(fresh, level.falls[-1] if level.falls else level.before)
     level = level._replace(falls=(*level.falls, lowest))
@@ -114,7 +119,9 @@ def observed(level, rules, loss, fresh, first, net):
         return level
     pays = lowest <= _PAYS * level.before or not solved
     # A larger network is compiled anew, and has to pay for that.
-    in_time = time.perf_counter() + _COMPILATIONS * level.seconds < rules.deadline
+    seconds *= _MORE_POINTS if lacks_points else LARGER
+    needed = _COMPILATIONS * level.seconds + _ITERATIONS * seconds
+    in_time = time.perf_counter() + needed < rules.deadline
     growing = pays and lowest > _NEGLIGIBLE * first
     if growing and not in_time:
         return level

@@ -28,8 +28,8 @@ class SeriesDisplay(Display):
         For each series the ends (x, y) of its straight lines.
 
     intervals : list of ndarray of shape (n_breakpoints, 3)
-        For each series its breakpoints and the limits of their 95 % intervals; NaN
-        where a breakpoint has no standard error.
+        For each series its breakpoints and the limits of their 95 % intervals, by the
+        delta method; NaN where a breakpoint has no standard error.
 
     samples : list of tuple (x, y), default=None
         Samples of each series. None draws none.

@@ -138,7 +138,9 @@ class SegmentedRegressor(
         whose positions have none. In days where the feature is dates.
 
     breakpoint_interval_ : ndarray of shape (n_breakpoints, 2)
-        95 % confidence intervals; those of jumps after Bai (1997).
+        95 % confidence intervals: of kinks by the profile of the sum of squares (the F
+        test of a position), at most to the next breakpoint or the end of the data; of
+        jumps after Bai (1997).
 
     jumps_ : ndarray of shape (n_breakpoints,)
         Jump at every breakpoint; 0 where the function is continuous.
@@ -493,7 +495,9 @@ class SegmentedRegressor(
         self._fit = fit
         self.breakpoints_ = self._to_user(fit.breakpoints)
         self.breakpoint_std_ = inference.breakpoint_errors(fit)
-        interval = inference.breakpoint_intervals(fit, rows)
+        fitted = clipped or prepared
+        problem = problem_of([fitted], options)
+        interval = inference.breakpoint_intervals(fit, problem, fitted.rows)
         self.breakpoint_interval_ = self._to_user(interval)
         self.segments_ = inference.segment_table(fit, rows)
         self.jumps_ = self.segments_["jump"][1:]
@@ -502,6 +506,6 @@ class SegmentedRegressor(
         self.parameters_ = inference.parameter_table(fit, *self._names())
         self.noise_std_ = float(noise[0])
         self.residual_correlation_, self._correlation_error = (
-            autoregression.of_residuals(fit, (clipped or prepared).rows)
+            autoregression.of_residuals(fit, fitted.rows)
         )
         self.statistics_ = {name: value[0].item() for name, value in figures.items()}

@@ -16,6 +16,7 @@ from scipy.special import log_ndtr, ndtr, stdtr, stdtrit
 from sklearn_gn.core import extremes
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.problem import Form
+from sklearn_gn.segmented.profile import kink_intervals
 
 LEVEL = 0.95  # of the confidence limits
 _FAR = 1e100  # largest position, in units of the training data
@@ -258,13 +259,26 @@ def breakpoint_errors(fit):
     return std
 
 
-def breakpoint_intervals(fit, rows, level=LEVEL):
-    """Return confidence intervals of the breakpoints, of shape (k, 2)."""
-    center, std = fit.breakpoints, breakpoint_errors(fit)
-    width = fit.quantile(level) * np.nan_to_num(std)
-    interval = np.stack([center - width, center + width], axis=1)
-    for k in np.flatnonzero(np.isnan(std)):
-        interval[k] = _jump_interval(fit, rows, k, level)
+def breakpoint_intervals(fit, problem, rows, level=LEVEL):
+    """Return confidence intervals of the breakpoints, of shape (k, 2).
+
+    Parameters
+    ----------
+    fit : Fit
+        Of one series.
+    problem : Problem
+    rows : Rows
+        Those of the problem.
+    level : float, default=0.95
+    """
+    interval = np.stack([fit.t, fit.t], axis=1)
+    std = breakpoint_errors(fit)[fit.kinks] / fit.scaling.size
+    width = fit.quantile(level) * std
+    interval[fit.kinks] = kink_intervals(problem, fit, width, rows)
+    interval = fit.scaling.to_user(interval)
+    if fit.form.step:
+        for k in np.flatnonzero(fit.free):
+            interval[k] = _jump_interval(fit, rows, k, level)
     return interval
 
 

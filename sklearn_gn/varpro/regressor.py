@@ -214,8 +214,8 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         the mini-batch methods.
 
     log_evidence_ : float
-        Logarithm of the evidence, mean over the members. Only where the penalties are
-        chosen.
+        Logarithm of the mean evidence of the members, by which fits to the same data
+        compare, also with other estimators. Only where it chose the penalties.
 
     n_effective_parameters_ : float
         Number of well-determined parameters, mean over the members. Only where the

@@ -1,5 +1,6 @@
 """Networks and points that find their size."""
 
+import time
 import warnings
 
 import jax
@@ -56,6 +57,13 @@ def test_what_grows_is_what_is_missing(falls, before, loss, then):
     assert found.ended == (then == "end")
     late = rules._replace(deadline=0.0)
     found = growth.observed(level(falls[:-1], before), late, loss, falls[-1], 1.0, net)
+    assert found.next is None
+    assert found.ended == (then == "end")
+    # Ten iterations at the next size must have room, too.
+    tight = rules._replace(deadline=time.perf_counter() + 19)
+    found = growth.observed(
+        level(falls[:-1], before), tight, loss, falls[-1], 1.0, net, 1.0
+    )
     assert found.next is None
     assert found.ended == (then == "end")
 

@@ -88,10 +88,7 @@ def test_panels_are_the_fits_of_the_series(dated):
         assert_allclose(display.lines[k][0, 0, 1], first, rtol=1e-6, atol=1e-6)
         t, low, high = display.intervals[k][0]
         assert_allclose(t - low, high - t)
-        day = np.timedelta64(1, "D")
-        width = (model.breakpoint_interval_[0, 1] - model.breakpoints_[0]) / (
-            day if dated else 1
-        )
+        width = stats.t.ppf(0.975, 40 - 4) * model.breakpoint_std_[0]
         assert_allclose(high - t, width, rtol=1e-4)
         assert len(display.points_[k].get_offsets()) == 40
     display.figure_.canvas.draw()

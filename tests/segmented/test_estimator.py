@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 from sklearn.base import clone
 
 from sklearn_gn import SegmentedRegressor
@@ -395,3 +396,41 @@ def test_summary_shows_the_tables(data):
     shown = summary.tables["Parameters"]["coef"]
     assert_array_equal(shown, model.parameters_["estimate"])
     assert len({len(line) for line in text.splitlines() if line.startswith("=")}) == 1
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_intervals_of_kinks_are_those_of_the_f_test(weighted):
+    rng = np.random.default_rng(3)
+    x, z = np.sort(rng.uniform(size=60)), rng.normal(size=60)
+    y = 4 * np.maximum(x - 0.5, 0) + z + 0.5 * rng.standard_normal(60)
+    weight = rng.integers(1, 3, 60) if weighted else np.ones(60)
+    model = SegmentedRegressor(1).fit(np.c_[x, z], y, sample_weight=weight)
+
+    def f_test(t):
+        A = np.column_stack([np.ones(60), x, np.maximum(x - t, 0), z])
+        rss, least = sm.WLS(y, A, weight).fit().ssr, model.statistics_["rss"]
+        return (rss - least) / least * (weight.sum() - 5)
+
+    quantile = stats.f.ppf(0.95, 1, weight.sum() - 5)
+    interval = model.breakpoint_interval_[0]
+    assert_allclose([f_test(t) for t in interval], quantile, rtol=1e-4)
+    half = stats.t.ppf(0.975, weight.sum() - 5) * model.breakpoint_std_[0]
+    assert np.abs(interval - model.breakpoints_).max() > 1.1 * half
+
+
+def test_intervals_of_kinks_end_at_their_neighbours_and_may_be_robust():
+    x = np.linspace(0, 1, 80)
+    y = np.random.default_rng(0).standard_normal(80)
+    model = SegmentedRegressor(3).fit(x[:, None], y)
+    low = np.r_[0, model.breakpoints_[:-1]]
+    high = np.r_[model.breakpoints_[1:], 1]
+    interval = model.breakpoint_interval_
+    assert np.all((interval[:, 0] >= low) & (interval[:, 1] <= high))
+    assert np.any((interval[:, 0] == low) | (interval[:, 1] == high))
+    # Where the kink is sharp they are the intervals of the delta method.
+    y = np.maximum(x - 0.4, 0) + 1e-4 * (1 + x) * y
+    for kind in ("nonrobust", "HC3", "HAC"):
+        model = SegmentedRegressor(1, covariance=kind).fit(x[:, None], y)
+        half = stats.t.ppf(0.975, 76) * model.breakpoint_std_[0]
+        distance = np.abs(model.breakpoint_interval_[0] - model.breakpoints_)
+        assert_allclose(distance, half, rtol=2e-3)

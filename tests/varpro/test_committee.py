@@ -62,6 +62,13 @@ def test_prediction_is_the_mean_of_the_members(fitted):
     assert_allclose(values[:, 0] + model.output_intercept_, y, rtol=1e-9, atol=1e-12)
 
 
+def test_evidence_is_that_of_a_mixture_of_the_members(fitted):
+    model, *_ = fitted
+    members = [e.log_evidence_ for e in model.estimators_]
+    mean = np.mean(np.exp(members - np.max(members)))
+    assert model.log_evidence_ == pytest.approx(np.max(members) + np.log(mean))
+
+
 def test_members_that_do_not_suit_exact_data_hardly_count():
     X = np.random.default_rng(0).uniform(-1, 1, (150, 2))
     y = np.sin(3 * X[:, 0]) * X[:, 1]
