@@ -47,9 +47,7 @@ _SHORTEST, _LONGEST = 1 / 4, 4.0  # radii tried, relative to the last one
 _RATIO = 16 ** (1 / 11)  # of neighbouring radii: there are twelve
 _MIDDLE = _SHORTEST * _RATIO**6  # the first one tried
 _SHRINK, _COLLAPSE = 0.5, 0.125  # where no step is trusted; where none lowers the loss
-_LONGER = (
-    0.5  # gain ratio below which the next radius is not trusted, in all of 97 cases
-)
+_LONGER = 0.5  # gain ratio below which the next radius is hardly ever trusted
 _TOLERANCE = 0.2  # of the length of a step versus the radius
 _FIRST_TOLERANCE = 0.5  # of the first one of an iteration
 _FACTORS = 5  # at most, for one radius
