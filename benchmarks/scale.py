@@ -37,5 +37,6 @@ NOTES = [
     "epoch, compilation included. --rows N makes a smaller file.",
     "devices: counted in compiled programs; flops_off is the largest distance of the "
     "flops of a device, times k, from those of one; bytes_off that of the bytes of "
-    "collective operations from bytes_model.",
+    "collective operations from bytes_model, which has a factor for each device where "
+    "factors are joined. The sizes of equations and networks are in row_functions.py.",
 ]

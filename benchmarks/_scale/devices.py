@@ -110,22 +110,22 @@ def programs(k, n, d, n_classes, batch):
         )
         lowered = {
             "loss and gradient": (
-                heads.evaluate.lower(net, rows, np.ones((1, 1)), one),
+                _compiled(heads.evaluate).lower(net, rows, np.ones((1, 1)), one),
                 8 * coefficients,
             ),
             "covariance": (
-                whitening.second_moments.lower(rows, one, True),
+                _compiled(whitening.second_moments).lower(rows, one, True),
                 8 * d * d,
             ),
             "newton direction": (
-                newton.whitened_newton_direction.lower(
+                _compiled(newton.whitened_newton_direction).lower(
                     net, net, whole, None, newton_settings
                 ),
                 # The product for the first residual is that of the loop.
                 4 * coefficients,
             ),
             "fgn batch": (
-                fgn.fgn_epoch.lower(
+                _compiled(fgn.fgn_epoch).lower(
                     net, None, BatchData(rows, None), step, batch, 0, 0
                 ),
                 8 * (batch * (d + n_classes + batch) + coefficients),
@@ -135,6 +135,11 @@ def programs(k, n, d, n_classes, batch):
             name: (program.compile(), model)
             for name, (program, model) in lowered.items()
         }
+
+
+def _compiled(function):
+    """A function as it is compiled, also where it computes with NumPy for few rows."""
+    return getattr(function, "compiled", function)
 
 
 def other_programs(k):

@@ -35,13 +35,13 @@ from sklearn_gn import PINNSolver
 
 common = {
     "hidden_layer_sizes": (20, 20),
-    "n_interior": 200,
-    "n_boundary": 80,
+    "n_interior": 120,
+    "n_boundary": 60,
     "random_state": 0,
 }
 solvers = {
-    "D-NGD": PINNSolver(flow, max_iter=60, **common),
-    "Adam": PINNSolver(flow, solver="adam", max_iter=400, **common),
+    "D-NGD": PINNSolver(flow, max_iter=50, **common),
+    "Adam": PINNSolver(flow, solver="adam", max_iter=300, **common),
 }
 rows = {}
 for name, solver in solvers.items():

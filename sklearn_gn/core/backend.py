@@ -6,15 +6,25 @@ thread that makes the call. JAX is loaded by the first of them: fits that need n
 compiled function run without it.
 """
 
+import os
 import sys
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import cache
+from multiprocessing import current_process
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 _SMALLEST_BUCKET = 32
+_OF_MEMORY = (  # variables by which processes that share a GPU divide its memory
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "CUDA_VISIBLE_DEVICES",
+)
 
 
 @contextmanager
@@ -38,10 +48,30 @@ def scope(dtype, device=None):
     """
     import jax
 
+    if current_process().name != "MainProcess":
+        _warn_of_shared_gpu()
     named = isinstance(device, str)  # otherwise the arrays say where they are
     place = jax.default_device(_first_device(device)) if named else nullcontext()
     with jax.enable_x64(np.dtype(dtype) == np.float64), place, one_blas_thread:
         yield
+
+
+@cache
+def _warn_of_shared_gpu():
+    """Say once how the processes of a search divide the memory of a GPU."""
+    import jax
+
+    divided = any(name in os.environ for name in _OF_MEMORY)
+    if divided or jax.default_backend() != "gpu":
+        return
+    warnings.warn(
+        "A worker process uses a GPU, of which JAX reserves three quarters of the "
+        "memory: a second one would run out of it. Set "
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_CLIENT_MEM_FRACTION to the share "
+        "of a worker, before the workers start; with several GPUs, give each worker "
+        "its own by CUDA_VISIBLE_DEVICES; or set JAX_PLATFORMS=cpu.",
+        stacklevel=2,
+    )
 
 
 def mesh_of(device):
@@ -81,6 +111,15 @@ def to_numpy(tree):
 
     return jax.tree.map(
         lambda leaf: np.array(leaf) if isinstance(leaf, jax.Array) else leaf, tree
+    )
+
+
+def on_device(tree):
+    """Put the arrays of a tree that are in the memory of the host on the device."""
+    import jax
+
+    return jax.tree.map(
+        lambda leaf: leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf), tree
     )
 
 

@@ -209,9 +209,12 @@ def _scale(model):
 
 def _rank(model):
     spectrum = getattr(model, "gram_spectrum_", np.zeros(0))
-    # Penalties that the evidence chooses decide what the data do not; and a spectrum of
-    # rows has null directions as soon as there are more rows than parameters.
-    if _by_evidence(model) or getattr(model, "_has_spectrum_of_rows", False):
+    # Penalties that the evidence chooses decide what the data do not; a spectrum of
+    # rows has null directions as soon as there are more rows than parameters; and the
+    # network of an equation has many, which its damped steps leave alone.
+    of_rows = getattr(model, "_has_spectrum_of_rows", False)
+    of_equation = getattr(model, "problem_", None) is not None
+    if _by_evidence(model) or of_rows or of_equation:
         return None
     if len(spectrum) == 0 or not np.isfinite(spectrum).all() or spectrum[0] <= 0:
         return None

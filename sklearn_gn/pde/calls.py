@@ -56,6 +56,17 @@ def check_signature(function, n_given, coefficients, what):
     """
     names, takes_all = named_parameters(function, n_given)
     words = {name: None for name in coefficients if takes_all or name in names}
+    required = _required(function, n_given)
+    missing = [name for name in required if name not in words]
+    if missing:
+        declared = ", ".join(f"{name!r}: 1.0" for name in missing)
+        raise ValueError(
+            f"it is called with {what} and the coefficients that it names, and "
+            f"{', '.join(map(repr, missing))} is none of the coefficients "
+            f"{tuple(coefficients)}: declare it in coefficients={{{declared}}} of the "
+            "problem, as a number or an Unknown. The coordinates are all in the point: "
+            "x[0], x[1]."
+        )
     try:
         _signature(function).bind(*[None] * n_given, **words)
     except TypeError as error:
@@ -63,6 +74,15 @@ def check_signature(function, n_given, coefficients, what):
             f"it is called with {what} and, of the coefficients {tuple(coefficients)}, "
             f"those that it names: {error}."
         ) from error
+
+
+def _required(function, n_given):
+    """Names of the parameters without a default after the first ones."""
+    given = named_parameters(function, n_given)[0]
+    parameters = _parameters(function)
+    return [
+        name for name in given if parameters[name].default is inspect.Parameter.empty
+    ]
 
 
 def _signature(function):

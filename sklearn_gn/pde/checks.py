@@ -14,6 +14,7 @@ from sklearn_gn.pde.calls import check_signature, named_parameters
 from sklearn_gn.pde.conditions import BaseCondition
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.mistakes import explained_errors
+from sklearn_gn.pde.plausibility import check_equations, warn_of_corners
 from sklearn_gn.pde.reference import is_reference
 
 _POINTS = 4  # of each residual class, at which it is evaluated
@@ -23,6 +24,9 @@ _LEVELS = (0.0, 2.0, -2.0)  # about which the smooth fields oscillate
 
 def check_problem(problem):
     """Check names, shapes, and that all residuals are finite for smooth fields.
+
+    Warns of what may be meant and seldom is: more equations than outputs, and values
+    on the boundary that contradict those at the start of time.
 
     Raises
     ------
@@ -39,6 +43,8 @@ def check_problem(problem):
     points = problem.probes(_POINTS, rng)
     if problem.domain.dim <= _MOST_AXES:
         _check_finite(problem, points, rng)
+        check_equations(problem, points["interior"], _LEVELS, rng)
+    warn_of_corners(problem)
 
 
 @contextmanager

@@ -128,7 +128,11 @@ class Domain:
         faces = self.patches()
         if on == "boundary":
             if not faces:
-                raise ValueError(f"{self!r} has no boundary in space.")
+                raise ValueError(
+                    f"{self!r} has no boundary in space: its axis {self.time!r} is "
+                    "time. Use Initial(value) for what is given at its start, or name "
+                    f"an end by on='{self.time}=min' or on='{self.time}=max'."
+                )
             return join(faces.values())
         faces |= self.patches(of_time=True)
         names = (on,) if isinstance(on, str) else tuple(on)

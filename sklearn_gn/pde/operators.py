@@ -250,7 +250,7 @@ def grad(u: Field) -> Field:
     Field
         Of shape (n_space,), or (q, n_space) for q components.
     """
-    _check(u, "grad")
+    _check_in_space(u, "grad")
     return u.derived(_gradient(u, u.space))
 
 
@@ -267,7 +267,7 @@ def div(v: Field) -> Field:
     Field
         Of shape (), or (q,).
     """
-    _check(v, "div")
+    _check_in_space(v, "div")
     n_space = len(v.space)
 
     def divergence(x):
@@ -295,7 +295,7 @@ def laplacian(u: Field) -> Field:
     Field
         Of the shape of ``u``.
     """
-    _check(u, "laplacian")
+    _check_in_space(u, "laplacian")
 
     def trace(x):
         def second(i):
@@ -323,7 +323,7 @@ def hessian(u: Field) -> Field:
     Field
         Of shape (n_space, n_space), or (q, n_space, n_space).
     """
-    _check(u, "hessian")
+    _check_in_space(u, "hessian")
     return u.derived(_gradient(_gradient(u, u.space), u.space))
 
 
@@ -333,6 +333,17 @@ def _check(field, name):
         raise TypeError(
             f"{name} takes a field, got {type(field).__name__}; write "
             f"{name}(u{axis})(x), not {name}(u(x){axis})."
+        )
+
+
+def _check_in_space(field, name):
+    _check(field, name)
+    if not field.space:
+        time = field.time
+        raise ValueError(
+            f"{name} differentiates along the axes of space, and there is none: the "
+            f"only axis {time!r} is time. Write d(u, {time!r})(x), or give the domain "
+            "an axis of space, as in Interval(0, 1, axis='x')."
         )
 
 

@@ -46,8 +46,9 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
         :class:`Neumann`, :class:`Robin`, :class:`Initial`, :class:`Periodic`, or a
         :class:`Condition` with any residual, also at points and on interfaces.
 
-    outputs : sequence of str, default=("u",)
-        Names of the components of the solution. With one, u is a scalar field.
+    outputs : sequence of str or str, default=("u",)
+        Names of the components of the solution. With one, u is a scalar field. A
+        string is one name, however long: ``"ab"`` is one output, not two.
 
     coefficients : dict, default=None
         Numbers, arrays or :class:`Unknown` by name. The residual and the functions of
@@ -295,13 +296,19 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
         """Find mistakes before anything large is compiled.
 
         It evaluates everything at a few points with smooth fields, and finds wrong
-        names and shapes, parts of the boundary without points, and residuals that
-        are not finite (with up to 1000 axes).
+        names and shapes, parts of the boundary without points, residuals that
+        are not finite (with up to 1000 axes), and equations that contradict each other.
 
         Raises
         ------
         ValueError
             If there is a mistake. The message names the argument or condition.
+
+        Warns
+        -----
+        UserWarning
+            If there are more equations than outputs, or if values on the boundary
+            contradict those at the start of time.
         """
         check_problem(self)
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core import first_order
+from sklearn_gn.core import backend, first_order
 from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.linear_algebra.trees import dimension, norm
 from sklearn_gn.core.parts import differentiable_sum
@@ -41,7 +41,7 @@ def step(points, state, settings, *, name):
     """Make some steps on the same points."""
     n_draws = state.n_draws
     state = fit.with_due_points(points, state, settings)
-    net, memory = jax.device_put(state.net), state.memory
+    net, memory = backend.on_device(state.net), state.memory
     if state.n_draws > n_draws:
         memory = memory_for_new_points(memory, net, name)
     net, memory, losses, *norms = iterate(

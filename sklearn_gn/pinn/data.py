@@ -15,6 +15,7 @@ from sklearn_gn.core.data import (
 )
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.pde import Condition, Problem, Unknown
+from sklearn_gn.pde.plausibility import warn_of_missing_equations
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.fit import Observations
 
@@ -101,6 +102,7 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     if problem is not None and X is None and y is None:
         _check_absent(sample_weight=sample_weight, X_val=X_val, y_val=y_val)
         _warn_of_missing_data(problem)
+        warn_of_missing_equations(problem)
         estimator.n_features_in_ = problem.domain.dim
         return FitData(
             problem=problem,

@@ -25,10 +25,12 @@ from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.model import network
+from sklearn_gn.pinn.residuals import row_residuals
 
 _UNCHANGED = 1e-14  # of the untrained network's loss
 LARGEST_NETWORK, MOST_AXES = 3000, 6  # for which the rank is looked at
-_N_POINTS = 64
+_N_POINTS, _FEW = 64, 8
+_SAME = 1e-9  # change of residuals that is rounding
 _NEAR = 1e-9  # of the length of an axis, to its end
 
 
@@ -67,6 +69,60 @@ def _shifted(net, k, size):
     last = np.array(net.layers[-1])
     last[-1, k] += size
     return Parameters((*net.layers[:-1], last), net.extra)
+
+
+def free_functions_of_time(model, net, batches):
+    """Outputs to which any function of time may be added, such as a pressure.
+
+    Parameters
+    ----------
+    model : Model
+    net : Parameters
+    batches : tuple of Batch
+        Points of all residual classes, in double precision.
+
+    Returns
+    -------
+    ndarray of bool of shape (q,)
+    """
+    domain, free = model.problem.domain, np.ones(len(model.problem.outputs), bool)
+    if domain.time is None or domain.dim == 1:
+        return ~free
+    few = tuple(
+        batch._replace(x=batch.x[:_FEW], data=batch.data[:_FEW], scale=batch.scale[:1])
+        for batch in batches
+    )
+    both = backend.to_numpy(_residuals_and_changes(model, net.extra, few))
+    for values, changes in both:
+        size = np.abs(values).max(initial=0)
+        free &= np.abs(changes).max(axis=(0, 2)) <= _SAME * max(size, 1)
+    return free
+
+
+@partial(jit_by_size, static_argnames="model")
+def _residuals_and_changes(model, extra, batches):
+    """Residuals (n, k) of a smooth solution, and their changes (n, q, k) by cos t."""
+    problem = model.problem
+    low, high = problem.domain.bounds.T.astype(extra.dtype)
+    q, time = len(problem.outputs), problem.domain.axes.index(problem.domain.time)
+
+    def one(kind, axes, x, data):
+        def residual(change):
+            def function(x):
+                share = (x - low) / (high - low)
+                wave = jnp.cos(jnp.sum(share) + jnp.arange(q, dtype=x.dtype))
+                return wave + change * jnp.cos(3 * share[time])
+
+            functions = [function] * x.shape[0]
+            return row_residuals(model, kind, functions, x, data, extra, axes)
+
+        value = residual(jnp.zeros(q, x.dtype))
+        return value, jax.vmap(residual)(jnp.eye(q, dtype=x.dtype)) - value[None]
+
+    return [
+        jax.vmap(partial(one, kind, batch.axes))(batch.x, batch.data)
+        for kind, batch in zip(model.classes, batches, strict=True)
+    ]
 
 
 def missing_conditions(model, rng):

@@ -22,20 +22,26 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.pinn.damped_step import weighted_jacobian
-from sklearn_gn.pinn.determination import output_slopes, pieces
+from sklearn_gn.pinn.determination import (
+    free_functions_of_time,
+    output_slopes,
+    pieces,
+)
 from sklearn_gn.pinn.growth import wider
 from sklearn_gn.pinn.model import n_waves
 
 _N_POINTS = 200  # at which the error is taken
 _MOST_WEIGHTS = 6000  # of the richer network
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
+_DEGREE = 8  # of functions of time that are taken off
 
 
 def relative_error_estimate(model, net, batches, fresh):
     """Estimate of the relative L2 error; NaN for networks that are too large.
 
-    Outputs that are determined up to a constant count without their means. To be called
-    in double precision.
+    Outputs that are determined up to a constant count without their means, those to
+    which the equation lets any function of time be added without one. To be called in
+    double precision.
 
     Parameters
     ----------
@@ -59,12 +65,27 @@ def relative_error_estimate(model, net, batches, fresh):
     x = fresh[0].x[:_N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     error = (slopes @ change).reshape(values.shape)
-    free = np.isin(model.problem.outputs, model.problem.up_to_constant)
-    error, values = (a - np.where(free, a.mean(axis=0), 0) for a in (error, values))
+    in_time = free_functions_of_time(model, net, fresh)
+    parts = [_without_free_parts(a, model.problem, x, in_time) for a in (error, values)]
+    error, values = parts
     size = np.linalg.norm(values)
     if not size > 0:
         return math.nan
     return float(np.linalg.norm(error) / size / math.sqrt(explained))
+
+
+def _without_free_parts(values, problem, x, in_time):
+    """Outputs (n, q) without constants, and functions of time, that may be added."""
+    constant = np.isin(problem.outputs, problem.up_to_constant)
+    values = values - np.where(constant, values.mean(axis=0), 0)
+    if in_time.any():
+        axis = problem.domain.axes.index(problem.domain.time)
+        low, high = problem.domain.bounds[axis]
+        share = 2 * (np.asarray(x)[:, axis] - low) / (high - low) - 1
+        powers = np.polynomial.legendre.legvander(share, _DEGREE)
+        fitted = powers @ np.linalg.lstsq(powers, values, rcond=None)[0]
+        values = values - np.where(in_time, fitted, 0)
+    return values
 
 
 def _correction(gramian, gradient, square):

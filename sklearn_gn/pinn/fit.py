@@ -377,6 +377,9 @@ def finish_iteration(points, state, settings, step):
         f"loss_{kind.residual.name}": float(value)
         for kind, value in zip(model.classes, step.class_losses, strict=True)
     }
+    if march is not None:
+        ((low, high),) = model.problem.domain.bounds
+        extra["window_end"] = low + (high - low) * march.stop
     if points.reference is not None:
         extra["relative_error"] = _relative_error(points, state, settings)
     if not math.isnan(fresh):

@@ -47,6 +47,7 @@ _SHORTEST, _LONGEST = 1 / 4, 4.0  # radii tried, relative to the last one
 _RATIO = 16 ** (1 / 11)  # of neighbouring radii: there are twelve
 _MIDDLE = _SHORTEST * _RATIO**6  # the first one tried
 _SHRINK, _COLLAPSE = 0.5, 0.125  # where no step is trusted; where none lowers the loss
+_LONGER = 0.5  # gain ratio below which the next radius is hardly ever trusted
 _TOLERANCE = 0.2  # of the length of a step versus the radius
 _FIRST_TOLERANCE = 0.5  # of the first one of an iteration
 _FACTORS = 5  # at most, for one radius
@@ -94,9 +95,10 @@ def first_region(net, dtype):
 def search(model, net, batches, quadratic, region, *, geodesic):
     """Find the longest step whose predicted reduction is achieved.
 
-    From the middle of the radii on, longer ones are tried while they are trusted, or
-    shorter ones until one is. If none is, the step with the least loss is taken, or
-    that of length zero.
+    From the middle of the radii on, longer ones are tried while they are trusted and
+    the gain ratio, which falls fast with the length, leaves hope for the next one; or
+    shorter ones until one is trusted. If none is, the step with the least loss is
+    taken, or that of length zero.
 
     Parameters
     ----------
@@ -130,7 +132,8 @@ def search(model, net, batches, quadratic, region, *, geodesic):
             best, next_shift = new, _moved_shift(found, _MIDDLE * length)
         direction = direction or (1 if trusted else -1)
         interior = length < target / (1 + tolerance)
-        if trusted != (direction > 0) or (trusted and interior):
+        at_limit = float(new.gain_ratio) < _LONGER
+        if trusted != (direction > 0) or (trusted and (interior or at_limit)):
             break
         target, tolerance = length * _RATIO**direction, _TOLERANCE
         shifts.aim_at(target, found)

@@ -16,8 +16,11 @@ _X_LABELS = {
     "work_units": "Work units",
 }
 _Y_LABELS = {"loss": "Loss", "relative_error": "Relative error"}
+_TRAINING, _VALIDATION = "(training)", "(validation)"
 _LOWEST = "Lowest"
 _REFINEMENT = "Refinement"
+_WINDOW = "New window of time"
+_PALE = {"linewidth": 4.5, "alpha": 0.35}  # of a broad line under a thin one
 
 
 class ConvergenceDisplay(Display):
@@ -30,8 +33,9 @@ class ConvergenceDisplay(Display):
     ----------
     convergence_log : dict of ndarrays of shape (n_iter,)
         With the keys ``iteration``, ``time``, ``inner_iterations``, ``loss`` and
-        ``val_loss``. Further keys of some fits: ``relative_error``, ``work_units``, and
-        ``level``, the number of the level of a network that is refined during the fit.
+        ``val_loss``. Further keys of some fits: ``relative_error``, ``work_units``,
+        ``level``, the number of the level of a network that is refined during the fit,
+        and ``window_end``, where the window of time ends that is solved.
 
     name : str, default=None
         Name of the fit in the legend.
@@ -40,7 +44,8 @@ class ConvergenceDisplay(Display):
     ----------
     lines_ : list of matplotlib Line2D
         The curve of the loss and, where there are validation data, that of the
-        validation loss; or the curve of the error.
+        validation loss; or the curve of the error. The training loss is that of one
+        window of time: its curve is interrupted where a new one begins.
 
     lowest_ : matplotlib Line2D
         The mark at the lowest validation loss or, without validation data, at the
@@ -48,6 +53,9 @@ class ConvergenceDisplay(Display):
 
     refinements_ : list of matplotlib Line2D
         Marks on the curves at the last iteration before a refinement of the network.
+
+    windows_ : list of matplotlib Line2D
+        Vertical lines at the first iterations of new windows of time.
 
     ax_ : matplotlib Axes
         Axes with the curves.
@@ -120,20 +128,27 @@ class ConvergenceDisplay(Display):
         ax = self._axes(ax)
         name = self.name if name is None else name
         self.lines_, self.refinements_ = [], []
+        self.windows_ = self._mark_windows(ax, position)
         for suffix, style, values in curves:
             label = " ".join(filter(None, [name, suffix])) or _Y_LABELS[y]
-            line_kwargs = {"linestyle": style, "label": label, **kwargs}
+            line_kwargs = {**style, "label": label, **kwargs}
             if self.lines_:  # one colour for one fit
                 line_kwargs.setdefault("color", self.lines_[0].get_color())
-            self.lines_ += ax.plot(position, values, **line_kwargs)
+            points = position, values
+            if y == "loss" and suffix != _VALIDATION:  # which is that of all time
+                points = self._interrupted(*points)
+            self.lines_ += ax.plot(*points, **line_kwargs)
             self.refinements_ += self._mark_refinements(ax, self.lines_[-1])
-        self.lowest_ = _mark_lowest(ax, position, curves[-1][-1])
+        several = f" {_VALIDATION}" if len(curves) > 1 else ""
+        self.lowest_ = _mark_lowest(ax, position, curves[-1][-1], _LOWEST + several)
         if any(np.any(values > 0) for *_, values in curves):
             ax.set_yscale("log", nonpositive="mask")
         ax.set(xlabel=_X_LABELS[x], ylabel=_Y_LABELS[y])
         handles, _ = ax.get_legend_handles_labels()
-        marks = (_REFINEMENT, _LOWEST)  # the last entries of the legend
-        ax.legend(handles=sorted(handles, key=lambda h: h.get_label() in marks))
+        marks = (_WINDOW, _REFINEMENT, _LOWEST)  # the last entries of the legend
+        ax.legend(
+            handles=sorted(handles, key=lambda h: h.get_label().startswith(marks))
+        )
         return self._drawn_on(ax)
 
     def _position(self, x):
@@ -145,17 +160,34 @@ class ConvergenceDisplay(Display):
         return np.cumsum(values) if x == "inner_iterations" else values
 
     def _curves(self, y):
-        """Suffix of the label, line style and values; the one to be marked last."""
+        """Suffix of the label, style and values; the one to be marked last."""
         if y not in _Y_LABELS:
             raise ValueError(f"y must be one of {sorted(_Y_LABELS)}, got {y!r}.")
         if y not in self.convergence_log:
             raise ValueError(f"y={y!r} is not in the log of this fit.")
         if y == "relative_error":
-            return [("", "-", self.convergence_log[y])]
+            return [("", {}, self.convergence_log[y])]
         loss, val_loss = (self.convergence_log[k] for k in ("loss", "val_loss"))
         if np.isnan(val_loss).all():
-            return [("", "-", loss)]
-        return [("(training)", "-", loss), ("(validation)", "--", val_loss)]
+            return [("", {}, loss)]
+        return [(_TRAINING, _PALE, loss), (_VALIDATION, {}, val_loss)]
+
+    def _new_windows(self):
+        """Numbers of the iterations that begin another window of time."""
+        return 1 + np.flatnonzero(np.diff(self.convergence_log.get("window_end", ())))
+
+    def _mark_windows(self, ax, position):
+        style = {"color": "0.8", "linewidth": 1, "zorder": 0}
+        lines = [ax.axvline(position[k], **style) for k in self._new_windows()]
+        if lines and not any(line.get_label() == _WINDOW for line in ax.lines):
+            lines[0].set_label(_WINDOW)
+        return lines
+
+    def _interrupted(self, position, values):
+        """Points of a curve, without a line from one window to the next."""
+        new = self._new_windows()
+        position = np.insert(np.asarray(position, float), new, np.nan)
+        return position, np.insert(np.asarray(values, float), new, np.nan)
 
     def _mark_refinements(self, ax, line):
         """Mark the points of a curve at which a level ends that is not the last."""
@@ -211,11 +243,11 @@ class ConvergenceDisplay(Display):
         return cls(convergence_log=log, name=name).plot(ax, x=x, y=y, **kwargs)
 
 
-def _mark_lowest(ax, position, values):
+def _mark_lowest(ax, position, values, label):
     """Ring around the lowest value."""
     best = [np.nanargmin(values)] if len(values) else []
     style = {"marker": "o", "fillstyle": "none", "color": "black"}
-    return _mark(ax, position[best], values[best], _LOWEST, **style)
+    return _mark(ax, position[best], values[best], label, **style)
 
 
 def _mark(ax, x, y, label, **style):

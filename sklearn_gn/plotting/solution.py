@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import Display
+from sklearn_gn.plotting._curves import Curves, observed_values
 
 _FLOATS = 2**24  # numbers of the points that are evaluated together
 _HOLES = 4  # cells for each point, beyond which the points of a reference are no grid
@@ -22,10 +23,12 @@ _DECADES = 3  # of errors that are told apart by their colours
 class SolutionDisplay(Display):
     """Solution of a differential equation, with its error.
 
-    Along one axis: curves of solution and reference, and the error below. Over two
-    axes: images of solution, reference and error, with time, where there is one, on the
-    horizontal axis. Points outside the domain are left blank. Where the solution is not
-    known, the size of the residual takes the place of the error.
+    Along one axis: curves of all outputs, with the reference, the observations and a
+    band of two standard deviations where there are any, and the error below. Outputs of
+    very different size have panels of their own. Over two axes: images of solution,
+    reference and error, with time, where there is one, on the horizontal axis. Points
+    outside the domain are left blank. Where the solution is not known, the size of the
+    residual takes the place of the error.
 
     Use :meth:`from_estimator` to create it.
 
@@ -34,11 +37,14 @@ class SolutionDisplay(Display):
     ticks : tuple of one or two ndarrays
         Where the values are, along the axes that are shown.
 
-    solution : ndarray of shape (n_points,) or (n_vertical, n_horizontal)
-        Values of the solution; NaN outside the domain.
+    solution : ndarray of shape (n_points,), (n_points, n_outputs) or \
+            (n_vertical, n_horizontal)
+        Values of the solution; NaN outside the domain. Several outputs are drawn as
+        curves only.
 
     error : ndarray of the same shape
-        Absolute error or, without reference, the size of the residual.
+        Absolute error or, without reference, the size of the residual, which is one
+        number for all outputs.
 
     axis_names : tuple of str
         The axes that are shown, the horizontal one first.
@@ -49,8 +55,8 @@ class SolutionDisplay(Display):
     fixed : dict of floats, default=None
         The other axes, and their values.
 
-    output_name : str, default="u"
-        What is shown.
+    output_name : str or tuple of str, default="u"
+        What is shown; one name for each column of ``solution``.
 
     equal : bool, default=False
         Whether the axes of an image have the same scale.
@@ -58,16 +64,38 @@ class SolutionDisplay(Display):
     name : str, default=None
         Name of the solution in the legend or above its image.
 
+    std : ndarray of the same shape as solution, default=None
+        Standard deviations of curves.
+
+    observations : tuple (ndarray of shape (m,), ndarray of shape (m, n_outputs)), \
+            default=None
+        Where curves were observed, and the values; NaN where they were not.
+
+    window_ends : ndarray, default=None
+        Ends of the windows of time. Beyond the last of them the problem is not solved:
+        that part is shaded, and no curve is drawn there.
+
     Attributes
     ----------
     lines_ : list of matplotlib Line2D
-        Curves of solution, reference (where there is one) and error; empty for images.
+        Curves of the solution, one for each output, of the reference where there is
+        one, and of the error; empty for images.
+
+    bands_ : list of matplotlib FillBetweenPolyCollection
+        Bands of two standard deviations, one for each output.
+
+    points_ : list of matplotlib Line2D
+        Observations, of each output that was observed.
+
+    windows_ : list of matplotlib Line2D
+        Ends of the windows of time, in all panels.
 
     images_ : list of matplotlib QuadMesh
         Images of solution, reference (where there is one) and error; empty for curves.
 
     axes_ : ndarray of matplotlib Axes
-        All panels, of shape (2, 1) for curves, (1, 2) or (1, 3) for images.
+        All panels, of shape (2, 1) for curves, or more rows where the outputs have very
+        different sizes; of shape (1, 2) or (1, 3) for images.
 
     ax_ : matplotlib Axes
         The panel of the solution.
@@ -109,9 +137,12 @@ class SolutionDisplay(Display):
         axis_names: tuple[str, ...],
         reference: Array | None = None,
         fixed: Mapping[str, float] | None = None,
-        output_name: str = "u",
+        output_name: str | tuple[str, ...] = "u",
         equal: bool = False,
         name: str | None = None,
+        std: Array | None = None,
+        observations: tuple[Array, Array] | None = None,
+        window_ends: Array | None = None,
     ) -> None:
         self.ticks = ticks
         self.solution = solution
@@ -122,6 +153,9 @@ class SolutionDisplay(Display):
         self.output_name = output_name
         self.equal = equal
         self.name = name
+        self.std = std
+        self.observations = observations
+        self.window_ends = window_ends
 
     def plot(self, ax: Any = None, *, name: str | None = None, **kwargs: Any) -> Self:
         """Draw curves or images.
@@ -146,6 +180,7 @@ class SolutionDisplay(Display):
         """
         name = name or self.name or "Solution"
         self.lines_, self.images_ = [], []
+        self.bands_, self.points_, self.windows_ = [], [], []
         draw = self._plot_curves if len(self.ticks) == 1 else self._plot_images
         return self._drawn_on(draw(ax, name, kwargs))
 
@@ -158,25 +193,12 @@ class SolutionDisplay(Display):
         return [np.ptp(values) for values in self.ticks]
 
     def _plot_curves(self, ax, name, kwargs):
-        axes = self._panels(ax, 2, 1, size=(5.5, 2.4))
-        above, below = axes[:, 0]
-        (x,) = self.ticks
-        if self.reference is not None:
-            broad = {"color": "0.75", "linewidth": 5, "label": "Reference"}
-            reference = above.plot(x, self.reference, **broad)
-        self.lines_ += above.plot(x, self.solution, **{"label": name, **kwargs})
-        if self.reference is not None:
-            self.lines_ += reference
-            above.legend()
-        self.lines_ += below.plot(x, self.error, color="tab:red")
-        if np.any(self.error > 0):
-            below.set_yscale("log", nonpositive="mask")
-        above.set_title(_fixed_title(self.fixed), fontsize="medium")
-        above.set_ylabel(self.output_name)
-        below.set(xlabel=self.axis_names[0], ylabel=self._error_name)
-        for panel in (above, below):
-            panel.set_xlim(x[0], x[-1])
-        above.tick_params(labelbottom=False)
+        curves = Curves(self, name, kwargs)
+        axes = self._panels(ax, len(curves.groups) + 1, 1, size=(5.5, 2.4))
+        curves.draw(axes[:, 0])
+        axes[0, 0].set_title(_fixed_title(self.fixed), fontsize="medium")
+        self.lines_, self.bands_ = curves.lines, curves.bands
+        self.points_, self.windows_ = curves.points, curves.windows
         return axes
 
     def _plot_images(self, ax, name, kwargs):
@@ -196,9 +218,9 @@ class SolutionDisplay(Display):
         first = axes[0, 0]
         first.set_ylabel(self.axis_names[1])
         if self.fixed:
-            first.set_title(f"{name}\n{_fixed_title(self.fixed)}", fontsize="medium")
-        bar = first.figure.colorbar(self.images_[-2], ax=axes[0, -2])
-        bar.ax.set_title(self.output_name, fontsize="medium")
+            title = f"{images[0][0]}\n{_fixed_title(self.fixed)}"
+            first.set_title(title, fontsize="medium")
+        first.figure.colorbar(self.images_[-2], ax=axes[0, -2])
         first.figure.colorbar(self.images_[-1], ax=axes[0, -1])
         return axes
 
@@ -206,9 +228,9 @@ class SolutionDisplay(Display):
         """Title, values and style of every image."""
         from matplotlib.colors import LogNorm, Normalize
 
-        fields = [(name, self.solution)]
+        fields = [(f"{name} {self.output_name}", self.solution)]
         if self.reference is not None:
-            fields.append(("Reference", self.reference))
+            fields.append((f"Reference {self.output_name}", self.reference))
         both = np.stack([values for _, values in fields])
         style = {"norm": Normalize(np.nanmin(both), np.nanmax(both)), **kwargs}
         top = float(np.nanmax(self.error))
@@ -249,8 +271,9 @@ class SolutionDisplay(Display):
             Values of axes that are not shown; the others are in the middle.
 
         output : str, default=None
-            Output to show. If None, the first. One that is determined up to a constant
-            is compared without its mean over the points shown.
+            Output to show. If None, all of them as curves, and the first as an image.
+            One that is determined up to a constant is compared without its mean over
+            the points shown.
 
         n_points : int, default=200
             Points along each axis.
@@ -279,38 +302,47 @@ class SolutionDisplay(Display):
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
         problem = _problem(estimator)
-        domain, k = problem.domain, _output_number(problem, output)
+        domain = problem.domain
         if not isinstance(n_points, Integral) or n_points < 2:
             raise ValueError(f"n_points must be an integer above 1, got {n_points!r}.")
         at = _checked_values(domain, {} if at is None else at)
         shown = _shown_axes(domain, axes, at)
         middle = dict(zip(domain.axes, domain.bounds.mean(axis=1), strict=True))
         fixed = {a: float(x) for a, x in (middle | at).items() if a not in shown}
-        ticks, fixed, reference = _grid(problem, shown, fixed, k, n_points)
+        numbers = _output_numbers(problem, output, len(shown))
+        ticks, fixed, reference = _grid(problem, shown, fixed, numbers, n_points)
 
         def at_points(function):
             return _at_points(function, domain, shown, fixed, ticks)
 
-        solution = at_points(lambda X: _columns(estimator.predict(X))[:, k])
+        solution = at_points(lambda X: _columns(estimator.predict(X))[:, numbers])
         if problem.exact is not None and not _is_known_at_points(problem):
-            reference = at_points(lambda X: problem.exact_values(X)[:, k])
+            reference = at_points(lambda X: problem.exact_values(X)[:, numbers])
         if reference is None or np.isnan(solution - reference).all():
             reference = None
-            error = at_points(lambda X: np.linalg.norm(estimator.residual(X), axis=1))
+            error = at_points(
+                lambda X: np.linalg.norm(estimator.residual(X), axis=1, keepdims=True)
+            )
         else:
-            if problem.outputs[k] in problem.up_to_constant:
-                solution, reference = _without_means(solution, reference)
+            for i, k in enumerate(numbers):
+                if problem.outputs[k] in problem.up_to_constant:
+                    _remove_means(solution[..., i], reference[..., i])
             error = np.abs(solution - reference)
+        more = {}
+        if len(shown) == domain.dim == 1:
+            more = _known_of_curves(estimator, at_points, numbers)
+        names = tuple(problem.outputs[k] for k in numbers)
         return cls(
             ticks=ticks,
-            solution=solution,
-            error=error,
+            solution=_only(solution),
+            error=_only(error),
             axis_names=shown,
-            reference=reference,
+            reference=_only(reference),
             fixed=fixed,
-            output_name=problem.outputs[k],
+            output_name=names if len(names) > 1 else names[0],
             equal=domain.time not in shown and _alike(ticks),
             name=name,
+            **more,
         ).plot(ax, **kwargs)
 
 
@@ -328,14 +360,15 @@ def _problem(estimator):
     return problem
 
 
-def _output_number(problem, output):
+def _output_numbers(problem, output, n_shown):
+    """Numbers of the outputs to show: all as curves, one as an image."""
     if output is None:
-        return 0
+        return list(range(len(problem.outputs))) if n_shown == 1 else [0]
     if output not in problem.outputs:
         raise ValueError(
             f"output={output!r} is unknown; the outputs are {problem.outputs}."
         )
-    return problem.outputs.index(output)
+    return [problem.outputs.index(output)]
 
 
 def _checked_values(domain, at):
@@ -373,13 +406,31 @@ def _is_known_at_points(problem):
     return hasattr(problem.exact, "points")
 
 
-def _grid(problem, shown, fixed, k, n_points):
+def _known_of_curves(estimator, at_points, numbers):
+    """Standard deviations, observations and windows of a problem of one axis."""
+    observations, std = observed_values(estimator, 0), None
+    if observations is not None:
+        places, values = observations
+        observations = places, values[:, numbers]
+        # Without observations they are those of the residuals, thinner than a line.
+        std = at_points(
+            lambda X: _columns(estimator.predict(X, return_std=True)[1])[:, numbers]
+        )
+    ends = estimator.window_ends_
+    return {
+        "observations": observations,
+        "std": _only(std),
+        "window_ends": ends if len(ends) else None,
+    }
+
+
+def _grid(problem, shown, fixed, numbers, n_points):
     """Ticks along the axes shown, values of the others, the reference if it is there.
 
     Where the reference is a grid, the ticks are its own.
     """
     if _is_known_at_points(problem):
-        found = _reference_slice(problem, shown, fixed, k, n_points)
+        found = _reference_slice(problem, shown, fixed, numbers, n_points)
         if found is not None:
             return found
     bounds = dict(zip(problem.domain.axes, problem.domain.bounds, strict=True))
@@ -389,21 +440,23 @@ def _grid(problem, shown, fixed, k, n_points):
     return tuple((e[1:] + e[:-1]) / 2 for e in edges), fixed, None  # centres of cells
 
 
-def _reference_slice(problem, shown, fixed, k, n_points):
+def _reference_slice(problem, shown, fixed, numbers, n_points):
     """The same for a reference that makes a grid; None if it does not."""
     names = problem.domain.axes
     columns = [np.unique(c, return_inverse=True) for c in problem.exact.points.T]
     ticks = {name: c[0] for name, c in zip(names, columns, strict=True)}
     if math.prod(map(len, ticks.values())) > _HOLES * len(problem.exact.points):
         return None
-    values = np.full([len(t) for t in ticks.values()], np.nan)
-    values[tuple(c[1] for c in columns)] = problem.exact.values[:, k]
+    values = np.full([*map(len, ticks.values()), len(numbers)], np.nan)
+    values[tuple(c[1] for c in columns)] = problem.exact.values[:, numbers]
     nearest = {a: int(np.argmin(np.abs(ticks[a] - x))) for a, x in fixed.items()}
     values = values[tuple(nearest.get(name, slice(None)) for name in names)]
     if shown != tuple(name for name in names if name in shown):
-        values = values.T
+        values = values.swapaxes(0, 1)
     kept = [_thinned(len(ticks[a]), n_points) for a in shown]
-    values = values[np.ix_(*kept)].T  # the horizontal axis runs along the rows
+    values = values[np.ix_(*kept)]
+    if len(shown) == 2:  # the horizontal axis runs along the rows
+        values = values.swapaxes(0, 1)
     fixed = {a: float(ticks[a][i]) for a, i in nearest.items()}
     return tuple(ticks[a][i] for a, i in zip(shown, kept, strict=True)), fixed, values
 
@@ -414,11 +467,11 @@ def _thinned(n, n_points):
 
 
 def _at_points(function, domain, shown, fixed, ticks):
-    """Values on the grid; NaN outside the domain."""
+    """Values (..., k) on the grid; NaN outside the domain."""
     mesh = np.meshgrid(*ticks)
     columns = dict(zip(shown, (c.ravel() for c in mesh), strict=True))
     n = mesh[0].size
-    values = np.full(n, np.nan)
+    values = None
     for rows in gen_batches(n, max(1, _FLOATS // domain.dim)):
         X = np.empty((rows.stop - rows.start, domain.dim))
         for i, name in enumerate(domain.axes):
@@ -427,20 +480,30 @@ def _at_points(function, domain, shown, fixed, ticks):
         if inside.any():
             with warnings.catch_warnings():  # of solvers that were fitted to frames
                 warnings.filterwarnings("ignore", "X does not have valid feature names")
-                values[rows][inside] = function(X[inside])
-    if np.isnan(values).all():
+                found = function(X[inside])
+            if values is None:
+                values = np.full((n, found.shape[1]), np.nan)
+            values[rows][inside] = found
+    if values is None:
         raise ValueError(f"no point of the slice is in the domain: {fixed}.")
-    return values.reshape(mesh[0].shape)
+    return values.reshape(*mesh[0].shape, -1)
+
+
+def _only(values):
+    """Values without their last axis where there is one output."""
+    several = values is None or values.shape[-1] > 1
+    return values if several else values[..., 0]
 
 
 def _columns(y):
     return y.reshape(len(y), -1)
 
 
-def _without_means(solution, reference):
-    """Both without their means over the points at which both are known."""
+def _remove_means(solution, reference):
+    """Remove the means over the points at which both are known, in place."""
     known = ~np.isnan(solution - reference)
-    return solution - solution[known].mean(), reference - reference[known].mean()
+    solution -= solution[known].mean()
+    reference -= reference[known].mean()
 
 
 # -- what is written ------------------------------------------------------------------

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.core.backend import pad_rows
+from sklearn_gn.core import backend
 from sklearn_gn.core.devices import by_rows, jitted, put_rows
 from sklearn_gn.core.linear_algebra.blocks import map_rows, sum_rows, triangular_factor
 from sklearn_gn.core.linear_algebra.solve import filter_factors
@@ -116,7 +116,7 @@ class DenseEngine:
         if state.on_sample:
             tol = max(tol, SAMPLE_TOL)
         n_steps = SAMPLE_STEPS if state.on_sample else 1
-        nets, memory = jax.device_put(state.starts)
+        nets, memory = backend.on_device(state.starts)
         result, counts = self._descend(nets, memory, rows, options, n_steps, tol)
         outcome = _outcome(result, counts)
         falling = np.array(result.decrease) > tol * outcome.losses
@@ -137,7 +137,7 @@ class DenseEngine:
         4. Descend.
         """
         rows = data.sample if state.on_sample else data.rows
-        nets, _ = jax.device_put(state.starts)
+        nets, _ = backend.on_device(state.starts)
         n_starts, n_neurons = len(nets.alive), state.n_neurons
         first = state.round * N_SPARE * n_starts
         draws = first + np.arange(N_SPARE * n_starts, dtype=np.int32)
@@ -196,7 +196,7 @@ def on_devices(rows, mesh):
         return rows
     n = len(rows.x)
     n += -n % mesh.size
-    return Rows(*put_rows([pad_rows(np.asarray(a), n) for a in rows], mesh))
+    return Rows(*put_rows([backend.pad_rows(np.asarray(a), n) for a in rows], mesh))
 
 
 def draw_sample(rows, options):

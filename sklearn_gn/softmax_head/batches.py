@@ -64,7 +64,7 @@ def batched_rows(
     # Large arrays are written once: first touch of memory is what costs.
     x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
     np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
-    if x.dtype != dtype and largest_size(x) > np.finfo(dtype).max:
+    if x.dtype != dtype and largest_size(x) > float(np.finfo(dtype).max):
         raise ValueError(
             f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "
             "dtype='float64', or scale the features."

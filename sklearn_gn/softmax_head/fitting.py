@@ -345,8 +345,10 @@ def _dense(X):
     if size > _DENSE_BYTES:
         raise ValueError(
             f"X is sparse and would take {size / 2**30:.1f} GiB as a dense array; the "
-            f"limit is {_DENSE_BYTES / 2**30:.0f}. Reduce the features first, "
-            "for example with TruncatedSVD."
+            f"limit is {_DENSE_BYTES / 2**30:.0f}. solver='fgn_newton' with a number "
+            "as alpha leaves it sparse if at most a tenth of its entries are stored. "
+            "Or give it in chunks to fit_chunks, or reduce the features with "
+            "TruncatedSVD."
         )
     return X.toarray()
 

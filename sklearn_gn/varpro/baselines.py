@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core import first_order
+from sklearn_gn.core import backend, first_order
 from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.fgn import model_direction
 from sklearn_gn.core.linear_algebra.lanczos import lanczos
@@ -93,7 +93,7 @@ def gn_step(rows, state, settings):
     before = state
     batch, share = batches.current_batch(rows, settings, state.iteration)
     penalties = training.current_penalties(state.net.theta, batch, settings, share)
-    net = jax.device_put(state.net)
+    net = backend.on_device(state.net)
     loss = float(problem.objective(settings.model, net, batch, penalties))
     found = full_model(
         settings.model, net, batch, penalties, krylov_dimension(settings, net)
@@ -188,7 +188,7 @@ def lbfgs_step(rows, state, settings):
     before = state
     batch, share = batches.current_batch(rows, settings, state.iteration)
     penalties = training.current_penalties(state.net.theta, batch, settings, share)
-    net, memory = jax.device_put((state.net, state.memory))
+    net, memory = backend.on_device((state.net, state.memory))
     # What it remembers belongs to one batch.
     per_batch = settings.solver.iterations_per_batch
     other = batch is not rows and state.iteration % per_batch == 0
@@ -288,7 +288,7 @@ def epoch_step(rows, state, settings, *, name):
     """One epoch, and the loss on all rows."""
     state, _ = training.enter_level(state, settings, _EPOCHS)
     penalties = training.current_penalties(state.net.theta, rows, settings)
-    net, memory = jax.device_put((state.net, state.memory))
+    net, memory = backend.on_device((state.net, state.memory))
     epoch, b = batches.shuffled_epoch(rows, settings, state.iteration)
     rate = np.asarray(settings.solver.learning_rate, settings.dtype)
     if name == "fgn":

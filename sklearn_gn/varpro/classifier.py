@@ -59,8 +59,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Widths of the hidden layers. If "auto", one layer where ``alpha`` is "auto", of
-        4 neurons in small tables and of 100 in larger ones, and (64, 64) otherwise. If
-        empty, the features are the inputs.
+        100 neurons in the members by mini-batches and of 4 in the others, and (64, 64)
+        otherwise. If empty, the features are the inputs.
 
     activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
@@ -71,8 +71,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     n_init : "auto" or int, default="auto"
         Number of random starts. Where the penalties are chosen, all of them are members
         of a committee, and predictions are their mean; otherwise the one of lowest loss
-        is returned. If "auto", up to 6 members, fewer where the tables are large (4 by
-        mini-batches), or one start; with ``warm_start``, as many as before.
+        is returned. If "auto", up to 8 members of a committee, fewer where the tables
+        are large, or one start; with ``warm_start``, as many as before. A number is
+        one of members by the evidence alone, where these are affordable.
 
     solver : str or solver object, default="gnvpro"
         The method, by name or as an object of :mod:`sklearn_gn.solvers` with settings
@@ -94,10 +95,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     alpha : "auto", float, tuple (hidden, output) or dict, default="auto"
         Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
         the default solver, P <= 2000 weights and at most 4e9 / P**2 - 2 P rows. Where
-        ``hidden_layer_sizes`` is "auto" too, with more than 2e8 / P**2 - 2 P rows, the
-        members are fitted by mini-batches, with the penalties of normal priors of
-        precision 10 for the slopes and 1 for all other weights. Other fits are of one
-        network, and take 0.001.
+        ``hidden_layer_sizes`` is "auto" too, half of the members are wide and fitted by
+        mini-batches, and with more than 2e8 / P**2 - 2 P rows all of them; they have
+        the penalties of normal priors of precision 10 for the slopes and 1 for all
+        other weights. Other fits are of one network, and take 0.001.
         Numbers are the penalties of the hidden layers and of the output layer, in
         scaled units; one number stands for both.
         A dict such as ``alpha_`` of a fitted committee fixes the penalties of its

@@ -26,6 +26,7 @@ from sklearn_gn.varpro.batch_committee import (
 from sklearn_gn.varpro.calibration import calibrated
 from sklearn_gn.varpro.committee import COMMITTEE, Member
 from sklearn_gn.varpro.members import FittedMember
+from sklearn_gn.varpro.mixed_committee import MIXED_COMMITTEE, MixedOptions
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
@@ -35,6 +36,7 @@ _MOST_WORK_OF_CLASSES = 4e9  # of one member; else deep networks
 _MOST_WORK_OF_ALL_ROWS = 2e8  # the same of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
 _BATCH_MEMBERS = 4
+_MOST_MIXED = 4  # members of each kind of a small default classifier
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -86,15 +88,15 @@ class Units(NamedTuple):
 class Plan(NamedTuple):
     """The networks of the members, and how they are fitted."""
 
-    models: list  # of Layers
-    by_batches: bool  # with the penalties of priors of fixed size
+    models: list  # of Layers; those by the evidence stand first
+    n_evidence: int  # whose penalties the evidence chooses; the others' are fixed
 
 
 class Problem(NamedTuple):
     """What a fit is given, and what leads back to the user's units."""
 
     rows: Rows
-    options: EvidenceOptions | BatchOptions
+    options: EvidenceOptions | BatchOptions | MixedOptions
     scaling: Units
 
 
@@ -104,7 +106,8 @@ def plan(estimator, n_rows, n_features, n_values):
     Penalties are chosen by the evidence for fully connected networks that the default
     solver fits, where the dense Gauss-Newton matrix is small enough. Many classes in
     many rows want wide networks, for which it is not: the default members of a
-    classifier are wide there, and fitted by mini-batches.
+    classifier are wide there, and fitted by mini-batches. In smaller tables half of
+    them are.
 
     Parameters
     ----------
@@ -141,7 +144,7 @@ def plan(estimator, n_rows, n_features, n_values):
         n_members = len(estimator._fitted[1])
     if _by_batches(estimator, work):
         n_members = _BATCH_MEMBERS if n_members == "auto" else n_members
-        return Plan(models(("relu",), (_WIDTH,)) * n_members, by_batches=True)
+        return Plan(models(("relu",), (_WIDTH,)) * n_members, 0)
     if estimator._loss == "squared":
         if not affordable(n_rows, size):
             return None
@@ -152,7 +155,13 @@ def plan(estimator, n_rows, n_features, n_values):
     if n_members == "auto":
         n_members = 2 * int(min(max(_WORK / work, 2), _MEMBERS) // 2)
     members = [pair[number % len(pair)] for number in range(n_members)]
-    return Plan(members, by_batches=False)
+    if not _is_mixed(estimator):
+        return Plan(members, n_members)
+    if _continues_committee(estimator):
+        n_members //= 2
+    members = members[: min(n_members, _MOST_MIXED)]
+    wide = models(("relu",), (_WIDTH,)) * len(members)
+    return Plan(members + wide, len(members))
 
 
 def _by_batches(estimator, work):
@@ -163,6 +172,16 @@ def _by_batches(estimator, work):
     if _continues_committee(estimator):  # as the former ones
         return estimator._fitted[1][0].model.sizes[1:] == (_WIDTH,)
     return work > _MOST_WORK_OF_ALL_ROWS
+
+
+def _is_mixed(estimator):
+    """Whether half of the members of a default classifier are wide networks."""
+    default = isinstance(estimator.hidden_layer_sizes, str)
+    if not default or estimator._loss == "squared":
+        return False
+    if _continues_committee(estimator):  # as the former ones
+        return estimator._fitted[1][-1].model.sizes[1:] == (_WIDTH,)
+    return estimator.n_init == "auto"
 
 
 def _continues_committee(estimator):
@@ -215,8 +234,15 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
     alpha = _given_penalties(estimator.alpha, plan.models[0])
     problem = _problem(estimator, X, y, weight, n_effective, alpha, rng)
     algorithm = COMMITTEE
-    if plan.by_batches:
+    if plan.n_evidence == 0:
         problem, algorithm = _in_batches(estimator, problem), BATCH_COMMITTEE
+    elif plan.n_evidence < len(plan.models):
+        options = MixedOptions(
+            problem.options,
+            _in_batches(estimator, problem).options._replace(alpha=None),
+            plan.n_evidence,
+        )
+        problem, algorithm = problem._replace(options=options), MIXED_COMMITTEE
     starts = _starts(estimator, plan.models, problem, rng)
     run = FitRun(
         estimator,
@@ -432,23 +458,35 @@ def _calibrated(problem, pair):
     return Member(model, net._replace(theta=theta))
 
 
+def _n_by_evidence(options, members):
+    """Number of the members whose penalties the evidence has chosen."""
+    if isinstance(options, MixedOptions):
+        return options.n_evidence
+    return 0 if isinstance(options, BatchOptions) else len(members)
+
+
 def _set_fitted(estimator, members, problem):
-    by_batches = isinstance(problem.options, BatchOptions)
-    summarise = _summary_of_batches if by_batches else _summary
+    n_evidence = _n_by_evidence(problem.options, members)
+    by_evidence, wide = members[:n_evidence], members[n_evidence:]
+    heavy = committee.is_worth_threads(members[0].model, problem.rows)
     with backend.one_blas_thread:
-        heavy = committee.is_worth_threads(members[0].model, problem.rows)
-        summaries = committee.side_by_side(partial(summarise, problem), members, heavy)
-        if estimator._loss == "cross_entropy" and not by_batches:
-            pairs = list(zip(members, summaries, strict=True))
-            members = tuple(
+        summaries = committee.side_by_side(
+            partial(_summary, problem), by_evidence, heavy
+        )
+        if estimator._loss == "cross_entropy":
+            pairs = list(zip(by_evidence, summaries, strict=True))
+            by_evidence = tuple(
                 committee.side_by_side(partial(_calibrated, problem), pairs, heavy)
             )
+    of_wide = [_summary_of_batches(problem, member) for member in wide]
+    chosen, summaries = summaries or of_wide, summaries + of_wide
+    members = by_evidence + wide
     scaling = problem.scaling
     estimator._fitted = None, members, scaling
     if estimator._loss == "squared":
         estimator._covariances = tuple(s.covariance for s in summaries)
         estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
-    best = max(summaries, key=lambda s: s.log_evidence)
+    best = max(chosen, key=lambda s: s.log_evidence)
     estimator.gram_spectrum_ = np.zeros(0)
     if best.gram is not None:
         estimator.gram_spectrum_ = evidence_gn.spectrum(best.gram)
@@ -457,20 +495,20 @@ def _set_fitted(estimator, members, problem):
         for member, summary in zip(members, summaries, strict=True)
     ]
     estimator.alpha_ = {
-        name: np.exp(np.mean([np.log(s.alpha[name]) for s in summaries], axis=0))
-        for name in summaries[0].alpha
+        name: np.exp(np.mean([np.log(s.alpha[name]) for s in chosen], axis=0))
+        for name in chosen[0].alpha
     }
-    methods = {s.alpha_method for s in summaries}
+    methods = {s.alpha_method for s in chosen}
     estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
     if problem.options.alpha is not None:
         estimator.alpha_method_ = "fixed"
     estimator.loss_ = float(np.mean([s.loss for s in summaries]))
-    if not by_batches:
+    if n_evidence:
         # Each start is as probable as the others before the data are seen.
-        evidences = [summary.log_evidence for summary in summaries]
-        estimator.log_evidence_ = float(logsumexp(evidences)) - math.log(len(members))
+        evidences = [summary.log_evidence for summary in chosen]
+        estimator.log_evidence_ = float(logsumexp(evidences)) - math.log(n_evidence)
         estimator.n_effective_parameters_ = float(
-            np.mean([s.n_effective_parameters for s in summaries])
+            np.mean([s.n_effective_parameters for s in chosen])
         )
     if estimator._loss == "squared":
         pairs = zip(members, summaries, strict=True)

@@ -1,6 +1,8 @@
 """Precision scope, row buckets, conversion."""
 
 import threading
+import warnings
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -120,3 +122,22 @@ def test_to_numpy_copies_keep_precision_and_are_writable():
     copy["a"][0] = 0.0  # read-only views would raise
     assert copy["b"] == 2
     assert copy["c"] == "text"
+
+
+@pytest.mark.parametrize("setting", [None, "XLA_CLIENT_MEM_FRACTION"])
+def test_worker_on_a_gpu_says_how_to_divide_its_memory(monkeypatch, setting):
+    for name in backend._OF_MEMORY:
+        monkeypatch.delenv(name, raising=False)
+    if setting:
+        monkeypatch.setenv(setting, "0.2")
+    worker = SimpleNamespace(name="LokyProcess-2")
+    monkeypatch.setattr(backend, "current_process", lambda: worker)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    backend._warn_of_shared_gpu.cache_clear()
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        for _ in range(2):
+            with backend.scope("float64"):
+                pass
+    backend._warn_of_shared_gpu.cache_clear()
+    assert len(caught) == (0 if setting else 1)
+    assert setting or "XLA_CLIENT_MEM_FRACTION" in str(caught[0].message)

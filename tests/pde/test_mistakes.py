@@ -1,6 +1,8 @@
 """Common mistakes, as they are made: the message says what to write instead."""
 
 import math
+import re
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +16,13 @@ from sklearn_gn.pde import (
     Initial,
     Interval,
     Problem,
+    Unknown,
     d,
+    grad,
     integral,
+    laplacian,
 )
+from sklearn_gn.pde.plausibility import warn_of_corners, warn_of_missing_equations
 
 DOMAIN = Box(x=(0, 1), t=(0, 1))
 
@@ -140,6 +146,22 @@ STATEMENTS = {
         lambda: Problem(lambda u, x: u(x), Interval(0, 1, axis="s"), Initial(0.0)),
         r"initial: the domain has no time.*\('s',\).*time='tau'",
     ),
+    "a coefficient that is not declared": (
+        lambda: Problem(lambda u, x, k: k * u(x), DOMAIN),
+        r"residual: .*'k' is none of the coefficients \(\): declare it in coeff",
+    ),
+    "coordinates one by one": (
+        lambda: Problem(decay, DOMAIN, Initial(lambda x, t: x)),
+        r"initial: .*'t' is none of the coefficients.*are all in the point: x\[0\]",
+    ),
+    "a boundary of time": (
+        lambda: Problem(decay, Interval(0, 1), Dirichlet(1.0)),
+        r"dirichlet: .*no boundary in space.*Use Initial\(value\).*on='t=min'",
+    ),
+    "a Laplacian in time": (
+        lambda: Problem(lambda u, t: laplacian(u)(t) + u(t), Interval(0, 1)),
+        r"interior: laplacian .*axes of space.*the only axis 't' is time",
+    ),
     "an interval called time": (
         lambda: Box(x=(0, 1), time=(0, 1)),
         r"time must be the name of an axis, got \(0, 1\): write t=\(0, 1\)",
@@ -152,3 +174,100 @@ def test_mistakes_in_a_statement(state, match, monkeypatch):
     monkeypatch.setattr("sklearn_gn.pde.checks._check_finite", None)
     with pytest.raises(ValueError, match=match):
         PINNSolver(state()).fit()
+
+
+SQUARE = Box(x=(0, 1), y=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("residual", "match"),
+    [
+        (
+            lambda u, x: laplacian(u)(x) - jnp.sin(x),
+            r"equations 1 and 2 of 2 contradict.*x\[0\] is 'x', x\[1\] is 'y'",
+        ),
+        (
+            lambda u, x: (laplacian(u)(x), d(u, "x")(x), laplacian(u)(x) - 1e-6),
+            r"interior: the equations 1 and 3 of 3 contradict each other",
+        ),
+    ],
+)
+def test_equations_that_contradict_each_other(residual, match):
+    with pytest.raises(ValueError, match=match):
+        Problem(residual, SQUARE).check()
+
+
+@pytest.mark.parametrize(
+    ("residual", "coefficients", "match"),
+    [
+        # A field given by its gradient: overdetermined, and right.
+        (lambda u, x: grad(u)(x) - 2 * x, {}, "2 equations for the one output 'u'"),
+        # The same equation twice.
+        (lambda u, x: (d(u, "x")(x), d(u, "x")(x)), {}, "2 equations for the one"),
+        # A number that is to be found may make up for the difference.
+        (
+            lambda u, x, k: (d(u, "x")(x) - k, d(u, "x")(x) - 1.0),
+            {"k": Unknown(2.0)},
+            "2 equations for the one output",
+        ),
+    ],
+)
+def test_more_equations_than_outputs(residual, coefficients, match):
+    with pytest.warns(UserWarning, match=match):
+        Problem(residual, SQUARE, coefficients=coefficients).check()
+
+
+def test_fewer_equations_than_outputs():
+    def first(u, x):
+        return d(u["a"], "x")(x) + u["b"](x)
+
+    short = {"residual": first, "domain": SQUARE, "outputs": ("a", "b")}
+    with pytest.warns(UserWarning, match=r"1 equation for the 2 outputs \('a', 'b'\)"):
+        warn_of_missing_equations(Problem(**short))
+    inside = Condition(lambda u, x: u["b"](x), on=[[0.5, 0.5]])
+    warn_of_missing_equations(Problem(**short, conditions=inside))
+    warn_of_missing_equations(Problem(**short, depends_on={"b": "x"}))
+
+
+STRIP = Box(x=(1, 2), y=(0, 1), t=(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("side", "start", "match"),
+    [
+        (Dirichlet(1.0), Initial(0.0), r"'u' is 1 and 0 at x = .*, t = 3"),
+        (
+            Dirichlet(0.0, on=("x=min", "x=max")),
+            Initial(lambda x: (x[0] - 1) * x[1]),
+            r"'u' is 0 and 0\.9.* at x = 2, y = 0\.9",
+        ),
+        (
+            Dirichlet(lambda x: x[2], on=lambda X: X[:, 1] == 0),
+            Initial(2.0),
+            r"'u' is 3 and 2 at x = .*, y = 0, t = 3",
+        ),
+        (Dirichlet(0.0, on="x=min"), Initial(lambda x: (x[0] - 1) * x[1]), None),
+        (Dirichlet(0.0), Initial(1.0, order=1), None),
+        (Dirichlet(lambda x, k: k), Initial(0.0), None),
+    ],
+)
+def test_values_that_contradict_each_other_at_the_start(side, start, match):
+    def residual(u, x, k):
+        return k * d(u, "t")(x) - laplacian(u)(x)
+
+    problem = Problem(residual, STRIP, [side, start], coefficients={"k": Unknown(1.0)})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_corners(problem)
+    found = [str(w.message) for w in caught]
+    assert len(found) == (match is not None)
+    assert match is None or re.search(match, found[0])
+
+
+def test_outputs_are_compared_by_name_at_the_start():
+    both = {"domain": STRIP, "outputs": ("a", "b")}
+    sides = [Dirichlet([1.0, 2.0]), Initial([2.0, 1.0], outputs=["b", "a"])]
+    warn_of_corners(Problem(lambda u, x: u(x), conditions=sides, **both))
+    sides[1] = Initial(2.5, outputs="b")
+    with pytest.warns(UserWarning, match="'b' is 2 and 2.5"):
+        Problem(lambda u, x: u(x), conditions=sides, **both).check()

@@ -10,8 +10,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn import PINNSolver
-from sklearn_gn.pde import Dirichlet, Interval, Problem, d
-from sklearn_gn.pinn import error_estimate, growth
+from sklearn_gn.pde import Box, Dirichlet, Interval, Problem, d
+from sklearn_gn.pinn import determination, error_estimate, growth, setup
+from sklearn_gn.pinn.model import start_parameters
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
 
@@ -85,3 +86,38 @@ def test_the_estimate_is_kept_and_knows_its_limits(solver, monkeypatch):
     assert np.isnan(again.error_estimate_)
     again._posterior = again._error_estimate = None
     assert np.isnan(again.error_estimate_)
+
+
+def flow(u, x):
+    """A pressure that drives a velocity: any function of time may be added to it."""
+    return d(u["v"], "t")(x) + d(u["p"], "x")(x), d(u["v"], "x")(x)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(
+    ("pinned", "free"), [((), [False, True]), (("p",), [False] * 2)]
+)
+def test_functions_of_time_that_are_free_do_not_count(pinned, free):
+    conditions = [Dirichlet(0.0, outputs=name) for name in ("v", *pinned)]
+    box = Box(x=(0, 1), t=(0, 2))
+    problem = Problem(flow, box, conditions, outputs=("v", "p"))
+    net = start_parameters(np.random.RandomState(0), (2, 4, 2), ())
+    (model,) = setup.models(
+        [problem],
+        ("tanh",),
+        None,
+        net.extra,
+        equation=True,
+        observed=None,
+        device=None,
+    )
+    points = setup.Sampler(40, 20, "sobol", "float64").draw(model, 0, 0, 0)
+    found = determination.free_functions_of_time(model, net, points)
+    assert found.tolist() == free
+    x = points[0].x[:, 0]
+    v, p = x[:, 0], x[:, 1] ** 3
+    left = error_estimate._without_free_parts(
+        np.stack([v, p], axis=1), problem, x, np.array(free)
+    )
+    np.testing.assert_array_equal(left[:, 0], v)
+    np.testing.assert_allclose(left[:, 1], 0 if free[1] else p, atol=1e-9)

@@ -36,7 +36,13 @@ def test_overlay_of_several_fits(model_1d, model_2d):
     first = ConvergenceDisplay.from_estimator(model_1d, name="line")
     second = ConvergenceDisplay.from_estimator(model_2d, name="plane", ax=first.ax_)
     labels = [text.get_text() for text in first.ax_.get_legend().get_texts()]
-    assert labels == ["line (training)", "line (validation)", "plane", "Lowest"]
+    assert labels == [
+        "line (training)",
+        "line (validation)",
+        "plane",
+        "Lowest (validation)",
+        "Lowest",
+    ]
     training, validation = (to_rgba(line.get_color()) for line in first.lines_)
     assert training == validation
     assert training != to_rgba(second.lines_[0].get_color())
@@ -139,4 +145,22 @@ def test_work_and_refinements_are_those_of_the_log(refined):
         np.testing.assert_array_equal(mark.get_xydata(), points[[last]])
         assert mark.get_color() == line.get_color()
     labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
-    assert labels[-2:] == ["Refinement", "Lowest"]
+    assert labels[-2:] == ["Refinement", "Lowest (validation)"]
+
+
+def test_training_losses_of_different_windows_are_not_joined():
+    log = {
+        "iteration": np.arange(1, 6),
+        "loss": np.array([1.0, 0.1, 2.0, 0.2, 3.0]),
+        "val_loss": np.array([1.0, 0.5, 0.5, 0.2, 0.1]),
+        "window_end": np.array([4.0, 4.0, 1.0, 1.0, 2.0]),
+    }
+    display = ConvergenceDisplay(convergence_log=log).plot()
+    training, validation = display.lines_
+    nan = np.nan
+    expected = [1.0, 0.1, nan, 2.0, 0.2, nan, 3.0]
+    np.testing.assert_array_equal(training.get_ydata(), expected)
+    np.testing.assert_array_equal(validation.get_ydata(), log["val_loss"])
+    assert [line.get_xdata()[0] for line in display.windows_] == [3, 5]
+    labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert labels[2:] == ["New window of time", "Lowest (validation)"]

@@ -34,7 +34,7 @@ def sum_of_axes(x):
 def rod(solved):
     """Heat in a rod, without an exact solution."""
     box = Box(x=(-1.0, 1.0), t=(0.0, 2.0))
-    return solved(Problem(cooling, box, (Dirichlet(0.0), Initial(1.0))))
+    return solved(Problem(cooling, box, (Dirichlet(1.0), Initial(1.0))))
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +122,11 @@ def test_labels_of_images(plane):
     display = draw(plane, output="p", name="Mine")
     panels = display.axes_[0]
     titles = [panel.get_title() for panel in panels]
-    assert titles == ["Mine", "Reference", "|Error|"]
+    assert titles == ["Mine p", "Reference p", "|Error|"]
     assert [panel.get_xlabel() for panel in panels] == ["x"] * 3
     assert [panel.get_ylabel() for panel in panels] == ["y", "", ""]
-    assert display.images_[1].colorbar.ax.get_title() == "p"
     assert {panel.get_aspect() for panel in panels} == {1}
-    assert display.plot(name="Other").ax_.get_title() == "Other"
+    assert display.plot(name="Other").ax_.get_title() == "Other p"
 
 
 def test_output_up_to_a_constant_is_compared_without_its_mean(plane):
@@ -153,7 +152,7 @@ def test_residual_stands_in_for_an_unknown_error(rod):
     np.testing.assert_array_equal(solution.ravel(), rod.predict(X))
     np.testing.assert_array_equal(residual.ravel(), np.abs(rod.residual(X)[:, 0]))
     assert [panel.get_title() for panel in display.axes_[0]] == [
-        "Solution",
+        "Solution u",
         "|Residual|",
     ]
     assert display.ax_.get_aspect() == "auto"
@@ -193,7 +192,7 @@ def test_points_outside_the_domain_are_masked(changed, plane_problem):
     )
     display.figure_.canvas.draw()
     # The hole is in the middle of a curve, too.
-    curve = draw(solver, axes="x", n_points=11)
+    curve = draw(solver, axes="x", output="u", n_points=11)
     hidden = np.abs(curve.ticks[0] - 0.5) < 0.3 - 1e-12
     np.testing.assert_array_equal(np.isnan(curve.solution), hidden)
     with pytest.raises(ValueError, match=r"no point of the slice .*: \{'y': 3.0\}"):
@@ -220,7 +219,7 @@ def test_error_of_zero_is_drawn(plane):
 
 
 def test_curves_of_one_axis(rod, plane):
-    display = draw(plane, axes="y", at={"x": 0.25}, color="black")
+    display = draw(plane, axes="y", at={"x": 0.25}, output="u", color="black")
     solution, reference, error = display.lines_
     y = np.linspace(0, 1.5, 6)  # to the ends
     X = np.column_stack([np.full(6, 0.25), y])
@@ -257,6 +256,82 @@ def exponential(x):
     return jnp.exp(x[0])
 
 
+def test_all_outputs_are_curves(plane):
+    display = draw(plane, axes="y", at={"x": 0.25})
+    X = np.column_stack([np.full(6, 0.25), np.linspace(0, 1.5, 6)])
+    assert display.output_name == ("u", "p")
+    u, p, *references, u_error, p_error = display.lines_
+    exact = np.column_stack([0.0625 + X[:, 1], 0.25 * X[:, 1] + 3])
+    exact[:, 1] -= exact[:, 1].mean()  # p is known up to a constant
+    found = plane.predict(X)
+    found[:, 1] -= found[:, 1].mean()
+    for k, (curve, error) in enumerate([(u, u_error), (p, p_error)]):
+        np.testing.assert_array_equal(curve.get_ydata(), found[:, k])
+        difference = np.abs(found[:, k] - exact[:, k])
+        np.testing.assert_allclose(error.get_ydata(), difference, atol=1e-14)
+        assert curve.get_color() == error.get_color()
+    drawn = {tuple(line.get_ydata().round(12)) for line in references}
+    assert drawn == {tuple(column.round(12)) for column in exact.T}
+    assert {line.get_label() for line in (u, p)} == {"u", "p"}
+
+
+def curves(**words):
+    """Display of three outputs, the middle one a thousandth of the others."""
+    t = np.linspace(0, 3, 7)
+    y = np.exp(-t)[:, None] * [1.0, 1e-3, 2.0]
+    names = {"axis_names": ("t",), "output_name": ("a", "b", "c")}
+    error = np.full(7, 1e-3)
+    return SolutionDisplay(ticks=(t,), solution=y, error=error, **names, **words)
+
+
+def test_outputs_of_one_size_share_a_panel():
+    display = curves().plot()
+    first, second, below = display.axes_[:, 0]
+    assert [panel.get_ylabel() for panel in (first, second)] == ["a, c", "b"]
+    assert below.get_ylabel() == "|Residual|"
+    labels = [line.get_label() for line in first.lines + second.lines]
+    assert labels == ["a", "c", "b"]
+    assert len(display.lines_) == 4
+
+
+def test_the_part_that_no_window_has_reached_is_marked():
+    display = curves(window_ends=np.array([0.5, 2.0])).plot()
+    unsolved = display.ticks[0] > 2
+    for line in display.lines_:
+        np.testing.assert_array_equal(np.isnan(line.get_ydata()), unsolved)
+    assert len(display.windows_) == 2 * 3  # each end, on each panel
+    labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert labels == ["a", "c", "End of a window", "Not solved"]
+    whole = curves(window_ends=np.array([0.5, 3.0])).plot()
+    assert not any(np.isnan(line.get_ydata()).any() for line in whole.lines_)
+    assert len(whole.windows_) == 3
+
+
+def test_observations_and_bands(solved):
+    def pair(u, x):
+        return d(u["a"], "t")(x) + u["b"](x), d(u["b"], "t")(x) - u["a"](x)
+
+    problem = Problem(pair, Box(t=(0.0, 1.0)), Initial(1.0), outputs=("a", "b"))
+    X, y = np.array([[0.2], [0.7]]), np.array([[1.0, np.nan], [0.5, 0.3]])
+    solver = solved(problem, X, y)
+    display = draw(solver)
+    for line, band, points, column in zip(
+        display.lines_, display.bands_, display.points_, y.T, strict=False
+    ):
+        np.testing.assert_array_equal(points.get_xdata(), X[:, 0])
+        np.testing.assert_array_equal(points.get_ydata(), column)
+        assert points.get_color() == line.get_color()
+        assert band.axes is line.axes
+    mean, std = solver.predict(display.ticks[0][:, None], return_std=True)
+    np.testing.assert_array_equal(display.solution, mean)
+    np.testing.assert_array_equal(display.std, std)
+    top = display.bands_[1].get_datalim(display.ax_.transData).ymax
+    np.testing.assert_allclose(top, (mean + 2 * std)[:, 1].max(), rtol=1e-12)
+    one = draw(solver, output="b")
+    np.testing.assert_array_equal(one.points_[0].get_ydata(), y[:, 1])
+    assert len(one.bands_) == 1
+
+
 # -- slices ---------------------------------------------------------------------------
 
 
@@ -268,7 +343,7 @@ def test_slice_of_more_axes(cube):
     X = np.column_stack([x, y, np.full(36, 0.5), np.full(36, 0.25)])
     np.testing.assert_array_equal(display.solution.ravel(), cube.predict(X))
     np.testing.assert_allclose(display.reference.ravel(), X.sum(axis=1), rtol=1e-14)
-    assert display.ax_.get_title() == "Solution\nx3 = 0.5, t = 0.25"
+    assert display.ax_.get_title() == "Solution u\nx3 = 0.5, t = 0.25"
 
 
 def test_axes_shown_by_default_are_those_left(cube):
@@ -280,7 +355,7 @@ def test_axes_shown_by_default_are_those_left(cube):
 def test_title_abbreviates_many_axes_of_one_value(cube):
     display = draw(cube)
     display.fixed = {f"x{k}": 0.5 for k in range(3, 11)} | {"t": 0.5, "z": 1e-5}
-    title = "Solution\nx3, ..., x10 = 0.5, t = 0.5, z = 1e-05"
+    title = "Solution u\nx3, ..., x10 = 0.5, t = 0.5, z = 1e-05"
     assert display.plot().ax_.get_title() == title
 
 
@@ -311,7 +386,7 @@ def test_reference_on_a_grid_is_drawn_there(changed):
     turned = draw(solver, axes=("y", "x"))
     np.testing.assert_array_equal(turned.reference, display.reference.T)
     np.testing.assert_array_equal(turned.solution, display.solution.T)
-    curve = draw(solver, axes="y", at={"x": 0.5})
+    curve = draw(solver, axes="y", at={"x": 0.5}, output="u")
     assert curve.fixed == {"x": x[7]}
     np.testing.assert_array_equal(curve.reference, x[7] + 10 * y)
     # The other output is not known.

@@ -149,9 +149,26 @@ def test_many_classes_and_rows_are_fitted_by_batches():
 
 def test_layers_that_are_given_have_chosen_penalties():
     model = VarProNetClassifier(hidden_layer_sizes=(5,))
-    assert not committee_fit.plan(model, 5000, 20, 5).by_batches
-    assert committee_fit.plan(VarProNetClassifier(), 5000, 20, 5).by_batches
-    assert not committee_fit.plan(VarProNetClassifier(), 500, 10, 3).by_batches
+    plan = committee_fit.plan(model, 5000, 20, 5)
+    assert plan.n_evidence == len(plan.models)
+    assert committee_fit.plan(VarProNetClassifier(), 5000, 20, 5).n_evidence == 0
+    plan = committee_fit.plan(VarProNetClassifier(), 500, 10, 3)
+    assert 2 * plan.n_evidence == len(plan.models)
+
+
+def test_members_of_both_kinds_are_those_of_their_own_committees():
+    X, y = load_iris(return_X_y=True)
+    both = VarProNetClassifier(random_state=0).fit(X, y)
+    k = len(both.estimators_) // 2
+    alone = VarProNetClassifier(random_state=0, n_init=k).fit(X, y)
+    for a, b in zip(both.estimators_[:k], alone.estimators_, strict=True):
+        assert_array_equal(a.coefs_[0], b.coefs_[0])
+    assert both.log_evidence_ == alone.log_evidence_
+    wide = both.estimators_[k:]
+    assert {e.coefs_[0].shape for e in wide} == {(4, 100)}
+    assert not hasattr(wide[0], "log_evidence_")
+    again = both.set_params(warm_start=True).fit(X, y)
+    assert [e.coefs_[0].shape for e in again.estimators_[k:]] == k * [(4, 100)]
 
 
 def test_priors_belong_to_groups():

@@ -5,8 +5,7 @@ from sklearn_gn.core.libraries import library_of
 
 def add(a, factor, b):
     """``a + factor b``."""
-    number = isinstance(factor, int | float)
-    library = library_of((a, b) if number else (a, b, factor))
+    library = library_of((a, b, factor))
     factor = library.xp.asarray(factor)
     return library.tree_map(lambda x, y: x + factor * y, a, b)
 

@@ -1,0 +1,245 @@
+"""Statements that are complete and yet cannot be meant, or are seldom meant.
+
+What certainly has no solution is an error: two equations whose difference is a number
+other than zero whatever the field is, or an equation without the field. What may be
+meant is a warning: a least-squares fit of more equations than outputs is a method, and
+data that disagree in a corner have a solution that jumps there.
+"""
+
+import warnings
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.core.backend import scope, to_numpy
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.pde.calls import call, named_parameters
+from sklearn_gn.pde.conditions import Dirichlet, Initial
+from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.operators import Field
+from sklearn_gn.pde.outlines import PointCloud
+
+_CORNERS = 64  # points of the common edge of two conditions
+_DISAGREE = 1e-3  # difference of two values, relative to the largest ones
+_SAME = 1e-9  # the same of numbers that differ by rounding errors
+_STACKLEVEL = 2
+
+
+# --- equations and outputs -----------------------------------------------------------
+
+
+def check_equations(problem, points, levels, rng):
+    """Check that equations depend on the field and do not contradict each other.
+
+    Parameters
+    ----------
+    problem : Problem
+    points : Points
+        Of the interior.
+    levels : sequence of float
+        About which the fields oscillate.
+    rng : RandomState
+
+    Raises
+    ------
+    ValueError
+        If an equation lacks the field and does not hold, or if two equations differ by
+        a number that the field cannot change.
+    """
+    n_equations, outputs = problem.residual_classes()[0].n_outputs, problem.outputs
+    if n_equations <= len(outputs):
+        return
+    if not problem.unknown:
+        shape = len(levels), len(outputs), problem.n_inputs
+        weights = rng.normal(size=shape) / np.sqrt(problem.n_inputs)
+        with scope("float64"):
+            found = [
+                to_numpy(_with_slopes(problem, np.float64(level), one, points))
+                for level, one in zip(levels, weights, strict=True)
+            ]
+        rows = np.concatenate([r for r, _ in found])
+        slopes = np.concatenate([s for _, s in found])
+        if np.isfinite(rows).all() and np.isfinite(slopes).all():
+            _check_contradictions(problem, rows, slopes)
+    warnings.warn(
+        f"The residual has {n_equations} equations for the {_named(outputs)}. They "
+        "hold together only if they agree; else the fit is a compromise between them."
+        f"{_hint_at_the_point(problem)}",
+        UserWarning,
+        stacklevel=_STACKLEVEL,
+    )
+
+
+def _check_contradictions(problem, rows, slopes):
+    """Of values (n, k) and their slopes (n, k, m) in the parameters of the fields."""
+    k = rows.shape[1]
+    for i, j in zip(*np.triu_indices(k, 1), strict=True):
+        differ = np.abs(rows[:, i] - rows[:, j])
+        apart = differ > _SAME * (np.abs(rows[:, i]) + np.abs(rows[:, j]))
+        moved = np.abs(slopes[:, i] - slopes[:, j]).max()
+        if apart.any() and moved <= _SAME * np.abs(slopes[:, [i, j]]).max():
+            raise ValueError(
+                f"interior: the equations {i + 1} and {j + 1} of {k} contradict each "
+                "other: their difference is not zero, whatever the field is."
+                f"{_hint_at_the_point(problem)}"
+            )
+
+
+def _hint_at_the_point(problem):
+    """What to write where the point seems to have been taken as a number."""
+    domain = problem.domain
+    if problem.residual_classes()[0].n_outputs != domain.dim or domain.dim < 2:
+        return ""
+    axes = ", ".join(f"x[{k}] is {name!r}" for k, name in enumerate(domain.axes[:3]))
+    return (
+        f" Is the point x taken for a number? It has {domain.dim}: write one of them, "
+        f"such as jnp.sin(x[0]), not jnp.sin(x); {axes}."
+    )
+
+
+@partial(jit_by_size, static_argnames="problem")
+def _with_slopes(problem, level, weights, points):
+    """Residuals of the equation, and their slopes in level and weights of the field."""
+    kind = problem.residual_classes()[0]
+
+    def residual(parameters, x, data):
+        level, weights = parameters
+        field = problem.field(
+            lambda x: level + jnp.sin(jnp.pi * (weights @ problem.embedding(x)))
+        )
+        return kind.function((field,) * kind.n_points, x, data, problem.start)
+
+    def one(x, data):
+        given = level, weights
+        slopes = jax.jacfwd(residual)(given, x, data)
+        flat = [s.reshape(kind.n_outputs, -1) for s in slopes]
+        return residual(given, x, data), jnp.concatenate(flat, axis=1)
+
+    return jax.vmap(one)(points.x, points.data)
+
+
+def warn_of_missing_equations(problem):
+    """Warn if there are fewer equations than outputs, and nothing to make up for it.
+
+    To be asked where there are no observations. Conditions inside of the domain may
+    determine an output, and those on the boundary an unknown function of some axes.
+    """
+    n_equations, outputs = problem.residual_classes()[0].n_outputs, problem.outputs
+    inside = any(
+        isinstance(getattr(c, "on", None), (Domain, PointCloud))
+        for c in problem.conditions
+    )
+    if n_equations >= len(outputs) or problem.depends_on or inside:
+        return
+    plural = "s" * (n_equations > 1)
+    warnings.warn(
+        f"The residual has {n_equations} equation{plural} for the {_named(outputs)}, "
+        "and there are no observations: the outputs are not determined. Return a "
+        "residual for each of them, as a tuple.",
+        UserWarning,
+        stacklevel=_STACKLEVEL,
+    )
+
+
+def _named(outputs):
+    if len(outputs) == 1:
+        return f"one output {outputs[0]!r}"
+    return f"{len(outputs)} outputs {outputs}"
+
+
+# --- values where the boundary meets the start of time -------------------------------
+
+
+def warn_of_corners(problem):
+    """Warn if values on the boundary disagree with those at the start of time."""
+    named = [(n, c) for n, c in problem._named_conditions() if _has_values(problem, c)]
+    starts = [(n, c) for n, c in named if isinstance(c, Initial)]
+    sides = [(n, c) for n, c in named if isinstance(c, Dirichlet)]
+    rng = np.random.RandomState(0)
+    for side_name, side in sides if starts else ():
+        X = _edge(problem.domain, side, rng)
+        for start_name, start in starts if len(X) else ():
+            found = _disagreement(problem, side, start, X, rng)
+            if found is None:
+                continue
+            output, place, values = found
+            where = ", ".join(
+                f"{axis} = {c:.4g}"
+                for axis, c in zip(problem.domain.axes, place, strict=True)
+            )
+            warnings.warn(
+                f"The conditions {side_name!r} and {start_name!r} contradict each "
+                f"other where the boundary meets the start of time: the output "
+                f"{output!r} is {values[0]:.4g} and {values[1]:.4g} at {where}. The "
+                "solution jumps there, which limits the accuracy. If that is not "
+                "meant, let the values agree.",
+                UserWarning,
+                stacklevel=_STACKLEVEL,
+            )
+
+
+def _has_values(problem, condition):
+    """Whether a condition gives values of the outputs that are known."""
+    if not isinstance(condition, (Dirichlet, Initial)):
+        return False
+    if getattr(condition, "order", 0):
+        return False
+    named, takes_all = (
+        named_parameters(condition.value, 1)
+        if callable(condition.value)
+        else ((), False)
+    )
+    return not (problem.unknown and (takes_all or set(named) & set(problem.unknown)))
+
+
+def _edge(domain, side, rng):
+    """Points (n, d) of a part of the boundary of space, at the start of time."""
+    names = (side.on,) if isinstance(side.on, str) else side.on
+    faces = isinstance(names, tuple) and not {
+        f"{domain.time}=min",
+        f"{domain.time}=max",
+    } & set(names)
+    if not (faces or callable(side.on)) or isinstance(side.on, Domain):
+        return np.zeros((0, domain.dim))
+    X = side.sample(domain, _CORNERS, rng).x[:, 0].copy()
+    axis = domain.axes.index(domain.time)
+    X[:, axis] = domain.bounds[axis, 0]
+    return X[np.asarray(side.on(X), dtype=bool)] if callable(side.on) else X
+
+
+def _disagreement(problem, side, start, X, rng):
+    """Output, place and both values where two conditions differ most, or None."""
+    inside = start.sample(problem.domain, _CORNERS, rng).x[:, 0]  # shows the size
+    at = np.concatenate([X, inside])
+    (a_names, a), (b_names, b) = (_values(problem, c, at) for c in (side, start))
+    common = [name for name in a_names if name in b_names]
+    a = a[:, [a_names.index(name) for name in common]]
+    b = b[:, [b_names.index(name) for name in common]]
+    if not (a.size and np.isfinite(a).all() and np.isfinite(b).all()):
+        return None
+    size = np.maximum(np.abs(a), np.abs(b)).max(axis=0)
+    a, b = a[: len(X)], b[: len(X)]
+    differ = np.abs(a - b)
+    if (differ <= _DISAGREE * size).all():
+        return None
+    i, k = np.unravel_index(np.argmax(differ), differ.shape)
+    return common[k], X[i], (a[i, k], b[i, k])
+
+
+def _values(problem, condition, X):
+    """Names of the outputs of a condition, and their values (n, k) at points."""
+    domain = problem.domain
+    field = Field(None, domain.axes, domain.time, problem.outputs)
+    chosen = field if condition.outputs is None else field[condition.outputs]
+    shape, value = (len(chosen.outputs),), condition.value
+    if not callable(value):
+        return chosen.outputs, np.broadcast_to(value, (len(X), *shape))
+
+    def at(x):
+        given = call(value, (x,), problem.start)
+        return jnp.broadcast_to(jnp.asarray(given, x.dtype), shape)
+
+    with scope("float64"):
+        return chosen.outputs, to_numpy(jax.vmap(at)(X))
