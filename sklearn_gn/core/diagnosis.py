@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.row_checks import has_copies
 from sklearn_gn.core.stop import StopReason
 
 _FALLING = 0.01  # relative fall in the last tenth of a fit that is still going down
@@ -197,7 +196,7 @@ def _points(model):
 
 def _copies(model):
     checks = getattr(model, "_row_checks", None)
-    if not has_copies(checks):
+    if checks is None or not checks.has_copies:
         return None
     text = (
         f"{checks.n_copies} of {checks.n_rows} rows repeat other rows, target included."

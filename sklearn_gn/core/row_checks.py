@@ -32,6 +32,11 @@ class RowChecks(NamedTuple):
     farthest: tuple = ()  # numbers of some of them
     log_helps: bool = False  # whether the logarithm makes targets far less skewed
 
+    @property
+    def has_copies(self):
+        """Whether so many rows are copies that the evidence is misled."""
+        return self.n_copies > _COPIES * self.n_rows
+
 
 def checked_rows(X, y, sample_weight, predictions):
     """Return the :class:`RowChecks` of training data.
@@ -104,8 +109,3 @@ def _log_helps(y):
         return False
     skewed = skew(y / y.max(axis=0))
     return bool(np.all((skewed > _SKEWED) & (np.abs(skew(np.log(y))) < skewed / 2)))
-
-
-def has_copies(checks):
-    """Whether so many rows are copies that the evidence is misled."""
-    return checks is not None and checks.n_copies > _COPIES * checks.n_rows

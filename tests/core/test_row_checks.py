@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sklearn_gn import PINNSolver, ShallowReLURegressor, VarProNetRegressor
-from sklearn_gn.core.row_checks import checked_rows, has_copies
+from sklearn_gn.core.row_checks import checked_rows
 
 
 def data(n=200):
@@ -22,14 +22,14 @@ def test_copies_are_counted_but_not_repeats_by_chance():
     drawn = np.random.RandomState(1).randint(200, size=500)
     checks = checked_rows(X[drawn], y[drawn], None, zeros)
     assert checks.n_copies == 500 - len(np.unique(drawn))
-    assert has_copies(checks)
+    assert checks.has_copies
     weight = np.zeros(500)
     weight[np.unique(drawn, return_index=True)[1]] = 2.0  # one row of each
-    assert not has_copies(checked_rows(X[drawn], y[drawn], weight, zeros))
+    assert not checked_rows(X[drawn], y[drawn], weight, zeros).has_copies
     coarse = np.round(X)
     assert checked_rows(coarse, np.round(y, 1), None, zeros).n_copies == 0
     labels = np.where(y > 0, "a", "b")
-    assert has_copies(checked_rows(X[drawn], labels[drawn], None, None))
+    assert checked_rows(X[drawn], labels[drawn], None, None).has_copies
 
 
 def test_far_rows_are_named_by_their_numbers_in_the_data():
