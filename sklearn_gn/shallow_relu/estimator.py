@@ -631,8 +631,13 @@ class ShallowReLURegressor(
     def _set_fitted(self, net, problem, data):
         """Fitted attributes of a network; ``data`` is what the solver prepared."""
         if problem.solver is EVIDENCE_GN:
+            rows, n_effective = problem.rows, problem.options.n_effective
+            if problem.options.alpha is None:
+                net = evidence_fitted.best_of_network_and_linear_model(
+                    net, rows, n_effective
+                )
             attributes = evidence_fitted.fitted_attributes(
-                net, problem.rows, problem.scaling, problem.options.n_effective
+                net, rows, problem.scaling, n_effective
             )
         else:
             attributes = fitted_attributes(
