@@ -31,8 +31,9 @@ from sklearn_gn.shallow_relu.exact_start import exact_knots
 from sklearn_gn.shallow_relu.interval_sums import (
     THIN_ROWS,
     UNRESOLVED,
+    centred_sums,
     interval_ends,
-    moments_from_sums,
+    sum_of_targets,
     thin_sums,
 )
 from sklearn_gn.shallow_relu.search import (
@@ -246,63 +247,92 @@ def insertion_gains(knots, fitted, running, candidate):
     -------
     ndarray of shape (..., c)
     """
-    position = running.position(candidate)
-    interval = np.sum(knots[..., None, :] <= position[..., None], axis=-1)
-
-    def here(column):
-        return np.take_along_axis(column, interval, axis=-1)
-
-    def here_too(columns):
-        return np.take_along_axis(columns, interval[..., None], axis=-2)
-
-    ends = interval_ends(knots)
-    low, high = (here(end) for end in ends)
-    at = running.at(running.locate(knots))
-    bounds = np.zeros((*knots.shape[:-1], knots.shape[-1] + 2, at.shape[-1]))
-    bounds[..., 1:-1, :] = at
-    bounds[..., -1, :] = running.total(knots.ndim - 1)
-    before, after = here_too(bounds[..., :-1, :]), here_too(bounds[..., 1:, :])
+    position, q = running.position(candidate), fitted.values.shape[-1]
+    table, located = interval_table(knots, fitted, running)
+    row, first = table_rows(located, candidate, running.x.shape[-1] + 1)
+    # Stored column by column, so that all that follows runs along the candidates.
+    here = np.moveaxis(np.take(table.reshape(-1, table.shape[-1]).T, row, axis=1), 0, -1)
+    low, high, variance, variance_left, covariance = (here[..., k] for k in range(5))
+    start, slope, before, after = np.split(here[..., 5:], [q, 2 * q, 4 + 4 * q], axis=-1)
     middle = running.at(candidate)
-    left = moments_from_sums(middle - before, (low, position))
-    right = moments_from_sums(after - middle, (position, high))
-    first = interval == 0  # constant there, and so is the new function left of its peak
-    rise = np.where(first, 0, 1 / np.maximum(position - low, 1e-14))
-    fall = -1 / np.maximum(high - position, 1e-14)
-    width = np.where(first, 0, 1 / np.maximum(high - low, 1e-14))
-    start = here_too(value_at(knots, fitted.values, fitted.slopes, ends[0]))
-    slope = here_too(fitted.slopes)
-
-    def products(part, peak):
-        """Of the new function with itself, both hats and the residual."""
-        new = 1 + peak * (part.x - position)
-        hat = np.where(first, 0, (high - part.x) * width)
-        mass, tilt = part.weight * new, part.xx * peak
-        residual = part.y - start - slope * (part.x - low)[..., None]
-        return (
-            mass * new + tilt * peak,
-            mass * hat - tilt * width,
-            mass * (1 - hat) + tilt * width,
-            mass[..., None] * residual
-            + peak[..., None] * (part.xy - part.xx[..., None] * slope),
-        )
-
-    of_left, of_right = products(left, rise), products(right, fall)
-    own, with_left, with_right, drop = (
-        a + b for a, b in zip(of_left, of_right, strict=True)
+    # Left and right of the candidate, along a new first axis.
+    sums = np.moveaxis(np.empty((middle.shape[-1], 2, *candidate.shape)), 0, -1)
+    np.subtract(middle, before, out=sums[0])
+    np.subtract(after, middle, out=sums[1])
+    part = centred_sums(sums, (np.stack([low, position]), np.stack([position, high])))
+    # The first interval is constant, and so is the new function left of its peak.
+    peak = np.stack(
+        [
+            np.where(first, 0, 1 / np.maximum(position - low, 1e-14)),
+            -1 / np.maximum(high - position, 1e-14),
+        ]
     )
-    inverse = inverse_mass(knots, fitted.moments)
-    diagonal = np.diagonal(inverse, axis1=-2, axis2=-1)
-    beside = np.diagonal(inverse, 1, axis1=-2, axis2=-1)
-    previous = np.maximum(interval - 1, 0)
+    width = np.where(first, 0, 1 / np.maximum(high - low, 1e-14))
+    # Products of the new function with itself, both hats and the residual.
+    new, hat = 1 + peak * (part.x - position), (high - part.x) * width
+    mass, tilt = part.weight * new, part.xx * peak
+    across = tilt * width
+    residual = part.y - start - slope * (part.x - low)[..., None]
+    own, with_left, with_right = (
+        a[0] + a[1]
+        for a in (mass * new + tilt * peak, mass * hat - across, mass * (1 - hat) + across)
+    )
+    drop = mass[..., None] * residual
+    drop += peak[..., None] * (part.xy - part.xx[..., None] * slope)
     inside = (
-        np.take_along_axis(diagonal, previous, axis=-1) * with_left**2
-        + 2 * np.take_along_axis(beside, previous, axis=-1) * with_left * with_right
-        + here(diagonal) * with_right**2
+        variance_left * with_left**2
+        + 2 * covariance * with_left * with_right
+        + variance * with_right**2
     )
     outside = own - inside
-    new = (outside > 1e-10 * own) & (own > 0)
-    gain = np.sum(drop**2, axis=-1) / np.where(new, outside, 1)
-    return np.where(new, gain, -1)
+    useful = (outside > 1e-10 * own) & (own > 0)
+    gain = sum_of_targets((drop[0] + drop[1]) ** 2) / np.where(useful, outside, 1)
+    return np.where(useful, gain, -1)
+
+
+def interval_table(knots, fitted, running):
+    """Return what :func:`insertion_gains` needs to know of every interval.
+
+    Returns
+    -------
+    table : ndarray of shape (..., n + 1, k)
+        Ends, variances of the values there and their covariance; value at the left end
+        and slope; running sums at both ends.
+    located : ndarray of int of shape (..., n)
+        Numbers of rows left of the breakpoints.
+    """
+    located = running.locate(knots)
+    at = running.at(located)
+    sums = np.zeros((*knots.shape[:-1], knots.shape[-1] + 2, at.shape[-1]))
+    sums[..., 1:-1, :] = at
+    sums[..., -1, :] = running.total(knots.ndim - 1)
+    inverse = inverse_mass(knots, fitted.moments)
+    low, high = interval_ends(knots)
+    variances = np.empty((*low.shape, 5))
+    variances[..., 0], variances[..., 1] = low, high
+    variances[..., 2] = np.diagonal(inverse, axis1=-2, axis2=-1)
+    # Of the first interval no left hat is used.
+    variances[..., 0, 3:] = 0
+    variances[..., 1:, 3] = variances[..., :-1, 2]
+    variances[..., 1:, 4] = np.diagonal(inverse, 1, axis1=-2, axis2=-1)
+    start = value_at(knots, fitted.values, fitted.slopes, low)
+    columns = variances, start, fitted.slopes, sums[..., :-1, :], sums[..., 1:, :]
+    return np.concatenate(columns, axis=-1), located
+
+
+def table_rows(located, candidate, n_rows):
+    """Return the rows of the table, over all sets, in which the candidates lie.
+
+    Also whether this is the first interval of a set.
+    """
+    n = located.shape[-1]
+    n_sets = located.size // n
+    number = np.arange(n_sets)[:, None]
+    bounds = (located.reshape(n_sets, n) + number * n_rows).ravel()
+    rows = candidate.reshape(n_sets, -1) + number * n_rows
+    row = np.searchsorted(bounds, rows.ravel(), side="right").reshape(rows.shape) + number
+    first = row == number * (n + 1)
+    return row.reshape(candidate.shape), first.reshape(candidate.shape)
 
 
 def inverse_mass(knots, m):
