@@ -169,6 +169,9 @@ class Interval(Box):
 class Ball(Domain):
     """A ball in space; ``Ball(2) * Box(t=(0, 1))`` adds time. Its face is "sphere".
 
+    Of a ring, ``Ball(2) - Ball(2, radius=0.3)``, the outer face is "sphere" and the
+    inner one "sphere (2)".
+
     Parameters
     ----------
     dim : int

@@ -71,7 +71,7 @@ class Curves:
             panel.set_xlim(self.x[0], self.x[-1])
         for panel in above:
             handles, labels = panel.get_legend_handles_labels()
-            if len(self.names) > 1 or len(labels) > 1:
+            if len(labels) > 1:
                 order = sorted(handles, key=lambda h: h.get_label() in _MARKS)
                 panel.legend(handles=order, fontsize="small")
 

@@ -95,6 +95,13 @@ def test_snippets_of_the_guide(guide):
         low, high = namespace["interval"]
         assert low < namespace["rate"] < high
         assert namespace["y"].shape == (5, 2)
+        # By finite differences on 8001 points.
+        assert namespace["energy"] == pytest.approx(1.060362, rel=1e-4)
+    elif guide == "conditions":
+        points, _ = namespace["ring"].sample_face(
+            "sphere (2)", 8, np.random.RandomState(0)
+        )
+        np.testing.assert_allclose(np.hypot(*points.T), 0.3, rtol=1e-12)
     elif guide == "right":
         assert namespace["difference"] > 0
         assert namespace["error"] > 0
