@@ -113,12 +113,12 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Number of collocation points inside the domain. If "auto", residuals are two and
         a half times as many as weights, and more where the loss on fresh points is far
         above that of training. With more than 3,000 weights, it is 500 at the start
-        and 2,000 at most; with another solver than "dngd", or where one of the two numbers
-        of points is given together with the layers, it is 500.
+        and 2,000 at most. With another solver than "dngd", or where the layers and
+        ``n_boundary`` are given, it is 500.
 
     n_boundary : int or "auto", default="auto"
         Number of collocation points of all conditions together, in equal parts. If
-        "auto", it grows with ``n_interior``; where that does not grow it is 200.
+        "auto", it grows with ``n_interior``, or is 200 where that does not grow.
 
     sampling : {"auto", "sobol", "halton", "uniform", "residual"}, default="auto"
         How collocation points are drawn. "residual" draws half of those inside the

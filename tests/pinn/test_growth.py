@@ -86,8 +86,8 @@ def test_points_grow_where_the_layers_are_given(widths, sizes):
     now = growth.Level(growth.points_for(classes, growth._n_weights(net)))
     for expected, larger in itertools.pairwise(sizes):
         assert now.sizes == expected
-        now = now._replace(falls=(1e-7,) * 12)
-        now = growth.observed(now, rules, 1e-9, 1e-7, 1.0, net)
+        now = now._replace(falls=(1e-3,) * 12)
+        now = growth.observed(now, rules, 1e-5, 1e-3, 1.0, net)
         assert now.ended == (larger == expected)
         if not now.ended:
             now, same = growth.grown(now, rules, classes, net, None)
