@@ -71,6 +71,7 @@ class Level(NamedTuple):
     before: float = math.inf  # lowest fresh loss when this size began
     next: str | None = None  # "network" or "points", before the next iteration
     ended: bool = False  # whether growth has ended
+    late: bool = False  # whether there is no time left to grow
     seconds: float = 0.0  # of the first iteration of the fit, which compiles
 
 
@@ -124,13 +125,20 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     in_time = time.perf_counter() + needed < rules.deadline
     growing = pays and lowest > _NEGLIGIBLE * first
     if growing and not in_time:
-        return level
+        return level._replace(late=True)
     if growing and lacks_points:
         if level.sizes.n_interior < _MOST_INTERIOR:
             return level._replace(next="points")
     if growing and rules.network and _n_weights(wider(net, None)) <= _MOST_WEIGHTS:
         return level._replace(next="network")
     return level._replace(ended=True)
+
+
+def may_grow(level, rules, net):
+    """Whether more time would let the network grow."""
+    if level is None or level.ended or not rules.network:
+        return False
+    return _n_weights(wider(net, None)) <= _MOST_WEIGHTS
 
 
 def grown(level, rules, classes, net, rng, n_waves=0):
