@@ -84,7 +84,11 @@ def diagnose(model):
     ----------
     model : GaussNewtonEstimator
     """
-    findings = [finding for rule in RULES if (finding := rule(model)) is not None]
+    own, rules = model._limits(), RULES
+    if own is not None:  # the same as in the warning
+        rules = (_compilation,)
+    findings = [Finding(*found) for found in own or []]
+    findings += [finding for rule in rules if (finding := rule(model)) is not None]
     if not findings:
         findings = [Finding("none", "The fit converged; nothing points to a limit.")]
     n_iter = f"{model.n_iter_} iteration{'' if model.n_iter_ == 1 else 's'}"

@@ -40,7 +40,7 @@ _PAYS = 0.5  # of the fresh loss, from one growth to the next
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
 # Fresh losses, relative to that of the untrained network: below one the equation is
 # solved, below the other nothing is left to gain.
-SOLVED, _NEGLIGIBLE = 1e-6, 1e-16
+SOLVED, NEGLIGIBLE = 1e-6, 1e-16
 
 
 class Sizes(NamedTuple):
@@ -123,7 +123,7 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     seconds *= _MORE_POINTS if lacks_points else LARGER
     needed = _COMPILATIONS * level.seconds + _ITERATIONS * seconds
     in_time = time.perf_counter() + needed < rules.deadline
-    growing = pays and lowest > _NEGLIGIBLE * first
+    growing = pays and lowest > NEGLIGIBLE * first
     if growing and not in_time:
         return level._replace(late=True)
     if growing and lacks_points:
