@@ -121,8 +121,8 @@ def _limit_of_a_stall(solver):
         "stopped",
         f"Its residuals are small, but the relative error of the solution is estimated "
         f"to be {solver._estimated_at_end:.2g} (error_estimate_): the equation is "
-        "stiff, or its terms and outputs differ in size. State axes and outputs in units "
-        "in which they are of size one, divide each equation by its largest "
+        "stiff, or its terms and outputs differ in size. State axes and outputs in "
+        "units in which they are of size one, divide each equation by its largest "
         "coefficient, solve a part of the domain, or give larger layers "
         "(hidden_layer_sizes).",
         "hidden_layer_sizes",
