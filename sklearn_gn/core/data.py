@@ -157,6 +157,12 @@ def _content_order(X, y):
     n_columns = X.shape[1] + y.shape[1]
     if n_columns <= _LEXICOGRAPHIC_COLUMNS:
         return np.lexsort(np.concatenate([X, y], axis=1).T[::-1])
+    return np.argsort(row_codes(X, y), kind="stable")
+
+
+def row_codes(X, y):
+    """Return a 64-bit hash of each row; equal rows have equal ones."""
+    n_columns = X.shape[1] + y.shape[1]
     factors = np.random.RandomState(0).randint(2**62, size=n_columns, dtype=np.int64)
     factors = 2 * factors.astype(np.uint64) + np.uint64(1)
     code = np.empty(len(X), dtype=np.uint64)
@@ -165,7 +171,7 @@ def _content_order(X, y):
         bits = (table + 0.0).view(np.uint64)  # -0.0 becomes 0.0
         # Wrap-around is meant; the shift lets the high bits take part.
         code[part] = (bits ^ (bits >> np.uint64(29))) @ factors
-    return np.argsort(code, kind="stable")
+    return code
 
 
 def check_sample_weight(sample_weight, X):

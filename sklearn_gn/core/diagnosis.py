@@ -29,9 +29,9 @@ class Finding(NamedTuple):
     ----------
     cause : str
         One of "iterations", "time", "stopped", "overfitting", "points", "steps",
-        "scale", "noise", "rank", "compilation", and "none" where nothing limited the
-        fit; of :class:`~sklearn_gn.SegmentedRegressor` "breakpoints",
-        "correlation", "points", "noise" and "none".
+        "copies", "outliers", "scale", "noise", "rank", "compilation", and "none" where
+        nothing limited the fit; of :class:`~sklearn_gn.SegmentedRegressor`
+        "breakpoints", "correlation", "points", "noise" and "none".
     text : str
         What was seen, and what to do.
     parameter : str or None
@@ -198,6 +198,42 @@ def _points(model):
     return Finding("points", text)
 
 
+def _copies(model):
+    checks = getattr(model, "_row_checks", None)
+    if checks is None or not checks.has_copies:
+        return None
+    text = (
+        f"{checks.n_copies} of {checks.n_rows} rows repeat other rows, target included."
+        " The evidence counts them as independent observations: the model follows "
+        "their noise, and intervals are too narrow. If they are copies, drop them (by "
+        "drop_duplicates of pandas)."
+    )
+    return Finding("copies", text)
+
+
+def _outliers(model):
+    checks = getattr(model, "_row_checks", None)
+    if checks is None or checks.n_far == 0:
+        return None
+    several = "s" if len(checks.farthest) > 1 else ""
+    rows = ", ".join(map(str, checks.farthest))
+    cure = (
+        "The targets are positive and skewed, their logarithms are not: try "
+        "TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp)."
+        if checks.log_helps
+        else f"Look at row{several} {rows}; clip such targets, transform "
+        "all of them (TransformedTargetRegressor), or give far rows small "
+        "sample_weight."
+    )
+    text = (
+        f"The residuals have heavy tails: {checks.n_far} of {checks.n_rows} rows lie "
+        "more than 5 robust standard deviations from the model, where normal noise has "
+        f"none, and hold {checks.far_squares:.0%} of the squares. They decide the "
+        f"noise level and the width of the intervals. {cure}"
+    )
+    return Finding("outliers", text)
+
+
 def _scale(model):
     spread = getattr(model, "_feature_spread", 1.0)
     if spread < _UNEVEN:
@@ -268,6 +304,8 @@ RULES = (
     _overfitting,
     _points,
     _poor_steps,
+    _copies,
+    _outliers,
     _scale,
     _noise,
     _rank,

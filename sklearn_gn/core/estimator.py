@@ -5,6 +5,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from scipy.special import ndtri
 from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
@@ -17,6 +18,7 @@ from sklearn_gn.core import backend, extremes, live_programs
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis, diagnose
+from sklearn_gn.core.row_checks import checked_rows
 from sklearn_gn.core.stop import is_interrupt
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.solvers import Solver
@@ -222,6 +224,17 @@ class GaussNewtonEstimator(
         self.stop_reason_ = run.stop_reason.value
         with backend.one_blas_thread:  # its factorisations are as small as the fit's
             set_fitted()
+            self._row_checks = self._checked_rows(run.given)
+
+    def _checked_rows(self, data):
+        """What the evidence assumes of the rows and is not so; None without it."""
+        if np.isnan(getattr(self, "n_effective_parameters_", np.nan)):
+            return None
+        X, y, metadata = data["X"], data["y"], data["metadata"] or {}
+        if sparse.issparse(X):
+            return None
+        predicted = getattr(self, "_predicted", None)
+        return checked_rows(X, y, metadata.get("sample_weight"), predicted)
 
 
 def _numbers_in(values):

@@ -16,14 +16,18 @@ import numpy as np
 from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.calls import call, named_parameters
-from sklearn_gn.pde.conditions import Dirichlet, Initial
+from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann
 from sklearn_gn.pde.domains import Domain
-from sklearn_gn.pde.operators import Field
-from sklearn_gn.pde.outlines import PointCloud
+from sklearn_gn.pde.operators import Field, laplacian
+from sklearn_gn.pde.outlines import Ellipse, PointCloud, Polygon
+from sklearn_gn.pde.patches import draw
+from sklearn_gn.pde.shapes import Ball, Box
 
 _CORNERS = 64  # points of the common edge of two conditions
 _DISAGREE = 1e-3  # difference of two values, relative to the largest ones
 _SAME = 1e-9  # the same of numbers that differ by rounding errors
+_QUADRATURE = 1024  # points of an integral over the domain, and over its boundary
+_UNBALANCED = 0.02  # what is left of two integrals, relative to their absolute values
 _STACKLEVEL = 2
 
 
@@ -243,3 +247,74 @@ def _values(problem, condition, X):
 
     with scope("float64"):
         return chosen.outputs, to_numpy(jax.vmap(at)(X))
+
+
+# --- the source and the flux of a Laplacian ------------------------------------------
+
+
+def warn_of_fluxes(problem):
+    """Warn if a pure Neumann problem of the Laplacian has no solution.
+
+    By Gauss' theorem ``c laplacian(u) + f = 0`` with the slopes g on the whole boundary
+    needs the integral of f and c times that of g to cancel out.
+    """
+    domain, rng = problem.domain, np.random.RandomState(0)
+    if not _is_pure_neumann(problem):
+        return
+    (inside, _), (rim, _) = (
+        draw(patch, _QUADRATURE, rng)
+        for patch in (domain.interior(), domain.boundary())
+    )
+    weights = rng.normal(size=(2 * domain.dim, domain.dim)) / np.sqrt(domain.dim)
+    with scope("float64"):
+        source, change, curvature = to_numpy(_laplacian_parts(problem, weights, inside))
+    c = curvature @ change / (curvature @ curvature)
+    if not np.allclose(change, c * curvature, rtol=0, atol=_SAME * abs(change).max()):
+        return
+    flux = c * _values(problem, problem.conditions[0], rim)[1][:, 0]
+    area, length = (
+        np.exp(p.log_measure) for p in (domain.interior(), domain.boundary())
+    )
+    total = area * source.mean() + length * flux.mean()
+    size = area * np.abs(source).mean() + length * np.abs(flux).mean()
+    if np.abs(total) > _UNBALANCED * size:
+        warnings.warn(
+            "No solution exists: integrated over the domain, the equation without u is "
+            f"{area * source.mean():.3g}, and the slopes of the Neumann condition "
+            f"contribute {length * flux.mean():.3g}; the sum of both must be zero.",
+            UserWarning,
+            stacklevel=_STACKLEVEL,
+        )
+
+
+def _is_pure_neumann(problem):
+    plain = not (problem.transform or problem.periodic or problem.unknown)
+    plain = plain and problem.n_laplacian_directions is None
+    if not plain or len(problem.outputs) > 1 or len(problem.conditions) != 1:
+        return False
+    (condition,) = problem.conditions
+    whole = isinstance(condition, Neumann) and condition.on == "boundary"
+    one = problem.residual_classes()[0].n_outputs == 1
+    shape = isinstance(problem.domain, (Ball, Box, Ellipse, Polygon))  # known measures
+    return whole and one and shape and problem.domain.time is None
+
+
+@partial(jit_by_size, static_argnames="problem")
+def _laplacian_parts(problem, weights, X):
+    """Residual of zero, its change by a smooth field, and the field's Laplacian."""
+    kind = problem.residual_classes()[0]
+    zero = problem.field(lambda x: jnp.zeros(1, x.dtype))
+
+    def waves(x):  # of all directions, and no eigenfunction of the Laplacian
+        return jnp.sum(jnp.exp(jnp.sin(2.0 + weights @ problem.embedding(x))))[None]
+
+    smooth = problem.field(waves)
+
+    def one(x):
+        found = [
+            kind.function((u,) * kind.n_points, x[None], x[:0], problem.start)[0]
+            for u in (zero, smooth)
+        ]
+        return found[0], found[1] - found[0], laplacian(smooth)(x)
+
+    return jax.vmap(one)(X)

@@ -307,8 +307,9 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
         Warns
         -----
         UserWarning
-            If there are more equations than outputs, or if values on the boundary
-            contradict those at the start of time.
+            If there are more equations than outputs, if values on the boundary
+            contradict those at the start of time, or if the source and the slopes of a
+            pure Neumann problem of the Laplacian do not cancel out.
         """
         check_problem(self)
 

@@ -111,19 +111,21 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         share of the loss.
 
     n_interior : int or "auto", default="auto"
-        Number of collocation points inside the domain. If "auto", it grows with
-        ``hidden_layer_sizes="auto"``: residuals are two and a half times as many as
-        weights, and more where the loss on fresh points is far above that of training.
-        With layers that are given, "auto" is 500.
+        Number of collocation points inside the domain. If "auto", residuals are two and
+        a half times as many as weights, and more where the loss on fresh points is far
+        above that of training. With more than 3,000 weights, it is 500 at the start
+        and 2,000 at most. With another solver than "dngd", or where the layers and
+        ``n_boundary`` are given, it is 500.
 
     n_boundary : int or "auto", default="auto"
         Number of collocation points of all conditions together, in equal parts. If
-        "auto", it grows with ``n_interior``; with layers that are given it is 200.
+        "auto", it grows with ``n_interior``, or is 200 where that does not grow.
 
     sampling : {"auto", "sobol", "halton", "uniform", "residual"}, default="auto"
         How collocation points are drawn. "residual" draws half of those inside the
         domain where the residual is large: layers and fronts are thin. "auto" is
-        "residual" where the network finds its size, on up to 20 axes, else "sobol".
+        "residual" where the layers or the points find their size, on up to 20
+        axes, else "sobol".
 
     resample : int, "drift" or None, default=5
         Redraw the collocation points every ``resample`` iterations. If "drift", redraw

@@ -7,6 +7,8 @@ loss on fresh points no longer falls, it grows:
 - the points, if the loss on fresh points is far above that of training;
 - else the network, and the points with it.
 
+Where the layers are given, only the points grow.
+
 New neurons read the old ones by random weights and have outgoing weights of zero: the
 grown network is the same function, and its Jacobian has new columns. Growth ends where
 the last one has not paid, or at the largest network.
@@ -25,8 +27,6 @@ _WIDER = 1.5  # from one network to the next
 _MOST_WEIGHTS = 3000
 _RESIDUALS = 2.5  # for each parameter
 _BOUNDARY_SHARE = 0.3  # of the residuals
-_LEAST_INTERIOR, _LEAST_BOUNDARY = 200, 80
-_MOST_INTERIOR, _MOST_BOUNDARY = 8000, 3000
 # Iterations in which the fresh loss is to fall by _FALL, or the fit grows: more of them
 # until the equation is solved, since a fit is often flat before it finds its way; but
 # not where points are missing.
@@ -50,7 +50,9 @@ class Sizes(NamedTuple):
     n_boundary: int
 
 
-_FEW = Sizes(500, 200)
+# Points of networks beyond _MOST_WEIGHTS, whose Gramian has the size of the residuals.
+_FEW, _MOST_OF_FEW = Sizes(500, 200), Sizes(2000, 800)
+_LEAST, _MOST = Sizes(200, 80), Sizes(8000, 3000)
 
 
 class Rules(NamedTuple):
@@ -89,8 +91,8 @@ def points_for(classes, n_weights, density=_RESIDUALS):
     n_interior = (1 - share) * n_residuals / interior.n_outputs
     n_boundary = share * n_residuals / outputs
     return Sizes(
-        int(np.clip(n_interior, _LEAST_INTERIOR, _MOST_INTERIOR)),
-        int(np.clip(n_boundary, _LEAST_BOUNDARY, _MOST_BOUNDARY)),
+        int(np.clip(n_interior, _LEAST.n_interior, _MOST.n_interior)),
+        int(np.clip(n_boundary, _LEAST.n_boundary, _MOST.n_boundary)),
     )
 
 
@@ -126,9 +128,8 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     growing = pays and lowest > NEGLIGIBLE * first
     if growing and not in_time:
         return level._replace(late=True)
-    if growing and lacks_points:
-        if level.sizes.n_interior < _MOST_INTERIOR:
-            return level._replace(next="points")
+    if growing and lacks_points and _more_points(level.sizes, net) != level.sizes:
+        return level._replace(next="points")
     if growing and rules.network and _n_weights(wider(net, None)) <= _MOST_WEIGHTS:
         return level._replace(next="network")
     return level._replace(ended=True)
@@ -143,15 +144,20 @@ def may_grow(level, rules, net):
 
 def grown(level, rules, classes, net, rng, n_waves=0):
     """Return the next level and its network."""
-    density = level.density
+    sizes, density = level.sizes, level.density
     if level.next == "points":
-        density = 2 * density
+        sizes, density = _more_points(sizes, net), 2 * density
     else:
         net = wider(net, rng, n_waves)
-    sizes = level.sizes
-    if rules.points:
-        sizes = points_for(classes, _n_weights(net), density)
+        if rules.points:
+            wanted = points_for(classes, _n_weights(net), density)
+            sizes = Sizes(*map(max, sizes, wanted))
     return Level(sizes, density, before=level.falls[-1], seconds=level.seconds), net
+
+
+def _more_points(sizes, net):
+    most = _MOST if _n_weights(net) <= _MOST_WEIGHTS else _MOST_OF_FEW
+    return Sizes(*(max(n, min(2 * n, m)) for n, m in zip(sizes, most, strict=True)))
 
 
 def wider(net, rng, n_waves=0):

@@ -101,6 +101,12 @@ class SolutionMixin:
             std = extremes.scaled_back(std, scaling.y_scale)
         return self._shaped(y), self._shaped(std)
 
+    def _predicted(self, X):
+        """Values of a regression by the evidence at rows, of shape (n, n_outputs)."""
+        scaling, known = self._fitted.scaling, self._posterior
+        y = known.layers.values(known.theta, scaling.x(X))
+        return extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
+
     def _shaped(self, y):
         return y[:, 0] if self._fitted.single_target else y
 

@@ -103,12 +103,13 @@ def settings(solver, models, stages, data, networks, seed, deadline):
     chosen = solver.observation_weight == "auto" and solver.loss_weights != "balanced"
     if has_equation:
         points = solver.n_interior, solver.n_boundary
-        if _grows(solver, problem):
+        grows = _grows(solver, problem)
+        free = points == ("auto", "auto") and solver._solver_object().name == "dngd"
+        if grows or free:
             size = n_weights(last_network(start))
             points = setup.sizes_of(problem, size, *points)
-            free = solver.n_interior == solver.n_boundary == "auto"
             budget = math.inf if solver.max_time is None else solver.max_time
-            growth = setup.Rules(True, free, deadline, budget)
+            growth = setup.Rules(grows, free, deadline, budget)
         points = [
             fixed if n == "auto" else n
             for n, fixed in zip(points, _FIXED_POINTS, strict=True)

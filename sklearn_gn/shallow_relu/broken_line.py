@@ -25,6 +25,7 @@ from sklearn_gn.shallow_relu.interval_sums import (
     exact_moments,
     interval_ends,
     moments,
+    sum_of_targets,
 )
 from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.shallow_relu.sorted_rows import (
@@ -63,7 +64,7 @@ def hat_system(knots, m):
     """
     _, inverse = interval_lengths(knots)
     # Of the right hat, at the mean.
-    share = np.clip((m.x[..., 1:] - knots) * inverse, 0, 1)
+    share = np.minimum(np.maximum((m.x[..., 1:] - knots) * inverse, 0), 1)
     bend = m.xx[..., 1:] * inverse**2
     tilt = m.xy[..., 1:, :] * inverse[..., None]
     right = m.weight[..., 1:] * share
@@ -87,7 +88,8 @@ def merge_knots(knots):
     An interval then has no length and no row, or a length that divides differences of
     values without making the coefficients of the network so large that they cancel.
     """
-    knots = np.sort(np.clip(knots, LEFT, RIGHT), axis=-1)
+    knots = np.minimum(np.maximum(knots, LEFT), RIGHT)
+    knots.sort(axis=-1)
     close = knots[..., 1:] - knots[..., :-1] < _CLOSE
     if close.any():
         knots[..., :-1][close] = RIGHT
@@ -133,8 +135,8 @@ def fit_values(knots, m):
     beyond = value_at(knots, values, slopes, m.x) - m.y
     tilt = slopes - line_slopes(m)
     # How far the function is from the lines, which adds to their own residuals.
-    off = m.weight * np.sum(beyond**2, axis=-1) + m.xx * np.sum(tilt**2, axis=-1)
-    loss = 0.5 * np.sum(m.rest + off, axis=-1)
+    off = m.weight * sum_of_targets(beyond**2) + m.xx * sum_of_targets(tilt**2)
+    loss = 0.5 * np.add.reduce(m.rest + off, axis=-1)
     return BrokenLine(values, slopes, loss, m)
 
 

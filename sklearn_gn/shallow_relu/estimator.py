@@ -506,14 +506,18 @@ class ShallowReLURegressor(
         """
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        net, scaling = self._network
-        with np.errstate(over="ignore", invalid="ignore"):
-            y = predict_scaled(net, scaling.x(X))
-        y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
+        y = self._predicted(X)
         if not return_std:
             return y[:, 0] if self._single_target else y
         std = self._deviation(X)
         return (y[:, 0], std[:, 0]) if self._single_target else (y, std)
+
+    def _predicted(self, X):
+        """Predictions of validated rows, of shape (n_samples, n_targets)."""
+        net, scaling = self._network
+        with np.errstate(over="ignore", invalid="ignore"):
+            y = predict_scaled(net, scaling.x(X))
+        return extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
 
     def to_sklearn(self) -> BaseEstimator:
         """Return a fitted pipeline of scikit-learn, which predicts without JAX.
@@ -627,8 +631,13 @@ class ShallowReLURegressor(
     def _set_fitted(self, net, problem, data):
         """Fitted attributes of a network; ``data`` is what the solver prepared."""
         if problem.solver is EVIDENCE_GN:
+            rows, n_effective = problem.rows, problem.options.n_effective
+            if problem.options.alpha is None:
+                net = evidence_fitted.best_of_network_and_linear_model(
+                    net, rows, n_effective
+                )
             attributes = evidence_fitted.fitted_attributes(
-                net, problem.rows, problem.scaling, problem.options.n_effective
+                net, rows, problem.scaling, n_effective
             )
         else:
             attributes = fitted_attributes(

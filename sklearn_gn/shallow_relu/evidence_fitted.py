@@ -13,6 +13,7 @@ from sklearn_gn.core.evidence_gn import (
     one_or_each,
     posterior_variances,
 )
+from sklearn_gn.core.linear_evidence import linear_model
 from sklearn_gn.core.low_rank import LowRank
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
@@ -56,6 +57,23 @@ def prediction_errors(found, z):
             variance = found.noise_ratio[k] * variance
             std[rows, k] = np.sqrt(variance)
     return std
+
+
+def best_of_network_and_linear_model(net, rows, n_effective):
+    """Return the network, or the linear model where its evidence is higher.
+
+    A network that finds structure in noise does not pay for its parameters.
+    """
+    linear = linear_model(rows, n_effective)
+    if linear is None or net.log_evidence >= linear.log_evidence:
+        return net
+    shape = net.shape
+    theta = np.zeros(shape.size)
+    theta[: linear.coef.size] = linear.coef.ravel()
+    alpha, gamma = linear.penalties(len(net.alpha))
+    return evidence_gn.network_of(
+        theta, shape, alpha, linear.beta, gamma, linear.log_evidence
+    )
 
 
 def fitted_attributes(net, rows, scaling, n_effective):

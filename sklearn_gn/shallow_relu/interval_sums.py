@@ -64,30 +64,44 @@ def interval_ends(knots):
     return ends[..., :-1], ends[..., 1:]
 
 
-def moments_from_sums(sums, ends):
-    """Return moments about the means, from sums over intervals with given ends."""
+class CentredSums(NamedTuple):
+    """The fields of :class:`IntervalMoments` that need no sums of squared targets."""
+
+    weight: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    xx: np.ndarray
+    xy: np.ndarray
+
+
+def sum_of_targets(a):
+    """Return the sum over the last axis, which often has one element."""
+    return a[..., 0] if a.shape[-1] == 1 else np.add.reduce(a, axis=-1)
+
+
+def centred_sums(sums, ends):
+    """Return sums about the means, from sums over intervals with given ends."""
     q = (sums.shape[-1] - 4) // 2
-    weight, sx, sxx, syy = (sums[..., k] for k in range(4))
-    sy, sxy = sums[..., 4 : 4 + q], sums[..., 4 + q :]
-    weight = np.maximum(weight, 0)
+    sx, sy = sums[..., 1], sums[..., 4 : 4 + q]
+    weight = np.maximum(sums[..., 0], 0)
     full = weight > 0
     safe = np.where(full, weight, 1)
     low, high = ends
     x = np.minimum(np.maximum(sx / safe, low), high)
-    y = sy / safe[..., None]
-    xx = sxx - sx * x
+    y = np.where(full[..., None], sy / safe[..., None], 0)
+    xx = sums[..., 2] - sx * x
     wide = xx > UNRESOLVED
-    xy = np.where(wide[..., None], sxy - sx[..., None] * y, 0)
-    rest = syy - np.sum(sy * y, axis=-1)
-    rest -= np.sum(xy**2, axis=-1) / np.where(wide, xx, 1)
-    return IntervalMoments(
-        weight=weight,
-        x=x,
-        y=np.where(full[..., None], y, 0),
-        xx=np.where(wide, xx, 0),
-        xy=xy,
-        rest=np.maximum(rest, 0),
-    )
+    xy = np.where(wide[..., None], sums[..., 4 + q :] - sx[..., None] * y, 0)
+    return CentredSums(weight, x, y, np.where(wide, xx, 0), xy)
+
+
+def moments_from_sums(sums, ends):
+    """Return moments about the means, from sums over intervals with given ends."""
+    part = centred_sums(sums, ends)
+    sy = sums[..., 4 : 4 + part.y.shape[-1]]
+    rest = sums[..., 3] - sum_of_targets(sy * part.y)
+    rest -= sum_of_targets(part.xy**2) / np.where(part.xx > 0, part.xx, 1)
+    return IntervalMoments(*part, rest=np.maximum(rest, 0))
 
 
 def exact_moments(knots, rows):

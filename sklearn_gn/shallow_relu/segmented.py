@@ -20,19 +20,15 @@ from sklearn_gn.shallow_relu.broken_line import (
     fit_running,
     full_steps,
     gradient,
-    hat_system,
     interval_lengths,
-    solve_tridiagonal,
     spread_knots,
     to_network,
-    value_at,
 )
 from sklearn_gn.shallow_relu.exact_start import exact_knots
+from sklearn_gn.shallow_relu.insertion import insertion_gains, inverse_mass
 from sklearn_gn.shallow_relu.interval_sums import (
     THIN_ROWS,
     UNRESOLVED,
-    interval_ends,
-    moments_from_sums,
     thin_sums,
 )
 from sklearn_gn.shallow_relu.search import (
@@ -226,91 +222,6 @@ def polish(knots, data, tol):
 
 
 # --- relocation ----------------------------------------------------------------------
-
-
-def insertion_gains(knots, fitted, running, candidate):
-    """Return the decrease of the squared loss by a new breakpoint, by candidate.
-
-    Beside the hats that there are, a hat over the interval with its peak at the
-    candidate does what the new breakpoint does.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (..., n)
-    fitted : BrokenLine
-    running : RunningSums or StackedSums
-    candidate : ndarray of int of shape (..., c)
-        Row numbers.
-
-    Returns
-    -------
-    ndarray of shape (..., c)
-    """
-    position = running.position(candidate)
-    interval = np.sum(knots[..., None, :] <= position[..., None], axis=-1)
-
-    def here(column):
-        return np.take_along_axis(column, interval, axis=-1)
-
-    def here_too(columns):
-        return np.take_along_axis(columns, interval[..., None], axis=-2)
-
-    ends = interval_ends(knots)
-    low, high = (here(end) for end in ends)
-    at = running.at(running.locate(knots))
-    bounds = np.zeros((*knots.shape[:-1], knots.shape[-1] + 2, at.shape[-1]))
-    bounds[..., 1:-1, :] = at
-    bounds[..., -1, :] = running.total(knots.ndim - 1)
-    before, after = here_too(bounds[..., :-1, :]), here_too(bounds[..., 1:, :])
-    middle = running.at(candidate)
-    left = moments_from_sums(middle - before, (low, position))
-    right = moments_from_sums(after - middle, (position, high))
-    first = interval == 0  # constant there, and so is the new function left of its peak
-    rise = np.where(first, 0, 1 / np.maximum(position - low, 1e-14))
-    fall = -1 / np.maximum(high - position, 1e-14)
-    width = np.where(first, 0, 1 / np.maximum(high - low, 1e-14))
-    start = here_too(value_at(knots, fitted.values, fitted.slopes, ends[0]))
-    slope = here_too(fitted.slopes)
-
-    def products(part, peak):
-        """Of the new function with itself, both hats and the residual."""
-        new = 1 + peak * (part.x - position)
-        hat = np.where(first, 0, (high - part.x) * width)
-        mass, tilt = part.weight * new, part.xx * peak
-        residual = part.y - start - slope * (part.x - low)[..., None]
-        return (
-            mass * new + tilt * peak,
-            mass * hat - tilt * width,
-            mass * (1 - hat) + tilt * width,
-            mass[..., None] * residual
-            + peak[..., None] * (part.xy - part.xx[..., None] * slope),
-        )
-
-    of_left, of_right = products(left, rise), products(right, fall)
-    own, with_left, with_right, drop = (
-        a + b for a, b in zip(of_left, of_right, strict=True)
-    )
-    inverse = inverse_mass(knots, fitted.moments)
-    diagonal = np.diagonal(inverse, axis1=-2, axis2=-1)
-    beside = np.diagonal(inverse, 1, axis1=-2, axis2=-1)
-    previous = np.maximum(interval - 1, 0)
-    inside = (
-        np.take_along_axis(diagonal, previous, axis=-1) * with_left**2
-        + 2 * np.take_along_axis(beside, previous, axis=-1) * with_left * with_right
-        + here(diagonal) * with_right**2
-    )
-    outside = own - inside
-    new = (outside > 1e-10 * own) & (own > 0)
-    gain = np.sum(drop**2, axis=-1) / np.where(new, outside, 1)
-    return np.where(new, gain, -1)
-
-
-def inverse_mass(knots, m):
-    """Return the inverse of the mass matrix of the hats, dense."""
-    diagonal, beside, _ = hat_system(knots, m)
-    n = diagonal.shape[-1]
-    identity = np.broadcast_to(np.eye(n), (*diagonal.shape, n))
-    return solve_tridiagonal(diagonal, beside, identity)
 
 
 def deletion_costs(knots, fitted):

@@ -139,7 +139,8 @@ def _split(X, y, weight, fraction, rng):
 
 def _previous_network(estimator):
     warm = estimator.warm_start and hasattr(estimator, "_network")
-    return estimator._network[0] if warm else None
+    # A linear model, which the evidence may prefer, has no neurons to go on with.
+    return estimator._network[0] if warm and len(estimator.hyperplanes_) else None
 
 
 def _given_hyperplanes(estimator, n, scaling):

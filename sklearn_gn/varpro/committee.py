@@ -100,6 +100,29 @@ def first_member(model, rows, n_effective, rng):
     return Member(model, RegularisedLayers(theta, alpha, None, gamma, -math.inf))
 
 
+def linear_member(model, linear):
+    """Return the member that is a linear model: its neurons are switched off.
+
+    Parameters
+    ----------
+    model : Layers
+    linear : LinearModel
+    """
+    output = np.zeros((model.n_linear, model.n_values))
+    output[: len(linear.coef)] = linear.coef
+    theta = model.join(output, [np.zeros(shape) for shape in model.shapes()])
+    alpha, gamma = linear.penalties(model.n_groups)
+    return Member(
+        model, RegularisedLayers(theta, alpha, linear.beta, gamma, linear.log_evidence)
+    )
+
+
+def is_linear(member):
+    """Whether a member has hidden layers without any weight."""
+    _, layers = member.model.split(member.net.theta)
+    return bool(layers) and not any(np.any(layer) for layer in layers)
+
+
 def _first_layers(model, rows, rng):
     """Random directions, and thresholds at the inputs of random rows."""
     cumulated, layers = np.cumsum(rows.weight), []

@@ -14,6 +14,7 @@ from sklearn_gn.core.extremes import MOST_ROWS
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.large_gram import LARGEST_DENSE, LargeGram, affordable
 from sklearn_gn.core.layers import Layers, row_blocks
+from sklearn_gn.core.linear_evidence import linear_model
 from sklearn_gn.core.reach import Reach, units_within_reach
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
@@ -311,17 +312,18 @@ def _in_batches(estimator, problem):
 
 def _starts(estimator, models, problem, rng):
     """Random members, or those of the former fit."""
-    if not (estimator.warm_start and hasattr(estimator, "_fitted")):
-        seeds = rng.randint(_LARGEST_INT, size=len(models))
-        return tuple(
-            committee.first_member(
-                model,
-                problem.rows,
-                problem.options.n_effective,
-                np.random.RandomState(seed),
-            )
-            for model, seed in zip(models, seeds, strict=True)
+    seeds = rng.randint(_LARGEST_INT, size=len(models))
+    drawn = [
+        committee.first_member(
+            model,
+            problem.rows,
+            problem.options.n_effective,
+            np.random.RandomState(seed),
         )
+        for model, seed in zip(models, seeds, strict=True)
+    ]
+    if not (estimator.warm_start and hasattr(estimator, "_fitted")):
+        return tuple(drawn)
     before, members, scaling = estimator._fitted
     same = before is None and [
         member.model._replace(features=model.features)
@@ -335,7 +337,13 @@ def _starts(estimator, models, problem, rng):
             f"{models[0].sizes[0]} features, with chosen penalties. Fit a new "
             "estimator."
         )
-    return tuple(committee.in_units(m, scaling, problem.scaling) for m in members)
+    return tuple(
+        # The linear model has no hidden weights to go on with.
+        start
+        if committee.is_linear(member)
+        else committee.in_units(member, scaling, problem.scaling)
+        for member, start in zip(members, drawn, strict=True)
+    )
 
 
 def _validation_loss(estimator, validation, scaling):
@@ -458,6 +466,31 @@ def _calibrated(problem, pair):
     return Member(model, net._replace(theta=theta))
 
 
+def _or_linear(problem, pairs):
+    """Members and summaries, the linear model instead of those of lower evidence.
+
+    Members that find structure in noise do not pay for their parameters.
+    """
+    model = pairs[0][0].model if pairs else None
+    competes = model and model.loss == "squared" and len(model.sizes) > 1
+    if not competes or problem.options.alpha is not None:
+        return pairs
+    linear = linear_model(problem.rows, problem.options.n_effective)
+    if linear is None:
+        return pairs
+    y_scale = np.broadcast_to(problem.scaling.y_scale, model.n_values)
+    value = linear.log_evidence - problem.options.n_effective * np.sum(np.log(y_scale))
+    return [
+        (member, summary)
+        if summary.log_evidence >= value
+        else (
+            found := committee.linear_member(member.model, linear),
+            _summary(problem, found),
+        )
+        for member, summary in pairs
+    ]
+
+
 def _n_by_evidence(options, members):
     """Number of the members whose penalties the evidence has chosen."""
     if isinstance(options, MixedOptions):
@@ -473,6 +506,9 @@ def _set_fitted(estimator, members, problem):
         summaries = committee.side_by_side(
             partial(_summary, problem), by_evidence, heavy
         )
+        pairs = _or_linear(problem, list(zip(by_evidence, summaries, strict=True)))
+        by_evidence = tuple(member for member, _ in pairs)
+        summaries = [summary for _, summary in pairs]
         if estimator._loss == "cross_entropy":
             pairs = list(zip(by_evidence, summaries, strict=True))
             by_evidence = tuple(

@@ -502,14 +502,18 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        *_, scaling = self._fitted
-        y = self._values(X)
-        y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
+        y = self._predicted(X)
         y = y[:, 0] if self._single_target else y
         if not return_std:
             return y
+        *_, scaling = self._fitted
         std = self._deviation(scaling.x(X))
         return y, std[:, 0] if self._single_target else std
+
+    def _predicted(self, X):
+        """Predictions of validated rows, of shape (n_samples, n_targets)."""
+        *_, scaling = self._fitted
+        return extremes.scaled_back(self._values(X), scaling.y_scale, scaling.y_center)
 
     def _deviation(self, x):
         """Standard deviations of the means of rows in scaled units."""

@@ -12,7 +12,8 @@ FIT = """
 import numpy as np
 
 X = np.arange(12.0).reshape(6, 2)
-sklearn_gn.FGNSoftmaxHead(max_iter=1, alpha=10.0, tol=10.0).fit(X, [0, 1] * 3)
+head = sklearn_gn.FGNSoftmaxHead(max_iter=1, alpha=10.0, tol=10.0, device="cpu")
+head.fit(X, [0, 1] * 3)
 import jax
 
 assert not jax.config.jax_enable_x64

@@ -10,11 +10,13 @@ import pytest
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import (
+    Ball,
     Box,
     Condition,
     Dirichlet,
     Initial,
     Interval,
+    Neumann,
     Problem,
     Unknown,
     d,
@@ -22,7 +24,11 @@ from sklearn_gn.pde import (
     integral,
     laplacian,
 )
-from sklearn_gn.pde.plausibility import warn_of_corners, warn_of_missing_equations
+from sklearn_gn.pde.plausibility import (
+    warn_of_corners,
+    warn_of_fluxes,
+    warn_of_missing_equations,
+)
 
 DOMAIN = Box(x=(0, 1), t=(0, 1))
 
@@ -271,3 +277,32 @@ def test_outputs_are_compared_by_name_at_the_start():
     sides[1] = Initial(2.5, outputs="b")
     with pytest.warns(UserWarning, match="'b' is 2 and 2.5"):
         Problem(lambda u, x: u(x), conditions=sides, **both).check()
+
+
+@pytest.mark.parametrize(
+    ("source", "slope", "domain", "match"),
+    [
+        # Of area 1 with an outline of 4, and of area pi with one of 2 pi.
+        (1.0, 0.0, SQUARE, r"No solution.*is -3, and the slopes.* contribute 0"),
+        (1.0, 0.25, SQUARE, None),
+        (1.0, 0.5, Ball(2), None),
+        (1.0, -0.5, Ball(2), r"is -9\.42, and the slopes.* contribute -9\.42"),
+    ],
+)
+def test_slopes_that_contradict_the_source(source, slope, domain, match):
+    def residual(u, x):
+        return 3 * (laplacian(u)(x) - source)
+
+    def reaction(u, x):  # makes up for any difference
+        return residual(u, x) - u(x)
+
+    def anisotropic(u, x):  # has fluxes of its own
+        return residual(u, x) + d(u, domain.axes[0], domain.axes[0])(x)
+
+    others = (reaction, anisotropic) if slope == 0 else ()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for function in (residual, *others):
+            warn_of_fluxes(Problem(function, domain, Neumann(slope)))
+    assert len(caught) == (match is not None)
+    assert match is None or re.search(match, str(caught[0].message))

@@ -253,7 +253,7 @@ def test_jacobian_in_factors_is_that_of_automatic_differentiation(name):
     gram = jax.jit(operators.gramian)(parts)
     np.testing.assert_allclose(gram, found @ found.T, atol=1e-12 * np.max(gram))
     rng = np.random.RandomState(1)
-    v = jax.tree.map(lambda a: rng.standard_normal(a.shape), params)
+    v = jax.tree.map(lambda a: jnp.asarray(rng.standard_normal(a.shape)), params)
     y = rng.standard_normal(m)
     flat_v = np.concatenate([np.ravel(a) for a in (*v.layers, v.extra)])
     np.testing.assert_allclose(
@@ -350,7 +350,7 @@ def test_damped_step_is_that_of_the_augmented_system(n_interior, n_boundary, jac
 def test_second_derivative_is_that_of_finite_differences():
     model, params, batches = setting("kovasznay")
     rng = np.random.RandomState(0)
-    v = jax.tree.map(lambda a: rng.standard_normal(a.shape), params)
+    v = jax.tree.map(lambda a: jnp.asarray(rng.standard_normal(a.shape)), params)
     along = jax.jit(lambda t: residuals(model, add(params, t, v), batches))
     h = 1e-4
     expected = (along(h) - 2 * along(0.0) + along(-h)) / h**2

@@ -877,16 +877,17 @@ def test_the_warning_measures_by_an_untrained_network():
 
 
 def contradictory(u, x):
-    return jnp.stack([u(x), u(x) - 1])
+    return jnp.stack([u(x), 2 * u(x) - 2])
 
 
+@pytest.mark.filterwarnings("ignore:The residual has 2 equations")
 def test_an_equation_without_a_solution_stalls():
     solver = small(Problem(contradictory, Box(t=(0.0, 1.0))), max_iter=80)
     with pytest.warns(ConvergenceWarning, match="the equation does not hold. .*larger"):
         solver.fit()
     assert solver.stop_reason_ == "stalled"
     assert not solver.converged_
-    assert solver.fresh_loss_ == pytest.approx(0.25, rel=1e-2)
+    assert solver.fresh_loss_ == pytest.approx(0.4, rel=1e-2)  # u is 4 / 5
 
 
 @pytest.mark.parametrize(

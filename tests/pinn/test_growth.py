@@ -1,5 +1,6 @@
 """Networks and points that find their size."""
 
+import itertools
 import time
 import warnings
 
@@ -66,6 +67,31 @@ def test_what_grows_is_what_is_missing(falls, before, loss, then):
     )
     assert found.next is None
     assert found.ended == (then == "end")
+    given = growth.Rules(network=False, points=True)
+    found = growth.observed(level(falls[:-1], before), given, loss, falls[-1], 1.0, net)
+    assert found.next == ("points" if then == "points" else None)
+    assert found.ended == (then in ("end", "network"))
+
+
+@pytest.mark.parametrize(
+    ("widths", "sizes"),
+    [
+        ((5, 5), [(200, 80), (400, 160), (800, 320), (1600, 640), (3200, 1280)]),
+        ((60, 60), [(500, 200), (1000, 400), (2000, 800), (2000, 800)]),
+    ],
+)
+def test_points_grow_where_the_layers_are_given(widths, sizes):
+    net = start_parameters(np.random.RandomState(0), (1, *widths, 1), ())
+    rules, classes = growth.Rules(False, True), EQUATION.residual_classes()
+    now = growth.Level(growth.points_for(classes, growth._n_weights(net)))
+    for expected, larger in itertools.pairwise(sizes):
+        assert now.sizes == expected
+        now = now._replace(falls=(1e-3,) * 12)
+        now = growth.observed(now, rules, 1e-5, 1e-3, 1.0, net)
+        assert now.ended == (larger == expected)
+        if not now.ended:
+            now, same = growth.grown(now, rules, classes, net, None)
+            assert same is net
 
 
 def test_points_are_as_many_as_the_residuals_that_weights_need():

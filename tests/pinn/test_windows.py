@@ -168,6 +168,9 @@ def test_a_fit_in_windows(monkeypatch):
         solver.fit()
     assert len(solver.window_ends_) > 1
     assert solver.window_ends_[-1] == 6
+    ends = solver.convergence_log_["window_end"]
+    assert ends[0] == ends[-1] == 6  # all time, and the last window
+    assert set(solver.window_ends_) <= set(ends)
     assert solver.converged_
     assert solver.stop_reason_ == "tol"
     assert solver.relative_error() < 1e-4

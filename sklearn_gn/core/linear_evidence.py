@@ -1,0 +1,103 @@
+r"""The linear model with one penalty, of which the evidence is known in closed form.
+
+It is ridge regression with a free intercept. With the eigenvalues :math:`\lambda_j` of
+the centred :math:`X^T W X`, the projections :math:`p_j` of the targets on its
+eigenvectors and :math:`\rho = \alpha / \beta`,
+
+.. math::
+    R(\rho) = y^T W y - \sum_j \frac{p_j^2}{\lambda_j + \rho}, \qquad
+    \beta = \frac{n_{eff} - 1}{R(\rho)}, \qquad
+    \gamma = \sum_j \frac{\lambda_j}{\lambda_j + \rho},
+
+and the log evidence of :mod:`sklearn_gn.core.evidence` is a function of
+:math:`\rho` alone, whose maximum is looked for on a line.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from sklearn_gn.core.evidence import LARGEST
+from sklearn_gn.core.large_gram import LARGEST_DENSE
+
+_GRID = np.linspace(-18.0, 18.0, 73)  # logarithms of rho over the mean eigenvalue
+
+
+class LinearModel(NamedTuple):
+    """A ridge regression whose penalty has the highest evidence."""
+
+    coef: np.ndarray  # (1 + d, k), the intercept first
+    alpha: float
+    beta: float
+    gamma: float  # well-determined slopes
+    log_evidence: float
+
+    def penalties(self, n_groups):
+        """Return ``alpha`` and ``gamma`` of a network that is this model.
+
+        All its groups but the slopes, which come first, are switched off.
+        """
+        alpha, gamma = np.full(n_groups, LARGEST), np.zeros(n_groups)
+        alpha[0], gamma[0] = self.alpha, self.gamma
+        return alpha, gamma
+
+
+def linear_model(rows, n_effective):
+    """Return the :class:`LinearModel` of some rows.
+
+    It is None where nothing varies, where the matrix would be large, and with so few
+    rows that it may leave no noise.
+
+    Parameters
+    ----------
+    rows : Rows
+        Their weights sum to one.
+    n_effective : float
+        Number of rows, counted by their weights.
+    """
+    (n, d), k = rows.x.shape, rows.y.shape[1]
+    if d > LARGEST_DENSE or n < d + 2:
+        return None
+    x_mean, y_mean = rows.weight @ rows.x, rows.weight @ rows.y
+    root = np.sqrt(n_effective * rows.weight)[:, None]
+    x, y = root * (rows.x - x_mean), root * (rows.y - y_mean)
+    values, vectors = np.linalg.eigh(x.T @ x)
+    values = np.maximum(values, 0)
+    total, freedom = float(np.sum(y**2)), k * (n_effective - 1)
+    if not (total > 0 and values[-1] > 0 and freedom > 0):
+        return None
+    projections = vectors.T @ (x.T @ y)
+    squares = np.sum(projections**2, axis=1)
+    floor = total * np.finfo(np.float64).eps
+
+    def remainder(rho):
+        return max(total - float(np.sum(squares / (values + rho))), floor)
+
+    def value(log_rho):
+        rho = math.exp(log_rho)
+        beta = freedom / remainder(rho)
+        log_det = np.sum(np.log1p(values / rho)) + math.log(n_effective * beta)
+        n_numbers = k * n_effective
+        return (n_numbers * math.log(beta / (2 * math.pi)) - freedom - k * log_det) / 2
+
+    start = math.log(np.mean(values))
+    grid = [value(start + step) for step in _GRID]
+    best = start + _GRID[int(np.argmax(grid))]
+    width = _GRID[1] - _GRID[0]
+    found = minimize_scalar(
+        lambda log_rho: -value(log_rho),
+        bounds=(best - width, best + width),
+        method="bounded",
+    )
+    rho = math.exp(found.x)
+    slopes = vectors @ (projections / (values + rho)[:, None])
+    beta = freedom / remainder(rho)
+    return LinearModel(
+        coef=np.concatenate([(y_mean - x_mean @ slopes)[None], slopes]),
+        alpha=rho * beta,
+        beta=beta,
+        gamma=k * float(np.sum(values / (values + rho))),
+        log_evidence=value(found.x),
+    )

@@ -1,0 +1,111 @@
+"""What the evidence assumes of the rows, and training data may not satisfy.
+
+The evidence takes rows for independent and noise for normal. Copies of rows look like
+signal, and residuals of heavy tails make the noise level, and with it all intervals,
+follow a few rows.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import skew
+
+from sklearn_gn.core.data import row_codes
+
+_MOST_ROWS = 100_000  # whose residuals are looked at; every k-th of more
+_COPIES = 0.05  # share of the rows that is worth a word
+_FAR = 5.0  # robust standard deviations, beyond which normal noise has no row
+_DEVIATION = 1.4826  # of normal noise, over its median size
+_FAR_SQUARES = 0.1  # share of the squares that decides the noise level
+_SKEWED = 1.0  # skewness of positive targets whose logarithm may do better
+_NAMED = 3  # far rows that are named
+_ROUNDING = 1e-10  # of the targets' size, below which residuals are not noise
+
+
+class RowChecks(NamedTuple):
+    """What was seen in the rows of a fit."""
+
+    n_rows: int  # with positive weight
+    n_copies: int = 0  # rows that are equal to an earlier one
+    n_far: int = 0  # rows with far residuals
+    far_squares: float = 0.0  # their share of the sum of squares
+    farthest: tuple = ()  # numbers of some of them
+    log_helps: bool = False  # whether the logarithm makes targets far less skewed
+
+    @property
+    def has_copies(self):
+        """Whether so many rows are copies that the evidence is misled."""
+        return self.n_copies > _COPIES * self.n_rows
+
+
+def checked_rows(X, y, sample_weight, predictions):
+    """Return the :class:`RowChecks` of training data.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+    y : ndarray of shape (n_samples,) or (n_samples, n_targets)
+    sample_weight : ndarray of shape (n_samples,) or None
+    predictions : callable or None
+        Maps rows to an array (n_samples, n_targets); None for classes.
+    """
+    used = slice(None) if sample_weight is None else np.flatnonzero(sample_weight > 0)
+    rows, targets = X[used], y[used]
+    if predictions is None:
+        targets = np.unique(targets, return_inverse=True)[1]
+    targets = targets.reshape(len(rows), -1).astype(np.float64)
+    checks = RowChecks(len(rows), n_copies=_n_copies(rows, targets))
+    if predictions is None:
+        return checks
+    numbers = np.arange(len(X))[used]
+    weight = None if sample_weight is None else sample_weight[used]
+    every = slice(None, None, -(-len(rows) // _MOST_ROWS))
+    residuals = targets[every] - predictions(rows[every])
+    if weight is not None:  # rows that count less are meant to be far
+        share = weight[every] / np.median(weight)
+        residuals *= np.sqrt(np.minimum(share, 1))[:, None]
+    return _with_tails(checks, targets[every], residuals, numbers[every])
+
+
+def _n_copies(X, y):
+    """Number of rows that are equal to an earlier one, if that is no chance.
+
+    Where few values are possible, rows with equal features are common, but their
+    targets differ.
+    """
+    n_distinct = len(np.unique(row_codes(X, y)))
+    n_copies = len(X) - n_distinct
+    if n_copies == 0:
+        return 0
+    n_equal_features = len(X) - len(np.unique(row_codes(X, np.empty((len(X), 0)))))
+    return n_copies if 2 * n_copies > n_equal_features else 0
+
+
+def _with_tails(checks, y, residuals, numbers):
+    """Add the rows with far residuals, if they decide the noise level."""
+    size = np.abs(residuals)
+    deviation = _DEVIATION * np.median(size, axis=0)
+    noisy = deviation > _ROUNDING * np.abs(y).max(axis=0)
+    if not noisy.any():
+        return checks
+    size = size[:, noisy] / deviation[noisy]
+    far = size > _FAR
+    if not np.sum(size[far] ** 2) > _FAR_SQUARES * np.sum(size**2):
+        return checks
+    largest = size.max(axis=1)
+    n_far = int(far.any(axis=1).sum())
+    order = np.argsort(-largest, kind="stable")[: min(_NAMED, n_far)]
+    return checks._replace(
+        n_far=n_far,
+        far_squares=float(np.sum(size[far] ** 2) / np.sum(size**2)),
+        farthest=tuple(int(number) for number in numbers[order]),
+        log_helps=_log_helps(y[:, noisy]),
+    )
+
+
+def _log_helps(y):
+    """Whether targets are positive, and their logarithms less than half as skewed."""
+    if y.min() <= 0:
+        return False
+    skewed = skew(y / y.max(axis=0))
+    return bool(np.all((skewed > _SKEWED) & (np.abs(skew(np.log(y))) < skewed / 2)))

@@ -1,0 +1,134 @@
+"""What a new breakpoint gains, for many candidates of many starts at once."""
+
+import numpy as np
+
+from sklearn_gn.shallow_relu.broken_line import hat_system, solve_tridiagonal, value_at
+from sklearn_gn.shallow_relu.interval_sums import (
+    centred_sums,
+    interval_ends,
+    sum_of_targets,
+)
+
+
+def insertion_gains(knots, fitted, running, candidate):
+    """Return the decrease of the squared loss by a new breakpoint, by candidate.
+
+    Beside the hats that there are, a hat over the interval with its peak at the
+    candidate does what the new breakpoint does.
+
+    Parameters
+    ----------
+    knots : ndarray of shape (..., n)
+    fitted : BrokenLine
+    running : RunningSums or StackedSums
+    candidate : ndarray of int of shape (..., c)
+        Row numbers.
+
+    Returns
+    -------
+    ndarray of shape (..., c)
+    """
+    position, q = running.position(candidate), fitted.values.shape[-1]
+    table, located = interval_table(knots, fitted, running)
+    row, first = table_rows(located, candidate, running.x.shape[-1] + 1)
+    # Stored column by column, so that all that follows runs along the candidates.
+    here = np.moveaxis(
+        np.take(table.reshape(-1, table.shape[-1]).T, row, axis=1), 0, -1
+    )
+    low, high, variance, variance_left, covariance = (here[..., k] for k in range(5))
+    start, slope, before, after = np.split(
+        here[..., 5:], [q, 2 * q, 4 + 4 * q], axis=-1
+    )
+    middle = running.at(candidate)
+    # Left and right of the candidate, along a new first axis.
+    sums = np.moveaxis(np.empty((middle.shape[-1], 2, *candidate.shape)), 0, -1)
+    np.subtract(middle, before, out=sums[0])
+    np.subtract(after, middle, out=sums[1])
+    part = centred_sums(sums, (np.stack([low, position]), np.stack([position, high])))
+    # The first interval is constant, and so is the new function left of its peak.
+    peak = np.stack(
+        [
+            np.where(first, 0, 1 / np.maximum(position - low, 1e-14)),
+            -1 / np.maximum(high - position, 1e-14),
+        ]
+    )
+    width = np.where(first, 0, 1 / np.maximum(high - low, 1e-14))
+    # Products of the new function with itself, both hats and the residual.
+    new, hat = 1 + peak * (part.x - position), (high - part.x) * width
+    mass, tilt = part.weight * new, part.xx * peak
+    across = tilt * width
+    residual = part.y - start - slope * (part.x - low)[..., None]
+    own, with_left, with_right = (
+        a[0] + a[1]
+        for a in (
+            mass * new + tilt * peak,
+            mass * hat - across,
+            mass * (1 - hat) + across,
+        )
+    )
+    drop = mass[..., None] * residual
+    drop += peak[..., None] * (part.xy - part.xx[..., None] * slope)
+    inside = (
+        variance_left * with_left**2
+        + 2 * covariance * with_left * with_right
+        + variance * with_right**2
+    )
+    outside = own - inside
+    useful = (outside > 1e-10 * own) & (own > 0)
+    gain = sum_of_targets((drop[0] + drop[1]) ** 2) / np.where(useful, outside, 1)
+    return np.where(useful, gain, -1)
+
+
+def interval_table(knots, fitted, running):
+    """Return what :func:`insertion_gains` needs to know of every interval.
+
+    Returns
+    -------
+    table : ndarray of shape (..., n + 1, k)
+        Ends, variances of the values there and their covariance; value at the left end
+        and slope; running sums at both ends.
+    located : ndarray of int of shape (..., n)
+        Numbers of rows left of the breakpoints.
+    """
+    located = running.locate(knots)
+    at = running.at(located)
+    sums = np.zeros((*knots.shape[:-1], knots.shape[-1] + 2, at.shape[-1]))
+    sums[..., 1:-1, :] = at
+    sums[..., -1, :] = running.total(knots.ndim - 1)
+    inverse = inverse_mass(knots, fitted.moments)
+    low, high = interval_ends(knots)
+    variances = np.empty((*low.shape, 5))
+    variances[..., 0], variances[..., 1] = low, high
+    variances[..., 2] = np.diagonal(inverse, axis1=-2, axis2=-1)
+    # Of the first interval no left hat is used.
+    variances[..., 0, 3:] = 0
+    variances[..., 1:, 3] = variances[..., :-1, 2]
+    variances[..., 1:, 4] = np.diagonal(inverse, 1, axis1=-2, axis2=-1)
+    start = value_at(knots, fitted.values, fitted.slopes, low)
+    columns = variances, start, fitted.slopes, sums[..., :-1, :], sums[..., 1:, :]
+    return np.concatenate(columns, axis=-1), located
+
+
+def table_rows(located, candidate, n_rows):
+    """Return the rows of the table, over all sets, in which the candidates lie.
+
+    Also whether this is the first interval of a set.
+    """
+    n = located.shape[-1]
+    n_sets = located.size // n
+    number = np.arange(n_sets)[:, None]
+    bounds = (located.reshape(n_sets, n) + number * n_rows).ravel()
+    rows = candidate.reshape(n_sets, -1) + number * n_rows
+    row = (
+        np.searchsorted(bounds, rows.ravel(), side="right").reshape(rows.shape) + number
+    )
+    first = row == number * (n + 1)
+    return row.reshape(candidate.shape), first.reshape(candidate.shape)
+
+
+def inverse_mass(knots, m):
+    """Return the inverse of the mass matrix of the hats, dense."""
+    diagonal, beside, _ = hat_system(knots, m)
+    n = diagonal.shape[-1]
+    identity = np.broadcast_to(np.eye(n), (*diagonal.shape, n))
+    return solve_tridiagonal(diagonal, beside, identity)

@@ -1,0 +1,72 @@
+"""The linear model that competes with networks by its evidence."""
+
+import numpy as np
+import pytest
+from scipy.linalg import null_space
+from scipy.stats import multivariate_normal
+from sklearn.linear_model import Ridge
+
+from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
+from sklearn_gn.core.linear_evidence import linear_model
+from sklearn_gn.core.solver import Rows
+
+
+def rows_of(n, d, k, seed=0):
+    rng = np.random.RandomState(seed)
+    x, weight = rng.randn(n, d) + 1, rng.randint(1, 4, size=n)
+    y = x[:, :1] + rng.randn(n, k)
+    return Rows(x, y, weight / weight.sum()), float(weight.sum())
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_its_evidence_is_the_density_of_the_data(k):
+    n = 30
+    rows, n_effective = rows_of(n, 4, k)
+    found = linear_model(rows, n_effective)
+
+    rep = np.repeat(np.arange(n), np.round(n_effective * rows.weight).astype(int))
+    contrasts = null_space(np.ones((1, len(rep)))).T  # what a free constant leaves
+    x, y = contrasts @ rows.x[rep], contrasts @ rows.y[rep]
+
+    def density(alpha, beta):
+        cov = np.eye(len(x)) / beta + x @ x.T / alpha
+        return sum(multivariate_normal.logpdf(t, cov=cov) for t in y.T)
+
+    best = density(found.alpha, found.beta)
+    # The volume of the constant, without the root of 2 pi of its density.
+    constants = k * np.log(2 * np.pi * len(rep)) / 2
+    assert best - constants == pytest.approx(found.log_evidence, abs=1e-9)
+    for factor in (0.9, 1.1):
+        assert density(found.alpha * factor, found.beta) < best
+        assert density(found.alpha, found.beta * factor) < best
+    ridge = Ridge(alpha=found.alpha / found.beta / n_effective)
+    ridge.fit(rows.x, rows.y, sample_weight=rows.weight)
+    np.testing.assert_allclose(found.coef[1:].T, np.atleast_2d(ridge.coef_), atol=1e-9)
+    np.testing.assert_allclose(found.coef[0], ridge.intercept_, atol=1e-9)
+
+
+def test_without_variance_or_noise_there_is_none():
+    assert linear_model(*rows_of(8, 12, 1)) is None
+    rows, n_effective = rows_of(20, 2, 1)
+    assert linear_model(rows._replace(y=np.zeros((20, 1))), n_effective) is None
+    assert linear_model(rows._replace(x=np.ones((20, 2))), n_effective) is None
+
+
+@pytest.mark.parametrize("kind", [ShallowReLURegressor, VarProNetRegressor])
+def test_a_network_that_finds_structure_in_noise_loses_to_it(kind):
+    rng = np.random.RandomState(0)
+    X, y = rng.randn(134, 15), rng.randn(134)
+    model = kind(random_state=0).fit(X, y)
+    slopes = model.predict(np.eye(15)) - model.predict(np.zeros((1, 15)))
+    np.testing.assert_allclose(
+        model.predict(X), model.predict(np.zeros((1, 15))) + X @ slopes, atol=1e-12
+    )
+    scaling = (model._network if kind is ShallowReLURegressor else model._fitted)[-1]
+    t = (y[:, None] - scaling.y_center) / scaling.y_scale
+    found = linear_model(Rows(scaling.x(X), t, np.full(134, 1 / 134)), 134.0)
+    value = found.log_evidence - 134 * np.log(float(np.squeeze(scaling.y_scale)))
+    assert model.log_evidence_ == pytest.approx(value, abs=1e-3)
+    assert model.n_effective_parameters_ == pytest.approx(found.gamma + 1, rel=1e-3)
+    # On other data a warm start looks for structure once more.
+    model.set_params(warm_start=True).fit(X, np.abs(X[:, 0]) + 0.1 * y)
+    assert model.score(X, np.abs(X[:, 0]) + 0.1 * y) > 0.9

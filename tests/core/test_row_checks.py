@@ -1,0 +1,78 @@
+"""Copies of rows and heavy tails of residuals, which mislead the evidence."""
+
+import numpy as np
+import pytest
+
+from sklearn_gn import PINNSolver, ShallowReLURegressor, VarProNetRegressor
+from sklearn_gn.core.row_checks import checked_rows
+
+
+def data(n=200):
+    rng = np.random.RandomState(0)
+    X = rng.randn(n, 2)
+    return X, X[:, 0] + rng.randn(n)
+
+
+def zeros(X):
+    return np.zeros((len(X), 1))
+
+
+def test_copies_are_counted_but_not_repeats_by_chance():
+    X, y = data()
+    drawn = np.random.RandomState(1).randint(200, size=500)
+    checks = checked_rows(X[drawn], y[drawn], None, zeros)
+    assert checks.n_copies == 500 - len(np.unique(drawn))
+    assert checks.has_copies
+    weight = np.zeros(500)
+    weight[np.unique(drawn, return_index=True)[1]] = 2.0  # one row of each
+    assert not checked_rows(X[drawn], y[drawn], weight, zeros).has_copies
+    coarse = np.round(X)
+    assert checked_rows(coarse, np.round(y, 1), None, zeros).n_copies == 0
+    labels = np.where(y > 0, "a", "b")
+    assert checked_rows(X[drawn], labels[drawn], None, None).has_copies
+
+
+def test_far_rows_are_named_by_their_numbers_in_the_data():
+    X, y = data()
+    y = np.random.RandomState(2).randn(200)
+    assert checked_rows(X, y, None, zeros).n_far == 0
+    y[[7, 150, 30]] += 40, -60, 50
+    checks = checked_rows(X, y, None, zeros)
+    assert (checks.n_far, checks.farthest) == (3, (150, 30, 7))
+    assert checks.far_squares == pytest.approx(
+        1 - 197 * np.mean(np.delete(y, [7, 30, 150]) ** 2) / np.sum(y**2)
+    )
+    weight = np.ones(200)
+    weight[[7, 30, 150]] = 1e-4
+    assert checked_rows(X, y, weight, zeros).n_far == 0
+    weight[[7, 30, 150]], weight[0] = 1.0, 0.0  # numbers count rows without weight
+    assert checked_rows(X, y, weight, zeros).farthest == (150, 30, 7)
+    assert not checks.log_helps
+    assert checked_rows(X, np.exp(3 * data()[1]), None, zeros).log_helps
+    assert checked_rows(X, 1e-16 * y + 1, None, np.ones_like).n_far == 0
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ShallowReLURegressor(random_state=0, max_iter=6, tol=0),
+        VarProNetRegressor(random_state=0, max_iter=6, tol=0),
+        PINNSolver(None, hidden_layer_sizes=(3,), random_state=0, max_iter=6, tol=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_every_regression_by_the_evidence_says_so(model):
+    X, y = data(60)
+    assert not {"copies", "outliers"} & causes(model.fit(X, y))
+    y[5] += 100
+    twice = np.concatenate([np.arange(60), np.arange(20, 60)])
+    model.fit(X[twice], y[twice])
+    assert {"copies", "outliers"} <= causes(model)
+    text = str(model.diagnose())
+    assert "40 of 100 rows repeat other rows" in text
+    assert "row 5;" in text
+
+
+def causes(model):
+    return {finding.cause for finding in model.diagnose().findings}
