@@ -84,9 +84,9 @@ def diagnose(model):
     ----------
     model : GaussNewtonEstimator
     """
-    own, rules = model._limits(), RULES
-    if own is not None:  # the same as in the warning
-        rules = (_compilation,)
+    own = model._limits() if hasattr(model, "_limits") else None
+    # Where the estimator has findings of its own, they are the same as in its warning.
+    rules = RULES if own is None else (_compilation,)
     findings = [Finding(*found) for found in own or []]
     findings += [finding for rule in rules if (finding := rule(model)) is not None]
     if not findings:

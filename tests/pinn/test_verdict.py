@@ -328,6 +328,7 @@ def test_a_fit_with_a_large_estimated_error_has_not_converged(
         assert solver.diagnose().findings[0].text in text
 
 
+@pytest.mark.filterwarnings("ignore:The coefficients ..rate.. are Unknown")
 def test_a_coefficient_that_nothing_determines_has_no_finite_deviation():
     def decay(u, x, rate):
         return d(u, "t")(x) + rate * u(x)
