@@ -84,7 +84,11 @@ def diagnose(model):
     ----------
     model : GaussNewtonEstimator
     """
-    findings = [finding for rule in RULES if (finding := rule(model)) is not None]
+    own = model._limits() if hasattr(model, "_limits") else None
+    # Where the estimator has findings of its own, they are the same as in its warning.
+    rules = RULES if own is None else (_compilation,)
+    findings = [Finding(*found) for found in own or []]
+    findings += [finding for rule in rules if (finding := rule(model)) is not None]
     if not findings:
         findings = [Finding("none", "The fit converged; nothing points to a limit.")]
     n_iter = f"{model.n_iter_} iteration{'' if model.n_iter_ == 1 else 's'}"

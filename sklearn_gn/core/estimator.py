@@ -135,6 +135,10 @@ class GaussNewtonEstimator(
         """What a warning says about the reason of the stop."""
         return reason.advice
 
+    def _limits(self):
+        """(cause, text, parameter) of what limited a fit; None: as its log shows."""
+        return None
+
     def _arithmetic(self, X, y):
         """The context in which to compute with data, and with numbers as parameters."""
         numbers = np.array([*_numbers_in(self.get_params(deep=False).values()), 1.0])

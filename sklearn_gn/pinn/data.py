@@ -217,14 +217,21 @@ def _warn_of_points_outside(problem, X):
 
 def _warn_of_missing_data(problem):
     """Warn of unknown coefficients that only the usual conditions speak about."""
-    unknown = [n for n, c in problem.coefficients.items() if isinstance(c, Unknown)]
-    if unknown and not any(isinstance(c, Condition) for c in problem.conditions):
+    unknown = without_data(problem)
+    if unknown:
         warnings.warn(
             f"The coefficients {unknown} are Unknown, and there are no observations "
             "and no Condition to find them from: call fit(X, y).",
             UserWarning,
             stacklevel=3,
         )
+
+
+def without_data(problem):
+    """Names of unknown coefficients that only observations could determine."""
+    if any(isinstance(c, Condition) for c in problem.conditions):
+        return []
+    return [n for n, c in problem.coefficients.items() if isinstance(c, Unknown)]
 
 
 def in_order_of_axes(X, problem):

@@ -15,6 +15,7 @@ from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pinn.predictions import Fitted, SolutionMixin
 from sklearn_gn.solvers import PINN_SOLVERS, Solver
 
@@ -204,7 +205,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     coefficients_std_ : dict
         Their standard deviations, from the Gauss-Newton matrix and the misfits; NaN
-        where the matrix is too large.
+        where the matrix is too large, and infinite where no residual depends on the
+        coefficient, or there are neither observations nor a Condition for it.
 
     noise_std_ : float
         Estimated standard deviation of the observations' noise, the same for all
@@ -252,14 +254,16 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     window_ends_ : ndarray
         Times at which windows end, where the fit has cut time; else empty. Each window
         has a network of its own; ``coefs_`` and ``loss_`` are those of the last one. A
-        fit that ran out of time may end before the interval does: beyond the last of
-        these times predictions are extrapolated, and not to be trusted.
+        fit that ran out of time may end before the interval does. Predictions for
+        times that no solved window has are extrapolated, with a warning.
 
     n_iter_ : int
         Iterations of this fit.
 
     converged_ : bool
-        Whether the fit ended by ``tol``, or with the loss at rounding level.
+        Whether the fit ended by ``tol``, or with the loss at rounding level. It has
+        not where ``error_estimate_`` is above 1e-2 by then, in forward problems that
+        are not cut into windows; this is looked at if ``max_time`` leaves the time.
 
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
@@ -529,3 +533,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         from sklearn_gn.pinn.verdict import advice
 
         return advice(self, reason)
+
+    def _limits(self):
+        if self.problem_ is None:
+            return None
+        from sklearn_gn.pinn.verdict import limit
+
+        found = limit(self, StopReason(self.stop_reason_))
+        return [] if found is None else [found]

@@ -20,11 +20,14 @@ from sklearn_gn.core.solver import Report
 from sklearn_gn.pinn import growth, observation_weight, solution, windows
 from sklearn_gn.pinn.model import n_waves
 from sklearn_gn.pinn.residuals import residuals
+from sklearn_gn.pinn.solved import (
+    ROUNDING,
+    holds_in_all_classes,
+    is_solved,
+    losses_of_no_solution,
+)
 
-_ROUNDING = 30  # residuals, in units in the last place, that are rounding
 _PATIENCE = 20  # iterations without a lower loss
-OVERFITTED = 100.0  # fresh over training loss
-_NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
 _BALANCE_POWER = 0.05
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
@@ -83,6 +86,7 @@ class PINNState(NamedTuple):
     n_stalled: int = 0  # iterations since the loss has last fallen by tol
     lowest_loss: float = math.inf  # on fresh points, where there are any
     first_fresh: float = math.nan  # loss on fresh points that no solution has
+    first_classes: tuple = ()  # the same for each residual class
     level: Any = None  # growth.Level, where sizes are found
     march: Any = None  # windows.March, where time may be cut
     observation_weight: float = 1.0  # in place of the one of the batches
@@ -151,25 +155,12 @@ def initial_state(points, net, settings, memory=None, loss_at=None):
     loss = float((loss_at or loss_by(settings))(model, net, batches))
     state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
     untrained = net if settings.untrained is None else settings.untrained
+    first, of_classes = losses_of_no_solution(fresh_loss, points, settings, untrained)
     return state._replace(
-        first_fresh=loss_of_no_solution(points, settings, untrained),
+        first_fresh=first,
+        first_classes=of_classes,
         answer=None if march is None else windows.pieces(march, model, net),
     )
-
-
-def loss_of_no_solution(points, settings, untrained):
-    """Loss on fresh points of the untrained network, or of a constant if it is lower.
-
-    Large coefficients of the equation make the first one huge: beside it a constant,
-    which meets no condition, would pass for a solution.
-    """
-    first = fresh_loss(points, settings, untrained)
-    if not settings.models[-1].activations:
-        return first  # a network of the user's own
-    *hidden, last = untrained.layers
-    constant = untrained._replace(layers=(*hidden, 0 * last))
-    level = fresh_loss(points, settings, constant)
-    return min(first, level) if level > _NEGLIGIBLE * first else first
 
 
 def fresh_loss(points, settings, net, weight=1.0):
@@ -357,15 +348,21 @@ def finish_iteration(points, state, settings, step):
     if in_windows:
         settled = march.ended
         solved = solved and windows.are_solved(march, state.first_fresh)
-    elif level is not None:
-        settled = level.ended and (settled or solved)
+    else:
+        solved = solved and holds_in_all_classes(
+            model.classes, step.class_losses, state.first_classes
+        )
+        if level is not None and level.late and not level.ended:
+            settled = settled and solved
+        elif level is not None:
+            settled = level.ended and (settled or solved)
     eps = np.finfo(settings.dtype).eps
     stop = None
     if not math.isfinite(loss):
         stop = "non_finite"
     elif reweighted or (in_windows and not march.ended):
         stop = None  # the next iteration has another loss to lower
-    elif loss <= (_ROUNDING * eps) ** 2 * step.network_norm and (
+    elif loss <= (ROUNDING * eps) ** 2 * step.network_norm and (
         solved or settings.resample is None
     ):
         stop = "rounding" if solved else "stalled"
@@ -449,21 +446,6 @@ def _with_next_weight(state, settings, step, fresh):
             weight, step.class_losses, weight * settings.spread_loss
         )
     return state._replace(fresh_losses=losses, next_observation_weight=weight)
-
-
-def is_solved(fresh, loss, first_fresh):
-    """Whether the equation holds between the points of training too.
-
-    Parameters
-    ----------
-    fresh, loss : float
-        Losses on fresh points and on those of training.
-    first_fresh : float
-        That of :func:`loss_of_no_solution`.
-    """
-    return fresh <= growth.SOLVED * first_fresh and fresh <= OVERFITTED * max(
-        loss, _NEGLIGIBLE * first_fresh
-    )
 
 
 def rebalanced_weights(losses, balance):

@@ -6,11 +6,14 @@ import numpy as np
 
 from sklearn_gn.core import backend
 from sklearn_gn.pinn import solution
+from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.dngd import gramian_eigenvalues, training_loss
 from sklearn_gn.pinn.fit import total_loss
+from sklearn_gn.pinn.growth import may_grow
 from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.verdict import solved_until, take_back_convergence
 from sklearn_gn.pinn.windows import Pieces, last_network
 
 _JACOBIAN_FLOATS = 2**27
@@ -48,6 +51,13 @@ def set_fitted(solver, run, fitted, n_observations):
     solver._sizes, solver._untrained_loss = (n_weights(net), n_residuals), math.nan
     if fitted.problem is not None:
         solver._untrained_loss = state.first_fresh
+    rules = run.options.growth
+    solver._may_grow = rules is not None and may_grow(state.level, rules, net)
+    solver._estimated_at_end, solver._solved_until = math.nan, math.inf
+    if in_windows:
+        solver._solved_until = solved_until(
+            fitted.net, fitted.problem.domain, state.first_fresh
+        )
     with backend.scope(solver.dtype, solver.device):
         loss_at = training_loss if is_dngd else total_loss
         solver.loss_ = float(loss_at(model, net, state.batches)) * scale
@@ -65,10 +75,12 @@ def set_fitted(solver, run, fitted, n_observations):
             solver._posterior = Posterior(
                 model, net, batches, points or batches, n_observations
             )
-        _set_coefficients(solver)
+        _set_coefficients(solver, n_observations)
         solver.noise_std_ = math.nan
         if n_observations and fitted.scaling is None and solver._posterior:
             solver.noise_std_ = float(solver._posterior.noise_deviation())
+    if fitted.problem is not None:
+        take_back_convergence(solver, run)
 
 
 def set_layers(solver, fitted):
@@ -81,14 +93,23 @@ def set_layers(solver, fitted):
     solver.intercepts_ = [matrix[-1] for matrix in layers]
 
 
-def _set_coefficients(solver):
-    """The coefficients that were to be found, with their standard deviations."""
-    model, posterior = solver._fitted.model, solver._posterior
-    net = last_network(solver._fitted.net)
+def _set_coefficients(solver, n_observations):
+    """The coefficients that were to be found, with their standard deviations.
+
+    These are infinite where no residual depends on a coefficient, and where nothing but
+    an equation and its usual conditions do, which have a solution for each value.
+    """
+    fitted, posterior = solver._fitted, solver._posterior
+    model, net = fitted.model, last_network(fitted.net)
     values = _plain(solution.unknown_coefficients(model, net))
     deviations = {name: np.nan * value for name, value in values.items()}
     if values and posterior is not None:
         deviations = _plain(posterior.coefficient_deviations())
+        free = [] if n_observations else without_data(fitted.problem)
+        for name, found in deviations.items():
+            known = np.logical_and(found != 0, name not in free)
+            deviations[name] = np.where(known, found, np.inf)[()]
+    solver._undetermined = [n for n, s in deviations.items() if np.isinf(s).any()]
     solver.coefficients_, solver.coefficients_std_ = values, deviations
 
 

@@ -40,7 +40,7 @@ _PAYS = 0.5  # of the fresh loss, from one growth to the next
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
 # Fresh losses, relative to that of the untrained network: below one the equation is
 # solved, below the other nothing is left to gain.
-SOLVED, _NEGLIGIBLE = 1e-6, 1e-16
+SOLVED, NEGLIGIBLE = 1e-6, 1e-16
 
 
 class Sizes(NamedTuple):
@@ -73,6 +73,7 @@ class Level(NamedTuple):
     before: float = math.inf  # lowest fresh loss when this size began
     next: str | None = None  # "network" or "points", before the next iteration
     ended: bool = False  # whether growth has ended
+    late: bool = False  # whether there is no time left to grow
     seconds: float = 0.0  # of the first iteration of the fit, which compiles
 
 
@@ -124,14 +125,21 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     seconds *= _MORE_POINTS if lacks_points else LARGER
     needed = _COMPILATIONS * level.seconds + _ITERATIONS * seconds
     in_time = time.perf_counter() + needed < rules.deadline
-    growing = pays and lowest > _NEGLIGIBLE * first
+    growing = pays and lowest > NEGLIGIBLE * first
     if growing and not in_time:
-        return level
+        return level._replace(late=True)
     if growing and lacks_points and _more_points(level.sizes, net) != level.sizes:
         return level._replace(next="points")
     if growing and rules.network and _n_weights(wider(net, None)) <= _MOST_WEIGHTS:
         return level._replace(next="network")
     return level._replace(ended=True)
+
+
+def may_grow(level, rules, net):
+    """Whether more time would let the network grow."""
+    if level is None or level.ended or not rules.network:
+        return False
+    return _n_weights(wider(net, None)) <= _MOST_WEIGHTS
 
 
 def grown(level, rules, classes, net, rng, n_waves=0):

@@ -1,15 +1,18 @@
 """What a fitted PINNSolver answers. All of it comes from the fitted state."""
 
 import math
+import warnings
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.data import validate_data
+from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.scaling import Scaling
 
 _SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
@@ -115,8 +118,24 @@ class SolutionMixin:
         if self._fitted.problem is not None:
             X = in_order_of_axes(X, self._fitted.problem)
         X = validate_data(self, X, reset=False, dtype=np.float64)
+        self._warn_of_times_beyond(X)
         scaling = self._fitted.scaling
         return X if scaling is None else scaling.x(X)
+
+    def _warn_of_times_beyond(self, X):
+        """Warn of points that no solved window of time has."""
+        if not self.window_ends_.size:
+            return
+        beyond = X[:, 0] > self._solved_until
+        if beyond.any():
+            name = self._fitted.problem.domain.time
+            warnings.warn(
+                f"{beyond.sum()} of {len(X)} points lie beyond {name} = "
+                f"{self._solved_until:.4g}, up to where the equation is solved: what "
+                "is returned there is extrapolated. Fit with a larger max_time.",
+                ConvergenceWarning,
+                stacklevel=level_of_the_user(),
+            )
 
     def residual(self, X: ArrayLike) -> Array:
         """Residuals of the equation, which an exact solution makes zero.

@@ -4,7 +4,9 @@ All of it is about the network that is returned, which is the best one on fresh 
 """
 
 import math
+import time
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -13,44 +15,133 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pinn import determination
+from sklearn_gn.pinn.growth import NEGLIGIBLE, SOLVED
 from sklearn_gn.pinn.windows import Pieces
 
 _OVERFITTED = 100.0  # fresh over training loss, beyond which a fit warns
 _FAR = 10.0  # the same, beyond which points are what a fit lacks
 _NEGLECTED = 0.9  # share of a condition in the loss
 _LAST, _AS_PREDICTED = 10, 0.5  # iterations; gain ratio of a fit in a minimum
-_SOLVED = 1e-6  # of an untrained network's fresh loss, below which the equation holds
 _FALLING = 0.5  # of the lowest fresh loss, by the last quarter of a fit
+# Estimated relative error beyond which a fit has not converged.
+LARGEST_ERROR = 1e-2
 _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
+
+
+class Limit(NamedTuple):
+    """What limited a fit, for warnings and for ``diagnose()``."""
+
+    cause: str
+    text: str
+    parameter: str | None = None
 
 
 def advice(solver, reason):
     """What a warning says about the reason of the stop."""
-    if reason.value == "stalled":
-        return f"{reason.advice} {_limit(solver)}"
-    if reason.value not in ("max_iter", "max_time") or _may_go_on(solver):
+    if solver._fitted.problem is None:  # plain regression
         return reason.advice
-    budget = "iterations" if reason.value == "max_iter" else "seconds"
-    return (
-        f"{reason.value} is reached, but more {budget} alone would not help: the loss "
+    found = limit(solver, reason)
+    return reason.advice if found is None else found.text
+
+
+def limit(solver, reason):
+    """What limited a fit, and what to change; None where nothing did.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+        With its fitted attributes.
+    reason : StopReason
+    """
+    if not reason.is_warned_about:
+        return None
+    budget = reason.value if reason.value in ("max_iter", "max_time") else None
+    cause = {"max_iter": "iterations", "max_time": "time"}.get(budget, "stopped")
+    if solver._undetermined:
+        return Limit(
+            "stopped",
+            f"Nothing determines the coefficients {solver._undetermined}: give "
+            "observations, fit(X, y), or a Condition that they have to meet.",
+        )
+    if math.isfinite(solver._solved_until):
+        return _limit_in_windows(solver, cause, budget)
+    if reason.value == "stalled":
+        found = _limit_of_a_stall(solver)
+        return found._replace(text=f"{reason.advice} {found.text}")
+    if budget is None:
+        return Limit("stopped", reason.advice)
+    if _may_go_on(solver):
+        return Limit(cause, reason.advice, budget)
+    if solver._may_grow:
+        return Limit(cause, f"{reason.advice} {_STILL_GROWING}", budget)
+    spent = "iterations" if budget == "max_iter" else "seconds"
+    found = _limit_of_the_network(solver)
+    text = (
+        f"{budget} is reached, but more {spent} alone would not help: the loss "
         f"on fresh points has not halved lately, and the equation does not hold. "
-        f"{_limit(solver)}"
+        f"{found.text}"
+    )
+    return found._replace(text=text)
+
+
+_STILL_GROWING = (
+    "The network had not found its size: with more time it gets more neurons."
+)
+
+
+def _limit_in_windows(solver, cause, budget):
+    """What limited a fit whose windows of time do not reach the end of it."""
+    ((low, high),) = solver.problem_.domain.bounds
+    axis, until = solver.problem_.domain.time, solver._solved_until
+    if until <= low:
+        so_far = "No window of time is solved yet"
+    else:
+        so_far = f"The equation is solved up to {axis} = {until:.4g} of {high:.4g}"
+    if budget is None:
+        return Limit(
+            cause,
+            f"{so_far}; beyond, not even short windows of time are: the solution may "
+            "end there, or change too fast. Try another activation or random_state.",
+            "random_state",
+        )
+    return Limit(
+        cause,
+        f"{so_far}, window by window (window_ends_), and {budget} is reached: raise "
+        f"{budget}, or set warm_start=True and fit again. Predictions beyond are not "
+        "to be trusted.",
+        budget,
+    )
+
+
+def _limit_of_a_stall(solver):
+    """What limited a fit that no longer falls."""
+    if not solver._estimated_at_end > LARGEST_ERROR:
+        return _limit_of_the_network(solver)
+    return Limit(
+        "stopped",
+        f"Its residuals are small, but the relative error of the solution is estimated "
+        f"to be {solver._estimated_at_end:.2g} (error_estimate_): the equation is "
+        "stiff, or its terms and outputs differ in size. State axes and outputs in "
+        "units in which they are of size one, divide each equation by its largest "
+        "coefficient, solve a part of the domain, or give larger layers "
+        "(hidden_layer_sizes).",
+        "hidden_layer_sizes",
     )
 
 
 def _may_go_on(solver):
     """Whether a fit that ran out of budget is solved, or on its way."""
     losses = solver.convergence_log_["val_loss"]
-    if solver._fitted.problem is None or not np.isfinite(losses).any():
+    if not np.isfinite(losses).any():
         return True
-    if solver.fresh_loss_ <= _SOLVED * solver._untrained_loss:
+    if solver.fresh_loss_ <= SOLVED * solver._untrained_loss:
         return True
     before = losses[: 3 * len(losses) // 4]
     lowest = np.nanmin(before) if np.isfinite(before).any() else math.inf
     return np.nanmin(losses) <= _FALLING * lowest
 
 
-def _limit(solver):
+def _limit_of_the_network(solver):
     """What limits the network that is returned, and what to change."""
     log, best = solver.convergence_log_, _best_row(solver)
     loss = log["loss"][best]
@@ -59,14 +150,17 @@ def _limit(solver):
     if overfitted or solver.fresh_loss_ > _FAR * loss:
         n_weights, n_residuals = solver._sizes
         if n_weights > n_residuals:
-            return (
+            return Limit(
+                "points",
                 f"It holds better at the points of training: the network is too large "
                 f"for them, {n_weights} weights for {n_residuals} residuals. Take a "
                 "smaller one (hidden_layer_sizes), or more points (n_interior, "
-                "n_boundary)."
+                "n_boundary).",
+                "hidden_layer_sizes",
             )
-        cure = solver._cure_of_overfitting[-1]
-        return f"It holds better at the points of training. {cure}"
+        cause, parameter, cure = solver._cure_of_overfitting
+        text = f"It holds better at the points of training. {cure}"
+        return Limit(cause, text, parameter)
     shares = {
         name.removeprefix("loss_"): values[best] / loss
         for name, values in log.items()
@@ -74,22 +168,28 @@ def _limit(solver):
     }
     worst = max(shares, key=shares.get)
     if worst not in ("interior", "data") and shares[worst] > _NEGLECTED:
-        return (
+        return Limit(
+            "stopped",
             f"{shares[worst]:.0%} of the loss are those of the condition {worst!r}: "
-            "check its values, raise its weight, or state it by transform."
+            "check its values, raise its weight, or state it by transform.",
+            "problem",
         )
     if np.median(log["gain_ratio"][max(0, best + 1 - _LAST) : best + 1]) > (
         _AS_PREDICTED
     ):
-        return (
+        return Limit(
+            "stopped",
             "The network is in a minimum, too small for this solution: take a larger "
             "one (hidden_layer_sizes), or activation='sin' for a solution that "
-            "oscillates."
+            "oscillates.",
+            "hidden_layer_sizes",
         )
-    return (
+    return Limit(
+        "steps",
         "The fit is stuck: state the problem in units in which axes and solution are "
         "of size one, try another random_state, or begin with easier problems, by a "
-        "sequence."
+        "sequence.",
+        "random_state",
     )
 
 
@@ -99,10 +199,62 @@ def _best_row(solver):
     return int(np.nanargmin(losses)) if np.isfinite(losses).any() else -1
 
 
+def take_back_convergence(solver, run):
+    """Let a fit be stalled that ended by its loss, though its error is large.
+
+    A small loss says little where the equation is stiff: the error is estimated, if
+    there is time for it. Where observations have noise, or there are unknowns, it does
+    not tell; where next to nothing is left of the loss it need not.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+        With its fitted attributes, some of which change.
+    run : FitRun
+    """
+    if not run.stop_reason.converged:
+        return
+    if not solver._undetermined:
+        if not _needs_estimate(solver, run):
+            return
+        solver._estimated_at_end = solver.error_estimate_
+        if not solver._estimated_at_end > LARGEST_ERROR:
+            return
+    run.stop_reason = StopReason.STALLED
+    solver.converged_, solver.stop_reason_ = False, run.stop_reason.value
+
+
+def _needs_estimate(solver, run):
+    posterior, problem = solver._posterior, solver.problem_
+    if posterior is None or problem.unknown or posterior.n_observations:
+        return False
+    if solver.fresh_loss_ <= NEGLIGIBLE * solver._untrained_loss:
+        return False
+    if solver.max_time is None:
+        return True
+    # It compiles, about as long as the first iteration did.
+    needed = run.final_state.first_seconds
+    return time.perf_counter() - run.began + needed < solver.max_time
+
+
+def solved_until(solution, domain, untrained_loss):
+    """Time up to which windows are solved; infinite if all of it is."""
+    if not isinstance(solution, Pieces):
+        return math.inf
+    ((low, high),) = domain.bounds
+    until = low
+    for end, loss in zip(solution.ends, solution.losses, strict=True):
+        if not loss <= SOLVED * untrained_loss:
+            return float(until)
+        until = end
+    return math.inf if until >= high else float(until)
+
+
 def warn_if_not_solved(solver, untrained_loss):
     """Warn of a solution, and of coefficients, that are not to be trusted."""
     fresh, log = solver.fresh_loss_, solver.convergence_log_
-    solved = math.isfinite(untrained_loss) and fresh < _SOLVED * untrained_loss
+    solved = math.isfinite(untrained_loss) and fresh < SOLVED * untrained_loss
+    solved |= isinstance(solver._fitted.net, Pieces)  # they are judged one by one
     loss = log["loss"][_best_row(solver)] if len(log["loss"]) else math.inf
     said = StopReason(solver.stop_reason_).is_warned_about
     if fresh > _OVERFITTED * loss and not solved and not said:
@@ -115,7 +267,8 @@ def warn_if_not_solved(solver, untrained_loss):
     vague = [
         name
         for name, value in solver.coefficients_.items()
-        if np.any(solver.coefficients_std_[name] > np.abs(value))
+        if name not in solver._undetermined
+        and np.any(solver.coefficients_std_[name] > np.abs(value))
     ]
     if vague:
         _warn(

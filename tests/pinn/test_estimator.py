@@ -3,6 +3,7 @@
 import pickle
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -859,6 +860,7 @@ def test_a_loss_that_is_small_on_training_points_only_warns():
 def test_the_warning_measures_by_an_untrained_network():
     solver = small()
     solver.coefficients_ = solver.coefficients_std_ = {}
+    solver._undetermined, solver._fitted = [], SimpleNamespace(net=None)
     solver.stop_reason_ = "callback"
     solver.convergence_log_ = {"loss": np.array([1e-23]), "val_loss": np.array([1e-20])}
     solver.fresh_loss_ = 1e-20

@@ -23,14 +23,17 @@ from sklearn_gn.pde import (
     Interval,
     Neumann,
     Problem,
+    Unknown,
     d,
 )
-from sklearn_gn.pinn import determination, fit, growth, points, setup
+from sklearn_gn.pinn import determination, fit, growth, points, setup, verdict
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.observation_weight import next_weight, spread_loss
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
-from sklearn_gn.pinn.verdict import advice, warn_if_not_solved
+from sklearn_gn.pinn.solved import holds_in_all_classes
+from sklearn_gn.pinn.verdict import advice, solved_until, warn_if_not_solved
+from sklearn_gn.pinn.windows import Pieces
 
 SMALL = dict(
     hidden_layer_sizes=(8,), n_interior=30, n_boundary=4, tol=0, random_state=0
@@ -224,9 +227,14 @@ def _ended(**changes):
         fresh_loss_=changes.get("fresh", 1.0),
         stop_reason_="tol",
         coefficients_={},
+        _undetermined=changes.get("undetermined", []),
+        _estimated_at_end=changes.get("estimate", np.nan),
+        _solved_until=changes.get("until", np.inf),
+        _may_grow=changes.get("may_grow", False),
+        problem_=SimpleNamespace(domain=Interval(0, 200)),
         _untrained_loss=10.0,
         _sizes=changes.get("sizes", (10, 20)),
-        _fitted=SimpleNamespace(problem=object()),
+        _fitted=SimpleNamespace(problem=object(), net=None),
         _cure_of_overfitting=PINNSolver._cure_of_overfitting,
     )
 
@@ -255,6 +263,98 @@ def test_more_time_is_advised_where_it_helps():
     for changes in ({"val_loss": LATE}, {"fresh": 1e-6}):
         message = advice(_ended(**changes), StopReason("max_time"))
         assert message == StopReason("max_time").advice
+    message = advice(_ended(may_grow=True), StopReason("max_time"))
+    assert "Raise max_time. The network had not found its size" in message
+    message = advice(_ended(until=100.0), StopReason("max_time"))
+    assert "solved up to t = 100 of 200" in message
+    assert "raise max_time" in message
+
+
+@pytest.mark.parametrize(
+    ("losses", "until"),
+    [([1e-9, 1e-9], np.inf), ([1e-9, 1e-3], 3.0), ([1e-3, 1e-9], 1.0)],
+)
+def test_the_solution_ends_where_a_window_is_not_solved(losses, until):
+    solution = Pieces(np.array([3.0, 5.0]), np.array(losses), (None, None))
+    assert solved_until(solution, Interval(1, 5), 1.0) == until
+    assert solved_until(None, Interval(1, 5), 1.0) == np.inf
+
+
+def test_a_condition_is_solved_by_its_own_measure():
+    kinds = [
+        SimpleNamespace(residual=SimpleNamespace(name=n))
+        for n in ("interior", "initial", "data")
+    ]
+    first = (1e12, 1e4, 1.0)
+    assert holds_in_all_classes(kinds, (1e5, 1e-3, 0.5), first)
+    assert not holds_in_all_classes(kinds, (1e5, 1e-1, 0.5), first)
+
+
+def drift(u, x):  # of size 1e6, beside a condition of size one
+    return 1e6 * d(u, "t")(x)
+
+
+def test_each_condition_has_its_own_measure():
+    solver = PINNSolver(string(Initial(2.0), residual=drift, axis="t"), **SMALL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.set_params(max_iter=1).fit()
+    assert solver._untrained_loss == pytest.approx(2.0, rel=1e-12)  # 2^2 / 2
+
+
+# --- a small loss and a large error ---------------------------------------------------
+
+
+@pytest.mark.parametrize(("largest", "converged"), [(1e-2, True), (0.0, False)])
+def test_a_fit_with_a_large_estimated_error_has_not_converged(
+    monkeypatch, largest, converged
+):
+    """The bar is lowered to the ground, since the network here does solve it."""
+    monkeypatch.setattr(verdict, "LARGEST_ERROR", largest)
+    monkeypatch.setattr(verdict, "NEGLIGIBLE", 0.0)
+    problem = string(Dirichlet(1.0))
+    solver = PINNSolver(problem, **{**SMALL, "tol": 0.99}, max_iter=60)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        solver.fit()
+    assert solver.converged_ is converged
+    assert solver.stop_reason_ == ("tol" if converged else "stalled")
+    texts = [str(w.message) for w in caught]
+    if converged:
+        assert texts == []
+    else:
+        (text,) = texts
+        assert f"estimated to be {solver.error_estimate_:.2g}" in text
+        assert solver.diagnose().findings[0].text in text
+
+
+@pytest.mark.filterwarnings("ignore:The coefficients ..rate.. are Unknown")
+def test_a_coefficient_that_nothing_determines_has_no_finite_deviation():
+    def decay(u, x, rate):
+        return d(u, "t")(x) + rate * u(x)
+
+    problem = string(
+        Initial(1.0), residual=decay, axis="t", coefficients={"rate": Unknown(0.5)}
+    )
+    solver = PINNSolver(problem, **{**SMALL, "tol": 0.99}, max_iter=60)
+    with pytest.warns(UserWarning, match="Nothing determines .*rate"):
+        solver.fit()
+    assert solver.coefficients_std_["rate"] == np.inf
+    assert not solver.converged_
+
+
+def test_an_unused_coefficient_has_no_finite_deviation():
+    problem = string(
+        Dirichlet(0.0), residual=_with_unused, coefficients={"k": Unknown(0.5)}
+    )
+    solver = PINNSolver(problem, **SMALL, max_iter=3)
+    with pytest.warns(UserWarning, match="Nothing determines .*k"):
+        solver.fit([[0.5]], [0.125])
+    assert solver.coefficients_std_["k"] == np.inf
+
+
+def _with_unused(u, x, k):
+    return load(u, x) + 0 * k
 
 
 def test_warnings_speak_of_the_network_that_is_returned():

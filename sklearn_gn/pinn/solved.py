@@ -1,0 +1,82 @@
+"""Whether an equation is solved, measured by losses that no solution has."""
+
+import numpy as np
+
+from sklearn_gn.pinn import growth
+
+ROUNDING = 30  # residuals, in units in the last place, that are rounding
+_OVERFITTED = 100.0  # fresh over training loss
+_NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
+
+
+def losses_of_no_solution(fresh_loss, points, settings, untrained):
+    """Loss on fresh points of the untrained network, or of zero if it is lower.
+
+    Large coefficients of the equation make the first one huge: beside it a constant,
+    which meets no condition, would pass for a solution.
+
+    Parameters
+    ----------
+    fresh_loss : callable
+        ``fresh_loss(points, settings, net)``.
+    points : FixedPoints
+    settings : PINNSettings
+    untrained : Parameters
+
+    Returns
+    -------
+    all : float
+    of_classes : tuple of float
+        Those of each residual class alone, whose units differ. Empty where there are
+        no fresh points, and for a network of the user's own.
+    """
+    if not points.fresh or not settings.models[-1].activations:
+        return fresh_loss(points, settings, untrained), ()
+    *hidden, last = untrained.layers
+    zero = untrained._replace(layers=(*hidden, 0 * last))
+    rounding = (ROUNDING * np.finfo(settings.dtype).eps) ** 2
+
+    def lower(points):
+        first, level = (fresh_loss(points, settings, net) for net in (untrained, zero))
+        return min(first, level) if level > rounding * first else first
+
+    def alone(k):
+        fresh = tuple(
+            batch._replace(scale=(i == k) * np.asarray(batch.scale))
+            for i, batch in enumerate(points.fresh)
+        )
+        return points._replace(fresh=fresh)
+
+    return lower(points), tuple(lower(alone(k)) for k in range(len(points.fresh)))
+
+
+def is_solved(fresh, loss, first_fresh):
+    """Whether the equation holds between the points of training too.
+
+    Parameters
+    ----------
+    fresh, loss : float
+        Losses on fresh points and on those of training.
+    first_fresh : float
+        That of :func:`losses_of_no_solution`.
+    """
+    return fresh <= growth.SOLVED * first_fresh and fresh <= _OVERFITTED * max(
+        loss, _NEGLIGIBLE * first_fresh
+    )
+
+
+def holds_in_all_classes(classes, losses, first):
+    """Whether each residual class but the observations is solved by its own measure.
+
+    Parameters
+    ----------
+    classes : tuple of ClassModel
+    losses : ndarray of shape (n_classes,)
+    first : tuple of float
+        Those of :func:`losses_of_no_solution`.
+    """
+    return not any(
+        loss > growth.SOLVED * reference
+        for kind, loss, reference in zip(classes, losses, first, strict=False)
+        if kind.residual.name != "data"
+    )
