@@ -124,7 +124,7 @@ class SolutionMixin:
 
     def _warn_of_times_beyond(self, X):
         """Warn of points that no solved window of time has."""
-        if not self.window_ends_.size:
+        if hasattr(self, "_fit_run") or not self.window_ends_.size:  # not yet known
             return
         beyond = X[:, 0] > self._solved_until
         if beyond.any():
