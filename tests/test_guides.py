@@ -69,7 +69,10 @@ SHORTER = {
     ],
     "shallow_relu": [("random_state=0", "max_iter=2, random_state=0")],
     "varpro": [
-        ("VarProNetRegressor(random_state=0).fit", "VarProNetRegressor(max_iter=2).fit"),
+        (
+            "VarProNetRegressor(random_state=0).fit",
+            "VarProNetRegressor(max_iter=2).fit",
+        ),
         ("make_cdr(400, n_nodes=11)", "make_cdr(30, n_nodes=5)"),
         ("X[:300], Y[:300]", "X[:20], Y[:20]"),
         ("X[300:], Y[300:]", "X[20:], Y[20:]"),
