@@ -84,7 +84,7 @@ def diagnose(model):
     ----------
     model : GaussNewtonEstimator
     """
-    own = model._limits() if hasattr(model, "_limits") else None
+    own = model._limits()
     # Where the estimator has findings of its own, they are the same as in its warning.
     rules = RULES if own is None else (_compilation,)
     findings = [Finding(*found) for found in own or []]

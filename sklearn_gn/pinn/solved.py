@@ -5,7 +5,7 @@ import numpy as np
 from sklearn_gn.pinn import growth
 
 ROUNDING = 30  # residuals, in units in the last place, that are rounding
-_OVERFITTED = 100.0  # fresh over training loss
+OVERFITTED = 100.0  # fresh over training loss
 _NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
 
 
@@ -60,7 +60,7 @@ def is_solved(fresh, loss, first_fresh):
     first_fresh : float
         That of :func:`losses_of_no_solution`.
     """
-    return fresh <= growth.SOLVED * first_fresh and fresh <= _OVERFITTED * max(
+    return fresh <= growth.SOLVED * first_fresh and fresh <= OVERFITTED * max(
         loss, _NEGLIGIBLE * first_fresh
     )
 

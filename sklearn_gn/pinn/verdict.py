@@ -16,10 +16,10 @@ from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pinn import determination
 from sklearn_gn.pinn.growth import NEGLIGIBLE, SOLVED
+from sklearn_gn.pinn.solved import OVERFITTED
 from sklearn_gn.pinn.windows import Pieces
 
-_OVERFITTED = 100.0  # fresh over training loss, beyond which a fit warns
-_FAR = 10.0  # the same, beyond which points are what a fit lacks
+_FAR = 10.0  # fresh over training loss, beyond which points are what a fit lacks
 _NEGLECTED = 0.9  # share of a condition in the loss
 _LAST, _AS_PREDICTED = 10, 0.5  # iterations; gain ratio of a fit in a minimum
 _FALLING = 0.5  # of the lowest fresh loss, by the last quarter of a fit
@@ -257,7 +257,7 @@ def warn_if_not_solved(solver, untrained_loss):
     solved |= isinstance(solver._fitted.net, Pieces)  # they are judged one by one
     loss = log["loss"][_best_row(solver)] if len(log["loss"]) else math.inf
     said = StopReason(solver.stop_reason_).is_warned_about
-    if fresh > _OVERFITTED * loss and not solved and not said:
+    if fresh > OVERFITTED * loss and not solved and not said:
         _warn(
             f"On fresh points the loss of the network is {fresh:.3g}, on its points of "
             f"training {loss:.3g}. Between these the equation does not hold, and the "

@@ -30,6 +30,7 @@ def fitted(stop_reason="tol", loss=(1.0, 0.5, 0.5), **attributes):
         loss_=loss[-1],
         convergence_log_=log,
         _cure_of_overfitting=("overfitting", "alpha", "Raise alpha."),
+        _limits=lambda: None,
         **attributes,
     )
 
