@@ -6,6 +6,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+# Change of the logarithm for a step of one. The first steps know nothing of the solution
+# yet: with 1.0, some throw coefficients so far away that their derivative vanishes.
+_LOG_UNIT = 0.3
+
 
 @dataclass(frozen=True)
 class Unknown:
@@ -33,13 +37,13 @@ class Unknown:
         object.__setattr__(self, "initial", _nested(initial))
 
     def encode(self, value: Any) -> Any:
-        """What the search is for: the value, or its logarithm. In numpy."""
+        """What the search is for: the value, or its scaled logarithm. In numpy."""
         value = np.asarray(value, dtype=float)
-        return np.log(value) if self.positive else value
+        return np.log(value) / _LOG_UNIT if self.positive else value
 
     def decode(self, raw: Any) -> Any:
         """The inverse of ``encode``, in JAX."""
-        return jnp.exp(raw) if self.positive else raw
+        return jnp.exp(_LOG_UNIT * raw) if self.positive else raw
 
 
 @dataclass(frozen=True, init=False)

@@ -135,7 +135,9 @@ def search(model, net, batches, quadratic, region, *, geodesic):
         at_limit = float(new.gain_ratio) < _LONGER
         if trusted != (direction > 0) or (trusted and (interior or at_limit)):
             break
-        target, tolerance = length * _RATIO**direction, _TOLERANCE
+        # At rounding level a step can stay longer than wanted: the target falls anyway.
+        reached = length if direction > 0 else min(length, target)
+        target, tolerance = reached * _RATIO**direction, _TOLERANCE
         shifts.aim_at(target, found)
     best = best._replace(inner_iterations=np.int32(shifts.n_factors))
     if best.trusted:
