@@ -1,5 +1,7 @@
 """The test for a breakpoint, as a method of the estimator."""
 
+from collections.abc import Callable
+
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
@@ -11,6 +13,8 @@ from sklearn_gn.segmented.preparation import check_inside, problem_of
 
 class BreakpointTestMixin:
     """Tests whether there is a breakpoint; needs no fitted state and leaves none."""
+
+    _validate_params: Callable[[], None]
 
     def breakpoint_test(
         self,

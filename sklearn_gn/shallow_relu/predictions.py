@@ -1,7 +1,8 @@
 """What a fitted ShallowReLURegressor answers. All of it comes from the fitted state."""
 
 import warnings
-from typing import Literal, overload
+from collections.abc import Callable
+from typing import Any, Literal, overload
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -20,6 +21,13 @@ from sklearn_gn.shallow_relu.fitted import (
 
 class PredictionsMixin:
     """Predictions, intervals and hidden features of a fitted network."""
+
+    _network: tuple[Any, Any]  # in scaled units, and these
+    _active_slots: Any
+    _posterior: Any
+    _single_target: bool
+    _normal_interval: Callable[..., tuple[Array, Array]]
+    noise_std_: Any
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...

@@ -1,7 +1,8 @@
 """What a fitted VarProNetRegressor answers. All of it comes from the fitted state."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -18,6 +19,10 @@ _JACOBIAN_FLOATS = 2**22  # of the derivatives of some rows of a committee
 
 class PredictionsMixin:
     """Predictions and intervals of a fitted network or committee."""
+
+    _fitted: tuple[Any, Any, Any]
+    _single_target: bool
+    _normal_interval: Callable[..., tuple[Array, Array]]
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
