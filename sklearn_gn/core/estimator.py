@@ -132,7 +132,7 @@ class GaussNewtonEstimator(
         return callbacks
 
     def _advice(self, reason):
-        """What a warning says about the reason of the stop."""
+        """What a warning says about the reason of the stop; None for no warning."""
         return reason.advice
 
     def _limits(self):

@@ -459,12 +459,15 @@ class FitRun:
         reason = self.stop_reason
         if not reason.is_warned_about:
             return
+        advice = self.estimator._advice(reason)
+        if advice is None:
+            return
         loss = self.log[-1]["loss"] if self.log else np.nan
         warnings.warn(
             f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
             f"({reason.value}) after {len(self.log)} iterations and "
             f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. "
-            f"{self.estimator._advice(reason)} diagnose() says more.",
+            f"{advice} diagnose() says more.",
             ConvergenceWarning,
             stacklevel=level_of_the_user(),
         )

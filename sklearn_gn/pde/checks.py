@@ -12,13 +12,10 @@ from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.calls import check_signature, named_parameters
 from sklearn_gn.pde.conditions import BaseCondition
+from sklearn_gn.pde.corner_values import warn_of_corners
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.mistakes import explained_errors
-from sklearn_gn.pde.plausibility import (
-    check_equations,
-    warn_of_corners,
-    warn_of_fluxes,
-)
+from sklearn_gn.pde.plausibility import check_equations, warn_of_fluxes
 from sklearn_gn.pde.reference import is_reference
 
 _POINTS = 4  # of each residual class, at which it is evaluated
@@ -29,9 +26,10 @@ _LEVELS = (0.0, 2.0, -2.0)  # about which the smooth fields oscillate
 def check_problem(problem):
     """Check names, shapes, and that all residuals are finite for smooth fields.
 
-    Warns of what may be meant and seldom is: more equations than outputs, values on the
-    boundary that contradict those at the start of time, and a pure Neumann problem of
-    the Laplacian whose source and slopes do not cancel out.
+    Warns of what may be meant and seldom is: more equations than outputs, values that
+    contradict each other where two parts of the boundary meet, or the boundary and the
+    start of time, and a pure Neumann problem of the Laplacian whose source and slopes
+    do not cancel out.
 
     Raises
     ------

@@ -2,8 +2,7 @@
 
 What certainly has no solution is an error: two equations whose difference is a number
 other than zero whatever the field is, or an equation without the field. What may be
-meant is a warning: a least-squares fit of more equations than outputs is a method, and
-data that disagree in a corner have a solution that jumps there.
+meant is a warning: a least-squares fit of more equations than outputs is a method.
 """
 
 import warnings
@@ -15,16 +14,14 @@ import numpy as np
 
 from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.pde.calls import call, named_parameters
-from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann
+from sklearn_gn.pde.conditions import Neumann
+from sklearn_gn.pde.corner_values import values_of
 from sklearn_gn.pde.domains import Domain
-from sklearn_gn.pde.operators import Field, laplacian
+from sklearn_gn.pde.operators import laplacian
 from sklearn_gn.pde.outlines import Ellipse, PointCloud, Polygon
 from sklearn_gn.pde.patches import draw
 from sklearn_gn.pde.shapes import Ball, Box
 
-_CORNERS = 64  # points of the common edge of two conditions
-_DISAGREE = 1e-3  # difference of two values, relative to the largest ones
 _SAME = 1e-9  # the same of numbers that differ by rounding errors
 _QUADRATURE = 1024  # points of an integral over the domain, and over its boundary
 _UNBALANCED = 0.02  # what is left of two integrals, relative to their absolute values
@@ -153,102 +150,6 @@ def _named(outputs):
     return f"{len(outputs)} outputs {outputs}"
 
 
-# --- values where the boundary meets the start of time -------------------------------
-
-
-def warn_of_corners(problem):
-    """Warn if values on the boundary disagree with those at the start of time."""
-    named = [(n, c) for n, c in problem._named_conditions() if _has_values(problem, c)]
-    starts = [(n, c) for n, c in named if isinstance(c, Initial)]
-    sides = [(n, c) for n, c in named if isinstance(c, Dirichlet)]
-    rng = np.random.RandomState(0)
-    for side_name, side in sides if starts else ():
-        X = _edge(problem.domain, side, rng)
-        for start_name, start in starts if len(X) else ():
-            found = _disagreement(problem, side, start, X, rng)
-            if found is None:
-                continue
-            output, place, values = found
-            where = ", ".join(
-                f"{axis} = {c:.4g}"
-                for axis, c in zip(problem.domain.axes, place, strict=True)
-            )
-            warnings.warn(
-                f"The conditions {side_name!r} and {start_name!r} contradict each "
-                f"other where the boundary meets the start of time: the output "
-                f"{output!r} is {values[0]:.4g} and {values[1]:.4g} at {where}. The "
-                "solution jumps there, which limits the accuracy. If that is not "
-                "meant, let the values agree.",
-                UserWarning,
-                stacklevel=_STACKLEVEL,
-            )
-
-
-def _has_values(problem, condition):
-    """Whether a condition gives values of the outputs that are known."""
-    if not isinstance(condition, (Dirichlet, Initial)):
-        return False
-    if getattr(condition, "order", 0):
-        return False
-    named, takes_all = (
-        named_parameters(condition.value, 1)
-        if callable(condition.value)
-        else ((), False)
-    )
-    return not (problem.unknown and (takes_all or set(named) & set(problem.unknown)))
-
-
-def _edge(domain, side, rng):
-    """Points (n, d) of a part of the boundary of space, at the start of time."""
-    names = (side.on,) if isinstance(side.on, str) else side.on
-    faces = isinstance(names, tuple) and not {
-        f"{domain.time}=min",
-        f"{domain.time}=max",
-    } & set(names)
-    if not (faces or callable(side.on)) or isinstance(side.on, Domain):
-        return np.zeros((0, domain.dim))
-    X = side.sample(domain, _CORNERS, rng).x[:, 0].copy()
-    axis = domain.axes.index(domain.time)
-    X[:, axis] = domain.bounds[axis, 0]
-    return X[np.asarray(side.on(X), dtype=bool)] if callable(side.on) else X
-
-
-def _disagreement(problem, side, start, X, rng):
-    """Output, place and both values where two conditions differ most, or None."""
-    inside = start.sample(problem.domain, _CORNERS, rng).x[:, 0]  # shows the size
-    at = np.concatenate([X, inside])
-    (a_names, a), (b_names, b) = (_values(problem, c, at) for c in (side, start))
-    common = [name for name in a_names if name in b_names]
-    a = a[:, [a_names.index(name) for name in common]]
-    b = b[:, [b_names.index(name) for name in common]]
-    if not (a.size and np.isfinite(a).all() and np.isfinite(b).all()):
-        return None
-    size = np.maximum(np.abs(a), np.abs(b)).max(axis=0)
-    a, b = a[: len(X)], b[: len(X)]
-    differ = np.abs(a - b)
-    if (differ <= _DISAGREE * size).all():
-        return None
-    i, k = np.unravel_index(np.argmax(differ), differ.shape)
-    return common[k], X[i], (a[i, k], b[i, k])
-
-
-def _values(problem, condition, X):
-    """Names of the outputs of a condition, and their values (n, k) at points."""
-    domain = problem.domain
-    field = Field(None, domain.axes, domain.time, problem.outputs)
-    chosen = field if condition.outputs is None else field[condition.outputs]
-    shape, value = (len(chosen.outputs),), condition.value
-    if not callable(value):
-        return chosen.outputs, np.broadcast_to(value, (len(X), *shape))
-
-    def at(x):
-        given = call(value, (x,), problem.start)
-        return jnp.broadcast_to(jnp.asarray(given, x.dtype), shape)
-
-    with scope("float64"):
-        return chosen.outputs, to_numpy(jax.vmap(at)(X))
-
-
 # --- the source and the flux of a Laplacian ------------------------------------------
 
 
@@ -271,7 +172,7 @@ def warn_of_fluxes(problem):
     c = curvature @ change / (curvature @ curvature)
     if not np.allclose(change, c * curvature, rtol=0, atol=_SAME * abs(change).max()):
         return
-    flux = c * _values(problem, problem.conditions[0], rim)[1][:, 0]
+    flux = c * values_of(problem, problem.conditions[0], rim)[1][:, 0]
     area, length = (
         np.exp(p.log_measure) for p in (domain.interior(), domain.boundary())
     )

@@ -307,9 +307,10 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
         Warns
         -----
         UserWarning
-            If there are more equations than outputs, if values on the boundary
-            contradict those at the start of time, or if the source and the slopes of a
-            pure Neumann problem of the Laplacian do not cancel out.
+            If there are more equations than outputs, if values contradict each other
+            where two parts of the boundary meet, or the boundary and the start of
+            time, or if the source and the slopes of a pure Neumann problem of the
+            Laplacian do not cancel out.
         """
         check_problem(self)
 

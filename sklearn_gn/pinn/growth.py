@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.pinn.solved import EXHAUSTED_LOSS, SOLVED_LOSS
 
 FIRST_WIDTHS = (20, 20)
 _WIDER = 1.5  # from one network to the next
@@ -38,9 +39,6 @@ _COMPILATIONS, _ITERATIONS = 2, 10
 LARGER, _MORE_POINTS = 5.0, 2.0
 _PAYS = 0.5  # of the fresh loss, from one growth to the next
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
-# Fresh losses, relative to that of the untrained network: below one the equation is
-# solved, below the other nothing is left to gain.
-SOLVED, NEGLIGIBLE = 1e-6, 1e-16
 
 
 class Sizes(NamedTuple):
@@ -113,7 +111,7 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     """
     lowest = min(fresh, level.falls[-1] if level.falls else level.before)
     level = level._replace(falls=(*level.falls, lowest))
-    solved = lowest <= SOLVED * first
+    solved = lowest <= SOLVED_LOSS * first
     lacks_points = rules.points and fresh > _GENERALISES * loss
     patience = _PATIENCE if solved or lacks_points else _EARLY_PATIENCE
     if len(level.falls) <= patience or level.ended:
@@ -125,7 +123,7 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     seconds *= _MORE_POINTS if lacks_points else LARGER
     needed = _COMPILATIONS * level.seconds + _ITERATIONS * seconds
     in_time = time.perf_counter() + needed < rules.deadline
-    growing = pays and lowest > NEGLIGIBLE * first
+    growing = pays and lowest > EXHAUSTED_LOSS * first
     if growing and not in_time:
         return level._replace(late=True)
     if growing and lacks_points and _more_points(level.sizes, net) != level.sizes:

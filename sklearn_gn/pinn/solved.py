@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from sklearn_gn.pinn import growth
-
+# Losses on fresh points, relative to that of the untrained network: below these the
+# equation is solved, the solution is accurate even if the network overfits, and nothing
+# is left to gain.
+SOLVED_LOSS, _ACCURATE_LOSS, EXHAUSTED_LOSS = 1e-6, 1e-12, 1e-16
 ROUNDING = 30  # residuals, in units in the last place, that are rounding
 OVERFITTED = 100.0  # fresh over training loss
-_NEGLIGIBLE = 1e-12  # relative loss at which overfitting does no harm
 
 
 def losses_of_no_solution(fresh_loss, points, settings, untrained):
@@ -60,8 +61,8 @@ def is_solved(fresh, loss, first_fresh):
     first_fresh : float
         That of :func:`losses_of_no_solution`.
     """
-    return fresh <= growth.SOLVED * first_fresh and fresh <= OVERFITTED * max(
-        loss, _NEGLIGIBLE * first_fresh
+    return fresh <= SOLVED_LOSS * first_fresh and fresh <= OVERFITTED * max(
+        loss, _ACCURATE_LOSS * first_fresh
     )
 
 
@@ -76,7 +77,7 @@ def holds_in_all_classes(classes, losses, first):
         Those of :func:`losses_of_no_solution`.
     """
     return not any(
-        loss > growth.SOLVED * reference
+        loss > SOLVED_LOSS * reference
         for kind, loss, reference in zip(classes, losses, first, strict=False)
         if kind.residual.name != "data"
     )

@@ -15,8 +15,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pinn import determination
-from sklearn_gn.pinn.growth import NEGLIGIBLE, SOLVED
-from sklearn_gn.pinn.solved import OVERFITTED
+from sklearn_gn.pinn.solved import EXHAUSTED_LOSS, OVERFITTED, SOLVED_LOSS
 from sklearn_gn.pinn.windows import Pieces
 
 _FAR = 10.0  # fresh over training loss, beyond which points are what a fit lacks
@@ -37,9 +36,12 @@ class Limit(NamedTuple):
 
 
 def advice(solver, reason):
-    """What a warning says about the reason of the stop."""
+    """What a warning says about the reason of the stop; None if it is said already."""
     if solver._fitted.problem is None:  # plain regression
         return reason.advice
+    undetermined = set(solver._undetermined)
+    if undetermined and undetermined <= set(solver._said_undetermined):
+        return None
     found = limit(solver, reason)
     return reason.advice if found is None else found.text
 
@@ -134,7 +136,7 @@ def _may_go_on(solver):
     losses = solver.convergence_log_["val_loss"]
     if not np.isfinite(losses).any():
         return True
-    if solver.fresh_loss_ <= SOLVED * solver._untrained_loss:
+    if solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
         return True
     before = losses[: 3 * len(losses) // 4]
     lowest = np.nanmin(before) if np.isfinite(before).any() else math.inf
@@ -228,7 +230,7 @@ def _needs_estimate(solver, run):
     posterior, problem = solver._posterior, solver.problem_
     if posterior is None or problem.unknown or posterior.n_observations:
         return False
-    if solver.fresh_loss_ <= NEGLIGIBLE * solver._untrained_loss:
+    if solver.fresh_loss_ <= EXHAUSTED_LOSS * solver._untrained_loss:
         return False
     if solver.max_time is None:
         return True
@@ -244,7 +246,7 @@ def solved_until(solution, domain, untrained_loss):
     ((low, high),) = domain.bounds
     until = low
     for end, loss in zip(solution.ends, solution.losses, strict=True):
-        if not loss <= SOLVED * untrained_loss:
+        if not loss <= SOLVED_LOSS * untrained_loss:
             return float(until)
         until = end
     return math.inf if until >= high else float(until)
@@ -253,7 +255,7 @@ def solved_until(solution, domain, untrained_loss):
 def warn_if_not_solved(solver, untrained_loss):
     """Warn of a solution, and of coefficients, that are not to be trusted."""
     fresh, log = solver.fresh_loss_, solver.convergence_log_
-    solved = math.isfinite(untrained_loss) and fresh < SOLVED * untrained_loss
+    solved = math.isfinite(untrained_loss) and fresh < SOLVED_LOSS * untrained_loss
     solved |= isinstance(solver._fitted.net, Pieces)  # they are judged one by one
     loss = log["loss"][_best_row(solver)] if len(log["loss"]) else math.inf
     said = StopReason(solver.stop_reason_).is_warned_about

@@ -36,9 +36,9 @@ import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
-from sklearn_gn.pinn.growth import SOLVED
 from sklearn_gn.pinn.model import n_waves, start_parameters
 from sklearn_gn.pinn.residuals import class_residuals
+from sklearn_gn.pinn.solved import SOLVED_LOSS
 
 _PATIENCE, _WINDOW_PATIENCE = 12, 8  # iterations without a fall to _FALL
 _FALL = 0.5
@@ -197,7 +197,11 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
         return march
     if not march.active:
         late = rules.deadline - time.perf_counter() < _TIME_LEFT * rules.budget
-        if _is_flat(march.falls, _PATIENCE) and lowest > SOLVED * first and not late:
+        if (
+            _is_flat(march.falls, _PATIENCE)
+            and lowest > SOLVED_LOSS * first
+            and not late
+        ):
             stop = _cut(march, model, net, fresh_batches)
             return march._replace(next_stop=stop, uncut=lowest)
         return march
@@ -346,7 +350,7 @@ def total(loss, model, solution, batches):
 
 def are_solved(march, first):
     """Whether the equation holds in all windows before the present one."""
-    return all(loss <= SOLVED * first for _, loss, _ in march.done)
+    return all(loss <= SOLVED_LOSS * first for _, loss, _ in march.done)
 
 
 def loss_so_far(march, fresh, first):

@@ -128,7 +128,25 @@ def solve_tridiagonal(diagonal, beside, target):
 
 def fit_values(knots, m):
     """Return the best function with given breakpoints."""
-    values = solve_tridiagonal(*hat_system(knots, m))
+    return _broken_line(knots, m, solve_tridiagonal(*hat_system(knots, m)))
+
+
+def fit_with_inverse(knots, running):
+    """Return the best function with given breakpoints, and the inverse mass matrix.
+
+    The mass matrix is that of the hats; its inverse, of shape (..., n + 1, n + 1), is
+    dense.
+    """
+    m = moments(knots, running)
+    diagonal, beside, target = hat_system(knots, m)
+    n, q = target.shape[-2:]
+    right = np.empty((*target.shape[:-1], q + n))
+    right[..., :q], right[..., q:] = target, np.eye(n)
+    solution = solve_tridiagonal(diagonal, beside, right)
+    return _broken_line(knots, m, solution[..., :q]), solution[..., q:]
+
+
+def _broken_line(knots, m, values):
     slopes = np.zeros(values.shape)
     rise = values[..., 1:, :] - values[..., :-1, :]
     slopes[..., 1:, :] = rise * interval_lengths(knots)[1][..., None]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sklearn_gn.shallow_relu.broken_line import hat_system, solve_tridiagonal, value_at
+from sklearn_gn.shallow_relu.broken_line import value_at
 from sklearn_gn.shallow_relu.interval_sums import (
     centred_sums,
     interval_ends,
@@ -10,7 +10,7 @@ from sklearn_gn.shallow_relu.interval_sums import (
 )
 
 
-def insertion_gains(knots, fitted, running, candidate):
+def insertion_gains(knots, fitted, inverse, running, candidate):
     """Return the decrease of the squared loss by a new breakpoint, by candidate.
 
     Beside the hats that there are, a hat over the interval with its peak at the
@@ -20,6 +20,8 @@ def insertion_gains(knots, fitted, running, candidate):
     ----------
     knots : ndarray of shape (..., n)
     fitted : BrokenLine
+    inverse : ndarray of shape (..., n + 1, n + 1)
+        Of the mass matrix of the hats.
     running : RunningSums or StackedSums
     candidate : ndarray of int of shape (..., c)
         Row numbers.
@@ -29,7 +31,7 @@ def insertion_gains(knots, fitted, running, candidate):
     ndarray of shape (..., c)
     """
     position, q = running.position(candidate), fitted.values.shape[-1]
-    table, located = interval_table(knots, fitted, running)
+    table, located = interval_table(knots, fitted, inverse, running)
     row, first = table_rows(located, candidate, running.x.shape[-1] + 1)
     # Stored column by column, so that all that follows runs along the candidates.
     here = np.moveaxis(
@@ -79,7 +81,7 @@ def insertion_gains(knots, fitted, running, candidate):
     return np.where(useful, gain, -1)
 
 
-def interval_table(knots, fitted, running):
+def interval_table(knots, fitted, inverse, running):
     """Return what :func:`insertion_gains` needs to know of every interval.
 
     Returns
@@ -95,7 +97,6 @@ def interval_table(knots, fitted, running):
     sums = np.zeros((*knots.shape[:-1], knots.shape[-1] + 2, at.shape[-1]))
     sums[..., 1:-1, :] = at
     sums[..., -1, :] = running.total(knots.ndim - 1)
-    inverse = inverse_mass(knots, fitted.moments)
     low, high = interval_ends(knots)
     variances = np.empty((*low.shape, 5))
     variances[..., 0], variances[..., 1] = low, high
@@ -124,11 +125,3 @@ def table_rows(located, candidate, n_rows):
     )
     first = row == number * (n + 1)
     return row.reshape(candidate.shape), first.reshape(candidate.shape)
-
-
-def inverse_mass(knots, m):
-    """Return the inverse of the mass matrix of the hats, dense."""
-    diagonal, beside, _ = hat_system(knots, m)
-    n = diagonal.shape[-1]
-    identity = np.broadcast_to(np.eye(n), (*diagonal.shape, n))
-    return solve_tridiagonal(diagonal, beside, identity)

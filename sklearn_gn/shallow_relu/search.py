@@ -56,6 +56,7 @@ class SearchState(NamedTuple):
     on_sample: bool  # whether the losses are those of a sample of the rows
     phase: Phase
     round: int = 0  # rounds of relocation done
+    later: dict = {}  # outcomes of later rounds, by number, from the same starts
 
 
 class RoundPlan(NamedTuple):
@@ -78,6 +79,7 @@ class Outcome(NamedTuple):
     failures: tuple | None = None  # of each start, a stop reason or None
     rounding: np.ndarray | None = None  # (n_starts,) are the residuals rounding errors?
     log: tuple | None = None  # gradient norms, step sizes and gain ratios of the starts
+    later: dict = {}  # outcomes of later rounds, by number, if none changes the starts
 
 
 class Best(NamedTuple):
@@ -126,13 +128,17 @@ def step(data, state, options, *, engine):
     relocate = state.phase == Phase.ROUNDS
     if relocate:
         plan = round_plan(state.round)
-        outcome = engine.relocate(data, state, plan, options)
+        outcome = state.later.get(state.round)
+        if outcome is None:
+            outcome = engine.relocate(data, state, plan, options)
+        changed = np.any(outcome.losses < state.losses)
+        later = {} if changed else state.later | outcome.later
         starts, losses = keep_better(
             state.starts, state.losses, outcome.starts, outcome.losses
         )
     else:
         outcome = engine.descend(data, state, options)
-        starts, losses = outcome.starts, outcome.losses
+        starts, losses, later = outcome.starts, outcome.losses, {}
     best = best_start(losses)
     if outcome.settled and len(losses) > N_KEPT:
         kept = np.argsort(losses, kind="stable")[:N_KEPT]
@@ -140,9 +146,15 @@ def step(data, state, options, *, engine):
         losses = losses[kept]
     before = state.loss
     state = state._replace(
-        starts=starts, losses=losses, round=state.round + int(relocate)
+        starts=starts,
+        losses=losses,
+        round=state.round + int(relocate),
+        later=later,
     )
-    state, found = _with_best(data, state, options, engine)
+    if relocate and not changed:
+        found = Best(state.net, state.loss)
+    else:
+        state, found = _with_best(data, state, options, engine)
     accepted = not relocate or state.loss < before
     rounding = found.rounding or (
         outcome.rounding is not None and bool(outcome.rounding[best])

@@ -18,6 +18,7 @@ from sklearn_gn.shallow_relu.broken_line import (
     descend,
     fit_exact,
     fit_running,
+    fit_with_inverse,
     full_steps,
     gradient,
     interval_lengths,
@@ -25,7 +26,7 @@ from sklearn_gn.shallow_relu.broken_line import (
     to_network,
 )
 from sklearn_gn.shallow_relu.exact_start import exact_knots
-from sklearn_gn.shallow_relu.insertion import insertion_gains, inverse_mass
+from sklearn_gn.shallow_relu.insertion import insertion_gains
 from sklearn_gn.shallow_relu.interval_sums import (
     THIN_ROWS,
     UNRESOLVED,
@@ -41,6 +42,7 @@ from sklearn_gn.shallow_relu.search import (
     Phase,
     RoundPlan,
     best_start,
+    round_plan,
     search,
 )
 from sklearn_gn.shallow_relu.sorted_rows import (
@@ -54,6 +56,7 @@ from sklearn_gn.shallow_relu.sorted_rows import (
 START_STEPS = 50  # most Gauss-Newton steps of the starts
 POLISH_STEPS = 50  # most steps with sums over every interval anew, where ...
 POLISH_BELOW = 1e-9  # ... the relative loss is less than this
+_AHEAD = 100  # breakpoints up to which rounds are carried out ahead of their turn
 _AT_ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
 
 
@@ -121,9 +124,27 @@ class SegmentedEngine:
         return found._replace(n_steps=first.n_steps.max() + found.n_steps)
 
     def relocate(self, data, state, plan, options):
-        """Carry out a round for all starts."""
-        random = Draws([options.seed ^ state.round], len(state.starts))
-        return relocate(state.starts, data.running, random, plan, state.n_neurons)
+        """Carry out a round for all starts, and the later ones of its kind with it.
+
+        Small arrays cost what the calls cost, whatever their number. The later rounds
+        count as long as no earlier one has changed the starts.
+        """
+        rounds = np.arange(state.round, max(options.relocations, state.round + 1), 4)
+        if state.starts.size * len(rounds) > _AHEAD:
+            rounds = rounds[:1]
+        n = len(state.starts)
+        place = np.repeat([round_plan(r).place for r in rounds], n)
+        found = relocate(
+            np.tile(state.starts, (len(rounds), 1)),
+            data.running,
+            Draws([options.seed ^ int(r) for r in rounds], n),
+            plan._replace(place=place),
+            state.n_neurons,
+        )
+        first, *later = (
+            Outcome(*(a[k : k + n] for a in found[:3])) for k in range(0, len(place), n)
+        )
+        return first._replace(later=dict(zip(rounds[1:].tolist(), later, strict=True)))
 
     def best_network(self, data, state, options):
         """Return the network of the best start, in the last descent a polished one."""
@@ -224,24 +245,24 @@ def polish(knots, data, tol):
 # --- relocation ----------------------------------------------------------------------
 
 
-def deletion_costs(knots, fitted):
+def deletion_costs(knots, fitted, inverse):
     """Return the increase of the squared loss by deletion of each breakpoint.
 
     Without breakpoint i the change of slope c_i is zero: one linear constraint g on the
-    values, whose cost is ``|g v|^2 / (g A^-1 g)``.
+    values, whose cost is ``|g v|^2 / (g A^-1 g)``, with A the mass matrix of the hats.
     """
     n = knots.shape[-1]
-    _, inverse = interval_lengths(knots)
+    _, after = interval_lengths(knots)
     # Scaled by the shorter neighbour, so that nothing overflows.
-    before = np.concatenate([np.zeros_like(inverse[..., :1]), inverse[..., :-1]], -1)
-    scale = 1 / np.maximum(before, inverse)
-    after, before = inverse * scale, before * scale
+    before = np.concatenate([np.zeros_like(after[..., :1]), after[..., :-1]], -1)
+    scale = 1 / np.maximum(before, after)
+    after, before = after * scale, before * scale
     row = np.arange(n)
     g = np.zeros((*knots.shape, n + 1))
     g[..., row, row + 1] = after
     g[..., row, row] = -(after + before)
     g[..., row[1:], row[1:] - 1] = before[..., 1:]
-    variance = np.sum((g @ inverse_mass(knots, fitted.moments)) * g, axis=-1)
+    variance = np.sum((g @ inverse) * g, axis=-1)
     change = np.sum((g @ fitted.values) ** 2, axis=-1)
     cost = change / np.maximum(variance, np.finfo(np.float64).tiny)
     return np.where(knots < RIGHT, cost, np.inf)
@@ -267,7 +288,9 @@ def insert(knots, running, random, n_candidates):
     if n_candidates < N_CANDIDATES:
         chosen = random.uniform(N_CANDIDATES).argsort(axis=-1)[..., :n_candidates]
         candidate = np.take_along_axis(candidate, chosen, axis=-1)
-    gain = insertion_gains(knots, fit_running(knots, running), running, candidate)
+    else:
+        candidate = _distinct(candidate)
+    gain = insertion_gains(knots, *fit_with_inverse(knots, running), running, candidate)
     best = np.arange(len(knots)), np.argmax(gain, axis=-1)
     position = running.position(candidate)[best]
     room = (knots[:, -1] == RIGHT) & (gain[best] > 0)
@@ -276,9 +299,15 @@ def insert(knots, running, random, n_candidates):
     return np.sort(knots, axis=-1)
 
 
+def _distinct(candidate):
+    """Return ascending candidates (B, M) without the columns that repeat the last."""
+    new = np.any(candidate[:, 1:] > candidate[:, :-1], axis=0)
+    return candidate[:, np.concatenate([[True], new])]
+
+
 def delete(knots, running, place):
     """Delete the breakpoints at a place in the order of deletion costs."""
-    costs = deletion_costs(knots, fit_running(knots, running))
+    costs = deletion_costs(knots, *fit_with_inverse(knots, running))
     order = np.argsort(costs, axis=-1, kind="stable")
     return _without(knots, np.take_along_axis(order, place[:, None], axis=-1))
 

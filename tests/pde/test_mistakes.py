@@ -17,6 +17,7 @@ from sklearn_gn.pde import (
     Initial,
     Interval,
     Neumann,
+    Polygon,
     Problem,
     Unknown,
     d,
@@ -24,11 +25,8 @@ from sklearn_gn.pde import (
     integral,
     laplacian,
 )
-from sklearn_gn.pde.plausibility import (
-    warn_of_corners,
-    warn_of_fluxes,
-    warn_of_missing_equations,
-)
+from sklearn_gn.pde.corner_values import warn_of_corners
+from sklearn_gn.pde.plausibility import warn_of_fluxes, warn_of_missing_equations
 
 DOMAIN = Box(x=(0, 1), t=(0, 1))
 
@@ -262,6 +260,58 @@ def test_values_that_contradict_each_other_at_the_start(side, start, match):
         return k * d(u, "t")(x) - laplacian(u)(x)
 
     problem = Problem(residual, STRIP, [side, start], coefficients={"k": Unknown(1.0)})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_corners(problem)
+    found = [str(w.message) for w in caught]
+    assert len(found) == (match is not None)
+    assert match is None or re.search(match, found[0])
+
+
+L_SHAPE = Polygon([(0, 0), (2, 0), (2, 1), (1, 1), (1, 2), (0, 2)])
+
+
+@pytest.mark.parametrize(
+    ("domain", "conditions", "match"),
+    [
+        # A lid that moves, and one that rests at its ends.
+        (
+            SQUARE,
+            [Dirichlet(1.0, on="y=max"), Dirichlet(0.0, on=("x=min", "x=max"))],
+            r"'dirichlet' and 'dirichlet_2' contra.*their parts.* 1 and 0 at .* y = 1",
+        ),
+        (
+            SQUARE,
+            [
+                Dirichlet(lambda x: x[0] * (1 - x[0]), on=lambda X: X[:, 1] == 1),
+                Dirichlet(0.0, on=lambda X: X[:, 1] < 1),
+            ],
+            None,
+        ),
+        (
+            SQUARE,
+            [Dirichlet(1.0, on="x=max"), Dirichlet(0.0, on=lambda X: X[:, 1] < 0.5)],
+            r"1 and 0 at x = 1, y = 0\.",
+        ),
+        # Opposite sides, and values of an edge where its line meets another edge.
+        (SQUARE, [Dirichlet(1.0, on="y=max"), Dirichlet(0.0, on="y=min")], None),
+        (
+            L_SHAPE,
+            [
+                Dirichlet(lambda x: x[1] - 1, on="edge 4"),
+                Dirichlet(0.0, on=("edge 1", "edge 3")),
+            ],
+            None,
+        ),
+        (
+            L_SHAPE,
+            [Dirichlet(lambda x: x[1], on="edge 4"), Dirichlet(0.0, on="edge 3")],
+            "1 and 0 at x = 1, y = 1",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_at_a_corner(domain, conditions, match):
+    problem = Problem(lambda u, x: laplacian(u)(x), domain, conditions)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_of_corners(problem)

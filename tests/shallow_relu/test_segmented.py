@@ -406,10 +406,10 @@ def test_descent_never_raises_the_loss_and_ends_where_no_step_lowers_it(rows):
 def test_insertion_gains_equal_the_drop_of_the_dense_loss(rows, case):
     knots = KNOTS[case](rows)
     device, _ = series_of(rows)
-    fitted = broken_line.fit_running(knots, device)
+    fitted = broken_line.fit_with_inverse(knots, device)
     # Left of the first breakpoint, right of the last, beside and between them.
     candidate = np.r_[0:6, 58:64, 88:93, 130:200:3, 196:200].astype(np.int32)
-    found = np.asarray(insertion_gains(knots, fitted, device, candidate))
+    found = np.asarray(insertion_gains(knots, *fitted, device, candidate))
     before = lstsq_loss(knots, rows)
     expected = np.empty(len(candidate))
     for j, k in enumerate(candidate):
@@ -430,7 +430,7 @@ def test_insertion_gains_equal_the_drop_of_the_dense_loss(rows, case):
 def test_deletion_costs_equal_the_rise_of_the_dense_loss(rows, case):
     knots = KNOTS[case](rows)
     device, _ = series_of(rows)
-    found = deletion_costs(knots, broken_line.fit_running(knots, device))
+    found = deletion_costs(knots, *broken_line.fit_with_inverse(knots, device))
     before = lstsq_loss(knots, rows)
     for i, t in enumerate(knots):
         if t == RIGHT:
@@ -447,7 +447,7 @@ def test_a_third_breakpoint_in_a_gap_costs_nothing(rows):
         KNOTS["empty intervals"](rows),
         np.array([LEFT, at, at, at, 0.4, RIGHT]),
     ):
-        costs = deletion_costs(knots, broken_line.fit_running(knots, device))
+        costs = deletion_costs(knots, *broken_line.fit_with_inverse(knots, device))
         np.testing.assert_allclose(costs[1:4], 0, atol=1e-12)
         assert np.all(costs[np.array([0, 4])] > 1e-4)
 
@@ -545,20 +545,21 @@ def test_series_side_by_side_are_computed_as_alone(q):
     cases = ("plain", "at the left end", "not in use", "none in use", "at rows")
     pairs = [(k, KNOTS[case](many[k])) for k in range(3) for case in cases[k : k + 2]]
     knots = np.array([t for _, t in pairs])
-    fitted = broken_line.fit_running(knots, stack)
+    fitted, inverse = broken_line.fit_with_inverse(knots, stack)
     found = broken_line.descend(knots, stack, 5, 1e-4)
     plan = search.RoundPlan(1, 1, 0, 2, search.N_CANDIDATES)
     moved = segmented.relocate(knots, stack, segmented.Draws([5, 6, 7], 2), plan, 4)
-    gains = insertion_gains(knots, fitted, stack, np.tile(np.arange(0, 140, 7), (6, 1)))
+    candidate = np.arange(0, 140, 7)
+    gains = insertion_gains(knots, fitted, inverse, stack, np.tile(candidate, (6, 1)))
     for b, (k, t) in enumerate(pairs):
-        one = broken_line.fit_running(t, alone[k])
+        one, its_inverse = broken_line.fit_with_inverse(t, alone[k])
         np.testing.assert_allclose(fitted.values[b], one.values, rtol=1e-12, atol=1e-12)
         expected = broken_line.descend(t[None], alone[k], 5, 1e-4)
         np.testing.assert_allclose(found[0][b], expected[0][0], rtol=1e-10)
         assert found[2][b] == expected[2][0]
         np.testing.assert_allclose(
             gains[b],
-            insertion_gains(t, one, alone[k], np.arange(0, 140, 7)),
+            insertion_gains(t, one, its_inverse, alone[k], candidate),
             rtol=1e-8,
             atol=1e-14,
         )
@@ -688,3 +689,18 @@ def test_mean_square_is_that_of_the_network_and_not_of_a_better_one():
     error = np.asarray(predict(off, rows.x)) - rows.y
     _, mean_square = segments.condense_rows(off, host)
     np.testing.assert_allclose(mean_square, rows.weight @ error**2, rtol=1e-12)
+
+
+def test_rounds_ahead_of_their_turn_change_nothing(monkeypatch):
+    rng = np.random.default_rng(3)
+    X = np.linspace(0, 1, 80)[:, None]
+    y = np.abs(X[:, 0] - 0.4) + 0.1 * rng.standard_normal(80)
+    ahead = ShallowReLURegressor(4, random_state=0).fit(X, y)
+    monkeypatch.setattr(segmented, "_AHEAD", 0)
+    one_by_one = ShallowReLURegressor(4, random_state=0).fit(X, y)
+    assert len(ahead.convergence_log_["loss"]) > 2  # a round was accepted
+    assert len(ahead.convergence_log_["loss"]) < 22  # and one was not
+    for name in ("loss", "inner_iterations"):
+        np.testing.assert_array_equal(
+            ahead.convergence_log_[name], one_by_one.convergence_log_[name]
+        )

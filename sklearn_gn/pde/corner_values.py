@@ -1,0 +1,184 @@
+"""Given values that disagree where two parts of the boundary, or its start, meet.
+
+Such data have a solution that jumps there: it may be meant, as for a lid that moves in
+a cavity, and limits the accuracy that can be reached.
+"""
+
+import warnings
+from itertools import combinations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.core.backend import scope, to_numpy
+from sklearn_gn.pde.calls import call, named_parameters
+from sklearn_gn.pde.conditions import Dirichlet, Initial
+from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.operators import Field
+from sklearn_gn.pde.patches import draw
+
+_POINTS = 128  # of each of two conditions
+_DISAGREE = 1e-3  # difference of two values, relative to the largest ones
+_FLAT, _PARALLEL = 1e-9, 1e-6  # distance to a plane; sine of the angle between two
+_BACK = 0.01  # share of the way back from a common point, to tell which part it ends
+_DIGITS = 6  # of the normals of one plane
+_STACKLEVEL = 2
+
+
+def warn_of_corners(problem):
+    """Warn if values of two conditions disagree where their parts meet.
+
+    These are values on the boundary and at the start of time, and values on two parts
+    of the boundary, of which one is flat. Initial values may disagree with each other,
+    where there are outputs of which each has its own.
+    """
+    named = [(n, c) for n, c in problem._named_conditions() if _has_values(problem, c)]
+    rng = np.random.RandomState(0)
+    for pair in combinations(named, 2):
+        sides = [entry for entry in pair if isinstance(entry[1], Dirichlet)]
+        starts = [entry for entry in pair if isinstance(entry[1], Initial)]
+        if len(sides) == 2 or (sides and starts):
+            _warn_of_a_pair(problem, *sides, *starts, rng)
+
+
+def _warn_of_a_pair(problem, first, second, rng):
+    X = _common_points(problem.domain, first[1], second[1], rng)
+    if not len(X):
+        return
+    found = _disagreement(problem, first[1], second[1], X, rng)
+    if found is None:
+        return
+    output, place, values = found
+    where = ", ".join(
+        f"{axis} = {c:.4g}" for axis, c in zip(problem.domain.axes, place, strict=True)
+    )
+    meet = "their parts of the boundary meet"
+    if isinstance(second[1], Initial):
+        meet = "the boundary meets the start of time"
+    warnings.warn(
+        f"The conditions {first[0]!r} and {second[0]!r} contradict each other where "
+        f"{meet}: the output {output!r} is {values[0]:.4g} and {values[1]:.4g} at "
+        f"{where}. The solution jumps there, which limits the accuracy. If that is not "
+        "meant, let the values agree.",
+        UserWarning,
+        stacklevel=_STACKLEVEL,
+    )
+
+
+def _has_values(problem, condition):
+    """Whether a condition gives values of the outputs that are known."""
+    if not isinstance(condition, (Dirichlet, Initial)):
+        return False
+    if getattr(condition, "order", 0):
+        return False
+    named, takes_all = (
+        named_parameters(condition.value, 1)
+        if callable(condition.value)
+        else ((), False)
+    )
+    return not (problem.unknown and (takes_all or set(named) & set(problem.unknown)))
+
+
+# --- where two parts of the boundary meet --------------------------------------------
+
+
+def _common_points(domain, first, second, rng):
+    """Points (n, d) at which the parts of two conditions end in each other.
+
+    Points of the first one are moved along it to each plane of the second one.
+    """
+    drawn = [_drawn(domain, condition, rng) for condition in (first, second)]
+    if any(part is None for part in drawn):
+        return np.zeros((0, domain.dim))
+    (X, normals), (there, their_normals) = drawn
+    found = [np.zeros((0, domain.dim))]
+    for normal, of_plane in _planes(domain, there, their_normals):
+        across = normal - (normals @ normal)[:, None] * normals
+        slope = across @ normal
+        moved = slope > _PARALLEL
+        level = there[of_plane][0] @ normal
+        way = (level - X[moved] @ normal) / slope[moved]
+        place = X[moved] + way[:, None] * across[moved]
+        middle = there[of_plane].mean(axis=0)
+        kept = _is_end_of(domain, first, place, X[moved])
+        kept &= _is_end_of(domain, second, place, middle)
+        found.append(place[kept])
+    return np.concatenate(found)
+
+
+def _drawn(domain, condition, rng):
+    """Points and normals of the part of a condition; None where it has points only."""
+    on = condition.where(domain)
+    if isinstance(on, Domain):
+        return None
+    X, normals = draw(domain.boundary(on), _POINTS, rng)
+    if not normals.any():  # an end of time
+        normals = np.broadcast_to(np.equal(domain.axes, domain.time), X.shape)
+    return X, np.asarray(normals, dtype=float)
+
+
+def _planes(domain, X, normals):
+    """Yield the normal of each plane that points lie in, and which ones do."""
+    size = np.abs(domain.bounds).max()
+    level = np.sum(X * normals, axis=1) / size
+    keys = np.round(np.column_stack([normals, level]), _DIGITS)
+    for key in np.unique(keys, axis=0):
+        chosen = (keys == key).all(axis=1)
+        normal = normals[chosen][0]
+        if chosen.sum() > 1 and np.ptp(X[chosen] @ normal) <= _FLAT * size:
+            yield normal, chosen
+
+
+def _is_end_of(domain, condition, place, X):
+    """Whether one goes from points X of a part of the boundary to places along it."""
+    back, on = place + _BACK * (X - place), condition.where(domain)
+    depth = np.maximum(np.abs(domain.depth(place)), np.abs(domain.depth(back)))
+    kept = depth <= _FLAT * np.abs(domain.bounds).max()
+    return kept & np.asarray(on(back), dtype=bool) if callable(on) else kept
+
+
+# --- values there --------------------------------------------------------------------
+
+
+def _disagreement(problem, first, second, X, rng):
+    """Output, place and both values where two conditions differ most, or None."""
+    inside = second.sample(problem.domain, _POINTS, rng).x[:, 0]  # shows the size
+    at = np.concatenate([X, inside])
+    (a_names, a), (b_names, b) = (values_of(problem, c, at) for c in (first, second))
+    common = [name for name in a_names if name in b_names]
+    a = a[:, [a_names.index(name) for name in common]]
+    b = b[:, [b_names.index(name) for name in common]]
+    if not (a.size and np.isfinite(a).all() and np.isfinite(b).all()):
+        return None
+    size = np.maximum(np.abs(a), np.abs(b)).max(axis=0)
+    a, b = a[: len(X)], b[: len(X)]
+    differ = np.abs(a - b)
+    if (differ <= _DISAGREE * size).all():
+        return None
+    i, k = np.unravel_index(np.argmax(differ), differ.shape)
+    return common[k], X[i], (a[i, k], b[i, k])
+
+
+def values_of(problem, condition, X):
+    """Names of the outputs of a condition, and the values (n, k) it gives at points.
+
+    Parameters
+    ----------
+    problem : Problem
+    condition : Dirichlet, Initial or Neumann
+    X : ndarray of shape (n, d)
+    """
+    domain = problem.domain
+    field = Field(None, domain.axes, domain.time, problem.outputs)
+    chosen = field if condition.outputs is None else field[condition.outputs]
+    shape, value = (len(chosen.outputs),), condition.value
+    if not callable(value):
+        return chosen.outputs, np.broadcast_to(value, (len(X), *shape))
+
+    def at(x):
+        given = call(value, (x,), problem.start)
+        return jnp.broadcast_to(jnp.asarray(given, x.dtype), shape)
+
+    with scope("float64"):
+        return chosen.outputs, to_numpy(jax.vmap(at)(X))
