@@ -101,14 +101,13 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         by conjugate gradients. If None, the Gramian is formed and factored up to
         10,000 unknowns, and 1000 columns are used beyond.
 
-    loss_weights : {"fixed", "scaled", "balanced"}, default="fixed"
+    loss_weights : {"auto", "fixed", "scaled", "balanced"}, default="auto"
         If "fixed", residuals count as they are stated, and the weights of their classes
-        are those of the conditions. If "scaled", residuals count in units of their
-        class too: of the change that a solution of size one, varying once over the
-        domain, makes in them; for equations with large coefficients, such as the
-        wave number of a Helmholtz equation, which otherwise outweigh their conditions.
-        If "balanced", the weights are adapted slowly until all classes have the same
-        share of the loss.
+        are those of the conditions. If "scaled", they count in units of their class
+        too: the change that a solution of size one, varying once over the domain, makes
+        in them. If "auto", only classes whose unit is above 10 or below 0.1 do so,
+        where the network finds its size and there are no observations. If "balanced",
+        the weights are adapted slowly until all classes have equal shares of the loss.
 
     n_interior : int or "auto", default="auto"
         Number of collocation points inside the domain. If "auto", residuals are two and
@@ -335,7 +334,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         "activation": [str, "array-like"],
         "network": [HasMethods(["init", "apply"]), None],
         "damping": [Interval(Real, 0, None, closed="left"), None],
-        "loss_weights": [StrOptions({"fixed", "scaled", "balanced"})],
+        "loss_weights": [StrOptions({"auto", "fixed", "scaled", "balanced"})],
         "n_interior": [
             Interval(Integral, 1, None, closed="left"),
             StrOptions({"auto"}),
@@ -368,7 +367,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         solver: str | Solver = "dngd",
         damping: float | None = None,
         rank: int | None = None,
-        loss_weights: Literal["fixed", "scaled", "balanced"] = "fixed",
+        loss_weights: Literal["auto", "fixed", "scaled", "balanced"] = "auto",
         n_interior: int | Literal["auto"] = "auto",
         n_boundary: int | Literal["auto"] = "auto",
         sampling: Literal["auto", "sobol", "halton", "uniform", "residual"] = "auto",

@@ -16,6 +16,7 @@ from sklearn_gn.pinn.windows import last_network, with_windows
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
+_ALIKE = 10.0  # sizes of residual classes between which the weights are not changed
 _FEW_AXES = 20  # up to which points follow the residual
 _LARGEST_INT = np.iinfo(np.int32).max
 
@@ -114,11 +115,15 @@ def settings(solver, models, stages, data, networks, seed, deadline):
             fixed if n == "auto" else n
             for n, fixed in zip(points, _FIXED_POINTS, strict=True)
         ]
-        scaled, method = solver.loss_weights == "scaled", solver.sampling
+        method, alike = solver.sampling, math.inf
+        if solver.loss_weights == "scaled":
+            alike = 1.0
+        elif _is_auto(solver.loss_weights) and grows and not observed:
+            alike = _ALIKE
         if _is_auto(method):
             adaptive = growth is not None and problem.domain.dim <= _FEW_AXES
             method = "residual" if adaptive else "sobol"
-        sampler = setup.Sampler(*points, method, solver.dtype, scaled)
+        sampler = setup.Sampler(*points, method, solver.dtype, alike)
     estimates_noise = has_equation and observed and chosen
     spread = math.inf
     if estimates_noise:
