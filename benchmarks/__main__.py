@@ -19,6 +19,11 @@ HERE = Path(__file__).parent
 # taken under them would be those of another machine.
 KERNEL_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
+LITTLE_OPTIMISATION = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1"
+)
+
 
 def experiments():
     """Names of the experiments with the first lines of their docstrings."""
@@ -74,7 +79,10 @@ def parse(argv):
     )
     varpro = parser.add_argument_group("varpro_*")
     varpro.add_argument(
-        "--samples", type=int, metavar="N", help="of varpro_dcr, default 10,000"
+        "--samples",
+        type=int,
+        metavar="N",
+        help="of varpro_dcr, default 10,000; cases of hostile, default 10,000",
     )
     varpro.add_argument(
         "--paper-size",
@@ -133,6 +141,8 @@ def main(argv=None):
         return
     if args.name == "gpu":  # its steps are processes that share the memory of the GPU
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    if args.name == "hostile":  # nearly all of its time is compilation
+        os.environ.setdefault("XLA_FLAGS", LITTLE_OPTIMISATION)
     # Here, so that the list needs no import of JAX.
     from benchmarks._report import environment, plain, tables
 

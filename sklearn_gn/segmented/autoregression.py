@@ -85,9 +85,8 @@ def least_deviance(form, rows, t):
         Breakpoints.
     """
     columns = least_squares.design(form, rows.x, rows.linear, t)
-    level = least_squares.end_slope(form, len(t), columns.shape[-1])
-    weight = np.ones_like(rows.x)
-    fit = least_squares.solve(columns, rows.y, weight, level)
+    rows = rows._replace(weight=np.ones_like(rows.x))
+    fit = least_squares.solve_columns(form, columns, rows, len(t))
     n = len(rows.x)
     rss = max(float(fit.rss), _EXACT * float(rows.y @ rows.y))
     if not rss > 0:

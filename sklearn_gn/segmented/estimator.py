@@ -7,21 +7,17 @@ from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
-from sklearn.utils import check_random_state
+from sklearn.base import BaseEstimator, RegressorMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from sklearn_gn._reference_link import ReferenceLinkMixin
-from sklearn_gn._typing import ArrayLike, RandomState
+from sklearn_gn._typing import ArrayLike
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     autoregression,
-    bootstrap,
-    dates,
-    existence,
     inference,
     robust,
     selection,
@@ -37,10 +33,12 @@ from sklearn_gn.segmented.preparation import (
 )
 from sklearn_gn.segmented.robust import infer_all
 from sklearn_gn.segmented.selection import CRITERIA
+from sklearn_gn.segmented.significance import BreakpointTestMixin
 
 
 class SegmentedRegressor(
     FittedMixin,
+    BreakpointTestMixin,
     RegressorMixin,
     ReferenceLinkMixin,
     VersionStampMixin,
@@ -416,73 +414,6 @@ class SegmentedRegressor(
         self._date_kind = kind
         self.selection_path_ = path
         return t, clipped
-
-    def breakpoint_test(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        n_draws: int = 1999,
-        random_state: RandomState = 0,
-    ) -> existence.BreakpointTest:
-        """Test whether there is a breakpoint besides those in ``breakpoints``.
-
-        The statistic is the largest F statistic over all positions that the parameters
-        allow, and its distribution without a breakpoint is drawn. ``covariance`` says
-        for which noise: normal noise of one variance ("nonrobust"), independent noise
-        of any variance (HC, by a wild bootstrap of score statistics), or noise that is
-        correlated along the feature too (both HAC, by a bootstrap of its
-        autoregression). ``fit`` need not be called before, and is not.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        y : array-like of shape (n_samples,)
-            Target values.
-
-        sample_weight : array-like of shape (n_samples,), default=None
-            Non-negative weights; a weight of two is two rows. If None, all are one.
-
-        n_draws : int, default=1999
-            Number of draws; the smallest p-value is ``1 / (1 + n_draws)``.
-
-        random_state : int, RandomState instance or None, default=0
-            Seed of the draws.
-
-        Returns
-        -------
-        BreakpointTest
-            Named tuple of ``statistic``, ``p_value``, and the ``breakpoint`` that
-            lowers the sum of squares most.
-        """
-        self._validate_params()
-        model, words = clone(self), (X, y, sample_weight, n_draws, random_state)
-        with one_blas_thread:
-            return model._breakpoint_test(*words)
-
-    def _breakpoint_test(self, X, y, sample_weight, n_draws, random_state):
-        prepared, kind, _ = self._prepare(X, y, sample_weight)
-        options = self._options(kind)
-        check_inside(prepared, options.known)
-        problem = problem_of([prepared], options)
-        rng = check_random_state(random_state)
-        if self.covariance == "nonrobust":
-            found = existence.breakpoint_test(
-                problem,
-                float(prepared.rows.weight.sum()),
-                selection.n_parameters(problem, 0),
-                n_draws,
-                rng,
-            )
-        else:
-            found = bootstrap.breakpoint_test(
-                problem, prepared.rows, self._covariance_kind(), n_draws, rng
-            )
-        t = prepared.scaling.to_user(found.breakpoint)[0]
-        return found._replace(breakpoint=t if kind is None else dates.from_days(t))
 
     def _set_fitted(self, prepared, clipped, options, t, free):
         rows = prepared.rows

@@ -51,8 +51,7 @@ def log_evidence(form, rows, t, free, low, high):
     at = least_squares.moving(form, free)
     if len(at):
         columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-        level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
-        half = least_squares.solve(columns, rows.y, rows.weight, level).half[0]
+        half = least_squares.solve_columns(form, columns, rows, t.shape[1]).half[0]
         inverse = (half @ half.T)[-len(at) :, -len(at) :]
         log_det = np.linalg.slogdet(inverse)[1]
         precision = (n - 1) * g / (total + g * rss) + tiny

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.segmented.insertion import allowed, orthogonal_part
 from sklearn_gn.segmented.problem import all_pieces, make_candidates
 from sklearn_gn.segmented.products import Pieces, products, solve, target_products
-from sklearn_gn.segmented.search import EXACT, allowed, orthogonal_part
+from sklearn_gn.segmented.search import EXACT
 
 MOST_POSITIONS = 200  # at which a breakpoint is tried
 _RANK = 1e-10  # relative eigenvalue of a direction that counts

@@ -141,11 +141,19 @@ def _times(matrix, vector):
     return (matrix @ vector[..., None])[..., 0]
 
 
+def solve_columns(form, columns, rows, n_breakpoints):
+    """Return the fit in the columns of :func:`design` or of :func:`jacobian`.
+
+    The slope at the end of the data is zero where the form asks for it.
+    """
+    level = end_slope(form, n_breakpoints, columns.shape[-1])
+    return solve(columns, rows.y, rows.weight, level)
+
+
 def solve_design(form, rows, t):
     """Return the least-squares fit with given breakpoints."""
     columns = design(form, rows.x, rows.linear, t)
-    level = end_slope(form, t.shape[-1], columns.shape[-1])
-    return solve(columns, rows.y, rows.weight, level)
+    return solve_columns(form, columns, rows, t.shape[-1])
 
 
 def fit_rows(form, rows, t, free):
@@ -184,8 +192,7 @@ def _polish(form, rows, t, free, found, resolved):
             break
         columns = design(form, rows.x, rows.linear, t)
         tangent = np.hstack([columns, _steps(rows.x, t[at])])
-        level = end_slope(form, len(t), tangent.shape[1])
-        lines = solve(tangent, rows.y, rows.weight, level).coef
+        lines = solve_columns(form, tangent, rows, len(t)).coef
         change = lines[ramp_columns(form, len(t))[at]]
         trial = t.copy()
         trial[at] -= lines[columns.shape[1] :] / np.where(change != 0, change, np.inf)

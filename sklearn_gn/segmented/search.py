@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.segmented.insertion import apart, insert
 from sklearn_gn.segmented.lookahead import starts_from_lines, structured
 from sklearn_gn.segmented.partition import best_partitions, separable
 from sklearn_gn.segmented.problem import (
@@ -48,160 +49,9 @@ _MOST_EXCHANGES = 2  # rounds
 _STEP_TOL = 1e-12  # relative decrease that ends the steps
 _TOL_ON_THE_WAY = 1e-5
 _EXCHANGE_TOL = 1e-4  # relative decrease that is worth an exchange
-_INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
 _PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 _NEAR = 10.0  # difference of the criterion that is very strong evidence
 EXACT = 1e-13  # relative sum of squares that is rounding errors
-
-
-# --- insertion -----------------------------------------------------------------------
-
-
-def allowed(problem, knots, t):
-    """Return which breakpoints, one for each candidate, keep the limits: (B, c)."""
-    table, form, known, limits, candidates = problem
-    rows = candidates.rows
-    inside = (t >= limits.low[:, None]) & (t <= limits.high[:, None])
-    inside &= (rows > 0) & (rows < table.n_rows[:, None] - form.ramp)
-    count = take(table.count, rows)
-    for bound, at in _bounds(problem, np.concatenate([known, knots], axis=1)):
-        other = bound[:, None], at[:, None], take(table.count, at[:, None])
-        inside &= _apart(problem, (t, rows, count), other)
-    return inside
-
-
-def _bounds(problem, t):
-    """Yield both ends of the data and the breakpoints, with their positions."""
-    table = problem.table
-    zero = np.zeros(len(table.x), np.intp)
-    yield table.x[:, 0], zero
-    yield take(table.x, (table.n_rows - 1)[:, None])[:, 0], table.n_rows
-    at = locate(table, t)
-    for k in range(t.shape[1]):
-        yield t[:, k], at[:, k]
-
-
-def _apart(problem, one, other):
-    """Return whether breakpoints are far enough from others.
-
-    Each is given by its place, its position and the rows before it.
-    """
-    (t, at, count), (t_other, at_other, count_other) = one, other
-    form, limits = problem.form, problem.limits
-    shape = (-1, *[1] * (t.ndim - 1))
-    least = limits.min_rows.reshape(shape)
-    fine = np.abs(count - count_other) >= least * (1 - 1e-9)
-    fine &= np.abs(at - at_other) >= (2 if form.ramp and form.step else 1)
-    least = limits.min_distance.reshape(shape)
-    return fine & (np.abs(t - t_other) >= least * (1 - 1e-9))
-
-
-def insertion_gains(problem, knots):
-    """Return the decrease of the sum of squares by a breakpoint at each candidate.
-
-    A kink between two rows is where the lines of both sides meet, if they meet there
-    (Hudson, "Fitting segmented curves whose join points have to be estimated", 1966).
-
-    Returns
-    -------
-    gain : ndarray of shape (B, c)
-        -1 where no breakpoint is allowed.
-    t : ndarray of shape (B, c)
-        The breakpoints.
-    rss : ndarray of shape (B,)
-        Without a new breakpoint.
-    """
-    form, t = problem.form, problem.candidates.t
-    pieces = all_pieces(problem, knots)
-    found = solve(problem.table, pieces, form.flat_end)
-    residual, inner, outside = orthogonal_part(problem, pieces, found)
-    gain, first = _gain(residual[0], outside[0, 0], inner[0, 0])
-    if form.ramp:
-        # The step less its projection on the ramp.
-        share = outside[0, 1] / np.where(outside[0, 0] > 0, outside[0, 0], np.inf)
-        more, jump = _gain(
-            residual[1] - share * residual[0],
-            outside[1, 1] - share * outside[0, 1],
-            inner[1, 1],
-        )
-        if form.step:
-            gain = gain + more
-        else:
-            change = first - share * jump
-            meet = t - jump / np.where(change != 0, change, np.inf)
-            inside = (meet >= problem.candidates.before) & (meet <= t) & (more >= 0)
-            gain, t = np.where(inside, gain + more, gain), np.where(inside, meet, t)
-            if form.sign:
-                change = np.where(inside, change, first)
-                gain = np.where(form.sign * change >= 0, gain, -1)
-    return np.where(allowed(problem, knots, t), np.maximum(gain, -1), -1), t, found.rss
-
-
-def _gain(residual, outside, own):
-    """Return the decrease by a piece and its coefficient; of dependent ones, -inf."""
-    known = outside > _INDEPENDENT * own
-    coef = np.where(known, residual / np.where(known, outside, 1), 0)
-    return np.where(known, residual * coef, -np.inf), coef
-
-
-def orthogonal_part(problem, pieces, found):
-    """Return products of the candidates' pieces, ramps before steps.
-
-    A kink has both: with its step it is where two lines meet.
-
-    Returns
-    -------
-    residual : ndarray of shape (m, B, c)
-        With the residual of the present function.
-    inner : ndarray of shape (m, m, B, c)
-        Of the pieces of one candidate with each other.
-    outside : ndarray of shape (m, m, B, c)
-        The same of their parts that are orthogonal to the present function.
-    """
-    form, (rows, t, _, powers, targets) = problem.form, problem.candidates
-    linear = [(-t, 1)] if form.ramp else []
-    linear.append((1, 0))
-    m = len(linear)
-    # Sums from the later of the first rows on: of (1, x) with each present piece.
-    own = take(problem.table.powers, pieces.first)[..., None]
-    later = rows[:, None] >= pieces.first[..., None]
-    s0, s1, s2 = (np.where(later, powers[:, None, k], own[:, :, k]) for k in range(3))
-    level, slope = pieces.level[..., None], pieces.slope[..., None]
-    with_one, with_x = level * s0 + slope * s1, level * s1 + slope * s2
-    residual, halves, with_end = [], [], []
-    end = found.end
-    for a, b in linear:
-        a_each = a[:, None] if np.ndim(a) else a
-        with_targets = a_each * targets[:, :, 0] + b * targets[:, :, 1]
-        cross = a_each * with_one + b * with_x
-        cross = np.concatenate([cross, with_targets[:, 1:]], axis=1)
-        residual.append(with_targets[:, 0] - (found.coef[:, None] @ cross)[:, 0])
-        if end is not None:  # of the piece less its slope at the end
-            with_end.append((end.coef[:, None] @ cross)[:, 0])
-            residual[-1] = residual[-1] - b * end.with_target[:, None]
-            cross = cross - b * end.with_pieces[..., None]
-        halves.append(found.half_inverse @ cross)
-    inner, outside = np.empty((2, m, m, *t.shape))
-    for i, (a, b) in enumerate(linear):
-        for j, (c, d) in enumerate(linear):
-            inner[i, j] = a * c * powers[:, 0] + (a * d + b * c) * powers[:, 1]
-            inner[i, j] += b * d * powers[:, 2]
-            if end is not None:
-                inner[i, j] += b * d * end.square[:, None]
-                inner[i, j] -= b * with_end[j] + d * with_end[i]
-            outside[i, j] = inner[i, j] - np.sum(halves[i] * halves[j], axis=1)
-    return residual, inner, outside
-
-
-def insert(problem, knots):
-    """Return the best new breakpoint and the sum of squares with it, (B,) each.
-
-    The sum of squares is infinite where no position is allowed.
-    """
-    gain, t, rss = insertion_gains(problem, knots)
-    best = np.argmax(gain, axis=1)[:, None]
-    gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
-    return t, np.where(gain >= 0, np.maximum(rss - gain, 0), np.inf)
 
 
 # --- exchange ------------------------------------------------------------------------
@@ -362,7 +212,7 @@ def _feasible(problem, trials):
     at[..., -1] = table.n_rows[:, None]
     each = t, at, take(table.count, at)
     before, after = [a[..., :-1] for a in each], [a[..., 1:] for a in each]
-    return inside & np.all(_apart(problem, after, before), axis=-1)
+    return inside & np.all(apart(problem, after, before), axis=-1)
 
 
 # --- the path over the numbers of breakpoints ----------------------------------------

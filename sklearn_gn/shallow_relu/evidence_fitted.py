@@ -76,17 +76,21 @@ def best_of_network_and_linear_model(net, rows, n_effective):
     )
 
 
-def fitted_attributes(net, rows, scaling, n_effective):
+def fitted_attributes(net, rows, scaling, options):
     """Return the fitted attributes of a network, by name.
+
+    They are those of the linear model where the evidence prefers it.
 
     Parameters
     ----------
     net : RegularisedNetwork
     rows : Rows
     scaling : Scaling
-    n_effective : float
-        Number of rows, counted by their weights.
+    options : EvidenceOptions
     """
+    n_effective, given = options.n_effective, options.alpha is not None
+    if not given:
+        net = best_of_network_and_linear_model(net, rows, n_effective)
     shape = net.shape
     sums = shape.sums(net.theta, rows)
     found = posterior(net, rows, sums, n_effective)
@@ -122,7 +126,7 @@ def fitted_attributes(net, rows, scaling, n_effective):
         "gram_spectrum_": gram,
         "mass_spectrum_": mass,
         "loss_": loss * scaling.loss_scale if loss > 0 else 0.0,
-        "alpha_method_": alpha_method(sums.gram),
+        "alpha_method_": "fixed" if given else alpha_method(sums.gram),
         "alpha_": {
             "slope": net.alpha[0] / scale,
             "coef": net.alpha[1] / scale,

@@ -116,6 +116,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
         "_network": (net, scaling),
         "_active_slots": slots,
         "_n_features_out": len(slots),
+        "alpha_method_": "fixed",
         "active_": active[net.alive],
         "hyperplanes_": hyperplanes,
         "coef_": (net.coef[slots] * scaling.y_scale).T * factor,

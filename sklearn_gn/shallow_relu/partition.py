@@ -78,9 +78,10 @@ class Segments:
         allowed &= end - start >= 1 + self.slope
         allowed &= self.t[end] - self.t[start] >= self.min_distance
         allowed |= (start == 0) & (end == self.n)
-        weight = np.where(allowed, weight, 1)
+        counted = allowed & (weight > 0)  # rows may have no weight to rounding
+        weight = np.where(counted, weight, 1)
         spread = sxx - sx**2 / weight
-        wide = allowed & (spread > 0)
+        wide = counted & (spread > 0)
         spread = np.where(wide, spread, 1)
         gain, q = 0.0, len(targets) // 2
         for sy, sxy in zip(targets[:q], targets[q:], strict=True):

@@ -24,7 +24,7 @@ from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.memory import check_fits
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.varpro import committee, committee_fit
+from sklearn_gn.varpro import committee, committee_fit, committee_plan
 
 _LARGEST_INT = np.iinfo(np.int32).max
 _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalties
@@ -131,7 +131,7 @@ class _VarProNet(
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
         backend.mesh_of(self.device)  # a device that there is not is an error
-        plan = committee_fit.plan(self, *X.shape, self._n_values(y))
+        plan = committee_plan.plan(self, *X.shape, self._n_values(y))
         if plan is not None:
             committee_fit.fit(
                 self,

@@ -1,15 +1,13 @@
 """VarProNetRegressor: least squares with networks, by variable projection."""
 
-from functools import partial
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.core import backend, extremes
+from sklearn_gn._typing import ArrayLike, RandomState
+from sklearn_gn.core import backend
 from sklearn_gn.core.data import (
     canonical_rows,
     check_sample_weight,
@@ -19,13 +17,13 @@ from sklearn_gn.core.data import (
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
-from sklearn_gn.varpro import committee
-from sklearn_gn.varpro.estimator import _VarProNet, blockwise
-
-_JACOBIAN_FLOATS = 2**22  # of the derivatives of some rows of a committee
+from sklearn_gn.varpro.estimator import _VarProNet
+from sklearn_gn.varpro.predictions import PredictionsMixin
 
 
-class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
+class VarProNetRegressor(
+    PredictionsMixin, MultiOutputMixin, RegressorMixin, _VarProNet
+):
     r"""Networks for regression, with penalties that the data choose.
 
     Use it for noisy tables, with no settings: the mean of a few small networks with a
@@ -465,125 +463,3 @@ class VarProNetRegressor(MultiOutputMixin, RegressorMixin, _VarProNet):
         self._error_bars = ErrorBars(
             settings.model, run.best_net, rows, penalties, float(settings.n_samples)
         )
-
-    @overload
-    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
-
-    @overload
-    def predict(
-        self, X: ArrayLike, return_std: Literal[True]
-    ) -> tuple[Array, Array]: ...
-
-    def predict(
-        self, X: ArrayLike, return_std: bool = False
-    ) -> Array | tuple[Array, Array]:
-        """Predict targets.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        return_std : bool, default=False
-            Whether to return standard deviations of the predicted means too. They come
-            from the Gauss-Newton matrix; those of a committee also from the spread of
-            its members. Of a single network of more than 1200 weights they are those of
-            the output layer alone, and they are computed, and the training data given
-            up, when they are asked for the first time.
-
-        Returns
-        -------
-        y : ndarray of shape (n_samples,) or (n_samples, n_targets)
-            Predicted values.
-
-        std : ndarray of the same shape
-            Their standard deviations, without the noise of single targets. Only if
-            ``return_std`` is True.
-        """
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        y = self._predicted(X)
-        y = y[:, 0] if self._single_target else y
-        if not return_std:
-            return y
-        *_, scaling = self._fitted
-        std = self._deviation(scaling.x(X))
-        return y, std[:, 0] if self._single_target else std
-
-    def _predicted(self, X):
-        """Predictions of validated rows, of shape (n_samples, n_targets)."""
-        *_, scaling = self._fitted
-        return extremes.scaled_back(self._values(X), scaling.y_scale, scaling.y_center)
-
-    def _deviation(self, x):
-        """Standard deviations of the means of rows in scaled units."""
-        model, net, scaling = self._fitted
-        if model is None:
-            with backend.one_blas_thread:
-                covariances = [known.get() for known in self._covariances]
-            known = partial(committee.variances, net, covariances, self._noise_ratios)
-            size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
-            n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
-            return np.sqrt(blockwise(known, x, n_rows)) * scaling.y_scale
-        bars = self._error_bars
-        variance = self._in_batches(bars.variances, x, bars.batch_rows)
-        return np.sqrt(variance) * bars.noise * scaling.y_scale
-
-    def to_sklearn(self) -> BaseEstimator:
-        """Return a fitted estimator of scikit-learn, which predicts without JAX.
-
-        A single network becomes a pipeline of a ``StandardScaler`` and an
-        ``MLPRegressor``, a committee a ``VotingRegressor`` of such pipelines, one for
-        each target. Predictions are the same to rounding errors for rows within ten
-        times the usual distance from the centre; farther ones, which a committee moves
-        to there, are extrapolated.
-
-        Returns
-        -------
-        model : Pipeline, VotingRegressor or MultiOutputRegressor
-            It shares no memory with this estimator.
-
-        Raises
-        ------
-        ValueError
-            If scikit-learn does not have such a network: other kinds than "mlp", other
-            activations than "relu", "tanh", "sigmoid" and "identity", or several.
-        """
-        from sklearn_gn.varpro.export import to_sklearn
-
-        check_is_fitted(self)
-        return to_sklearn(self, single_target=self._single_target)
-
-    def predict_interval(
-        self, X: ArrayLike, level: float = 0.95
-    ) -> tuple[Array, Array]:
-        """Return intervals in which new observations lie with a given probability.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        level : float, default=0.95
-            Probability, between 0 and 1.
-
-        Returns
-        -------
-        lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
-            Prediction minus and plus a quantile of the normal distribution times the
-            standard deviation of an observation: that of the noise and that of the
-            mean together.
-
-        Raises
-        ------
-        ValueError
-            If ``level`` is not between 0 and 1.
-        """
-        return self._normal_interval(X, level)
-
-    def _noise_std(self):
-        """Standard deviation of the noise: one, or one a target."""
-        if hasattr(self, "noise_std_"):
-            return self.noise_std_
-        noise = self._error_bars.noise * self._fitted[2].y_scale
-        return float(noise[0]) if self._single_target else noise

@@ -135,6 +135,8 @@ def test_predictions_that_are_no_numbers_are_seen(monkeypatch):
         {"parameters": {"max_breakpoints": 10**6}, "content": "ties"},
         {"parameters": {"criterion": "cv"}, "y_exponent": 200},
         {"content": "scales by column", "shape": (20, 3), "seed": 1},
+        # Segments of no weight to rounding.
+        {"weights": "1e-300 to 1e300", "shape": (12, 1), "parameters": {"degree": 0}},
     ],
 )
 def test_segments_of_extreme_numbers(choices):

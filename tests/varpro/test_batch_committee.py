@@ -15,14 +15,14 @@ from sklearn.metrics import log_loss
 from sklearn_gn import VarProNetClassifier
 from sklearn_gn.core.layers import Layers, RegularisedLayers
 from sklearn_gn.core.margin_bound import bounding_curvature
-from sklearn_gn.varpro import batch_committee, committee, committee_fit
+from sklearn_gn.varpro import batch_committee, committee, committee_plan
 from sklearn_gn.varpro.batch_committee import BatchOptions
 from tests.core.test_layers import problem, values_by_jax
 
 
 @pytest.fixture
 def always_batches(monkeypatch):
-    monkeypatch.setattr(committee_fit, "_MOST_WORK_OF_ALL_ROWS", 0)
+    monkeypatch.setattr(committee_plan, "_MOST_WORK_OF_ALL_ROWS", 0)
 
 
 def margin_by_jax(model, theta, rows):
@@ -149,10 +149,10 @@ def test_many_classes_and_rows_are_fitted_by_batches():
 
 def test_layers_that_are_given_have_chosen_penalties():
     model = VarProNetClassifier(hidden_layer_sizes=(5,))
-    plan = committee_fit.plan(model, 5000, 20, 5)
+    plan = committee_plan.plan(model, 5000, 20, 5)
     assert plan.n_evidence == len(plan.models)
-    assert committee_fit.plan(VarProNetClassifier(), 5000, 20, 5).n_evidence == 0
-    plan = committee_fit.plan(VarProNetClassifier(), 500, 10, 3)
+    assert committee_plan.plan(VarProNetClassifier(), 5000, 20, 5).n_evidence == 0
+    plan = committee_plan.plan(VarProNetClassifier(), 500, 10, 3)
     assert 2 * plan.n_evidence == len(plan.models)
 
 

@@ -14,7 +14,7 @@ from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.core import evidence_gn
 from sklearn_gn.core.scaling import Scaling
-from sklearn_gn.varpro import committee, committee_fit
+from sklearn_gn.varpro import committee, committee_fit, committee_plan
 
 
 def smooth(m=120, d=3, seed=0, noise=0.1):
@@ -236,7 +236,7 @@ def test_warm_start_keeps_the_number_of_members(monkeypatch):
     X, y = smooth(m=60)
     model = VarProNetRegressor(random_state=0, warm_start=True, max_iter=2).fit(X, y)
     assert len(model.estimators_) == 6
-    monkeypatch.setattr(committee_fit, "_WORK", 1.0)  # as of a much longer table
+    monkeypatch.setattr(committee_plan, "_WORK", 1.0)  # as of a much longer table
     assert len(model.fit(X, y).estimators_) == 6
     other = VarProNetRegressor(random_state=0, max_iter=2).fit(X, y)
     assert len(other.estimators_) == 2
@@ -352,7 +352,7 @@ def test_given_penalties_stay_at_the_fit_they_come_from():
 
 
 def test_penalties_of_mini_batches_are_those_given(monkeypatch):
-    monkeypatch.setattr(committee_fit, "_MOST_WORK_OF_ALL_ROWS", 1)
+    monkeypatch.setattr(committee_plan, "_MOST_WORK_OF_ALL_ROWS", 1)
     X, y = rings()
     given = {"slope": 2.0, "coef": 3.0, "bias": 4.0, "weights": [5.0], "layers": []}
     model = VarProNetClassifier(alpha=given, n_init=1, max_iter=2, tol=0)
@@ -469,12 +469,12 @@ def test_degenerate_data(X, y):
 )
 def test_other_fits_are_of_one_network(words):
     model = VarProNetRegressor(**words)
-    assert committee_fit.plan(model, 100, 3, 1) is None
+    assert committee_plan.plan(model, 100, 3, 1) is None
 
 
 def test_large_networks_are_committees_of_two():
     model = VarProNetRegressor(hidden_layer_sizes=(60, 60))
-    assert len(committee_fit.plan(model, 5000, 50, 1).models) == 2
+    assert len(committee_plan.plan(model, 5000, 50, 1).models) == 2
 
 
 @pytest.mark.parametrize(

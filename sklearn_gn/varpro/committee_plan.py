@@ -1,0 +1,136 @@
+"""Which networks a committee has, and how they are fitted."""
+
+from typing import NamedTuple
+
+from sklearn_gn.core.large_gram import LARGEST_DENSE, affordable
+from sklearn_gn.core.layers import Layers
+
+ACTIVATIONS = ("relu", "tanh")  # of the members by turns
+_NEURONS = {"squared": 10, "cross_entropy": 4}
+_MEMBERS = 6  # at most
+_WORK = 8e8  # of an iteration of all members, in products of the matrices' entries
+_MOST_WORK_OF_CLASSES = 4e9  # of one member; else deep networks
+_MOST_WORK_OF_ALL_ROWS = 2e8  # the same of a default classifier; else mini-batches
+_WIDTH = 100  # of the members by mini-batches
+_BATCH_MEMBERS = 4
+_MOST_MIXED = 4  # members of each kind of a small default classifier
+
+
+class Plan(NamedTuple):
+    """The networks of the members, and how they are fitted."""
+
+    models: list  # of Layers; those by the evidence stand first
+    n_evidence: int  # whose penalties the evidence chooses; the others' are fixed
+
+
+def plan(estimator, n_rows, n_features, n_values):
+    """Return the :class:`Plan` of a committee, or None where there is none.
+
+    Penalties are chosen by the evidence for fully connected networks that the default
+    solver fits, where the dense Gauss-Newton matrix is small enough. Many classes in
+    many rows want wide networks, for which it is not: the default members of a
+    classifier are wide there, and fitted by mini-batches. In smaller tables half of
+    them are.
+
+    Parameters
+    ----------
+    estimator : VarProNetRegressor or VarProNetClassifier
+        Its constructor parameters are read.
+    n_rows, n_features : int
+    n_values : int
+        Targets, or columns for the classes.
+    """
+    alpha, network = estimator.alpha, estimator.network
+    chosen = isinstance(alpha, dict) or (isinstance(alpha, str) and alpha == "auto")
+    chosen = chosen and isinstance(network, str) and network == "mlp"
+    if not chosen or not estimator._default_solver():
+        return None
+    sizes = _checked(estimator)
+
+    def models(names, sizes):
+        return [
+            Layers(
+                sizes=(n_features, *sizes),
+                activations=_activations(estimator.activation, name, sizes),
+                n_values=n_values,
+                loss=estimator._loss,
+                features=tuple(range(n_features)),
+            )
+            for name in names
+        ]
+
+    pair = models(ACTIVATIONS, sizes)
+    size = len(pair[0].groups())
+    work = (n_rows + 2 * size) * size**2
+    n_members = estimator.n_init
+    if n_members == "auto" and _continues_committee(estimator):
+        n_members = len(estimator._fitted[1])
+    if _by_batches(estimator, work):
+        n_members = _BATCH_MEMBERS if n_members == "auto" else n_members
+        return Plan(models(("relu",), (_WIDTH,)) * n_members, 0)
+    if estimator._loss == "squared":
+        if not affordable(n_rows, size):
+            return None
+        if size > LARGEST_DENSE and 2 * pair[0].n_linear * n_values > size:
+            return None  # most parameters are the last layer's: it is eliminated there
+    elif size > LARGEST_DENSE or work > _MOST_WORK_OF_CLASSES:
+        return None
+    if n_members == "auto":
+        n_members = 2 * int(min(max(_WORK / work, 2), _MEMBERS) // 2)
+    members = [pair[number % len(pair)] for number in range(n_members)]
+    if not _is_mixed(estimator):
+        return Plan(members, n_members)
+    if _continues_committee(estimator):
+        n_members //= 2
+    members = members[: min(n_members, _MOST_MIXED)]
+    wide = models(("relu",), (_WIDTH,)) * len(members)
+    return Plan(members + wide, len(members))
+
+
+def _by_batches(estimator, work):
+    """Whether the members of a default classifier are fitted by mini-batches."""
+    default = isinstance(estimator.hidden_layer_sizes, str)
+    if not default or estimator._loss == "squared":
+        return False
+    if _continues_committee(estimator):  # as the former ones
+        return estimator._fitted[1][0].model.sizes[1:] == (_WIDTH,)
+    return work > _MOST_WORK_OF_ALL_ROWS
+
+
+def _is_mixed(estimator):
+    """Whether half of the members of a default classifier are wide networks."""
+    default = isinstance(estimator.hidden_layer_sizes, str)
+    if not default or estimator._loss == "squared":
+        return False
+    if _continues_committee(estimator):  # as the former ones
+        return estimator._fitted[1][-1].model.sizes[1:] == (_WIDTH,)
+    return estimator.n_init == "auto"
+
+
+def _continues_committee(estimator):
+    """Whether the starts are the members of the former fit."""
+    warm = estimator.warm_start and hasattr(estimator, "_fitted")
+    return warm and estimator._fitted[0] is None
+
+
+def _activations(given, name, sizes):
+    """Activations of all layers of a member."""
+    if isinstance(given, str):
+        given = (name if given == "auto" else given,) * len(sizes)
+    return tuple(given)
+
+
+def _checked(estimator):
+    """Return the sizes of the hidden layers; a ValueError names what is wrong."""
+    sizes, activation = estimator.hidden_layer_sizes, estimator.activation
+    if isinstance(sizes, str):
+        sizes = (_NEURONS[estimator._loss],)
+        if isinstance(activation, str) and activation == "auto":
+            return sizes
+    # The networks load JAX, which fits with default settings do without.
+    from sklearn_gn.networks import MLP
+    from sklearn_gn.networks._base import checked_network, checked_sizes
+
+    sizes = checked_sizes("hidden_layer_sizes", sizes)
+    checked_network(MLP(sizes, _activations(activation, "tanh", sizes)))
+    return sizes
