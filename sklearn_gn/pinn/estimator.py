@@ -246,9 +246,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     error_estimate_ : float
         Estimate of the relative L2 error of all outputs together: a Gauss-Newton
         correction on fresh points in a richer network, computed when it is first asked
-        for. It does not hold what the noise of observations does to the solution: see
-        ``predict(X, return_std=True)``. NaN in plain regression, with windows of time,
-        and for more than some 3,000 weights.
+        for; below about 1e-8 it is rounding. It does not hold what the noise of
+        observations does to the solution: see ``predict(X, return_std=True)``. NaN in
+        plain regression, with windows of time, and for more than some 3,000 weights.
 
     window_ends_ : ndarray
         Times at which windows end, where the fit has cut time; else empty. Each window
