@@ -106,8 +106,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         are those of the conditions. If "scaled", they count in units of their class
         too: the change that a solution of size one, varying once over the domain, makes
         in them. If "auto", only classes whose unit is above 10 or below 0.1 do so,
-        where the network finds its size and there are no observations. If "balanced",
-        the weights are adapted slowly until all classes have equal shares of the loss.
+        where the network finds its size, there are no observations, and time is not cut
+        into windows. If "balanced", the weights are adapted slowly until all classes
+        have equal shares of the loss.
 
     n_interior : int or "auto", default="auto"
         Number of collocation points inside the domain. If "auto", residuals are two and

@@ -12,7 +12,7 @@ from sklearn_gn.pinn.fit import PINNSettings
 from sklearn_gn.pinn.observation_weight import spread_loss
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.regression import has_chosen_penalties
-from sklearn_gn.pinn.windows import last_network, with_windows
+from sklearn_gn.pinn.windows import last_network, possible, with_windows
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
@@ -119,7 +119,8 @@ def settings(solver, models, stages, data, networks, seed, deadline):
         if solver.loss_weights == "scaled":
             alike = 1.0
         elif _is_auto(solver.loss_weights) and grows and not observed:
-            alike = _ALIKE
+            # In windows of time the equation has a weight of its own.
+            alike = math.inf if possible(models[-1]) else _ALIKE
         if _is_auto(method):
             adaptive = growth is not None and problem.domain.dim <= _FEW_AXES
             method = "residual" if adaptive else "sobol"
