@@ -105,10 +105,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         If "fixed", residuals count as they are stated, and the weights of their classes
         are those of the conditions. If "scaled", they count in units of their class
         too: the change that a solution of size one, varying once over the domain, makes
-        in them. If "auto", only classes whose unit is above 10 or below 0.1 do so,
-        where the network finds its size, there are no observations, and time is not cut
-        into windows. If "balanced", the weights are adapted slowly until all classes
-        have equal shares of the loss.
+        in them. If "auto", they do so where the units of the classes differ by more
+        than 1,000, as in SI units; and those above 10 or below 0.1 do, where the network
+        finds its size, there are no observations, and time is not cut into windows. If
+        "balanced", the weights are adapted slowly until all classes have equal shares
+        of the loss.
 
     n_interior : int or "auto", default="auto"
         Number of collocation points inside the domain. If "auto", residuals are two and
@@ -474,6 +475,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         data = checked_data(self, problem, X, y, sample_weight, X_val, y_val, rng)
         seed = rng.randint(_LARGEST_INT)
         untrained, models = preparation.network_and_models(self, stages, data, rng)
+        data = preparation.weighted_data(self, models, data)
         equation = problem is not None
         start = preparation.network_to_begin_with(self, untrained)
         chosen = regression.has_chosen_penalties(self, problem)
