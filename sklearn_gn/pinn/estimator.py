@@ -106,8 +106,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         are those of the conditions. If "scaled", they count in units of their class
         too: the change that a solution of size one, varying once over the domain, makes
         in them. If "auto", they do so where the units of the classes differ by more
-        than 1,000, as in SI units; and those above 10 or below 0.1 do, where the network
-        finds its size, there are no observations, and time is not cut into windows. If
+        than 1,000, as in SI units; and those above 10 or below 0.1 do, where the
+        network finds its size and neither observations nor windows of time count. If
         "balanced", the weights are adapted slowly until all classes have equal shares
         of the loss.
 

@@ -29,7 +29,6 @@ from sklearn_gn.pde import Dirichlet, Initial, Problem
 from sklearn_gn.pde.corners import singular_corners
 from sklearn_gn.pde.holes import holes
 from sklearn_gn.pinn import dispersion, spectrum
-from sklearn_gn.pinn.periodicity import with_exact_periods
 
 _POINTS = 200  # of each condition, at which its values are taken
 _WHOLE = 0.01  # distance of an exponent to a whole number
@@ -140,7 +139,6 @@ def posed(problem, stages, y=None, observed=()):
     problem : PosedProblem
     stages : list of PosedProblem
     """
-    problem, stages = with_exact_periods(problem, stages)
     waves = spectrum.wave_vectors(problem)
     center, scale = units(problem, y, observed, waves)
     passing = dispersion.wave_vectors(problem, scale, waves)

@@ -7,19 +7,9 @@ import numpy as np
 import pytest
 
 from sklearn_gn import PINNSolver
-from sklearn_gn.pde import (
-    Box,
-    Dirichlet,
-    Initial,
-    Interval,
-    Periodic,
-    Problem,
-    d,
-    laplacian,
-)
+from sklearn_gn.pde import Box, Dirichlet, Initial, Interval, Problem, d, laplacian
 from sklearn_gn.pinn import growth, spectrum
 from sklearn_gn.pinn.model import Model, network, start_parameters
-from sklearn_gn.pinn.periodicity import with_exact_periods
 from sklearn_gn.pinn.posed import posed, units
 
 SQUARE = Box(x=(0, 2), y=(1, 2))
@@ -128,39 +118,3 @@ def test_a_default_fit_solves_what_oscillates_fast():
     with pytest.warns(Warning, match="max_iter"):
         solver = PINNSolver(problem, max_iter=7, random_state=0).fit()
     assert solver.relative_error() < 1e-4
-
-
-STRIP = Box(x=(1, 3), t=(0, 1))
-
-
-def diffusion(conductivity):
-    """A pair of equations whose conductivity varies along x."""
-
-    def residual(u, x):
-        both = d(u, "t")(x) - conductivity(x[0]) * d(u, "x", "x")(x)
-        return both + u(x)[::-1]
-
-    return residual
-
-
-@pytest.mark.parametrize(
-    ("conductivity", "condition", "exact"),
-    [
-        (lambda x: 1.0, Periodic("x"), True),
-        (lambda x: 2 + jnp.cos(jnp.pi * x), Periodic("x", outputs=["b", "a"]), True),
-        (lambda x: x, Periodic("x"), False),  # the second derivatives jump
-        (lambda x: 1.0, Periodic("x", derivatives=False), False),
-        (lambda x: 1.0, Periodic("x", outputs="a"), False),
-    ],
-)
-def test_a_solution_that_goes_on_periodically_is_so_exactly(
-    conductivity, condition, exact
-):
-    problem = Problem(
-        diffusion(conductivity), STRIP, [Initial(1.0), condition], outputs=("a", "b")
-    )
-    found, (stage,) = with_exact_periods(problem, [problem])
-    assert found == stage
-    assert found.periodic == (("x",) if exact else ())
-    assert len(found.conditions) == (1 if exact else 2)
-    assert (found == problem) == (not exact)
