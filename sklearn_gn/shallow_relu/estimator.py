@@ -428,12 +428,7 @@ class ShallowReLURegressor(
             zero.
         """
         check_table_fits(X, "Fit a random sample of the rows.")
-        self._solver_object()
-        X, y = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
-        )
-        weight = check_sample_weight(sample_weight, X)
-        self._single_target = y.ndim == 1
+        X, y, weight = self._check_data(X, y, sample_weight)
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
@@ -441,6 +436,14 @@ class ShallowReLURegressor(
         with backend.one_blas_thread, self._arithmetic(X, y):
             self._fit(X, y, weight, validation, data)
         return self
+
+    def _check_data(self, X, y, sample_weight):
+        self._solver_object()
+        X, y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
+        )
+        self._single_target = y.ndim == 1
+        return X, y, check_sample_weight(sample_weight, X)
 
     def _fit(self, X, y, weight, validation, data):
         problem = problem_of(self, self._solver_object(), X, y, weight, validation)
