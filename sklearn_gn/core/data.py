@@ -132,12 +132,14 @@ def canonical_rows(X, y, sample_weight):
         Their weights, divided by the sum.
     """
     kept = np.flatnonzero(sample_weight > 0)
-    order = kept[_content_order(X[kept] if len(kept) < len(X) else X, y[kept])]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = np.any(y[order[1:]] != y[order[:-1]], axis=1)
-    for part in gen_batches(max(len(order) - 1, 1), _CHUNK_ROWS):
-        here, before = order[1:][part], order[:-1][part]
-        new[1:][part] |= np.any(X[here] != X[before], axis=1)
+    X_kept = X[kept] if len(kept) < len(X) else X
+    order, new = _content_order(X_kept, y[kept])
+    order = kept[order]
+    alike = np.flatnonzero(~new)
+    for part in gen_batches(len(alike), _CHUNK_ROWS):
+        here, before = order[alike[part]], order[alike[part] - 1]
+        new[alike[part]] = np.any(X[here] != X[before], axis=1)
+        new[alike[part]] |= np.any(y[here] != y[before], axis=1)
     first = np.flatnonzero(new)
     weight = sample_weight[order]
     # Weights near the largest float would overflow in the sum. A power of two as scale
@@ -153,11 +155,23 @@ def _content_order(X, y):
 
     It is lexicographic, which takes one sort for each column; the rows of wide tables
     are sorted by a hash instead.
+
+    Returns
+    -------
+    order : ndarray of int
+    new : ndarray of bool
+        Which rows surely differ from the one before: the first, and those with another
+        hash.
     """
     n_columns = X.shape[1] + y.shape[1]
+    new = np.zeros(len(X), dtype=bool)
+    new[0] = True
     if n_columns <= _LEXICOGRAPHIC_COLUMNS:
-        return np.lexsort(np.concatenate([X, y], axis=1).T[::-1])
-    return np.argsort(row_codes(X, y), kind="stable")
+        return np.lexsort(np.concatenate([X, y], axis=1).T[::-1]), new
+    code = row_codes(X, y)
+    order = np.argsort(code, kind="stable")
+    new[1:] = np.diff(code[order]) != 0
+    return order, new
 
 
 def row_codes(X, y):

@@ -165,7 +165,7 @@ class GaussNewtonEstimator(
         dtype, device = self._dtype_and_device()
         with backend.scope(dtype, device):
             for batch in gen_batches(len(x), batch_rows):
-                part = np.asarray(x[batch], dtype=dtype)
+                part = extremes.cast_within_range(x[batch], dtype)
                 # Padded by the last row: zeros may lie outside of a domain.
                 n = backend.row_bucket(len(part)) - len(part)
                 padded = np.concatenate([part, np.repeat(part[-1:], n, axis=0)])

@@ -7,6 +7,7 @@ from scipy import sparse
 
 _LARGE = 1e100  # the square of a product of two such numbers leaves the range
 _LARGEST = np.finfo(np.float64).max
+_ROOM = 1e8  # between the largest input of a network and the largest float
 _BLOCK = 2**16
 MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 
@@ -46,6 +47,12 @@ def _any_tiny(array):
         if np.count_nonzero(size <= 1 / _LARGE) > np.count_nonzero(size == 0):
             return True
     return False
+
+
+def cast_within_range(values, dtype):
+    """Return values in another precision, with room left for products with weights."""
+    largest = np.finfo(dtype).max / _ROOM
+    return np.clip(values, -largest, largest).astype(dtype, copy=False)
 
 
 def squares_overflow(y):

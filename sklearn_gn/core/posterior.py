@@ -95,17 +95,21 @@ def variances(root, gradients):
 
 
 class PseudoInverse(NamedTuple):
-    """``J^+``, by the smaller one of the two Gramians of J."""
+    """``J^+``, by the smaller one of the two Gramians of J, scaled to size one."""
 
     jacobian: jnp.ndarray  # (m, n)
+    size: jnp.ndarray  # of its largest entry, whose square may be no float
     root: jnp.ndarray  # Cholesky factor of the smaller Gramian, with a floor
 
     @classmethod
     def of(cls, jacobian):
         """The pseudo-inverse of an array of shape (m, n)."""
         m, n = jacobian.shape
-        gramian = jacobian @ jacobian.T if m < n else jacobian.T @ jacobian
-        return cls(jacobian, factor_with_floor(gramian, ulps=1))
+        size = jnp.max(jnp.abs(jacobian))
+        size = jnp.where(size > 0, size, 1)
+        scaled = jacobian / size
+        gramian = scaled @ scaled.T if m < n else scaled.T @ scaled
+        return cls(jacobian, size, factor_with_floor(gramian, ulps=1))
 
     def influence(self, gradients):
         """Rows ``t^T J^+``: what residuals do to functions of the parameters.
@@ -119,9 +123,10 @@ class PseudoInverse(NamedTuple):
         array of shape (k, m)
         """
         solver = self.root, True
-        if self.jacobian.shape[0] < self.jacobian.shape[1]:
-            return cho_solve(solver, self.jacobian @ gradients.T).T
-        return cho_solve(solver, gradients.T).T @ self.jacobian.T
+        jacobian, gradients = self.jacobian / self.size, gradients / self.size
+        if jacobian.shape[0] < jacobian.shape[1]:
+            return cho_solve(solver, jacobian @ gradients.T).T
+        return cho_solve(solver, gradients.T).T @ jacobian.T
 
 
 def safe_norm(values, axis, xp=np):

@@ -152,22 +152,22 @@ def by_cholesky(linear, net, matrix):
     return solve
 
 
-def by_factor(linear, net, factor):
-    """Solve with the Cholesky factor of the shift."""
+def by_factor(linear, net, factor, refine=True):
+    """Solve with the Cholesky factor of the shift, and refine if this is true."""
 
     def solve(shift, right):
-        _, correction = _refined(linear, net, factor, shift, right)
+        _, correction = _solved(linear, net, factor, shift, right, refine)
         return correction, 1
 
     return solve
 
 
-def shifted_solution(linear, net, factor, shift):
+def shifted_solution(linear, net, factor, shift, refine):
     """The correction v of a shift, and ``v^T (J^T J + shift I)^-1 v``.
 
     The latter is half of minus the derivative of ``|v|^2`` by the shift.
     """
-    unknowns, v = _refined(linear, net, factor, shift, linear.target)
+    unknowns, v = _solved(linear, net, factor, shift, linear.target, refine)
     half = solve_triangular(factor, unknowns, lower=True)
     slope = jnp.sum(half**2)
     if is_dual(linear.r, net):
@@ -201,28 +201,42 @@ def by_conjugate_gradients(linear, net, rank):
     return solve, approximation.values
 
 
-def _refined(linear, net, factor, shift, right):
-    """The correction from a factor of the shifted Gramian, and a step of refinement.
+def _solved(linear, net, factor, shift, right, refine):
+    """The correction from a factor of the shifted Gramian, refined if this is true.
 
     The refinement is through J itself: the Gramian knows its small eigenvalues only to
     rounding of the largest. The solution of the linear system is returned too: in the
     dual form it is not the correction.
     """
+    b = _scaled(linear, right)
+    if is_dual(linear.r, net):
+        b = all_rows(b)
+
+        def product(y):
+            return -all_rows(_push(linear, _pull_back(linear, net, own_rows(y))))
+
+        y = _linear_solution(factor, shift, b, product, refine)
+        return y, _pull_back(linear, net, own_rows(y))
+    gradient, unravel = ravel_pytree(_pull_back(linear, net, b))
+
+    def product(flat):
+        back = _pull_back(linear, net, _push(linear, unravel(flat)))
+        return -ravel_pytree(back)[0]
+
+    flat = _linear_solution(factor, shift, gradient, product, refine)
+    return flat, unravel(flat)
+
+
+def _linear_solution(factor, shift, b, product, refine):
+    """The solution of ``(A + shift I) y = b``, for ``product(y) = A y``."""
 
     def inverse(b):
         return cho_solve((factor, True), b)
 
-    b = _scaled(linear, right)
-    if is_dual(linear.r, net):
-        y = inverse(all_rows(b))
-        back = _push(linear, _pull_back(linear, net, own_rows(y)))
-        y = y + inverse(all_rows(b + back) - shift * y)
-        return y, _pull_back(linear, net, own_rows(y))
-    gradient, unravel = ravel_pytree(_pull_back(linear, net, b))
-    flat = inverse(gradient)
-    back, _ = ravel_pytree(_pull_back(linear, net, _push(linear, unravel(flat))))
-    flat = flat + inverse(gradient + back - shift * flat)
-    return flat, unravel(flat)
+    def refined(y):
+        return y + inverse(b - product(y) - shift * y)
+
+    return lax.cond(refine, refined, lambda y: y, inverse(b))
 
 
 def _scaled(linear, y):

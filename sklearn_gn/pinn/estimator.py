@@ -105,8 +105,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         If "fixed", residuals count as they are stated, and the weights of their classes
         are those of the conditions. If "scaled", residuals count in units of their
         class too: of the change that a solution of size one, varying once over the
-        domain, makes in them; for equations with large coefficients, such as the
-        wave number of a Helmholtz equation, which otherwise outweigh their conditions.
+        domain, makes in them. That is for equations with large coefficients, such as
+        the wave number of a Helmholtz equation, which otherwise outweigh their
+        conditions; "fixed" does it where the classes differ by more than 1,000, as in
+        statements in SI units.
         If "balanced", the weights are adapted slowly until all classes have the same
         share of the loss.
 
@@ -474,6 +476,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         data = checked_data(self, problem, X, y, sample_weight, X_val, y_val, rng)
         seed = rng.randint(_LARGEST_INT)
         untrained, models = preparation.network_and_models(self, stages, data, rng)
+        data = preparation.weighted_data(self, models, data)
         equation = problem is not None
         start = preparation.network_to_begin_with(self, untrained)
         chosen = regression.has_chosen_penalties(self, problem)

@@ -9,7 +9,7 @@ from sklearn_gn.core.memory import check_fits
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.damped_step import DENSE, RANK
 from sklearn_gn.pinn.fit import PINNSettings
-from sklearn_gn.pinn.observation_weight import spread_loss
+from sklearn_gn.pinn.observation_weight import reweighted, spread_loss
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.regression import has_chosen_penalties
 from sklearn_gn.pinn.windows import last_network, with_windows
@@ -18,6 +18,7 @@ _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
 _FEW_AXES = 20  # up to which points follow the residual
 _LARGEST_INT = np.iinfo(np.int32).max
+_MOST_APART = 1000.0  # sizes of classes that count as they are stated
 
 
 def network_and_models(solver, stages, data, rng):
@@ -114,7 +115,7 @@ def settings(solver, models, stages, data, networks, seed, deadline):
             fixed if n == "auto" else n
             for n, fixed in zip(points, _FIXED_POINTS, strict=True)
         ]
-        scaled, method = solver.loss_weights == "scaled", solver.sampling
+        scaled, method = counts_by_size(solver, models), solver.sampling
         if _is_auto(method):
             adaptive = growth is not None and problem.domain.dim <= _FEW_AXES
             method = "residual" if adaptive else "sobol"
@@ -142,6 +143,33 @@ def settings(solver, models, stages, data, networks, seed, deadline):
         spread_loss=spread,
         mesh=backend.mesh_of(solver.device),
     )
+
+
+def counts_by_size(solver, models):
+    """Whether residuals count in units of the size of their class.
+
+    Those that count as they are stated do, too, where the sizes show that the units of
+    the statement do not fit together: a class would hardly count.
+    """
+    sizes = [known.size for known in models[-1].classes]
+    if solver.problem is None or not sizes:
+        return False
+    apart = max(sizes) > _MOST_APART * min(sizes)
+    return solver.loss_weights == "scaled" or (solver.loss_weights == "fixed" and apart)
+
+
+def weighted_data(solver, models, data):
+    """The data, with observations that count by their size where all classes do."""
+    known = models[-1].classes[-1:]
+    if not (known and known[0].residual.name == "data" and known[0].size != 1):
+        return data
+    if not counts_by_size(solver, models):
+        return data
+    batches = [
+        batch and reweighted((batch,), 1 / known[0].size ** 2)[0]
+        for batch in data.observations
+    ]
+    return data._replace(observations=type(data.observations)(*batches))
 
 
 def check_memory(settings, net, data):

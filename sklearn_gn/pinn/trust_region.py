@@ -9,16 +9,19 @@ Here one factorisation suffices for most radii:
 
 - the shift is kept from iteration to iteration, and for the next radius it is moved by
   the derivative of the length;
-- a length within ``_TOLERANCE`` of the radius is accepted, since radii are a quarter
-  apart. The radius of a candidate is the length that it has.
+- the radius of a candidate is the length that it has, which need not be the one that
+  was aimed at;
+- the gain ratio of a candidate says which length to try next. It falls steeply: one
+  minus the ratio grows about like the fifth power of the length where the step is
+  trusted, and like the third beyond (medians of the default steps on several problems).
 
-The loop over radii runs in Python on compiled parts: a factor with its step
-(:func:`damped`), and its acceleration with the loss (:func:`accelerated`).
+The loop over radii runs in Python on a compiled :func:`trial`: a factor with its step,
+acceleration and loss.
 """
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +30,6 @@ from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.devices import by_rows
-from sklearn_gn.core.linear_algebra.trees import norm
 from sklearn_gn.pinn.damped_step import (
     Candidate,
     Linearisation,
@@ -43,18 +45,21 @@ from sklearn_gn.pinn.damped_step import (
 )
 from sklearn_gn.pinn.residuals import rows_of_jacobian
 
-_SHORTEST, _LONGEST = 1 / 4, 4.0  # radii tried, relative to the last one
-_RATIO = 16 ** (1 / 11)  # of neighbouring radii: there are twelve
-_MIDDLE = _SHORTEST * _RATIO**6  # the first one tried
+_RADII = 12  # at most, in an iteration
+_SHORTEST, _LONGEST = 1 / 8, 5.0  # radii tried, relative to the last one
+_AIM = 0.2  # gain ratio that the next radius is to have
+_HIGH = 0.7  # from which a longer step is tried
+_GAP = 1.4  # of a trusted and a longer step, up to which none between is tried
+_POWER, _POWER_BEYOND = 5.0, 3.0  # of the length, with which the gain ratio falls
+_LONGER, _SHORTER = 1.5, 0.8  # at most and at least, from one radius to the next
 _SHRINK, _COLLAPSE = 0.5, 0.125  # where no step is trusted; where none lowers the loss
-_LONGER = 0.5  # gain ratio below which the next radius is hardly ever trusted
-_TOLERANCE = 0.2  # of the length of a step versus the radius
-_FIRST_TOLERANCE = 0.5  # of the first one of an iteration
-_FACTORS = 5  # at most, for one radius
+_TOLERANCE = 1.5  # length versus radius, beyond which a trial is repeated
+_TRIALS = 5  # at most, for one radius
 _RETRIES, _RAISE = 10, 16.0  # of a factorisation that fails, with a larger shift
 _LARGEST_CHANGE = 100.0  # of the shift from one factor to the next
 _LEAST_DECAY = 0.02
 _FIRST_SHIFT = 1e-3  # relative to the largest diagonal element of the Gramian
+_ROUNDING = 1e-6  # relative change of a step by it, above which the step is refined
 
 
 class Region(NamedTuple):
@@ -76,13 +81,10 @@ class Quadratic(NamedTuple):
     gradient_decrease: jnp.ndarray
 
 
-class Damped(NamedTuple):
-    """The step of a shift, without acceleration."""
+class Trial(NamedTuple):
+    """What is found of a shift."""
 
-    shift: Any
-    factor: jnp.ndarray  # lower triangular
-    step: Any
-    length: jnp.ndarray
+    candidate: Candidate
     decay: jnp.ndarray  # -d log(length) / d log(shift), between 0 and 1
 
 
@@ -95,10 +97,9 @@ def first_region(net, dtype):
 def search(model, net, batches, quadratic, region, *, geodesic):
     """Find the longest step whose predicted reduction is achieved.
 
-    From the middle of the radii on, longer ones are tried while they are trusted and
-    the gain ratio, which falls fast with the length, leaves hope for the next one; or
-    shorter ones until one is trusted. If none is, the step with the least loss is
-    taken, or that of length zero.
+    From the last radius on, longer ones are tried while the gain ratio is high, or
+    shorter ones until a step is trusted, and radii between where these are far apart.
+    If no step is trusted, the one with the least loss is taken, or that of length zero.
 
     Parameters
     ----------
@@ -117,76 +118,109 @@ def search(model, net, batches, quadratic, region, *, geodesic):
     region : Region
         Of the next iteration.
     """
-    shifts = _Shifts(net, quadratic, float(region.shift))
-    radius, best, direction = float(region.radius), quadratic.start, 0
-    target, tolerance, next_shift = _MIDDLE * radius, _FIRST_TOLERANCE, math.nan
-    widest = _LONGEST * math.sqrt(_RATIO) * radius
-    narrowest = _SHORTEST / math.sqrt(_RATIO) * radius
-    while narrowest < target < widest:
-        found = shifts.step_of_length(target, tolerance)
+    evaluate = partial(
+        trial,
+        *(model, net, batches, quadratic.linear, quadratic.matrix, quadratic.floor),
+        geodesic=geodesic,
+    )
+    shifts = _Shifts(evaluate, quadratic, float(region.shift))
+    radius, best = float(region.radius), quadratic.start
+    target, longest_trusted, shortest_untrusted = radius, 0.0, math.inf
+    for _ in range(_RADII):
+        within = _SHORTEST * radius <= target <= _LONGEST * radius
+        found = shifts.trial_of_length(target) if within else None
         if found is None:
             break
-        new = accelerated(model, net, batches, quadratic.linear, found, geodesic)
-        trusted, length = bool(new.trusted), float(found.length)
+        new, length = found.candidate, float(found.candidate.length)
+        trusted, gain = bool(new.trusted), float(new.gain_ratio)
         if trusted or (not best.trusted and float(new.loss) < float(best.loss)):
-            best, next_shift = new, _moved_shift(found, _MIDDLE * length)
-        direction = direction or (1 if trusted else -1)
-        interior = length < target / (1 + tolerance)
-        at_limit = float(new.gain_ratio) < _LONGER
-        if trusted != (direction > 0) or (trusted and (interior or at_limit)):
+            best = new
+        if trusted:
+            longest_trusted = max(length, longest_trusted)
+        else:
+            shortest_untrusted = min(length, shortest_untrusted)
+        if best.trusted and (float(best.gain_ratio) < _HIGH or shifts.at_floor):
             break
-        target, tolerance = length * _RATIO**direction, _TOLERANCE
+        target = length * _length_ratio(gain, trusted)
+        if 0 < longest_trusted and shortest_untrusted < math.inf:
+            if shortest_untrusted < _GAP * longest_trusted:
+                break
+            target = math.sqrt(longest_trusted * shortest_untrusted)
         shifts.aim_at(target, found)
     best = best._replace(inner_iterations=np.int32(shifts.n_factors))
     if best.trusted:
-        radius = float(best.length)
+        radius, shift = float(best.length), best.shift
     else:
         falls = float(best.loss) < float(quadratic.start.loss)
-        radius *= _SHRINK if falls else _COLLAPSE
-        next_shift = shifts.shift
+        radius, shift = radius * (_SHRINK if falls else _COLLAPSE), shifts.shift
     dtype = region.radius.dtype
-    return best, Region(np.asarray(radius, dtype), np.asarray(next_shift, dtype))
+    return best, Region(np.asarray(radius, dtype), np.asarray(shift, dtype))
+
+
+def _length_ratio(gain, trusted):
+    """The length to try next, relative to that of a step with this gain ratio."""
+    if not math.isfinite(gain):
+        return _SHORTEST
+    missing = (1 - _AIM) / max(1 - gain, 1e-3)
+    if trusted:
+        return min(max(missing ** (1 / _POWER), 1.0), _LONGER)
+    return min(max(missing ** (1 / _POWER_BEYOND), _SHORTEST), _SHORTER)
 
 
 class _Shifts:
-    """Moré and Sorensen's iteration for the shift that belongs to a length."""
+    """Moré and Sorensen's iteration for the shift that belongs to a length.
 
-    def __init__(self, net, quadratic, shift):
-        self.net, self.quadratic = net, quadratic
+    Parameters
+    ----------
+    evaluate : callable
+        Maps a shift to its Trial.
+    quadratic : Quadratic
+    shift : float
+        The first one to try. If NaN, none is known.
+    """
+
+    def __init__(self, evaluate, quadratic, shift):
+        self.evaluate, self.dtype = evaluate, quadratic.matrix.dtype.type
         self.floor, self.n_factors = float(quadratic.floor), 0
         if not math.isfinite(shift):
             shift = _FIRST_SHIFT * float(quadratic.largest)
         self.shift = max(shift, self.floor)
 
-    def step_of_length(self, length, tolerance):
-        """The damped step of about this length; shorter if there is none as long.
+    @property
+    def at_floor(self):
+        """Whether the shift is at rounding level: no step is longer."""
+        return not self.shift > self.floor
 
-        None where the Gramian cannot be factored.
+    def trial_of_length(self, length):
+        """The trial of a step of about this length.
+
+        The step is shorter where there is none as long, and where a shorter one is not
+        trusted. None where the Gramian cannot be factored.
         """
-        for _ in range(_FACTORS):
-            found = self._damped()
+        for _ in range(_TRIALS):
+            found = self._trial()
             if found is None:
                 return None
-            short = float(found.length) < length / (1 + tolerance)
-            long = float(found.length) > length * (1 + tolerance)
-            if not long and not (short and self.shift > self.floor):
+            new = found.candidate
+            size = float(new.length)
+            long = size > _TOLERANCE * length
+            short = size < length / _TOLERANCE and bool(new.trusted)
+            if not long and (not short or self.at_floor):
                 break
             self.aim_at(length, found)
         return found
 
     def aim_at(self, length, found):
-        """Move the shift towards a length, from that of a step."""
+        """Move the shift towards a length, from that of a trial."""
         self.shift = max(_moved_shift(found, length), self.floor)
 
-    def _damped(self):
-        """The damped step, of a larger shift where the factorisation fails."""
-        matrix = self.quadratic.matrix
-        dtype = matrix.dtype.type
+    def _trial(self):
+        """The trial of the shift, or of a larger one where the factorisation fails."""
         for _ in range(_RETRIES):
             self.n_factors += 1
-            found = damped(self.net, self.quadratic.linear, matrix, dtype(self.shift))
-            if math.isfinite(float(found.length)):
-                return found._replace(shift=dtype(self.shift))
+            found = self.evaluate(self.dtype(self.shift))
+            if math.isfinite(float(found.candidate.length)):
+                return found
             self.shift = self.floor = _RAISE * self.shift
         return None
 
@@ -197,7 +231,7 @@ def _moved_shift(found, length):
     To the right Newton's method for ``1/|v(lambda)|``, which does not overshoot; to the
     left, where it may leave the positive numbers, for the logarithms.
     """
-    shift, size = float(found.shift), float(found.length)
+    shift, size = float(found.candidate.shift), float(found.candidate.length)
     if not size > 0 or not length > 0:
         return shift
     decay = min(max(float(found.decay), _LEAST_DECAY), 1.0)
@@ -239,18 +273,6 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     return Quadratic(linear, matrix, largest, floor, no_step(local), *figures)
 
 
-@partial(by_rows, compiled=partial(jit_by_size, largest=2**19, medium=2**24))
-def damped(net, linear, matrix, shift):
-    """The step of a shift; NaN where the factorisation fails."""
-    eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-    factor = lax.linalg.cholesky(matrix + shift * eye, symmetrize_input=False)
-    step, slope = shifted_solution(linear, net, factor, shift)
-    length = norm(step)
-    square = length**2
-    decay = shift * slope / jnp.where(square > 0, square, 1)
-    return Damped(shift, factor, step, length, decay)
-
-
 @partial(
     by_rows,
     compiled=partial(
@@ -258,9 +280,19 @@ def damped(net, linear, matrix, shift):
     ),
     static=("model",),
 )
-def accelerated(model, net, batches, linear, found, geodesic):
-    """A step with its acceleration, and its effect on the loss."""
+def trial(model, net, batches, linear, matrix, floor, shift, *, geodesic):
+    """The step of a shift and its effect on the loss; NaN where there is no factor.
+
+    Rounding of the Gramian changes the step by about ``floor / shift``.
+    """
+    eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    # The transpose of the symmetric matrix is how LAPACK reads it: it is not copied.
+    shifted = (matrix + shift * eye).T
+    factor = lax.linalg.cholesky(shifted, symmetrize_input=False)
+    refine = floor > _ROUNDING * shift
+    step, slope = shifted_solution(linear, net, factor, shift, refine)
     local = LocalProblem(model, net, batches, linear, geodesic)
-    solve = by_factor(linear, net, found.factor)
-    step = accelerated_step(local, solve, found.shift, found.step, 1)
-    return candidate(local, step, found.shift)
+    solve = by_factor(linear, net, factor, refine)
+    new = candidate(local, accelerated_step(local, solve, shift, step, 1), shift)
+    square = new.length**2
+    return Trial(new, shift * slope / jnp.where(square > 0, square, 1))

@@ -184,6 +184,14 @@ def test_pinn_score_without_targets_is_refused():
         model.score(X)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_far_points_in_single_precision():
+    X = np.linspace(0, 1, 8)[:, None]
+    words = {"hidden_layer_sizes": (3,), "max_iter": 1, "tol": 1e9, "random_state": 0}
+    model = hostile.CLASSES["PINNSolver"](dtype="float32", **words).fit(X, X[:, 0])
+    assert np.isfinite(model.predict([[1e200], [-1e200]])).all()
+
+
 def test_numbers_without_differences_are_refused():
     X = np.arange(8.0)[:, None]
     y = np.where(np.arange(8) % 2, 1.7e308, -1.7e308)

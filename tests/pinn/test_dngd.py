@@ -434,14 +434,15 @@ def test_the_step_of_a_radius_is_the_damped_step_of_its_length(n_interior):
     expected = -vectors @ (slopes / (values + float(best.shift)))
     error = np.linalg.norm(flat(found.net) - flat(params) - expected)
     assert error <= 1e-6 * np.linalg.norm(expected)
-    # The shift is kept for the first radius of the next iteration.
-    aim = trust_region._MIDDLE * float(found.memory.radius)
-    assert length(float(found.memory.shift)) == pytest.approx(aim, rel=0.25)
+    # Shift and radius are kept for the next iteration.
+    assert found.memory.shift == best.shift
+    assert found.memory.radius == best.length
     # The derivative of the length by the shift.
     linear = damped_step.linearise(r, parts, None, momentum=0.0, jacobi=False)
     gram = jax.jit(damped_step.small_gramian)(linear, params)
     shift = float(best.shift)
-    decay = float(trust_region.damped(params, linear, gram, shift).decay)
+    evaluate = partial(trust_region.trial, model, params, batches, linear, gram)
+    decay = float(evaluate(0.0, shift, geodesic=False).decay)
     h = 1e-4
     slope = np.log(length(shift * (1 - h)) / length(shift * (1 + h))) / (2 * h)
     assert decay == pytest.approx(slope, rel=1e-5)
