@@ -6,6 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+# Change of the logarithm for a step of one. The first steps do not know the solution
+# yet: with 1.0, some throw coefficients so far that their derivative vanishes.
+_LOG_UNIT = 0.3
+_ORDINARY = 1e3  # values between this and its inverse are searched as they are
+
 
 @dataclass(frozen=True)
 class Unknown:
@@ -33,13 +38,23 @@ class Unknown:
         object.__setattr__(self, "initial", _nested(initial))
 
     def encode(self, value: Any) -> Any:
-        """What the search is for: the value, or its logarithm. In numpy."""
+        """What the search is for: the value, or its scaled logarithm. In numpy."""
         value = np.asarray(value, dtype=float)
-        return np.log(value) if self.positive else value
+        return np.log(value) / _LOG_UNIT if self.positive else value / self._unit
 
     def decode(self, raw: Any) -> Any:
         """The inverse of ``encode``, in JAX."""
-        return jnp.exp(raw) if self.positive else raw
+        if self.positive:
+            return jnp.exp(_LOG_UNIT * raw)
+        unit = self._unit.astype(raw.dtype)
+        return raw * unit if (unit != 1).any() else raw
+
+    @property
+    def _unit(self):
+        """Powers of ten next to values of SI units, 1 for values of ordinary size."""
+        size = np.abs(as_array(self.initial))
+        ordinary = (size == 0) | ((size >= 1 / _ORDINARY) & (size <= _ORDINARY))
+        return np.where(ordinary, 1.0, 10.0 ** np.round(np.log10(size + ordinary)))
 
 
 @dataclass(frozen=True, init=False)

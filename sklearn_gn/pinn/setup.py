@@ -169,13 +169,22 @@ def _class_models(problem, features, extra, equation, observed, device):
         with backend.scope("float64", device):
             rows, sizes = rows_and_sizes(problem, extra, axes, probed)
         kinds = (*problem.residual_classes(), *([probed] if probed else []))
-        sizes = sizes[: len(kinds) - bool(probed)] + ((1.0,) if probed else ())
+        sizes = sizes[: len(kinds) - bool(probed)]
+        sizes += (_size_of_observations(problem, observed),) if probed else ()
         classes = tuple(map(ClassModel, kinds, rows, sizes))
     if kind is not None and probed is None:
-        classes = (*classes, ClassModel(kind, DerivativeRows()))  # of values alone
+        size = _size_of_observations(problem, observed)
+        classes = (*classes, ClassModel(kind, DerivativeRows(), size))  # values alone
     if features is not None:
         classes = tuple(known._replace(rows=None) for known in classes)
     return classes
+
+
+def _size_of_observations(problem, observed):
+    """Root mean square of the units of the observed outputs."""
+    scale = getattr(problem, "scale", ())
+    units = [scale[k] for k in observed if not callable(k)] if scale else []
+    return float(np.sqrt(np.mean(np.square(units)))) if units else 1.0
 
 
 # --- observations --------------------------------------------------------------------

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import (
@@ -201,3 +203,48 @@ def test_a_condition_may_stand_for_observations():
 def test_mistakes_with_observations_are_explained(y, words, match):
     with pytest.raises(ValueError, match=match):
         fit(T, y, **words)
+
+
+# --- units ---------------------------------------------------------------------------
+
+
+def decay(unit, rate, **settings):
+    """Fit u' = -rate u, u(0) = 1 on times in a unit; Unknowns from exact data."""
+    problem = Problem(
+        lambda u, t, rate: d(u, "t")(t) + rate * u(t),
+        Interval(0, 2 * unit),
+        [Initial(1.0)],
+        coefficients={"rate": rate},
+    )
+    settings = {"hidden_layer_sizes": (8,), "max_iter": 40, **settings}
+    solver = PINNSolver(
+        problem, n_interior=40, n_boundary=1, tol=0, random_state=0, **settings
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return solver.fit(*((unit * T, np.exp(-T)) if problem.unknown else ()))
+
+
+@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+def test_units_of_time_change_nothing(unit):
+    """The equation is a million times as large, or as small, as its condition."""
+    expected = decay(1.0, 1.0, loss_weights="scaled").predict(T)
+    assert_allclose(decay(unit, 1 / unit).predict(unit * T), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("positive", [False, True])
+def test_coefficients_are_found_in_any_unit(positive):
+    unit = 2.0**20
+    solver = decay(unit, Unknown(3 / unit, positive=positive))
+    assert_allclose(unit * solver.coefficients_["rate"], 1, rtol=1e-4)
+
+
+def test_unknown_values_are_searched_in_units_of_their_size():
+    for initial in (0.0, 2.0, -300.0, 4e9, -4e-9, (1e5, 0.5, 0.0)):
+        for positive in (False, True):
+            if positive and not (np.array(initial) > 0).all():
+                continue
+            unknown = Unknown(initial, positive=positive)
+            raw = unknown.encode(initial)
+            assert np.all(np.abs(raw) <= 1e3)
+            assert_allclose(unknown.decode(jnp.asarray(raw)), initial, rtol=1e-14)

@@ -291,8 +291,8 @@ def test_a_condition_is_solved_by_its_own_measure():
     assert not holds_in_all_classes(kinds, (1e5, 1e-1, 0.5), first)
 
 
-def drift(u, x):  # of size 1e6, beside a condition of size one
-    return 1e6 * d(u, "t")(x)
+def drift(u, x):  # larger than a condition of size one
+    return 100 * d(u, "t")(x)
 
 
 def test_each_condition_has_its_own_measure():
