@@ -18,7 +18,6 @@ _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
 _FEW_AXES = 20  # up to which points follow the residual
 _LARGEST_INT = np.iinfo(np.int32).max
-_MOST_APART = 1000.0  # sizes of classes that count as they are stated
 
 
 def network_and_models(solver, stages, data, rng):
@@ -154,7 +153,7 @@ def counts_by_size(solver, models):
     sizes = [known.size for known in models[-1].classes]
     if solver.problem is None or not sizes:
         return False
-    apart = max(sizes) > _MOST_APART * min(sizes)
+    apart = max(sizes) > setup.MOST_APART * min(sizes)
     return solver.loss_weights == "scaled" or (solver.loss_weights == "fixed" and apart)
 
 
