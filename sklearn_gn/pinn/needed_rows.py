@@ -31,11 +31,11 @@ def needed_rows(problem, extra, axes=None, observed=None):
 def rows_and_sizes(problem, extra, axes=None, observed=None):
     """The derivatives of the network that each residual class depends on, and its size.
 
-    Found by differentiating it in all of them, at random points for random values of
-    the derivatives, normals and coefficients. Second derivatives that it depends on in
-    the same way share a row. None where it needs more than second derivatives at its
-    own points: what it makes of a Taylor polynomial differs from what it makes of the
-    function itself. To be called in double precision.
+    Found by differentiating it in all of them, at random points for random values in
+    [-1, 1] of the derivatives, and random normals and coefficients. Second derivatives
+    that it depends on in the same way share a row. None where it needs more than second
+    derivatives at its own points: what it makes of a Taylor polynomial differs from
+    what it makes of the function itself. To be called in double precision.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     classes = tuple(ClassModel(kind, full) for kind in kinds)
     q = len(problem.outputs)
     tops = tuple(
-        rng.standard_normal((*batch.x.shape[:2], full.size, q)) for batch in few
+        rng.uniform(-1, 1, (*batch.x.shape[:2], full.size, q)) for batch in few
     )
     found, sizes = [], []
     units = _units(problem, pairs, axes)

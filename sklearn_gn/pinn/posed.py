@@ -7,7 +7,8 @@ axes, mapped to [-1, 1], the network has
 - waves ``cos(k (x - m))`` and ``sin(k (x - m))``, with m the middle of the domain, for
   wave vectors k that the problem shows (:mod:`sklearn_gn.pinn.spectrum`) or that its
   equation lets pass (:mod:`sklearn_gn.pinn.dispersion`);
-- singular functions of corners of the domain (:mod:`sklearn_gn.pde.corners`).
+- singular functions of corners of the domain (:mod:`sklearn_gn.pde.corners`);
+- functions that fall off from its small holes (:mod:`sklearn_gn.pde.holes`).
 
 These are inputs of the first layer and of the output layer: a solution that is made of
 them is linear in the weights, and one that is modulated by a smooth function can be
@@ -26,6 +27,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde import Dirichlet, Initial, Problem
 from sklearn_gn.pde.corners import singular_corners
+from sklearn_gn.pde.holes import holes
 from sklearn_gn.pinn import dispersion, spectrum
 
 _POINTS = 200  # of each condition, at which its values are taken
@@ -44,6 +46,7 @@ class PosedProblem(Problem):
     scale: tuple = ()
     waves: tuple = ()  # wave vectors, each of d numbers
     corners: tuple = ()  # Corner, each with two functions
+    holes: tuple = ()  # Hole, each with one function more than it has axes
 
     def __reduce__(self):
         return PosedProblem, self._arguments()
@@ -56,7 +59,8 @@ class PosedProblem(Problem):
     @property
     def n_functions(self):
         """Number of the last inputs of the network, which are no axes."""
-        return 2 * (len(self.waves) + len(self.corners))
+        of_holes = sum(1 + len(hole.axes) for hole in self.holes)
+        return 2 * (len(self.waves) + len(self.corners)) + of_holes
 
     def embedding(self, x):
         """Inputs of the network: those of the axes, then cosines and sines of waves."""
@@ -70,6 +74,7 @@ class PosedProblem(Problem):
             found += [jnp.cos(phase), jnp.sin(phase)]
         size = float(np.ptp(self.domain.bounds, axis=1).max())
         found += [corner_functions(corner, x, size) for corner in self.corners]
+        found += [hole_functions(hole, x) for hole in self.holes]
         return jnp.concatenate(found)
 
     def field(self, function, directions=None):
@@ -107,6 +112,15 @@ def corner_functions(corner, x, size):
     return radius * jnp.stack([real, imaginary])
 
 
+def hole_functions(hole, x):
+    """The fundamental solution and the image of a point in the sphere of a hole."""
+    offset = x[np.array(hole.axes)] - np.array(hole.center).astype(x.dtype)
+    square = jnp.sum(offset**2) / hole.radius**2 + _TINY
+    plane = len(hole.axes) == 2
+    fundamental = -jnp.log(square) / 2 if plane else 1 / jnp.sqrt(square)
+    return jnp.concatenate([fundamental[None], offset / (hole.radius * square)])
+
+
 def posed(problem, stages, y=None, observed=()):
     """Return problems with the units and the waves of the last one.
 
@@ -134,13 +148,15 @@ def posed(problem, stages, y=None, observed=()):
         (*waves, *passing), problem.domain, most, dispersion.EQUAL
     )
 
-    corners = singular_corners(problem.domain)
+    added = {
+        "waves": waves,
+        "corners": singular_corners(problem.domain),
+        "holes": holes(problem.domain),
+    }
 
     def pose(entry):
         arguments = {f.name: getattr(entry, f.name) for f in fields(Problem)}
-        return PosedProblem(
-            **arguments, center=center, scale=scale, waves=waves, corners=corners
-        )
+        return PosedProblem(**arguments, center=center, scale=scale, **added)
 
     return pose(problem), [pose(stage) for stage in stages]
 
