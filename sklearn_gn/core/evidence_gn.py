@@ -311,7 +311,8 @@ def updated(model, state, options):
     n_effective, groups = options.n_effective, model.groups()
     gamma, value = evidence_at(state, model, n_effective)
     if not math.isfinite(value):
-        return state, _report(state, model, n_effective, "non_finite")
+        stop = "rounding" if 1 / state.beta <= _NEARLY_EXACT else "non_finite"
+        return state, _report(state, model, n_effective, stop)
     state = state._replace(
         criterion=-value / n_effective, iteration=state.iteration + 1
     )

@@ -80,8 +80,9 @@ def linear_model(rows, n_effective):
     """Return the :class:`LinearModel` of some rows.
 
     It is None where nothing varies, where the matrix would be large, and for a single
-    row. With as many features as rows a line goes through all of them, and rows that
-    count as several, all on that line, would say that there is no noise: it is None.
+    row. With as many features as rows a line goes through all of them: penalties that
+    leave the noise less than one degree of freedom are no choice then, and where rows
+    count as several, all on that line, there is no model.
 
     Parameters
     ----------
@@ -114,13 +115,16 @@ def linear_model(rows, n_effective):
         n_numbers = k * n_effective
         return (n_numbers * math.log(beta / (2 * math.pi)) - freedom - k * log_det) / 2
 
-    start = math.log(np.mean(values))
-    grid = [value(start + step) for step in _GRID]
-    best = start + _GRID[int(np.argmax(grid))]
+    grid = math.log(np.mean(values)) + _GRID
+    gamma = np.sum(values / (values + np.exp(grid)[:, None]), axis=1)
+    grid = grid[gamma <= n_effective - 2]
+    if not len(grid):
+        return None
+    best = grid[int(np.argmax([value(log_rho) for log_rho in grid]))]
     width = _GRID[1] - _GRID[0]
     found = minimize_scalar(
         lambda log_rho: -value(log_rho),
-        bounds=(best - width, best + width),
+        bounds=(max(best - width, grid[0]), best + width),
         method="bounded",
     )
     rho = math.exp(found.x)
