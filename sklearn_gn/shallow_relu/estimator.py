@@ -287,7 +287,8 @@ class ShallowReLURegressor(
     -----
     Unlike in the papers, the loss is divided by the sum of weights. Outside the range
     of the training data the model goes on linearly; with penalties of the evidence,
-    rows more than ten times as far from the centre as usual are moved to there first.
+    rows more than ten times as far from the centre as usual are moved to there first;
+    their standard errors grow with the distance.
 
     If the fit is poor, :meth:`diagnose` says what limited it: raise ``n_init`` or
     ``n_neurons``; without noise, set ``alpha=0`` and the number of neurons, which turns
