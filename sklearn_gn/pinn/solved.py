@@ -7,6 +7,7 @@ import numpy as np
 # solution is accurate even if the network overfits, and nothing is left to gain.
 SOLVED_LOSS, WELL_SOLVED_LOSS = 1e-6, 1e-10
 _ACCURATE_LOSS, EXHAUSTED_LOSS = 1e-12, 1e-16
+UNMET_LOSS = 1e-2  # relative to that of no solution, beyond which nothing is learnt
 ROUNDING = 30  # residuals, in units in the last place, that are rounding
 OVERFITTED = 100.0  # fresh over training loss
 
@@ -90,4 +91,22 @@ def holds_in_all_classes(classes, losses, first):
         loss > SOLVED_LOSS * reference
         for kind, loss, reference in zip(classes, losses, first, strict=False)
         if kind.residual.name != "data"
+    )
+
+
+def has_unmet_condition(classes, class_losses, first_classes):
+    """Whether a condition is hardly met better than by no solution.
+
+    Parameters
+    ----------
+    classes : sequence of ClassModel
+    class_losses : array of shape (n_classes,)
+    first_classes : tuple of float
+        Those of :func:`losses_of_no_solution`.
+    """
+    return any(
+        known.residual.name not in ("interior", "data") and loss > UNMET_LOSS * first
+        for known, loss, first in zip(
+            classes, class_losses, first_classes, strict=False
+        )
     )

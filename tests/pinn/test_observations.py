@@ -22,6 +22,7 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
+from sklearn_gn.pinn import fit as fit_module
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.points import batch_of
@@ -218,10 +219,8 @@ def decay(unit, rate, **settings):
         [Initial(1.0)],
         coefficients={"rate": rate},
     )
-    settings = {"hidden_layer_sizes": (8,), "max_iter": 40, **settings}
-    solver = PINNSolver(
-        problem, n_interior=40, n_boundary=1, tol=0, random_state=0, **settings
-    )
+    default = dict(hidden_layer_sizes=(8,), max_iter=40, tol=0, random_state=0)
+    solver = PINNSolver(problem, n_interior=40, n_boundary=1, **{**default, **settings})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return solver.fit(*((unit * T, np.exp(-T)) if problem.unknown else ()))
@@ -298,3 +297,26 @@ def test_residuals_of_a_class_that_differ_a_millionfold_count_alike():
         for f in (known, setup.InUnits(known, (2.0, 1e-6)))
     ]
     assert_allclose(both[1], both[0] / np.array([2.0, 1e-6]))
+
+
+def test_a_fit_that_is_stuck_begins_anew(monkeypatch):
+    """No real solution: all starts end at u = 0, and the best of them is returned."""
+    problem = Problem(lambda u, t: u(t) ** 2 + 1, Interval(0, 1), [])
+    solver = PINNSolver(
+        problem, hidden_layer_sizes=(5,), n_interior=20, resample=None, random_state=0
+    )
+    drawn, draw = [], fit_module.start_parameters
+    monkeypatch.setattr(
+        fit_module,
+        "start_parameters",
+        lambda *a: drawn.append(draw(*a)) or drawn[-1],
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        solver.fit()
+    assert solver.stop_reason_ == "stalled"
+    assert len(drawn) == 4
+    assert len({net.layers[0][0, 0] for net in drawn}) == 4
+    assert all(net.layers[0].shape == (2, 5) for net in drawn)
+    assert solver.fresh_loss_ == solver.convergence_log_["val_loss"].min()
+    assert_allclose(solver.fresh_loss_, 0.5, rtol=1e-6)
