@@ -77,11 +77,11 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     found, sizes = [], []
     units = _units(problem, pairs, axes)
     for slopes in _slopes(model, classes, few, tops, extra):
-        n_residuals = slopes.shape[0] * slopes.shape[1]
-        slopes = np.moveaxis(np.asarray(slopes), 3, 0).reshape(full.size, -1)
+        slopes = np.asarray(slopes)
+        squares = np.sum((units[:, None] * slopes) ** 2, axis=(2, 3, 4)).mean(axis=1)
+        sizes.append(_usual_size(squares))
+        slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
-        squares = np.sum((units[:, None] * slopes) ** 2) / n_residuals
-        sizes.append(float(np.sqrt(squares)) if 0 < squares < np.inf else 1.0)
     classes = tuple(map(ClassModel, kinds, found))
     weights = rng.standard_normal((2 * problem.n_inputs + 1, q))
     both = _both_ways(model, classes, few, weights, extra)
@@ -91,6 +91,13 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
             found[k] = None
             sizes[k] = float(np.sqrt(np.mean(np.square(true)))) or 1.0
     return tuple(found), tuple(sizes)
+
+
+def _usual_size(squares):
+    """Root of the median: near a singular place of the equation they are huge."""
+    median = np.median(squares)
+    square = median if median > 0 else np.mean(squares)
+    return float(np.sqrt(square)) if 0 < square < np.inf else 1.0
 
 
 def _units(problem, pairs, axes):
