@@ -77,10 +77,10 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     found, sizes = [], []
     units = _units(problem, pairs, axes)
     for slopes in _slopes(model, classes, few, tops, extra):
-        slopes = np.moveaxis(np.asarray(slopes), 3, 0)
-        found.append(_rows_from_slopes(slopes.reshape(full.size, -1), pairs, dim))
-        changes = units[:, None, None, None, None] * slopes  # (C, N, k, P, q)
-        sizes.append(np.sqrt(np.sum(changes**2, axis=(0, 3, 4)).mean(axis=0)))
+        slopes = np.asarray(slopes)  # (N, k, P, C, q)
+        sizes.append(_usual_sizes((units[:, None] * slopes) ** 2))
+        slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
+        found.append(_rows_from_slopes(slopes, pairs, dim))
     classes = tuple(map(ClassModel, kinds, found))
     weights = rng.standard_normal((2 * problem.n_inputs + 1, q))
     both = _both_ways(model, classes, few, weights, extra)
@@ -90,6 +90,16 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
             found[k] = None
             sizes[k] = np.sqrt(np.mean(np.square(true), axis=0))
     return tuple(found), tuple(sizes)
+
+
+def _usual_sizes(squares):
+    """Sizes of residuals: near a singular place of the equation they are huge.
+
+    Roots of the medians over the points, or of the means where these are zero.
+    """
+    squares = np.sum(squares, axis=(2, 3, 4))
+    medians = np.median(squares, axis=0)
+    return np.sqrt(np.where(medians > 0, medians, squares.mean(axis=0)))
 
 
 def _units(problem, pairs, axes):
