@@ -425,8 +425,8 @@ def finish_iteration(points, state, settings, step):
     if stop == "tol" and improvable and fresh > EXHAUSTED_LOSS * state.first_fresh:
         if _has_large_error(points, state, settings):
             level, stop = growth.going_on(level), None
-    losses = fresh, step.class_losses
-    if stop in ("stalled", step.no_progress) and _is_stuck(state, settings, *losses):
+    ends = stop is not None and stop in ("stalled", step.no_progress)
+    if ends and _is_stuck(state, settings, fresh, step.class_losses):
         state, stop = state._replace(begins_anew=True), None
     extra = {
         f"loss_{kind.residual.name}": float(value)

@@ -319,4 +319,4 @@ def test_a_fit_that_is_stuck_begins_anew(monkeypatch):
     assert len({net.layers[0][0, 0] for net in drawn}) == 4
     assert all(net.layers[0].shape == (2, 5) for net in drawn)
     assert solver.fresh_loss_ == solver.convergence_log_["val_loss"].min()
-    assert_allclose(solver.fresh_loss_, 0.5, rtol=1e-6)
+    assert_allclose(solver.fresh_loss_, 0.5, rtol=1e-4)
