@@ -36,7 +36,7 @@ _BALANCE_POWER = 0.05
 # Estimated relative error beyond which a network that solves the equation still grows.
 _LARGE_ERROR = 1e-4
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
-_STARTS = 5  # networks, until one is not stuck
+_STARTS = 3  # networks, until one is not stuck
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
@@ -269,10 +269,11 @@ def _with_new_network(state, settings):
     )
 
 
-def _is_stuck(state, settings, fresh, class_losses):
+def _is_stuck(state, settings, class_losses):
     """Whether a fit that ends has learnt next to nothing, so that another start may.
 
-    That is said by the loss on fresh points, or by a condition that is hardly met.
+    That is said by its losses on the points of training. Where these alone are small,
+    points are missing.
     """
     model = settings.models[-1]
     plain = model.features is None and state.march is None and state.stage == 0
@@ -281,7 +282,7 @@ def _is_stuck(state, settings, fresh, class_losses):
     if state.observation_weight != 1:
         return False
     unmet = has_unmet_condition(model.classes, class_losses, state.first_classes)
-    return unmet or fresh > UNMET_LOSS * state.first_fresh
+    return unmet or np.sum(class_losses) > UNMET_LOSS * state.first_fresh
 
 
 def _with_due_weight(state):
@@ -426,7 +427,7 @@ def finish_iteration(points, state, settings, step):
         if _has_large_error(points, state, settings):
             level, stop = growth.going_on(level), None
     ends = stop is not None and stop in ("stalled", step.no_progress)
-    if ends and _is_stuck(state, settings, fresh, step.class_losses):
+    if ends and _is_stuck(state, settings, step.class_losses):
         state, stop = state._replace(begins_anew=True), None
     extra = {
         f"loss_{kind.residual.name}": float(value)
