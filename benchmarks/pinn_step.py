@@ -293,4 +293,6 @@ def run(args):
             case = case._replace(solver=solver)
             default = HEAD_START * QUICK_SECONDS if args.quick else RACE_SECONDS
             answers[name] = race(case, args, args.seconds or default)
+        # A run that is cut off keeps what it has; --only goes on from there.
+        args.write({"problems": answers, "notes": [*NOTES, *PEER_NOTES]})
     return {"problems": answers, "notes": [*NOTES, *PEER_NOTES]}

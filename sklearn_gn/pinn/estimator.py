@@ -264,7 +264,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     converged_ : bool
         Whether the fit ended by ``tol``, or with the loss at rounding level. It has
         not where ``error_estimate_`` is above 1e-2 by then, in forward problems that
-        are not cut into windows; this is looked at if ``max_time`` leaves the time.
+        are not cut into windows. If ``max_time`` leaves no time for the estimate, it
+        has only where next to nothing is left of the loss.
 
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",

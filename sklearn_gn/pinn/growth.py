@@ -37,6 +37,7 @@ _FALL = 0.5
 # What the rest of max_time must have room for: compilations as long as the first one,
 # and iterations at the next size, with their seconds relative to those of this one.
 _COMPILATIONS, _ITERATIONS = 2, 30
+_LEAST_ITERATIONS = 10  # the same where a fit would end otherwise, its time unused
 LARGER, _MORE_POINTS = 5.0, 2.0
 _PAYS = 0.5  # of the fresh loss, from one growth to the next
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
@@ -131,9 +132,9 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     return level._replace(ended=True)
 
 
-def _in_time(level, rules, seconds, compilations=_COMPILATIONS):
+def _in_time(level, rules, seconds, compilations=_COMPILATIONS, n_iter=_ITERATIONS):
     """Whether there is time to grow: what is larger is compiled, and has to pay."""
-    needed = compilations * level.seconds + _ITERATIONS * seconds
+    needed = compilations * level.seconds + n_iter * seconds
     return time.perf_counter() + needed < rules.deadline
 
 
@@ -150,7 +151,8 @@ def may_go_on(level, rules, net, seconds):
     There is time for the estimate of the error too, which is compiled.
     """
     small = rules.network and _n_weights(wider(net, None)) <= _MOST_WEIGHTS
-    return small and _in_time(level, rules, LARGER * seconds, 1 + _COMPILATIONS)
+    n_compilations, n_iter = 1 + _COMPILATIONS, _LEAST_ITERATIONS
+    return small and _in_time(level, rules, LARGER * seconds, n_compilations, n_iter)
 
 
 def going_on(level):

@@ -19,7 +19,6 @@ _FIXED_POINTS = (500, 200)
 _ALIKE = 10.0  # sizes of residual classes between which the weights are not changed
 _FEW_AXES = 20  # up to which points follow the residual
 _LARGEST_INT = np.iinfo(np.int32).max
-_MOST_APART = 1000.0  # sizes of classes whose units fit together
 
 
 def network_and_models(solver, stages, data, rng):
@@ -162,7 +161,7 @@ def alike_sizes(solver, models):
         return math.inf
     if not _is_auto(solver.loss_weights):
         return 1.0 if solver.loss_weights == "scaled" else math.inf
-    if max(sizes) > _MOST_APART * min(sizes):
+    if max(sizes) > setup.MOST_APART * min(sizes):
         return 1.0
     observed = classes[-1].residual.name == "data"
     if observed or not _grows(solver, models[-1].problem) or possible(models[-1]):

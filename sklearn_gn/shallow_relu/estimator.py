@@ -6,10 +6,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import (
-    ClassNamePrefixFeaturesOutMixin,
     MultiOutputMixin,
     RegressorMixin,
-    TransformerMixin,
     _fit_context,
 )
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -39,8 +37,6 @@ _NOT_OF_EVERY_FIT = (
 
 class ShallowReLURegressor(
     PredictionsMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
     MultiOutputMixin,
     RegressorMixin,
     GaussNewtonEstimator,

@@ -5,7 +5,11 @@ from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
@@ -19,7 +23,7 @@ from sklearn_gn.shallow_relu.fitted import (
 )
 
 
-class PredictionsMixin:
+class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Predictions, intervals and hidden features of a fitted network."""
 
     _network: tuple[Any, Any]  # in scaled units, and these
