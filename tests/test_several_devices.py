@@ -5,12 +5,10 @@ The heads have tests of their own.
 """
 
 import json
-import os
-import socket
-import subprocess
-import sys
 
 import pytest
+
+from tests.processes import output, outputs_of_two, start
 
 # Differences from one device, by number of devices: of functions of the points, of one
 # step, and of the final loss of fits.
@@ -196,30 +194,10 @@ print(*(repr(float(model.loss_)) for model in losses))
 """
 
 
-def process(code, *arguments, flags=""):
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        env={
-            **os.environ,
-            "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + flags,
-            "JAX_PLATFORMS": "cpu",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def output(process):
-    out, error = process.communicate(timeout=900)
-    assert process.returncode == 0, error[-3000:]
-    return out.splitlines()[-1]
-
-
 @pytest.mark.slow
 def test_any_number_of_devices_gives_the_same():
-    flags = " --xla_force_host_platform_device_count=8"
-    answer = json.loads(output(process(CODE, flags=flags)))
+    flags = "--xla_force_host_platform_device_count=8"
+    answer = json.loads(output(start(CODE, flags=flags)))
     assert list(answer) == ["1", "2", "4", "8"]
     for count, found in answer.items():
         for name, difference in found.items():
@@ -229,13 +207,9 @@ def test_any_number_of_devices_gives_the_same():
 
 @pytest.mark.slow
 def test_two_processes_give_what_one_gives():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    both = [process(TWO, address, str(number)) for number in range(2)]
-    lines = [output(each) for each in both]
+    lines = outputs_of_two(TWO)
     assert lines[0] == lines[1]
-    alone = output(process(TWO, "alone"))
+    alone = output(start(TWO, "alone"))
     found, wanted = (
         [float(loss) for loss in line.split()] for line in (lines[0], alone)
     )

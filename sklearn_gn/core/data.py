@@ -136,10 +136,11 @@ def canonical_rows(X, y, sample_weight):
     order, new = _content_order(X_kept, y[kept])
     order = kept[order]
     alike = np.flatnonzero(~new)
-    for part in gen_batches(len(alike), _CHUNK_ROWS):
-        here, before = order[alike[part]], order[alike[part] - 1]
-        new[alike[part]] = np.any(X[here] != X[before], axis=1)
-        new[alike[part]] |= np.any(y[here] != y[before], axis=1)
+    for start in range(0, len(alike), _CHUNK_ROWS):
+        part = alike[start : start + _CHUNK_ROWS]
+        here, before = order[part], order[part - 1]
+        new[part] = np.any(X[here] != X[before], axis=1)
+        new[part] |= np.any(y[here] != y[before], axis=1)
     first = np.flatnonzero(new)
     weight = sample_weight[order]
     # Weights near the largest float would overflow in the sum. A power of two as scale

@@ -146,7 +146,10 @@ def dual_curvature(rows, groups, alpha, beta, n_free=0, xp=np):
         penalised = penalised - q @ (q.T @ penalised)
         log_det = 2 * xp.sum(xp.log(xp.sqrt(beta) * xp.abs(xp.diagonal(r))))
     scaled = penalised * xp.sqrt(beta / alpha[groups])[None, :]
-    root = _inverse_root(scaled @ scaled.T + xp.eye(len(rows), dtype=rows.dtype), xp)
+    inner = scaled @ scaled.T
+    # With hardly any noise rounding errors of the products are as large as the one.
+    one = 1 + np.finfo(np.float64).eps * xp.trace(inner)
+    root = _inverse_root(inner + one * xp.eye(len(rows), dtype=rows.dtype), xp)
     share = xp.sum((root @ scaled) ** 2, axis=0)
     log_det = log_det - 2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))
     gamma = group_sums(share, groups, len(alpha), xp)

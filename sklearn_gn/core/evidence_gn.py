@@ -172,8 +172,11 @@ def step(model, rows, state, options):
     """One accepted step at fixed penalties, then new penalties."""
     # 1. a step with the Gauss-Newton matrix at the present penalties
     found = accepted_step(model, rows, state, options)
+    chooses = options.alpha is None and 1 / state.beta > _NEARLY_EXACT
+    if found.theta is None and found.predicted < _FLAT and chooses:
+        # The minimum at these penalties; at others it may lie elsewhere.
+        return updated(model, state, options)
     if found.theta is None:
-        # Where hardly any reduction was predicted, this is the minimum.
         stop = "tol" if found.predicted < _FLAT else "line_search"
         if options.alpha is not None and options.damping is None:
             stop = "tol"  # the loss falls in no direction, however short the step
@@ -308,7 +311,8 @@ def updated(model, state, options):
     n_effective, groups = options.n_effective, model.groups()
     gamma, value = evidence_at(state, model, n_effective)
     if not math.isfinite(value):
-        return state, _report(state, model, n_effective, "non_finite")
+        stop = "rounding" if 1 / state.beta <= _NEARLY_EXACT else "non_finite"
+        return state, _report(state, model, n_effective, stop)
     state = state._replace(
         criterion=-value / n_effective, iteration=state.iteration + 1
     )

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 LARGEST_DENSE = 2000  # parameters, or numbers that the rows give: no larger matrix
+_WIDE = 3  # parameters for each number that the rows give: the rows are fewer
 _MOST_WORK = 3e10  # of a dense matrix, in products of its entries
 _MOST_LARGE = 2e8  # parameters times rows of a matrix that is not formed
 _VECTORS = 32  # of a product at a time
@@ -38,6 +39,21 @@ def affordable(n_rows, size):
     """
     dense = size <= LARGEST_DENSE and (n_rows + 2 * size) * size**2 <= _MOST_WORK
     return dense or n_rows * size <= _MOST_LARGE
+
+
+def is_formed(n_numbers, size):
+    """Whether the matrix of a squared loss is formed, or products with it.
+
+    Those of few rows are cheaper where there are many more parameters, and as exact.
+
+    Parameters
+    ----------
+    n_numbers : int
+        Rows times targets.
+    size : int
+        Number of parameters.
+    """
+    return size <= min(LARGEST_DENSE, _WIDE * n_numbers)
 
 
 class LayerRows(NamedTuple):

@@ -32,10 +32,10 @@ from scipy.special import expit, log_softmax, softmax
 
 from sklearn_gn.core.evidence_gn import Sums
 from sklearn_gn.core.large_gram import (
-    LARGEST_DENSE,
     LargeGram,
     LayerRows,
     RowBlock,
+    is_formed,
     row_slices,
 )
 
@@ -164,7 +164,8 @@ class Layers(NamedTuple):
 
     def sums(self, theta, rows):
         """Return the sums over the rows."""
-        if self.loss == "squared" and len(theta) > LARGEST_DENSE:
+        n_numbers = len(rows.x) * self.n_values
+        if self.loss == "squared" and not is_formed(n_numbers, len(theta)):
             return self._large_sums(theta, rows)
         output, layers = self.split(theta)
         n_hidden = sum(width * n_inputs for width, n_inputs in self.shapes())

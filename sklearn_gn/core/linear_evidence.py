@@ -1,7 +1,8 @@
 r"""The linear model with one penalty, of which the evidence is known in closed form.
 
 It is ridge regression with a free intercept. With the eigenvalues :math:`\lambda_j` of
-the centred :math:`X^T W X`, the projections :math:`p_j` of the targets on its
+the centred :math:`X^T W X`, or with fewer rows than features those of the centred
+:math:`W^{1/2} X X^T W^{1/2}`, the projections :math:`p_j` of :math:`X^T W y` on the
 eigenvectors and :math:`\rho = \alpha / \beta`,
 
 .. math::
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from sklearn_gn.core.evidence import LARGEST
+from sklearn_gn.core.evidence import LARGEST, SMALLEST
 from sklearn_gn.core.large_gram import LARGEST_DENSE
 
 _GRID = np.linspace(-18.0, 18.0, 73)  # logarithms of rho over the mean eigenvalue
@@ -44,11 +45,44 @@ class LinearModel(NamedTuple):
         return alpha, gamma
 
 
+def is_better(linear, log_evidence, gamma, rows):
+    r"""Whether the linear model is more probable than a network.
+
+    With as many features as rows a network has more penalties than there are data, and
+    their choice alone fits noise. Each that the data determine then counts as what they
+    leave of its range, of which :math:`\sqrt{2 / \gamma}` is the deviation
+    (MacKay, "Bayesian interpolation", 1992).
+
+    Parameters
+    ----------
+    linear : LinearModel or None
+    log_evidence : float
+        Of the network.
+    gamma : ndarray of shape (G,)
+        Well-determined parameters of its groups.
+    rows : Rows
+    """
+    if linear is None:
+        return False
+    more = 0.0
+    if len(rows.x) < rows.x.shape[1] + 2:
+        more = _share_of_penalties(gamma) - _share_of_penalties(np.array(linear.gamma))
+    return log_evidence + more < linear.log_evidence
+
+
+def _share_of_penalties(gamma):
+    """Logarithm of the share of the range of all penalties that the data leave."""
+    root = np.log(LARGEST / SMALLEST) * np.sqrt(gamma / (4 * np.pi))
+    return -float(np.sum(np.log(np.maximum(root, 1))))
+
+
 def linear_model(rows, n_effective):
     """Return the :class:`LinearModel` of some rows.
 
-    It is None where nothing varies, where the matrix would be large, and with so few
-    rows that it may leave no noise.
+    It is None where nothing varies, where the matrix would be large, and for a single
+    row. With as many features as rows a line goes through all of them: penalties that
+    leave the noise less than one degree of freedom are no choice then, and where rows
+    count as several, all on that line, there is no model.
 
     Parameters
     ----------
@@ -58,15 +92,14 @@ def linear_model(rows, n_effective):
         Number of rows, counted by their weights.
     """
     (n, d), k = rows.x.shape, rows.y.shape[1]
-    if d > LARGEST_DENSE or n < d + 2:
+    if min(n, d) > LARGEST_DENSE or (n < d + 2 and n_effective > n):
         return None
     x_mean, y_mean = rows.weight @ rows.x, rows.weight @ rows.y
     root = np.sqrt(n_effective * rows.weight)[:, None]
     x, y = root * (rows.x - x_mean), root * (rows.y - y_mean)
-    values, vectors = np.linalg.eigh(x.T @ x)
-    values = np.maximum(values, 0)
+    values, vectors = _eigenvectors(x)
     total, freedom = float(np.sum(y**2)), k * (n_effective - 1)
-    if not (total > 0 and values[-1] > 0 and freedom > 0):
+    if not (total > 0 and np.max(values, initial=0) > 0 and freedom > 0):
         return None
     projections = vectors.T @ (x.T @ y)
     squares = np.sum(projections**2, axis=1)
@@ -82,13 +115,16 @@ def linear_model(rows, n_effective):
         n_numbers = k * n_effective
         return (n_numbers * math.log(beta / (2 * math.pi)) - freedom - k * log_det) / 2
 
-    start = math.log(np.mean(values))
-    grid = [value(start + step) for step in _GRID]
-    best = start + _GRID[int(np.argmax(grid))]
+    grid = math.log(np.mean(values)) + _GRID
+    gamma = np.sum(values / (values + np.exp(grid)[:, None]), axis=1)
+    grid = grid[gamma <= n_effective - 2]
+    if not len(grid):
+        return None
+    best = grid[int(np.argmax([value(log_rho) for log_rho in grid]))]
     width = _GRID[1] - _GRID[0]
     found = minimize_scalar(
         lambda log_rho: -value(log_rho),
-        bounds=(best - width, best + width),
+        bounds=(max(best - width, grid[0]), best + width),
         method="bounded",
     )
     rho = math.exp(found.x)
@@ -101,3 +137,13 @@ def linear_model(rows, n_effective):
         gamma=k * float(np.sum(values / (values + rho))),
         log_evidence=value(found.x),
     )
+
+
+def _eigenvectors(x):
+    """Return the eigenvalues of ``x^T x`` that may be positive, and their vectors."""
+    if x.shape[1] <= len(x):
+        values, vectors = np.linalg.eigh(x.T @ x)
+        return np.maximum(values, 0), vectors
+    values, left = np.linalg.eigh(x @ x.T)
+    kept = values > len(x) * np.finfo(np.float64).eps * values[-1]
+    return values[kept], x.T @ left[:, kept] / np.sqrt(values[kept])

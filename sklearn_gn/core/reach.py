@@ -41,6 +41,14 @@ class Reach(NamedTuple):
                 break
         return cls(features, center, metric)
 
+    def stretch(self, z):
+        """Return how many times as far as the reach rows lie; one for those within.
+
+        Standard errors of a prediction at the reach, times this number, are those of a
+        line that goes on from there.
+        """
+        return 1 / _shares(z[:, self.features] - self.center, self.metric)
+
     def limited(self, z):
         """Return rows moved towards the centre until they are within reach."""
         offset = z[:, self.features] - self.center

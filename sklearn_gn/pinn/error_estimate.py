@@ -56,7 +56,7 @@ def relative_error_estimate(model, net, batches, fresh):
     if sum(leaf.size for leaf in backend.leaves(net)) > _MOST_WEIGHTS:
         return math.nan
     gramian = gradient = square = 0.0
-    balance = np.ones(len(batches))
+    balance = _even_weights(model, net, batches)
     for piece in pieces(fresh, batches):
         sums = _sums(*weighted_jacobian(model, net, piece, balance)[1:])
         matrix, slope, part = backend.to_numpy(sums)
@@ -72,6 +72,28 @@ def relative_error_estimate(model, net, batches, fresh):
     if not size > 0:
         return math.nan
     return float(np.linalg.norm(error) / size / math.sqrt(explained))
+
+
+def _even_weights(model, net, batches):
+    """Weights of the residual classes with which their Jacobians are of one size.
+
+    In physical units they differ by many orders of magnitude, and the squares of the
+    small ones would be lost to rounding in the Gramian. Observations have noise, which
+    their weights know of: with these, all keep the weights that they have.
+    """
+    ones = np.ones(len(batches))
+    if any(kind.residual.name == "data" for kind in model.classes):
+        return ones
+    rows = np.asarray(_row_squares(weighted_jacobian(model, net, batches, ones)[2]))
+    ends = np.cumsum(
+        [
+            len(batch.x) * kind.residual.n_outputs
+            for kind, batch in zip(model.classes, batches, strict=True)
+        ]
+    )
+    squares = np.array([part.sum() for part in np.split(rows, ends[:-1])])
+    usual = (squares > 0) & np.isfinite(squares)
+    return np.where(usual, 1 / np.where(usual, squares, 1), 1)
 
 
 def _without_free_parts(values, problem, x, in_time):
@@ -103,6 +125,11 @@ def _correction(gramian, gradient, square):
 def _double(leaf):
     leaf = np.asarray(leaf)
     return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
+
+
+@jit_by_size
+def _row_squares(parts):
+    return operators.row_squares(parts)
 
 
 @jit_by_size

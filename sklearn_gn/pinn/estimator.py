@@ -101,16 +101,15 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         by conjugate gradients. If None, the Gramian is formed and factored up to
         10,000 unknowns, and 1000 columns are used beyond.
 
-    loss_weights : {"fixed", "scaled", "balanced"}, default="fixed"
+    loss_weights : {"auto", "fixed", "scaled", "balanced"}, default="auto"
         If "fixed", residuals count as they are stated, and the weights of their classes
-        are those of the conditions. If "scaled", residuals count in units of their
-        class too: of the change that a solution of size one, varying once over the
-        domain, makes in them. That is for equations with large coefficients, such as
-        the wave number of a Helmholtz equation, which otherwise outweigh their
-        conditions; "fixed" does it where the classes differ by more than 1,000, as in
-        statements in SI units.
-        If "balanced", the weights are adapted slowly until all classes have the same
-        share of the loss.
+        are those of the conditions. If "scaled", they count in units of their class
+        too: the change that a solution of size one, varying once over the domain, makes
+        in them. If "auto", they do so where the units of the classes differ by more
+        than 1,000, as in SI units; and those above 10 or below 0.1 do, where the
+        network finds its size and neither observations nor windows of time count. If
+        "balanced", the weights are adapted slowly until all classes have equal shares
+        of the loss.
 
     n_interior : int or "auto", default="auto"
         Number of collocation points inside the domain. If "auto", residuals are two and
@@ -249,9 +248,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     error_estimate_ : float
         Estimate of the relative L2 error of all outputs together: a Gauss-Newton
         correction on fresh points in a richer network, computed when it is first asked
-        for. It does not hold what the noise of observations does to the solution: see
-        ``predict(X, return_std=True)``. NaN in plain regression, with windows of time,
-        and for more than some 3,000 weights.
+        for; below about 1e-8 it is rounding. It does not hold what the noise of
+        observations does to the solution: see ``predict(X, return_std=True)``. NaN in
+        plain regression, with windows of time, and for more than some 3,000 weights.
 
     window_ends_ : ndarray
         Times at which windows end, where the fit has cut time; else empty. Each window
@@ -265,7 +264,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     converged_ : bool
         Whether the fit ended by ``tol``, or with the loss at rounding level. It has
         not where ``error_estimate_`` is above 1e-2 by then, in forward problems that
-        are not cut into windows; this is looked at if ``max_time`` leaves the time.
+        are not cut into windows. If ``max_time`` leaves no time for the estimate, it
+        has only where next to nothing is left of the loss.
 
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
@@ -337,7 +337,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         "activation": [str, "array-like"],
         "network": [HasMethods(["init", "apply"]), None],
         "damping": [Interval(Real, 0, None, closed="left"), None],
-        "loss_weights": [StrOptions({"fixed", "scaled", "balanced"})],
+        "loss_weights": [StrOptions({"auto", "fixed", "scaled", "balanced"})],
         "n_interior": [
             Interval(Integral, 1, None, closed="left"),
             StrOptions({"auto"}),
@@ -370,7 +370,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         solver: str | Solver = "dngd",
         damping: float | None = None,
         rank: int | None = None,
-        loss_weights: Literal["fixed", "scaled", "balanced"] = "fixed",
+        loss_weights: Literal["auto", "fixed", "scaled", "balanced"] = "auto",
         n_interior: int | Literal["auto"] = "auto",
         n_boundary: int | Literal["auto"] = "auto",
         sampling: Literal["auto", "sobol", "halton", "uniform", "residual"] = "auto",

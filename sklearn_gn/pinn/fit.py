@@ -18,10 +18,14 @@ from sklearn_gn.core.devices import by_rows, put_rows
 from sklearn_gn.core.parts import total
 from sklearn_gn.core.solver import Report
 from sklearn_gn.pinn import growth, observation_weight, solution, windows
-from sklearn_gn.pinn.model import n_waves
+from sklearn_gn.pinn.error_estimate import relative_error_estimate
+from sklearn_gn.pinn.model import n_waves, start_parameters
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solved import (
+    EXHAUSTED_LOSS,
     ROUNDING,
+    UNMET_LOSS,
+    has_unmet_condition,
     holds_in_all_classes,
     is_solved,
     losses_of_no_solution,
@@ -29,7 +33,10 @@ from sklearn_gn.pinn.solved import (
 
 _PATIENCE = 20  # iterations without a lower loss
 _BALANCE_POWER = 0.05
+# Estimated relative error beyond which a network that solves the equation still grows.
+_LARGE_ERROR = 1e-4
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
+_STARTS = 3  # networks, until one is not stuck
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
@@ -87,6 +94,8 @@ class PINNState(NamedTuple):
     lowest_loss: float = math.inf  # on fresh points, where there are any
     first_fresh: float = math.nan  # loss on fresh points that no solution has
     first_classes: tuple = ()  # the same for each residual class
+    n_starts: int = 1  # networks that were begun with
+    begins_anew: bool = False  # before the next iteration, as this network is stuck
     level: Any = None  # growth.Level, where sizes are found
     march: Any = None  # windows.March, where time may be cut
     observation_weight: float = 1.0  # in place of the one of the batches
@@ -197,7 +206,10 @@ def with_due_points(points, state, settings):
     state = _with_due_weight(state)._replace(began=time.perf_counter())
     stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
     level, net = state.level, state.net
-    if state.march is not None and state.march.next_stop is not None:
+    if state.begins_anew:
+        state = _with_new_network(state, settings)
+        level = state.level
+    elif state.march is not None and state.march.next_stop is not None:
         state = _with_next_window(points, state, settings)
     elif level is not None and level.next is not None:
         rng = np.random.RandomState([settings.seed, state.iteration])
@@ -231,6 +243,46 @@ def _with_next_window(points, state, settings):
         n_stalled=0,
         lowest_loss=math.inf,
     )
+
+
+def _with_new_network(state, settings):
+    """Return the state at the start, with a network that is drawn anew."""
+    model, old = settings.models[-1], settings.untrained.layers
+    rng = np.random.RandomState([settings.seed, state.iteration])
+    functions = n_waves(model.problem)
+    sizes = [len(old[0]) - 1 - functions, *(matrix.shape[1] for matrix in old)]
+    unknown = model.problem.unknown.values()
+    net = start_parameters(rng, sizes, unknown, functions)
+    net = jax.tree.map(lambda leaf: leaf.astype(settings.dtype), net)
+    level = state.level
+    if level is not None:
+        level = growth.Level(level.sizes, level.density, seconds=level.seconds)
+    return state._replace(
+        net=jax.device_put(net),
+        level=level,
+        memory=None,
+        previous_step=None,
+        n_stalled=0,
+        lowest_loss=math.inf,
+        n_starts=state.n_starts + 1,
+        begins_anew=False,
+    )
+
+
+def _is_stuck(state, settings, class_losses):
+    """Whether a fit that ends has learnt next to nothing, so that another start may.
+
+    That is said by its losses on the points of training. Where these alone are small,
+    points are missing.
+    """
+    model = settings.models[-1]
+    plain = model.features is None and state.march is None and state.stage == 0
+    if not plain or settings.solver.name != "dngd" or state.n_starts >= _STARTS:
+        return False
+    if state.observation_weight != 1:
+        return False
+    unmet = has_unmet_condition(model.classes, class_losses, state.first_classes)
+    return unmet or np.sum(class_losses) > UNMET_LOSS * state.first_fresh
 
 
 def _with_due_weight(state):
@@ -370,6 +422,13 @@ def finish_iteration(points, state, settings, step):
         stop = step.no_progress
     elif settled and settings.tol > 0:
         stop = "tol" if solved else "stalled"
+    improvable = level is not None and not in_windows and settings.growth.network
+    if stop == "tol" and improvable and fresh > EXHAUSTED_LOSS * state.first_fresh:
+        if _has_large_error(points, state, settings):
+            level, stop = growth.going_on(level), None
+    ends = stop is not None and stop in ("stalled", step.no_progress)
+    if ends and _is_stuck(state, settings, step.class_losses):
+        state, stop = state._replace(begins_anew=True), None
     extra = {
         f"loss_{kind.residual.name}": float(value)
         for kind, value in zip(model.classes, step.class_losses, strict=True)
@@ -404,6 +463,20 @@ def finish_iteration(points, state, settings, step):
         stop=stop,
         extra=extra,
     )
+
+
+def _has_large_error(points, state, settings):
+    """Whether the estimated error is large, and there is time for a larger network.
+
+    Where observations have noise, or there are unknowns, it does not tell.
+    """
+    model, rules = settings.models[-1], settings.growth
+    if points.data is not None or model.problem.unknown or settings.dtype != np.float64:
+        return False
+    if not growth.may_go_on(state.level, rules, state.net, state.steady_seconds):
+        return False
+    found = relative_error_estimate(model, state.net, state.batches, points.fresh)
+    return found > _LARGE_ERROR
 
 
 def _with_expected_seconds(state, settings):

@@ -11,7 +11,8 @@ Where the layers are given, only the points grow.
 
 New neurons read the old ones by random weights and have outgoing weights of zero: the
 grown network is the same function, and its Jacobian has new columns. Growth ends where
-the last one has not paid, or at the largest network.
+the last one has not paid, or at the largest network; it goes on where the error is then
+estimated to be large, and there is time.
 """
 
 import math
@@ -35,7 +36,8 @@ _PATIENCE, _EARLY_PATIENCE = 12, 30
 _FALL = 0.5
 # What the rest of max_time must have room for: compilations as long as the first one,
 # and iterations at the next size, with their seconds relative to those of this one.
-_COMPILATIONS, _ITERATIONS = 2, 10
+_COMPILATIONS, _ITERATIONS = 2, 30
+_LEAST_ITERATIONS = 10  # the same where a fit would end otherwise, its time unused
 LARGER, _MORE_POINTS = 5.0, 2.0
 _PAYS = 0.5  # of the fresh loss, from one growth to the next
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
@@ -119,12 +121,9 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     if not lowest > _FALL * level.falls[-1 - patience]:
         return level
     pays = lowest <= _PAYS * level.before or not solved
-    # A larger network is compiled anew, and has to pay for that.
-    seconds *= _MORE_POINTS if lacks_points else LARGER
-    needed = _COMPILATIONS * level.seconds + _ITERATIONS * seconds
-    in_time = time.perf_counter() + needed < rules.deadline
     growing = pays and lowest > EXHAUSTED_LOSS * first
-    if growing and not in_time:
+    dearer = _MORE_POINTS if lacks_points else LARGER
+    if growing and not _in_time(level, rules, dearer * seconds):
         return level._replace(late=True)
     if growing and lacks_points and _more_points(level.sizes, net) != level.sizes:
         return level._replace(next="points")
@@ -133,11 +132,32 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     return level._replace(ended=True)
 
 
+def _in_time(level, rules, seconds, compilations=_COMPILATIONS, n_iter=_ITERATIONS):
+    """Whether there is time to grow: what is larger is compiled, and has to pay."""
+    needed = compilations * level.seconds + n_iter * seconds
+    return time.perf_counter() + needed < rules.deadline
+
+
 def may_grow(level, rules, net):
     """Whether more time would let the network grow."""
     if level is None or level.ended or not rules.network:
         return False
     return _n_weights(wider(net, None)) <= _MOST_WEIGHTS
+
+
+def may_go_on(level, rules, net, seconds):
+    """Whether a network whose growth has ended could still grow, if it had to.
+
+    There is time for the estimate of the error too, which is compiled.
+    """
+    small = rules.network and _n_weights(wider(net, None)) <= _MOST_WEIGHTS
+    n_compilations, n_iter = 1 + _COMPILATIONS, _LEAST_ITERATIONS
+    return small and _in_time(level, rules, LARGER * seconds, n_compilations, n_iter)
+
+
+def going_on(level):
+    """Return the level of a network that has to grow after all."""
+    return level._replace(next="network", ended=False)
 
 
 def grown(level, rules, classes, net, rng, n_waves=0):

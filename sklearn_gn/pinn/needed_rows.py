@@ -31,11 +31,11 @@ def needed_rows(problem, extra, axes=None, observed=None):
 def rows_and_sizes(problem, extra, axes=None, observed=None):
     """The derivatives of the network that each residual class depends on, and its size.
 
-    Found by differentiating it in all of them, at random points for random values of
-    the derivatives, normals and coefficients. Second derivatives that it depends on in
-    the same way share a row. None where it needs more than second derivatives at its
-    own points: what it makes of a Taylor polynomial differs from what it makes of the
-    function itself. To be called in double precision.
+    Found by differentiating it in all of them, at random points for random values in
+    [-1, 1] of the derivatives, and random normals and coefficients. Second derivatives
+    that it depends on in the same way share a row. None where it needs more than second
+    derivatives at its own points: what it makes of a Taylor polynomial differs from
+    what it makes of the function itself. To be called in double precision.
 
     Parameters
     ----------
@@ -50,11 +50,11 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     Returns
     -------
     rows : tuple of DerivativeRows or None
-    sizes : tuple of float
-        How much the residuals of a class change with a solution of size one that varies
-        over the domain once: the root of the summed squares of their derivatives in
-        values and slopes, in coordinates in which the domain is [-1, 1]. Where there
-        are more than second derivatives, the residuals of such a solution.
+    sizes : tuple of ndarray of shape (k,)
+        How much each residual of a class changes with a solution of size one that
+        varies over the domain once: the root of the summed squares of its derivatives
+        in values and slopes, in coordinates in which the domain is [-1, 1]. Where there
+        are more than second derivatives, the residual of such a solution.
     """
     rng = np.random.RandomState(0)
     model, kinds = Model(problem, (), ()), problem.residual_classes()
@@ -72,16 +72,15 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     classes = tuple(ClassModel(kind, full) for kind in kinds)
     q = len(problem.outputs)
     tops = tuple(
-        rng.standard_normal((*batch.x.shape[:2], full.size, q)) for batch in few
+        rng.uniform(-1, 1, (*batch.x.shape[:2], full.size, q)) for batch in few
     )
     found, sizes = [], []
     units = _units(problem, pairs, axes)
     for slopes in _slopes(model, classes, few, tops, extra):
-        n_residuals = slopes.shape[0] * slopes.shape[1]
-        slopes = np.moveaxis(np.asarray(slopes), 3, 0).reshape(full.size, -1)
+        slopes = np.asarray(slopes)  # (N, k, P, C, q)
+        sizes.append(_usual_sizes((units[:, None] * slopes) ** 2))
+        slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
-        squares = np.sum((units[:, None] * slopes) ** 2) / n_residuals
-        sizes.append(float(np.sqrt(squares)) if 0 < squares < np.inf else 1.0)
     classes = tuple(map(ClassModel, kinds, found))
     weights = rng.standard_normal((2 * problem.n_inputs + 1, q))
     both = _both_ways(model, classes, few, weights, extra)
@@ -89,8 +88,18 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
         size = np.abs(true).max()
         if not np.allclose(fast, true, rtol=_EQUAL, atol=_EQUAL * size):
             found[k] = None
-            sizes[k] = float(np.sqrt(np.mean(np.square(true)))) or 1.0
+            sizes[k] = np.sqrt(np.mean(np.square(true), axis=0))
     return tuple(found), tuple(sizes)
+
+
+def _usual_sizes(squares):
+    """Sizes of residuals: near a singular place of the equation they are huge.
+
+    Roots of the medians over the points, or of the means where these are zero.
+    """
+    squares = np.sum(squares, axis=(2, 3, 4))
+    medians = np.median(squares, axis=0)
+    return np.sqrt(np.where(medians > 0, medians, squares.mean(axis=0)))
 
 
 def _units(problem, pairs, axes):

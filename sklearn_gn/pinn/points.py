@@ -1,5 +1,6 @@
 """Collocation points: where the residuals of a differential equation are taken."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,15 +33,16 @@ class Sampler:
         al., "A comprehensive study of non-adaptive and residual-based adaptive
         sampling", with k = 2 and c = 1.
     dtype : str
-    scaled : bool, default=False
-        Whether residuals count in units of the size of their class.
+    alike : float, default=inf
+        Residuals count in units of the size of their class where that differs from one
+        by more than this factor.
     """
 
     n_interior: int
     n_boundary: int
     method: str
     dtype: str
-    scaled: bool = False
+    alike: float = math.inf
 
     def draw(self, model, seed, stage, number, net=None):
         """Draw the points of all residual classes of the model's problem.
@@ -72,7 +74,9 @@ class Sampler:
             )
         batches = []
         for known in model.classes[: len(points)]:
-            kind, size = known.residual, known.size if self.scaled else 1.0
+            kind, size = known.residual, known.size
+            if 1 / self.alike < size < self.alike:
+                size = 1.0
             x, data, share = distinct(*points[kind.name])
             data = first_data(kind.function, data, kind.n_outputs)
             weight = kind.weight / size**2 * len(x) * share

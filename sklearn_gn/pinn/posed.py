@@ -7,7 +7,8 @@ axes, mapped to [-1, 1], the network has
 - waves ``cos(k (x - m))`` and ``sin(k (x - m))``, with m the middle of the domain, for
   wave vectors k that the problem shows (:mod:`sklearn_gn.pinn.spectrum`) or that its
   equation lets pass (:mod:`sklearn_gn.pinn.dispersion`);
-- singular functions of corners of the domain (:mod:`sklearn_gn.pde.corners`).
+- singular functions of corners of the domain (:mod:`sklearn_gn.pde.corners`);
+- functions that fall off from its small holes (:mod:`sklearn_gn.pde.holes`).
 
 These are inputs of the first layer and of the output layer: a solution that is made of
 them is linear in the weights, and one that is modulated by a smooth function can be
@@ -26,12 +27,14 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde import Dirichlet, Initial, Problem
 from sklearn_gn.pde.corners import singular_corners
+from sklearn_gn.pde.holes import holes
 from sklearn_gn.pinn import dispersion, spectrum
 
 _POINTS = 200  # of each condition, at which its values are taken
 _WHOLE = 0.01  # distance of an exponent to a whole number
 _TINY = 1e-30  # what is left alone
 _RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
+_FAR = 100.0  # from one, beyond which sizes come from units
 _NEGLIGIBLE = 1e-12  # size of values, relative to those of the others
 
 
@@ -43,6 +46,7 @@ class PosedProblem(Problem):
     scale: tuple = ()
     waves: tuple = ()  # wave vectors, each of d numbers
     corners: tuple = ()  # Corner, each with two functions
+    holes: tuple = ()  # Hole, each with one function more than it has axes
 
     def __reduce__(self):
         return PosedProblem, self._arguments()
@@ -55,7 +59,8 @@ class PosedProblem(Problem):
     @property
     def n_functions(self):
         """Number of the last inputs of the network, which are no axes."""
-        return 2 * (len(self.waves) + len(self.corners))
+        of_holes = sum(1 + len(hole.axes) for hole in self.holes)
+        return 2 * (len(self.waves) + len(self.corners)) + of_holes
 
     def embedding(self, x):
         """Inputs of the network: those of the axes, then cosines and sines of waves."""
@@ -69,6 +74,7 @@ class PosedProblem(Problem):
             found += [jnp.cos(phase), jnp.sin(phase)]
         size = float(np.ptp(self.domain.bounds, axis=1).max())
         found += [corner_functions(corner, x, size) for corner in self.corners]
+        found += [hole_functions(hole, x) for hole in self.holes]
         return jnp.concatenate(found)
 
     def field(self, function, directions=None):
@@ -106,6 +112,15 @@ def corner_functions(corner, x, size):
     return radius * jnp.stack([real, imaginary])
 
 
+def hole_functions(hole, x):
+    """The fundamental solution and the image of a point in the sphere of a hole."""
+    offset = x[np.array(hole.axes)] - np.array(hole.center).astype(x.dtype)
+    square = jnp.sum(offset**2) / hole.radius**2 + _TINY
+    plane = len(hole.axes) == 2
+    fundamental = -jnp.log(square) / 2 if plane else 1 / jnp.sqrt(square)
+    return jnp.concatenate([fundamental[None], offset / (hole.radius * square)])
+
+
 def posed(problem, stages, y=None, observed=()):
     """Return problems with the units and the waves of the last one.
 
@@ -133,13 +148,15 @@ def posed(problem, stages, y=None, observed=()):
         (*waves, *passing), problem.domain, most, dispersion.EQUAL
     )
 
-    corners = singular_corners(problem.domain)
+    added = {
+        "waves": waves,
+        "corners": singular_corners(problem.domain),
+        "holes": holes(problem.domain),
+    }
 
     def pose(entry):
         arguments = {f.name: getattr(entry, f.name) for f in fields(Problem)}
-        return PosedProblem(
-            **arguments, center=center, scale=scale, waves=waves, corners=corners
-        )
+        return PosedProblem(**arguments, center=center, scale=scale, **added)
 
     return pose(problem), [pose(stage) for stage in stages]
 
@@ -153,7 +170,7 @@ def units(problem, y=None, observed=(), waves=()):
     Those of the conditions and of the observations. Where they are of both signs, or
     one number alone, the center is zero. A single output without values, or behind a
     transform, has the size with which a wave answers the source; of several, those
-    without values have the size one.
+    without values have the size that balances the equations, if that is far from one.
     """
     q = len(problem.outputs)
     known = [[] for _ in range(q)]
@@ -167,6 +184,8 @@ def units(problem, y=None, observed=(), waves=()):
     found = [_unit(np.concatenate([*columns, np.zeros(0)])) for columns in known]
     if q == 1 and found[0] is None:
         found = [(0.0, _size_of_answer(problem, waves))]
+    elif None in found and any(found):
+        found = _with_balanced_sizes(problem, found)
     found = [(0.0, 1.0) if unit is None else unit for unit in found]
     return tuple(c for c, _ in found), tuple(s for _, s in found)
 
@@ -270,3 +289,50 @@ def _residuals_of_zero(problem, chosen, points):
         return jax.vmap(one)(points.x, points.data)
 
     return [values(kinds[k], p) for k, p in zip(chosen, points, strict=True)]
+
+
+def _with_balanced_sizes(problem, found):
+    """Give outputs without values the size with which they balance the equations.
+
+    An equation that holds outputs of known size, or a source, wants terms of its other
+    outputs that are as large; of several equations the geometric mean. Only sizes far
+    from one are taken: they come from the units of the statement.
+    """
+    points = problem.probes(_POINTS, np.random.RandomState(0))["interior"]
+    sizes = np.array([1.0 if unit is None else unit[1] for unit in found])
+    with backend.scope("float64"):
+        squares = backend.to_numpy(_terms_of_outputs(problem, points, sizes))
+    squares = squares[np.isfinite(squares).all(axis=(1, 2))]
+    source, *terms = np.sqrt(squares.mean(axis=0)) if len(squares) else np.zeros((1, 0))
+    known = [term for term, unit in zip(terms, found, strict=False) if unit is not None]
+    wanted = np.max([source, *known], axis=0)
+    new = list(found)
+    for k, term in enumerate(terms):
+        balanced = (wanted > _TINY) & (term > _TINY)
+        if found[k] is None and balanced.any():
+            size = math.exp(np.mean(np.log(wanted[balanced] / term[balanced])))
+            if not 1 / _FAR <= size <= _FAR:
+                new[k] = 0.0, size
+    return new
+
+
+@partial(jit_by_size, static_argnames="problem")
+def _terms_of_outputs(problem, points, sizes):
+    """Squares of the source, and of its changes by each output: (n, 1 + q, k)."""
+    kind = problem.residual_classes()[0]
+    low, high = problem.domain.bounds.T
+    wave, q = np.pi / (high - low), len(problem.outputs)
+
+    def residual(amplitudes, x, data):
+        def function(x):
+            return amplitudes.astype(x.dtype) * jnp.cos(wave.astype(x.dtype) @ x)
+
+        fields = (problem.field(function),) * kind.n_points
+        return kind.function(fields, x, data, problem.start)
+
+    def one(x, data):
+        source = residual(jnp.zeros(q), x, data)
+        moved = jax.vmap(lambda a: residual(a, x, data))(jnp.diag(sizes))
+        return jnp.concatenate([source[None], moved - source[None]]) ** 2
+
+    return jax.vmap(one)(points.x, points.data)

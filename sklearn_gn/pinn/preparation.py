@@ -12,13 +12,13 @@ from sklearn_gn.pinn.fit import PINNSettings
 from sklearn_gn.pinn.observation_weight import reweighted, spread_loss
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.regression import has_chosen_penalties
-from sklearn_gn.pinn.windows import last_network, with_windows
+from sklearn_gn.pinn.windows import last_network, possible, with_windows
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
+_ALIKE = 10.0  # sizes of residual classes between which the weights are not changed
 _FEW_AXES = 20  # up to which points follow the residual
 _LARGEST_INT = np.iinfo(np.int32).max
-_MOST_APART = 1000.0  # sizes of classes that count as they are stated
 
 
 def network_and_models(solver, stages, data, rng):
@@ -115,11 +115,11 @@ def settings(solver, models, stages, data, networks, seed, deadline):
             fixed if n == "auto" else n
             for n, fixed in zip(points, _FIXED_POINTS, strict=True)
         ]
-        scaled, method = counts_by_size(solver, models), solver.sampling
+        alike, method = alike_sizes(solver, models), solver.sampling
         if _is_auto(method):
             adaptive = growth is not None and problem.domain.dim <= _FEW_AXES
             method = "residual" if adaptive else "sobol"
-        sampler = setup.Sampler(*points, method, solver.dtype, scaled)
+        sampler = setup.Sampler(*points, method, solver.dtype, alike)
     estimates_noise = has_equation and observed and chosen
     spread = math.inf
     if estimates_noise:
@@ -145,17 +145,28 @@ def settings(solver, models, stages, data, networks, seed, deadline):
     )
 
 
-def counts_by_size(solver, models):
-    """Whether residuals count in units of the size of their class.
+def alike_sizes(solver, models):
+    """The factor by which sizes of residual classes differ whose weights are kept.
 
-    Those that count as they are stated do, too, where the sizes show that the units of
-    the statement do not fit together: a class would hardly count.
+    Beyond it residuals count in units of the size of their class. That is all of them
+    where the sizes show that the units of the statement do not fit together: a class
+    would hardly count. Else it is those of another order of magnitude than one; not
+    where a network of given layers, or the weight of observations, was stated for the
+    sizes as they are, nor in windows of time, where the equation has a weight of its
+    own.
     """
-    sizes = [known.size for known in models[-1].classes]
+    classes = models[-1].classes
+    sizes = [known.size for known in classes]
     if solver.problem is None or not sizes:
-        return False
-    apart = max(sizes) > _MOST_APART * min(sizes)
-    return solver.loss_weights == "scaled" or (solver.loss_weights == "fixed" and apart)
+        return math.inf
+    if not _is_auto(solver.loss_weights):
+        return 1.0 if solver.loss_weights == "scaled" else math.inf
+    if max(sizes) > setup.MOST_APART * min(sizes):
+        return 1.0
+    observed = classes[-1].residual.name == "data"
+    if observed or not _grows(solver, models[-1].problem) or possible(models[-1]):
+        return math.inf
+    return _ALIKE
 
 
 def weighted_data(solver, models, data):
@@ -163,7 +174,7 @@ def weighted_data(solver, models, data):
     known = models[-1].classes[-1:]
     if not (known and known[0].residual.name == "data" and known[0].size != 1):
         return data
-    if not counts_by_size(solver, models):
+    if alike_sizes(solver, models) != 1:
         return data
     batches = [
         batch and reweighted((batch,), 1 / known[0].size ** 2)[0]

@@ -4,6 +4,9 @@ This module and ``fit``, ``posterior`` and ``solution`` are what the estimator s
 the JAX side.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from sklearn_gn.core import backend
@@ -43,6 +46,7 @@ __all__ = [
     "untrained_network",
 ]
 
+MOST_APART = 1000.0  # sizes of residuals that count as they are stated
 
 # --- the network ---------------------------------------------------------------------
 
@@ -169,8 +173,10 @@ def _class_models(problem, features, extra, equation, observed, device):
         with backend.scope("float64", device):
             rows, sizes = rows_and_sizes(problem, extra, axes, probed)
         kinds = (*problem.residual_classes(), *([probed] if probed else []))
-        sizes = sizes[: len(kinds) - bool(probed)]
-        sizes += (_size_of_observations(problem, observed),) if probed else ()
+        n_stated = len(kinds) - bool(probed)
+        pairs = list(map(_in_units, kinds, sizes))[:n_stated]
+        pairs += [(probed, _size_of_observations(problem, observed))] if probed else []
+        kinds, sizes = zip(*pairs, strict=True)
         classes = tuple(map(ClassModel, kinds, rows, sizes))
     if kind is not None and probed is None:
         size = _size_of_observations(problem, observed)
@@ -178,6 +184,36 @@ def _class_models(problem, features, extra, equation, observed, device):
     if features is not None:
         classes = tuple(known._replace(rows=None) for known in classes)
     return classes
+
+
+@dataclass(frozen=True)
+class InUnits:
+    """Residuals of a class, each divided by a unit."""
+
+    function: Callable
+    units: tuple
+
+    def __call__(self, fields, points, data, coefficients):
+        """Residuals of a row, of shape (k,)."""
+        found = self.function(fields, points, data, coefficients)
+        return found / np.array(self.units, found.dtype)
+
+
+def _in_units(kind, sizes):
+    """A class of residuals that differ in size by 1,000 at most, and its size.
+
+    Sizes that are further apart come from units that do not fit together, such as volts
+    and coulombs: beside the one, the other would hardly count.
+    """
+    finite = np.isfinite(sizes) & (sizes > 0)
+    if not finite.any():
+        return kind, 1.0
+    size = float(np.sqrt(np.sum(sizes[finite] ** 2) / len(sizes)))
+    sizes = np.where(finite, sizes, size)
+    if sizes.max() <= MOST_APART * sizes.min():
+        return kind, size
+    units = tuple(map(float, sizes / size))
+    return kind._replace(function=InUnits(kind.function, units)), size
 
 
 def _size_of_observations(problem, observed):

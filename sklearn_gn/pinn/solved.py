@@ -3,15 +3,19 @@
 import numpy as np
 
 # Losses on fresh points, relative to that of the untrained network: below these the
-# equation is solved, the solution is accurate even if the network overfits, and nothing
-# is left to gain.
-SOLVED_LOSS, _ACCURATE_LOSS, EXHAUSTED_LOSS = 1e-6, 1e-12, 1e-16
+# equation is solved, it is solved so well that the error need not be estimated, the
+# solution is accurate even if the network overfits, and nothing is left to gain.
+SOLVED_LOSS, WELL_SOLVED_LOSS = 1e-6, 1e-10
+_ACCURATE_LOSS, EXHAUSTED_LOSS = 1e-12, 1e-16
+UNMET_LOSS = 1e-2  # relative to that of no solution, beyond which nothing is learnt
 ROUNDING = 30  # residuals, in units in the last place, that are rounding
 OVERFITTED = 100.0  # fresh over training loss
 
 
 def losses_of_no_solution(fresh_loss, points, settings, untrained):
-    """Loss on fresh points of the untrained network, or of zero if it is lower.
+    """Loss on fresh points of the untrained network, or of a constant if it is lower.
+
+    That is zero, or one where the equation is singular at zero.
 
     Large coefficients of the equation make the first one huge: beside it a constant,
     which meets no condition, would pass for a solution.
@@ -34,11 +38,18 @@ def losses_of_no_solution(fresh_loss, points, settings, untrained):
     if not points.fresh or not settings.models[-1].activations:
         return fresh_loss(points, settings, untrained), ()
     *hidden, last = untrained.layers
-    zero = untrained._replace(layers=(*hidden, 0 * last))
+    constant = untrained._replace(layers=(*hidden, 0 * last))
+    if not np.isfinite(fresh_loss(points, settings, constant)):
+        # The equation is singular at zero, and huge near it.
+        one = np.zeros_like(last)
+        one[-1] = 1
+        constant = untrained._replace(layers=(*hidden, one))
     rounding = (ROUNDING * np.finfo(settings.dtype).eps) ** 2
 
     def lower(points):
-        first, level = (fresh_loss(points, settings, net) for net in (untrained, zero))
+        first, level = (
+            fresh_loss(points, settings, net) for net in (untrained, constant)
+        )
         return min(first, level) if level > rounding * first else first
 
     def alone(k):
@@ -80,4 +91,22 @@ def holds_in_all_classes(classes, losses, first):
         loss > SOLVED_LOSS * reference
         for kind, loss, reference in zip(classes, losses, first, strict=False)
         if kind.residual.name != "data"
+    )
+
+
+def has_unmet_condition(classes, class_losses, first_classes):
+    """Whether a condition is hardly met better than by no solution.
+
+    Parameters
+    ----------
+    classes : sequence of ClassModel
+    class_losses : array of shape (n_classes,)
+    first_classes : tuple of float
+        Those of :func:`losses_of_no_solution`.
+    """
+    return any(
+        known.residual.name not in ("interior", "data") and loss > UNMET_LOSS * first
+        for known, loss, first in zip(
+            classes, class_losses, first_classes, strict=False
+        )
     )

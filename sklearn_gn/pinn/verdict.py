@@ -15,7 +15,12 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pinn import determination
-from sklearn_gn.pinn.solved import EXHAUSTED_LOSS, OVERFITTED, SOLVED_LOSS
+from sklearn_gn.pinn.solved import (
+    EXHAUSTED_LOSS,
+    OVERFITTED,
+    SOLVED_LOSS,
+    WELL_SOLVED_LOSS,
+)
 from sklearn_gn.pinn.windows import Pieces
 
 _FAR = 10.0  # fresh over training loss, beyond which points are what a fit lacks
@@ -204,9 +209,10 @@ def _best_row(solver):
 def take_back_convergence(solver, run):
     """Let a fit be stalled that ended by its loss, though its error is large.
 
-    A small loss says little where the equation is stiff: the error is estimated, if
-    there is time for it. Where observations have noise, or there are unknowns, it does
-    not tell; where next to nothing is left of the loss it need not.
+    A small loss says little where the equation is stiff: the error is estimated. If
+    there is no time for it, the fit has run out of time, unless the loss is tiny. Where
+    observations have noise, or there are unknowns, it does not tell; where next to
+    nothing is left of the loss it need not.
 
     Parameters
     ----------
@@ -216,25 +222,33 @@ def take_back_convergence(solver, run):
     """
     if not run.stop_reason.converged:
         return
+    reason = StopReason.STALLED
     if not solver._undetermined:
-        if not _needs_estimate(solver, run):
+        if not _needs_estimate(solver):
             return
-        solver._estimated_at_end = solver.error_estimate_
-        if not solver._estimated_at_end > LARGEST_ERROR:
+        if _has_time_for_it(solver, run):
+            solver._estimated_at_end = solver.error_estimate_
+            if not solver._estimated_at_end > LARGEST_ERROR:
+                return
+        elif solver.fresh_loss_ <= WELL_SOLVED_LOSS * solver._untrained_loss:
             return
-    run.stop_reason = StopReason.STALLED
-    solver.converged_, solver.stop_reason_ = False, run.stop_reason.value
+        else:
+            reason = StopReason.MAX_TIME
+    run.stop_reason = reason
+    solver.converged_, solver.stop_reason_ = False, reason.value
 
 
-def _needs_estimate(solver, run):
+def _needs_estimate(solver):
     posterior, problem = solver._posterior, solver.problem_
     if posterior is None or problem.unknown or posterior.n_observations:
         return False
-    if solver.fresh_loss_ <= EXHAUSTED_LOSS * solver._untrained_loss:
-        return False
+    return solver.fresh_loss_ > EXHAUSTED_LOSS * solver._untrained_loss
+
+
+def _has_time_for_it(solver, run):
+    """Whether there is time for the estimate: it compiles, like the first iteration."""
     if solver.max_time is None:
         return True
-    # It compiles, about as long as the first iteration did.
     needed = run.final_state.first_seconds
     return time.perf_counter() - run.began + needed < solver.max_time
 

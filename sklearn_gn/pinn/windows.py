@@ -3,7 +3,7 @@ r"""Windows of time: long times of ordinary differential equations are solved in
 Over a long time such an equation has more near-solutions than solutions: a network that
 leaves the path early, at one place of large residual, and follows another solution from
 there on. Where the loss on fresh points no longer falls although the equation is not
-solved, and the problem is one of evolution, the interval of time is therefore cut:
+solved well, and the problem is one of evolution, the interval of time is therefore cut:
 
 1.  The window ends where the residual begins to be large, taken from the start: that is
     as far as the network is right.
@@ -38,12 +38,13 @@ from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.pinn.model import n_waves, start_parameters
 from sklearn_gn.pinn.residuals import class_residuals
-from sklearn_gn.pinn.solved import SOLVED_LOSS
+from sklearn_gn.pinn.solved import SOLVED_LOSS, WELL_SOLVED_LOSS
 
 _PATIENCE, _WINDOW_PATIENCE = 12, 8  # iterations without a fall to _FALL
 _FALL = 0.5
-_SOLVED_WELL = 1e-10  # fresh loss of a window, relative to that of no training
-_SOLVED_SURELY = 1e-12  # the same, from which on there is nothing to wait for
+# Fresh loss of a window, relative to that of no training, from which on there is
+# nothing to wait for.
+_SOLVED_SURELY = 1e-12
 _ENOUGH, _FEW_ITERATIONS = 3, 16  # iterations of a solved window; of a quick one
 _SHORTEST = 1 / 512  # of all time
 _EARLY = 0.05  # share of the squared residuals before the end of the next window
@@ -199,13 +200,13 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
         late = rules.deadline - time.perf_counter() < _TIME_LEFT * rules.budget
         if (
             _is_flat(march.falls, _PATIENCE)
-            and lowest > SOLVED_LOSS * first
+            and lowest > WELL_SOLVED_LOSS * first
             and not late
         ):
             stop = _cut(march, model, net, fresh_batches)
             return march._replace(next_stop=stop, uncut=lowest)
         return march
-    well = lowest <= _SOLVED_WELL * first and _is_flat(march.falls, _ENOUGH)
+    well = lowest <= WELL_SOLVED_LOSS * first and _is_flat(march.falls, _ENOUGH)
     well = well or lowest <= _SOLVED_SURELY * first
     flat = _is_flat(march.falls, _WINDOW_PATIENCE)
     shortest = march.stop - march.start <= _SHORTEST

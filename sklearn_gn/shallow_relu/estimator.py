@@ -6,10 +6,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import (
-    ClassNamePrefixFeaturesOutMixin,
     MultiOutputMixin,
     RegressorMixin,
-    TransformerMixin,
     _fit_context,
 )
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -39,8 +37,6 @@ _NOT_OF_EVERY_FIT = (
 
 class ShallowReLURegressor(
     PredictionsMixin,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
     MultiOutputMixin,
     RegressorMixin,
     GaussNewtonEstimator,
@@ -75,10 +71,10 @@ class ShallowReLURegressor(
     ----------
     n_neurons : int or "auto", default="auto"
         Number of neurons n, each with one breaking hyperplane (one breakpoint where
-        there is one feature). If "auto" and the evidence chooses the penalties, 20
-        (fewer with more than 100 features), of which the penalties switch off what is
-        not needed; else ``criterion`` chooses, among up to 64 neurons with one feature
-        and 32 with several.
+        there is one feature). If "auto" and the evidence chooses the penalties, 20,
+        of which the penalties switch off what is not needed (fewer where there are more
+        than 25 features, or few rows for so many parameters); else ``criterion``
+        chooses, among up to 64 neurons with one feature and 32 with several.
 
     alpha : float, dict or "auto", default="auto"
         Ridge penalty ``alpha / 2 * |c|^2`` of the output layer in scaled units (one
@@ -135,8 +131,8 @@ class ShallowReLURegressor(
         one of highest evidence goes on. Otherwise the best result is returned: "vpgn"
         and "sggn" run them side by side, and the best eight go on to the global search;
         the others run them one after the other, and "adam" gets to the first only. If
-        "auto", 5 where the evidence chooses the penalties of up to 300 hidden weights
-        and no hyperplanes are given, else 1.
+        "auto", 5 where the evidence chooses the penalties of up to 100 hidden weights
+        and no hyperplanes are given, 3 of up to 300, else 1.
 
     criterion : {"bic", "aic", "gcv"}, default="bic"
         Criterion that ``n_neurons="auto"`` minimises where penalties are given. The
@@ -287,7 +283,8 @@ class ShallowReLURegressor(
     -----
     Unlike in the papers, the loss is divided by the sum of weights. Outside the range
     of the training data the model goes on linearly; with penalties of the evidence,
-    rows more than ten times as far from the centre as usual are moved to there first.
+    rows more than ten times as far from the centre as usual are moved to there first;
+    their standard errors grow with the distance.
 
     If the fit is poor, :meth:`diagnose` says what limited it: raise ``n_init`` or
     ``n_neurons``; without noise, set ``alpha=0`` and the number of neurons, which turns
@@ -428,12 +425,7 @@ class ShallowReLURegressor(
             zero.
         """
         check_table_fits(X, "Fit a random sample of the rows.")
-        self._solver_object()
-        X, y = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
-        )
-        weight = check_sample_weight(sample_weight, X)
-        self._single_target = y.ndim == 1
+        X, y, weight = self._check_data(X, y, sample_weight)
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
@@ -441,6 +433,14 @@ class ShallowReLURegressor(
         with backend.one_blas_thread, self._arithmetic(X, y):
             self._fit(X, y, weight, validation, data)
         return self
+
+    def _check_data(self, X, y, sample_weight):
+        self._solver_object()
+        X, y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
+        )
+        self._single_target = y.ndim == 1
+        return X, y, check_sample_weight(sample_weight, X)
 
     def _fit(self, X, y, weight, validation, data):
         problem = problem_of(self, self._solver_object(), X, y, weight, validation)

@@ -13,7 +13,7 @@ from sklearn_gn.core.evidence_gn import (
     one_or_each,
     posterior_variances,
 )
-from sklearn_gn.core.linear_evidence import linear_model
+from sklearn_gn.core.linear_evidence import is_better, linear_model
 from sklearn_gn.core.low_rank import LowRank
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
@@ -65,7 +65,7 @@ def best_of_network_and_linear_model(net, rows, n_effective):
     A network that finds structure in noise does not pay for its parameters.
     """
     linear = linear_model(rows, n_effective)
-    if linear is None or net.log_evidence >= linear.log_evidence:
+    if not is_better(linear, net.log_evidence, net.gamma, rows):
         return net
     shape = net.shape
     theta = np.zeros(shape.size)

@@ -28,10 +28,10 @@ import numpy as np
 from sklearn_gn.core import evidence, evidence_gn
 from sklearn_gn.core.evidence_gn import Sums
 from sklearn_gn.core.large_gram import (
-    LARGEST_DENSE,
     LargeGram,
     LayerRows,
     RowBlock,
+    is_formed,
     row_slices,
 )
 from sklearn_gn.core.solver import Algorithm, Rows
@@ -111,7 +111,7 @@ class Shape(NamedTuple):
 
     def sums(self, theta, rows):
         """Sums over the rows."""
-        if self.size > LARGEST_DENSE:
+        if not is_formed(len(rows.x) * self.q, self.size):
             return sums_of_large_network(theta, self, rows)
         return sums_over_rows(theta, self, rows)
 

@@ -5,7 +5,11 @@ from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
@@ -19,7 +23,7 @@ from sklearn_gn.shallow_relu.fitted import (
 )
 
 
-class PredictionsMixin:
+class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Predictions, intervals and hidden features of a fitted network."""
 
     _network: tuple[Any, Any]  # in scaled units, and these
@@ -143,7 +147,7 @@ class PredictionsMixin:
         if isinstance(self._posterior, evidence_fitted.EvidencePosterior):
             with backend.one_blas_thread:
                 std = evidence_fitted.prediction_errors(self._posterior, scaling.x(X))
-            return std * scaling.y_scale
+            return std * scaling.stretch(X) * scaling.y_scale
         freedom = self._posterior.degrees_of_freedom
         if freedom <= 0:
             n_rows, q = self._posterior.n_effective, net.coef.shape[1]

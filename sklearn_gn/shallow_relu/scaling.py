@@ -47,10 +47,18 @@ class Scaling(NamedTuple):
         return cls(center, scale, y_center, y_scale)
 
     def x(self, X):
-        """Return features in these units, bounded: infinities have no differences."""
-        with np.errstate(over="ignore"):
-            z = np.clip((X - self.x_center) / self.x_scale, -_FAR, _FAR)
+        """Return features in these units, within reach."""
+        z = self._bounded(X)
         return z if self.reach is None else self.reach.limited(z)
+
+    def stretch(self, X):
+        """Return the factors of standard errors at rows beyond reach, (m, 1)."""
+        return self.reach.stretch(self._bounded(X))[:, None]
+
+    def _bounded(self, X):
+        """Features in these units, bounded: infinities have no differences."""
+        with np.errstate(over="ignore"):
+            return np.clip((X - self.x_center) / self.x_scale, -_FAR, _FAR)
 
     def same_as(self, other):
         """Whether these are the units of another fit."""

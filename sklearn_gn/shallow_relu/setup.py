@@ -28,8 +28,9 @@ from sklearn_gn.solvers import JointGN
 
 _N_NEURONS = 20  # of a network whose size the evidence chooses, at first
 _HIDDEN_WEIGHTS = 500  # of it at most: fewer neurons where there are many features
-_N_INIT = 5  # starts that the evidence chooses from
-_CHEAP_WEIGHTS = 300  # hidden weights up to which there are so many
+_FEW_NEURONS = 10  # from which on it has half as many parameters as rows, or ...
+_FEW_PARAMETERS = 100  # ... so many, where that is more
+_STARTS = ((5, 100), (3, 300))  # that the evidence chooses from, up to hidden weights
 
 
 class Problem(NamedTuple):
@@ -162,14 +163,13 @@ def _by_evidence(estimator, problem, rng):
     given = _given_hyperplanes(estimator, n, scaling)
     if n is None:
         # A former network may have lost neurons, which come back.
-        n = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // rows.x.shape[1]))
+        n = _default_size(problem.n_observations, rows.x.shape[1])
         n = n if given is None else max(n, len(given))
     draw = partial(random_hyperplanes, rows.x, np.cumsum(rows.weight), rng=rng)
     first = first_hyperplanes(estimator.init, given, n, rows.x, draw)
     n_init = estimator.n_init
     if n_init == "auto":
-        chosen = given is not None or n * rows.x.shape[1] > _CHEAP_WEIGHTS
-        n_init = 1 if chosen else _N_INIT
+        n_init = 1 if given is not None else _default_starts(n * rows.x.shape[1])
     others = [draw(n) for _ in range(1, n_init)]
     n_targets = rows.y.shape[1]
     starts = [initial_network(h, 0, n_targets, np.float64) for h in (first, *others)]
@@ -188,6 +188,18 @@ def _by_evidence(estimator, problem, rng):
         alpha=_given_penalties(estimator, rows.x.shape[1]),
     )
     return problem._replace(starts=[tuple(starts)], options=options)
+
+
+def _default_size(n_rows, n_features):
+    """Number of neurons of a network whose size the evidence chooses."""
+    most = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // n_features))
+    n_parameters = max(_FEW_PARAMETERS, n_rows / 2)
+    return min(most, max(_FEW_NEURONS, int(n_parameters / (2 + n_features))))
+
+
+def _default_starts(n_hidden_weights):
+    """Number of starts: matrices of many weights cost much."""
+    return next((n for n, most in _STARTS if n_hidden_weights <= most), 1)
 
 
 def _given_penalties(estimator, n_features):

@@ -117,6 +117,12 @@ def log_posterior(alpha, value, first):
     return value - math.log10(_FIRST * alpha / first) ** 2 / 2
 
 
+def best_penalty(path):
+    """Return the penalty of the highest :func:`log_posterior` on a path."""
+    first = path[0][0]
+    return max(path, key=lambda point: log_posterior(*point, first))[0]
+
+
 def next_alpha(path):
     """Penalty to try next, and whether it is the last one.
 

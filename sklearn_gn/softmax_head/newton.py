@@ -33,7 +33,7 @@ from sklearn_gn.core.multinomial import (
 )
 from sklearn_gn.core.parts import total
 from sklearn_gn.core.solver import Algorithm
-from sklearn_gn.softmax_head import start
+from sklearn_gn.softmax_head import evidence, start
 from sklearn_gn.softmax_head.blocks import (
     class_blocks,
     curvatures,
@@ -41,7 +41,6 @@ from sklearn_gn.softmax_head.blocks import (
     n_slots,
     single,
 )
-from sklearn_gn.softmax_head.evidence import log_evidence, log_posterior, next_alpha
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -107,8 +106,9 @@ class NewtonState(NamedTuple):
     epoch: int  # of the start; past the last one: Newton
     searching: bool = False  # for the penalty
     path: tuple = ()  # penalties that were tried, with their log evidence
+    likeliest: AffineHead | None = None  # the head of the best of them
     slope: float = -math.inf  # of the last step
-    anchor: AffineHead | None = None  # where the preconditioner was built
+    anchor: tuple | None = None  # head and penalty of which the preconditioner is
     usual: int = 0  # CG iterations there
     last: int = 0
 
@@ -186,13 +186,20 @@ def _next_penalty(data, state, options):
     """Extend the path by the evidence at the head."""
     settings = newton_settings(options)
     n_effective = options.n_effective
-    value, _ = log_evidence(
+    value, _ = evidence.log_evidence(
         whitened(data), state.net, state.loss, settings, n_effective
     )
     path = (*state.path, (state.alpha, value))
-    alpha, last = next_alpha(path)
-    found = objective(state.net, data.rows, at_penalty(options, alpha))
+    alpha, last = evidence.next_alpha(path)
+    best = evidence.best_penalty(path)
+    likeliest = state.net if best == state.alpha else state.likeliest
+    # From the nearer one of the last head and the best one.
+    distances = [abs(math.log(alpha / known)) for known in (state.alpha, best)]
+    net = state.net if distances[0] <= distances[1] else likeliest
+    found = objective(net, data.rows, at_penalty(options, alpha))
     return state._replace(
+        net=net,
+        likeliest=likeliest,
         loss=float(found.loss),
         gradient=found.gradient,
         grad_norm=float(found.grad_norm),
@@ -200,16 +207,14 @@ def _next_penalty(data, state, options):
         searching=not last,
         path=path,
         slope=-math.inf,
-        anchor=None,
-        criterion=-log_posterior(state.alpha, value, path[0][0]),
+        criterion=-evidence.log_posterior(state.alpha, value, path[0][0]),
     )
 
 
 def penalty_of_best(state):
     """The penalty of the best head: of the path, until there is one at the chosen."""
     if state.path and state.criterion > -_CHOSEN:
-        first = state.path[0][0]
-        return max(state.path, key=lambda point: log_posterior(*point, first))[0]
+        return evidence.best_penalty(state.path)
     return state.alpha
 
 
@@ -480,11 +485,12 @@ def _preconditioner(data, state, settings):
     if not slots:
         return None, state
     if state.anchor is None or state.last > 2 * state.usual + 5:
-        state = state._replace(anchor=state.net, usual=0)
+        state = state._replace(anchor=(state.net, settings.alpha), usual=0)
     if data.memo.get("anchor") is not state.anchor:
         data.memo["anchor"] = state.anchor
+        net, alpha = state.anchor
         data.memo["inverses"] = class_blocks(
-            state.anchor, whole, settings, slots
+            net, whole, settings._replace(alpha=alpha), slots
         ).inverses
     return data.memo["inverses"], state
 

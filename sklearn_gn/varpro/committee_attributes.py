@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from sklearn_gn.core import backend, evidence, evidence_gn
 from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.layers import row_blocks
-from sklearn_gn.core.linear_evidence import linear_model
+from sklearn_gn.core.linear_evidence import is_better, linear_model
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.batch_committee import BatchOptions, objective
 from sklearn_gn.varpro.calibration import calibrated
@@ -223,14 +223,16 @@ def _or_linear(problem, pairs):
     if linear is None:
         return pairs
     y_scale = np.broadcast_to(problem.scaling.y_scale, model.n_values)
-    value = linear.log_evidence - problem.options.n_effective * np.sum(np.log(y_scale))
+    units = problem.options.n_effective * np.sum(np.log(y_scale))
     return [
-        (member, summary)
-        if summary.log_evidence >= value
-        else (
+        (
             found := committee.linear_member(member.model, linear),
             _summary(problem, found),
         )
+        if is_better(
+            linear, summary.log_evidence + units, member.net.gamma, problem.rows
+        )
+        else (member, summary)
         for member, summary in pairs
     ]
 

@@ -41,6 +41,10 @@ class Units(NamedTuple):
         """Return features in these units, within reach."""
         return self.reach.limited(self.scaling.x(X))
 
+    def stretch(self, X):
+        """Return the factors of standard errors at rows beyond reach, (m, 1)."""
+        return self.reach.stretch(self.scaling.x(X))[:, None]
+
     @property
     def x_center(self):
         """Centres of the features."""

@@ -64,8 +64,7 @@ class PredictionsMixin:
         y = y[:, 0] if self._single_target else y
         if not return_std:
             return y
-        *_, scaling = self._fitted
-        std = self._deviation(scaling.x(X))
+        std = self._deviation(X)
         return y, std[:, 0] if self._single_target else std
 
     def _predicted(self, X):
@@ -73,16 +72,18 @@ class PredictionsMixin:
         *_, scaling = self._fitted
         return extremes.scaled_back(self._values(X), scaling.y_scale, scaling.y_center)
 
-    def _deviation(self, x):
-        """Standard deviations of the means of rows in scaled units."""
+    def _deviation(self, X):
+        """Standard deviations of the means of validated rows."""
         model, net, scaling = self._fitted
+        x = scaling.x(X)
         if model is None:
             with backend.one_blas_thread:
                 covariances = [known.get() for known in self._covariances]
             known = partial(committee.variances, net, covariances, self._noise_ratios)
             size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
-            return np.sqrt(blockwise(known, x, n_rows)) * scaling.y_scale
+            std = np.sqrt(blockwise(known, x, n_rows)) * scaling.stretch(X)
+            return std * scaling.y_scale
         bars = self._error_bars
         variance = self._in_batches(bars.variances, x, bars.batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale

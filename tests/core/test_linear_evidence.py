@@ -18,10 +18,12 @@ def rows_of(n, d, k, seed=0):
     return Rows(x, y, weight / weight.sum()), float(weight.sum())
 
 
-@pytest.mark.parametrize("k", [1, 2])
-def test_its_evidence_is_the_density_of_the_data(k):
+@pytest.mark.parametrize(("k", "d"), [(1, 4), (2, 4), (1, 35)])
+def test_its_evidence_is_the_density_of_the_data(k, d):
     n = 30
-    rows, n_effective = rows_of(n, 4, k)
+    rows, n_effective = rows_of(n, d, k)
+    if d > n:
+        rows, n_effective = rows._replace(weight=np.full(n, 1 / n)), float(n)
     found = linear_model(rows, n_effective)
 
     rep = np.repeat(np.arange(n), np.round(n_effective * rows.weight).astype(int))
@@ -46,27 +48,30 @@ def test_its_evidence_is_the_density_of_the_data(k):
 
 
 def test_without_variance_or_noise_there_is_none():
-    assert linear_model(*rows_of(8, 12, 1)) is None
+    assert linear_model(*rows_of(8, 12, 1)) is None  # of which some are repeated
     rows, n_effective = rows_of(20, 2, 1)
     assert linear_model(rows._replace(y=np.zeros((20, 1))), n_effective) is None
     assert linear_model(rows._replace(x=np.ones((20, 2))), n_effective) is None
 
 
+@pytest.mark.parametrize(("n", "d"), [(134, 15), (40, 60)])
 @pytest.mark.parametrize("kind", [ShallowReLURegressor, VarProNetRegressor])
-def test_a_network_that_finds_structure_in_noise_loses_to_it(kind):
+def test_a_network_that_finds_structure_in_noise_loses_to_it(kind, n, d):
     rng = np.random.RandomState(0)
-    X, y = rng.randn(134, 15), rng.randn(134)
+    X, y = rng.randn(n, d), rng.randn(n)
     model = kind(random_state=0).fit(X, y)
-    slopes = model.predict(np.eye(15)) - model.predict(np.zeros((1, 15)))
+    slopes = model.predict(np.eye(d)) - model.predict(np.zeros((1, d)))
     np.testing.assert_allclose(
-        model.predict(X), model.predict(np.zeros((1, 15))) + X @ slopes, atol=1e-12
+        model.predict(X), model.predict(np.zeros((1, d))) + X @ slopes, atol=1e-12
     )
     scaling = (model._network if kind is ShallowReLURegressor else model._fitted)[-1]
     t = (y[:, None] - scaling.y_center) / scaling.y_scale
-    found = linear_model(Rows(scaling.x(X), t, np.full(134, 1 / 134)), 134.0)
-    value = found.log_evidence - 134 * np.log(float(np.squeeze(scaling.y_scale)))
+    found = linear_model(Rows(scaling.x(X), t, np.full(n, 1 / n)), float(n))
+    value = found.log_evidence - n * np.log(float(np.squeeze(scaling.y_scale)))
     assert model.log_evidence_ == pytest.approx(value, abs=1e-3)
     assert model.n_effective_parameters_ == pytest.approx(found.gamma + 1, rel=1e-3)
+    if n < d:
+        return
     # On other data a warm start looks for structure once more.
     model.set_params(warm_start=True).fit(X, np.abs(X[:, 0]) + 0.1 * y)
     assert model.score(X, np.abs(X[:, 0]) + 0.1 * y) > 0.9

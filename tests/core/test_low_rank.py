@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.core import evidence, evidence_gn, large_gram, layers, low_rank
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu import evidence_gn as shallow_evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 from sklearn_gn.varpro import committee, committee_plan
 
@@ -37,8 +36,7 @@ def both(problem, monkeypatch):
     model, theta, rows = problem
     dense = model.sums(theta, rows)
     # Rows in blocks of 256: the last one is not full.
-    for module in (layers, large_gram, shallow_evidence_gn):
-        monkeypatch.setattr(module, "LARGEST_DENSE", 50)
+    monkeypatch.setattr(large_gram, "LARGEST_DENSE", 50)
     return dense, model.sums(theta, rows)
 
 
@@ -114,7 +112,7 @@ def test_a_fit_by_estimates_is_as_good(kind, monkeypatch):
     y = np.sin(3 * X[:, 0]) + np.abs(X[:, 1]) + 0.1 * rng.standard_normal(500)
     dense = kind(random_state=0, n_init=2).fit(X, y)
     assert dense.alpha_method_ == "dense"
-    for module in (layers, large_gram, committee_plan, shallow_evidence_gn):
+    for module in (large_gram, committee_plan):
         monkeypatch.setattr(module, "LARGEST_DENSE", 20)
     large = kind(random_state=0, n_init=2).fit(X, y)
     assert large.alpha_method_ == "lanczos"

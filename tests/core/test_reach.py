@@ -1,7 +1,9 @@
 """Rows far from all others: equivariance, and units without them."""
 
 import numpy as np
+import pytest
 
+from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.core.reach import Reach, units_within_reach
 from sklearn_gn.core.scaling import Scaling
 
@@ -38,3 +40,16 @@ def test_units_are_those_of_the_rows_within_reach():
     np.testing.assert_allclose(weight @ z, 0, atol=0.2)
     assert (weight @ z**2 < 2).all()
     np.testing.assert_array_equal(z[1:], units.x(far)[1:])
+
+
+@pytest.mark.parametrize("kind", [ShallowReLURegressor, VarProNetRegressor])
+def test_standard_errors_beyond_reach_are_those_of_least_squares(kind):
+    rng = np.random.default_rng(0)
+    X, far = rng.standard_normal((300, 3)), 200 * rng.standard_normal((4, 3))
+    y = X @ [1.0, -2.0, 0.5] + 0.5 * rng.standard_normal(300)
+    _, std = kind(random_state=0).fit(X, y).predict(far, return_std=True)
+    design, there = (np.column_stack([np.ones(len(a)), a]) for a in (X, far))
+    _, squares, *_ = np.linalg.lstsq(design, y)
+    covariance = squares[0] / (300 - 4) * np.linalg.inv(design.T @ design)
+    expected = np.sqrt(np.einsum("ij,jk,ik->i", there, covariance, there))
+    np.testing.assert_allclose(std, expected, rtol=0.03)

@@ -140,8 +140,8 @@ def test_the_size_of_a_residual_is_its_change_with_a_solution_of_size_one():
     _, sizes = rows_and_sizes(problem, np.zeros(0))
     # One unit of [-1, 1] is 1/4 of x and 2 of y; random normals have length one.
     interior = np.sqrt((3 * 4**2) ** 2 + (2 / 2) ** 2 + 7**2)
-    np.testing.assert_allclose(sizes[:2], [interior, 1.0], rtol=1e-12)
-    assert 1 / 2 < sizes[2] < 4
+    np.testing.assert_allclose(np.ravel(sizes[:2]), [interior, 1.0], rtol=1e-12)
+    assert 1 / 2 < sizes[2][0] < 4
 
 
 @pytest.mark.parametrize(

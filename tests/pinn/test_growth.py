@@ -3,6 +3,7 @@
 import itertools
 import time
 import warnings
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import pytest
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
-from sklearn_gn.pinn import growth
+from sklearn_gn.pinn import fit, growth
 from sklearn_gn.pinn.model import ClassModel, Model, network, start_parameters
 from sklearn_gn.pinn.points import Sampler
 
@@ -60,8 +61,8 @@ def test_what_grows_is_what_is_missing(falls, before, loss, then):
     found = growth.observed(level(falls[:-1], before), late, loss, falls[-1], 1.0, net)
     assert found.next is None
     assert found.ended == (then == "end")
-    # Ten iterations at the next size must have room, too.
-    tight = rules._replace(deadline=time.perf_counter() + 19)
+    # Thirty iterations at the next size must have room, too.
+    tight = rules._replace(deadline=time.perf_counter() + 59)
     found = growth.observed(
         level(falls[:-1], before), tight, loss, falls[-1], 1.0, net, 1.0
     )
@@ -71,6 +72,35 @@ def test_what_grows_is_what_is_missing(falls, before, loss, then):
     found = growth.observed(level(falls[:-1], before), given, loss, falls[-1], 1.0, net)
     assert found.next == ("points" if then == "points" else None)
     assert found.ended == (then in ("end", "network"))
+
+
+@pytest.mark.parametrize(
+    ("estimate", "changes", "larger"),
+    [
+        (2e-4, {}, True),
+        (5e-5, {}, False),
+        (2e-4, {"network": False}, False),
+        (2e-4, {"deadline": 0.0}, False),
+    ],
+)
+def test_a_network_that_is_not_accurate_grows_after_all(
+    monkeypatch, estimate, changes, larger
+):
+    net = start_parameters(np.random.RandomState(0), (1, 20, 20, 1), ())
+    rules = growth.Rules(network=True, points=True)._replace(**changes)
+    ended = level([1e-8] * 13)._replace(ended=True)
+    monkeypatch.setattr(fit, "relative_error_estimate", lambda *_: estimate)
+    problem = SimpleNamespace(unknown={})
+    settings = SimpleNamespace(
+        growth=rules, dtype=np.dtype(float), models=[SimpleNamespace(problem=problem)]
+    )
+    state = fit.PINNState(net, 1e-8, (), np.ones(2), level=ended)
+    points = fit.FixedPoints(None, (), None)
+    assert fit._has_large_error(points, state, settings) == larger
+    again = growth.going_on(ended)
+    assert (again.next, again.ended) == ("network", False)
+    problem.unknown = {"k": None}  # the estimate does not tell of these
+    assert not fit._has_large_error(points, state, settings)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +151,17 @@ def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
         solver.fit()
     assert solver.coefs_[1].shape == (30, 30)
     assert solver.fresh_loss_ < 1e-8
+
+
+@pytest.mark.parametrize("alike", [1.0, 10.0, np.inf])
+def test_classes_of_another_order_of_magnitude_count_in_their_units(alike):
+    sizes = (20.0, 5.0)
+    kinds = zip(EQUATION.residual_classes(), sizes, strict=True)
+    model = Model(EQUATION, (), tuple(ClassModel(k, None, size) for k, size in kinds))
+    drawn = Sampler(8, 2, "sobol", "float64", alike).draw(model, 0, 0, 0)
+    for batch, size in zip(drawn, sizes, strict=True):
+        unit = size if size >= alike else 1.0
+        assert np.sum(batch.scale**2) == pytest.approx(1 / unit**2, rel=1e-12)
 
 
 def test_points_that_are_drawn_twice_are_one_row_of_the_same_weight():

@@ -1,5 +1,6 @@
 """Observations: missing ones, derivatives, coefficient fields, warnings."""
 
+import math
 import warnings
 from functools import partial
 
@@ -21,9 +22,11 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
+from sklearn_gn.pinn import fit as fit_module
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.points import batch_of
+from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import class_residuals
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -216,10 +219,8 @@ def decay(unit, rate, **settings):
         [Initial(1.0)],
         coefficients={"rate": rate},
     )
-    settings = {"hidden_layer_sizes": (8,), "max_iter": 40, **settings}
-    solver = PINNSolver(
-        problem, n_interior=40, n_boundary=1, tol=0, random_state=0, **settings
-    )
+    default = dict(hidden_layer_sizes=(8,), max_iter=40, tol=0, random_state=0)
+    solver = PINNSolver(problem, n_interior=40, n_boundary=1, **{**default, **settings})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return solver.fit(*((unit * T, np.exp(-T)) if problem.unknown else ()))
@@ -248,3 +249,74 @@ def test_unknown_values_are_searched_in_units_of_their_size():
             raw = unknown.encode(initial)
             assert np.all(np.abs(raw) <= 1e3)
             assert_allclose(unknown.decode(jnp.asarray(raw)), initial, rtol=1e-14)
+
+
+def circuit(second, coulomb):
+    """q' = i, i' = -q, q(0) = 1, i(0) = 0, stated in other units of time and charge."""
+    ampere = coulomb / second
+
+    def equations(u, t):
+        charge, current = u["q"], u["i"]
+        return (
+            d(charge, "t")(t) - current(t),
+            second / ampere * d(current, "t")(t) + charge(t) / coulomb,
+        )
+
+    return Problem(
+        equations,
+        Interval(0, 6 * second),
+        [Initial([coulomb, 0.0])],
+        outputs=("q", "i"),
+    )
+
+
+def test_outputs_without_values_have_the_unit_that_balances_the_equations():
+    ordinary = posed(circuit(1.0, 1.0), [])[0]
+    assert ordinary.scale == (1.0, 1.0)
+    second, coulomb = 2.0**-30, 2.0**-10
+    scale = posed(circuit(second, coulomb), [])[0].scale
+    # Charges of size one and i = A cos(pi t / T): both equations hold a half wave.
+    wave = np.pi / 6
+    balanced = math.sqrt(wave * (1 / wave))  # geometric mean of q' / i and q / i'
+    assert_allclose(scale, [coulomb, balanced * coulomb / second], rtol=0.5)
+    # Exact in the units: those of another statement, scaled.
+    other = posed(circuit(second, 4 * coulomb), [])[0].scale
+    assert_allclose(other, [4 * scale[0], 4 * scale[1]], rtol=1e-12)
+
+
+def test_residuals_of_a_class_that_differ_a_millionfold_count_alike():
+    kind = circuit(1.0, 1.0).residual_classes()[0]
+    assert setup._in_units(kind, np.array([2.0, 1.0]))[0] is kind
+    scaled, size = setup._in_units(kind, np.array([2e-6, 1.0]))
+    assert_allclose(size, math.sqrt((4e-12 + 1) / 2))
+    assert_allclose(np.array(scaled.function.units) * size, [2e-6, 1.0])
+    u, t = OSCILLATOR.field(lambda x: jnp.stack([x[0], 3 + x[0]])), jnp.array([0.5])
+    known = OSCILLATOR.residual_classes()[0].function
+    both = [
+        f((u,), t[None], t[:0], {"w": 1.0})
+        for f in (known, setup.InUnits(known, (2.0, 1e-6)))
+    ]
+    assert_allclose(both[1], both[0] / np.array([2.0, 1e-6]))
+
+
+def test_a_fit_that_is_stuck_begins_anew(monkeypatch):
+    """No real solution: all starts end at u = 0, and the best of them is returned."""
+    problem = Problem(lambda u, t: u(t) ** 2 + 1, Interval(0, 1), [])
+    solver = PINNSolver(
+        problem, hidden_layer_sizes=(5,), n_interior=20, resample=None, random_state=0
+    )
+    drawn, draw = [], fit_module.start_parameters
+    monkeypatch.setattr(
+        fit_module,
+        "start_parameters",
+        lambda *a: drawn.append(draw(*a)) or drawn[-1],
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        solver.fit()
+    assert solver.stop_reason_ == "stalled"
+    assert len(drawn) == 2
+    assert len({net.layers[0][0, 0] for net in drawn}) == 2
+    assert all(net.layers[0].shape == (2, 5) for net in drawn)
+    assert solver.fresh_loss_ == solver.convergence_log_["val_loss"].min()
+    assert_allclose(solver.fresh_loss_, 0.5, rtol=1e-4)

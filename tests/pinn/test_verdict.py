@@ -295,6 +295,18 @@ def drift(u, x):  # larger than a condition of size one
     return 100 * d(u, "t")(x)
 
 
+def attraction(u, x):  # which is singular at zero
+    return d(u, "t")(x) + 1 / u(x) ** 2
+
+
+def test_the_measure_of_a_singular_equation_is_that_of_one():
+    solver = PINNSolver(string(Initial(2.0), residual=attraction, axis="t"), **SMALL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.set_params(max_iter=1).fit()
+    assert solver._untrained_loss <= 1.0 + 1e-12  # 1^2 / 2 + (2 - 1)^2 / 2
+
+
 def test_each_condition_has_its_own_measure():
     solver = PINNSolver(string(Initial(2.0), residual=drift, axis="t"), **SMALL)
     with warnings.catch_warnings():
@@ -327,6 +339,22 @@ def test_a_fit_with_a_large_estimated_error_has_not_converged(
         (text,) = texts
         assert f"estimated to be {solver.error_estimate_:.2g}" in text
         assert solver.diagnose().findings[0].text in text
+
+
+@pytest.mark.parametrize(("fresh", "reason"), [(1e-9, "max_time"), (1e-11, "tol")])
+def test_without_time_for_the_estimate_only_a_tiny_loss_has_converged(fresh, reason):
+    solver = _ended(fresh=fresh)
+    solver.problem_.unknown, solver._untrained_loss = {}, 1.0
+    solver._posterior = SimpleNamespace(n_observations=0.0)
+    solver.max_time, solver.converged_ = 10.0, True
+    run = SimpleNamespace(
+        stop_reason=StopReason("tol"),
+        began=time.perf_counter() - 8,
+        final_state=SimpleNamespace(first_seconds=3.0),
+    )
+    verdict.take_back_convergence(solver, run)
+    assert run.stop_reason == StopReason(reason)
+    assert (solver.converged_, solver.stop_reason_) == (reason == "tol", reason)
 
 
 def test_a_coefficient_that_nothing_determines_has_no_finite_deviation():

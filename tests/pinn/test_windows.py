@@ -125,7 +125,8 @@ def test_the_network_of_a_window_is_that_of_all_time_in_its_units():
     [
         (March(falls=(1e-2,) * 11), 1e-2, None),
         (March(falls=(1e-2,) * 12), 1e-2, "cut"),
-        (March(falls=(1e-7,) * 12), 1e-7, None),  # it is solved: the network grows
+        (March(falls=(1e-7,) * 12), 1e-7, "cut"),
+        (March(falls=(1e-11,) * 12), 1e-11, None),  # solved well: the network grows
         (March(0.0, 0.25, falls=(1e-2,) * 8), 1e-2, "cut"),
         (March(0.25, 0.5, falls=(1e-3,)), 1e-13, 1.0),  # quickly: twice as long
         (March(0.25, 0.5, falls=(1e-9,) * 17), 1e-13, 0.75),

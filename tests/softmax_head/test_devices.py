@@ -1,15 +1,12 @@
 """Heads whose rows are divided among several devices, and several processes."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from sklearn_gn import FGNSoftmaxHead, PINNSolver
+from tests.processes import output, outputs_of_two, start
 
 # Differences from one device, by number of devices: of the functions of rows, of one
 # step of every solver, and of the final loss of fits.
@@ -98,26 +95,10 @@ print(repr(several.loss_), several.score(X, y))
 """
 
 
-def run(code, *arguments, flags=""):
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def output(process):
-    out, error = process.communicate(timeout=600)
-    assert process.returncode == 0, error[-3000:]
-    return out.splitlines()[-1]
-
-
 @pytest.mark.slow
 def test_any_number_of_devices_gives_the_same():
     flags = "--xla_force_host_platform_device_count=8"
-    answer = json.loads(output(run(EIGHT, flags=flags)))
+    answer = json.loads(output(start(EIGHT, flags=flags)))
     for count, found in answer.items():
         for name, difference in found.items():
             allowed = 1e-8 if name.startswith("loss") else 1e-12
@@ -125,11 +106,7 @@ def test_any_number_of_devices_gives_the_same():
 
 
 def test_two_processes_give_what_one_gives():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    both = [run(TWO, address, str(number)) for number in range(2)]
-    lines = [output(process) for process in both]
+    lines = outputs_of_two(TWO)
     assert lines[0] == lines[1]
     rng = np.random.RandomState(0)
     y = rng.randint(5, size=100)
