@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from enum import Enum
 from pathlib import Path
 
@@ -24,6 +25,9 @@ import numpy as np
 VERSION = 2  # of the format; pickles were the first
 _FORMAT = "sklearn_gn checkpoint"
 _TEMPORARY = ".partial"
+# NumPy parses the headers of arrays by ``ast``, which fails now and then in several
+# threads of Python 3.11: "AST constructor recursion depth mismatch".
+_READING = threading.Lock()
 _IMPORTED = ("sklearn_gn", "optax")  # packages whose named tuples are looked up by name
 
 
@@ -86,7 +90,7 @@ def load(path):
             f"The checkpoint {str(path)!r} cannot be read ({error.strerror}). Change "
             "its permissions, or give another path."
         ) from error
-    with file:
+    with file, _READING:
         try:
             members = np.load(file, allow_pickle=False)
             header = json.loads(members["header"].tobytes())

@@ -17,15 +17,13 @@ from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.devices import by_rows, put_rows
 from sklearn_gn.core.parts import total
 from sklearn_gn.core.solver import Report
-from sklearn_gn.pinn import growth, observation_weight, solution, windows
+from sklearn_gn.pinn import growth, observation_weight, solution, starts, windows
 from sklearn_gn.pinn.error_estimate import relative_error_estimate
-from sklearn_gn.pinn.model import n_waves, start_parameters
+from sklearn_gn.pinn.model import n_waves
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
     ROUNDING,
-    UNMET_LOSS,
-    has_unmet_condition,
     holds_in_all_classes,
     is_solved,
     losses_of_no_solution,
@@ -36,7 +34,6 @@ _BALANCE_POWER = 0.05
 # Estimated relative error beyond which a network that solves the equation still grows.
 _LARGE_ERROR = 1e-4
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
-_STARTS = 3  # networks, until one is not stuck
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
@@ -207,7 +204,7 @@ def with_due_points(points, state, settings):
     stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
     level, net = state.level, state.net
     if state.begins_anew:
-        state = _with_new_network(state, settings)
+        state = starts.with_new_network(state, settings)
         level = state.level
     elif state.march is not None and state.march.next_stop is not None:
         state = _with_next_window(points, state, settings)
@@ -243,46 +240,6 @@ def _with_next_window(points, state, settings):
         n_stalled=0,
         lowest_loss=math.inf,
     )
-
-
-def _with_new_network(state, settings):
-    """Return the state at the start, with a network that is drawn anew."""
-    model, old = settings.models[-1], settings.untrained.layers
-    rng = np.random.RandomState([settings.seed, state.iteration])
-    functions = n_waves(model.problem)
-    sizes = [len(old[0]) - 1 - functions, *(matrix.shape[1] for matrix in old)]
-    unknown = model.problem.unknown.values()
-    net = start_parameters(rng, sizes, unknown, functions)
-    net = jax.tree.map(lambda leaf: leaf.astype(settings.dtype), net)
-    level = state.level
-    if level is not None:
-        level = growth.Level(level.sizes, level.density, seconds=level.seconds)
-    return state._replace(
-        net=jax.device_put(net),
-        level=level,
-        memory=None,
-        previous_step=None,
-        n_stalled=0,
-        lowest_loss=math.inf,
-        n_starts=state.n_starts + 1,
-        begins_anew=False,
-    )
-
-
-def _is_stuck(state, settings, class_losses):
-    """Whether a fit that ends has learnt next to nothing, so that another start may.
-
-    That is said by its losses on the points of training. Where these alone are small,
-    points are missing.
-    """
-    model = settings.models[-1]
-    plain = model.features is None and state.march is None and state.stage == 0
-    if not plain or settings.solver.name != "dngd" or state.n_starts >= _STARTS:
-        return False
-    if state.observation_weight != 1:
-        return False
-    unmet = has_unmet_condition(model.classes, class_losses, state.first_classes)
-    return unmet or np.sum(class_losses) > UNMET_LOSS * state.first_fresh
 
 
 def _with_due_weight(state):
@@ -427,7 +384,7 @@ def finish_iteration(points, state, settings, step):
         if _has_large_error(points, state, settings):
             level, stop = growth.going_on(level), None
     ends = stop is not None and stop in ("stalled", step.no_progress)
-    if ends and _is_stuck(state, settings, step.class_losses):
+    if ends and starts.is_stuck(state, settings, step.class_losses):
         state, stop = state._replace(begins_anew=True), None
     extra = {
         f"loss_{kind.residual.name}": float(value)

@@ -22,8 +22,7 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
-from sklearn_gn.pinn import fit as fit_module
-from sklearn_gn.pinn import setup
+from sklearn_gn.pinn import setup, starts
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.points import batch_of
 from sklearn_gn.pinn.posed import posed
@@ -305,9 +304,9 @@ def test_a_fit_that_is_stuck_begins_anew(monkeypatch):
     solver = PINNSolver(
         problem, hidden_layer_sizes=(5,), n_interior=20, resample=None, random_state=0
     )
-    drawn, draw = [], fit_module.start_parameters
+    drawn, draw = [], starts.start_parameters
     monkeypatch.setattr(
-        fit_module,
+        starts,
         "start_parameters",
         lambda *a: drawn.append(draw(*a)) or drawn[-1],
     )

@@ -1,0 +1,57 @@
+"""Another start for a fit that is stuck.
+
+Some networks are led by their first steps to where nothing more is to be gained: to a
+coefficient that is zero, or a solution that is. Others drawn from the same distribution
+are not.
+"""
+
+import math
+
+import jax
+import numpy as np
+
+from sklearn_gn.pinn import growth
+from sklearn_gn.pinn.model import n_waves, start_parameters
+from sklearn_gn.pinn.solved import UNMET_LOSS, has_unmet_condition
+
+_MOST_STARTS = 3  # networks, until one is not stuck
+
+
+def with_new_network(state, settings):
+    """Return the state at the start, with a network that is drawn anew."""
+    model, old = settings.models[-1], settings.untrained.layers
+    rng = np.random.RandomState([settings.seed, state.iteration])
+    functions = n_waves(model.problem)
+    sizes = [len(old[0]) - 1 - functions, *(matrix.shape[1] for matrix in old)]
+    unknown = model.problem.unknown.values()
+    net = start_parameters(rng, sizes, unknown, functions)
+    net = jax.tree.map(lambda leaf: leaf.astype(settings.dtype), net)
+    level = state.level
+    if level is not None:
+        level = growth.Level(level.sizes, level.density, seconds=level.seconds)
+    return state._replace(
+        net=jax.device_put(net),
+        level=level,
+        memory=None,
+        previous_step=None,
+        n_stalled=0,
+        lowest_loss=math.inf,
+        n_starts=state.n_starts + 1,
+        begins_anew=False,
+    )
+
+
+def is_stuck(state, settings, class_losses):
+    """Whether a fit that ends has learnt next to nothing, so that another start may.
+
+    That is said by its losses on the points of training. Where these alone are small,
+    points are missing.
+    """
+    model = settings.models[-1]
+    plain = model.features is None and state.march is None and state.stage == 0
+    if not plain or settings.solver.name != "dngd" or state.n_starts >= _MOST_STARTS:
+        return False
+    if state.observation_weight != 1:
+        return False
+    unmet = has_unmet_condition(model.classes, class_losses, state.first_classes)
+    return unmet or np.sum(class_losses) > UNMET_LOSS * state.first_fresh
