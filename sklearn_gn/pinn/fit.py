@@ -384,8 +384,10 @@ def finish_iteration(points, state, settings, step):
         if _has_large_error(points, state, settings):
             level, stop = growth.going_on(level), None
     ends = stop is not None and stop in ("stalled", step.no_progress)
-    if ends and starts.is_stuck(state, settings, step.class_losses):
-        state, stop = state._replace(begins_anew=True), None
+    astray = starts.may_be_astray(model, level, step.class_losses, state.first_fresh)
+    if (ends and starts.is_stuck(model, step.class_losses, state)) or astray:
+        if starts.has_another(state, settings):
+            state, stop = state._replace(begins_anew=True), None
     extra = {
         f"loss_{kind.residual.name}": float(value)
         for kind, value in zip(model.classes, step.class_losses, strict=True)

@@ -15,6 +15,7 @@ from sklearn_gn.pinn.model import n_waves, start_parameters
 from sklearn_gn.pinn.solved import UNMET_LOSS, has_unmet_condition
 
 _MOST_STARTS = 3  # networks, until one is not stuck
+_ASTRAY_LOSS = 1e-4  # relative to that of no solution, for coefficients
 
 
 def with_new_network(state, settings):
@@ -41,17 +42,37 @@ def with_new_network(state, settings):
     )
 
 
-def is_stuck(state, settings, class_losses):
-    """Whether a fit that ends has learnt next to nothing, so that another start may.
+def has_another(state, settings):
+    """Whether a fit may begin anew: alone, without windows, at the first weight."""
+    model = settings.models[-1]
+    plain = model.features is None and state.march is None and state.stage == 0
+    exact = state.observation_weight == 1  # else coefficients explain the observations
+    few = state.n_starts < _MOST_STARTS
+    return plain and exact and few and settings.solver.name == "dngd"
+
+
+def is_stuck(model, class_losses, state):
+    """Whether a fit that ends has learnt next to nothing.
 
     That is said by its losses on the points of training. Where these alone are small,
     points are missing.
     """
-    model = settings.models[-1]
-    plain = model.features is None and state.march is None and state.stage == 0
-    if not plain or settings.solver.name != "dngd" or state.n_starts >= _MOST_STARTS:
-        return False
-    if state.observation_weight != 1:
-        return False
     unmet = has_unmet_condition(model.classes, class_losses, state.first_classes)
     return unmet or np.sum(class_losses) > UNMET_LOSS * state.first_fresh
+
+
+def may_be_astray(model, level, class_losses, first_fresh):
+    """Whether coefficients are wrong when the first network no longer learns.
+
+    They do not come back in a larger one. The equation and the conditions say it:
+    observations have noise.
+    """
+    if level is None or not model.problem.unknown or not math.isinf(level.before):
+        return False
+    losses = [
+        loss
+        for known, loss in zip(model.classes, class_losses, strict=True)
+        if known.residual.name != "data"
+    ]
+    flat = level.next == "network" or level.late or level.ended
+    return flat and sum(losses) > _ASTRAY_LOSS * first_fresh

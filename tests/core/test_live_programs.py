@@ -28,7 +28,7 @@ def test_a_search_keeps_a_bounded_number_of_programs(monkeypatch):
     before = alive()
     FGNSoftmaxHead(**SOLVER).fit(X, LABELS)
     of_one_fit = alive() - before
-    assert of_one_fit > 2
+    assert of_one_fit >= 2
     monkeypatch.setattr(live_programs, "MOST", of_one_fit)
     monkeypatch.setattr(live_programs, "_counted", 0)
     counts = []
