@@ -249,8 +249,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Estimate of the relative L2 error of all outputs together: a Gauss-Newton
         correction on fresh points in a richer network, computed when it is first asked
         for; below about 1e-8 it is rounding. It does not hold what the noise of
-        observations does to the solution: see ``predict(X, return_std=True)``. NaN in
-        plain regression, with windows of time, and for more than some 3,000 weights.
+        observations does to the solution: see ``predict(X, return_std=True)``. With
+        windows of time, the error of each is carried into the next. NaN in plain
+        regression, where windows end before the interval does, and for more than some
+        3,000 weights.
 
     window_ends_ : ndarray
         Times at which windows end, where the fit has cut time; else empty. Each window
@@ -263,9 +265,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     converged_ : bool
         Whether the fit ended by ``tol``, or with the loss at rounding level. It has
-        not where ``error_estimate_`` is above 1e-2 by then, in forward problems that
-        are not cut into windows. If ``max_time`` leaves no time for the estimate, it
-        has only where next to nothing is left of the loss.
+        not where ``error_estimate_`` is above 1e-2 by then, in forward problems. If
+        ``max_time`` leaves no time for the estimate, it has only where next to nothing
+        is left of the loss.
 
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",

@@ -66,15 +66,18 @@ def set_fitted(solver, run, fitted, n_observations):
             solver.gram_spectrum_ = np.array(state.spectrum)
         elif is_dngd and min(n_residuals, n_weights(net)) <= _SPECTRAL:
             solver.gram_spectrum_ = gramian_eigenvalues(model, net, state.batches)
-        solver._posterior = None
-        if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS and not in_windows:
+        solver._posterior = solver._window_points = None
+        if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS:
             points = run.data.fresh
             if points and state.observation_weight != 1:
                 points = reweighted(points, state.observation_weight)
             batches, points = backend.to_numpy((state.batches, points))
-            solver._posterior = Posterior(
-                model, net, batches, points or batches, n_observations
-            )
+            if in_windows:
+                solver._window_points = batches, points
+            else:
+                solver._posterior = Posterior(
+                    model, net, batches, points or batches, n_observations
+                )
         _set_coefficients(solver, n_observations)
         solver.noise_std_ = math.nan
         if n_observations and fitted.scaling is None and solver._posterior:

@@ -33,6 +33,7 @@ class SolutionMixin:
     """Predictions of a fitted solver."""
 
     _error_estimate: float | None  # None until it is asked for
+    _window_points: tuple | None  # of training and fresh, of a fit in windows
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_fitted")
@@ -270,17 +271,23 @@ class SolutionMixin:
     def error_estimate_(self) -> float:
         """Estimate of the relative L2 error of the solution, from its residuals."""
         from sklearn_gn.pinn.error_estimate import relative_error_estimate
+        from sklearn_gn.pinn.window_errors import relative_error_in_windows
 
         check_is_fitted(self)
         if self._error_estimate is None:
-            self._error_estimate, posterior = math.nan, self._posterior
-            if posterior is not None and self._fitted.problem is not None:
-                with backend.scope("float64", self._dtype_and_device()[1]):
+            fitted, posterior = self._fitted, self._posterior
+            self._error_estimate = math.nan
+            with backend.scope("float64", self._dtype_and_device()[1]):
+                if fitted.problem is not None and posterior is not None:
                     self._error_estimate = relative_error_estimate(
                         posterior.model,
                         posterior.net,
                         posterior.batches,
                         posterior.fresh,
+                    )
+                elif fitted.problem is not None and self._window_points is not None:
+                    self._error_estimate = relative_error_in_windows(
+                        fitted.model, fitted.net, *self._window_points
                     )
         return self._error_estimate
 

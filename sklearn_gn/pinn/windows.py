@@ -36,6 +36,7 @@ import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.model import n_waves, start_parameters
 from sklearn_gn.pinn.residuals import class_residuals
 from sklearn_gn.pinn.solved import SOLVED_LOSS, WELL_SOLVED_LOSS
@@ -306,14 +307,27 @@ def pieces(march, model, net):
     return Pieces(ends, np.array(losses), (*nets, net))
 
 
-def resumed(model, solution, fresh_points):
-    """Return the network of the last window, and the march up to it."""
+def marches(model, solution):
+    """Where each of the windows of a solution is, one after the other."""
     low, high = _interval(model.problem)
     stops = [float(stop) for stop in (solution.ends - low) / (high - low)]
-    done = tuple(zip(stops, solution.losses, solution.nets, strict=True))[:-1]
-    march = March(stops[-2] if done else 0.0, stops[-1], done)
+    done = tuple(zip(stops, solution.losses, solution.nets, strict=True))
+    starts = [0.0, *stops[:-1]]
+    return [March(start, stops[k], done[:k]) for k, start in enumerate(starts)]
+
+
+def resumed(model, solution, fresh_points):
+    """Return the network of the last window, and the march up to it."""
+    march = marches(model, solution)[-1]
     fresh = within(model, fresh_points, march)
     return solution.nets[-1], march._replace(fresh=jax.device_put(fresh))
+
+
+def wider_in_window(model, net, march):
+    """Add neurons that vary within the window and leave the function unchanged."""
+    net = _with_time(net, march, back=True)
+    net = growth.wider(net, np.random.RandomState(0), n_waves(model.problem))
+    return _with_time(net, march)
 
 
 def last_network(solution):

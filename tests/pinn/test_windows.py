@@ -175,6 +175,8 @@ def test_a_fit_in_windows(monkeypatch):
     assert solver.converged_
     assert solver.stop_reason_ == "tol"
     assert solver.relative_error() < 1e-4
+    # The equation is linear, and so is what an error of one window does to the next.
+    assert solver.error_estimate_ == pytest.approx(solver.relative_error(), rel=0.1)
     t = np.linspace(0, 6, 25)[:, None]
     np.testing.assert_allclose(
         solver.derivative(t, "t")[:, 0], np.cos(t[:, 0]), atol=1e-3
