@@ -20,7 +20,14 @@ import numpy as np
 from sklearn_gn.core.linear_algebra.jacobian import Part
 from sklearn_gn.core.parts import total
 from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
-from sklearn_gn.pinn.taylor import ScaledAxes, input_stack, local_field, propagate
+from sklearn_gn.pinn.taylor import (
+    ScaledAxes,
+    Stack,
+    by_kind,
+    input_stack,
+    local_field,
+    propagate,
+)
 
 
 def residuals(model, params, batches):
@@ -103,11 +110,10 @@ def _class_jacobian(model, class_model, params, batch):
     if class_model.rows is None:
         return _dense_jacobian(model, class_model, params, batch)
     stacks = _stacks(model, class_model, batch)
-    n, points, _ = batch.x.shape
+    (n, points, _), dtype = batch.x.shape, batch.scale.dtype
+    rows = class_model.rows
     taps = [
-        jnp.zeros(
-            (n * points, class_model.rows.size, matrix.shape[1]), batch.scale.dtype
-        )
+        by_kind(jnp.zeros((n * points, rows.size, matrix.shape[1]), dtype), rows)
         for matrix in params.layers
     ]
 
@@ -127,14 +133,18 @@ def _class_jacobian(model, class_model, params, batch):
     extra = jnp.zeros((n, k, 0), rho.dtype)
     if params.extra.size:
         extra = jax.jacfwd(lambda extra: tapped(taps, extra)[0])(params.extra)
+
+    def of_inputs(a):
+        if isinstance(a, ScaledAxes):
+            return a
+        return a.with_ones().joined().reshape(n, points * rows.size, -1)
+
+    def of_gradients(g):
+        g = jax.vmap(Stack.joined)(g).reshape(k, n, points * rows.size, -1)
+        return jnp.moveaxis(g, 0, 1)
+
     layers = tuple(
-        (
-            a
-            if isinstance(a, ScaledAxes)
-            else a.reshape(n, points * class_model.rows.size, -1),
-            jnp.moveaxis(g.reshape(k, n, points * class_model.rows.size, -1), 0, 1),
-        )
-        for a, g in zip(inputs, gradients, strict=True)
+        (of_inputs(a), of_gradients(g)) for a, g in zip(inputs, gradients, strict=True)
     )
     empty = jnp.zeros((n * k, 0), rho.dtype)
     return rho.reshape(-1), Part(layers, empty, extra.reshape(n * k, -1))
@@ -218,4 +228,4 @@ def _top(model, class_model, layers, stacks, batch, taps=None):
         n_waves(model.problem),
     )
     n, points, _ = batch.x.shape
-    return top.reshape(n, points * class_model.rows.size, -1), inputs
+    return top.joined().reshape(n, points * class_model.rows.size, -1), inputs

@@ -14,7 +14,7 @@ would take about 2 d.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -137,36 +137,64 @@ def _group_sums(rows, values):
     return np.repeat(np.eye(len(sizes), dtype=values.dtype), sizes, axis=1) @ values
 
 
+class Stack(NamedTuple):
+    """Rows of all points, kind by kind, so that those of a kind are contiguous.
+
+    Programs that are compiled cheaply take several times as long where they put single
+    rows of many points together.
+    """
+
+    value: Any  # (n, width)
+    first: Any  # (n_first, n, width), or None
+    second: Any  # (n_second, n, width), or None
+
+    def joined(self):
+        """One array of shape (n, size, width)."""
+        rest = [rows for rows in (self.first, self.second) if rows is not None]
+        rest = [jnp.moveaxis(rows, 0, 1) for rows in rest]
+        return jnp.concatenate([self.value[:, None], *rest], axis=1)
+
+    def with_ones(self):
+        """The rows with the ones of the biases, which only values have."""
+
+        def appended(rows, number):
+            column = jnp.full((*rows.shape[:-1], 1), number, rows.dtype)
+            return jnp.concatenate([rows, column], axis=-1)
+
+        others = [rows if rows is None else appended(rows, 0) for rows in self[1:]]
+        return Stack(appended(self.value, 1), *others)
+
+
+def by_kind(stack, rows):
+    """The Stack of an array of shape (n, size, width)."""
+    cut = 1 + len(rows.first)
+    first = jnp.moveaxis(stack[:, 1:cut], 1, 0) if rows.first else None
+    second = jnp.moveaxis(stack[:, cut:], 1, 0) if rows.second else None
+    return Stack(stack[:, 0], first, second)
+
+
 @partial(jax.jit, static_argnames=("name", "rows"))
 def activate(name, stack, rows):
-    """Rows after an activation; the stack has the shape (..., size, width)."""
+    """The Stack after an activation."""
     phi = activation_function(name)
-    one = jnp.ones_like(stack[..., 0, :])
+    z, one = stack.value, jnp.ones_like(stack.value)
 
     def slope(z):
         return jax.jvp(phi, (z,), (one,))
 
-    def bend(z):
-        return jax.jvp(slope, (z,), (one,))
-
-    z = stack[..., 0, :]
-    if rows.size == 1:
-        return phi(z)[..., None, :]
-    if not rows.second:
+    if stack.first is None:
+        return Stack(phi(z), None, None)
+    if stack.second is None:
         value, d1 = slope(z)
-        d2 = None
-    else:
-        (value, d1), (_, d2) = bend(z)
-    place = {axis: 1 + k for k, axis in enumerate(rows.first)}
-    first = [d1 * stack[..., place[i], :] for i in rows.first]
-    second = []
-    for k, group in enumerate(rows.second):
-        squares = sum(
-            stack[..., place[i], :] * stack[..., place[j], :] for i, j in group
-        )
-        own = stack[..., 1 + len(rows.first) + k, :]
-        second.append(d1 * own + d2 * squares)
-    return jnp.stack([value, *first, *second], axis=-2)
+        return Stack(value, d1[None] * stack.first, None)
+    (value, d1), (_, d2) = jax.jvp(slope, (z,), (one,))
+    place = {axis: k for k, axis in enumerate(rows.first)}
+    squares = [
+        sum(stack.first[place[i]] * stack.first[place[j]] for i, j in group)
+        for group in rows.second
+    ]
+    second = d1[None] * stack.second + d2[None] * jnp.stack(squares)
+    return Stack(value, d1[None] * stack.first, second)
 
 
 def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
@@ -180,7 +208,7 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
         Weights with the biases in the last row; one more than the activations.
     stack : array of shape (n, size, n_inputs) or ScaledAxes
     rows : DerivativeRows
-    taps : sequence of arrays of shape (n, size, n_outputs), default=None
+    taps : sequence of Stack, default=None
         Added to the layers' outputs before activation: derivatives in them are what
         the Jacobian is made of.
     n_waves : int, default=0
@@ -188,30 +216,43 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
 
     Returns
     -------
-    stack : array of shape (n, size, n_outputs)
-    inputs : list of arrays of shape (n, size, n_inputs + 1)
-        With the ones of the biases, which only values have. The first is the stack
-        itself if that is a ScaledAxes.
+    stack : Stack
+        Of width n_outputs.
+    inputs : list of Stack
+        The first is the input itself if that is a ScaledAxes.
     """
-    inputs = []
-    waves = stack[..., stack.shape[-1] - n_waves :] if n_waves else None
+    inputs, waves = [], None
+    if not isinstance(stack, ScaledAxes):
+        stack = by_kind(stack, rows)
+        waves = jax.tree.map(lambda a: a[..., a.shape[-1] - n_waves :], stack)
     for k, matrix in enumerate(layers):
         if n_waves and k + 1 == len(layers):
-            stack = jnp.concatenate([stack, waves], axis=2)
+            stack = jax.tree.map(_side_by_side, stack, waves)
+        inputs.append(stack)
         if isinstance(stack, ScaledAxes):
-            inputs.append(stack)
-            stack = stack.times(matrix)
+            stack = by_kind(stack.times(matrix), rows)
         else:
-            n = stack.shape[0]
-            one = jnp.zeros((n, rows.size, 1), stack.dtype).at[:, 0].set(1)
-            inputs.append(jnp.concatenate([stack, one], axis=2))
-            flat = inputs[-1].reshape(n * rows.size, -1)
-            stack = (flat @ matrix).reshape(n, rows.size, -1)
+            stack = _affine(stack, matrix)
         if taps is not None:
-            stack = stack + taps[k]
+            stack = jax.tree.map(jnp.add, stack, taps[k])
         if k < len(activations):
             stack = activate(activations[k], stack, rows)
     return stack, inputs
+
+
+def _side_by_side(a, b):
+    return jnp.concatenate([a, b], axis=-1)
+
+
+def _affine(stack, matrix):
+    """The Stack after an affine layer, whose biases count for values alone."""
+
+    def times(rows):
+        flat = rows.reshape(-1, rows.shape[-1]) @ matrix[:-1]
+        return flat.reshape(*rows.shape[:-1], -1)
+
+    stack = jax.tree.map(times, stack)
+    return stack._replace(value=stack.value + matrix[-1][None])
 
 
 def local_field(top, x0, rows, axes=None):
