@@ -152,6 +152,7 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     _check_shapes(frame, observed, X.shape[1], n_targets)
     if problem is not None:
         _warn_of_points_outside(problem, X)
+    _check_range(estimator, problem, X, y)
 
     def batch(X, y, weight):
         total = estimator.observation_weight
@@ -199,6 +200,27 @@ def _check_observed(y):
             f"column {int(np.argmax(empty))} of y holds no observation, only NaN. Name "
             "the columns that there are by observed_outputs."
         )
+
+
+def _check_range(estimator, problem, X, y):
+    """Check that the precision of the fit holds the data and their weight.
+
+    Plain regression brings them to unit scale before.
+    """
+    largest, weight = float(np.finfo(estimator.dtype).max), estimator.observation_weight
+    if weight != "auto" and weight > largest:
+        raise ValueError(
+            f"observation_weight must be at most {largest:.3g} with "
+            f"dtype={estimator.dtype!r}, got {weight!r}."
+        )
+    for name, values in (("X", X), ("y", y)):
+        size = np.nanmax(np.abs(values))
+        if problem is not None and size > largest:
+            raise ValueError(
+                f"{name} holds a number of size {size:.3g}, more than "
+                f"dtype={estimator.dtype!r} can: choose other units, or "
+                "dtype='float64'."
+            )
 
 
 def _warn_of_points_outside(problem, X):
