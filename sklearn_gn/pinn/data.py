@@ -13,6 +13,7 @@ from sklearn_gn.core.data import (
     validate_data,
     validation_split,
 )
+from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.pde import Condition, Problem, Unknown
 from sklearn_gn.pde.plausibility import warn_of_missing_equations
@@ -233,7 +234,7 @@ def _warn_of_points_outside(problem, X):
             "says nothing about them. Enlarge the domain, or check the units and the "
             f"order of the columns, which is {problem.domain.axes}.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=level_of_the_user(),
         )
 
 
@@ -245,7 +246,7 @@ def _warn_of_missing_data(problem):
             f"The coefficients {unknown} are Unknown, and there are no observations "
             "and no Condition to find them from: call fit(X, y).",
             UserWarning,
-            stacklevel=3,
+            stacklevel=level_of_the_user(),
         )
 
 
