@@ -59,7 +59,8 @@ class SolutionMixin:
         return_std : bool, default=False
             Whether to return standard deviations too, from the Gauss-Newton matrix:
             observations vary by their noise, the equation by its residuals on fresh
-            points.
+            points. Those of unknown functions are of a Gaussian process whose
+            smoothness the evidence chooses, and hold the bias of the fit.
 
         Returns
         -------
@@ -72,8 +73,9 @@ class SolutionMixin:
         Raises
         ------
         ValueError
-            If standard deviations are wanted of a fit that is too large for them, or
-            that is in windows of time.
+            If standard deviations are wanted of a fit that is too large for them, that
+            is in windows of time, or that has unknown functions of more than three
+            axes.
         """
         from sklearn_gn.pinn import solution
         from sklearn_gn.pinn.windows import at_points
@@ -95,6 +97,11 @@ class SolutionMixin:
             raise ValueError(
                 "return_std=True: the fit has too many residuals and weights for "
                 "standard deviations."
+            )
+        if getattr(self._posterior, "too_many_axes", False):
+            raise ValueError(
+                "return_std=True: a solution with unknown functions of more than three "
+                "axes has no standard deviations."
             )
         n = max(32, _SLOPES_FLOATS // (n_weights(net) * y.shape[1]))
         std = self._in_batches(self._posterior.output_deviations, X, n)
