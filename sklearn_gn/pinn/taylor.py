@@ -275,20 +275,42 @@ def local_field(top, x0, rows, axes=None):
         Maps an array of shape (d,) to one of shape (n_outputs,).
     """
     f = 1 + len(rows.first)
-    first = np.array(rows.first, np.int32)
+    if rows.second:
+        left, right = _pairs(rows)
+        coefficients = _shares(rows, left == right, top[f:])
 
     def field(x):
         step = x - x0 if axes is None else (x - x0)[axes]
         value = top[0]
         if rows.first:
-            value = value + step[first] @ top[1:f]
+            value = value + _entries(step, rows.first) @ top[1:f]
         if rows.second:
-            left, right = _pairs(rows)
-            # Of a sum, every member gets an equal part: only the sum is used.
-            share = [1 / len(group) for group in rows.second for _ in group]
-            share = np.where(left == right, 0.5, 1.0) * share
-            squares = share.astype(x0.dtype) * step[left] * step[right]
-            value = value + _group_sums(rows, squares) @ top[f:]
+            squares = _entries(step, left) * _entries(step, right)
+            value = value + squares @ coefficients
         return value
 
     return field
+
+
+def _shares(rows, is_square, sums):
+    """Coefficients of the products of two steps, of shape (n_pairs, n_outputs).
+
+    Of a sum, every member gets an equal part: only the sum is used.
+    """
+    sizes = [len(group) for group in rows.second]
+    share = np.where(is_square, 0.5, 1.0) / np.repeat(sizes, sizes)
+    share = share.astype(sums.dtype)[:, None]
+    if max(sizes) == 1:
+        return share * sums
+    return (share * np.repeat(np.eye(len(sizes), dtype=sums.dtype), sizes, 0)) @ sums
+
+
+def _entries(step, numbers):
+    """Entries of a vector; where they follow each other without indexing by an array.
+
+    That makes six operations, and each derivative of the field twice as many again.
+    """
+    low, n = int(numbers[0]), len(numbers)
+    if tuple(numbers) == tuple(range(low, low + n)):
+        return step if n == len(step) else step[low : low + n]
+    return step[np.array(numbers, np.int32)]
