@@ -8,7 +8,8 @@ n mostly larger than m, are brought to zero by Levenberg-Marquardt steps,
 An iteration is the function :func:`step`:
 
 1.  the collocation points, drawn anew where it is time (``fit``);
-2.  the residuals, and the Jacobian in factors (``residuals``);
+2.  the residuals, and the Jacobian in factors (``residuals``), multiplied out where it
+    is small (``damped_step``);
 3.  the Gramian, ``K = J J^T`` (dual) or ``J^T J`` (primal), and the damped step, ``v =
     -J^T (K + lambda I)^-1 r``, by a Cholesky factor, or by conjugate gradients with a
     Nystrom preconditioner (``damped_step``);

@@ -32,6 +32,7 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.problems import Kovasznay, PoissonBall
 from sklearn_gn.pinn import baselines, damped_step, dngd, trust_region
 from sklearn_gn.pinn import points as collocation
+from sklearn_gn.pinn.damped_step import small_multiplied_out
 from sklearn_gn.pinn.fit import total_loss
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import needed_rows, rows_and_sizes
@@ -250,6 +251,9 @@ def test_jacobian_in_factors_is_that_of_automatic_differentiation(name):
     expected = np.concatenate(flat, axis=1)
     found = np.asarray(jax.jit(operators.dense)(parts))
     np.testing.assert_allclose(found, expected, atol=1e-12 * np.abs(expected).max())
+    (whole,) = small_multiplied_out(r, parts, params)
+    rows = np.concatenate([whole.dense, whole.extra], axis=1)
+    np.testing.assert_allclose(rows, expected, atol=1e-12 * np.abs(expected).max())
     gram = jax.jit(operators.gramian)(parts)
     np.testing.assert_allclose(gram, found @ found.T, atol=1e-12 * np.max(gram))
     rng = np.random.RandomState(1)
