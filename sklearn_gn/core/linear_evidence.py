@@ -129,6 +129,8 @@ def linear_model(rows, n_effective):
     projections = vectors.T @ (x.T @ y)
     squares = np.sum(projections**2, axis=1)
     floor = total * np.finfo(np.float64).eps
+    if not (floor > 0 and math.isfinite(freedom / floor)):
+        return None  # squares of the targets are no floats
 
     def remainder(rho):
         return max(total - float(np.sum(squares / (values + rho))), floor)

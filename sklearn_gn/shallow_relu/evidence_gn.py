@@ -244,7 +244,7 @@ def sums_of_large_network(theta, shape, rows):
         hidden = hidden + np.einsum("tjm,tm->jm", g, down) @ inputs.T
         blocks.append(RowBlock(f, (LayerRows(inputs, g),), weight))
     slope = np.concatenate([linear.ravel(), hidden.ravel()])
-    return Sums(LargeGram(blocks), slope, error)
+    return Sums(LargeGram(blocks, shape.q), slope, error)
 
 
 def _in_parameters(theta, shape, gram, slope, error):

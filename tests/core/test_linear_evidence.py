@@ -53,6 +53,7 @@ def test_without_variance_or_noise_there_is_none():
     rows, n_effective = rows_of(20, 2, 1)
     assert linear_model(rows._replace(y=np.zeros((20, 1))), n_effective) is None
     assert linear_model(rows._replace(x=np.ones((20, 2))), n_effective) is None
+    assert linear_model(rows._replace(y=1e-160 * rows.y), n_effective) is None
 
 
 @pytest.mark.parametrize(("n", "d"), [(134, 15), (40, 60)])
