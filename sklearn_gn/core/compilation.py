@@ -30,15 +30,18 @@ class jit_by_size:
         Numbers in the largest argument, up to which the arguments are small.
     medium : int, default=0
         The same, up to which they are of medium size.
+    counted : callable, default=None
+        Maps the arguments to those whose sizes count. If None, all do.
     **arguments
         Those of ``jax.jit``, such as ``static_argnames``.
     """
 
-    def __init__(self, function, *, largest=2**18, medium=0, **arguments):
+    def __init__(self, function, *, largest=2**18, medium=0, counted=None, **arguments):
         update_wrapper(self, function)
         self._full = jax.jit(function, **arguments)
         self._jit = partial(jax.jit, function, **arguments)
         self._largest = largest, medium  # of optimization levels 0 and 1
+        self._counted = counted
         self._compiled = {}  # by level
 
     def __call__(self, *args, **kwargs):
@@ -46,6 +49,8 @@ class jit_by_size:
         leaves = jax.tree.leaves((args, kwargs))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self._full(*args, **kwargs)
+        if self._counted is not None:
+            leaves = jax.tree.leaves(self._counted(*args, **kwargs))
         size = max(map(np.size, leaves))
         for level, largest in enumerate(self._largest):
             if size <= largest and cheap_options(level):

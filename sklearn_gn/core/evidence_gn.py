@@ -262,6 +262,8 @@ def _solver(gram, precision, scale, rank):
 
         return projected
     if isinstance(gram, LargeGram):
+        if not math.isfinite(floor):
+            return lambda shift, right: None
         return low_rank.solver(gram, precision, scale, floor)
     return _dense_solver(evidence.plus_diagonal(scale * gram, precision), floor)
 

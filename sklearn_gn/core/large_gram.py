@@ -78,12 +78,13 @@ class LargeGram:
     ----------
     blocks : list of RowBlock
         All rows, in blocks of :func:`row_slices`.
+    n_values : int
+        Of the network.
     """
 
-    def __init__(self, blocks):
-        self.blocks = blocks
+    def __init__(self, blocks, n_values):
+        self.blocks, self.n_values = blocks, n_values
         first = blocks[0]
-        self.n_values = first.layers[0].gradients.shape[0]
         self.n_linear = len(first.f)
         self.shapes = [
             (layer.gradients.shape[1], len(layer.inputs)) for layer in first.layers

@@ -207,7 +207,7 @@ class Layers(NamedTuple):
             slope += _slope(trace, f, g, (weight[:, None] * residual).T)
             pairs = zip((layer.inputs for layer in trace), g, strict=True)
             blocks.append(RowBlock(f, tuple(LayerRows(*p) for p in pairs), weight))
-        return Sums(LargeGram(blocks), slope, error)
+        return Sums(LargeGram(blocks, self.n_values), slope, error)
 
     def jacobian(self, theta, x):
         """Return the derivatives of the values, of shape (k, P, m)."""

@@ -20,9 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from sklearn_gn.core import left_out
 from sklearn_gn.core.evidence import LARGEST, SMALLEST
 from sklearn_gn.core.large_gram import LARGEST_DENSE
+from sklearn_gn.core.solver import Rows
 
+_DECISIVE = 10.0  # difference of log evidences, for normal noise
 _GRID = np.linspace(-18.0, 18.0, 73)  # logarithms of rho over the mean eigenvalue
 
 
@@ -34,6 +37,7 @@ class LinearModel(NamedTuple):
     beta: float
     gamma: float  # well-determined slopes
     log_evidence: float
+    leverage: np.ndarray  # (n,)  derivatives of predictions in observations
 
     def penalties(self, n_groups):
         """Return ``alpha`` and ``gamma`` of a network that is this model.
@@ -45,22 +49,13 @@ class LinearModel(NamedTuple):
         return alpha, gamma
 
 
-def is_better(linear, log_evidence, gamma, rows):
+def is_more_probable(linear, log_evidence, gamma, rows):
     r"""Whether the linear model is more probable than a network.
 
     With as many features as rows a network has more penalties than there are data, and
     their choice alone fits noise. Each that the data determine then counts as what they
     leave of its range, of which :math:`\sqrt{2 / \gamma}` is the deviation
     (MacKay, "Bayesian interpolation", 1992).
-
-    Parameters
-    ----------
-    linear : LinearModel or None
-    log_evidence : float
-        Of the network.
-    gamma : ndarray of shape (G,)
-        Well-determined parameters of its groups.
-    rows : Rows
     """
     if linear is None:
         return False
@@ -74,6 +69,36 @@ def _share_of_penalties(gamma):
     """Logarithm of the share of the range of all penalties that the data leave."""
     root = np.log(LARGEST / SMALLEST) * np.sqrt(gamma / (4 * np.pi))
     return -float(np.sum(np.log(np.maximum(root, 1))))
+
+
+def predicts_as_well(linear, log_evidence, rows, n_effective, left_out_errors):
+    """Whether rows that are left out do not tell a network from the linear model.
+
+    A few far residuals make a network that follows them look probable. The log evidence
+    counts, too: in units of what it says of noise whose squares vary more than those of
+    normal noise, it is decisive above 10.
+
+    Parameters
+    ----------
+    linear : LinearModel
+    log_evidence : float
+        Of the network.
+    rows : Rows
+    n_effective : float
+        Number of rows, counted by their weights.
+    left_out_errors : callable
+        Maps rows to errors of the network, of shape (m, k), where these are left out.
+    """
+    some = left_out.some_rows(len(rows.x))
+    leverage, rows = linear.leverage[some], Rows(*(a[some] for a in rows))
+    residuals = linear.coef[0] + rows.x @ linear.coef[1:] - rows.y
+    errors = left_out.errors(residuals, leverage, rows.weight, n_effective)
+    squares = np.sum(errors**2, axis=1)
+    gain = log_evidence - linear.log_evidence
+    if gain > _DECISIVE * left_out.spread(squares, rows.weight):
+        return False
+    of_network = np.sum(left_out_errors(rows) ** 2, axis=1)
+    return not left_out.are_clearly_lower(of_network, squares, rows.weight, n_effective)
 
 
 def linear_model(rows, n_effective):
@@ -104,6 +129,8 @@ def linear_model(rows, n_effective):
     projections = vectors.T @ (x.T @ y)
     squares = np.sum(projections**2, axis=1)
     floor = total * np.finfo(np.float64).eps
+    if not (floor > 0 and math.isfinite(freedom / floor)):
+        return None  # squares of the targets are no floats
 
     def remainder(rho):
         return max(total - float(np.sum(squares / (values + rho))), floor)
@@ -129,13 +156,14 @@ def linear_model(rows, n_effective):
     )
     rho = math.exp(found.x)
     slopes = vectors @ (projections / (values + rho)[:, None])
-    beta = freedom / remainder(rho)
+    beta, centred = freedom / remainder(rho), (rows.x - x_mean) @ vectors
     return LinearModel(
         coef=np.concatenate([(y_mean - x_mean @ slopes)[None], slopes]),
         alpha=rho * beta,
         beta=beta,
         gamma=k * float(np.sum(values / (values + rho))),
         log_evidence=value(found.x),
+        leverage=1 / n_effective + centred**2 @ (1 / (values + rho)),
     )
 
 

@@ -121,10 +121,15 @@ class LowRank(NamedTuple):
         return own + self.factor @ rng.standard_normal((rank, n))
 
     def variances(self, gradients, used=slice(None)):
-        """Return ``t^T M^-1 t`` of columns t with entries in some parameters."""
+        """Return ``t^T M^-1 t`` of columns t with entries in some parameters.
+
+        Those beyond the range of floats are infinite.
+        """
         whitened = gradients / self.root_diagonal[used, None]
-        explained = np.sum((self.rows[:, used] @ whitened) ** 2, axis=0)
-        return np.maximum(np.sum(whitened**2, axis=0) - explained, 0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = np.sum(whitened**2, axis=0)
+            explained = np.sum((self.rows[:, used] @ whitened) ** 2, axis=0)
+            return np.where(total < np.inf, np.maximum(total - explained, 0), np.inf)
 
 
 class Solutions(NamedTuple):

@@ -5,6 +5,7 @@ a cavity, and limits the accuracy that can be reached.
 """
 
 import warnings
+from functools import partial
 from itertools import combinations
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.backend import scope, to_numpy
+from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.calls import call, named_parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.domains import Domain
@@ -176,9 +178,16 @@ def values_of(problem, condition, X):
     if not callable(value):
         return chosen.outputs, np.broadcast_to(value, (len(X), *shape))
 
+    with scope("float64"):
+        return chosen.outputs, to_numpy(_given_at(problem, value, shape, X))
+
+
+@partial(jit_by_size, static_argnames=("problem", "value", "shape"))
+def _given_at(problem, value, shape, X):
+    """What a function of a condition gives at points."""
+
     def at(x):
         given = call(value, (x,), problem.start)
         return jnp.broadcast_to(jnp.asarray(given, x.dtype), shape)
 
-    with scope("float64"):
-        return chosen.outputs, to_numpy(jax.vmap(at)(X))
+    return jax.vmap(at)(X)

@@ -44,6 +44,9 @@ _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 DENSE = 10_000  # unknowns up to which the Gramian is formed
 RANK = 1000  # of the preconditioner, unless given
 _CG_TOL, _CG_ITERATIONS = 1e-10, 500
+# Numbers in a Jacobian that is multiplied out: products with it then are those of a
+# matrix, which are as fast where programs are compiled cheaply.
+_SMALL_JACOBIAN = 2**21
 
 
 # --- the residuals to first order ----------------------------------------------------
@@ -79,6 +82,17 @@ def weighted_jacobian(model, net, batches, balance):
     """
     batches = with_class_weights(batches, balance)
     return batches, *jacobian(model, net, batches)
+
+
+def small_multiplied_out(r, parts, net):
+    """The parts of the Jacobian, multiplied out to a single one where that is small."""
+    divided = len(getattr(r, "devices", tuple)()) > 1
+    if divided or r.size * dimension(net) > _SMALL_JACOBIAN:
+        return parts
+    return _multiplied_out(parts)
+
+
+_multiplied_out = jit_by_size(operators.multiplied_out, largest=0, medium=2**24)
 
 
 def linearise(r, parts, previous_step, *, momentum, jacobi):

@@ -13,6 +13,7 @@ from sklearn_gn.core.data import (
     validate_data,
     validation_split,
 )
+from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.pde import Condition, Problem, Unknown
 from sklearn_gn.pde.plausibility import warn_of_missing_equations
@@ -152,6 +153,7 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     _check_shapes(frame, observed, X.shape[1], n_targets)
     if problem is not None:
         _warn_of_points_outside(problem, X)
+    _check_range(estimator, problem, X, y)
 
     def batch(X, y, weight):
         total = estimator.observation_weight
@@ -201,6 +203,27 @@ def _check_observed(y):
         )
 
 
+def _check_range(estimator, problem, X, y):
+    """Check that the precision of the fit holds the data and their weight.
+
+    Plain regression brings them to unit scale before.
+    """
+    largest, weight = float(np.finfo(estimator.dtype).max), estimator.observation_weight
+    if weight != "auto" and weight > largest:
+        raise ValueError(
+            f"observation_weight must be at most {largest:.3g} with "
+            f"dtype={estimator.dtype!r}, got {weight!r}."
+        )
+    for name, values in (("X", X), ("y", y)):
+        size = np.nanmax(np.abs(values))
+        if problem is not None and size > largest:
+            raise ValueError(
+                f"{name} holds a number of size {size:.3g}, more than "
+                f"dtype={estimator.dtype!r} can: choose other units, or "
+                "dtype='float64'."
+            )
+
+
 def _warn_of_points_outside(problem, X):
     outside = ~problem.domain.contains(X)
     if outside.any():
@@ -211,7 +234,7 @@ def _warn_of_points_outside(problem, X):
             "says nothing about them. Enlarge the domain, or check the units and the "
             f"order of the columns, which is {problem.domain.axes}.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=level_of_the_user(),
         )
 
 
@@ -223,7 +246,7 @@ def _warn_of_missing_data(problem):
             f"The coefficients {unknown} are Unknown, and there are no observations "
             "and no Condition to find them from: call fit(X, y).",
             UserWarning,
-            stacklevel=3,
+            stacklevel=level_of_the_user(),
         )
 
 

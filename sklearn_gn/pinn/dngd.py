@@ -44,6 +44,7 @@ from sklearn_gn.pinn.damped_step import (
     gradient_figures,
     linearise,
     no_step,
+    small_multiplied_out,
     weighted_jacobian,
 )
 from sklearn_gn.pinn.damping_rules import RULES, initial_damping
@@ -134,8 +135,11 @@ def _unbalanced_jacobian(model, net, batches):
 
 def gramian_eigenvalues(model, net, batches):
     """Eigenvalues of the smaller Gramian, descending; of the functions of a step."""
-    jacobian = _unbalanced_jacobian(model, net, batches)
-    quadratic = quadratic_model(model, net, *jacobian, None, momentum=0.0, jacobi=False)
+    batches, r, parts = _unbalanced_jacobian(model, net, batches)
+    parts = small_multiplied_out(r, parts, net)
+    quadratic = quadratic_model(
+        model, net, batches, r, parts, None, momentum=0.0, jacobi=False
+    )
     matrix = np.asarray(quadratic.matrix)
     if not np.isfinite(matrix).all():
         return np.full(len(matrix), np.nan)
@@ -165,10 +169,12 @@ def update_in_region(
     Parameters and result are those of :func:`update`, with a Region in place of the
     state of a rule.
     """
+    batches, r, parts = jacobian
+    parts = small_multiplied_out(r, parts, net)
     quadratic = quadratic_model(
-        model, net, *jacobian, previous_step, momentum=momentum, jacobi=jacobi
+        model, net, batches, r, parts, previous_step, momentum=momentum, jacobi=jacobi
     )
-    best, region = search(model, net, jacobian[0], quadratic, region, geodesic=geodesic)
+    best, region = search(model, net, batches, quadratic, region, geodesic=geodesic)
     accepted = float(best.loss) < float(quadratic.start.loss)
     if not accepted:
         best = best._replace(step=quadratic.start.step)

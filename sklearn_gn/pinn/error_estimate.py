@@ -30,8 +30,8 @@ from sklearn_gn.pinn.determination import (
 from sklearn_gn.pinn.growth import wider
 from sklearn_gn.pinn.model import n_waves
 
-_N_POINTS = 200  # at which the error is taken
-_MOST_WEIGHTS = 6000  # of the richer network
+N_POINTS = 200  # at which the error is taken
+MOST_WEIGHTS = 6000  # of the richer network
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
 _DEGREE = 8  # of functions of time that are taken off
 
@@ -50,19 +50,15 @@ def relative_error_estimate(model, net, batches, fresh):
     batches, fresh : tuple of Batch
         Points of training, which give the shape of the pieces, and fresh ones.
     """
-    net, batches, fresh = backend.map_leaves(_double, (net, batches, fresh))
+    net, batches, fresh = in_double_precision((net, batches, fresh))
     if model.features is None:
         net = wider(net, np.random.RandomState(0), n_waves(model.problem))
-    if sum(leaf.size for leaf in backend.leaves(net)) > _MOST_WEIGHTS:
+    if sum(leaf.size for leaf in backend.leaves(net)) > MOST_WEIGHTS:
         return math.nan
-    gramian = gradient = square = 0.0
-    balance = _even_weights(model, net, batches)
-    for piece in pieces(fresh, batches):
-        sums = _sums(*weighted_jacobian(model, net, piece, balance)[1:])
-        matrix, slope, part = backend.to_numpy(sums)
-        gramian, gradient, square = gramian + matrix, gradient + slope, square + part
-    change, explained = _correction(gramian, gradient, square)
-    x = fresh[0].x[:_N_POINTS, 0]
+    balance = even_weights(model, net, batches)
+    sums = sums_over_pieces(model, net, fresh, batches, balance)
+    change, explained = correction(*sums)
+    x = fresh[0].x[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     error = (slopes @ change).reshape(values.shape)
     in_time = free_functions_of_time(model, net, fresh)
@@ -74,7 +70,17 @@ def relative_error_estimate(model, net, batches, fresh):
     return float(np.linalg.norm(error) / size / math.sqrt(explained))
 
 
-def _even_weights(model, net, batches):
+def sums_over_pieces(model, net, points, batches, balance):
+    """``J^T J``, ``J^T r`` and ``|r|^2`` of all points, in pieces like the batches."""
+    gramian = gradient = square = 0.0
+    for piece in pieces(points, batches):
+        sums = _sums(*weighted_jacobian(model, net, piece, balance)[1:])
+        matrix, slope, part = backend.to_numpy(sums)
+        gramian, gradient, square = gramian + matrix, gradient + slope, square + part
+    return gramian, gradient, square
+
+
+def even_weights(model, net, batches):
     """Weights of the residual classes with which their Jacobians are of one size.
 
     In physical units they differ by many orders of magnitude, and the squares of the
@@ -110,7 +116,7 @@ def _without_free_parts(values, problem, x, in_time):
     return values
 
 
-def _correction(gramian, gradient, square):
+def correction(gramian, gradient, square):
     """Least-squares solution, and the part of the residuals' square it explains."""
     if not (square > 0 and np.isfinite(gramian).all()):
         return np.zeros(len(gramian)), 1.0
@@ -120,6 +126,11 @@ def _correction(gramian, gradient, square):
     change = cho_solve(cho_factor(matrix, lower=True), -gradient)
     fall = -2 * gradient @ change - change @ gramian @ change
     return change, min(max(fall / square, _LEAST_EXPLAINED), 1.0)
+
+
+def in_double_precision(tree):
+    """The arrays of a tree in numpy, floats in double precision."""
+    return backend.map_leaves(_double, tree)
 
 
 def _double(leaf):

@@ -1,28 +1,20 @@
 """PINNSolver: differential equations by dual natural gradient descent."""
 
-import math
-import time
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from sklearn_gn._typing import ArrayLike, RandomState
-from sklearn_gn.core import backend
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
-from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.stop import StopReason
-from sklearn_gn.pinn.predictions import Fitted, SolutionMixin
+from sklearn_gn.pinn.predictions import SolutionMixin
 from sklearn_gn.solvers import PINN_SOLVERS, Solver
 
 if TYPE_CHECKING:  # it loads JAX
     from sklearn_gn.pde import Problem
-
-_LARGEST_INT = np.iinfo(np.int32).max
 
 
 class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
@@ -249,8 +241,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Estimate of the relative L2 error of all outputs together: a Gauss-Newton
         correction on fresh points in a richer network, computed when it is first asked
         for; below about 1e-8 it is rounding. It does not hold what the noise of
-        observations does to the solution: see ``predict(X, return_std=True)``. NaN in
-        plain regression, with windows of time, and for more than some 3,000 weights.
+        observations does to the solution: see ``predict(X, return_std=True)``. With
+        windows of time, the error of each is carried into the next. NaN in plain
+        regression, where windows end before the interval does, and for more than some
+        3,000 weights.
 
     window_ends_ : ndarray
         Times at which windows end, where the fit has cut time; else empty. Each window
@@ -263,9 +257,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     converged_ : bool
         Whether the fit ended by ``tol``, or with the loss at rounding level. It has
-        not where ``error_estimate_`` is above 1e-2 by then, in forward problems that
-        are not cut into windows. If ``max_time`` leaves no time for the estimate, it
-        has only where next to nothing is left of the loss.
+        not where ``error_estimate_`` is above 1e-2 by then, in forward problems. If
+        ``max_time`` leaves no time for the estimate, it has only where next to nothing
+        is left of the loss.
 
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
@@ -460,77 +454,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             the data hold NaN or infinity or do not fit together, if there is neither a
             problem nor data, or if the fit would not fit into memory.
         """
-        from sklearn_gn.pinn import preparation, regression
-        from sklearn_gn.pinn.algorithms import ALGORITHMS
-        from sklearn_gn.pinn.data import checked_data, problem_sequence
-        from sklearn_gn.pinn.fit import fresh_loss as loss_on_fresh_points
-        from sklearn_gn.pinn.fitted import set_fitted
-        from sklearn_gn.pinn.verdict import warn_if_not_determined, warn_if_not_solved
+        from sklearn_gn.pinn import fitting
 
-        began = time.perf_counter()
-        deadline = began + (math.inf if self.max_time is None else self.max_time)
-        backend.mesh_of(self.device)  # a device that there is not is an error
-        solver = self._solver_object()
-        rng = check_random_state(self.random_state)
-        stages, problem = problem_sequence(self.problem)
-        data = checked_data(self, problem, X, y, sample_weight, X_val, y_val, rng)
-        seed = rng.randint(_LARGEST_INT)
-        untrained, models = preparation.network_and_models(self, stages, data, rng)
-        data = preparation.weighted_data(self, models, data)
-        equation = problem is not None
-        start = preparation.network_to_begin_with(self, untrained)
-        chosen = regression.has_chosen_penalties(self, problem)
-        if chosen and regression.is_affordable(start, data):
-            regression.fit(self, models[-1], start, data, seed)
-            return self
-        networks = untrained, start
-        settings = preparation.settings(
-            self, models, stages, data, networks, seed, deadline
-        )
-        preparation.check_memory(settings, start, data)
-
-        def fresh_loss(net):
-            # A resumed fit has the points of the seed that it began with.
-            weight = run.final_state.observation_weight if run.log else 1.0
-            with backend.scope(self.dtype, self.device):
-                return loss_on_fresh_points(run.data, settings, net, weight)
-
-        def fitted(net):
-            return Fitted(
-                models[-1],
-                net,
-                problem,
-                data.observed,
-                data.single_target,
-                data.scaling,
-            )
-
-        has_fresh = equation or data.observations.validation is not None
-        run = FitRun(
-            self,
-            solver.algorithm(ALGORITHMS),
-            (data.observations, settings),
-            [start],
-            loss_scale=1.0 if data.scaling is None else data.scaling.loss_scale,
-            val_loss=fresh_loss if has_fresh else None,
-            validation=data.observations.validation,
-        )
-        run.began = began
-        if equation:
-            run.monitor = "val_loss"
-        self._run(
-            run,
-            max_steps=self.max_iter,
-            data=data.callback_data,
-            attributes=lambda net: {"_fitted": fitted(net), "problem_": problem},
-            set_fitted=lambda: set_fitted(
-                self, run, fitted(run.best_net), data.n_observations
-            ),
-        )
-        if equation:
-            warn_if_not_solved(self, self._untrained_loss)
-            warn_if_not_determined(self, run, self._untrained_loss)
-        return self
+        return fitting.fit(self, X, y, sample_weight, X_val, y_val)
 
     def _advice(self, reason):
         from sklearn_gn.pinn.verdict import advice

@@ -13,6 +13,7 @@ from sklearn_gn.pinn.growth import may_grow
 from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
 from sklearn_gn.pinn.verdict import solved_until, take_back_convergence
 from sklearn_gn.pinn.windows import Pieces, last_network
 
@@ -66,21 +67,34 @@ def set_fitted(solver, run, fitted, n_observations):
             solver.gram_spectrum_ = np.array(state.spectrum)
         elif is_dngd and min(n_residuals, n_weights(net)) <= _SPECTRAL:
             solver.gram_spectrum_ = gramian_eigenvalues(model, net, state.batches)
-        solver._posterior = None
-        if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS and not in_windows:
+        solver._posterior = solver._window_points = None
+        if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS:
             points = run.data.fresh
             if points and state.observation_weight != 1:
                 points = reweighted(points, state.observation_weight)
             batches, points = backend.to_numpy((state.batches, points))
-            solver._posterior = Posterior(
-                model, net, batches, points or batches, n_observations
-            )
+            if in_windows:
+                solver._window_points = batches, points
+            else:
+                posterior = Posterior(
+                    model, net, batches, points or batches, n_observations
+                )
+                solver._posterior = _with_functions(posterior, fitted)
         _set_coefficients(solver, n_observations)
         solver.noise_std_ = math.nan
         if n_observations and fitted.scaling is None and solver._posterior:
             solver.noise_std_ = float(solver._posterior.noise_deviation())
     if fitted.problem is not None:
         take_back_convergence(solver, run)
+
+
+def _with_functions(posterior, fitted):
+    """The posterior, or that of the unknown functions where observations tell some."""
+    if fitted.problem is None or not posterior.n_observations:
+        return posterior
+    n_equations = fitted.model.classes[0].residual.n_outputs
+    functions = unknown_functions(fitted.problem, fitted.observed, n_equations)
+    return FunctionPosterior(posterior, functions) if functions else posterior
 
 
 def set_layers(solver, fitted):

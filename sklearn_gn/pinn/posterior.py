@@ -83,7 +83,8 @@ class Posterior:
         n_rows = len(data.x) * kind.residual.n_outputs
         # Every row of the observations has the same, but those of padding, zero.
         deviation = jnp.max(self._factored.deviations[-n_rows:])
-        return deviation * math.sqrt(self.n_observations) / safe_norm(data.scale, -1)
+        size = math.sqrt(self.n_observations)
+        return _known(deviation * size / safe_norm(data.scale, -1))
 
     def coefficient_deviations(self):
         """Standard deviations of the coefficients that were to be found, by name."""
@@ -105,7 +106,12 @@ def _factor(model, net, batches, r, parts, fresh, n_observations):
 def _deviations(factored, slopes):
     """``|t^T J^+ diag(s)|`` for the rows t of the slopes."""
     rows = factored.inverse.influence(slopes) * factored.deviations[None]
-    return safe_norm(rows, -1, jnp)
+    return _known(safe_norm(rows, -1, jnp))
+
+
+def _known(deviations):
+    """Deviations; where weights left the range of floats, nothing bounds them."""
+    return jnp.where(jnp.isnan(deviations), jnp.inf, deviations)
 
 
 def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):

@@ -33,6 +33,7 @@ class SolutionMixin:
     """Predictions of a fitted solver."""
 
     _error_estimate: float | None  # None until it is asked for
+    _window_points: tuple | None  # of training and fresh, of a fit in windows
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_fitted")
@@ -58,7 +59,8 @@ class SolutionMixin:
         return_std : bool, default=False
             Whether to return standard deviations too, from the Gauss-Newton matrix:
             observations vary by their noise, the equation by its residuals on fresh
-            points.
+            points. Those of unknown functions are of a Gaussian process whose
+            smoothness the evidence chooses, and hold the bias of the fit.
 
         Returns
         -------
@@ -71,8 +73,9 @@ class SolutionMixin:
         Raises
         ------
         ValueError
-            If standard deviations are wanted of a fit that is too large for them, or
-            that is in windows of time.
+            If standard deviations are wanted of a fit that is too large for them, that
+            is in windows of time, or that has unknown functions of more than three
+            axes.
         """
         from sklearn_gn.pinn import solution
         from sklearn_gn.pinn.windows import at_points
@@ -94,6 +97,11 @@ class SolutionMixin:
             raise ValueError(
                 "return_std=True: the fit has too many residuals and weights for "
                 "standard deviations."
+            )
+        if getattr(self._posterior, "too_many_axes", False):
+            raise ValueError(
+                "return_std=True: a solution with unknown functions of more than three "
+                "axes has no standard deviations."
             )
         n = max(32, _SLOPES_FLOATS // (n_weights(net) * y.shape[1]))
         std = self._in_batches(self._posterior.output_deviations, X, n)
@@ -270,17 +278,23 @@ class SolutionMixin:
     def error_estimate_(self) -> float:
         """Estimate of the relative L2 error of the solution, from its residuals."""
         from sklearn_gn.pinn.error_estimate import relative_error_estimate
+        from sklearn_gn.pinn.window_errors import relative_error_in_windows
 
         check_is_fitted(self)
         if self._error_estimate is None:
-            self._error_estimate, posterior = math.nan, self._posterior
-            if posterior is not None and self._fitted.problem is not None:
-                with backend.scope("float64", self._dtype_and_device()[1]):
+            fitted, posterior = self._fitted, self._posterior
+            self._error_estimate = math.nan
+            with backend.scope("float64", self._dtype_and_device()[1]):
+                if fitted.problem is not None and posterior is not None:
                     self._error_estimate = relative_error_estimate(
                         posterior.model,
                         posterior.net,
                         posterior.batches,
                         posterior.fresh,
+                    )
+                elif fitted.problem is not None and self._window_points is not None:
+                    self._error_estimate = relative_error_in_windows(
+                        fitted.model, fitted.net, *self._window_points
                     )
         return self._error_estimate
 

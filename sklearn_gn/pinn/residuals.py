@@ -20,7 +20,15 @@ import numpy as np
 from sklearn_gn.core.linear_algebra.jacobian import Part
 from sklearn_gn.core.parts import total
 from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
-from sklearn_gn.pinn.taylor import ScaledAxes, input_stack, local_field, propagate
+from sklearn_gn.pinn.taylor import (
+    ScaledAxes,
+    Stack,
+    by_kind,
+    input_stack,
+    local_field,
+    propagate,
+    scaled_axes,
+)
 
 
 def residuals(model, params, batches):
@@ -103,11 +111,10 @@ def _class_jacobian(model, class_model, params, batch):
     if class_model.rows is None:
         return _dense_jacobian(model, class_model, params, batch)
     stacks = _stacks(model, class_model, batch)
-    n, points, _ = batch.x.shape
+    (n, points, _), dtype = batch.x.shape, batch.scale.dtype
+    rows = class_model.rows
     taps = [
-        jnp.zeros(
-            (n * points, class_model.rows.size, matrix.shape[1]), batch.scale.dtype
-        )
+        by_kind(jnp.zeros((n * points, rows.size, matrix.shape[1]), dtype), rows)
         for matrix in params.layers
     ]
 
@@ -127,14 +134,18 @@ def _class_jacobian(model, class_model, params, batch):
     extra = jnp.zeros((n, k, 0), rho.dtype)
     if params.extra.size:
         extra = jax.jacfwd(lambda extra: tapped(taps, extra)[0])(params.extra)
+
+    def of_inputs(a):
+        if isinstance(a, ScaledAxes):
+            return a
+        return a.with_ones().joined().reshape(n, points * rows.size, -1)
+
+    def of_gradients(g):
+        g = jax.vmap(Stack.joined)(g).reshape(k, n, points * rows.size, -1)
+        return jnp.moveaxis(g, 0, 1)
+
     layers = tuple(
-        (
-            a
-            if isinstance(a, ScaledAxes)
-            else a.reshape(n, points * class_model.rows.size, -1),
-            jnp.moveaxis(g.reshape(k, n, points * class_model.rows.size, -1), 0, 1),
-        )
-        for a, g in zip(inputs, gradients, strict=True)
+        (of_inputs(a), of_gradients(g)) for a, g in zip(inputs, gradients, strict=True)
     )
     empty = jnp.zeros((n * k, 0), rho.dtype)
     return rho.reshape(-1), Part(layers, empty, extra.reshape(n * k, -1))
@@ -187,13 +198,15 @@ def _row_from_network(model, class_model, axes, params, x, data):
 
 
 def _stacks(model, class_model, batch):
-    """Rows of the network's inputs, of shape (N P, C, n_inputs)."""
-    n, points, dim = batch.x.shape
+    """The Stack of the network's inputs, or ScaledAxes."""
+    (n, points, dim), rows = batch.x.shape, class_model.rows
     x, embedding = batch.x.reshape(n * points, dim), model.problem.embedding
     if _is_sparse_stack(model, batch):
-        return _sparse_stack(embedding, x, batch.axes, class_model.rows)
-    make = partial(input_stack, embedding, rows=class_model.rows, axes=batch.axes)
-    return jax.vmap(make)(x)
+        return _sparse_stack(embedding, x, batch.axes, rows)
+    if not (model.problem.periodic or n_waves(model.problem)):
+        return scaled_axes(embedding, x, rows)
+    make = partial(input_stack, embedding, rows=rows, axes=batch.axes)
+    return by_kind(jax.vmap(make)(x), rows)
 
 
 def _is_sparse_stack(model, batch):
@@ -218,4 +231,4 @@ def _top(model, class_model, layers, stacks, batch, taps=None):
         n_waves(model.problem),
     )
     n, points, _ = batch.x.shape
-    return top.reshape(n, points * class_model.rows.size, -1), inputs
+    return top.joined().reshape(n, points * class_model.rows.size, -1), inputs

@@ -14,7 +14,7 @@ would take about 2 d.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -137,36 +137,77 @@ def _group_sums(rows, values):
     return np.repeat(np.eye(len(sizes), dtype=values.dtype), sizes, axis=1) @ values
 
 
+class Stack(NamedTuple):
+    """Rows of all points, kind by kind, so that those of a kind are contiguous.
+
+    Programs that are compiled cheaply take several times as long where they put single
+    rows of many points together.
+    """
+
+    value: Any  # (n, width)
+    first: Any  # (n_first, n, width), or None
+    second: Any  # (n_second, n, width), or None
+
+    def joined(self):
+        """One array of shape (n, size, width)."""
+        rest = [rows for rows in (self.first, self.second) if rows is not None]
+        rest = [jnp.moveaxis(rows, 0, 1) for rows in rest]
+        return jnp.concatenate([self.value[:, None], *rest], axis=1)
+
+    def with_ones(self):
+        """The rows with the ones of the biases, which only values have."""
+
+        def appended(rows, number):
+            column = jnp.full((*rows.shape[:-1], 1), number, rows.dtype)
+            return jnp.concatenate([rows, column], axis=-1)
+
+        others = [rows if rows is None else appended(rows, 0) for rows in self[1:]]
+        return Stack(appended(self.value, 1), *others)
+
+
+def by_kind(stack, rows):
+    """The Stack of an array of shape (n, size, width)."""
+    cut = 1 + len(rows.first)
+    first = jnp.moveaxis(stack[:, 1:cut], 1, 0) if rows.first else None
+    second = jnp.moveaxis(stack[:, cut:], 1, 0) if rows.second else None
+    return Stack(stack[:, 0], first, second)
+
+
+def scaled_axes(embedding, x, rows):
+    """The Stack of an embedding that scales single axes, at points x (n, d)."""
+    n, d = x.shape
+    first = second = None
+    if rows.first:
+        slopes = jax.jvp(embedding, (x[0],), (jnp.ones_like(x[0]),))[1]
+        unit = np.eye(d, dtype=x.dtype)[list(rows.first)]
+        first = jnp.broadcast_to((unit * slopes[None])[:, None], (len(unit), n, d))
+    if rows.second:
+        second = jnp.zeros((len(rows.second), n, d), x.dtype)
+    return Stack(jax.vmap(embedding)(x), first, second)
+
+
 @partial(jax.jit, static_argnames=("name", "rows"))
 def activate(name, stack, rows):
-    """Rows after an activation; the stack has the shape (..., size, width)."""
+    """The Stack after an activation."""
     phi = activation_function(name)
-    one = jnp.ones_like(stack[..., 0, :])
+    z, one = stack.value, jnp.ones_like(stack.value)
 
     def slope(z):
         return jax.jvp(phi, (z,), (one,))
 
-    def bend(z):
-        return jax.jvp(slope, (z,), (one,))
-
-    z = stack[..., 0, :]
-    if rows.size == 1:
-        return phi(z)[..., None, :]
-    if not rows.second:
+    if stack.first is None:
+        return Stack(phi(z), None, None)
+    if stack.second is None:
         value, d1 = slope(z)
-        d2 = None
-    else:
-        (value, d1), (_, d2) = bend(z)
-    place = {axis: 1 + k for k, axis in enumerate(rows.first)}
-    first = [d1 * stack[..., place[i], :] for i in rows.first]
-    second = []
-    for k, group in enumerate(rows.second):
-        squares = sum(
-            stack[..., place[i], :] * stack[..., place[j], :] for i, j in group
-        )
-        own = stack[..., 1 + len(rows.first) + k, :]
-        second.append(d1 * own + d2 * squares)
-    return jnp.stack([value, *first, *second], axis=-2)
+        return Stack(value, d1[None] * stack.first, None)
+    (value, d1), (_, d2) = jax.jvp(slope, (z,), (one,))
+    place = {axis: k for k, axis in enumerate(rows.first)}
+    squares = [
+        sum(stack.first[place[i]] * stack.first[place[j]] for i, j in group)
+        for group in rows.second
+    ]
+    second = d1[None] * stack.second + d2[None] * jnp.stack(squares)
+    return Stack(value, d1[None] * stack.first, second)
 
 
 def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
@@ -178,9 +219,10 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
         Of the hidden layers.
     layers : sequence of arrays of shape (n_inputs + 1, n_outputs)
         Weights with the biases in the last row; one more than the activations.
-    stack : array of shape (n, size, n_inputs) or ScaledAxes
+    stack : Stack or ScaledAxes
+        Of the inputs.
     rows : DerivativeRows
-    taps : sequence of arrays of shape (n, size, n_outputs), default=None
+    taps : sequence of Stack, default=None
         Added to the layers' outputs before activation: derivatives in them are what
         the Jacobian is made of.
     n_waves : int, default=0
@@ -188,30 +230,42 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
 
     Returns
     -------
-    stack : array of shape (n, size, n_outputs)
-    inputs : list of arrays of shape (n, size, n_inputs + 1)
-        With the ones of the biases, which only values have. The first is the stack
-        itself if that is a ScaledAxes.
+    stack : Stack
+        Of width n_outputs.
+    inputs : list of Stack
+        The first is the input itself if that is a ScaledAxes.
     """
-    inputs = []
-    waves = stack[..., stack.shape[-1] - n_waves :] if n_waves else None
+    inputs, waves = [], None
+    if not isinstance(stack, ScaledAxes):
+        waves = jax.tree.map(lambda a: a[..., a.shape[-1] - n_waves :], stack)
     for k, matrix in enumerate(layers):
         if n_waves and k + 1 == len(layers):
-            stack = jnp.concatenate([stack, waves], axis=2)
+            stack = jax.tree.map(_side_by_side, stack, waves)
+        inputs.append(stack)
         if isinstance(stack, ScaledAxes):
-            inputs.append(stack)
-            stack = stack.times(matrix)
+            stack = by_kind(stack.times(matrix), rows)
         else:
-            n = stack.shape[0]
-            one = jnp.zeros((n, rows.size, 1), stack.dtype).at[:, 0].set(1)
-            inputs.append(jnp.concatenate([stack, one], axis=2))
-            flat = inputs[-1].reshape(n * rows.size, -1)
-            stack = (flat @ matrix).reshape(n, rows.size, -1)
+            stack = _affine(stack, matrix)
         if taps is not None:
-            stack = stack + taps[k]
+            stack = jax.tree.map(jnp.add, stack, taps[k])
         if k < len(activations):
             stack = activate(activations[k], stack, rows)
     return stack, inputs
+
+
+def _side_by_side(a, b):
+    return jnp.concatenate([a, b], axis=-1)
+
+
+def _affine(stack, matrix):
+    """The Stack after an affine layer, whose biases count for values alone."""
+
+    def times(rows):
+        flat = rows.reshape(-1, rows.shape[-1]) @ matrix[:-1]
+        return flat.reshape(*rows.shape[:-1], -1)
+
+    stack = jax.tree.map(times, stack)
+    return stack._replace(value=stack.value + matrix[-1][None])
 
 
 def local_field(top, x0, rows, axes=None):
@@ -234,20 +288,42 @@ def local_field(top, x0, rows, axes=None):
         Maps an array of shape (d,) to one of shape (n_outputs,).
     """
     f = 1 + len(rows.first)
-    first = np.array(rows.first, np.int32)
+    if rows.second:
+        left, right = _pairs(rows)
+        coefficients = _shares(rows, left == right, top[f:])
 
     def field(x):
         step = x - x0 if axes is None else (x - x0)[axes]
         value = top[0]
         if rows.first:
-            value = value + step[first] @ top[1:f]
+            value = value + _entries(step, rows.first) @ top[1:f]
         if rows.second:
-            left, right = _pairs(rows)
-            # Of a sum, every member gets an equal part: only the sum is used.
-            share = [1 / len(group) for group in rows.second for _ in group]
-            share = np.where(left == right, 0.5, 1.0) * share
-            squares = share.astype(x0.dtype) * step[left] * step[right]
-            value = value + _group_sums(rows, squares) @ top[f:]
+            squares = _entries(step, left) * _entries(step, right)
+            value = value + squares @ coefficients
         return value
 
     return field
+
+
+def _shares(rows, is_square, sums):
+    """Coefficients of the products of two steps, of shape (n_pairs, n_outputs).
+
+    Of a sum, every member gets an equal part: only the sum is used.
+    """
+    sizes = [len(group) for group in rows.second]
+    share = np.where(is_square, 0.5, 1.0) / np.repeat(sizes, sizes)
+    share = share.astype(sums.dtype)[:, None]
+    if max(sizes) == 1:
+        return share * sums
+    return (share * np.repeat(np.eye(len(sizes), dtype=sums.dtype), sizes, 0)) @ sums
+
+
+def _entries(step, numbers):
+    """Entries of a vector; where they follow each other without indexing by an array.
+
+    That makes six operations, and each derivative of the field twice as many again.
+    """
+    low, n = int(numbers[0]), len(numbers)
+    if tuple(numbers) == tuple(range(low, low + n)):
+        return step if n == len(step) else step[low : low + n]
+    return step[np.array(numbers, np.int32)]

@@ -30,6 +30,7 @@ from jax import lax
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.devices import by_rows
+from sklearn_gn.core.linear_algebra.jacobian import without_dense
 from sklearn_gn.pinn.damped_step import (
     Candidate,
     Linearisation,
@@ -250,12 +251,21 @@ def _rows_of_model(model, net, batches, r, parts, previous_step, **options):
     return Quadratic(Linearisation(True, rows, True, False), *others)
 
 
+def _counted_of_model(model, net, batches, r, parts, previous_step, **options):
+    return net, batches, r, without_dense(parts)
+
+
+def _counted_of_trial(model, net, batches, linear, matrix, floor, shift, **options):
+    return net, batches, matrix, linear._replace(parts=without_dense(linear.parts))
+
+
 @partial(
     by_rows,
     compiled=partial(
         jit_by_size,
         largest=2**17,
         medium=2**24,
+        counted=_counted_of_model,
         static_argnames=("model", "momentum", "jacobi"),
     ),
     rows_out=_rows_of_model,
@@ -276,7 +286,11 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
 @partial(
     by_rows,
     compiled=partial(
-        jit_by_size, largest=2**19, medium=2**24, static_argnames=("model", "geodesic")
+        jit_by_size,
+        largest=2**19,
+        medium=2**24,
+        counted=_counted_of_trial,
+        static_argnames=("model", "geodesic"),
     ),
     static=("model",),
 )

@@ -124,6 +124,15 @@ def _limit_of_a_stall(solver):
     """What limited a fit that no longer falls."""
     if not solver._estimated_at_end > LARGEST_ERROR:
         return _limit_of_the_network(solver)
+    if solver.window_ends_.size:
+        return Limit(
+            "stopped",
+            "The equation holds in every window of time (window_ends_), but what is "
+            "left of it grows from one to the next: the relative error is estimated to "
+            f"be {solver._estimated_at_end:.2g} (error_estimate_). Solve a shorter "
+            "time, or give larger layers (hidden_layer_sizes).",
+            "hidden_layer_sizes",
+        )
     return Limit(
         "stopped",
         f"Its residuals are small, but the relative error of the solution is estimated "
@@ -240,7 +249,10 @@ def take_back_convergence(solver, run):
 
 def _needs_estimate(solver):
     posterior, problem = solver._posterior, solver.problem_
-    if posterior is None or problem.unknown or posterior.n_observations:
+    if posterior is None:
+        if solver._window_points is None:
+            return False
+    elif problem.unknown or posterior.n_observations:
         return False
     return solver.fresh_loss_ > EXHAUSTED_LOSS * solver._untrained_loss
 

@@ -11,7 +11,11 @@ solved well, and the problem is one of evolution, the interval of time is theref
 3.  Where it is solved, the next window begins. Its conditions at the start are those of
     the problem, with the values that the solution of the window before has there. It is
     longer if the last one was solved quickly.
-4.  Where it is not, it is cut again.
+4.  Where it is not, it is cut again, and a new network begins at the values that the
+    window before has at its end.
+
+Whether a window is solved is measured by the loss of a solution that stays at those
+values: one that changes fast has large residuals.
 
 The functions that are compiled are the same for all windows. The network of a window is
 that of the whole interval with the weights of time changed, points are moved along the
@@ -36,7 +40,8 @@ import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
-from sklearn_gn.pinn.model import n_waves, start_parameters
+from sklearn_gn.pinn import growth
+from sklearn_gn.pinn.model import n_waves, network, start_parameters
 from sklearn_gn.pinn.residuals import class_residuals
 from sklearn_gn.pinn.solved import SOLVED_LOSS, WELL_SOLVED_LOSS
 
@@ -45,6 +50,7 @@ _FALL = 0.5
 # Fresh loss of a window, relative to that of no training, from which on there is
 # nothing to wait for.
 _SOLVED_SURELY = 1e-12
+_LARGEST_UNIT = 1e3  # of a window, relative to that of no training
 _ENOUGH, _FEW_ITERATIONS = 3, 16  # iterations of a solved window; of a quick one
 _SHORTEST = 1 / 512  # of all time
 _EARLY = 0.05  # share of the squared residuals before the end of the next window
@@ -71,6 +77,7 @@ class March(NamedTuple):
     next_stop: float | None = None  # end of a new window, before the next iteration
     ended: bool = False  # whether the last window is solved, or cannot be
     uncut: float = math.inf  # lowest fresh loss before time was cut
+    unit: float = 0.0  # loss of a solution that stays where the window begins
 
     @property
     def active(self):
@@ -206,8 +213,10 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
             stop = _cut(march, model, net, fresh_batches)
             return march._replace(next_stop=stop, uncut=lowest)
         return march
-    well = lowest <= WELL_SOLVED_LOSS * first and _is_flat(march.falls, _ENOUGH)
-    well = well or lowest <= _SOLVED_SURELY * first
+    # Where the solution changes fast, residuals are large, too.
+    unit = min(max(march.unit, first), _LARGEST_UNIT * first)
+    well = lowest <= WELL_SOLVED_LOSS * unit and _is_flat(march.falls, _ENOUGH)
+    well = well or lowest <= _SOLVED_SURELY * unit
     flat = _is_flat(march.falls, _WINDOW_PATIENCE)
     shortest = march.stop - march.start <= _SHORTEST
     if well or (flat and shortest):
@@ -264,8 +273,45 @@ def moved_on(march, model, net, fresh_points, rng):
         new = March(march.start, march.next_stop, march.done)
         net = _untrained(net, rng, n_waves(model.problem))
     net = _with_time(net, new)
-    fresh = within(model, fresh_points, new)
-    return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut), net
+    fresh, unit = within(model, fresh_points, new), 0.0
+    if new.done:
+        start = _start_of(model, new)
+        value = np.asarray(_outputs(model, new.done[-1][2], start))
+        if not goes_on:
+            shift = value - np.asarray(_outputs(model, net, start))
+            net = _with_bias(net, net.layers[-1][-1] + shift)
+        unit = _loss_of_equation(model, _constant(net, value), fresh)
+    return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut, unit=unit), net
+
+
+def _start_of(model, march):
+    low, high = _interval(model.problem)
+    return np.array([low + (high - low) * march.start])
+
+
+@partial(jit_by_size, static_argnames="model")
+def _outputs(model, net, x):
+    return network(model, net, x)
+
+
+def _with_bias(net, bias):
+    """The network with other biases of the outputs."""
+    last = np.vstack([net.layers[-1][:-1], bias[None]]).astype(net.layers[-1].dtype)
+    return net._replace(layers=(*net.layers[:-1], last))
+
+
+def _constant(net, value):
+    """A network that has one value everywhere."""
+    nothing = net._replace(layers=(*net.layers[:-1], np.zeros_like(net.layers[-1])))
+    return _with_bias(nothing, value)
+
+
+def _loss_of_equation(model, net, batches):
+    """Loss of the equation alone; zero where it is not finite."""
+    batch = batches[0]
+    rows = np.asarray(_residuals(model, model.classes[0], net, batch), np.float64)
+    loss = 0.5 * float(np.sum((np.asarray(batch.scale)[:, None] * rows) ** 2))
+    return loss if math.isfinite(loss) else 0.0
 
 
 def _with_time(net, march, back=False):
@@ -306,14 +352,27 @@ def pieces(march, model, net):
     return Pieces(ends, np.array(losses), (*nets, net))
 
 
-def resumed(model, solution, fresh_points):
-    """Return the network of the last window, and the march up to it."""
+def marches(model, solution):
+    """Where each of the windows of a solution is, one after the other."""
     low, high = _interval(model.problem)
     stops = [float(stop) for stop in (solution.ends - low) / (high - low)]
-    done = tuple(zip(stops, solution.losses, solution.nets, strict=True))[:-1]
-    march = March(stops[-2] if done else 0.0, stops[-1], done)
+    done = tuple(zip(stops, solution.losses, solution.nets, strict=True))
+    starts = [0.0, *stops[:-1]]
+    return [March(start, stops[k], done[:k]) for k, start in enumerate(starts)]
+
+
+def resumed(model, solution, fresh_points):
+    """Return the network of the last window, and the march up to it."""
+    march = marches(model, solution)[-1]
     fresh = within(model, fresh_points, march)
     return solution.nets[-1], march._replace(fresh=jax.device_put(fresh))
+
+
+def wider_in_window(model, net, march):
+    """Add neurons that vary within the window and leave the function unchanged."""
+    net = _with_time(net, march, back=True)
+    net = growth.wider(net, np.random.RandomState(0), n_waves(model.problem))
+    return _with_time(net, march)
 
 
 def last_network(solution):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence
+from sklearn_gn.core import evidence, huber, left_out
 from sklearn_gn.core.evidence_gn import (
     alpha_method,
     covariance,
@@ -13,7 +13,11 @@ from sklearn_gn.core.evidence_gn import (
     one_or_each,
     posterior_variances,
 )
-from sklearn_gn.core.linear_evidence import is_better, linear_model
+from sklearn_gn.core.linear_evidence import (
+    is_more_probable,
+    linear_model,
+    predicts_as_well,
+)
 from sklearn_gn.core.low_rank import LowRank
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
@@ -48,24 +52,38 @@ def posterior(net, rows, sums, n_effective):
 
 def prediction_errors(found, z):
     """Return standard errors of predictions of shape (m, q), in scaled units."""
-    std = np.empty((len(z), found.shape.q))
+    return np.sqrt(found.noise_ratio * _variances(found, z))
+
+
+def _variances(found, z):
+    """Variances of predictions, at the mean noise of all targets."""
+    variances = np.empty((len(z), found.shape.q))
     for start in range(0, len(z), _BATCH_ROWS):
         rows = slice(start, start + _BATCH_ROWS)
         for k in range(found.shape.q):
             jacobian = evidence_gn.jacobian(found.theta, found.shape, z[rows], k)
-            variance = posterior_variances(found.covariance, jacobian.T)
-            variance = found.noise_ratio[k] * variance
-            std[rows, k] = np.sqrt(variance)
-    return std
+            variances[rows, k] = posterior_variances(found.covariance, jacobian.T)
+    return variances
 
 
 def best_of_network_and_linear_model(net, rows, n_effective):
-    """Return the network, or the linear model where its evidence is higher.
+    """Return the network, or the linear model if that is as good.
 
     A network that finds structure in noise does not pay for its parameters.
     """
-    linear = linear_model(rows, n_effective)
-    if not is_better(linear, net.log_evidence, net.gamma, rows):
+
+    def left_out_errors(some):
+        sums = net.shape.sums(net.theta, rows)
+        found = posterior(net, rows, sums, n_effective)
+        residuals = evidence_gn.predict(net.theta, net.shape, some.x) - some.y
+        leverage = net.beta * _variances(found, some.x)
+        return left_out.errors(residuals, leverage, some.weight, n_effective)
+
+    linear, value = linear_model(rows, n_effective), net.log_evidence
+    if linear is None or not (
+        is_more_probable(linear, value, net.gamma, rows)
+        or predicts_as_well(linear, value, rows, n_effective, left_out_errors)
+    ):
         return net
     shape = net.shape
     theta = np.zeros(shape.size)
@@ -76,7 +94,7 @@ def best_of_network_and_linear_model(net, rows, n_effective):
     )
 
 
-def fitted_attributes(net, rows, scaling, options):
+def fitted_attributes(net, rows, scaling, options, *, robust=False):
     """Return the fitted attributes of a network, by name.
 
     They are those of the linear model where the evidence prefers it.
@@ -87,8 +105,13 @@ def fitted_attributes(net, rows, scaling, options):
     rows : Rows
     scaling : Scaling
     options : EvidenceOptions
+    robust : bool, default=False
+        Whether the loss is Huber's.
     """
     n_effective, given = options.n_effective, options.alpha is not None
+    observed = rows
+    if robust:
+        rows = rows._replace(y=huber.targets_of(evidence_gn.values(net, rows.x), rows))
     if not given:
         net = best_of_network_and_linear_model(net, rows, n_effective)
     shape = net.shape
@@ -98,6 +121,10 @@ def fitted_attributes(net, rows, scaling, options):
     noise_std = found.noise_std * y_scale
     # At the last penalties; those of the log are at the ones before.
     found_curvature = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
+    if robust:
+        freedom = n_effective - (np.sum(found_curvature.gamma) / shape.q + 1)
+        scale = huber.scales_of(evidence_gn.values(net, rows.x), observed)
+        noise_std = y_scale * scale * np.sqrt(n_effective / max(freedom, 1.0))
     shown = evidence_gn.pruned(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
     hyperplanes, factor = scaling.hyperplanes_to_user(shown.hyperplanes[slots])

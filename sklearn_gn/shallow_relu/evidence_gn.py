@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence, evidence_gn
+from sklearn_gn.core import evidence, evidence_gn, huber
 from sklearn_gn.core.evidence_gn import Sums
 from sklearn_gn.core.large_gram import (
     LargeGram,
@@ -244,7 +244,7 @@ def sums_of_large_network(theta, shape, rows):
         hidden = hidden + np.einsum("tjm,tm->jm", g, down) @ inputs.T
         blocks.append(RowBlock(f, (LayerRows(inputs, g),), weight))
     slope = np.concatenate([linear.ravel(), hidden.ravel()])
-    return Sums(LargeGram(blocks), slope, error)
+    return Sums(LargeGram(blocks, shape.q), slope, error)
 
 
 def _in_parameters(theta, shape, gram, slope, error):
@@ -412,4 +412,16 @@ def pruned(net, rows):
     )
 
 
+def values(net, x):
+    """Return the predictions of a network, of shape (m, q)."""
+    return predict(net.theta, net.shape, x)
+
+
+def continued(rows, state):
+    """Return a state that goes on with the targets of other rows."""
+    sums = state.net.shape.sums(state.theta, rows)
+    return state._replace(sums=sums, shift=1.0, waited=0, highest=-math.inf)
+
+
 EVIDENCE_GN = Algorithm("vpgn", init, step, side_by_side=True, compiled=False)
+ROBUST_GN = huber.robust(EVIDENCE_GN, values, continued)

@@ -96,7 +96,11 @@ def gn_step(rows, state, settings):
     net = backend.on_device(state.net)
     loss = float(problem.objective(settings.model, net, batch, penalties))
     found = full_model(
-        settings.model, net, batch, penalties, krylov_dimension(settings, net)
+        settings.model,
+        net,
+        batch,
+        penalties,
+        krylov_dimension(settings, net, net, batch),
     )
     attempt = partial(
         try_full_step, settings.model, net, found.spectral, batch, penalties

@@ -200,7 +200,9 @@ def batch_step(model, maps, batch, penalties, damping):
         for q, h, pull in zip(back, inputs, pulls, strict=True)
     )
     system = root[:, None] * kernel * root
-    system[np.diag_indices_from(system)] += 1
+    # Beside a kernel of 1e16, the one alone would be lost to rounding.
+    floor = np.finfo(system.dtype).eps * np.trace(system)
+    system[np.diag_indices_from(system)] += 1 + floor
     factor = cho_factor(system, overwrite_a=True, check_finite=False)
     z = residual - root * cho_solve(factor, root * along, check_finite=False)
     moved = [

@@ -333,23 +333,29 @@ def variances(members, covariances, noise_ratios, x):
     members: two that disagree do not know. The posterior takes all targets for equally
     noisy; ``noise_ratios``, of shape (k,) for each member, correct it.
     """
-    values, own = [], []
-    for (model, net), covariance, ratio in zip(
-        members, covariances, noise_ratios, strict=True
-    ):
-        values.append(model.values(net.theta, x))
-        jacobian = model.jacobian(net.theta, x)
-        k, n_output = model.n_values, model.n_values * model.n_linear
-        hidden = np.arange(n_output, len(net.theta))
-        own.append(np.empty_like(values[-1]))
-        for t in range(k):  # the other targets' output weights have no part in it
-            used = np.concatenate([np.arange(t, n_output, k), hidden])
-            own[-1][:, t] = ratio[t] * evidence_gn.posterior_variances(
-                covariance, jacobian[t, used], used
-            )
+    values = [model.values(net.theta, x) for model, net in members]
+    own = [
+        ratio * posterior_variances(model, net, covariance, x)
+        for (model, net), covariance, ratio in zip(
+            members, covariances, noise_ratios, strict=True
+        )
+    ]
     share = shares(members)
     mean = np.tensordot(share, values, axes=1)
     return np.tensordot(share, own + (values - mean) ** 2, axes=1)
+
+
+def posterior_variances(model, net, covariance, x):
+    """Return the variances of a member's values, of shape (m, k)."""
+    jacobian, found = model.jacobian(net.theta, x), np.empty((len(x), model.n_values))
+    k, n_output = model.n_values, model.n_values * model.n_linear
+    hidden = np.arange(n_output, len(net.theta))
+    for t in range(k):  # the other targets' output weights have no part in it
+        used = np.concatenate([np.arange(t, n_output, k), hidden])
+        found[:, t] = evidence_gn.posterior_variances(
+            covariance, jacobian[t, used], used
+        )
+    return found
 
 
 # --- another fit's units -------------------------------------------------------------

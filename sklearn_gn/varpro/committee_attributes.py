@@ -7,10 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from sklearn_gn.core import backend, evidence, evidence_gn
+from sklearn_gn.core import backend, evidence, evidence_gn, left_out
 from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.layers import row_blocks
-from sklearn_gn.core.linear_evidence import is_better, linear_model
+from sklearn_gn.core.linear_evidence import (
+    is_more_probable,
+    linear_model,
+    predicts_as_well,
+)
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.batch_committee import BatchOptions, objective
 from sklearn_gn.varpro.calibration import calibrated
@@ -211,7 +215,7 @@ def _calibrated(problem, pair):
 
 
 def _or_linear(problem, pairs):
-    """Members and summaries, the linear model instead of those of lower evidence.
+    """Members and summaries, the linear model in place of those that it beats.
 
     Members that find structure in noise do not pay for their parameters.
     """
@@ -219,22 +223,42 @@ def _or_linear(problem, pairs):
     competes = model and model.loss == "squared" and len(model.sizes) > 1
     if not competes or problem.options.alpha is not None:
         return pairs
-    linear = linear_model(problem.rows, problem.options.n_effective)
+    rows, n_effective = problem.rows, problem.options.n_effective
+    linear = linear_model(rows, n_effective)
     if linear is None:
         return pairs
     y_scale = np.broadcast_to(problem.scaling.y_scale, model.n_values)
-    units = problem.options.n_effective * np.sum(np.log(y_scale))
+    units = n_effective * np.sum(np.log(y_scale))
+
+    def is_beaten(member, summary):
+        value = summary.log_evidence + units
+        errors = partial(_left_out_errors, member, summary, n_effective)
+        return is_more_probable(
+            linear, value, member.net.gamma, rows
+        ) or predicts_as_well(linear, value, rows, n_effective, errors)
+
     return [
         (
             found := committee.linear_member(member.model, linear),
             _summary(problem, found),
         )
-        if is_better(
-            linear, summary.log_evidence + units, member.net.gamma, problem.rows
-        )
+        if is_beaten(member, summary)
         else (member, summary)
         for member, summary in pairs
     ]
+
+
+def _left_out_errors(member, summary, n_effective, rows):
+    """Errors of a member at rows, each of them left out."""
+    (model, net), covariance = member, summary.covariance.get()
+    found = []
+    for x, y, weight in row_blocks(rows, model.n_values * len(net.theta)):
+        residuals = model.values(net.theta, x) - y
+        variances = committee.posterior_variances(model, net, covariance, x)
+        found.append(
+            left_out.errors(residuals, net.beta * variances, weight, n_effective)
+        )
+    return np.concatenate(found)
 
 
 def _n_by_evidence(options, members):

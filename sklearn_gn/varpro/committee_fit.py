@@ -32,6 +32,7 @@ class Units(NamedTuple):
     def of(cls, X, y, weight, scale):
         """Return the units of weighted data; the user's own unless ``scale``."""
         if not scale:
+            _check_squares(y)
             scaling = Scaling.none(X, y)
             return cls(scaling, Reach.of(scaling.x(X), weight))
         units_of = partial(Scaling.of, y=y, weight=weight, each_target=True)
@@ -69,6 +70,16 @@ class Units(NamedTuple):
     def loss_scale(self):
         """Factor from losses in these units to those of the user."""
         return self.scaling.loss_scale
+
+
+def _check_squares(y):
+    """Check that the evidence, which needs squares, can take targets as they are."""
+    largest = float(np.max(np.abs(y)))
+    if largest > np.sqrt(np.finfo(np.float64).max / y.size):
+        raise ValueError(
+            f"scale=False with y of size {largest:.3g}, whose squares no float holds: "
+            "take scale=True, or other units of y."
+        )
 
 
 class Problem(NamedTuple):

@@ -168,7 +168,7 @@ class _VarProNet(
             tol=self._cast(self.tol),
             max_iter=self.max_iter,
             n_rows=int(np.count_nonzero(weight)),
-            n_samples=self._cast(min(n_samples, np.finfo(self.dtype).max)),
+            n_samples=self._cast(min(n_samples, float(np.finfo(self.dtype).max))),
             seed=np.int32(rng.randint(_LARGEST_INT)),
             mesh=backend.mesh_of(self.device),
         )

@@ -67,7 +67,11 @@ def reduced_model(net, rows, penalties, settings):
     model, form = settings.model, curvature_form(settings, rows, net)
     if form == "krylov":
         found = krylov_model(
-            model, net, rows, penalties, krylov_dimension(settings, net.theta)
+            model,
+            net,
+            rows,
+            penalties,
+            krylov_dimension(settings, net, net.theta, rows),
         )
         return found, 2 + 2 * int(found.inner_iterations)
     compute = primal_model if form == "primal" else dual_model
@@ -75,9 +79,15 @@ def reduced_model(net, rows, penalties, settings):
     return compute(model, net, rows, penalties), work
 
 
-def krylov_dimension(settings, parameters):
-    """Return the largest dimension of the Krylov space for these parameters."""
+def krylov_dimension(settings, net, parameters, rows):
+    """Return the largest dimension of the Krylov space for these parameters.
+
+    No more than the rows determine: a Gauss-Newton matrix of k directions and penalties
+    of two sizes have a Krylov space of at most 2 (k + 1) dimensions.
+    """
     rank = _KRYLOV_DIMENSION if settings.rank is None else settings.rank
+    if getattr(settings.model.network, "plain_penalty", True):
+        rank = min(rank, 2 * (rows.y.size + net.output.size + 1))
     return min(rank, dimension(parameters))
 
 

@@ -7,6 +7,7 @@ from scipy.stats import multivariate_normal
 from sklearn.linear_model import Ridge
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
+from sklearn_gn.core import left_out, linear_evidence
 from sklearn_gn.core.linear_evidence import linear_model
 from sklearn_gn.core.solver import Rows
 
@@ -52,6 +53,7 @@ def test_without_variance_or_noise_there_is_none():
     rows, n_effective = rows_of(20, 2, 1)
     assert linear_model(rows._replace(y=np.zeros((20, 1))), n_effective) is None
     assert linear_model(rows._replace(x=np.ones((20, 2))), n_effective) is None
+    assert linear_model(rows._replace(y=1e-160 * rows.y), n_effective) is None
 
 
 @pytest.mark.parametrize(("n", "d"), [(134, 15), (40, 60)])
@@ -75,3 +77,44 @@ def test_a_network_that_finds_structure_in_noise_loses_to_it(kind, n, d):
     # On other data a warm start looks for structure once more.
     model.set_params(warm_start=True).fit(X, np.abs(X[:, 0]) + 0.1 * y)
     assert model.score(X, np.abs(X[:, 0]) + 0.1 * y) > 0.9
+
+
+@pytest.mark.parametrize("d", [4, 15])
+def test_errors_at_left_out_rows_are_those_of_fits_without_them(d):
+    rows, n_effective = rows_of(12, d, 2)
+    if d > 12:
+        rows, n_effective = rows._replace(weight=np.full(12, 1 / 12)), 12.0
+    linear = linear_model(rows, n_effective)
+    residuals = linear.coef[0] + rows.x @ linear.coef[1:] - rows.y
+    found = left_out.errors(residuals, linear.leverage, rows.weight, n_effective)
+    counts = n_effective * rows.weight
+    for i in range(12):  # one of the rows that row i stands for
+        ridge = Ridge(alpha=linear.alpha / linear.beta)
+        without = np.maximum(counts - (np.arange(12) == i), 0)
+        ridge.fit(rows.x, rows.y, sample_weight=without)
+        expected = ridge.predict(rows.x[i : i + 1])[0] - rows.y[i]
+        np.testing.assert_allclose(found[i], expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_of_models_that_rows_do_not_tell_apart_the_linear_one_is_chosen(factor):
+    rng = np.random.default_rng(0)
+    gain, count = rng.standard_normal(50), rng.integers(1, 4, 50)
+    n, repeated = count.sum(), np.repeat(gain, count)
+    limit = left_out.CLEAR * np.std(repeated) / np.sqrt(n)
+    others = gain - np.mean(repeated) + factor * limit
+    clear = left_out.are_clearly_lower(np.zeros(50), others, count / n, n)
+    assert clear is (factor > 1)
+
+
+def test_a_network_that_follows_far_rows_loses_to_the_linear_model(monkeypatch):
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(300, 4))
+    y = X[:, 0] + rng.standard_t(1.5, 300)
+    model = ShallowReLURegressor(random_state=0).fit(X, y)
+    assert len(model.hyperplanes_) == 0
+    monkeypatch.setattr(linear_evidence, "_DECISIVE", 0.0)  # the evidence alone
+    network = ShallowReLURegressor(random_state=0).fit(X, y)
+    assert len(network.hyperplanes_) > 0
+    new = rng.normal(size=(2000, 4))
+    assert network.score(new, new[:, 0]) < model.score(new, new[:, 0])

@@ -121,3 +121,14 @@ def test_a_fit_by_estimates_is_as_good(kind, monkeypatch):
     assert_allclose(large.noise_std_, 0.1, rtol=0.15)
     lower, upper = large.predict_interval(X)
     assert 0.92 < np.mean((lower < y) & (y < upper)) < 0.98
+
+
+def test_variances_beyond_the_floats_are_infinite():
+    rng = np.random.default_rng(0)
+    diagonal, factor = rng.uniform(1, 2, 5), rng.standard_normal((5, 2))
+    gradients = rng.standard_normal((5, 3)) * [1, 1e150, 1e200]
+    found = low_rank.LowRank.of(diagonal, factor).variances(gradients)
+    matrix = np.diag(diagonal) + factor @ factor.T
+    expected = np.sum(gradients[:, :2] * np.linalg.solve(matrix, gradients[:, :2]), 0)
+    assert_allclose(found[:2], expected, rtol=1e-12)
+    assert found[2] == np.inf

@@ -81,7 +81,7 @@ def test_the_estimate_is_kept_and_knows_its_limits(solver, monkeypatch):
     assert again.error_estimate_ == value
     assert not hasattr(PINNSolver(), "error_estimate_")
     monkeypatch.undo()
-    monkeypatch.setattr(error_estimate, "_MOST_WEIGHTS", 3)
+    monkeypatch.setattr(error_estimate, "MOST_WEIGHTS", 3)
     again._error_estimate = None
     assert np.isnan(again.error_estimate_)
     again._posterior = again._error_estimate = None

@@ -200,6 +200,12 @@ def test_a_condition_may_stand_for_observations():
         (np.full((15, 2), np.nan), {}, r"column 0 of y holds no observation"),
         (BOTH * [1, np.inf], {}, r"infinity"),
         (BOTH, {"observed_outputs": ["a", "c"]}, r"'c' is unknown.*lambda u, x"),
+        (1e40 * BOTH, {"dtype": "float32"}, r"^y holds .*e\+40, more than dtype='fl"),
+        (
+            BOTH,
+            {"dtype": "float32", "observation_weight": 1e40},
+            r"observation_weight must be at most 3.4e\+38 .* got 1e\+40",
+        ),
     ],
 )
 def test_mistakes_with_observations_are_explained(y, words, match):

@@ -114,3 +114,8 @@ def test_saved_models_keep_their_error_bars(fitted):
     loaded = pickle.loads(pickle.dumps(model))
     for a, b in zip(*(m.predict(X, True) for m in (model, loaded)), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_one_row_of_more_features_determines_a_line():
+    model = PINNSolver(hidden_layer_sizes=()).fit([[1.0, 2.0, 3.0]], [4.0])
+    np.testing.assert_allclose(model.predict([[1.0, 2.0, 3.0]]), 4.0)

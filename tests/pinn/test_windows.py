@@ -120,6 +120,21 @@ def test_the_network_of_a_window_is_that_of_all_time_in_its_units():
     np.testing.assert_allclose(back.layers[0], net.layers[0], rtol=1e-14, atol=1e-16)
 
 
+@pytest.mark.usefixtures("float64")
+def test_a_window_that_is_cut_begins_where_the_one_before_ends():
+    model, before = model_of(Problem(decay, TIME, START))
+    fresh = setup.Sampler(30, 20, "sobol", "float64").draw(model, 0, 0, 0)
+    march = March(0.25, 0.75, ((0.25, 1e-12, before),), (1.0,), next_stop=0.5)
+    rng = np.random.RandomState(1)
+    march, net = windows.moved_on(march, model, before, fresh, rng)
+    at = jax.jit(lambda net: network(model, net, np.array([3.0])))
+    value = np.asarray(at(before))
+    np.testing.assert_allclose(at(net), value, rtol=1e-13)
+    assert np.abs(net.layers[0] - before.layers[0]).max() > 0.1
+    # A constant u has the residual u, over a quarter of the time.
+    assert march.unit == pytest.approx(0.5 * (value[0] / 4) ** 2, rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("march", "fresh", "then"),
     [
@@ -131,6 +146,8 @@ def test_the_network_of_a_window_is_that_of_all_time_in_its_units():
         (March(0.25, 0.5, falls=(1e-3,)), 1e-13, 1.0),  # quickly: twice as long
         (March(0.25, 0.5, falls=(1e-9,) * 17), 1e-13, 0.75),
         (March(0.5, 1.0, falls=(1e-11,) * 3), 1e-11, "end"),
+        (March(0.5, 1.0, falls=(1e-8,) * 3), 1e-8, None),
+        (March(0.5, 1.0, falls=(1e-8,) * 3, unit=1e3), 1e-8, "end"),
         (March(0.5, 0.5 + 1 / 512, falls=(1e-2,) * 8), 1e-2, 0.5 + 2 / 512),
     ],
 )
@@ -175,6 +192,8 @@ def test_a_fit_in_windows(monkeypatch):
     assert solver.converged_
     assert solver.stop_reason_ == "tol"
     assert solver.relative_error() < 1e-4
+    # The equation is linear, and so is what an error of one window does to the next.
+    assert solver.error_estimate_ == pytest.approx(solver.relative_error(), rel=0.1)
     t = np.linspace(0, 6, 25)[:, None]
     np.testing.assert_allclose(
         solver.derivative(t, "t")[:, 0], np.cos(t[:, 0]), atol=1e-3

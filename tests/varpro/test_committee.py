@@ -535,3 +535,9 @@ def test_an_interrupt_keeps_the_members_so_far(monkeypatch):
         model.fit(X, y)
     assert model.n_iter_ == 4
     assert model.score(X, y) > 0.5
+
+
+def test_targets_whose_squares_overflow_need_scaling():
+    X = np.arange(8.0)[:, None]
+    with pytest.raises(ValueError, match=r"scale=False with y of size 7e\+200"):
+        VarProNetRegressor(scale=False).fit(X, 1e200 * X[:, 0])

@@ -1,6 +1,7 @@
 """GNvpro: the inner problem, the reduced Jacobian, the step."""
 
 from functools import cache, partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -414,6 +415,20 @@ def test_step_in_the_ball_is_the_minimiser_of_the_model(radius):
     assert abs(float(shift) * slack) <= 1e-5 * np.linalg.norm(gradient)
     promised = -(gradient @ step + 0.5 * step @ matrix @ step)
     assert float(found) == pytest.approx(promised, rel=1e-7)
+
+
+def test_krylov_space_is_as_large_as_the_rows_determine():
+    model, net, rows, penalties = example("squared", 1, m=2)
+    settings = SimpleNamespace(rank=10**9, model=model)
+    dimension = reduced.krylov_dimension(settings, net, net, rows)
+    n = ravel_pytree(net)[0].size
+    assert dimension == 16 < n == 49
+    steps = []
+    for rank in (dimension, n):
+        found = baselines.full_model(model, net, rows, penalties, rank).spectral
+        coordinates = jax.jit(damped_coordinates)(found, 1e-3)
+        steps.append(found.basis @ coordinates)
+    np.testing.assert_allclose(*steps, atol=1e-9 * np.linalg.norm(steps[0]))
 
 
 def test_directions_without_slope_take_no_step():

@@ -146,6 +146,17 @@ def _weights(part):
     return jnp.concatenate(each, axis=1)
 
 
+def multiplied_out(parts):
+    """One part with the rows of all, without factors."""
+    rows = jnp.concatenate([_weights(part) for part in parts])
+    return [Part((), rows, jnp.concatenate([part.extra for part in parts]))]
+
+
+def without_dense(parts):
+    """Arrays of the parts but for the dense ones, which only matrix products read."""
+    return [(part.layers, part.extra) for part in parts]
+
+
 def dense(parts):
     """J itself, of shape (m, n)."""
     return jnp.concatenate([piece() for piece in pieces(parts)], axis=1)
