@@ -213,7 +213,7 @@ def _copies(model):
 
 def _outliers(model):
     checks = getattr(model, "_row_checks", None)
-    if checks is None or checks.n_far == 0 or getattr(model, "loss", "") == "huber":
+    if checks is None or checks.n_far == 0 or _is_robust(model):
         return None  # they count as little as they should
     several = "s" if len(checks.farthest) > 1 else ""
     rows = ", ".join(map(str, checks.farthest))
@@ -233,9 +233,17 @@ def _outliers(model):
     return Finding("outliers", text)
 
 
+def _is_robust(model):
+    return "huber" in (
+        getattr(of, "loss", "") for of in (model, getattr(model, "solver", None))
+    )
+
+
 def _robust_cure(model):
     if getattr(model, "loss", None) == "squared_error":
         return "set loss='huber'"
+    if hasattr(model, "estimators_"):  # a committee
+        return "set solver=GNvpro(loss='huber')"
     return "give far rows small sample_weight"
 
 

@@ -1,11 +1,13 @@
 """Huber's loss by least squares of clipped targets."""
 
 import numpy as np
+import pytest
 from scipy.optimize import least_squares
 
-from sklearn_gn import ShallowReLURegressor
+from sklearn_gn import ShallowReLURegressor, VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.core import huber
 from sklearn_gn.core.solver import Rows
+from sklearn_gn.solvers import GNvpro
 
 
 def _rows(m=120, seed=0):
@@ -64,24 +66,39 @@ def test_linear_robust_network_is_that_of_scipy():
     assert abs(plain.intercept_ - expected[0]) > scale
 
 
-def test_robust_fit_counts_rows_by_weight_and_sees_through_outliers():
+@pytest.mark.parametrize("kind", ["shallow_relu", "committee"])
+def test_robust_fit_counts_rows_by_weight_and_sees_through_outliers(kind):
     rng = np.random.default_rng(1)
     X = rng.uniform(-1, 1, (150, 2))
     truth = 3 * np.abs(X[:, 0] - 0.2) + X[:, 1]
     y = truth + 0.1 * rng.standard_normal(150)
     y[::20] += 30
     weight = rng.integers(1, 3, 150)
-    make = {"n_neurons": 6, "n_init": 1, "random_state": 0}
-    model = ShallowReLURegressor(loss="huber", **make).fit(X, y, sample_weight=weight)
-    repeated = ShallowReLURegressor(loss="huber", **make).fit(
-        np.repeat(X, weight, axis=0), np.repeat(y, weight)
-    )
+
+    def make(loss):
+        if kind == "shallow_relu":
+            return ShallowReLURegressor(6, n_init=1, random_state=0, loss=loss)
+        solver = GNvpro(loss=loss)
+        return VarProNetRegressor(solver=solver, n_init=2, random_state=0)
+
+    model = make("huber").fit(X, y, sample_weight=weight)
+    repeated = make("huber").fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
     np.testing.assert_allclose(model.predict(X), repeated.predict(X), rtol=1e-6)
     np.testing.assert_allclose(model.noise_std_, repeated.noise_std_, rtol=1e-6)
-    plain = ShallowReLURegressor(**make).fit(X, y)
+    plain = make("squared_error").fit(X, y)
     assert np.std(model.predict(X) - truth) < 0.1 * np.std(truth)
     assert np.std(plain.predict(X) - truth) > 0.3 * np.std(truth)
     assert 0.08 < model.noise_std_ < 0.14
     clean = np.arange(150) % 20 != 0
     lower, upper = model.predict_interval(X)
     assert 0.9 < np.mean(((lower < y) & (y < upper))[clean]) < 0.995
+
+
+def test_robust_loss_needs_chosen_penalties():
+    X, y = np.arange(20.0).reshape(10, 2), np.arange(10.0)
+    with pytest.raises(ValueError, match=r"loss='huber'.*alpha=0\.1"):
+        ShallowReLURegressor(alpha=0.1, loss="huber").fit(X, y)
+    with pytest.raises(ValueError, match=r"loss='huber'.*alpha=0\.1"):
+        VarProNetRegressor(alpha=0.1, solver=GNvpro(loss="huber")).fit(X, y)
+    with pytest.raises(ValueError, match=r"loss='huber'.*VarProNetClassifier"):
+        VarProNetClassifier(solver=GNvpro(loss="huber")).fit(X, y > 4)
