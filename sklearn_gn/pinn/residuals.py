@@ -27,6 +27,7 @@ from sklearn_gn.pinn.taylor import (
     input_stack,
     local_field,
     propagate,
+    scaled_axes,
 )
 
 
@@ -197,13 +198,15 @@ def _row_from_network(model, class_model, axes, params, x, data):
 
 
 def _stacks(model, class_model, batch):
-    """Rows of the network's inputs, of shape (N P, C, n_inputs)."""
-    n, points, dim = batch.x.shape
+    """The Stack of the network's inputs, or ScaledAxes."""
+    (n, points, dim), rows = batch.x.shape, class_model.rows
     x, embedding = batch.x.reshape(n * points, dim), model.problem.embedding
     if _is_sparse_stack(model, batch):
-        return _sparse_stack(embedding, x, batch.axes, class_model.rows)
-    make = partial(input_stack, embedding, rows=class_model.rows, axes=batch.axes)
-    return jax.vmap(make)(x)
+        return _sparse_stack(embedding, x, batch.axes, rows)
+    if not (model.problem.periodic or n_waves(model.problem)):
+        return scaled_axes(embedding, x, rows)
+    make = partial(input_stack, embedding, rows=rows, axes=batch.axes)
+    return by_kind(jax.vmap(make)(x), rows)
 
 
 def _is_sparse_stack(model, batch):

@@ -173,6 +173,19 @@ def by_kind(stack, rows):
     return Stack(stack[:, 0], first, second)
 
 
+def scaled_axes(embedding, x, rows):
+    """The Stack of an embedding that scales single axes, at points x (n, d)."""
+    n, d = x.shape
+    first = second = None
+    if rows.first:
+        slopes = jax.jvp(embedding, (x[0],), (jnp.ones_like(x[0]),))[1]
+        unit = np.eye(d, dtype=x.dtype)[list(rows.first)]
+        first = jnp.broadcast_to((unit * slopes[None])[:, None], (len(unit), n, d))
+    if rows.second:
+        second = jnp.zeros((len(rows.second), n, d), x.dtype)
+    return Stack(jax.vmap(embedding)(x), first, second)
+
+
 @partial(jax.jit, static_argnames=("name", "rows"))
 def activate(name, stack, rows):
     """The Stack after an activation."""
@@ -206,7 +219,8 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
         Of the hidden layers.
     layers : sequence of arrays of shape (n_inputs + 1, n_outputs)
         Weights with the biases in the last row; one more than the activations.
-    stack : array of shape (n, size, n_inputs) or ScaledAxes
+    stack : Stack or ScaledAxes
+        Of the inputs.
     rows : DerivativeRows
     taps : sequence of Stack, default=None
         Added to the layers' outputs before activation: derivatives in them are what
@@ -223,7 +237,6 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
     """
     inputs, waves = [], None
     if not isinstance(stack, ScaledAxes):
-        stack = by_kind(stack, rows)
         waves = jax.tree.map(lambda a: a[..., a.shape[-1] - n_waves :], stack)
     for k, matrix in enumerate(layers):
         if n_waves and k + 1 == len(layers):
