@@ -213,17 +213,16 @@ def _copies(model):
 
 def _outliers(model):
     checks = getattr(model, "_row_checks", None)
-    if checks is None or checks.n_far == 0:
-        return None
+    if checks is None or checks.n_far == 0 or _is_robust(model):
+        return None  # they count as little as they should
     several = "s" if len(checks.farthest) > 1 else ""
     rows = ", ".join(map(str, checks.farthest))
     cure = (
         "The targets are positive and skewed, their logarithms are not: try "
         "TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp)."
         if checks.log_helps
-        else f"Look at row{several} {rows}; clip such targets, transform "
-        "all of them (TransformedTargetRegressor), or give far rows small "
-        "sample_weight."
+        else f"Look at row{several} {rows}; {_robust_cure(model)}, or transform "
+        "all targets (TransformedTargetRegressor)."
     )
     text = (
         f"The residuals have heavy tails: {checks.n_far} of {checks.n_rows} rows lie "
@@ -232,6 +231,20 @@ def _outliers(model):
         f"noise level and the width of the intervals. {cure}"
     )
     return Finding("outliers", text)
+
+
+def _is_robust(model):
+    return "huber" in (
+        getattr(of, "loss", "") for of in (model, getattr(model, "solver", None))
+    )
+
+
+def _robust_cure(model):
+    if getattr(model, "loss", None) == "squared_error":
+        return "set loss='huber'"
+    if hasattr(model, "estimators_"):  # a committee
+        return "set solver=GNvpro(loss='huber')"
+    return "give far rows small sample_weight"
 
 
 def _scale(model):

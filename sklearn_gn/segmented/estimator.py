@@ -14,6 +14,7 @@ from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.core.huber import BOUND
 from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
@@ -322,7 +323,7 @@ class SegmentedRegressor(
             if self.loss == "huber":
                 size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
                 size = np.maximum(size, np.finfo(float).tiny)
-                weight = np.minimum(1, robust.BOUND * self.noise_std_ / size)
+                weight = np.minimum(1, BOUND * self.noise_std_ / size)
                 self.robust_weights_ = weight
         return self
 

@@ -13,36 +13,17 @@ number of parameters.
 import numpy as np
 from scipy.ndimage import median_filter
 
+from sklearn_gn.core.huber import BOUND, LEAST_SCALE, clip, scale_of
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.inference import infer, statistics
 from sklearn_gn.segmented.preparation import problem_of, stack, with_known
 from sklearn_gn.segmented.problem import sum_of_squares
 from sklearn_gn.segmented.search import converge
 
-BOUND = 1.345  # robust standard deviations; 95 % efficient for normal noise
-_NORMAL_MEDIAN = 0.6744897501960817  # of an absolute standard normal variable
 _MOST_SEARCHES = 5
 _MOST_ITERATIONS = 200
 _TOL = 1e-11  # change of the targets, in robust standard deviations
-_LEAST_SCALE = 1e-12  # targets have deviation one: less is rounding errors
 _SMOOTHED = 9  # rows of the running median that the first search starts from
-
-
-def scale_of(residual, weight):
-    """Return the median absolute residual over that of a standard normal variable."""
-    size = np.abs(residual)
-    order = np.argsort(size, kind="stable")
-    share = np.cumsum(weight[order])
-    half = share[-1] / 2
-    low, high = np.searchsorted(share, half), np.searchsorted(share, half, side="right")
-    high = min(high, len(size) - 1)
-    middle = (size[order[low]] + size[order[high]]) / 2
-    return max(middle / _NORMAL_MEDIAN, _LEAST_SCALE)
-
-
-def clip(residual, scale):
-    """Return residuals times their weights."""
-    return np.clip(residual, -BOUND * scale, BOUND * scale)
 
 
 def start(prepared):
@@ -122,7 +103,7 @@ def _clipped(prepared, clipped, options, t):
     scale = scale_of(residual, rows.weight)
     y = fitted + clip(residual, scale)
     change = np.abs(y - clipped.rows.y).max()
-    rounding = scale <= _LEAST_SCALE
+    rounding = scale <= LEAST_SCALE
     return clipped._replace(rows=rows._replace(y=y)), 0 if rounding else change / scale
 
 

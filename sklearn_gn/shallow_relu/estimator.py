@@ -19,7 +19,7 @@ from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.shallow_relu import evidence_fitted
-from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN
+from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN, ROBUST_GN
 from sklearn_gn.shallow_relu.fitted import fitted_attributes, validation_loss
 from sklearn_gn.shallow_relu.predictions import PredictionsMixin
 from sklearn_gn.shallow_relu.setup import problem_of
@@ -139,6 +139,12 @@ class ShallowReLURegressor(
         Bayesian and Akaike information criteria take the residuals for independent and
         normal, generalised cross-validation only for independent.
 
+    loss : {"squared_error", "huber"}, default="squared_error"
+        What is minimised where the evidence chooses the penalties. With "huber"
+        residuals beyond 1.345 robust standard deviations count linearly, with one
+        feature too. Use it where some rows are far off; where targets are skewed, the
+        far rows are data, and the fit is nearer to their median than to their mean.
+
     max_iter : int, default=200
         Largest number of iterations of one fit, over all starts and rounds. An accepted
         round of the global search counts as one, whatever its number of Gauss-Newton
@@ -236,10 +242,13 @@ class ShallowReLURegressor(
 
     loss_ : float
         Half the weighted mean squared error of the returned network, plus the
-        penalties.
+        penalties; with ``loss="huber"`` of targets whose residuals are clipped, as is
+        ``log_evidence_``.
 
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in units of y; of several targets one each.
+        With ``loss="huber"`` a robust one, from the median absolute residual: intervals
+        are those of rows that are not far off.
 
     alpha_ : dict
         The penalties that the evidence chose, in the units of ``alpha``: "slope",
@@ -328,6 +337,7 @@ class ShallowReLURegressor(
         **GaussNewtonEstimator._parameter_constraints,
         "n_neurons": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "criterion": [StrOptions({"bic", "aic", "gcv"})],
+        "loss": [StrOptions({"squared_error", "huber"})],
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"}), dict],
         "damping": [Interval(Real, 0, None, closed="left"), None],
         "init": [
@@ -348,6 +358,7 @@ class ShallowReLURegressor(
         init: str | ArrayLike = "auto",
         n_init: int | Literal["auto"] = "auto",
         criterion: Literal["bic", "aic", "gcv"] = "bic",
+        loss: Literal["squared_error", "huber"] = "squared_error",
         max_iter: int = 200,
         tol: float = 1e-10,
         max_time: float | None = None,
@@ -368,6 +379,7 @@ class ShallowReLURegressor(
         self.init = init
         self.n_init = n_init
         self.criterion = criterion
+        self.loss = loss
         self.max_iter = max_iter
         self.tol = tol
         self.max_time = max_time
@@ -466,9 +478,13 @@ class ShallowReLURegressor(
 
     def _set_fitted(self, net, problem, data):
         """Fitted attributes of a network; ``data`` is what the solver prepared."""
-        if problem.solver is EVIDENCE_GN:
+        if problem.solver in (EVIDENCE_GN, ROBUST_GN):
             attributes = evidence_fitted.fitted_attributes(
-                net, problem.rows, problem.scaling, problem.options
+                net,
+                problem.rows,
+                problem.scaling,
+                problem.options,
+                robust=problem.solver is ROBUST_GN,
             )
         else:
             attributes = fitted_attributes(

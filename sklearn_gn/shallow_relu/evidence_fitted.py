@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence, left_out
+from sklearn_gn.core import evidence, huber, left_out
 from sklearn_gn.core.evidence_gn import (
     alpha_method,
     covariance,
@@ -94,7 +94,7 @@ def best_of_network_and_linear_model(net, rows, n_effective):
     )
 
 
-def fitted_attributes(net, rows, scaling, options):
+def fitted_attributes(net, rows, scaling, options, *, robust=False):
     """Return the fitted attributes of a network, by name.
 
     They are those of the linear model where the evidence prefers it.
@@ -105,8 +105,13 @@ def fitted_attributes(net, rows, scaling, options):
     rows : Rows
     scaling : Scaling
     options : EvidenceOptions
+    robust : bool, default=False
+        Whether the loss is Huber's.
     """
     n_effective, given = options.n_effective, options.alpha is not None
+    observed = rows
+    if robust:
+        rows = rows._replace(y=huber.targets_of(evidence_gn.values(net, rows.x), rows))
     if not given:
         net = best_of_network_and_linear_model(net, rows, n_effective)
     shape = net.shape
@@ -116,6 +121,10 @@ def fitted_attributes(net, rows, scaling, options):
     noise_std = found.noise_std * y_scale
     # At the last penalties; those of the log are at the ones before.
     found_curvature = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
+    if robust:
+        freedom = n_effective - (np.sum(found_curvature.gamma) / shape.q + 1)
+        scale = huber.scales_of(evidence_gn.values(net, rows.x), observed)
+        noise_std = y_scale * scale * np.sqrt(n_effective / max(freedom, 1.0))
     shown = evidence_gn.pruned(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
     hyperplanes, factor = scaling.hyperplanes_to_user(shown.hyperplanes[slots])

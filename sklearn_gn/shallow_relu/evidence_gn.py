@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence, evidence_gn
+from sklearn_gn.core import evidence, evidence_gn, huber
 from sklearn_gn.core.evidence_gn import Sums
 from sklearn_gn.core.large_gram import (
     LargeGram,
@@ -412,4 +412,16 @@ def pruned(net, rows):
     )
 
 
+def values(net, x):
+    """Return the predictions of a network, of shape (m, q)."""
+    return predict(net.theta, net.shape, x)
+
+
+def continued(rows, state):
+    """Return a state that goes on with the targets of other rows."""
+    sums = state.net.shape.sums(state.theta, rows)
+    return state._replace(sums=sums, shift=1.0, waited=0, highest=-math.inf)
+
+
 EVIDENCE_GN = Algorithm("vpgn", init, step, side_by_side=True, compiled=False)
+ROBUST_GN = huber.robust(EVIDENCE_GN, values, continued)

@@ -12,7 +12,11 @@ from sklearn_gn.core.evidence import named_penalties
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.extremes import MOST_ROWS
 from sklearn_gn.core.solver import Rows, RowsToDivide
-from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN, RegularisedNetwork
+from sklearn_gn.shallow_relu.evidence_gn import (
+    EVIDENCE_GN,
+    ROBUST_GN,
+    RegularisedNetwork,
+)
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
 from sklearn_gn.shallow_relu.scaling import Scaling, unit_sum
 from sklearn_gn.shallow_relu.segmented import SEGMENTED, SegmentedSizes
@@ -82,7 +86,8 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
         X, y, weight, validation, share = _split(X, y, weight, fraction, rng)
         n_effective *= share
         n_observations = max(n_effective, len(X))
-    units = Scaling.robust if solver is EVIDENCE_GN else Scaling.of
+    by_evidence = solver in (EVIDENCE_GN, ROBUST_GN)
+    units = Scaling.robust if by_evidence else Scaling.of
     scaling = units(X, y, weight)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
     problem = Problem(
@@ -98,7 +103,7 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
         n_rounds=0,
         selection_path=None,
     )
-    if solver is EVIDENCE_GN:
+    if by_evidence:
         return _by_evidence(estimator, problem, rng)
     return _by_search(estimator, solver_object, problem, rng)
 
@@ -106,6 +111,15 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
 def _algorithm(estimator, solver_object, n_features):
     """The algorithm, and whether it is the joint step's own engine of one feature."""
     given = isinstance(estimator.alpha, dict)
+    if estimator.loss == "huber":
+        chosen = given or estimator.alpha == "auto"
+        if not chosen or type(solver_object) is not JointGN:
+            raise ValueError(
+                "loss='huber' needs alpha='auto', or alpha_ of a fitted model, and "
+                f"solver='vpgn'; got alpha={estimator.alpha!r} and "
+                f"solver={estimator.solver!r}."
+            )
+        return ROBUST_GN, False
     by_evidence = given or (n_features > 1 and estimator.alpha == "auto")
     if by_evidence and type(solver_object) is JointGN:
         return EVIDENCE_GN, False  # which does without JAX

@@ -16,8 +16,7 @@ count all of them.
 The curvature moves with W and alpha, which MacKay's fixed point leaves out; where
 classes are nearly separated, it ends far from the maximum. So the evidence is evaluated
 along a path of penalties, a decade apart, each minimum started from the one before.
-The vertex of the parabola through the three highest points is tried, and then that of
-the three highest with it is taken.
+The vertex of the parabola through the three highest points is taken.
 
 Where few rows are separated, Laplace's approximation grows without end as alpha falls.
 So a weak prior is added in the comparison: the coefficients of features of size one are
@@ -37,9 +36,8 @@ from sklearn_gn.softmax_head.blocks import (
 )
 
 _FIRST = 10.0  # precision of the coefficients, for features of size one
-_NEAR = 0.1  # decades that make no difference
 _DECADES = 8  # of the path on either side of its start
-_ROWS_OF_BLOCK = 8  # at most, in features
+_ROWS_OF_BLOCK = 4  # at most, in features
 _BLOCK_COST = 64  # products with the Hessian that the blocks may cost
 _EXACT = 2**31  # multiply-adds of blocks of all rows in the precision of the fit
 
@@ -150,11 +148,9 @@ def next_alpha(path):
         return first * 10 ** (steps[0] - 1), False
     if best == len(path) - 1 and steps[-1] < _DECADES - 0.5:
         return first * 10 ** (steps[-1] + 1), False
-    refined = len(path) > round(steps[-1] - steps[0]) + 1
     top = slice(best - 1, best + 2)
     step = steps[best]
     if 0 < best < len(path) - 1 and np.isfinite(values[top]).all():
         bend, slope, _ = np.polyfit(np.array(steps[top]) - step, values[top], 2)
         step = step - slope / (2 * bend) if bend < 0 else step
-    near = abs(step - steps[best]) < _NEAR
-    return first * 10**step, refined or near
+    return first * 10**step, True

@@ -64,7 +64,7 @@ from sklearn_gn.softmax_head.whitening import (
 
 _FORCING = 0.1  # relative residual of the Newton system
 _CG_ITERATIONS = 100
-_SETTLED = 0.01  # slope of a step, over the loss, that ends near enough to a minimum
+_SETTLED = 0.05  # slope of a step, over the loss, that ends near enough to a minimum
 _FLAT = 0.3  # part of the slope that may be left where the line search ends
 _LINE_ITERATIONS = 8
 _SMALL = 2**19  # features and values of all rows that NumPy computes with

@@ -46,6 +46,13 @@ class GNvpro(Solver):
         evaluated, and the output layer solved for them, whenever 20 work units have
         been spent, more often at first, and at the end.
 
+    loss : {"squared_error", "huber"}, default="squared_error"
+        What a regressor with ``alpha="auto"`` minimises. With "huber" residuals beyond
+        1.345 robust standard deviations count linearly. Use it where some rows are far
+        off; where targets are skewed, the fit is nearer to their median than to their
+        mean. ``noise_std_`` is a robust one then, from the median absolute residual,
+        and intervals are those of rows that are not far off.
+
     See Also
     --------
     FullGN : The same without variable projection.
@@ -66,6 +73,7 @@ class GNvpro(Solver):
     _parameter_constraints = {
         "curvature": [StrOptions({"auto", "krylov", "dense"})],
         **_BATCHES,
+        "loss": [StrOptions({"squared_error", "huber"})],
     }
 
     def __init__(
@@ -74,10 +82,12 @@ class GNvpro(Solver):
         curvature: Literal["auto", "krylov", "dense"] = "auto",
         batch_size: int | Literal["auto"] | None = "auto",
         iterations_per_batch: int = 3,
+        loss: Literal["squared_error", "huber"] = "squared_error",
     ) -> None:
         self.curvature = curvature
         self.batch_size = batch_size
         self.iterations_per_batch = iterations_per_batch
+        self.loss = loss
 
 
 class LBFGSvpro(Solver):

@@ -22,7 +22,7 @@ import joblib
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 
-from sklearn_gn.core import evidence_gn
+from sklearn_gn.core import evidence_gn, huber
 from sklearn_gn.core.classifier import all_logits
 from sklearn_gn.core.evidence_gn import EvidenceState
 from sklearn_gn.core.layers import Layers, RegularisedLayers, forward, with_one
@@ -273,6 +273,18 @@ def _common_stop(stops):
     return max(sorted(set(stops)), key=stops.count)
 
 
+def continued(rows, state):
+    """Return a state whose members all go on with the targets of other rows."""
+    runs = []
+    for run in state.runs:
+        sums = run.model.sums(run.state.theta, rows)
+        member = run.state._replace(
+            sums=sums, shift=1.0, waited=0, highest=-math.inf, criterion=math.inf
+        )
+        runs.append(run._replace(state=member, lowest=math.inf, report=None))
+    return state._replace(runs=tuple(runs), criterion=math.inf, waited=0)
+
+
 COMMITTEE = Algorithm("gnvpro", init, step, compiled=False)
 
 
@@ -312,6 +324,9 @@ def mean_values(members, x):
     log_p = [log_softmax(all_logits(v), axis=1) for v in values]
     logits = logsumexp(log_p, axis=0) - math.log(len(members))
     return logits[:, 1:] - logits[:, :1] if values[0].shape[1] == 1 else logits
+
+
+ROBUST_COMMITTEE = huber.robust(COMMITTEE, mean_values, continued)
 
 
 def hidden_features(members, x):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from sklearn_gn.core import backend, evidence, evidence_gn, left_out
+from sklearn_gn.core import backend, evidence, evidence_gn, huber, left_out
 from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.layers import row_blocks
 from sklearn_gn.core.linear_evidence import (
@@ -48,6 +48,11 @@ def set_fitted(estimator, members, problem):
     problem : Problem
         The rows, options and units of the fit.
     """
+    observed = problem.rows
+    if estimator._is_robust():
+        fitted = committee.mean_values(members, observed.x)
+        targets = huber.targets_of(fitted, observed)
+        problem = problem._replace(rows=observed._replace(y=targets))
     n_evidence = _n_by_evidence(problem.options, members)
     by_evidence, wide = members[:n_evidence], members[n_evidence:]
     heavy = committee.is_worth_threads(members[0].model, problem.rows)
@@ -100,6 +105,13 @@ def set_fitted(estimator, members, problem):
         variances = [s.noise_ratio / m.net.beta for m, s in pairs]
         variance = committee.shares(members) @ variances
         noise_std = scaling.y_scale * np.sqrt(variance)
+        if estimator._is_robust():
+            fitted = committee.mean_values(members, observed.x)
+            scale = huber.scales_of(fitted, observed)
+            n = problem.options.n_effective
+            n_parameters = estimator.n_effective_parameters_ / len(scale)
+            correction = np.sqrt(n / max(n - n_parameters, 1.0))
+            noise_std = scaling.y_scale * scale * correction
         estimator.noise_std_ = evidence_gn.one_or_each(noise_std)
     _set_output_layer(estimator, members, scaling)
 

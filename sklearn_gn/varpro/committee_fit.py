@@ -15,7 +15,7 @@ from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.batch_committee import BATCH_COMMITTEE, BatchOptions
-from sklearn_gn.varpro.committee import COMMITTEE
+from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE
 from sklearn_gn.varpro.committee_attributes import set_fitted
 from sklearn_gn.varpro.mixed_committee import MIXED_COMMITTEE, MixedOptions
 
@@ -110,7 +110,7 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
     """
     alpha = _given_penalties(estimator.alpha, plan.models[0])
     problem = _problem(estimator, X, y, weight, n_effective, alpha, rng)
-    algorithm = COMMITTEE
+    algorithm = ROBUST_COMMITTEE if estimator._is_robust() else COMMITTEE
     if plan.n_evidence == 0:
         problem, algorithm = _in_batches(estimator, problem), BATCH_COMMITTEE
     elif plan.n_evidence < len(plan.models):

@@ -132,6 +132,12 @@ class _VarProNet(
             vars(self).pop(name, None)
         backend.mesh_of(self.device)  # a device that there is not is an error
         plan = committee_plan.plan(self, *X.shape, self._n_values(y))
+        if self._is_robust() and (plan is None or self._loss != "squared"):
+            raise ValueError(
+                "loss='huber' of the solver needs a regressor whose penalties are "
+                f"chosen, with alpha='auto' and network='mlp'; got alpha={self.alpha!r}"
+                f" and network={self.network!r} of {type(self).__name__}."
+            )
         if plan is not None:
             committee_fit.fit(
                 self,
@@ -213,8 +219,13 @@ class _VarProNet(
         """Whether the solver is the default one, with its default settings."""
         solver = self._solver_object()
         default = type(solver)()
-        plain = solver.get_params() == default.get_params()
+        given = {**solver.get_params(), "loss": "squared_error"}
+        plain = given == {"loss": "squared_error", **default.get_params()}
         return solver.name == "gnvpro" and plain
+
+    def _is_robust(self):
+        """Whether the solver minimises Huber's loss."""
+        return getattr(self._solver_object(), "loss", "squared_error") == "huber"
 
     def _network_object(self, n_features):
         from sklearn_gn.networks._base import checked_network

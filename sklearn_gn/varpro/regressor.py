@@ -261,7 +261,8 @@ class VarProNetRegressor(
     -----
     If the fit is poor, :meth:`diagnose` says what limited it. For data without noise,
     set ``alpha=1e-8`` and ``hidden_layer_sizes``; for noisy data, look for outliers, as
-    the evidence assumes normal noise, or raise ``hidden_layer_sizes`` if both training
+    the evidence assumes normal noise (``solver=GNvpro(loss="huber")`` does not), or
+    raise ``hidden_layer_sizes`` if both training
     and test error are high. The :doc:`user guide </user_guide/varpro>` has more.
 
     References
