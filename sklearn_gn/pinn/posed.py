@@ -35,6 +35,7 @@ _WHOLE = 0.01  # distance of an exponent to a whole number
 _TINY = 1e-30  # what is left alone
 _RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
 _FAR = 100.0  # from one, beyond which sizes come from units
+_SECANTS, _POWERS = 3, (0.25, 4.0)  # steps to the size of terms that are no lines
 _NEGLIGIBLE = 1e-12  # size of values, relative to those of the others
 
 
@@ -298,22 +299,42 @@ def _with_balanced_sizes(problem, found):
     outputs that are as large; of several equations the geometric mean. Only sizes far
     from one are taken: they come from the units of the statement.
     """
+    known = np.array([unit is not None for unit in found])
+    before = np.array([1.0 if unit is None else unit[1] for unit in found])
     points = problem.probes(_POINTS, np.random.RandomState(0))["interior"]
-    sizes = np.array([1.0 if unit is None else unit[1] for unit in found])
+    lack = _lacking_terms(problem, points, before, known)
+    sizes = before * np.exp(lack)  # of linear terms; of others by the secant method
+    for _ in range(_SECANTS):
+        lack_before, lack = lack, _lacking_terms(problem, points, sizes, known)
+        ratio = np.log(sizes / before)
+        power = np.where(
+            ratio == 0, 1, (lack_before - lack) / np.where(ratio, ratio, 1)
+        )
+        before, sizes = sizes, sizes * np.exp(lack / np.clip(power, *_POWERS))
+    return [
+        (0.0, float(size)) if unit is None and not 1 / _FAR <= size <= _FAR else unit
+        for unit, size in zip(found, sizes, strict=True)
+    ]
+
+
+def _lacking_terms(problem, points, sizes, known):
+    """Logarithms of what the terms of outputs lack to balance the equations, (q,).
+
+    Zero for outputs of known size, and where there is nothing to balance.
+    """
     with backend.scope("float64"):
         squares = backend.to_numpy(_terms_of_outputs(problem, points, sizes))
     squares = squares[np.isfinite(squares).all(axis=(1, 2))]
-    source, *terms = np.sqrt(squares.mean(axis=0)) if len(squares) else np.zeros((1, 0))
-    known = [term for term, unit in zip(terms, found, strict=False) if unit is not None]
-    wanted = np.max([source, *known], axis=0)
-    new = list(found)
+    lack = np.zeros(len(sizes))
+    if not len(squares):
+        return lack
+    source, *terms = np.sqrt(squares.mean(axis=0))
+    wanted = np.max([source, *np.array(terms)[known]], axis=0)
     for k, term in enumerate(terms):
         balanced = (wanted > _TINY) & (term > _TINY)
-        if found[k] is None and balanced.any():
-            size = math.exp(np.mean(np.log(wanted[balanced] / term[balanced])))
-            if not 1 / _FAR <= size <= _FAR:
-                new[k] = 0.0, size
-    return new
+        if not known[k] and balanced.any():
+            lack[k] = np.mean(np.log(wanted[balanced] / term[balanced]))
+    return lack
 
 
 @partial(jit_by_size, static_argnames="problem")

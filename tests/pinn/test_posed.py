@@ -89,6 +89,21 @@ def test_a_wave_in_resonance_sets_no_unit():
     assert scale == pytest.approx(np.sqrt(2) * 0.7, rel=0.3)
 
 
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(
+    ("power", "size"), [(1, 1e-8), (2, 1e-4), (3, 1e-8 ** (1 / 3))]
+)
+def test_an_output_without_values_has_the_size_that_balances_its_terms(power, size):
+    def residual(u, t):
+        a, b = u(t)
+        return d(u["A"], "t")(t) + a, 1e8 * b**power - a
+
+    problem = Problem(
+        residual, Interval(0, 1), Initial(1.0, outputs="A"), outputs=("A", "B")
+    )
+    assert units(problem)[1] == pytest.approx((1.0, size), rel=0.2)
+
+
 def test_the_field_has_physical_units_and_the_waves():
     problem, _ = posed(source((0.0, 40.0)), [])
     assert pickle.loads(pickle.dumps(problem.scale)) == problem.scale
