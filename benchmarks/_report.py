@@ -111,9 +111,11 @@ def as_text(words):
 
 
 def summary(runs):
-    """Median, min and max of every numeric figure over the runs."""
+    """Median, min and max of every numeric figure that all runs have."""
     figures = [
-        name for name, value in runs[0].items() if _is_number(value) and name != "seed"
+        name
+        for name, value in runs[0].items()
+        if _is_number(value) and name != "seed" and all(name in run for run in runs)
     ]
     values = {name: [run[name] for run in runs] for name in figures}
     return {
