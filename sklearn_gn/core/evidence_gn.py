@@ -386,8 +386,7 @@ def covariance(model, sums, alpha, beta, n_effective):
         floor = ROUNDING * scale * sums.gram.trace()
         precision = evidence.prior_precision(groups, alpha)
         diagonal = low_rank.positive_precision(precision, scale) + floor
-        found = low_rank.approximation(sums.gram, diagonal, scale)
-        return found._replace(factor=None)  # as large as what is needed
+        return low_rank.approximation(sums.gram, diagonal, scale)
     hessian = scale * sums.gram + np.diag(evidence.prior_precision(groups, alpha))
     shift = ROUNDING * np.trace(hessian)
     for _ in range(_MAX_RAISES):  # rounding may have made it indefinite

@@ -24,7 +24,7 @@ percent; in the iterations of a fit, where it only leads to the next penalties, 
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, eigh_tridiagonal, solve_triangular
+from scipy.linalg import cho_factor, cho_solve, eigh_tridiagonal, solve_triangular
 
 from sklearn_gn.core import evidence
 
@@ -92,33 +92,38 @@ class LowRank(NamedTuple):
     """The matrix M = D + F F^T."""
 
     root_diagonal: np.ndarray  # (P,)  D^{1/2}
-    factor: np.ndarray  # (P, r)  F
-    rows: np.ndarray  # (r, P)  M^-1 = D^{-1/2} (1 - rows^T rows) D^{-1/2}
+    whitened: np.ndarray  # (P, r)  V = D^{-1/2} F
+    root: np.ndarray  # (r, r)  the lower Cholesky factor of 1 + V^T V
     log_det: float
 
     @classmethod
     def of(cls, diagonal, factor):
         """Return the matrix of a positive diagonal and a factor."""
-        root = np.sqrt(diagonal)
-        whitened = factor / root[:, None]
+        root_diagonal = np.sqrt(diagonal)
+        whitened = factor / root_diagonal[:, None]
         inner = whitened.T @ whitened
         inner[np.diag_indices_from(inner)] += 1
-        lower, _ = cho_factor(inner, lower=True, overwrite_a=True)
-        rows = solve_triangular(lower, whitened.T, lower=True)
-        log_det = np.sum(np.log(diagonal)) + 2 * np.sum(np.log(np.diagonal(lower)))
-        return cls(root, factor, rows, float(log_det))
+        root = np.tril(cho_factor(inner, lower=True, overwrite_a=True)[0])
+        log_det = np.sum(np.log(diagonal)) + 2 * np.sum(np.log(np.diagonal(root)))
+        return cls(root_diagonal, whitened, root, float(log_det))
+
+    def explained(self, whitened, used=slice(None)):
+        """Return E w of columns w, (r, s), with ``V (1 + V^T V)^-1 V^T = E^T E``."""
+        return solve_triangular(self.root, self.whitened[used].T @ whitened, lower=True)
 
     def solve(self, right):
         """Return the product of M^-1 and vectors of shape (P, s)."""
-        root = self.root_diagonal[:, None]
-        whitened = right / root
-        return (whitened - self.rows.T @ (self.rows @ whitened)) / root
+        root_diagonal = self.root_diagonal[:, None]
+        whitened = right / root_diagonal
+        inner = cho_solve((self.root, True), self.whitened.T @ whitened)
+        return (whitened - self.whitened @ inner) / root_diagonal
 
     def sample(self, n, rng):
         """Return n normal vectors of covariance M, of shape (P, n)."""
-        size, rank = self.factor.shape
-        own = self.root_diagonal[:, None] * rng.standard_normal((size, n))
-        return own + self.factor @ rng.standard_normal((rank, n))
+        size, rank = self.whitened.shape
+        own = rng.standard_normal((size, n))
+        both = own + self.whitened @ rng.standard_normal((rank, n))
+        return self.root_diagonal[:, None] * both
 
     def variances(self, gradients, used=slice(None)):
         """Return ``t^T M^-1 t`` of columns t with entries in some parameters.
@@ -128,8 +133,9 @@ class LowRank(NamedTuple):
         whitened = gradients / self.root_diagonal[used, None]
         with np.errstate(over="ignore", invalid="ignore"):
             total = np.sum(whitened**2, axis=0)
-            explained = np.sum((self.rows[:, used] @ whitened) ** 2, axis=0)
-            return np.where(total < np.inf, np.maximum(total - explained, 0), np.inf)
+            finite = np.where(total < np.inf, whitened, 0)
+            known = np.sum(self.explained(finite, used) ** 2, axis=0)
+            return np.where(total < np.inf, np.maximum(total - known, 0), np.inf)
 
 
 class Solutions(NamedTuple):
@@ -226,7 +232,8 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
 
     rng = np.random.RandomState(_SEED)
     shares, logs = np.empty((0, len(alpha))), []
-    known = np.sum(near.rows**2, axis=0)
+    rows = solve_triangular(near.root, near.whitened.T, lower=True)
+    known = np.sum(rows**2, axis=0)
     gamma = evidence.group_sums(known, groups, len(alpha))
     while len(logs) < _MOST_PROBES:
         probes = near.sample(_PROBES, rng)
