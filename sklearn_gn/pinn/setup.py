@@ -253,6 +253,8 @@ def observation_batch(problem, X, y, weight, total_weight, scaling, dtype):
     """
     if scaling is not None:
         X, y = scaling.x(X), (y - scaling.y_center) / scaling.y_scale
+        limits = np.finfo(dtype)  # rows of hardly any weight may be very far
+        y = np.clip(y, limits.min, limits.max)
     n = backend.row_bucket(len(X))
     # Zeros may lie outside of a domain.
     rows = np.minimum(np.arange(n), len(X) - 1)

@@ -119,3 +119,10 @@ def test_saved_models_keep_their_error_bars(fitted):
 def test_one_row_of_more_features_determines_a_line():
     model = PINNSolver(hidden_layer_sizes=()).fit([[1.0, 2.0, 3.0]], [4.0])
     np.testing.assert_allclose(model.predict([[1.0, 2.0, 3.0]]), 4.0)
+
+
+def test_far_rows_of_hardly_any_weight_stay_in_single_precision():
+    X, y = np.arange(3.0)[:, None], np.array([1.0, 2.0, 1e150])
+    model = PINNSolver(hidden_layer_sizes=(), dtype="float32")
+    model.fit(X, y, sample_weight=[1.0, 1.0, 1e-300])
+    assert np.isfinite(model.predict(X)).all()
