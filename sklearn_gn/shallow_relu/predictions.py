@@ -159,7 +159,8 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 stacklevel=3,
             )
         std = prediction_errors(self._posterior, net, self._active_slots, scaling.x(X))
-        return std * scaling.y_scale
+        with np.errstate(over="ignore"):  # what is no float is infinite
+            return std * scaling.y_scale
 
     def transform(self, X: ArrayLike) -> Array:
         """Return the hidden features ``max(0, w_i . x + b_i)`` of the active neurons.
