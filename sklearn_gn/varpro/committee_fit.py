@@ -20,6 +20,7 @@ from sklearn_gn.varpro.committee_attributes import set_fitted
 from sklearn_gn.varpro.mixed_committee import MIXED_COMMITTEE, MixedOptions
 
 _LARGEST_INT = np.iinfo(np.int32).max
+_LARGE = 1e9  # features beyond which products do not fit into single precision
 
 
 class Units(NamedTuple):
@@ -32,7 +33,8 @@ class Units(NamedTuple):
     def of(cls, X, y, weight, scale):
         """Return the units of weighted data; the user's own unless ``scale``."""
         if not scale:
-            _check_squares(y)
+            _check_squares("X", X)
+            _check_squares("y", y)
             scaling = Scaling.none(X, y)
             return cls(scaling, Reach.of(scaling.x(X), weight))
         units_of = partial(Scaling.of, y=y, weight=weight, each_target=True)
@@ -72,13 +74,13 @@ class Units(NamedTuple):
         return self.scaling.loss_scale
 
 
-def _check_squares(y):
-    """Check that the evidence, which needs squares, can take targets as they are."""
-    largest = float(np.max(np.abs(y)))
-    if largest > np.sqrt(np.finfo(np.float64).max / y.size):
+def _check_squares(name, values):
+    """Check that the evidence, which needs squares, can take data as they are."""
+    largest = float(np.max(np.abs(values)))
+    if largest > np.sqrt(np.finfo(np.float64).max / values.size):
         raise ValueError(
-            f"scale=False with y of size {largest:.3g}, whose squares no float holds: "
-            "take scale=True, or other units of y."
+            f"scale=False with {name} of size {largest:.3g}, whose squares no float "
+            f"holds: take scale=True, or other units of {name}."
         )
 
 
@@ -182,6 +184,7 @@ def _in_batches(estimator, problem):
             seed=options.seed,
             continues=continues,
             alpha=options.alpha,
+            dtype=np.float32 if np.max(np.abs(problem.rows.x)) < _LARGE else np.float64,
         )
     )
 

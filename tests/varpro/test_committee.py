@@ -537,7 +537,19 @@ def test_an_interrupt_keeps_the_members_so_far(monkeypatch):
     assert model.score(X, y) > 0.5
 
 
-def test_targets_whose_squares_overflow_need_scaling():
+@pytest.mark.parametrize("name", ["X", "y"])
+def test_data_whose_squares_overflow_need_scaling(name):
     X = np.arange(8.0)[:, None]
-    with pytest.raises(ValueError, match=r"scale=False with y of size 7e\+200"):
-        VarProNetRegressor(scale=False).fit(X, 1e200 * X[:, 0])
+    data = {"X": X, "y": X[:, 0]}
+    data[name] = 1e200 * data[name]
+    with pytest.raises(ValueError, match=rf"scale=False with {name} of size 7e\+200"):
+        VarProNetRegressor(scale=False).fit(**data)
+
+
+def test_large_features_are_multiplied_in_double_precision():
+    rng = np.random.default_rng(0)
+    X = 1e30 * rng.standard_normal((70, 2))
+    model = VarProNetClassifier(scale=False, max_iter=3, tol=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, X[:, 0] > 0)
+    assert np.isfinite(model.decision_function(X)).all()
