@@ -148,7 +148,9 @@ def canonical_rows(X, y, sample_weight):
     _, exponent = np.frexp(weight.max())
     weight = np.add.reduceat(np.ldexp(weight, -exponent), first)
     # Copies of a row are equal, but for the sign of a zero, in any order.
-    return order[first], weight / weight.sum()
+    share = weight / weight.sum()
+    counted = share > 0  # others are no floats
+    return order[first][counted], share[counted]
 
 
 def _content_order(X, y):

@@ -172,7 +172,7 @@ def step(model, rows, state, options):
     """One accepted step at fixed penalties, then new penalties."""
     # 1. a step with the Gauss-Newton matrix at the present penalties
     found = accepted_step(model, rows, state, options)
-    chooses = options.alpha is None and 1 / state.beta > _NEARLY_EXACT
+    chooses = options.alpha is None and state.beta * _NEARLY_EXACT < 1
     if found.theta is None and found.predicted < _FLAT and chooses:
         # The minimum at these penalties; at others it may lie elsewhere.
         return updated(model, state, options)
@@ -180,7 +180,7 @@ def step(model, rows, state, options):
         stop = "tol" if found.predicted < _FLAT else "line_search"
         if options.alpha is not None and options.damping is None:
             stop = "tol"  # the loss falls in no direction, however short the step
-        stop = "rounding" if 1 / state.beta <= _NEARLY_EXACT else stop
+        stop = "rounding" if state.beta * _NEARLY_EXACT >= 1 else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
     sums = model.sums(found.theta, rows)
@@ -313,7 +313,7 @@ def updated(model, state, options):
     n_effective, groups = options.n_effective, model.groups()
     gamma, value = evidence_at(state, model, n_effective)
     if not math.isfinite(value):
-        stop = "rounding" if 1 / state.beta <= _NEARLY_EXACT else "non_finite"
+        stop = "rounding" if state.beta * _NEARLY_EXACT >= 1 else "non_finite"
         return state, _report(state, model, n_effective, stop)
     state = state._replace(
         criterion=-value / n_effective, iteration=state.iteration + 1
@@ -484,7 +484,7 @@ def _report(state, model, n_effective, stop):
         "n_effective_parameters": float(np.sum(net.gamma)) + _n_free(groups),
     }
     if model.loss == "squared":
-        extra["noise_std"] = math.sqrt(1 / state.beta)
+        extra["noise_std"] = 1 / math.sqrt(state.beta) if state.beta else math.inf
     return Report(
         loss=_objective(state, model, n_effective),
         grad_norm=float(np.linalg.norm(down)),

@@ -203,7 +203,7 @@ def _set_fitted(solver, run, fitted):
     solver.gram_spectrum_ = evidence_gn.spectrum(sums.gram)
     solver.coefficients_, solver.coefficients_std_ = {}, {}
     solver.window_ends_ = np.zeros(0)
-    solver.noise_std_ = y_scale / math.sqrt(net.beta)
+    solver.noise_std_ = y_scale / math.sqrt(net.beta) if net.beta else math.inf
     solver.alpha_ = _by_layer(layers, net.alpha / scale)
     solver.n_effective_parameters_ = float(np.sum(found.gamma)) + layers.n_free
     solver.log_evidence_ = value - n_effective * layers.n_values * math.log(y_scale)

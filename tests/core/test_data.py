@@ -19,3 +19,10 @@ def test_canonical_rows_stand_weights_near_the_largest_float():
     *_, weight = canonical_rows(X, X, np.full(3, 1.7e308))
     np.testing.assert_allclose(weight, 1 / 3)
     assert total_weight(np.full(3, 1.7e308)) == np.finfo(float).max
+
+
+def test_rows_whose_share_is_no_float_are_dropped():
+    X, y = np.arange(2.0)[:, None], np.zeros((2, 1))
+    rows, weight = canonical_rows(X, y, np.array([1e-195, 1e187]))
+    assert rows.tolist() == [1]
+    assert weight.tolist() == [1.0]
