@@ -57,8 +57,6 @@ def is_more_probable(linear, log_evidence, gamma, rows):
     leave of its range, of which :math:`\sqrt{2 / \gamma}` is the deviation
     (MacKay, "Bayesian interpolation", 1992).
     """
-    if linear is None:
-        return False
     more = 0.0
     if len(rows.x) < rows.x.shape[1] + 2:
         more = _share_of_penalties(gamma) - _share_of_penalties(np.array(linear.gamma))
