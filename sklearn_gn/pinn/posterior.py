@@ -23,6 +23,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.extremes import unbounded
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.core.posterior import PseudoInverse, safe_norm
@@ -84,7 +85,7 @@ class Posterior:
         # Every row of the observations has the same, but those of padding, zero.
         deviation = jnp.max(self._factored.deviations[-n_rows:])
         size = math.sqrt(self.n_observations)
-        return _known(deviation * size / safe_norm(data.scale, -1))
+        return unbounded(deviation * size / safe_norm(data.scale, -1), jnp)
 
     def coefficient_deviations(self):
         """Standard deviations of the coefficients that were to be found, by name."""
@@ -106,12 +107,7 @@ def _factor(model, net, batches, r, parts, fresh, n_observations):
 def _deviations(factored, slopes):
     """``|t^T J^+ diag(s)|`` for the rows t of the slopes."""
     rows = factored.inverse.influence(slopes) * factored.deviations[None]
-    return _known(safe_norm(rows, -1, jnp))
-
-
-def _known(deviations):
-    """Deviations; where weights left the range of floats, nothing bounds them."""
-    return jnp.where(jnp.isnan(deviations), jnp.inf, deviations)
+    return unbounded(safe_norm(rows, -1, jnp), jnp)
 
 
 def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
