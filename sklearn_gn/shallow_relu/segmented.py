@@ -41,6 +41,7 @@ from sklearn_gn.shallow_relu.search import (
     Best,
     Outcome,
     Phase,
+    RoundPlan,
     best_start,
     repeats,
     round_plan,
@@ -58,7 +59,6 @@ START_STEPS = 50  # most Gauss-Newton steps of the starts
 POLISH_STEPS = 50  # most steps with sums over every interval anew, where ...
 POLISH_BELOW = 1e-9  # ... the relative loss is less than this
 _AHEAD = 250  # breakpoints up to which rounds are carried out ahead of their turn
-_GROWTHS = 4  # parts of it by which a network of many neurons doubles
 _AT_ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
 
 
@@ -302,28 +302,6 @@ def candidate_rows(running, uniform):
 
 def insert(knots, running, random, n_candidates):
     """Add the best of some candidates, if a slot is free."""
-    gain, position = candidate_gains(knots, running, random, n_candidates)
-    best = np.arange(len(knots)), np.argmax(gain, axis=-1)
-    room = (knots[:, -1] == RIGHT) & (gain[best] > 0)
-    knots = knots.copy()
-    knots[room, -1] = position[best][room]
-    return np.sort(knots, axis=-1)
-
-
-def insert_several(knots, running, random, most):
-    """Add the best candidates of several intervals to one set of breakpoints."""
-    gain, position = candidate_gains(knots[None], running, random, N_CANDIDATES)
-    order = np.argsort(-gain[0], kind="stable")
-    order = order[gain[0, order] > 0]
-    _, first = np.unique(knots.searchsorted(position[0, order]), return_index=True)
-    best = order[np.sort(first)[: min(most, np.sum(knots == RIGHT))]]
-    knots = knots.copy()
-    knots[len(knots) - len(best) :] = position[0, best]
-    return np.sort(knots)
-
-
-def candidate_gains(knots, running, random, n_candidates):
-    """Return the gains of some candidates of every set, and their positions."""
     candidate = candidate_rows(running, random.uniform(N_CANDIDATES))
     if n_candidates < N_CANDIDATES:
         chosen = random.uniform(N_CANDIDATES).argsort(axis=-1)[..., :n_candidates]
@@ -331,7 +309,12 @@ def candidate_gains(knots, running, random, n_candidates):
     else:
         candidate = _distinct(candidate)
     gain = insertion_gains(knots, *fit_with_inverse(knots, running), running, candidate)
-    return gain, running.position(candidate)
+    best = np.arange(len(knots)), np.argmax(gain, axis=-1)
+    position = running.position(candidate)[best]
+    room = (knots[:, -1] == RIGHT) & (gain[best] > 0)
+    knots = knots.copy()
+    knots[room, -1] = position[room]
+    return np.sort(knots, axis=-1)
 
 
 def _distinct(candidate):
@@ -437,24 +420,20 @@ class SegmentedSizes:
         self.loss = float(fit_running(knots, self.data.running).loss)
 
     def grow(self):
-        """Double the number of neurons, some intervals at a time."""
-        n, knots = self._n_knots(), self.knots
-        running, random = self.data.running, Draws([n], 1)
-        while self._n_knots(knots) < 2 * n:
-            more = min(max(1, n // _GROWTHS), 2 * n - self._n_knots(knots))
-            grown = insert_several(knots, running, random, more)
-            if np.array_equal(grown, knots):
-                break  # no candidate lowers the loss
-            knots = grown
-        self.knots, self.loss = settle(knots, running)
+        """Double the number of neurons."""
+        n = self._n_knots()
+        plan = RoundPlan(0, 0, 0, n, N_CANDIDATES)
+        running = self.data.running
+        found = rearrange(self.knots[None], running, Draws([n], 1), plan)
+        self.knots, self.loss = settle(found[0], running)
 
     def prune(self, n_deleted=1):
         """Delete the neurons that matter least."""
         n, running = self._n_knots() - n_deleted, self.data.running
         self.knots, self.loss = settle(shrink(self.knots[None], running, n)[0], running)
 
-    def _n_knots(self, knots=None):
-        return np.count_nonzero((self.knots if knots is None else knots) < RIGHT)
+    def _n_knots(self):
+        return np.count_nonzero(self.knots < RIGHT)
 
     def candidate(self):
         """Return hyperplanes of shape (size, 2), loss and number of parameters."""
