@@ -3,8 +3,8 @@
 Every solver gets the number of iterations, found by doubling and bisection, at which
 its loss is first within 1e-4 of the optimum, and the seconds are those of that fit. The
 optimum is that of a fit to the last digits. A peer that is not near it after twice the
-seconds of the head has not arrived, and its seconds are those of that fit. lbfgs is left
-out where its history of steps would take more than half of the memory.
+seconds of the head has not arrived, and its seconds are those of that fit. lbfgs is
+left out where its history of steps would take more than half of the memory.
 """
 
 import os
