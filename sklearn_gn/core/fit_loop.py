@@ -264,7 +264,7 @@ class FitRun:
         reasons = (*progress.reasons, progress.ended)
         if len(reasons) == len(self.starts):
             self.request_stop(reasons[progress.best.start])
-        elif len(progress.log) < self.estimator.max_iter:
+        elif len(progress.log) < self.estimator._most_iterations():
             start = progress.start + 1
             state, best = self._initial_state(start, progress.best)
             self._progress = progress._replace(
@@ -272,7 +272,7 @@ class FitRun:
             )
 
     def _stop_at_max_iter(self):
-        if len(self.log) >= self.estimator.max_iter:
+        if len(self.log) >= self.estimator._most_iterations():
             self.request_stop("max_iter")
 
     def _scope(self):

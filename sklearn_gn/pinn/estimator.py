@@ -1,5 +1,6 @@
 """PINNSolver: differential equations by dual natural gradient descent."""
 
+import math
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -15,6 +16,8 @@ from sklearn_gn.solvers import PINN_SOLVERS, Solver
 
 if TYPE_CHECKING:  # it loads JAX
     from sklearn_gn.pde import Problem
+
+_MOST_ITERATIONS = 1000  # where neither iterations nor seconds are given
 
 
 class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
@@ -138,8 +141,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         equation holds only roughly. In plain regression "auto" means maximum evidence,
         and a number least squares without penalties.
 
-    max_iter : int, default=1000
-        Maximum number of iterations.
+    max_iter : int or None, default=None
+        Maximum number of iterations. If None, it is 1000 without ``max_time``; with
+        ``max_time`` that alone ends the fit, except that the learning rates of "sgd"
+        are made for a number of iterations, which then is 1000, too.
 
     tol : float, default=0.001
         The fit stops when twenty successive iterations have lowered the lowest loss on
@@ -342,6 +347,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             None,
         ],
         "observed_outputs": ["array-like", None],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), None],
         "observation_weight": [
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"auto"}),
@@ -366,7 +372,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         resample: int | Literal["drift"] | None = 5,
         observed_outputs: Sequence[str] | None = None,
         observation_weight: float | Literal["auto"] = "auto",
-        max_iter: int = 1000,
+        max_iter: int | None = None,
         tol: float = 1e-3,
         max_time: float | None = None,
         early_stopping: bool = False,
@@ -452,6 +458,12 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         from sklearn_gn.pinn import fitting
 
         return fitting.fit(self, X, y, sample_weight, X_val, y_val)
+
+    def _most_iterations(self):
+        if self.max_iter is not None:
+            return self.max_iter
+        scheduled = self._solver_object().name == "sgd"
+        return _MOST_ITERATIONS if self.max_time is None or scheduled else math.inf
 
     def _advice(self, reason):
         from sklearn_gn.pinn.verdict import advice

@@ -455,7 +455,8 @@ def _with_expected_seconds(state, settings):
     changes |= state.iteration in settings.stage_ends
     changes |= state.iteration == getattr(settings.solver, "single_precision_iter", 0)
     expected = first if changes else min(seconds, growth.LARGER * steady)
-    if settings.models[-1].problem.unknown:
+    model = settings.models[-1]
+    if model.problem.unknown or model.classes[-1].residual.name == "data":
         expected += _ENDING * first
     return state._replace(
         first_seconds=first, steady_seconds=steady, next_seconds=expected

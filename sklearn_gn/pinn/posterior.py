@@ -126,9 +126,9 @@ def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
         if kind.residual.name == "data":
             # Unweighted misfits have the variance |r|^2 / |scale|^2 / q. A weight w of
             # the row, that of c observations, makes it w / c, the same for all rows.
-            own = inverse.influence(inverse.jacobian[rows])[:, rows]
+            determined = jnp.sum(inverse.leverages(rows))
             count = n_observations * _share_observed(batch)
-            left = degrees_of_freedom(count, q, jnp.sum(own.diagonal()), jnp)
+            left = degrees_of_freedom(count, q, determined, jnp)
             noise = safe_norm(r[rows], -1, jnp) / jnp.sqrt(left)
             deviation = jnp.where(batch.scale > 0, noise, 0)
         else:

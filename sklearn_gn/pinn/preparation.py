@@ -133,7 +133,7 @@ def settings(solver, models, stages, data, networks, seed, deadline):
         rank=solver.rank,
         balanced=solver.loss_weights == "balanced",
         resample=solver.resample if has_equation else None,
-        max_iter=min(solver.max_iter, _LARGEST_INT),
+        max_iter=int(min(solver._most_iterations(), _LARGEST_INT)),
         tol=solver._cast(solver.tol),
         dtype=np.dtype(solver.dtype),
         seed=np.int32(seed),

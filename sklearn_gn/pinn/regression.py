@@ -111,7 +111,7 @@ def fit(solver, model, start, data, seed):
     )
     solver._run(
         run,
-        max_steps=solver.max_iter,
+        max_steps=solver._most_iterations(),
         data=data.callback_data,
         attributes=lambda net: {"_fitted": fitted(net), "problem_": None},
         set_fitted=lambda: _set_fitted(solver, run, fitted(run.best_net)),
