@@ -130,6 +130,8 @@ def test_default_fits_are_compared_with_those_of_chosen_settings(tmp_path, monke
     assert found["kovasznay"]["target"]["method"] == "one parameter"
     assert found["kovasznay"]["target"]["passed"]
     assert found["kovasznay"]["target"]["at_most"] == found["kovasznay"]["chosen_error"]
-    out.write_text(json.dumps(written[1]))
+    del written[-1]["problems"]["heat"]
+    out.write_text(json.dumps(written[-1]))
+    del tasks[:]
     pinn_defaults.run(args)
-    assert len(tasks) == 4 * len(pinn_defaults.CASES) - 4
+    assert [task["name"] for task in tasks] == ["heat", "heat"]
