@@ -26,6 +26,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from sklearn_gn.core import evidence, low_rank
+from sklearn_gn.core.extremes import noise_deviation
 from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.solver import Report
 
@@ -484,7 +485,7 @@ def _report(state, model, n_effective, stop):
         "n_effective_parameters": float(np.sum(net.gamma)) + _n_free(groups),
     }
     if model.loss == "squared":
-        extra["noise_std"] = 1 / math.sqrt(state.beta) if state.beta else math.inf
+        extra["noise_std"] = float(noise_deviation(state.beta))
     return Report(
         loss=_objective(state, model, n_effective),
         grad_norm=float(np.linalg.norm(down)),

@@ -14,7 +14,7 @@ import numpy as np
 
 from sklearn_gn.core import evidence, evidence_gn
 from sklearn_gn.core.evidence_gn import EvidenceOptions
-from sklearn_gn.core.extremes import MOST_ROWS
+from sklearn_gn.core.extremes import MOST_ROWS, noise_deviation
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.large_gram import affordable
 from sklearn_gn.core.layers import Layers
@@ -111,7 +111,7 @@ def fit(solver, model, start, data, seed):
     )
     solver._run(
         run,
-        max_steps=solver.max_iter,
+        max_steps=solver._most_iterations(),
         data=data.callback_data,
         attributes=lambda net: {"_fitted": fitted(net), "problem_": None},
         set_fitted=lambda: _set_fitted(solver, run, fitted(run.best_net)),
@@ -203,7 +203,7 @@ def _set_fitted(solver, run, fitted):
     solver.gram_spectrum_ = evidence_gn.spectrum(sums.gram)
     solver.coefficients_, solver.coefficients_std_ = {}, {}
     solver.window_ends_ = np.zeros(0)
-    solver.noise_std_ = y_scale / math.sqrt(net.beta) if net.beta else math.inf
+    solver.noise_std_ = float(y_scale * noise_deviation(net.beta))
     solver.alpha_ = _by_layer(layers, net.alpha / scale)
     solver.n_effective_parameters_ = float(np.sum(found.gamma)) + layers.n_free
     solver.log_evidence_ = value - n_effective * layers.n_values * math.log(y_scale)

@@ -13,6 +13,7 @@ from sklearn_gn.core.evidence_gn import (
     one_or_each,
     posterior_variances,
 )
+from sklearn_gn.core.extremes import noise_deviation
 from sklearn_gn.core.linear_evidence import (
     is_more_probable,
     linear_model,
@@ -46,7 +47,7 @@ def posterior(net, rows, sums, n_effective):
         x, y, weight = (a[start : start + _BATCH_ROWS] for a in rows)
         squares += weight @ (evidence_gn.predict(net.theta, shape, x) - y) ** 2
     ratio = noise_ratio(squares)
-    noise_std = np.sqrt(ratio / net.beta)
+    noise_std = noise_deviation(net.beta, ratio)
     return EvidencePosterior(shape, net.theta, inverse, noise_std, ratio)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from sklearn_gn.core import backend, evidence, evidence_gn, huber, left_out
+from sklearn_gn.core.extremes import noise_deviation
 from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.layers import row_blocks
 from sklearn_gn.core.linear_evidence import (
@@ -168,7 +169,7 @@ def _summary(problem, member):
         alpha_method=evidence_gn.alpha_method(sums.gram),
         loss=loss * problem.scaling.loss_scale if loss > 0 else 0.0,
         alpha=_by_name(penalties, end),
-        noise_std=y_scale * np.sqrt(noise_ratio / net.beta),
+        noise_std=y_scale * noise_deviation(net.beta, noise_ratio),
         n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
         log_evidence=value,
     )
