@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core.caches import StoredWithoutCaches
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.extremes import unbounded
 from sklearn_gn.core.linear_algebra import jacobian as operators
@@ -34,7 +35,7 @@ from sklearn_gn.pinn.residuals import residuals
 _CHEAP = 2**24  # numbers in an array, up to which compiled cheaply
 
 
-class Posterior:
+class Posterior(StoredWithoutCaches):
     """Standard deviations of outputs and coefficients about a fitted network.
 
     The Gramian is factored when it is first needed, and then kept; it is not stored
@@ -59,9 +60,6 @@ class Posterior:
         self.batches = batches
         self.fresh = fresh
         self.n_observations = n_observations
-
-    def __getstate__(self):
-        return {k: v for k, v in self.__dict__.items() if k != "_factored"}
 
     @cached_property
     def _factored(self):

@@ -171,8 +171,9 @@ def test_an_iteration_that_cannot_end_in_time_is_not_begun():
 )
 def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
     problem = SimpleNamespace(unknown={})
+    kind = SimpleNamespace(residual=SimpleNamespace(name="interior"))
     settings = SimpleNamespace(
-        models=(SimpleNamespace(problem=problem),),
+        models=(SimpleNamespace(problem=problem, classes=(kind,)),),
         stage_ends=(7,),
         solver=SimpleNamespace(single_precision_iter=4),
     )
