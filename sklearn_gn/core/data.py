@@ -1,10 +1,13 @@
 """Rows of a weighted data set: checks, canonical order, validation split."""
 
+from contextlib import contextmanager
+
 import numpy as np
 from scipy import sparse
 from sklearn.model_selection import train_test_split
 from sklearn.utils import gen_batches, validation
 
+from sklearn_gn.core import dates
 from sklearn_gn.core.extremes import largest_size
 
 _LEXICOGRAPHIC_COLUMNS = 16
@@ -20,14 +23,47 @@ def validate_data(estimator, *data, **checks):
 
     Infinities are refused with a ValueError, without a RuntimeWarning from the sum in
     which they are found. Training data whose differences may leave the range of floats
-    are refused as well.
+    are refused as well, and so are dates; columns of text are named.
     """
-    with np.errstate(all="ignore"):
+    dates.refuse_dates(data[0])
+    with np.errstate(all="ignore"), naming_text(data[0]):
         checked = validation.validate_data(estimator, *data, **checks)
     if isinstance(checked, tuple):
         for name, array in zip(("X", "y"), checked, strict=True):
             _check_differences(name, array)
     return checked
+
+
+@contextmanager
+def naming_text(X, advice="encode it as numbers, or leave it out"):
+    """Name the column in the error about text that is not a number.
+
+    Parameters
+    ----------
+    X : array-like
+        What is converted; only columns of data frames have names.
+    advice : str
+        What to do.
+    """
+    try:
+        yield
+    except ValueError as error:
+        name = _first_text(X) if "could not convert" in str(error) else None
+        if name is None:
+            raise
+        raise ValueError(
+            f"Column {name!r} of X holds text ({error}): {advice}."
+        ) from error
+
+
+def _first_text(X):
+    """Return the name of the first column of a data frame that is not numbers."""
+    for place, name in enumerate(X.columns if dates.is_frame(X) else ()):
+        try:
+            np.asarray(dates.column_at(X, place)).astype(np.float64)
+        except (TypeError, ValueError):
+            return name
+    return None
 
 
 def _check_differences(name, array):

@@ -6,8 +6,8 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
+from sklearn_gn.core import dates
 from sklearn_gn.plotting._common import Display
-from sklearn_gn.segmented import dates
 
 _PANEL = (2.4, 1.9)  # inches
 _MOST_PANELS = 16

@@ -7,13 +7,19 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.core import extremes
+from sklearn_gn.core import dates, extremes
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.diagnosis import Diagnosis
-from sklearn_gn.segmented import dates, inference
+from sklearn_gn.segmented import inference
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated
 from sklearn_gn.segmented.inputs import InputsMixin
 from sklearn_gn.segmented.summary import Summary, summarise
+
+_KINDS = {
+    None: "numbers",
+    "utc": "dates with a time zone",
+    "local": "dates without a time zone",
+}
 
 
 class FittedMixin(InputsMixin):
@@ -184,12 +190,10 @@ class FittedMixin(InputsMixin):
         return x if self._date_kind is None else dates.from_days(x)
 
     def _check_X(self, X):
-        X, kind = dates.replace_dates(X, self._column)
+        given, (X, kind) = X, dates.replace_dates(X, self._column)
         if kind != self._date_kind:
-            named = {None: "numbers", "utc": "dates with a time zone"}
-            asked, given = (
-                named.get(each, "dates without a time zone")
-                for each in (self._date_kind, kind)
-            )
-            raise ValueError(f"The model was fitted on {asked}, X holds {given}.")
+            asked, held = (_KINDS[each] for each in (self._date_kind, kind))
+            if kind is None:
+                held = dates.held(given, self._column)
+            raise ValueError(f"The model was fitted on {asked}, X holds {held}.")
         return validate_data(self, X, reset=False, dtype=np.float64)

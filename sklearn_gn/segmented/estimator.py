@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable
+from datetime import timedelta
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, Self
@@ -82,9 +83,9 @@ class SegmentedRegressor(
     bounds : tuple (low, high), default=None
         Range in which breakpoints are sought. If None, the range of the data.
 
-    min_distance : float, default=0.0
+    min_distance : float or timedelta, default=0.0
         Least distance between breakpoints, and between them and the ends of the data.
-        With dates it is a number of days.
+        With dates it is a number of days or a ``timedelta``.
 
     min_rows : int, default=None
         Least number of rows of a segment, counted by their weights. If None, three,
@@ -228,7 +229,11 @@ class SegmentedRegressor(
         "broken_feature": [Integral, str],
         "breakpoints": ["array-like", None],
         "bounds": ["array-like", None],
-        "min_distance": [Interval(Real, 0, None, closed="left")],
+        "min_distance": [
+            timedelta,
+            np.timedelta64,  # before the numbers, among which NumPy counts it
+            Interval(Real, 0, None, closed="left"),
+        ],
         "min_rows": [Interval(Integral, 1, None, closed="left"), None],
         "max_breakpoints": [Interval(Integral, 0, None, closed="left")],
         "criterion": [StrOptions({*CRITERIA, "cv"}), "cv_object"],
@@ -249,7 +254,7 @@ class SegmentedRegressor(
         broken_feature: int | str = 0,
         breakpoints: ArrayLike | None = None,
         bounds: tuple[float, float] | None = None,
-        min_distance: float = 0.0,
+        min_distance: float | timedelta = 0.0,
         min_rows: int | None = None,
         max_breakpoints: int = 10,
         criterion: Any = "bic",
@@ -288,7 +293,8 @@ class SegmentedRegressor(
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Training samples, in any order. The feature that breaks may be dates.
+            Training samples, in any order. The feature that breaks may be dates, in
+            a data frame of pandas or polars or an array; periods count as their starts.
 
         y : array-like of shape (n_samples,)
             Target values.
@@ -390,7 +396,7 @@ class SegmentedRegressor(
     def _search(self, prepared, kind, order, y):
         """The breakpoints, and the series with residuals clipped by Huber's loss."""
         options = self._options(kind)
-        check_inside(prepared, options.known)
+        check_inside(prepared, options.known, kind)
         n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
         search = partial(
             selection.choose,

@@ -5,8 +5,8 @@ from numbers import Integral
 import numpy as np
 from sklearn.model_selection import check_cv
 
+from sklearn_gn.core import dates
 from sklearn_gn.core.data import check_sample_weight, validate_data
-from sklearn_gn.segmented import dates
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import Options, prepare, sorted_rows
 from sklearn_gn.segmented.problem import Form
@@ -55,9 +55,8 @@ class InputsMixin:
             bounds = -np.inf, np.inf
         if len(bounds) != 2 or not bounds[0] <= bounds[1]:
             raise ValueError(f"bounds must be (low, high), got {self.bounds!r}.")
-        return Options(
-            self._form(), known, tuple(bounds), float(self.min_distance), self.min_rows
-        )
+        distance = dates.given_length("min_distance", self.min_distance, kind)
+        return Options(self._form(), known, tuple(bounds), distance, self.min_rows)
 
     def _form(self):
         """What happens between and at the breakpoints."""

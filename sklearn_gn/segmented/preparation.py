@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core import dates
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.problem import Form, Limits, make_problem
@@ -110,15 +111,18 @@ def problem_of(prepared, options):
     return make_problem(table, options.form, known, limits)
 
 
-def check_inside(prepared, known):
+def check_inside(prepared, known, kind=None):
     """Known breakpoints must lie inside the data."""
     if not len(known):
         return
     low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
     if np.any((known <= low) | (known >= high)):
+        given, ends = known.tolist(), [f"{end:.6g}" for end in (low, high)]
+        if kind is not None:
+            given, ends = (list(map(dates.as_text, t)) for t in (known, (low, high)))
         raise ValueError(
-            f"breakpoints={known.tolist()!r} must lie inside the data, between "
-            f"{low:.6g} and {high:.6g}."
+            f"breakpoints={given!r} must lie inside the data, between {ends[0]} and "
+            f"{ends[1]}."
         )
 
 

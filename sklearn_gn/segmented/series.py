@@ -10,9 +10,10 @@ from joblib import Parallel, delayed
 from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
+from sklearn_gn.core import dates
 from sklearn_gn.core.backend import one_blas_thread
-from sklearn_gn.core.data import check_sample_weight
-from sklearn_gn.segmented import dates, inference, robust, selection
+from sklearn_gn.core.data import check_sample_weight, naming_text
+from sklearn_gn.segmented import inference, robust, selection
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.preparation import (
     check_inside,
@@ -57,7 +58,8 @@ def fit_groups(
         Column with the target.
 
     features : list of str, default=None
-        Columns of the features. If None, all other columns.
+        Columns of the features, which must be numbers, or dates where the lines break.
+        If None, all other columns.
 
     sample_weight : str, default=None
         Column with the weights.
@@ -111,7 +113,9 @@ def fit_groups(
         raise ValueError(f"broken_feature={column!r} is not among {features}.")
     column = features.index(column) if isinstance(column, str) else column
     X, kind = dates.replace_dates(data[features], column)
-    X = check_array(X, dtype=np.float64)
+    dates.refuse_dates(X)
+    with naming_text(X, f"leave it out of features={features}"):
+        X = check_array(X, dtype=np.float64)
     y = check_array(data[[target]], dtype=np.float64, input_name="y")[:, 0]
     given = None if sample_weight is None else data[sample_weight].to_numpy()
     weight = check_sample_weight(given, X)
@@ -172,7 +176,7 @@ def _fit_chunk(estimator, kind, series, names):
             raise ValueError(f"Series {name!r}: all weights are zero.")
         prepared.append(prepare(x[order], y[order], linear[order], weight[order]))
         try:
-            check_inside(prepared[-1], options.known)
+            check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Series {name!r}: {error}") from error
     number = estimator.n_breakpoints

@@ -6,8 +6,9 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from sklearn_gn._typing import ArrayLike, RandomState
+from sklearn_gn.core import dates
 from sklearn_gn.core.backend import one_blas_thread
-from sklearn_gn.segmented import bootstrap, dates, existence, selection
+from sklearn_gn.segmented import bootstrap, existence, selection
 from sklearn_gn.segmented.preparation import check_inside, problem_of
 
 
@@ -65,7 +66,7 @@ class BreakpointTestMixin:
     def _breakpoint_test(self, X, y, sample_weight, n_draws, random_state):
         prepared, kind, _ = self._prepare(X, y, sample_weight)
         options = self._options(kind)
-        check_inside(prepared, options.known)
+        check_inside(prepared, options.known, kind)
         problem = problem_of([prepared], options)
         rng = check_random_state(random_state)
         if self.covariance == "nonrobust":

@@ -1,7 +1,16 @@
 """Canonical order of weighted rows."""
 
 import numpy as np
+import pandas as pd
+import pytest
 
+from sklearn_gn import (
+    FGNSoftmaxHead,
+    SegmentedRegressor,
+    ShallowReLURegressor,
+    VarProNetClassifier,
+    VarProNetRegressor,
+)
 from sklearn_gn.core.data import canonical_rows, total_weight
 
 
@@ -26,3 +35,25 @@ def test_rows_whose_share_is_no_float_are_dropped():
     rows, weight = canonical_rows(X, y, np.array([1e-195, 1e187]))
     assert rows.tolist() == [1]
     assert weight.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FGNSoftmaxHead,
+        SegmentedRegressor,
+        ShallowReLURegressor,
+        VarProNetClassifier,
+        VarProNetRegressor,
+    ],
+)
+def test_columns_that_are_no_numbers_are_named(kind):
+    days = pd.Series(pd.date_range("2020-01-01", periods=6))
+    y = np.arange(6) % 2
+    for column in (days, days.dt.tz_localize("UTC"), days.dt.date):
+        with pytest.raises(ValueError, match="Column 'b' of X holds dates"):
+            kind().fit(pd.DataFrame({"a": y, "b": column}), y)
+    with pytest.raises(ValueError, match="Column 'b' of X holds durations"):
+        kind().fit(pd.DataFrame({"a": y, "b": days - days[0]}), y)
+    with pytest.raises(ValueError, match="Column 'b' of X holds text"):
+        kind().fit(pd.DataFrame({"a": y, "b": "x"}), y)

@@ -348,8 +348,54 @@ def test_dates(zone):
     other = days.tz_localize(None) if zone else days.tz_localize("UTC")
     with pytest.raises(ValueError, match="fitted on dates with"):
         model.predict(pd.DataFrame({"day": other}))
-    with pytest.raises(ValueError, match="list of dates"):
-        SegmentedRegressor(0, breakpoints=["soon"]).fit(X, y)
+    with pytest.raises(ValueError, match="X holds text: convert it to dates"):
+        model.predict(pd.DataFrame({"day": ["2020-02-01"]}))
+    for soon in (["soon"], [18300]):
+        with pytest.raises(ValueError, match="list of dates"):
+            SegmentedRegressor(0, breakpoints=soon).fit(X, y)
+    with pytest.raises(ValueError, match=r"\['2035-03-15'\] must .* 20(19|20)-.* and"):
+        SegmentedRegressor(0, breakpoints=["2035-03-15"]).fit(X, y)
+    with pytest.raises(ValueError, match=r"give it as frame\[\['day'\]\]"):
+        model.fit(X["day"], y)
+
+
+def polars_frame(days):
+    return pytest.importorskip("polars").DataFrame({"day": days})
+
+
+@pytest.mark.parametrize(
+    "frame_of",
+    [
+        lambda days: polars_frame(days.to_numpy()),
+        lambda days: polars_frame(days.date),
+        lambda days: pd.DataFrame({"day": days.date}),
+        lambda days: pd.DataFrame({"day": days.to_period("D")}),
+    ],
+    ids=["polars datetime", "polars date", "date objects", "periods"],
+)
+def test_dates_of_any_kind_of_column(frame_of):
+    days = pd.date_range("2020-01-01", periods=40)
+    y = np.maximum(np.arange(40.0) - 20, 0)
+    X = frame_of(days)
+    model = SegmentedRegressor(1).fit(X, y)
+    assert_array_equal(model.breakpoints_, days[[20]].to_numpy())
+    assert_allclose(model.segments_["slope"], [0, 1], atol=1e-12)  # a day
+    assert_allclose(model.predict(X), y, atol=1e-12)
+
+
+def test_least_distance_of_dates_is_days_or_a_timedelta():
+    days = pd.date_range("2020-01-01", periods=40)
+    X, y = pd.DataFrame({"day": days}), np.maximum(np.arange(40.0) - 5, 0)
+    found = [
+        SegmentedRegressor(1, min_distance=length).fit(X, y).breakpoints_
+        for length in (8, pd.Timedelta("8D"), np.timedelta64(192, "h"))
+    ]
+    assert found[0] >= days[8].to_numpy()
+    assert found[0] == found[1] == found[2]
+    with pytest.raises(ValueError, match="min_distance must not be negative"):
+        SegmentedRegressor(1, min_distance=pd.Timedelta("-1D")).fit(X, y)
+    with pytest.raises(ValueError, match="is for dates"):
+        SegmentedRegressor(min_distance=pd.Timedelta("1D")).fit(y[:, None], y)
 
 
 def test_too_few_positions_give_fewer_segments_and_a_warning():

@@ -67,6 +67,8 @@ def test_bad_input(data):
     words = {"group": "g", "target": "y", "features": ["x"]}
     with pytest.raises(ValueError, match="fit_groups takes a SegmentedRegressor"):
         fit_groups(None, data, **words)
+    with pytest.raises(ValueError, match=r"Column 'text' of X .*: leave it out of"):
+        fit_groups(SegmentedRegressor(), data.assign(text="x"), group="g", target="y")
     with pytest.raises(ValueError, match="other than 'cv'"):
         fit_groups(SegmentedRegressor(criterion="cv"), data, **words)
     with pytest.raises(ValueError, match=r"missing are \['q'\]"):
