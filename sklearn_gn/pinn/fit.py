@@ -391,6 +391,7 @@ def finish_iteration(points, state, settings, step):
             level, stop = growth.going_on(level), None
     ends = stop is not None and stop in ("stalled", step.no_progress)
     astray = starts.may_be_astray(model, level, step.class_losses, state.first_fresh)
+    astray |= starts.is_in_false_minimum(level, step.class_losses, state, settings)
     if (ends and starts.is_stuck(model, step.class_losses, state)) or astray:
         if starts.has_another(state, settings):
             state, stop = state._replace(begins_anew=True), None

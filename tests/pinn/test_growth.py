@@ -12,7 +12,7 @@ import pytest
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
-from sklearn_gn.pinn import accuracy, fit, growth
+from sklearn_gn.pinn import accuracy, fit, growth, starts
 from sklearn_gn.pinn.model import ClassModel, Model, network, start_parameters
 from sklearn_gn.pinn.points import Sampler
 
@@ -72,6 +72,36 @@ def test_what_grows_is_what_is_missing(falls, before, loss, then):
     found = growth.observed(level(falls[:-1], before), given, loss, falls[-1], 1.0, net)
     assert found.next == ("points" if then == "points" else None)
     assert found.ended == (then in ("end", "network"))
+
+
+@pytest.mark.parametrize(
+    ("width", "lowest", "loss", "then"),
+    [
+        (30, 0.9e-3, 1e-3, True),
+        (30, 0.4e-3, 1e-3, False),  # the larger network has gained
+        (
+            30,
+            0.9e-3,
+            1e-5,
+            False,
+        ),  # small at the points of training: others are missing
+        (20, 0.9e-3, 1e-3, False),  # only the points have grown
+    ],
+)
+def test_a_larger_network_that_gains_nothing_is_in_a_false_minimum(
+    width, lowest, loss, then
+):
+    nets = [
+        start_parameters(np.random.RandomState(0), (1, n, n, 1), ())
+        for n in (20, width)
+    ]
+    settings = SimpleNamespace(untrained=nets[0])
+    state = SimpleNamespace(net=nets[1], first_fresh=1.0)
+    flat = level([lowest], before=1e-3)
+    losses = np.array([loss, 0.0])
+    for found in (flat._replace(next="network"), flat._replace(late=True)):
+        assert starts.is_in_false_minimum(found, losses, state, settings) == then
+    assert not starts.is_in_false_minimum(flat, losses, state, settings)
 
 
 @pytest.mark.parametrize(
