@@ -219,8 +219,12 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
 
 
 def pieces(fresh, batches):
-    """Fresh points in pieces of the shape of the batches, padded by scale zero."""
-    count = min(
+    """Fresh points in pieces of the shape of the batches, padded by scale zero.
+
+    Each point is in one piece: classes that have fewer than others, such as
+    observations and the start of an interval, are absent from the last ones.
+    """
+    count = max(
         math.ceil(len(b.x) / len(a.x)) for a, b in zip(batches, fresh, strict=True)
     )
     for k in range(count):

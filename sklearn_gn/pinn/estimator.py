@@ -55,11 +55,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     hidden_layer_sizes : tuple of int or "auto", default="auto"
         Widths of the hidden layers. If "auto", the fit begins with two layers of 20 and
         adds neurons, up to 3,000 weights, whenever the loss on fresh points no longer
-        falls. Outputs are then scaled one by one, frequencies found in the problem are
-        inputs of the network, and ordinary differential equations with initial values
-        are solved in windows of time if they are not solved at once. In plain
-        regression "auto" is (20, 20), and with another solver than "dngd" it is
-        (50, 50, 50, 50).
+        falls and the estimated error is above 1e-7. Outputs are then scaled one by one,
+        frequencies found in the problem are inputs of the network, and ordinary
+        differential equations with initial values are solved in windows of time if they
+        are not solved at once. In plain regression "auto" is (20, 20), and with another
+        solver than "dngd" it is (50, 50, 50, 50).
 
     activation : str or tuple of str, default="tanh"
         Activation of the hidden layers, one for all or one each: "tanh", "sin",

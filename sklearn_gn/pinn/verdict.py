@@ -77,6 +77,15 @@ def limit(solver, reason):
         return found._replace(text=f"{reason.advice} {found.text}")
     if budget is None:
         return Limit("stopped", reason.advice)
+    unit = solver._untrained_loss or 1.0
+    if solver.fresh_loss_ <= SOLVED_LOSS * unit:
+        return Limit(
+            cause,
+            f"The equation is solved: the loss on fresh points is "
+            f"{solver.fresh_loss_ / unit:.1g} of that of no solution. If you need more "
+            f"digits than error_estimate_ says, raise {budget}.",
+            budget,
+        )
     if _may_go_on(solver):
         return Limit(cause, reason.advice, budget)
     if solver._may_grow:
@@ -146,11 +155,9 @@ def _limit_of_a_stall(solver):
 
 
 def _may_go_on(solver):
-    """Whether a fit that ran out of budget is solved, or on its way."""
+    """Whether the loss of a fit that ran out of budget was falling."""
     losses = solver.convergence_log_["val_loss"]
     if not np.isfinite(losses).any():
-        return True
-    if solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
         return True
     before = losses[: 3 * len(losses) // 4]
     lowest = np.nanmin(before) if np.isfinite(before).any() else math.inf

@@ -171,8 +171,9 @@ def test_an_iteration_that_cannot_end_in_time_is_not_begun():
 )
 def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
     problem = SimpleNamespace(unknown={})
+    kind = SimpleNamespace(residual=SimpleNamespace(name="interior"))
     settings = SimpleNamespace(
-        models=(SimpleNamespace(problem=problem),),
+        models=(SimpleNamespace(problem=problem, classes=(kind,)),),
         stage_ends=(7,),
         solver=SimpleNamespace(single_precision_iter=4),
     )
@@ -261,9 +262,11 @@ def test_a_fit_that_ends_unsolved_says_why(reason, changes, match):
 
 
 def test_more_time_is_advised_where_it_helps():
-    for changes in ({"val_loss": LATE}, {"fresh": 1e-6}):
-        message = advice(_ended(**changes), StopReason("max_time"))
-        assert message == StopReason("max_time").advice
+    message = advice(_ended(val_loss=LATE), StopReason("max_time"))
+    assert message == StopReason("max_time").advice
+    message = advice(_ended(fresh=1e-6), StopReason("max_iter"))
+    assert "is solved: the loss on fresh points is 1e-07 of" in message
+    assert message.endswith("digits than error_estimate_ says, raise max_iter.")
     message = advice(_ended(may_grow=True), StopReason("max_time"))
     assert "Raise max_time. The network had not found its size" in message
     message = advice(_ended(until=100.0), StopReason("max_time"))
