@@ -114,8 +114,9 @@ def test_first_steps_run(capsys):
     text = (ROOT / "doc" / "getting_started.rst").read_text()
     namespace = {}
     blocks = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", text)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(textwrap.dedent(block), "getting_started", "exec"), namespace)
     np.testing.assert_allclose(namespace["line"].breakpoints_, [0.3], atol=0.01)
     assert namespace["model"].score(namespace["X"][200:], namespace["Y"][200:]) > 0.99
+    np.testing.assert_allclose(namespace["solver"].predict([[0.5]]), 0.125, atol=1e-7)

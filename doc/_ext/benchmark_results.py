@@ -29,6 +29,7 @@ PAGES = {  # title and result files of every page
     "pinn": (
         "PINNSolver",
         (
+            "pinn_defaults",
             "pinn_demos",
             "pinn_kovasznay",
             "pinn_poisson10d",

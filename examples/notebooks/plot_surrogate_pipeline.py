@@ -131,7 +131,7 @@ right.plot(
     predicted[outside], (y_test - predicted)[outside], "C3o", label="Outside of 95 %"
 )
 right.axhline(0, color="0.3", linewidth=0.8)
-right.set(xlabel="Predicted", ylabel="Measured less predicted")
+right.set(xlabel="Predicted", ylabel="Measured minus predicted")
 right.legend()
 plt.show()
 

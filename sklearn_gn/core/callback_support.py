@@ -17,8 +17,8 @@ class FitTasks:
         Being fitted.
     extra : list of callbacks
         Attached for this fit only.
-    max_iter : int
-        Most iterations that the fit may begin.
+    max_iter : int or None
+        Most iterations that the fit may begin. If None, there is no limit.
     data : dict
         ``X``, ``y`` and ``metadata``, handed to callbacks that ask for them.
     """

@@ -101,6 +101,10 @@ class GaussNewtonEstimator(
         """The solver object that ``solver`` stands for."""
         return resolve(self.solver, self._short_forms, type(self).__name__)
 
+    def _most_iterations(self):
+        """Number of iterations after which a fit ends; it may be infinite."""
+        return self.max_iter
+
     def _check_validation_data(self, X_val, y_val, n_targets):
         """Validate ``X_val`` and ``y_val``; None where they are not given."""
         if not check_validation_pair(X_val, y_val):
@@ -179,7 +183,7 @@ class GaussNewtonEstimator(
         ----------
         run : FitRun
         max_steps : int
-            Most steps, accepted or not.
+            Most steps, accepted or not. It may be infinite.
         data : dict
             ``X``, ``y`` and ``metadata`` for callbacks.
         attributes : callable
@@ -199,7 +203,8 @@ class GaussNewtonEstimator(
         run.given = data
         self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
         try:
-            tasks = FitTasks(self, self._fit_callbacks(), max_iter=max_steps, data=data)
+            most = None if np.isinf(max_steps) else max_steps
+            tasks = FitTasks(self, self._fit_callbacks(), max_iter=most, data=data)
             run.run(
                 tasks,
                 lambda: {**attributes(run.best_net), "_computed_in": computed_in},

@@ -86,6 +86,28 @@ def numbers(values, network):
     return values
 
 
+def unbounded(deviations, xp=np):
+    """Return deviations or variances, infinite where they are NaN.
+
+    They are NaN where a part of them has left the range of floats: nothing bounds them.
+    """
+    return xp.where(xp.isnan(deviations), xp.inf, deviations)
+
+
+def noise_deviation(precision, ratio=1.0):
+    """Return the standard deviation of noise, infinite where its precision is zero.
+
+    Parameters
+    ----------
+    precision : float
+        Of the noise of all targets together.
+    ratio : float or ndarray of shape (q,), default=1.0
+        Variance of the noise of each target, relative to the mean of all.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return unbounded(np.sqrt(ratio) / np.sqrt(np.float64(precision)))[()]
+
+
 def interval(y, width):
     """Return ``y - width`` and ``y + width``, within the range of floats."""
     width = np.minimum(width, _LARGEST)

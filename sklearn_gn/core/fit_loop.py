@@ -8,7 +8,6 @@ that of the last complete iteration.
 import sys
 import time
 import warnings
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_gn.core import backend, checkpoint
 from sklearn_gn.core.extremes import squares_overflow
 from sklearn_gn.core.fingerprint import digest
+from sklearn_gn.core.question import budgets_of, digests_of_question
 from sklearn_gn.core.stop import StopReason, is_interrupt
-from sklearn_gn.core.versions import versions
 
 LOG_COLUMNS = (
     "iteration",
@@ -31,8 +30,6 @@ LOG_COLUMNS = (
     "gain_ratio",
     "inner_iterations",
 )
-
-_BUDGET_PARAMETERS = ("max_iter", "max_time", "verbose")
 
 
 class BestNetwork(NamedTuple):
@@ -267,7 +264,7 @@ class FitRun:
         reasons = (*progress.reasons, progress.ended)
         if len(reasons) == len(self.starts):
             self.request_stop(reasons[progress.best.start])
-        elif len(progress.log) < self.estimator.max_iter:
+        elif len(progress.log) < self.estimator._most_iterations():
             start = progress.start + 1
             state, best = self._initial_state(start, progress.best)
             self._progress = progress._replace(
@@ -275,7 +272,7 @@ class FitRun:
             )
 
     def _stop_at_max_iter(self):
-        if len(self.log) >= self.estimator.max_iter:
+        if len(self.log) >= self.estimator._most_iterations():
             self.request_stop("max_iter")
 
     def _scope(self):
@@ -396,15 +393,19 @@ class FitRun:
             If a parameter holds something whose value cannot be told.
         """
         if self._question is None:
-            self._question = {
-                name: _digest_of(name, value) for name, value in self._influences()
-            }
+            self._question = digests_of_question(
+                self.estimator,
+                self.given,
+                validation=self.validation,
+                stopping=[self.monitor, self.stopping_rules],
+                # The start is a part of it where the draws do not decide it.
+                start=self.starts if self._continues else None,
+            )
         return self._question
 
     def question_digest(self):
         """Digits that tell this fit from the others of a search, budgets included."""
-        budgets = [getattr(self.estimator, name) for name in _BUDGET_PARAMETERS[:2]]
-        return digest([self.question(), budgets])[:12]
+        return digest([self.question(), budgets_of(self.estimator)])[:12]
 
     def check_storable(self):
         """Raise a ValueError if a checkpoint cannot store what the fit starts from."""
@@ -417,26 +418,6 @@ class FitRun:
                 "parameters be arrays and numbers in tuples, lists, dicts and named "
                 "tuples, or fit without the checkpoint."
             ) from error
-
-    def _influences(self):
-        estimator = self.estimator
-        yield "the estimator", type(estimator).__name__
-        version = versions()["sklearn_gn"].split(".")[:2]
-        yield "the version of sklearn_gn", version
-        parameters = estimator.get_params(deep=False)
-        parameters["solver"] = estimator._solver_object()
-        # Only a number names the same draws again; the others are in the snapshot.
-        if not isinstance(parameters["random_state"], Integral):
-            parameters["random_state"] = None
-        for name in sorted(set(parameters) - set(_BUDGET_PARAMETERS)):
-            yield f"the parameter {name!r}", parameters[name]
-        yield "the training data", (self.given.get("X"), self.given.get("y"))
-        yield "the sample weights", self.given.get("metadata")
-        yield "the validation data", self.validation
-        yield "the rules of early stopping", [self.monitor, self.stopping_rules]
-        # The start is a part of the question where the draws do not decide it.
-        start = self.starts if self._continues else None
-        yield "the network to start from (warm_start=True)", start
 
     # -- results ----------------------------------------------------------------------
 
@@ -489,17 +470,6 @@ class FitRun:
                 f"loss {row['loss']:.6e}{val}  {elapsed:7.1f} s{end}",
                 flush=True,
             )
-
-
-def _digest_of(name, value):
-    try:
-        return digest(value)
-    except TypeError as error:
-        raise ValueError(
-            f"A checkpoint belongs to the values that a fit depends on, and {name} "
-            f"holds something whose value is not known: {error}. Give it in another "
-            "form, or fit without the checkpoint."
-        ) from error
 
 
 def level_of_the_user():

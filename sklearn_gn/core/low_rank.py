@@ -27,6 +27,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, eigh_tridiagonal, solve_triangular
 
 from sklearn_gn.core import evidence
+from sklearn_gn.core.extremes import unbounded
 
 _FIRST_RANK, _LARGEST_RANK = 64, 256
 _NEGLIGIBLE = 0.5  # eigenvalue, relative to the penalty, that ends the approximation
@@ -109,7 +110,8 @@ class LowRank(NamedTuple):
 
     def explained(self, whitened, used=slice(None)):
         """Return E w of columns w, (r, s), with ``V (1 + V^T V)^-1 V^T = E^T E``."""
-        return solve_triangular(self.root, self.whitened[used].T @ whitened, lower=True)
+        right = self.whitened[used].T @ whitened
+        return solve_triangular(self.root, right, lower=True, check_finite=False)
 
     def solve(self, right):
         """Return the product of M^-1 and vectors of shape (P, s)."""
@@ -132,10 +134,9 @@ class LowRank(NamedTuple):
         """
         whitened = gradients / self.root_diagonal[used, None]
         with np.errstate(over="ignore", invalid="ignore"):
-            total = np.sum(whitened**2, axis=0)
-            finite = np.where(total < np.inf, whitened, 0)
-            known = np.sum(self.explained(finite, used) ** 2, axis=0)
-            return np.where(total < np.inf, np.maximum(total - known, 0), np.inf)
+            known = np.sum(self.explained(whitened, used) ** 2, axis=0)
+            left = np.sum(whitened**2, axis=0) - known
+        return unbounded(np.maximum(left, 0))
 
 
 class Solutions(NamedTuple):

@@ -128,6 +128,14 @@ class PseudoInverse(NamedTuple):
             return cho_solve(solver, jacobian @ gradients.T).T
         return cho_solve(solver, gradients.T).T @ jacobian.T
 
+    def leverages(self, rows):
+        """Diagonal of ``J J^+`` at a slice of the rows, without the matrix itself."""
+        jacobian = self.jacobian / self.size
+        if jacobian.shape[0] < jacobian.shape[1]:
+            product = cho_solve((self.root, True), jacobian @ jacobian[rows].T)
+            return product[rows].diagonal()
+        return variances(self.root, jacobian[rows])
+
 
 def safe_norm(values, axis, xp=np):
     """Euclidean norms of numbers whose squares may leave the range of floats.

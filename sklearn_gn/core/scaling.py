@@ -60,15 +60,21 @@ class Scaling(NamedTuple):
 
 
 def moments(A, weight):
-    """Return weighted means and standard deviations; 1 where a column is constant."""
+    """Return weighted means and standard deviations; 1 where a column is constant.
+
+    A column may be constant up to rounding by its weights alone, where the other rows
+    have next to none: its size is the largest distance of a row from the mean.
+    """
     # Divided first: squares of very large or small numbers leave the range of floats.
     size = np.max(np.abs(A), axis=0)
     size = np.where(size > 0, size, 1.0)
     scaled = A / size
     # A constant is its own mean, which sums may miss by rounding.
     center = np.where(np.ptp(scaled, axis=0) > 0, weight @ scaled, scaled[0])
-    deviation = np.sqrt(weight @ (scaled - center) ** 2)
-    constant = deviation <= 16 * np.finfo(float).eps * np.abs(center)
+    distance = np.abs(scaled - center)
+    deviation, largest = np.sqrt(weight @ distance**2), distance.max(axis=0)
+    rounding = 16 * np.finfo(float).eps * np.abs(center)
+    deviation = np.where(deviation > rounding, deviation, largest)
     with np.errstate(over="ignore"):  # of sizes below the normal numbers
-        deviation = np.where(constant, 1 / size, deviation)
+        deviation = np.where(largest > rounding, deviation, 1 / size)
     return center * size, deviation * size

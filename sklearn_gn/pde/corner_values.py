@@ -5,19 +5,14 @@ a cavity, and limits the accuracy that can be reached.
 """
 
 import warnings
-from functools import partial
 from itertools import combinations
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.backend import scope, to_numpy
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.pde.calls import call, named_parameters
+from sklearn_gn.pde.calls import named_parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.domains import Domain
-from sklearn_gn.pde.operators import Field
+from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.patches import draw
 
 _POINTS = 128  # of each of two conditions
@@ -147,7 +142,7 @@ def _disagreement(problem, first, second, X, rng):
     """Output, place and both values where two conditions differ most, or None."""
     inside = second.sample(problem.domain, _POINTS, rng).x[:, 0]  # shows the size
     at = np.concatenate([X, inside])
-    (a_names, a), (b_names, b) = (values_of(problem, c, at) for c in (first, second))
+    (a_names, a), (b_names, b) = values_of(problem, (first, second), (at, at))
     common = [name for name in a_names if name in b_names]
     a = a[:, [a_names.index(name) for name in common]]
     b = b[:, [b_names.index(name) for name in common]]
@@ -160,34 +155,3 @@ def _disagreement(problem, first, second, X, rng):
         return None
     i, k = np.unravel_index(np.argmax(differ), differ.shape)
     return common[k], X[i], (a[i, k], b[i, k])
-
-
-def values_of(problem, condition, X):
-    """Names of the outputs of a condition, and the values (n, k) it gives at points.
-
-    Parameters
-    ----------
-    problem : Problem
-    condition : Dirichlet, Initial or Neumann
-    X : ndarray of shape (n, d)
-    """
-    domain = problem.domain
-    field = Field(None, domain.axes, domain.time, problem.outputs)
-    chosen = field if condition.outputs is None else field[condition.outputs]
-    shape, value = (len(chosen.outputs),), condition.value
-    if not callable(value):
-        return chosen.outputs, np.broadcast_to(value, (len(X), *shape))
-
-    with scope("float64"):
-        return chosen.outputs, to_numpy(_given_at(problem, value, shape, X))
-
-
-@partial(jit_by_size, static_argnames=("problem", "value", "shape"))
-def _given_at(problem, value, shape, X):
-    """What a function of a condition gives at points."""
-
-    def at(x):
-        given = call(value, (x,), problem.start)
-        return jnp.broadcast_to(jnp.asarray(given, x.dtype), shape)
-
-    return jax.vmap(at)(X)

@@ -15,8 +15,8 @@ import numpy as np
 from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.conditions import Neumann
-from sklearn_gn.pde.corner_values import values_of
 from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.operators import laplacian
 from sklearn_gn.pde.outlines import Ellipse, PointCloud, Polygon
 from sklearn_gn.pde.patches import draw
@@ -172,7 +172,7 @@ def warn_of_fluxes(problem):
     c = curvature @ change / (curvature @ curvature)
     if not np.allclose(change, c * curvature, rtol=0, atol=_SAME * abs(change).max()):
         return
-    flux = c * values_of(problem, problem.conditions[0], rim)[1][:, 0]
+    flux = c * values_of(problem, problem.conditions[:1], [rim])[0][1][:, 0]
     area, length = (
         np.exp(p.log_measure) for p in (domain.interior(), domain.boundary())
     )

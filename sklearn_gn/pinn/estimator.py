@@ -1,5 +1,6 @@
 """PINNSolver: differential equations by dual natural gradient descent."""
 
+import math
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -15,6 +16,8 @@ from sklearn_gn.solvers import PINN_SOLVERS, Solver
 
 if TYPE_CHECKING:  # it loads JAX
     from sklearn_gn.pde import Problem
+
+_MOST_ITERATIONS = 1000  # where neither iterations nor seconds are given
 
 
 class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
@@ -33,32 +36,30 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         |r_g(u_\theta, x_i)|^2,
 
     where g runs over the residual classes: "interior", each condition, "data", and
-    w_g is the weight of the condition in the units that ``loss_weights`` says.
-    Coefficients of the equation that are :class:`~sklearn_gn.pde.Unknown` are found
-    along with u. By default the loss is minimised by dual natural gradient descent [1]_
-    with a trust region: Levenberg-Marquardt steps in the space of the residuals, each
-    with a geodesic acceleration [2]_. It is accurate to many digits more than
-    first-order training.
+    w_g is the weight of the class, see ``loss_weights``. Coefficients of the equation
+    that are :class:`~sklearn_gn.pde.Unknown` are found along with u. By default the
+    loss is minimised by dual natural gradient descent [1]_ with a trust region:
+    Levenberg-Marquardt steps in the space of the residuals, with geodesic acceleration
+    [2]_. This gains many digits over first-order training.
 
     Parameters
     ----------
     problem : Problem, sequence or None, default=None
         The problem to solve. If a sequence, its last element is that problem, and the
-        elements before are pairs (Problem, n_iter): easier problems of the same
-        outputs, axes and conditions, which are solved first for that many iterations
-        each. If None, y is fitted on X, plain regression: the evidence chooses the
-        penalties and the noise level, as in :class:`VarProNetRegressor`, unless
-        ``observation_weight`` is a number, which stands for plain least squares.
+        elements before it are pairs (Problem, n_iter): easier problems with the same
+        outputs, axes and conditions, each solved first for n_iter iterations. If None,
+        y is regressed on X without an equation: the evidence chooses the penalties and
+        the noise level, as in :class:`VarProNetRegressor`, unless
+        ``observation_weight`` is a number.
 
     hidden_layer_sizes : tuple of int or "auto", default="auto"
-        Widths of the hidden layers. If "auto", the fit begins with two layers of 20,
-        and adds neurons where the loss on fresh points no longer falls, as long as that
-        pays, up to 3,000 weights. Outputs then have units of their own, and frequencies
-        that the problem shows are inputs of the network. An ordinary
-        differential equation that goes on from a start in time is solved in windows of
-        time where it is not solved at once.
-        In plain regression "auto" is (20, 20). With another solver than "dngd", and by
-        plain least squares, it is (50, 50, 50, 50).
+        Widths of the hidden layers. If "auto", the fit begins with two layers of 20 and
+        adds neurons, up to 3,000 weights, whenever the loss on fresh points no longer
+        falls and the estimated error is above 1e-7. Outputs are then scaled one by one,
+        frequencies found in the problem are inputs of the network, and ordinary
+        differential equations with initial values are solved in windows of time if they
+        are not solved at once. In plain regression "auto" is (20, 20), and with another
+        solver than "dngd" it is (50, 50, 50, 50).
 
     activation : str or tuple of str, default="tanh"
         Activation of the hidden layers, one for all or one each: "tanh", "sin",
@@ -69,12 +70,14 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Replaces the hidden layers: any object with ``init(key, x)`` and
         ``apply(parameters, x)``, such as those of :mod:`sklearn_gn.networks` or a Flax
         module. It maps points, scaled to [-1, 1], to the features of a linear output
-        layer. Its derivatives are found by automatic differentiation, which is slower
-        than hidden layers of the same size. If None, the hidden layers are used.
+        layer. It is differentiated by automatic differentiation, which is slower than
+        the propagated derivatives of hidden layers. If None, the hidden layers of
+        ``hidden_layer_sizes`` are used.
 
     solver : str or Solver, default="dngd"
-        A name, or an object of :mod:`sklearn_gn.solvers` with settings of its own. All
-        minimise the same loss from the same start.
+        Solver of the minimisation problem: a name, or an object of
+        :mod:`sklearn_gn.solvers`, which has further parameters. All solvers minimise
+        the same loss from the same initial network.
 
         - "dngd": dual natural gradient descent, :class:`~sklearn_gn.solvers.DNGD`.
         - "adam": :class:`~sklearn_gn.solvers.Adam`.
@@ -84,41 +87,41 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         - "ssbroyden": :class:`~sklearn_gn.solvers.SSBroyden`.
 
     damping : float or None, default=None
-        Shift added to the Gauss-Newton matrix of a step. If None, the solver's
-        ``damping_rule`` adapts it, by default a trust region. If a number, it is fixed,
-        and a line search along the step follows.
+        Shift added to the Gauss-Newton matrix of every step. If None, the
+        ``damping_rule`` of the solver adapts it, by default a trust region. If a
+        number, it is fixed, and each step is followed by a line search.
 
     rank : int or None, default=None
-        Columns of the Nystrom preconditioner with which the solver computes its step
-        by conjugate gradients. If None, the Gramian is formed and factored up to
-        10,000 unknowns, and 1000 columns are used beyond.
+        Number of columns of the Nystrom preconditioner of conjugate gradients. If None,
+        the Gramian is formed and factored for up to 10,000 unknowns, and 1,000 columns
+        are used for more.
 
     loss_weights : {"auto", "fixed", "scaled", "balanced"}, default="auto"
-        If "fixed", residuals count as they are stated, and the weights of their classes
-        are those of the conditions. If "scaled", they count in units of their class
-        too: the change that a solution of size one, varying once over the domain, makes
-        in them. If "auto", they do so where the units of the classes differ by more
-        than 1,000, as in SI units; and those above 10 or below 0.1 do, where the
-        network finds its size and neither observations nor windows of time count. If
-        "balanced", the weights are adapted slowly until all classes have equal shares
-        of the loss.
+        How residual classes are weighted, apart from the weights of the conditions. If
+        "fixed", residuals count as they are stated. If "scaled", each class is divided
+        by its unit: the change of its residuals for a solution of size one that varies
+        once over the domain. If "auto", it is "scaled" if these units differ by more
+        than a factor of 1,000, as they do in SI units; without observations,
+        ``hidden_layer_sizes="auto"`` also divides by units above 10 or below 0.1. If
+        "balanced", the weights are adapted until all classes have equal shares of the
+        loss.
 
     n_interior : int or "auto", default="auto"
-        Number of collocation points inside the domain. If "auto", residuals are two and
-        a half times as many as weights, and more where the loss on fresh points is far
-        above that of training. With more than 3,000 weights, it is 500 at the start
-        and 2,000 at most. With another solver than "dngd", or where the layers and
-        ``n_boundary`` are given, it is 500.
+        Number of collocation points inside the domain. If "auto", there are two and a
+        half times as many residuals as weights, and more if the loss on fresh points is
+        far above the training loss. With more than 3,000 weights, it starts with 500
+        and ends with at most 2,000. With another solver than "dngd", or if both
+        ``hidden_layer_sizes`` and ``n_boundary`` are given, it is 500.
 
     n_boundary : int or "auto", default="auto"
         Number of collocation points of all conditions together, in equal parts. If
-        "auto", it grows with ``n_interior``, or is 200 where that does not grow.
+        "auto", it grows with ``n_interior``, and is 200 if that does not grow.
 
     sampling : {"auto", "sobol", "halton", "uniform", "residual"}, default="auto"
-        How collocation points are drawn. "residual" draws half of those inside the
-        domain where the residual is large: layers and fronts are thin. "auto" is
-        "residual" where the layers or the points find their size, on up to 20
-        axes, else "sobol".
+        How collocation points are drawn. "residual" draws half of the interior points
+        where the residual is large, for thin layers and fronts. "auto" is "residual" if
+        ``hidden_layer_sizes`` or ``n_interior`` is "auto", on up to 20 axes, and
+        "sobol" otherwise.
 
     resample : int, "drift" or None, default=5
         Redraw the collocation points every ``resample`` iterations. If "drift", redraw
@@ -127,43 +130,42 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     observed_outputs : sequence of str or callable, default=None
         What the columns of y hold: names of outputs, or functions of the field and a
-        point for all else that is observed, such as ``lambda u, x: d(u, "x")(x)``. If
-        None, y holds all outputs, in their order.
+        point for other observed quantities, such as ``lambda u, x: d(u, "x")(x)``. If
+        None, y holds all outputs in their order.
 
     observation_weight : float or "auto", default="auto"
-        Weight of the mean square of the misfit to y in the loss. If "auto", the noise
-        of y is estimated in the fit: the weight begins with 1 and falls to the ratio of
-        the mean squares of the equation's residuals and the misfit, as long as that
-        lowers it, to 1e-6 at least, and while the misfit is below half of the variance
-        of y. Exact observations keep the weight 1. It is 1, too,
-        with ``loss_weights="balanced"``, which has weights of its own. Set 1 if the
-        equation holds only roughly. In plain regression "auto" is maximum evidence,
-        and a number is least squares without penalties.
+        Weight of the mean squared misfit to y in the loss. If "auto", it starts with 1
+        and falls with the estimated noise of y, to the ratio of the mean squares of the
+        equation's residuals and of the misfit, but not below 1e-6. Exact observations
+        keep the weight 1, as do all with ``loss_weights="balanced"``. Set 1 if the
+        equation holds only roughly. In plain regression "auto" means maximum evidence,
+        and a number least squares without penalties.
 
-    max_iter : int, default=1000
-        Maximum number of iterations.
+    max_iter : int or None, default=None
+        Maximum number of iterations. If None, it is 1000 without ``max_time``; with
+        ``max_time`` that alone ends the fit, except that the learning rates of "sgd"
+        are made for a number of iterations, which then is 1000, too.
 
     tol : float, default=0.001
-        The fit stops when the loss on fresh points (in plain regression: the training
-        loss) has not fallen below its lowest value by more than ``tol`` times that
-        value in twenty iterations in a row; where penalties are chosen: when the log
-        evidence per row has not risen by ``tol`` in three iterations in a row. A
-        network that finds its size also stops
-        when growing no longer pays. It has converged if the equation holds on the fresh
-        points by then, else it has stalled, and a warning says what to change. If 0,
-        this test is disabled.
+        The fit stops when twenty successive iterations have lowered the lowest loss on
+        fresh points by less than ``tol`` times its value and, with
+        ``hidden_layer_sizes="auto"``, growing no longer pays. It has converged if the
+        equation then holds on the fresh points; otherwise it has stalled, and a warning
+        says what to change. In plain regression, it stops when the log evidence per
+        row has risen by less than ``tol`` in three iterations (in least squares: when
+        the training loss no longer falls). If 0, this test is disabled.
 
     max_time : float or None, default=None
-        Seconds after which the fit stops, compilation included. No iteration is begun
-        that is not expected to end in time.
+        Seconds after which the fit stops, compilation included. An iteration that is
+        not expected to end in time is not begun. If None, there is no limit.
 
     early_stopping : bool, default=False
         Whether to stop when the loss on fresh points, or on validation data, no longer
-        falls. In plain regression without ``X_val``, a tenth of the rows is set aside
-        for that.
+        falls. In plain regression without ``X_val``, a tenth of the rows is set aside.
 
     n_iter_no_change : int, default=10
-        Iterations without improvement after which ``early_stopping`` stops.
+        Number of iterations without improvement after which ``early_stopping`` stops
+        the fit.
 
     warm_start : bool, default=False
         Whether to start from the network and the coefficients of the previous fit.
@@ -186,15 +188,15 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     ----------
     coefs_ : list of ndarray
         Weights of the layers, or the parameters of ``network`` and the weights of its
-        output layer. Inputs are the axes, mapped to [-1, 1]; periodic ones
-        come last, as cosines and sines, followed by those of waves that were found,
-        which are inputs of the output layer, too.
+        output layer. The inputs are the axes, mapped to [-1, 1], then the cosines and
+        sines of periodic axes, then those of the frequencies that were found, which are
+        inputs of the output layer, too.
 
     intercepts_ : list of ndarray
         Biases of the layers.
 
     coefficients_ : dict
-        The coefficients that were to be found, by name.
+        Values of the :class:`~sklearn_gn.pde.Unknown` coefficients, by name.
 
     coefficients_std_ : dict
         Their standard deviations, from the Gauss-Newton matrix and the misfits; NaN
@@ -207,15 +209,15 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Gauss-Newton matrix is too large.
 
     alpha_ : dict
-        Penalties that the evidence has chosen in plain regression, of the squared
-        weights in the units of the fit, over two: "output", "bias", "weights" (one for
-        each feature) and "layers" (of the further hidden layers). Else empty.
+        Penalties that the evidence has chosen in plain regression, factors of half the
+        squared weights in scaled units: "output", "bias", "weights" (one for each
+        feature) and "layers" (of the hidden layers after the first). Otherwise empty.
 
     n_effective_parameters_ : float
-        Number of well-determined weights in plain regression; else NaN.
+        Number of weights that the data determine in plain regression, else NaN.
 
     log_evidence_ : float
-        Logarithm of the evidence in plain regression; else NaN.
+        Logarithm of the evidence in plain regression, else NaN.
 
     gram_spectrum_ : ndarray
         Eigenvalues of the Gauss-Newton Gramian of the last iteration, descending; those
@@ -225,41 +227,39 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ``iteration``, ``time`` (seconds), ``loss``, ``val_loss`` (on fresh points),
         ``grad_norm``, ``step_size`` (length of the step), ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``loss_NAME`` for each residual class and, where there is
-        an exact solution, ``relative_error``; with ``observation_weight="auto"`` also
-        ``observation_weight``, the one of the losses of that iteration; where time may
-        be cut ``window_end``, where the window of the iteration ends; in plain
-        regression ``log_evidence``, ``n_effective_parameters`` and ``noise_std``.
+        an exact solution, ``relative_error``. With ``observation_weight="auto"`` also
+        ``observation_weight``; with windows of time ``window_end``, where the window of
+        that iteration ends; in plain regression ``log_evidence``,
+        ``n_effective_parameters`` and ``noise_std``.
 
     loss_ : float
         Loss of the returned network on the last training points.
 
     fresh_loss_ : float
-        Loss on points that it was not trained on; NaN for plain regression without
-        validation data.
+        Loss of the returned network on points that it was not trained on. NaN in plain
+        regression without validation data.
 
     error_estimate_ : float
-        Estimate of the relative L2 error of all outputs together: a Gauss-Newton
-        correction on fresh points in a richer network, computed when it is first asked
-        for; below about 1e-8 it is rounding. It does not hold what the noise of
-        observations does to the solution: see ``predict(X, return_std=True)``. With
-        windows of time, the error of each is carried into the next. NaN in plain
-        regression, where windows end before the interval does, and for more than some
-        3,000 weights.
+        Estimated relative L2 error of all outputs together, from a Gauss-Newton
+        correction on fresh points in a richer network, computed at the first access.
+        With windows of time, the error of each is carried into the next. The effect of
+        noisy observations is not included: see ``predict(X, return_std=True)``. Values
+        below about 1e-8 are rounding. NaN in plain regression, if the windows end
+        before the interval does, and for more than about 3,000 weights.
 
     window_ends_ : ndarray
-        Times at which windows end, where the fit has cut time; else empty. Each window
-        has a network of its own; ``coefs_`` and ``loss_`` are those of the last one. A
-        fit that ran out of time may end before the interval does. Predictions for
-        times that no solved window has are extrapolated, with a warning.
+        Ends of the windows of time, empty if the problem was solved at once. Each
+        window has its own network; ``coefs_`` and ``loss_`` are those of the last one.
+        A fit that ran out of time may end before the interval does: predictions for
+        later times are extrapolated, with a warning.
 
     n_iter_ : int
-        Iterations of this fit.
+        Number of iterations of this fit.
 
     converged_ : bool
-        Whether the fit ended by ``tol``, or with the loss at rounding level. It has
-        not where ``error_estimate_`` is above 1e-2 by then, in forward problems. If
-        ``max_time`` leaves no time for the estimate, it has only where next to nothing
-        is left of the loss.
+        Whether the fit ended by ``tol``, or with the loss at rounding level, and, in
+        forward problems, with an ``error_estimate_`` of at most 1e-2. If ``max_time``
+        leaves no time for the estimate, the loss must have fallen to almost nothing.
 
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
@@ -272,7 +272,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Number of axes.
 
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the columns of X in plain regression, where all are strings.
+        Names of the columns of X in plain regression, if all of them are strings.
 
     See Also
     --------
@@ -347,6 +347,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             None,
         ],
         "observed_outputs": ["array-like", None],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), None],
         "observation_weight": [
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"auto"}),
@@ -371,7 +372,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         resample: int | Literal["drift"] | None = 5,
         observed_outputs: Sequence[str] | None = None,
         observation_weight: float | Literal["auto"] = "auto",
-        max_iter: int = 1000,
+        max_iter: int | None = None,
         tol: float = 1e-3,
         max_time: float | None = None,
         early_stopping: bool = False,
@@ -457,6 +458,12 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         from sklearn_gn.pinn import fitting
 
         return fitting.fit(self, X, y, sample_weight, X_val, y_val)
+
+    def _most_iterations(self):
+        if self.max_iter is not None:
+            return self.max_iter
+        scheduled = self._solver_object().name == "sgd"
+        return _MOST_ITERATIONS if self.max_time is None or scheduled else math.inf
 
     def _advice(self, reason):
         from sklearn_gn.pinn.verdict import advice

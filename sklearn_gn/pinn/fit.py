@@ -17,8 +17,14 @@ from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.devices import by_rows, put_rows
 from sklearn_gn.core.parts import total
 from sklearn_gn.core.solver import Report
-from sklearn_gn.pinn import growth, observation_weight, solution, starts, windows
-from sklearn_gn.pinn.error_estimate import relative_error_estimate
+from sklearn_gn.pinn import (
+    accuracy,
+    growth,
+    observation_weight,
+    solution,
+    starts,
+    windows,
+)
 from sklearn_gn.pinn.model import n_waves
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solved import (
@@ -31,8 +37,6 @@ from sklearn_gn.pinn.solved import (
 
 _PATIENCE = 20  # iterations without a lower loss
 _BALANCE_POWER = 0.05
-# Estimated relative error beyond which a network that solves the equation still grows.
-_LARGE_ERROR = 1e-4
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
@@ -361,6 +365,8 @@ def finish_iteration(points, state, settings, step):
         solved = solved and holds_in_all_classes(
             model.classes, step.class_losses, state.first_classes
         )
+        if solved and accuracy.is_accurate(points, state, settings, level, fresh):
+            level = level._replace(next=None, ended=True)
         if level is not None and level.late and not level.ended:
             settled = settled and solved
         elif level is not None:
@@ -381,10 +387,11 @@ def finish_iteration(points, state, settings, step):
         stop = "tol" if solved else "stalled"
     improvable = level is not None and not in_windows and settings.growth.network
     if stop == "tol" and improvable and fresh > EXHAUSTED_LOSS * state.first_fresh:
-        if _has_large_error(points, state, settings):
+        if accuracy.has_large_error(points, state, settings):
             level, stop = growth.going_on(level), None
     ends = stop is not None and stop in ("stalled", step.no_progress)
     astray = starts.may_be_astray(model, level, step.class_losses, state.first_fresh)
+    astray |= starts.is_in_false_minimum(level, step.class_losses, state, settings)
     if (ends and starts.is_stuck(model, step.class_losses, state)) or astray:
         if starts.has_another(state, settings):
             state, stop = state._replace(begins_anew=True), None
@@ -424,20 +431,6 @@ def finish_iteration(points, state, settings, step):
     )
 
 
-def _has_large_error(points, state, settings):
-    """Whether the estimated error is large, and there is time for a larger network.
-
-    Where observations have noise, or there are unknowns, it does not tell.
-    """
-    model, rules = settings.models[-1], settings.growth
-    if points.data is not None or model.problem.unknown or settings.dtype != np.float64:
-        return False
-    if not growth.may_go_on(state.level, rules, state.net, state.steady_seconds):
-        return False
-    found = relative_error_estimate(model, state.net, state.batches, points.fresh)
-    return found > _LARGE_ERROR
-
-
 def _with_expected_seconds(state, settings):
     """Return the state with the seconds that the next iteration will probably take.
 
@@ -455,7 +448,8 @@ def _with_expected_seconds(state, settings):
     changes |= state.iteration in settings.stage_ends
     changes |= state.iteration == getattr(settings.solver, "single_precision_iter", 0)
     expected = first if changes else min(seconds, growth.LARGER * steady)
-    if settings.models[-1].problem.unknown:
+    model = settings.models[-1]
+    if model.problem.unknown or model.classes[-1].residual.name == "data":
         expected += _ENDING * first
     return state._replace(
         first_seconds=first, steady_seconds=steady, next_seconds=expected

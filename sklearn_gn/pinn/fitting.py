@@ -79,7 +79,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         run.monitor = "val_loss"
     solver._run(
         run,
-        max_steps=solver.max_iter,
+        max_steps=solver._most_iterations(),
         data=data.callback_data,
         attributes=lambda net: {"_fitted": fitted(net), "problem_": problem},
         set_fitted=lambda: set_fitted(

@@ -39,7 +39,7 @@ _FALL = 0.5
 _COMPILATIONS, _ITERATIONS = 2, 30
 _LEAST_ITERATIONS = 10  # the same where a fit would end otherwise, its time unused
 LARGER, _MORE_POINTS = 5.0, 2.0
-_PAYS = 0.5  # of the fresh loss, from one growth to the next
+PAYS = 0.5  # of the fresh loss, from one growth to the next
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
 
 
@@ -120,7 +120,7 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
         return level
     if not lowest > _FALL * level.falls[-1 - patience]:
         return level
-    pays = lowest <= _PAYS * level.before or not solved
+    pays = lowest <= PAYS * level.before or not solved
     growing = pays and lowest > EXHAUSTED_LOSS * first
     dearer = _MORE_POINTS if lacks_points else LARGER
     if growing and not _in_time(level, rules, dearer * seconds):

@@ -9,6 +9,7 @@ import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pinn.model import Batch
+from sklearn_gn.pinn.residual_sizes import counted_size
 from sklearn_gn.pinn.residuals import class_residuals
 from sklearn_gn.pinn.windows import first_data
 
@@ -74,9 +75,7 @@ class Sampler:
             )
         batches = []
         for known in model.classes[: len(points)]:
-            kind, size = known.residual, known.size
-            if 1 / self.alike < size < self.alike:
-                size = 1.0
+            kind, size = known.residual, counted_size(known.size, self.alike)
             x, data, share = distinct(*points[kind.name])
             data = first_data(kind.function, data, kind.n_outputs)
             weight = kind.weight / size**2 * len(x) * share

@@ -22,7 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.core.caches import StoredWithoutCaches
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.extremes import unbounded
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.core.posterior import PseudoInverse, safe_norm
@@ -33,7 +35,7 @@ from sklearn_gn.pinn.residuals import residuals
 _CHEAP = 2**24  # numbers in an array, up to which compiled cheaply
 
 
-class Posterior:
+class Posterior(StoredWithoutCaches):
     """Standard deviations of outputs and coefficients about a fitted network.
 
     The Gramian is factored when it is first needed, and then kept; it is not stored
@@ -59,9 +61,6 @@ class Posterior:
         self.fresh = fresh
         self.n_observations = n_observations
 
-    def __getstate__(self):
-        return {k: v for k, v in self.__dict__.items() if k != "_factored"}
-
     @cached_property
     def _factored(self):
         balance = np.ones(len(self.batches), self.net.extra.dtype)
@@ -84,7 +83,7 @@ class Posterior:
         # Every row of the observations has the same, but those of padding, zero.
         deviation = jnp.max(self._factored.deviations[-n_rows:])
         size = math.sqrt(self.n_observations)
-        return _known(deviation * size / safe_norm(data.scale, -1))
+        return unbounded(deviation * size / safe_norm(data.scale, -1), jnp)
 
     def coefficient_deviations(self):
         """Standard deviations of the coefficients that were to be found, by name."""
@@ -106,12 +105,7 @@ def _factor(model, net, batches, r, parts, fresh, n_observations):
 def _deviations(factored, slopes):
     """``|t^T J^+ diag(s)|`` for the rows t of the slopes."""
     rows = factored.inverse.influence(slopes) * factored.deviations[None]
-    return _known(safe_norm(rows, -1, jnp))
-
-
-def _known(deviations):
-    """Deviations; where weights left the range of floats, nothing bounds them."""
-    return jnp.where(jnp.isnan(deviations), jnp.inf, deviations)
+    return unbounded(safe_norm(rows, -1, jnp), jnp)
 
 
 def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
@@ -132,9 +126,9 @@ def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
         if kind.residual.name == "data":
             # Unweighted misfits have the variance |r|^2 / |scale|^2 / q. A weight w of
             # the row, that of c observations, makes it w / c, the same for all rows.
-            own = inverse.influence(inverse.jacobian[rows])[:, rows]
+            determined = jnp.sum(inverse.leverages(rows))
             count = n_observations * _share_observed(batch)
-            left = degrees_of_freedom(count, q, jnp.sum(own.diagonal()), jnp)
+            left = degrees_of_freedom(count, q, determined, jnp)
             noise = safe_norm(r[rows], -1, jnp) / jnp.sqrt(left)
             deviation = jnp.where(batch.scale > 0, noise, 0)
         else:

@@ -12,11 +12,11 @@ from sklearn_gn.pinn.fit import PINNSettings
 from sklearn_gn.pinn.observation_weight import reweighted, spread_loss
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.regression import has_chosen_penalties
-from sklearn_gn.pinn.windows import last_network, possible, with_windows
+from sklearn_gn.pinn.residual_sizes import alike_sizes, counted_size
+from sklearn_gn.pinn.windows import last_network, with_windows
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
-_ALIKE = 10.0  # sizes of residual classes between which the weights are not changed
 _FEW_AXES = 20  # up to which points follow the residual
 _LARGEST_INT = np.iinfo(np.int32).max
 
@@ -57,9 +57,21 @@ def network_and_models(solver, stages, data, rng):
         observed=data.observed if data.observations.training else None,
         device=solver.device,
     )
+    _check_second_derivatives(activations, models[-1].classes[0].rows)
     if _grows(solver, data.problem) and not stages:
         models = (with_windows(*models, data.observations.training is not None),)
     return untrained, models
+
+
+def _check_second_derivatives(activations, rows):
+    """Raise where the equation has second derivatives and the network has none."""
+    names = sorted(set(activations))
+    if names and set(names) <= {"relu", "identity"} and rows is not None:
+        if any(rows.second):
+            raise ValueError(
+                f"activation={names[0]!r} has no second derivatives, and the equation "
+                "contains some: set activation='tanh' or 'sin'."
+            )
 
 
 def _widths(solver, problem):
@@ -115,7 +127,7 @@ def settings(solver, models, stages, data, networks, seed, deadline):
             fixed if n == "auto" else n
             for n, fixed in zip(points, _FIXED_POINTS, strict=True)
         ]
-        alike, method = alike_sizes(solver, models), solver.sampling
+        alike, method = _alike_sizes(solver, models), solver.sampling
         if _is_auto(method):
             adaptive = growth is not None and problem.domain.dim <= _FEW_AXES
             method = "residual" if adaptive else "sobol"
@@ -133,7 +145,7 @@ def settings(solver, models, stages, data, networks, seed, deadline):
         rank=solver.rank,
         balanced=solver.loss_weights == "balanced",
         resample=solver.resample if has_equation else None,
-        max_iter=min(solver.max_iter, _LARGEST_INT),
+        max_iter=int(min(solver._most_iterations(), _LARGEST_INT)),
         tol=solver._cast(solver.tol),
         dtype=np.dtype(solver.dtype),
         seed=np.int32(seed),
@@ -145,42 +157,21 @@ def settings(solver, models, stages, data, networks, seed, deadline):
     )
 
 
-def alike_sizes(solver, models):
-    """The factor by which sizes of residual classes differ whose weights are kept.
-
-    Beyond it residuals count in units of the size of their class. That is all of them
-    where the sizes show that the units of the statement do not fit together: a class
-    would hardly count. Else it is those of another order of magnitude than one; not
-    where a network of given layers, or the weight of observations, was stated for the
-    sizes as they are, nor in windows of time, where the equation has a weight of its
-    own.
-    """
-    classes = models[-1].classes
-    sizes = [known.size for known in classes]
-    if solver.problem is None or not sizes:
-        return math.inf
-    if not _is_auto(solver.loss_weights):
-        return 1.0 if solver.loss_weights == "scaled" else math.inf
-    if max(sizes) > setup.MOST_APART * min(sizes):
-        return 1.0
-    observed = classes[-1].residual.name == "data"
-    if observed or not _grows(solver, models[-1].problem) or possible(models[-1]):
-        return math.inf
-    return _ALIKE
-
-
 def weighted_data(solver, models, data):
-    """The data, with observations that count by their size where all classes do."""
-    known = models[-1].classes[-1:]
-    if not (known and known[0].residual.name == "data" and known[0].size != 1):
-        return data
-    if alike_sizes(solver, models) != 1:
+    """Return the data, with observations that count as classes of their size do."""
+    known = models[-1].classes[-1]
+    size = counted_size(known.size, _alike_sizes(solver, models))
+    if known.residual.name != "data" or size == 1:
         return data
     batches = [
-        batch and reweighted((batch,), 1 / known[0].size ** 2)[0]
-        for batch in data.observations
+        batch and reweighted((batch,), 1 / size**2)[0] for batch in data.observations
     ]
     return data._replace(observations=type(data.observations)(*batches))
+
+
+def _alike_sizes(solver, models):
+    grows = _grows(solver, models[-1].problem)
+    return alike_sizes(models[-1], solver.loss_weights, grows)
 
 
 def check_memory(settings, net, data):

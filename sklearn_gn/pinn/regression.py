@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence, evidence_gn
+from sklearn_gn.core import evidence, evidence_gn, evidence_posterior
 from sklearn_gn.core.evidence_gn import EvidenceOptions
-from sklearn_gn.core.extremes import MOST_ROWS
+from sklearn_gn.core.extremes import MOST_ROWS, noise_deviation
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.large_gram import affordable
 from sklearn_gn.core.layers import Layers
@@ -111,7 +111,7 @@ def fit(solver, model, start, data, seed):
     )
     solver._run(
         run,
-        max_steps=solver.max_iter,
+        max_steps=solver._most_iterations(),
         data=data.callback_data,
         attributes=lambda net: {"_fitted": fitted(net), "problem_": None},
         set_fitted=lambda: _set_fitted(solver, run, fitted(run.best_net)),
@@ -167,12 +167,14 @@ class EvidencePosterior(NamedTuple):
 
     layers: Layers
     theta: np.ndarray
-    covariance: Any  # of evidence_gn.covariance, made when it is first asked for
+    covariance: Any  # of evidence_posterior.covariance, made when it is first asked for
 
     def output_deviations(self, x):
         """Standard deviations of the outputs at points, of shape (n, q)."""
         jacobian = self.layers.jacobian(self.theta, np.asarray(x, np.float64))
-        variance_of = partial(evidence_gn.posterior_variances, self.covariance.get())
+        variance_of = partial(
+            evidence_posterior.posterior_variances, self.covariance.get()
+        )
         return np.sqrt(np.stack([variance_of(rows) for rows in jacobian], axis=1))
 
 
@@ -194,16 +196,18 @@ def _set_fitted(solver, run, fitted):
     solver._posterior = EvidencePosterior(
         layers,
         net.theta,
-        evidence_gn.PosteriorCovariance(layers, sums, net.alpha, net.beta, n_effective),
+        evidence_posterior.PosteriorCovariance(
+            layers, sums, net.alpha, net.beta, n_effective
+        ),
     )
     solver.loss_ = loss * scaling.loss_scale
     solver.fresh_loss_ = math.nan
     if run.val_loss is not None:
         solver.fresh_loss_ = run.val_loss(net) * scaling.loss_scale
-    solver.gram_spectrum_ = evidence_gn.spectrum(sums.gram)
+    solver.gram_spectrum_ = evidence_posterior.spectrum(sums.gram)
     solver.coefficients_, solver.coefficients_std_ = {}, {}
     solver.window_ends_ = np.zeros(0)
-    solver.noise_std_ = y_scale / math.sqrt(net.beta) if net.beta else math.inf
+    solver.noise_std_ = float(y_scale * noise_deviation(net.beta))
     solver.alpha_ = _by_layer(layers, net.alpha / scale)
     solver.n_effective_parameters_ = float(np.sum(found.gamma)) + layers.n_free
     solver.log_evidence_ = value - n_effective * layers.n_values * math.log(y_scale)

@@ -4,9 +4,6 @@ This module and ``fit``, ``posterior`` and ``solution`` are what the estimator s
 the JAX side.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 
 from sklearn_gn.core import backend
@@ -30,6 +27,7 @@ from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.observed import Observed
 from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
 from sklearn_gn.pinn.posed import posed
+from sklearn_gn.pinn.residual_sizes import in_units, size_of_observations
 from sklearn_gn.pinn.taylor import DerivativeRows
 
 __all__ = [
@@ -45,8 +43,6 @@ __all__ = [
     "sizes_of",
     "untrained_network",
 ]
-
-MOST_APART = 1000.0  # sizes of residuals that count as they are stated
 
 # --- the network ---------------------------------------------------------------------
 
@@ -174,53 +170,16 @@ def _class_models(problem, features, extra, equation, observed, device):
             rows, sizes = rows_and_sizes(problem, extra, axes, probed)
         kinds = (*problem.residual_classes(), *([probed] if probed else []))
         n_stated = len(kinds) - bool(probed)
-        pairs = list(map(_in_units, kinds, sizes))[:n_stated]
-        pairs += [(probed, _size_of_observations(problem, observed))] if probed else []
+        pairs = list(map(in_units, kinds, sizes))[:n_stated]
+        pairs += [(probed, size_of_observations(problem, observed))] if probed else []
         kinds, sizes = zip(*pairs, strict=True)
         classes = tuple(map(ClassModel, kinds, rows, sizes))
     if kind is not None and probed is None:
-        size = _size_of_observations(problem, observed)
+        size = size_of_observations(problem, observed)
         classes = (*classes, ClassModel(kind, DerivativeRows(), size))  # values alone
     if features is not None:
         classes = tuple(known._replace(rows=None) for known in classes)
     return classes
-
-
-@dataclass(frozen=True)
-class InUnits:
-    """Residuals of a class, each divided by a unit."""
-
-    function: Callable
-    units: tuple
-
-    def __call__(self, fields, points, data, coefficients):
-        """Residuals of a row, of shape (k,)."""
-        found = self.function(fields, points, data, coefficients)
-        return found / np.array(self.units, found.dtype)
-
-
-def _in_units(kind, sizes):
-    """A class of residuals that differ in size by 1,000 at most, and its size.
-
-    Sizes that are further apart come from units that do not fit together, such as volts
-    and coulombs: beside the one, the other would hardly count.
-    """
-    finite = np.isfinite(sizes) & (sizes > 0)
-    if not finite.any():
-        return kind, 1.0
-    size = float(np.sqrt(np.sum(sizes[finite] ** 2) / len(sizes)))
-    sizes = np.where(finite, sizes, size)
-    if sizes.max() <= MOST_APART * sizes.min():
-        return kind, size
-    units = tuple(map(float, sizes / size))
-    return kind._replace(function=InUnits(kind.function, units)), size
-
-
-def _size_of_observations(problem, observed):
-    """Root mean square of the units of the observed outputs."""
-    scale = getattr(problem, "scale", ())
-    units = [scale[k] for k in observed if not callable(k)] if scale else []
-    return float(np.sqrt(np.mean(np.square(units)))) if units else 1.0
 
 
 # --- observations --------------------------------------------------------------------

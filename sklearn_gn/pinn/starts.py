@@ -1,8 +1,8 @@
 """Another start for a fit that is stuck.
 
 Some networks are led by their first steps to where nothing more is to be gained: to a
-coefficient that is zero, or a solution that is. Others drawn from the same distribution
-are not.
+coefficient that is zero, a solution that is, or a minimum that is no solution. Others
+drawn from the same distribution are not.
 """
 
 import math
@@ -15,7 +15,7 @@ from sklearn_gn.pinn.model import n_waves, start_parameters
 from sklearn_gn.pinn.solved import UNMET_LOSS, has_unmet_condition
 
 _MOST_STARTS = 3  # networks, until one is not stuck
-_ASTRAY_LOSS = 1e-4  # relative to that of no solution, for coefficients
+_ASTRAY_LOSS = 1e-4  # relative to that of no solution, of a fit that has gone wrong
 
 
 def with_new_network(state, settings):
@@ -59,6 +59,20 @@ def is_stuck(model, class_losses, state):
     """
     unmet = has_unmet_condition(model.classes, class_losses, state.first_classes)
     return unmet or np.sum(class_losses) > UNMET_LOSS * state.first_fresh
+
+
+def is_in_false_minimum(level, class_losses, state, settings):
+    """Whether a fit that is far from a solution has not gained by a larger network.
+
+    One that was too small would have.
+    """
+    if level is None or not (level.next == "network" or level.late or level.ended):
+        return False
+    first, now = settings.untrained.layers[0], state.net.layers[0]
+    has_grown = now.shape[1] > first.shape[1]
+    no_gain = level.falls[-1] > growth.PAYS * level.before
+    is_far = np.sum(class_losses) > _ASTRAY_LOSS * state.first_fresh
+    return has_grown and no_gain and is_far
 
 
 def may_be_astray(model, level, class_losses, first_fresh):

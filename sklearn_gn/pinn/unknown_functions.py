@@ -42,6 +42,7 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
 from sklearn_gn.core import backend
+from sklearn_gn.core.caches import StoredWithoutCaches
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import row_residuals
@@ -292,7 +293,7 @@ class Found(NamedTuple):
     root: np.ndarray  # (m, k) of their covariance
 
 
-class FunctionPosterior:
+class FunctionPosterior(StoredWithoutCaches):
     """Error bars of a solution with unknown functions.
 
     They are computed when they are first asked for, and then kept; they are not stored
@@ -311,9 +312,6 @@ class FunctionPosterior:
         self.model, self.net = posterior.model, posterior.net
         self.batches, self.fresh = posterior.batches, posterior.fresh
         self.n_observations = posterior.n_observations
-
-    def __getstate__(self):
-        return {k: v for k, v in self.__dict__.items() if k != "_found"}
 
     @property
     def too_many_axes(self):

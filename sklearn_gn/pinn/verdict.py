@@ -77,6 +77,15 @@ def limit(solver, reason):
         return found._replace(text=f"{reason.advice} {found.text}")
     if budget is None:
         return Limit("stopped", reason.advice)
+    unit = solver._untrained_loss or 1.0
+    if solver.fresh_loss_ <= SOLVED_LOSS * unit:
+        return Limit(
+            cause,
+            f"The equation is solved: the loss on fresh points is "
+            f"{solver.fresh_loss_ / unit:.1g} of that of no solution. If you need more "
+            f"digits than error_estimate_ says, raise {budget}.",
+            budget,
+        )
     if _may_go_on(solver):
         return Limit(cause, reason.advice, budget)
     if solver._may_grow:
@@ -146,11 +155,9 @@ def _limit_of_a_stall(solver):
 
 
 def _may_go_on(solver):
-    """Whether a fit that ran out of budget is solved, or on its way."""
+    """Whether the loss of a fit that ran out of budget was falling."""
     losses = solver.convergence_log_["val_loss"]
     if not np.isfinite(losses).any():
-        return True
-    if solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
         return True
     before = losses[: 3 * len(losses) // 4]
     lowest = np.nanmin(before) if np.isfinite(before).any() else math.inf
@@ -312,6 +319,12 @@ def warn_if_not_determined(solver, run, untrained_loss):
     model, net, problem = fitted.model, fitted.net, fitted.problem
     if isinstance(net, Pieces):  # windows of time go on from an initial condition
         return
+    rng = np.random.RandomState(0)
+    missing = determination.missing_conditions(model, rng)
+    forgotten = determination.forgotten_conditions(model, missing, rng)
+    if forgotten:
+        _warn(f"The solution is not determined. {_all_missing(forgotten)}")
+        return
     free = determination.free_constants(run.val_loss, net, problem, untrained_loss)
     if free:
         place = problem.domain.bounds.mean(axis=1).round(6).tolist()
@@ -322,7 +335,6 @@ def warn_if_not_determined(solver, run, untrained_loss):
             "not matter."
         )
         return
-    missing = determination.missing_conditions(model, np.random.RandomState(0))
     small = len(missing) and problem.domain.dim <= determination.MOST_AXES
     if not small or solver._sizes[0] > determination.LARGEST_NETWORK:
         return
@@ -335,19 +347,31 @@ def warn_if_not_determined(solver, run, untrained_loss):
         _warn(
             f"The solution is not determined: it can change by as much as it is, and "
             f"residuals change by {1 / change:.1g} of those of an untrained network. "
-            f"{' '.join(_missing(*entry) for entry in missing.items())}"
+            f"{_all_missing(missing)}"
         )
+
+
+def _all_missing(missing):
+    return " ".join(_missing(*entry) for entry in missing.items())
 
 
 def _missing(axis, entry):
     order, ends = entry
-    held = f"{len(ends)} hold ({', '.join(ends)})" if ends else "none holds"
+    held = "none holds"
+    if ends:
+        held = f"{len(ends)} hold{'s' * (len(ends) == 1)} ({', '.join(ends)})"
     if order is None:
         return f"At the ends of the axis {axis!r}, {held}: state what is missing."
+    if order == 1:
+        needs = f"1 derivative along {axis!r} and needs a condition at an end"
+    else:
+        needs = (
+            f"{order} derivatives along {axis!r} and needs {order} conditions at the "
+            "ends"
+        )
     return (
-        f"The equation has {order} derivative{'s' * (order > 1)} along {axis!r} and "
-        f"needs as many conditions at the ends of this axis; {held}. State the "
-        "missing ones, such as Dirichlet, Neumann or Initial with its order."
+        f"The equation has {needs} of this axis; {held}. State what is missing, such "
+        "as Dirichlet, Neumann or Initial with its order."
     )
 
 

@@ -62,24 +62,26 @@ def hat_system(knots, m):
         Entries next to the diagonal.
     target : ndarray of shape (..., n + 1, q)
     """
-    _, inverse = interval_lengths(knots)
+    inverse = inverse_lengths(knots)
+    weight, y = m.weight[..., 1:], m.y[..., 1:, :]
     # Of the right hat, at the mean.
-    share = np.minimum(np.maximum((m.x[..., 1:] - knots) * inverse, 0), 1)
-    bend = m.xx[..., 1:] * inverse**2
-    tilt = m.xy[..., 1:, :] * inverse[..., None]
-    right = m.weight[..., 1:] * share
-    left = m.weight[..., 1:] - right
-    bend += _CHAIN
-    diagonal = np.zeros(m.weight.shape)
+    share = np.minimum((m.x[..., 1:] - knots) * inverse, 1)
+    bend = m.xx[..., 1:] * inverse**2 + _CHAIN
+    right = weight * share
+    left = weight - right
+    across = left * share - bend
+    diagonal = np.empty(m.weight.shape)
     diagonal[..., 0] = m.weight[..., 0]
-    diagonal[..., :-1] += left * (1 - share) + bend
-    diagonal[..., 1:] += right * share + bend
-    target = np.zeros(m.y.shape)
+    diagonal[..., 1:] = right * share + bend
+    diagonal[..., :-1] += left - across
+    target = np.empty(m.y.shape)
     target[..., 0, :] = m.weight[..., :1] * m.y[..., 0, :]
-    y = m.y[..., 1:, :]
-    target[..., :-1, :] += left[..., None] * y - tilt
-    target[..., 1:, :] += right[..., None] * y + tilt
-    return diagonal, left * share - bend, target
+    upper = target[..., 1:, :]
+    np.multiply(right[..., None], y, out=upper)
+    upper += m.xy[..., 1:, :] * inverse[..., None]
+    lower = weight[..., None] * y - upper
+    target[..., :-1, :] += lower
+    return diagonal, across, target
 
 
 def merge_knots(knots):
@@ -97,15 +99,15 @@ def merge_knots(knots):
     return knots
 
 
-def interval_lengths(knots):
-    """Return the lengths of the intervals right of each breakpoint, and their inverses.
+def inverse_lengths(knots):
+    """Return the inverse lengths of the intervals right of each breakpoint.
 
     An interval without length holds no row; its inverse is cut to stay finite.
     """
     h = np.empty(knots.shape)
     h[..., :-1] = knots[..., 1:] - knots[..., :-1]
     h[..., -1] = RIGHT - knots[..., -1]
-    return h, 1 / np.maximum(h, 1e-14)
+    return 1 / np.maximum(h, 1e-14)
 
 
 def solve_tridiagonal(diagonal, beside, target):
@@ -147,9 +149,10 @@ def fit_with_inverse(knots, running):
 
 
 def _broken_line(knots, m, values):
-    slopes = np.zeros(values.shape)
+    slopes = np.empty(values.shape)
+    slopes[..., 0, :] = 0
     rise = values[..., 1:, :] - values[..., :-1, :]
-    slopes[..., 1:, :] = rise * interval_lengths(knots)[1][..., None]
+    np.multiply(rise, inverse_lengths(knots)[..., None], out=slopes[..., 1:, :])
     beyond = value_at(knots, values, slopes, m.x) - m.y
     tilt = slopes - line_slopes(m)
     # How far the function is from the lines, which adds to their own residuals.
@@ -160,9 +163,10 @@ def _broken_line(knots, m, values):
 
 def value_at(knots, values, slopes, x):
     """Return values at one point x of every interval."""
-    start = np.concatenate([knots[..., :1], knots], axis=-1)
-    at_start = np.concatenate([values[..., :1, :], values[..., :-1, :]], axis=-2)
-    return at_start + slopes * (x - start)[..., None]
+    beyond_end = np.empty(x.shape)
+    np.subtract(x[..., :-1], knots, out=beyond_end[..., :-1])
+    np.subtract(x[..., -1], RIGHT, out=beyond_end[..., -1])
+    return values + slopes * beyond_end[..., None]
 
 
 def line_slopes(m):
@@ -195,13 +199,12 @@ def gauss_newton_steps(knots, fitted):
     def along(lines):
         change = lines[..., 1:, :] - lines[..., :-1, :]
         if jump.shape[-1] == 1:
-            size, distance = change[..., 0], jump[..., 0]
-            moves = usable & (size != 0)
-            with np.errstate(over="ignore"):
-                return np.where(moves, -distance / np.where(size != 0, size, 1), 0)
+            size, step = change[..., 0], np.zeros(knots.shape)
+            return np.divide(-jump[..., 0], size, out=step, where=usable & (size != 0))
         return np.where(usable, shared_step(jump, change, knots, m), 0)
 
-    return along(fitted.slopes), along(slopes)
+    with np.errstate(over="ignore"):
+        return along(fitted.slopes), along(slopes)
 
 
 def shared_step(jump, change, knots, m):
@@ -250,11 +253,11 @@ def iterate(knots, fitted, running):
     fitted : BrokenLine
     running : RunningSums or StackedSums
     """
-    moves = np.stack(gauss_newton_steps(knots, fitted), axis=1)
-    moves = np.where(np.isfinite(moves), moves, 0)
-    trials = _LENGTHS[:, None, None] * moves[:, None]
-    trials = knots[:, None] + trials.reshape(len(knots), -1, knots.shape[1])
-    trials = merge_knots(trials)
+    moves = np.empty((len(knots), 1, 2, knots.shape[1]))
+    moves[:, 0, 0], moves[:, 0, 1] = gauss_newton_steps(knots, fitted)
+    moves[~np.isfinite(moves)] = 0
+    trials = knots[:, None, None] + _LENGTHS[:, None, None] * moves
+    trials = merge_knots(trials.reshape(len(knots), -1, knots.shape[1]))
     fits = fit_values(trials, moments(trials, running))
     best = np.argmin(np.where(np.isfinite(fits.loss), fits.loss, np.inf), axis=1)
     chosen = np.arange(len(knots)), best

@@ -475,9 +475,10 @@ class DenseSizes:
         """Double the number of neurons."""
         self._add(int(np.sum(self.nets.alive)))
 
-    def prune(self):
-        """Delete the neuron that matters least."""
-        self.nets = delete_all(self.nets, self.rows, self.options, np.int32(0))
+    def prune(self, n_deleted=1):
+        """Delete the neurons that matter least."""
+        for _ in range(n_deleted):
+            self.nets = delete_all(self.nets, self.rows, self.options, np.int32(0))
         self._descend()
 
     def candidate(self):

@@ -57,31 +57,31 @@ class ShallowReLURegressor(
 
     fitted by weighted least squares in all its parameters: the breaking hyperplanes
     :math:`w_i \cdot x + b_i = 0` move to the kinks and jumps of the data. By default
-    nothing needs tuning. With several features the penalties, one for the weights of
-    each feature, and the noise level are those of highest evidence [2]_, which the
-    Gauss-Newton matrix gives; with one feature the number of breakpoints is chosen by
-    an information criterion.
+    nothing needs tuning. With several features, the penalties (one for the weights of
+    each feature) and the noise level maximise the evidence [2]_, which is computed from
+    the Gauss-Newton matrix. With one feature, an information criterion chooses the
+    number of breakpoints.
 
-    With given penalties and number of neurons, ``s`` is zero and this is the problem of
-    [1]_: Gauss-Newton steps, with a global search that carries them out of local
-    minima. In the structure-guided method (SgGN) of [1]_ the hidden layer takes steps
-    in turn with the output layer; the default solver moves both layers together.
+    If penalties and number of neurons are given, ``s`` is zero and this is the problem
+    of [1]_, solved by Gauss-Newton steps and a global search that leaves local minima.
+    The structure-guided method (SgGN) of [1]_ alternates between hidden layer and
+    output layer; the default solver moves both layers together.
 
     Parameters
     ----------
     n_neurons : int or "auto", default="auto"
-        Number of neurons n, each with one breaking hyperplane (one breakpoint where
-        there is one feature). If "auto" and the evidence chooses the penalties, 20,
-        of which the penalties switch off what is not needed (fewer where there are more
-        than 25 features, or few rows for so many parameters); else ``criterion``
-        chooses, among up to 64 neurons with one feature and 32 with several.
+        Number of neurons n, each with one breaking hyperplane (with one feature: one
+        breakpoint). If "auto" and the evidence chooses the penalties, the fit starts
+        with 20 neurons, or fewer on small or wide tables, and the penalties switch off
+        those that are not needed. Otherwise "auto" lets ``criterion`` choose among up
+        to 64 neurons with one feature and 32 with several.
 
     alpha : float, dict or "auto", default="auto"
         Ridge penalty ``alpha / 2 * |c|^2`` of the output layer in scaled units (one
         feature in [-1, 1], several standardised, targets of size 1, loss divided by
-        the sum of weights). If "auto", the evidence chooses penalties with solver
-        "vpgn" and several features, and the model has a linear term; elsewhere it is 0.
-        A dict such as ``alpha_`` of a fitted model fixes the penalties of that model.
+        the sum of weights). If "auto", the evidence chooses the penalties and the model
+        has a linear term; with one feature, or another solver than "vpgn", "auto" means
+        0. A dict, such as ``alpha_`` of a fitted model, fixes all penalties.
 
     solver : str or solver object, default="vpgn"
         Solver of the least-squares problem: a name, or an object of
@@ -98,63 +98,59 @@ class ShallowReLURegressor(
         - "bfgs", :class:`~sklearn_gn.solvers.BFGS`: BFGS with a line search.
         - "kfra", :class:`~sklearn_gn.solvers.KFRA`: Gauss-Newton with
           Kronecker-factored diagonal blocks.
-        - "adam", ``Adam(learning_rate=0.01)``: Adam on all rows. Its learning rate is
-          halved ten times over ``max_iter``.
+        - "adam", ``Adam(learning_rate=0.01)``: Adam on all rows, with a learning rate
+          that is halved ten times over ``max_iter``.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of every step, in scaled units. If None,
-        the solver chooses it: "vpgn" and "lm" adapt it to the gain ratio, "sggn" adds
-        nothing. It is no part of the objective; "bfgs" and "adam" do not use it.
+        "vpgn" and "lm" adapt it to the gain ratio, and "sggn" adds nothing. It changes
+        the steps, not the objective. "bfgs" and "adam" do not use it.
 
     rank : int or None, default=None
-        Largest number of directions that a Gauss-Newton step and the solve for the
-        output layer keep, those of the largest singular values. If None, or larger
-        than there are, all directions are kept.
+        Number of leading singular directions kept in a Gauss-Newton step and in the
+        solve for the output layer. If None, or larger than the number of directions,
+        all are kept.
 
     init : str or array, default="auto"
         Initial breaking hyperplanes.
 
-        - "auto": "uniform" with one feature, "random" with several, whose range may
-          be that of a few outliers.
+        - "auto": "uniform" with one feature, "random" with several.
         - "uniform": spread evenly over the range of the features in turn.
         - "horizontal", "vertical": spread evenly over the range of the last or of the
           first feature.
         - "random": random directions through random rows.
         - array of shape (n_neurons, 1 + n_features): rows (b, w) in the units of X.
-          With ``n_neurons="auto"``, an array of any number of rows is the network from
-          which the choice of the size starts; the names other than "auto" then need
-          a number of neurons.
+          With ``n_neurons="auto"`` it may have any number of rows, and the choice of
+          the size starts from them. The other names need a number of neurons.
 
     n_init : int or "auto", default="auto"
-        Number of initial networks: ``init`` first, then random ones. Where the evidence
-        chooses the penalties, each takes six iterations, on 2,000 rows at most, and the
-        one of highest evidence goes on. Otherwise the best result is returned: "vpgn"
-        and "sggn" run them side by side, and the best eight go on to the global search;
-        the others run them one after the other, and "adam" gets to the first only. If
-        "auto", 5 where the evidence chooses the penalties of up to 100 hidden weights
-        and no hyperplanes are given, 3 of up to 300, else 1.
+        Number of initial networks: ``init`` first, then random ones. If the evidence
+        chooses the penalties, each takes six iterations on at most 2,000 rows, and the
+        one of highest evidence is continued. Otherwise the best of all fits is
+        returned; for "vpgn" and "sggn", the best eight enter the global search, and
+        "adam" uses the first only. If "auto", 5 for up to 100 hidden weights and 3 for
+        up to 300 if the evidence chooses their penalties, and 1 otherwise.
 
     criterion : {"bic", "aic", "gcv"}, default="bic"
-        Criterion that ``n_neurons="auto"`` minimises where penalties are given. The
-        Bayesian and Akaike information criteria take the residuals for independent and
-        normal, generalised cross-validation only for independent.
+        Criterion that ``n_neurons="auto"`` minimises if penalties are given. The
+        Bayesian and Akaike information criteria assume independent normal residuals,
+        generalised cross-validation only independent ones.
 
     loss : {"squared_error", "huber"}, default="squared_error"
-        What is minimised where the evidence chooses the penalties. With "huber"
-        residuals beyond 1.345 robust standard deviations count linearly, with one
-        feature too. Use it where some rows are far off; where targets are skewed, the
-        far rows are data, and the fit is nearer to their median than to their mean.
+        Loss of the residuals. With "huber", residuals beyond 1.345 robust standard
+        deviations count linearly, and the evidence chooses the penalties with one
+        feature, too. Use it if some rows are outliers. For skewed targets it is of no
+        use: the fit would then be closer to their median than to their mean.
 
     max_iter : int, default=200
-        Largest number of iterations of one fit, over all starts and rounds. An accepted
-        round of the global search counts as one, whatever its number of Gauss-Newton
-        steps.
+        Maximum number of iterations of a fit, over all starts. An accepted round of
+        the global search counts as one iteration.
 
     tol : float, default=1e-10
-        A descent ends when an iteration lowers the loss by no more than ``tol`` times
-        the loss. Where the evidence chooses the penalties, a fit ends when in three
-        iterations in a row the log evidence has not risen by 0.1, or, for each row, by
-        1e-4 and ``tol``. "adam" does not use it.
+        The fit stops when an iteration lowers the loss by less than ``tol`` times the
+        loss. If the evidence chooses the penalties, it stops when the log evidence has
+        risen in three iterations in a row by less than 0.1, or by less than 1e-4 and
+        ``tol`` per row. "adam" does not use it.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. If None, there is no
@@ -166,7 +162,8 @@ class ShallowReLURegressor(
         ``fit``, or else a random part of the training data.
 
     validation_fraction : float, default=0.1
-        Share of the rows set aside where ``early_stopping`` has no ``X_val``.
+        Fraction of the rows set aside if ``early_stopping`` is True and no ``X_val`` is
+        given.
 
     n_iter_no_change : int, default=10
         Number of iterations without improvement after which ``early_stopping`` stops.
@@ -176,15 +173,15 @@ class ShallowReLURegressor(
         ``n_neurons="auto"`` the choice of the size starts from them.
 
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit. Where the evidence chooses the penalties, or a dict gives
-        them, it is "float64".
+        Precision of the fit. If the evidence chooses the penalties, or a dict gives
+        them, it is always "float64".
 
     device : str, list of int, jax.sharding.Mesh or None, default=None
         Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
         numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
         for "vpgn" and "sggn" with given penalties; see :doc:`/user_guide/devices`. Fits
-        for which the evidence chooses the penalties, or a dict gives them, and those
-        of the joint step to one feature, are computed on the CPU.
+        with penalties from the evidence or from a dict, and fits by "vpgn" to one
+        feature, are computed on the CPU.
 
     verbose : int, default=0
         If 1, print a line a second; if 2, one for each iteration.
@@ -204,22 +201,21 @@ class ShallowReLURegressor(
 
     breakpoint_std_ : ndarray of shape (n_active,)
         Standard errors of the breakpoints by the delta method, from the Gauss-Newton
-        matrix: breakpoint plus and minus 1.96 of them is a 95 % interval where the
-        segments beside it hold many rows. NaN for a breakpoint outside the data,
-        infinite where a neighbouring segment holds fewer than two distinct rows. Only
-        with one feature.
+        matrix: plus and minus 1.96 standard errors is a 95 % interval if both adjacent
+        segments hold many rows. NaN for a breakpoint outside the data, infinite if an
+        adjacent segment holds fewer than two distinct rows. Only with one feature.
 
     selection_path_ : dict of ndarrays
         ``n_neurons``, ``loss``, ``n_parameters`` and the criterion of all sizes that
-        were compared; "bic" and "aic" are those of independent normal noise, whose
-        variance is not counted as a parameter. Only with ``n_neurons="auto"``.
+        were compared. "bic" and "aic" do not count the variance of the noise as a
+        parameter. Only if ``criterion`` has chosen the size.
 
     coef_ : ndarray of shape (n_active,) or (n_targets, n_active)
         Output coefficients, in the order of ``hyperplanes_``.
 
     linear_coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
-        Slopes s of the linear term, to which neurons whose hyperplane misses the data
-        are added; zero where penalties are given.
+        Slopes s of the linear term, including those of neurons whose hyperplanes lie
+        outside the data. Zero if penalties are given.
 
     intercept_ : float or ndarray of shape (n_targets,)
         The constant :math:`c_0`.
@@ -236,53 +232,55 @@ class ShallowReLURegressor(
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         ``iteration``, ``time`` (seconds), ``loss``, ``val_loss``, ``grad_norm``,
         ``step_size``, ``damping``, ``gain_ratio`` and ``inner_iterations``
-        (Gauss-Newton steps), one row an iteration; with penalties of the evidence also
-        ``log_evidence``, ``n_effective_parameters`` and ``noise_std``, in scaled units.
-        A column that means nothing to the solver is NaN.
+        (Gauss-Newton steps), one row per iteration. If the evidence chooses the
+        penalties, also ``log_evidence``, ``n_effective_parameters`` and ``noise_std``,
+        in scaled units. A column that does not apply to the solver is NaN.
 
     loss_ : float
         Half the weighted mean squared error of the returned network, plus the
-        penalties; with ``loss="huber"`` of targets whose residuals are clipped, as is
-        ``log_evidence_``.
+        penalties. With ``loss="huber"``, this and ``log_evidence_`` are computed with
+        clipped residuals.
 
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in units of y; of several targets one each.
-        With ``loss="huber"`` a robust one, from the median absolute residual: intervals
-        are those of rows that are not far off.
+        Standard deviation of the noise, in units of y, one for each target. With
+        ``loss="huber"`` it is estimated from the median absolute residual, so that
+        intervals hold for rows that are not outliers.
 
     alpha_ : dict
-        The penalties that the evidence chose, in the units of ``alpha``: "slope",
-        "coef" and "bias", and "weights" of shape (n_features,), one for the hidden
-        weights of each feature. A feature with a large one has no kinks. Only then.
+        Penalties chosen by the evidence, in the units of ``alpha``: "slope", "coef",
+        "bias", and "weights" of shape (n_features,), one for the hidden weights of each
+        feature. A feature with a large one has no kinks. Only if the evidence has
+        chosen the penalties.
 
     alpha_method_ : str
-        How the evidence is computed: "dense", or "lanczos" where it is estimated, with
-        more than 2,000 parameters and rows; "fixed" where penalties are given.
+        How the evidence is computed: "dense", or "lanczos" for an estimate with more
+        than 2,000 parameters and rows; "fixed" if penalties are given.
 
     n_effective_parameters_ : float
-        Number of parameters that the data determine. Only with penalties of the
-        evidence.
+        Number of parameters that the data determine. Only if the evidence has chosen
+        the penalties.
 
     log_evidence_ : float
-        Logarithm of the evidence of the returned network, in units of y. It compares
-        fits to the same data. Only with penalties of the evidence.
+        Logarithm of the evidence of the returned network, in units of y: the higher of
+        two fits to the same data is more probable. Only if the evidence has chosen the
+        penalties.
 
     n_iter_ : int
-        Iterations of this fit.
+        Number of iterations of this fit.
 
     converged_ : bool
         Whether the fit ended by ``tol``, or with residuals at rounding level.
 
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
-        "interrupted", "line_search", "singular" or "non_finite"; with several starts,
-        that of the one whose network is returned.
+        "interrupted", "line_search", "singular" or "non_finite". With several starts,
+        that of the start whose network is returned.
 
     n_features_in_ : int
         Number of features.
 
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, where all are strings.
+        Names of the features, if all of them are strings.
 
     See Also
     --------
@@ -290,15 +288,16 @@ class ShallowReLURegressor(
 
     Notes
     -----
-    Unlike in the papers, the loss is divided by the sum of weights. Outside the range
-    of the training data the model goes on linearly; with penalties of the evidence,
-    rows more than ten times as far from the centre as usual are moved to there first;
-    their standard errors grow with the distance.
+    Unlike in [1]_, the loss is divided by the sum of weights. Outside the range of the
+    training data the model continues linearly, with standard errors that grow with the
+    distance. If the evidence has chosen the penalties, it continues up to ten times the
+    usual distance of a row from the centre, and is constant beyond.
 
-    If the fit is poor, :meth:`diagnose` says what limited it: raise ``n_init`` or
-    ``n_neurons``; without noise, set ``alpha=0`` and the number of neurons, which turns
-    on the global search. If it follows the noise, look for outliers: the evidence
-    assumes normal noise. The :doc:`user guide </user_guide/shallow_relu>` has more.
+    If the fit is poor, :meth:`diagnose` says what limited it. Raise ``n_init`` or
+    ``n_neurons``; for data without noise, set ``alpha=0`` and the number of neurons,
+    which turns on the global search. If the fit follows outliers, set
+    ``loss="huber"``: the evidence assumes normal noise otherwise. The :doc:`user guide
+    </user_guide/shallow_relu>` has more.
 
     References
     ----------

@@ -49,12 +49,10 @@ def thin_sums(running, n):
 
 def moments(knots, running):
     """Return centred sums over the intervals, from the running sums."""
-    at = running.at(running.locate(knots))
-    sums = np.empty((*knots.shape[:-1], knots.shape[-1] + 1, at.shape[-1]))
-    sums[..., 0, :] = at[..., 0, :]
-    np.subtract(at[..., 1:, :], at[..., :-1, :], out=sums[..., 1:-1, :])
-    np.subtract(running.total(knots.ndim - 1), at[..., -1, :], out=sums[..., -1, :])
-    return moments_from_sums(sums, interval_ends(knots))
+    bounds = np.empty((*knots.shape[:-1], knots.shape[-1] + 2), np.intp)
+    bounds[..., 0], bounds[..., 1:-1], bounds[..., -1] = 0, running.locate(knots), -1
+    at = running.at(bounds)
+    return moments_from_sums(at[..., 1:, :] - at[..., :-1, :], interval_ends(knots))
 
 
 def interval_ends(knots):

@@ -30,6 +30,7 @@ from sklearn_gn.shallow_relu.parameters import ShallowReLU
 N_SPARE = 8  # neurons that a growing round adds, and deletes again
 N_CANDIDATES = 256  # candidates for every neuron added
 N_FEW = 8  # ... in rounds that leave more to chance
+N_KINDS = 4  # of rounds, in turn
 N_KEPT = 8  # best starts that go on to relocation
 ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletions
 # Relative decrease at which a round stops its steps. A Python number would be another
@@ -132,7 +133,9 @@ def step(data, state, options, *, engine):
         if outcome is None:
             outcome = engine.relocate(data, state, plan, options)
         changed = np.any(outcome.losses < state.losses)
-        later = {} if changed else state.later | outcome.later
+        # A descent leaves this much, which is no reason to do later rounds again.
+        lower = np.any(outcome.losses < (1 - ROUND_TOL) * state.losses)
+        later = {} if lower else state.later | outcome.later
         starts, losses = keep_better(
             state.starts, state.losses, outcome.starts, outcome.losses
         )
@@ -185,11 +188,17 @@ def step(data, state, options, *, engine):
 
 def round_plan(round_):
     """Return the plan: two kinds of growing and two of exchanging rounds in turn."""
-    cycle, kind = divmod(round_, 4)
+    cycle, kind = divmod(round_, N_KINDS)
     if kind < 2:
         return RoundPlan(0, 0, 0, N_SPARE, N_FEW if kind else N_CANDIDATES)
     n_random = kind - 2
     return RoundPlan(n_random, 1, cycle, n_random + 1, N_CANDIDATES)
+
+
+def repeats(kind):
+    """Return whether the rounds of a kind differ in their candidates alone."""
+    plan = round_plan(kind)
+    return not (plan.n_random or plan.n_cheapest) and plan.n_candidates == N_CANDIDATES
 
 
 def keep_better(starts, losses, new_starts, new_losses):

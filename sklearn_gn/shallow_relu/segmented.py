@@ -21,7 +21,7 @@ from sklearn_gn.shallow_relu.broken_line import (
     fit_with_inverse,
     full_steps,
     gradient,
-    interval_lengths,
+    inverse_lengths,
     spread_knots,
     to_network,
 )
@@ -35,6 +35,7 @@ from sklearn_gn.shallow_relu.interval_sums import (
 from sklearn_gn.shallow_relu.search import (
     N_CANDIDATES,
     N_KEPT,
+    N_KINDS,
     ROUND_STEPS,
     ROUND_TOL,
     Best,
@@ -42,6 +43,7 @@ from sklearn_gn.shallow_relu.search import (
     Phase,
     RoundPlan,
     best_start,
+    repeats,
     round_plan,
     search,
 )
@@ -56,7 +58,7 @@ from sklearn_gn.shallow_relu.sorted_rows import (
 START_STEPS = 50  # most Gauss-Newton steps of the starts
 POLISH_STEPS = 50  # most steps with sums over every interval anew, where ...
 POLISH_BELOW = 1e-9  # ... the relative loss is less than this
-_AHEAD = 100  # breakpoints up to which rounds are carried out ahead of their turn
+_AHEAD = 250  # breakpoints up to which rounds are carried out ahead of their turn
 _AT_ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
 
 
@@ -124,27 +126,39 @@ class SegmentedEngine:
         return found._replace(n_steps=first.n_steps.max() + found.n_steps)
 
     def relocate(self, data, state, plan, options):
-        """Carry out a round for all starts, and the later ones of its kind with it.
+        """Carry out a round for all starts, and later ones with it.
 
         Small arrays cost what the calls cost, whatever their number. The later rounds
         count as long as no earlier one has changed the starts.
         """
-        rounds = np.arange(state.round, max(options.relocations, state.round + 1), 4)
-        if state.starts.size * len(rounds) > _AHEAD:
-            rounds = rounds[:1]
-        n = len(state.starts)
-        place = np.repeat([round_plan(r).place for r in rounds], n)
-        found = relocate(
-            np.tile(state.starts, (len(rounds), 1)),
-            data.running,
-            Draws([options.seed ^ int(r) for r in rounds], n),
-            plan._replace(place=place),
-            state.n_neurons,
-        )
-        first, *later = (
-            Outcome(*(a[k : k + n] for a in found[:3])) for k in range(0, len(place), n)
-        )
-        return first._replace(later=dict(zip(rounds[1:].tolist(), later, strict=True)))
+        del plan
+        most = max(1, _AHEAD // state.starts.size)
+        rounds = range(state.round, max(options.relocations, state.round + 1))[:most]
+        n, found, position = len(state.starts), [], {}
+        for kind in range(N_KINDS):
+            mine = [r for r in rounds if r % N_KINDS == kind]
+            carried_out = mine
+            if repeats(kind) and data.running.n_rows <= N_CANDIDATES:
+                carried_out = mine[:1]  # all rows are candidates: nothing is random
+            if not mine:
+                continue
+            place = np.repeat([round_plan(r).place for r in carried_out], n)
+            first = sum(map(len, found))
+            for k, r in enumerate(mine):
+                position[r] = first + n * min(k, len(carried_out) - 1)
+            found.append(
+                rearrange(
+                    np.tile(state.starts, (len(carried_out), 1)),
+                    data.running,
+                    Draws([options.seed ^ r for r in carried_out], n),
+                    round_plan(kind)._replace(place=place),
+                )
+            )
+        found = improve(np.concatenate(found), data.running, state.n_neurons)
+        outcomes = {
+            r: Outcome(*(a[k : k + n] for a in found[:3])) for r, k in position.items()
+        }
+        return outcomes.pop(state.round)._replace(later=outcomes)
 
     def best_network(self, data, state, options):
         """Return the network of the best start, in the last descent a polished one."""
@@ -204,7 +218,11 @@ def relocate(knots, running, random, plan, n_neurons):
     2. Add breakpoints where they lower the loss most.
     3. Descend, delete the cheapest of those that are too many, and descend again.
     """
-    knots = rearrange(knots, running, random, plan)
+    return improve(rearrange(knots, running, random, plan), running, n_neurons)
+
+
+def improve(knots, running, n_neurons):
+    """Descend, delete the cheapest breakpoints that are too many, descend again."""
     first = descend_all(knots, running, ROUND_STEPS[0], ROUND_TOL)
     knots = shrink(first.starts, running, n_neurons)
     last = descend_all(knots, running, ROUND_STEPS[1], ROUND_TOL)
@@ -252,7 +270,7 @@ def deletion_costs(knots, fitted, inverse):
     values, whose cost is ``|g v|^2 / (g A^-1 g)``, with A the mass matrix of the hats.
     """
     n = knots.shape[-1]
-    _, after = interval_lengths(knots)
+    after = inverse_lengths(knots)
     # Scaled by the shorter neighbour, so that nothing overflows.
     before = np.concatenate([np.zeros_like(after[..., :1]), after[..., :-1]], -1)
     scale = 1 / np.maximum(before, after)
@@ -373,8 +391,8 @@ def settle(knots, running):
     knots : ndarray of shape (n_slots,)
     loss : float
     """
-    both = np.stack([knots, knots])
-    both[1, 0] = LEFT
+    both = np.stack([knots, knots] if knots[0] > LEFT else [knots])
+    both[-1, 0] = LEFT
     both, fitted, _ = descend(both, running, ROUND_STEPS[1], ROUND_TOL)
     best = np.argmin(penalised_loss(both, fitted.loss, running))
     return both[best], float(fitted.loss[best])
@@ -409,9 +427,9 @@ class SegmentedSizes:
         found = rearrange(self.knots[None], running, Draws([n], 1), plan)
         self.knots, self.loss = settle(found[0], running)
 
-    def prune(self):
-        """Delete the neuron that matters least."""
-        n, running = self._n_knots() - 1, self.data.running
+    def prune(self, n_deleted=1):
+        """Delete the neurons that matter least."""
+        n, running = self._n_knots() - n_deleted, self.data.running
         self.knots, self.loss = settle(shrink(self.knots[None], running, n)[0], running)
 
     def _n_knots(self):

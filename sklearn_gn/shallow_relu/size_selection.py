@@ -2,7 +2,8 @@
 
 Adaptive neuron enhancement (Liu, Cai and Chen, "Adaptive two-layer ReLU neural
 network", 2022) doubles the network where the error is until the criterion gets worse;
-from there the neurons that matter least are deleted one by one. The size with the best
+from there the neurons that matter least are deleted, a quarter at a time of a network
+of more than twice the best size so far, then one by one. The size with the best
 criterion wins.
 """
 
@@ -89,7 +90,8 @@ def select_size(sizes, criterion, n_observations, scale):
             break
         n = grown
     while n > 1:
-        sizes.prune()
+        best_size = min(found, key=lambda size: found[size][0])
+        sizes.prune(min(n - 2 * best_size, n // 4) if n > 2 * best_size + 1 else 1)
         n = visit()[1]
     ordered = sorted(found)
     columns = list(zip(*(found[n][:3] for n in ordered), strict=True))

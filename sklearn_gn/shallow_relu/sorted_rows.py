@@ -24,11 +24,11 @@ class RunningSums(NamedTuple):
 
     def locate(self, knots):
         """Return the number of rows left of each breakpoint."""
-        return np.searchsorted(self.x, knots, side="left")
+        return self.x.searchsorted(knots, side="left")
 
     def at(self, rows):
         """Return the sums before rows given by their numbers."""
-        return self.sums[rows]
+        return self.sums.take(rows, axis=0)
 
     def position(self, rows):
         """Return x of rows given by their numbers."""

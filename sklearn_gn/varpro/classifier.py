@@ -27,16 +27,16 @@ from sklearn_gn.varpro.estimator import _VarProNet
 class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     r"""Networks for classification, with penalties that the data choose.
 
-    Use it for tables of up to some hundred thousand rows, with no settings: it is the
-    mean of a few networks with a linear term. In small tables the evidence chooses
-    their penalties [2]_; in larger ones the networks are wider, and fitted by
-    mini-batches of fast Gauss-Newton steps [3]_. For deeper networks set ``alpha`` and
-    the layers. For many classes on features of another model use
+    Use it for tables of up to a few hundred thousand rows without any settings: it then
+    averages a few networks with a linear term. On small tables the evidence chooses
+    their penalties [2]_; on larger ones the networks are wider, and are fitted by fast
+    Gauss-Newton steps on mini-batches [3]_. For deeper networks set ``alpha`` and
+    ``hidden_layer_sizes``. For many classes on features of another model use
     :class:`FGNSoftmaxHead`.
 
-    With ``alpha`` given, there is one network. It ends in an affine layer W, which is a
-    multinomial logistic regression on the features z. That is solved for every choice
-    of the other weights :math:`\theta`, and what is left,
+    If ``alpha`` is given, there is one network. Its last layer W is a multinomial
+    logistic regression on the features z, which is solved for every value of the other
+    weights :math:`\theta`, and the reduced objective,
 
     .. math::
         \Phi(\theta) = \min_W \frac{1}{\sum_i v_i} \sum_i v_i
@@ -54,32 +54,31 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         - "neural_ode": an antisymmetric neural ODE as wide as the first of these.
         - "cnn": a convolutional network; the rows of X are square images.
         - any object with ``init(key, x)`` and ``apply(parameters, x)``, such as those
-          of :mod:`sklearn_gn.networks` or a Flax module. What ``apply`` returns are the
-          features.
+          of :mod:`sklearn_gn.networks` or a Flax module; ``apply`` returns the features
+          of the output layer.
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
-        Widths of the hidden layers. If "auto", one layer where ``alpha`` is "auto", of
-        100 neurons in the members by mini-batches and of 4 in the others, and (64, 64)
-        otherwise. If empty, the features are the inputs.
+        Widths of the hidden layers. If "auto" and ``alpha="auto"``, a committee has
+        members of one layer, of 100 neurons if they are fitted by mini-batches and of
+        4 otherwise; a single network has (64, 64). If empty, the model is linear.
 
     activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
-        "softplus", "silu", "gelu", "sin" or "identity". If "auto", "relu" and "tanh"
-        by turns in the members of a committee, "relu" in those by mini-batches, and
-        "tanh" in a single network.
+        "softplus", "silu", "gelu", "sin" or "identity". If "auto", the members of a
+        committee alternate between "relu" and "tanh", those fitted by mini-batches use
+        "relu", and a single network uses "tanh".
 
     n_init : "auto" or int, default="auto"
-        Number of random starts. Where the penalties are chosen, all of them are members
-        of a committee, and predictions are their mean; otherwise the one of lowest loss
-        is returned. If "auto", up to 8 members of a committee, fewer where the tables
-        are large, or one start; with ``warm_start``, as many as before. A number is
-        one of members by the evidence alone, where these are affordable.
+        Number of random starts. If the evidence chooses the penalties, all of them are
+        members of a committee, whose predictions are averaged. Otherwise the network of
+        lowest loss is returned. If "auto", a committee has up to 8 members, fewer for
+        large tables, and a single network has one start. If a number, no members are
+        fitted by mini-batches unless the table is too large for the evidence.
 
     solver : str or solver object, default="gnvpro"
-        The method, by name or as an object of :mod:`sklearn_gn.solvers` with settings
-        of its own. All methods minimise the same objective from the same weights, with
-        the output layer that is optimal at first: for all rows, for the first batch, or
-        for 2048 rows if mini-batches are used.
+        Solver of the minimisation problem: a name, or an object of
+        :mod:`sklearn_gn.solvers`, which has further parameters. All solvers minimise
+        the same objective from the same initial weights.
 
         - "gnvpro" (:class:`~sklearn_gn.solvers.GNvpro`): Gauss-Newton variable
           projection.
@@ -93,28 +92,27 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
           :class:`~sklearn_gn.solvers.SGD`): first-order methods on mini-batches.
 
     alpha : "auto", float, tuple (hidden, output) or dict, default="auto"
-        Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
-        the default solver, P <= 2000 weights and at most 4e9 / P**2 - 2 P rows. Where
-        ``hidden_layer_sizes`` is "auto" too, half of the members are wide and fitted by
-        mini-batches, and with more than 2e8 / P**2 - 2 P rows all of them; they have
-        the penalties of normal priors of precision 10 for the slopes and 1 for all
-        other weights. Other fits are of one network, and take 0.001.
+        Penalties. If "auto", the evidence chooses them [2]_ for "mlp" with the default
+        solver, P <= 2000 weights and up to 4e9 / P**2 - 2 P rows. If
+        ``hidden_layer_sizes`` is "auto", too, half of the members, or all with more
+        than 2e8 / P**2 - 2 P rows, are wide and fitted by mini-batches, with fixed
+        normal priors of precision 10 for the slopes and 1 for all other weights. Other
+        networks take 0.001.
         Numbers are the penalties of the hidden layers and of the output layer, in
-        scaled units; one number stands for both.
-        A dict such as ``alpha_`` of a fitted committee fixes the penalties of its
-        groups: a fit that starts from its parameters stays within its error bars.
+        scaled units; one number stands for both. A dict, such as ``alpha_`` of a
+        committee, fixes all penalties.
 
     damping : float or None, default=None
-        Shift added to the Gauss-Newton matrix of a step, never part of the objective.
-        If None, the trust region sets it; for "fgn" it is 1, and in a committee by
-        mini-batches it rises from 0.1 to 1. With a number, a step on all rows is halved
-        until the loss falls.
+        Shift added to the Gauss-Newton matrix of every step; it changes the steps, not
+        the objective. If None, the trust region sets it; it is 1 for "fgn", and rises
+        from 0.1 to 1 in members fitted by mini-batches. If a number, steps on all rows
+        are halved until the loss falls.
 
     rank : int or None, default=None
         Dimension of the Krylov space in which the Gauss-Newton system is solved. If
         None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
         dimensions otherwise. Larger values cost more products with the matrix per step.
-        Members of a committee take that many leading eigenvectors, or all if None.
+        The members of a committee use that many leading eigenvectors, or all if None.
 
     class_weight : dict, "balanced" or None, default=None
         Factors of the sample weights by class. If "balanced", all classes have the same
@@ -124,18 +122,16 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Whether to bring features to mean 0 and variance 1 during the fit.
 
     max_iter : int, default=100
-        Largest number of iterations, shared by the levels of the network. For
-        mini-batch methods, the number of epochs. All starts share it, except that an
-        iteration of a committee is a step of every member, or an epoch.
+        Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
+        An iteration of a committee is a step, or an epoch, of every member.
 
     tol : float, default=0.001
-        The fit stops when the loss has not fallen by more than ``tol`` times its size
-        in three successive iterations; with batches, in a whole pass over the rows;
-        with mini-batches, when it has not fallen that much below its lowest value in
-        ten successive epochs. If 0, this test is disabled. Where the penalties are
-        chosen: the rise of the log evidence per row that counts as progress, of a
-        member in three and of their mean in five iterations. A committee by
-        mini-batches ends after 20 epochs, if this is not 0.
+        The fit stops when the loss has fallen by less than ``tol`` times its size in
+        three successive iterations (with ``batch_size``, in a whole pass over the rows;
+        for mini-batch solvers, in ten epochs). If the evidence chooses the penalties, a
+        member stops when its log evidence per row has risen by less than ``tol`` in
+        three iterations, and the fit when their mean has in five. Members fitted by
+        mini-batches stop after 20 epochs. If 0, all these tests are disabled.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,
@@ -156,11 +152,12 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         the fit. With batches, only iterations that evaluate all rows count.
 
     warm_start : bool, default=False
-        Whether to start from the network of the previous fit, which must have
-        had the same classes.
+        Whether to start from the network of the previous fit, which must have had the
+        same classes.
 
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit. Where the penalties are chosen it is "float64".
+        Precision of the fit. If the evidence chooses the penalties, it is always
+        "float64".
 
     device : str, list of int, jax.sharding.Mesh or None, default=None
         Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
@@ -182,19 +179,19 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Labels of the classes that have weight.
 
     coefs_ : list of ndarray
-        Weights of the hidden layers, for scaled features. Not of a committee, whose
-        members have them.
+        Weights of the hidden layers, for scaled features. Only of a single network; a
+        committee has them in ``estimators_``.
 
     intercepts_ : list of ndarray
-        Biases of the hidden layers. Not of a committee.
+        Biases of the hidden layers. Only of a single network.
 
     estimators_ : list
-        Members of a committee, with ``predict``, ``coefs_``, ``intercepts_`` and what
-        the evidence chose for each: ``alpha_``, ``log_evidence_`` and
-        ``n_effective_parameters_``. Only of a committee.
+        Members of a committee, with ``predict``, ``coefs_``, ``intercepts_``,
+        ``alpha_``, ``log_evidence_`` and ``n_effective_parameters_``. Only of a
+        committee.
 
     linear_coef_ : ndarray of shape (n_values, n_features)
-        Slopes of the linear term of a committee, for features as they are given.
+        Slopes of the linear term, in units of X. Only of a committee.
 
     output_coef_ : ndarray of shape (1, n_features_out) or (n_classes, n_features_out)
         Weights of the output layer; one row for two classes.
@@ -203,45 +200,45 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Constants of the output layer.
 
     alpha_ : tuple of float or dict
-        Penalties of the hidden layers and of the output layer. If the evidence chose
-        them, those of the groups, geometric means over the members: "slope", "coef",
-        "bias", "weights" and "layers" (further ones).
+        Penalties of the hidden layers and of the output layer. If the evidence has
+        chosen them, a dict of geometric means over the members: "slope", "coef",
+        "bias", "weights" (of the first layer) and "layers" (of those after it).
 
     alpha_method_ : str
-        "dense" where the evidence chose the penalties, "prior" in a committee by
-        mini-batches, and "fixed" where they are given.
+        "dense" if the evidence has chosen the penalties, "prior" if all members were
+        fitted by mini-batches, and "fixed" if penalties are given.
 
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
-        descending order; Ritz values if it was not formed; of a committee, those of the
-        member of highest evidence. Empty for "lbfgs_vpro" and with mini-batches.
+        descending order, or Ritz values if it was not formed. For a committee, those of
+        the member of highest evidence. Empty for "lbfgs_vpro" and with mini-batches.
 
     log_evidence_ : float
-        Logarithm of the mean evidence of the members, by which fits to the same data
-        compare, also with other estimators. Only where it chose the penalties.
+        Logarithm of the mean evidence of the members: the higher of two fits to the
+        same data is more probable. Only if the evidence has chosen the penalties.
 
     n_effective_parameters_ : float
-        Number of well-determined parameters, mean over the members. Only where the
-        evidence chose the penalties.
+        Number of parameters that the data determine, averaged over the members. Only if
+        the evidence has chosen the penalties.
 
     n_work_units_ : float
         Number of passes over all rows, forward or backward. A product with the Jacobian
-        or its transpose counts as one. Not of a committee.
+        or its transpose counts as one. Only of a single network.
 
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``work_units`` so far, ``level``, and ``judged``: False
-        where ``loss`` and ``val_loss`` are those of an earlier row. A column that means
-        nothing to the solver is NaN. Of a committee, rows hold means over the members;
-        in place of the last three columns stand ``log_evidence``,
+        where ``loss`` and ``val_loss`` are those of an earlier row. A column that does
+        not apply to the solver is NaN. For a committee, rows hold means over the
+        members, and the last three columns are replaced by ``log_evidence``,
         ``n_effective_parameters`` and ``n_running``, the number of members that took a
-        step. With mini-batches these are not there, and ``loss`` is the mean over the
+        step. With mini-batches these are absent, and ``loss`` is the mean over the
         batches of an epoch.
 
     loss_ : float
-        Objective of the returned network; of a committee, mean over its members before
-        their logits are calibrated.
+        Objective of the returned network; for a committee, the mean over its members,
+        before their logits are calibrated.
 
     n_iter_ : int
         Number of iterations of this fit.
@@ -265,7 +262,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     Notes
     -----
-    If the fit is poor, :meth:`diagnose` says what limited it: take a wider network if
+    If the fit is poor, :meth:`diagnose` says what limited it. Use a wider network if
     training and test accuracy are both low; if they differ, set ``alpha`` and raise it.
     The :doc:`user guide </user_guide/varpro>` has more.
 

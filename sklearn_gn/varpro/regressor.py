@@ -24,19 +24,20 @@ from sklearn_gn.varpro.predictions import PredictionsMixin
 class VarProNetRegressor(
     PredictionsMixin, MultiOutputMixin, RegressorMixin, _VarProNet
 ):
-    r"""Networks for regression, with penalties that the data choose.
+    r"""Networks for regression, with penalties chosen from the data.
 
-    Use it for noisy tables, with no settings: the mean of a few small networks with a
-    linear term, whose penalties and noise level the evidence chooses, predicts with
-    honest error bars [2]_. Use it also for surrogate models: smooth functions of up to
-    hundreds of inputs, with many outputs, observed without noise and wanted to several
-    digits; set ``alpha=1e-8`` and the layers there. For functions with jumps use
-    boosted trees; for breakpoints that can be read, :class:`ShallowReLURegressor`;
-    below a hundred runs of a simulation, a Gaussian process.
+    Use it for noisy tables without any settings: it then predicts, with error bars, by
+    the mean of a few small networks with a linear term, whose penalties and noise level
+    maximise the evidence [2]_. Use it also for surrogate models, that is smooth
+    functions of up to hundreds of inputs, with many outputs, computed without noise and
+    needed to several digits: set ``alpha=1e-8`` and ``hidden_layer_sizes`` for these.
+    For functions with jumps use boosted trees; for breakpoints that can be read,
+    :class:`ShallowReLURegressor`; for fewer than a hundred runs of a simulation, a
+    Gaussian process.
 
-    With ``alpha`` given, there is one network. It ends in an affine layer W, which is a
-    linear least-squares problem. That is solved for every choice of the other weights
-    :math:`\theta`, and what is left,
+    If ``alpha`` is given, there is one network. Its last layer W is the solution of a
+    linear least-squares problem for every value of the other weights :math:`\theta`,
+    and the reduced objective,
 
     .. math::
         \Phi(\theta) = \min_W \frac{1}{2 \sum_i v_i} \sum_i v_i
@@ -54,31 +55,29 @@ class VarProNetRegressor(
         - "neural_ode": an antisymmetric neural ODE as wide as the first of these.
         - "cnn": a convolutional network; the rows of X are square images.
         - any object with ``init(key, x)`` and ``apply(parameters, x)``, such as those
-          of :mod:`sklearn_gn.networks` or a Flax module. What ``apply`` returns are the
-          features.
+          of :mod:`sklearn_gn.networks` or a Flax module; ``apply`` returns the features
+          of the output layer.
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
-        Widths of the hidden layers. If "auto", one layer of 10 neurons where the
-        penalties are chosen, and (64, 64) otherwise. If empty, the features are the
-        inputs.
+        Widths of the hidden layers. If "auto", (10,) if the evidence chooses the
+        penalties and (64, 64) otherwise. If empty, the model is linear.
 
     activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
-        "softplus", "silu", "gelu", "sin" or "identity". If "auto", "relu" and "tanh"
-        by turns in the members of a committee, and "tanh" in a single network.
+        "softplus", "silu", "gelu", "sin" or "identity". If "auto", the members of a
+        committee alternate between "relu" and "tanh", and a single network uses "tanh".
 
     n_init : "auto" or int, default="auto"
-        Number of random starts. Where the penalties are chosen, all of them are members
-        of a committee, and predictions are their mean, weighted inversely to the noise
-        variance that each of them finds; otherwise the one of lowest loss
-        is returned. If "auto", up to 6 members, fewer where the tables are large, or
-        one start; with ``warm_start``, as many as before.
+        Number of random starts. If the evidence chooses the penalties, all of them are
+        members of a committee, whose predictions are averaged with weights inverse to
+        the noise variance of each member. Otherwise the network of lowest loss is
+        returned. If "auto", a committee has up to 6 members, fewer for large tables,
+        and a single network has one start.
 
     solver : str or solver object, default="gnvpro"
-        The method, by name or as an object of :mod:`sklearn_gn.solvers` with settings
-        of its own. All methods minimise the same objective from the same weights, with
-        the output layer that is optimal at first: for all rows, for the first batch, or
-        for 2048 rows if mini-batches are used.
+        Solver of the least-squares problem: a name, or an object of
+        :mod:`sklearn_gn.solvers`, which has further parameters. All solvers minimise
+        the same objective from the same initial weights.
 
         - "gnvpro" (:class:`~sklearn_gn.solvers.GNvpro`): Gauss-Newton variable
           projection.
@@ -90,27 +89,25 @@ class VarProNetRegressor(
           :class:`~sklearn_gn.solvers.SGD`): first-order methods on mini-batches.
 
     alpha : "auto", float, tuple (hidden, output) or dict, default="auto"
-        Penalties. If "auto", the evidence chooses them in the fit [2]_, for "mlp" with
-        the default solver and at most 2e8 / P rows for P weights; other fits, and those
-        of so many targets that the output layer has most of more than 2,000 weights,
-        are of one network, and take (0.01, 0.0001).
+        Penalties. If "auto", the evidence chooses them [2]_ for "mlp" with the default
+        solver and up to 2e8 / P rows for P weights; other networks, and those with so
+        many targets that most of more than 2,000 weights are in the output layer, take
+        (0.01, 0.0001).
         Numbers are the penalties of the hidden layers and of the output layer, in
-        scaled units; one number stands for both. The output penalty may be "gcv": it is
-        then chosen in every iteration by generalised cross-validation. For simulations
-        without noise take 1e-8.
-        A dict such as ``alpha_`` of a fitted committee fixes the penalties of its
-        groups: a fit that starts from its parameters stays within its error bars.
+        scaled units; one number stands for both. An output penalty of "gcv" is chosen
+        in every iteration by generalised cross-validation. For simulations without
+        noise set 1e-8. A dict, such as ``alpha_`` of a committee, fixes all penalties.
 
     damping : float or None, default=None
-        Shift added to the Gauss-Newton matrix of a step, never part of the objective.
-        If None, the trust region sets it. With a number, a step is halved
+        Shift added to the Gauss-Newton matrix of every step; it changes the steps, not
+        the objective. If None, the trust region sets it. If a number, steps are halved
         until the loss falls.
 
     rank : int or None, default=None
         Dimension of the Krylov space in which the Gauss-Newton system is solved. If
         None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
         dimensions otherwise. Larger values cost more products with the matrix per step.
-        Members of a committee take that many leading eigenvectors, or all if None.
+        The members of a committee use that many leading eigenvectors, or all if None.
 
     scale : bool, default=True
         Whether to bring features to mean 0 and variance 1, and targets to mean 0 and
@@ -118,17 +115,16 @@ class VarProNetRegressor(
         different units the same size first.
 
     max_iter : int, default=100
-        Largest number of iterations, shared by the levels of the network. For
-        mini-batch methods, the number of epochs. All starts share it, except that an
-        iteration of a committee is a step of every member.
+        Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
+        An iteration of a committee is a step of every member.
 
     tol : float, default=0.001
-        The fit stops when the loss has not fallen by more than ``tol`` times its size
-        in three successive iterations; with batches, in a whole pass over the rows;
-        with mini-batches, when it has not fallen that much below its lowest value in
-        ten successive epochs. If 0, this test is disabled. Where the penalties are
-        chosen: the rise of the log evidence per row that counts as progress, of a
-        member in three and of their mean in five iterations.
+        The fit stops when the loss has fallen by less than ``tol`` times its size in
+        three successive iterations (with ``batch_size``, in a whole pass over the rows;
+        for mini-batch solvers, in ten epochs). If the evidence chooses the penalties, a
+        member stops when its log evidence per row has risen by less than ``tol`` in
+        three iterations, and the fit when their mean has in five. If 0, this test is
+        disabled.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,
@@ -151,7 +147,8 @@ class VarProNetRegressor(
         Whether to start from the network of the previous fit.
 
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit. Where the penalties are chosen it is "float64".
+        Precision of the fit. If the evidence chooses the penalties, it is always
+        "float64".
 
     device : str, list of int, jax.sharding.Mesh or None, default=None
         Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
@@ -170,20 +167,20 @@ class VarProNetRegressor(
     Attributes
     ----------
     coefs_ : list of ndarray
-        Weights of the hidden layers, for scaled features. Not of a committee, whose
-        members have them.
+        Weights of the hidden layers, for scaled features. Only of a single network; a
+        committee has them in ``estimators_``.
 
     intercepts_ : list of ndarray
-        Biases of the hidden layers. Not of a committee.
+        Biases of the hidden layers. Only of a single network.
 
     estimators_ : list
-        Members of a committee, with ``predict``, ``coefs_``, ``intercepts_`` and what
-        the evidence chose for each: ``alpha_``, ``log_evidence_`` and
-        ``n_effective_parameters_``. Only where the penalties are chosen.
+        Members of a committee, with ``predict``, ``coefs_``, ``intercepts_``,
+        ``alpha_``, ``log_evidence_`` and ``n_effective_parameters_``. Only if the
+        evidence has chosen the penalties.
 
     linear_coef_ : ndarray of shape (n_values, n_features)
-        Slopes of the linear term of a committee, for features as they are given. Only
-        where the penalties are chosen.
+        Slopes of the linear term of a committee, in units of X and y. Only if the
+        evidence has chosen the penalties.
 
     output_coef_ : ndarray of shape (n_targets, n_features_out)
         Weights of the output layer, in units of y.
@@ -192,50 +189,50 @@ class VarProNetRegressor(
         Constants of the output layer, in units of y.
 
     alpha_ : tuple of float or dict
-        Penalties of the hidden layers and of the output layer, chosen at the end if
-        "gcv". If the evidence chose them, those of the groups, geometric means over the
-        members: "slope", "coef", "bias", "weights" (one a feature: the inverse of its
-        relevance) and "layers" (further ones).
+        Penalties of the hidden layers and of the output layer; for "gcv" those of the
+        last iteration. If the evidence has chosen them, a dict of geometric means over
+        the members: "slope", "coef", "bias", "weights" (one for each feature, inverse
+        to its relevance) and "layers" (those after the first).
 
     alpha_method_ : str
-        How the evidence is computed: "dense", or "lanczos" where it is estimated, with
-        more than 2,000 weights and rows; "fixed" or "gcv" where penalties are given.
+        How the evidence is computed: "dense", or "lanczos" for an estimate with more
+        than 2,000 weights and rows; "fixed" or "gcv" if penalties are given.
 
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in units of y; of several targets one each.
-        Only of committees.
+        Standard deviation of the noise, in units of y, one for each target. Only of
+        committees.
 
     gram_spectrum_ : ndarray
         Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
-        descending order; Ritz values if it was not formed; of a committee, those of the
-        member of highest evidence. Empty for "lbfgs_vpro" and
-        the mini-batch methods.
+        descending order, or Ritz values if it was not formed. For a committee, those of
+        the member of highest evidence. Empty for "lbfgs_vpro" and mini-batch solvers.
 
     log_evidence_ : float
-        Logarithm of the mean evidence of the members, by which fits to the same data
-        compare, also with other estimators. Only where it chose the penalties.
+        Logarithm of the mean evidence of the members: the higher of two fits to the
+        same data is more probable, also if the other is a
+        :class:`ShallowReLURegressor`. Only if the evidence has chosen the penalties.
 
     n_effective_parameters_ : float
-        Number of well-determined parameters, mean over the members. Only where the
-        penalties are chosen.
+        Number of parameters that the data determine, averaged over the members. Only if
+        the evidence has chosen the penalties.
 
     n_work_units_ : float
         Number of passes over all rows, forward or backward. A product with the Jacobian
-        or its transpose counts as one. Not of a committee.
+        or its transpose counts as one. Only of a single network.
 
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``work_units`` so far, ``level``, and ``judged``: False
-        where ``loss`` and ``val_loss`` are those of an earlier row. A column that means
-        nothing to the solver is NaN. Of a committee, rows hold means over the members;
-        in place of the last three columns stand ``log_evidence``,
-        ``n_effective_parameters``, ``noise_std`` and ``n_running``, the number of
-        members that took a step; evidence and noise are in scaled units.
+        where ``loss`` and ``val_loss`` are those of an earlier row. A column that does
+        not apply to the solver is NaN. For a committee, rows hold means over the
+        members, and the last three columns are replaced by ``log_evidence``,
+        ``n_effective_parameters``, ``noise_std`` (both evidence and noise in scaled
+        units) and ``n_running``, the number of members that took a step.
 
     loss_ : float
-        Objective of the returned network, in the units of y; mean over the members of a
-        committee.
+        Objective of the returned network, in units of y; for a committee, the mean over
+        its members.
 
     n_iter_ : int
         Number of iterations of this fit.
@@ -260,10 +257,10 @@ class VarProNetRegressor(
     Notes
     -----
     If the fit is poor, :meth:`diagnose` says what limited it. For data without noise,
-    set ``alpha=1e-8`` and ``hidden_layer_sizes``; for noisy data, look for outliers, as
-    the evidence assumes normal noise (``solver=GNvpro(loss="huber")`` does not), or
-    raise ``hidden_layer_sizes`` if both training
-    and test error are high. The :doc:`user guide </user_guide/varpro>` has more.
+    set ``alpha=1e-8`` and ``hidden_layer_sizes``. For noisy data, look for outliers, as
+    the evidence assumes normal noise: ``solver=GNvpro(loss="huber")`` is robust. Raise
+    ``hidden_layer_sizes`` if both training and test error are high. The :doc:`user
+    guide </user_guide/varpro>` has more.
 
     References
     ----------

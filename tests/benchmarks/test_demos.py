@@ -4,12 +4,13 @@ import ast
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
-from benchmarks import pinn_demos
+from benchmarks import pinn_defaults, pinn_demos
 from benchmarks._demos import DEMOS, TEXTBOOK, references
 from benchmarks._demos.common import largest_error, relative_error
 from benchmarks._demos.worker import demo_of
@@ -106,3 +107,31 @@ def test_targets_are_over_the_demos_alone():
     np.testing.assert_allclose(values["target_median"], (1e-4 + 0.5) / 2)
     np.testing.assert_allclose(values["target_largest"], 0.5)
     assert not any(aim["passed"] for aim in found.values())
+
+
+def test_default_fits_are_compared_with_those_of_chosen_settings(tmp_path, monkeypatch):
+    """At the seconds of the committed file; rows that are there are not run again."""
+    tasks = []
+
+    def answer(command, task):
+        tasks.append(task)
+        return {"error": 1e-8 if task["changes"] else 1e-6, "seconds": 1.0}
+
+    monkeypatch.setattr(pinn_defaults, "answer_of", answer)
+    out, written = tmp_path / "rows.json", []
+    args = SimpleNamespace(
+        seeds=[0], only=None, quick=False, seconds=None, out=out, write=written.append
+    )
+    found = pinn_defaults.run(args)["problems"]
+    chosen = found["kovasznay"]["chosen_seconds"]
+    assert len(tasks) == 2 * len(pinn_defaults.CASES)
+    assert tasks[0]["seconds"] == round(chosen) > 100
+    assert [task["changes"] for task in tasks[:2]] == [{}, {"tol": 0.0}]
+    assert found["kovasznay"]["target"]["method"] == "one parameter"
+    assert found["kovasznay"]["target"]["passed"]
+    assert found["kovasznay"]["target"]["at_most"] == found["kovasznay"]["chosen_error"]
+    del written[-1]["problems"]["heat"]
+    out.write_text(json.dumps(written[-1]))
+    del tasks[:]
+    pinn_defaults.run(args)
+    assert [task["name"] for task in tasks] == ["heat", "heat"]

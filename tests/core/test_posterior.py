@@ -89,12 +89,14 @@ def test_pseudo_inverse_from_either_gramian(shape, size):
     @jax.jit
     def influence(jacobian, t):
         inverse = PseudoInverse.of(jacobian)
-        return inverse.root, inverse.influence(t)
+        return inverse.root, inverse.influence(t), inverse.leverages(slice(1, 4))
 
-    root, found = influence(jacobian, t)
+    root, found, leverages = influence(jacobian, t)
     assert root.shape == (min(shape),) * 2
-    expected = t @ np.linalg.pinv(jacobian)
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+    pseudo = np.linalg.pinv(jacobian)
+    np.testing.assert_allclose(found, t @ pseudo, rtol=1e-8, atol=1e-10)
+    expected = np.diagonal(jacobian @ pseudo)[1:4]
+    np.testing.assert_allclose(leverages, expected, rtol=1e-8)
 
 
 def test_rows_count_by_their_weights():

@@ -80,6 +80,22 @@ def test_ten_problems_of_deepxde():
     assert n_checked == 8
 
 
+def test_snippets_of_the_first_guide(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    blocks = blocks_of("user_guide/pinn.rst")
+    assert len(blocks) == 6
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run(
+            [b.replace('"rank": [None, 50]', '"rank": [None]') for b in blocks],
+            namespace,
+        )
+    assert namespace["best"].n_iter_ == 2
+    assert set(namespace["inverse"].coefficients_) == {"kappa"}
+    assert namespace["long"].n_iter_ == 2
+
+
 GUIDES = ["odes", "inverse", "conditions", "right"]
 
 

@@ -27,8 +27,8 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
-from sklearn_gn.pde.problems import Burgers, Kovasznay, PoissonBall
-from sklearn_gn.pinn import dngd, posterior, predictions
+from sklearn_gn.pde.problems import Burgers, Kovasznay
+from sklearn_gn.pinn import dngd, estimator, posterior, predictions
 from sklearn_gn.pinn.fit import rebalanced_weights
 from sklearn_gn.pinn.observation_weight import has_settled, next_weight
 from sklearn_gn.pinn.verdict import warn_if_not_solved
@@ -518,10 +518,10 @@ def test_parameters_of_the_solver_are_checked(solver, message):
     ["dngd", *(pytest.param(s, marks=pytest.mark.slow) for s in ("adam", "lbfgs"))],
 )
 def test_laplacians_from_random_axes_are_for_all_solvers(solver):
-    problem = replace(PoissonBall(3), n_laplacian_directions=2)
-    words = {"n_boundary": 0, "max_iter": 2, "solver": solver}
+    problem = replace(MEMBRANE, n_laplacian_directions=1)
+    words = {"n_boundary": 8, "max_iter": 2, "solver": solver}
     estimated = quiet(small(problem, **words).fit)
-    exact = quiet(small(PoissonBall(3), **words).fit)
+    exact = quiet(small(MEMBRANE, **words).fit)
     loss = estimated.convergence_log_["loss"]
     assert np.isfinite(loss).all()
     assert (loss != exact.convergence_log_["loss"]).all()
@@ -658,6 +658,32 @@ def test_a_checkpoint_belongs_to_the_code_of_the_residual(tmp_path):
     np.testing.assert_array_equal(fit(equation(1.0)), first)
     with pytest.raises(ValueError, match=r"has changed: the parameter 'problem'\."):
         fit(equation(2.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_iter"),
+    [
+        ({}, 4),
+        ({"max_time": 1000}, 6),
+        ({"max_time": 1000, "max_iter": 5}, 5),
+        ({"max_time": 1000, "solver": "sgd"}, 4),
+    ],
+)
+def test_without_max_iter_a_fit_goes_on_until_max_time(settings, n_iter, monkeypatch):
+    class SixIterations:
+        def setup(self, estimator, context):
+            pass
+
+        teardown = on_fit_task_begin = setup
+
+        def on_fit_task_end(self, estimator, context, **_):
+            return context.max_subtasks == 0 and context.task_id == 5
+
+    monkeypatch.setattr(estimator, "_MOST_ITERATIONS", 4)
+    solver = small(**{"max_iter": None, "tol": 0.0, **settings})
+    quiet(solver.set_callbacks(SixIterations()).fit)
+    assert solver.n_iter_ == n_iter
+    assert solver.stop_reason_ == ("callback" if n_iter == 6 else "max_iter")
 
 
 def test_ctrl_c_keeps_the_best_network():

@@ -12,7 +12,7 @@ import pytest
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
-from sklearn_gn.pinn import fit, growth
+from sklearn_gn.pinn import accuracy, fit, growth, starts
 from sklearn_gn.pinn.model import ClassModel, Model, network, start_parameters
 from sklearn_gn.pinn.points import Sampler
 
@@ -75,6 +75,36 @@ def test_what_grows_is_what_is_missing(falls, before, loss, then):
 
 
 @pytest.mark.parametrize(
+    ("width", "lowest", "loss", "then"),
+    [
+        (30, 0.9e-3, 1e-3, True),
+        (30, 0.4e-3, 1e-3, False),  # the larger network has gained
+        (
+            30,
+            0.9e-3,
+            1e-5,
+            False,
+        ),  # small at the points of training: others are missing
+        (20, 0.9e-3, 1e-3, False),  # only the points have grown
+    ],
+)
+def test_a_larger_network_that_gains_nothing_is_in_a_false_minimum(
+    width, lowest, loss, then
+):
+    nets = [
+        start_parameters(np.random.RandomState(0), (1, n, n, 1), ())
+        for n in (20, width)
+    ]
+    settings = SimpleNamespace(untrained=nets[0])
+    state = SimpleNamespace(net=nets[1], first_fresh=1.0)
+    flat = level([lowest], before=1e-3)
+    losses = np.array([loss, 0.0])
+    for found in (flat._replace(next="network"), flat._replace(late=True)):
+        assert starts.is_in_false_minimum(found, losses, state, settings) == then
+    assert not starts.is_in_false_minimum(flat, losses, state, settings)
+
+
+@pytest.mark.parametrize(
     ("estimate", "changes", "larger"),
     [
         (2e-4, {}, True),
@@ -89,18 +119,44 @@ def test_a_network_that_is_not_accurate_grows_after_all(
     net = start_parameters(np.random.RandomState(0), (1, 20, 20, 1), ())
     rules = growth.Rules(network=True, points=True)._replace(**changes)
     ended = level([1e-8] * 13)._replace(ended=True)
-    monkeypatch.setattr(fit, "relative_error_estimate", lambda *_: estimate)
+    monkeypatch.setattr(accuracy, "relative_error_estimate", lambda *_: estimate)
     problem = SimpleNamespace(unknown={})
     settings = SimpleNamespace(
         growth=rules, dtype=np.dtype(float), models=[SimpleNamespace(problem=problem)]
     )
     state = fit.PINNState(net, 1e-8, (), np.ones(2), level=ended)
     points = fit.FixedPoints(None, (), None)
-    assert fit._has_large_error(points, state, settings) == larger
+    assert accuracy.has_large_error(points, state, settings) == larger
     again = growth.going_on(ended)
     assert (again.next, again.ended) == ("network", False)
     problem.unknown = {"k": None}  # the estimate does not tell of these
-    assert not fit._has_large_error(points, state, settings)
+    assert not accuracy.has_large_error(points, state, settings)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "loss", "tol", "then", "ends"),
+    [
+        (5e-8, 1e-11, 1e-3, "network", True),
+        (5e-8, 1e-11, 1e-3, "points", True),
+        (5e-8, 1e-11, 1e-3, None, False),  # it still falls
+        (5e-8, 1e-11, 0.0, "network", False),  # all digits are wanted
+        (5e-8, 1e-9, 1e-3, "network", False),  # too early to compile the estimate
+        (2e-7, 1e-11, 1e-3, "network", False),
+        (np.nan, 1e-11, 1e-3, "network", False),
+    ],
+)
+def test_an_accurate_network_need_not_grow(
+    monkeypatch, estimate, loss, tol, then, ends
+):
+    monkeypatch.setattr(accuracy, "relative_error_estimate", lambda *_: estimate)
+    settings = SimpleNamespace(
+        tol=tol,
+        dtype=np.dtype(float),
+        models=[SimpleNamespace(problem=SimpleNamespace(unknown={}))],
+    )
+    state = fit.PINNState(None, loss, (), np.ones(2), first_fresh=1.0)
+    now, points = level([loss])._replace(next=then), fit.FixedPoints(None, (), None)
+    assert accuracy.is_accurate(points, state, settings, now, loss) == ends
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,201 @@
+"""Units of the outputs of a problem, from what it says about their size.
+
+Values that are given come first; an output without any has the size with which it
+answers the source of the equations, or balances their terms.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.pde import Dirichlet, Initial
+from sklearn_gn.pde.given_values import values_of
+
+_POINTS = 200  # of each condition, at which its values are taken
+_TINY = 1e-30  # what is left alone
+_RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
+_FAR = 100.0  # from one, beyond which sizes come from units
+_SECANTS, _POWERS = 3, (0.25, 4.0)  # steps to the size of terms that are no lines
+_NEGLIGIBLE = 1e-12  # size of values, relative to those of the others
+
+
+def units(problem, y=None, observed=(), waves=()):
+    """Return center and size of each output, from values that are given.
+
+    Those of the conditions and of the observations. Where they are of both signs, or
+    one number alone, the center is zero. A single output without values, or behind a
+    transform, has the size with which a wave answers the source; of several, those
+    without values have the size that balances the equations, if that is far from one.
+    """
+    q = len(problem.outputs)
+    known = [[] for _ in range(q)]
+    if problem.transform is None:
+        for numbers, values in _given_values(problem):
+            for number, column in zip(numbers, values.T, strict=True):
+                known[number].append(column)
+        for k, entry in enumerate(observed if y is not None else ()):
+            if not callable(entry):
+                known[entry].append(y[:, k])
+    found = [_unit(np.concatenate([*columns, np.zeros(0)])) for columns in known]
+    if q == 1 and found[0] is None:
+        found = [(0.0, _size_of_answer(problem, waves))]
+    elif None in found and any(found):
+        found = _with_balanced_sizes(problem, found)
+    found = [(0.0, 1.0) if unit is None else unit for unit in found]
+    return tuple(c for c, _ in found), tuple(s for _, s in found)
+
+
+def _unit(values):
+    values = values[np.isfinite(values)]
+    largest = float(np.abs(values).max(initial=0))
+    if not _TINY < largest < 1 / _TINY:
+        return None
+    low, high = float(values.min()), float(values.max())
+    if low < 0 < high or high - low < _NEGLIGIBLE * largest:
+        return 0.0, largest
+    # Values far from zero that differ little.
+    center = (low + high) / 2 if (high - low) < largest / 2 else 0.0
+    return center, max((high - low) / 2, largest / 2 if center == 0 else 0.0)
+
+
+def _given_values(problem):
+    """Yield numbers of outputs and values (n, k) of the conditions that give values."""
+    given = {
+        name: condition
+        for name, condition in problem._named_conditions()
+        if isinstance(condition, (Dirichlet, Initial))
+        and not getattr(condition, "order", 0)
+    }
+    if not given:
+        return
+    points = problem.probes(_POINTS, np.random.RandomState(0))
+    places = [points[name].x[:, 0] for name in given]
+    with backend.scope("float64"):
+        source = backend.to_numpy(_source(problem, points["interior"]))
+    least = _NEGLIGIBLE * np.abs(source[np.isfinite(source)]).max(initial=0)
+    for names, values in values_of(problem, given.values(), places):
+        values = np.where(np.abs(values) < least, 0, values)  # rounding
+        yield [problem.outputs.index(name) for name in names], values
+
+
+def _size_of_answer(problem, waves):
+    """Amplitude of the first wave, or of a slow one, that balances the source.
+
+    A wave in resonance, which the equation hardly answers, tells nothing: the next one
+    is taken, and the slow one is the last.
+    """
+    low, high = problem.domain.bounds.T
+    tried = np.array([*waves, np.pi / (high - low)])
+    points = problem.probes(_POINTS, np.random.RandomState(0))["interior"]
+    with backend.scope("float64"):
+        squares = backend.to_numpy(_source_and_answers(problem, points, tried))
+    squares = squares[np.isfinite(squares).all(axis=1)]
+    source, *answers = np.sqrt(squares.sum(axis=0))
+    clear = [answer for answer in answers if answer > _RESONANCE * max(answers)]
+    if not (source > _TINY and clear and clear[0] > _TINY):
+        return 1.0
+    return float(source / clear[0])
+
+
+@partial(jit_by_size, static_argnames="problem")
+def _source_and_answers(problem, points, waves):
+    """Squares of the source, and of its changes by waves of size one: (n, 1 + k)."""
+    kind = problem.residual_classes()[0]
+
+    def residual(function, x, data):
+        fields = (problem.field(function),) * kind.n_points
+        return kind.function(fields, x, data, problem.start)
+
+    def one(x, data):
+        source = residual(lambda x: jnp.zeros(1, x.dtype), x, data)
+
+        def answer(wave):
+            moved = residual(lambda x: jnp.cos(wave @ x)[None], x, data)
+            return jnp.sum((moved - source) ** 2)
+
+        return jnp.concatenate([jnp.sum(source**2)[None], jax.vmap(answer)(waves)])
+
+    return jax.vmap(one)(points.x, points.data)
+
+
+@partial(jit_by_size, static_argnames="problem")
+def _source(problem, points):
+    """Residuals of the equation where all outputs are zero."""
+    kind = problem.residual_classes()[0]
+    field = problem.field(lambda x: jnp.zeros(len(problem.outputs), x.dtype))
+
+    def one(x, data):
+        return kind.function((field,) * kind.n_points, x, data, problem.start)
+
+    return jax.vmap(one)(points.x, points.data)
+
+
+def _with_balanced_sizes(problem, found):
+    """Give outputs without values the size with which they balance the equations.
+
+    An equation that holds outputs of known size, or a source, wants terms of its other
+    outputs that are as large; of several equations the geometric mean. Only sizes far
+    from one are taken: they come from the units of the statement.
+    """
+    known = np.array([unit is not None for unit in found])
+    before = np.array([1.0 if unit is None else unit[1] for unit in found])
+    points = problem.probes(_POINTS, np.random.RandomState(0))["interior"]
+    lack = _lacking_terms(problem, points, before, known)
+    sizes = before * np.exp(lack)  # of linear terms; of others by the secant method
+    for _ in range(_SECANTS):
+        lack_before, lack = lack, _lacking_terms(problem, points, sizes, known)
+        ratio = np.log(sizes / before)
+        power = np.where(
+            ratio == 0, 1, (lack_before - lack) / np.where(ratio, ratio, 1)
+        )
+        before, sizes = sizes, sizes * np.exp(lack / np.clip(power, *_POWERS))
+    return [
+        (0.0, float(size)) if unit is None and not 1 / _FAR <= size <= _FAR else unit
+        for unit, size in zip(found, sizes, strict=True)
+    ]
+
+
+def _lacking_terms(problem, points, sizes, known):
+    """Logarithms of what the terms of outputs lack to balance the equations, (q,).
+
+    Zero for outputs of known size, and where there is nothing to balance.
+    """
+    with backend.scope("float64"):
+        squares = backend.to_numpy(_terms_of_outputs(problem, points, sizes))
+    squares = squares[np.isfinite(squares).all(axis=(1, 2))]
+    lack = np.zeros(len(sizes))
+    if not len(squares):
+        return lack
+    source, *terms = np.sqrt(squares.mean(axis=0))
+    wanted = np.max([source, *np.array(terms)[known]], axis=0)
+    for k, term in enumerate(terms):
+        balanced = (wanted > _TINY) & (term > _TINY)
+        if not known[k] and balanced.any():
+            lack[k] = np.mean(np.log(wanted[balanced] / term[balanced]))
+    return lack
+
+
+@partial(jit_by_size, static_argnames="problem")
+def _terms_of_outputs(problem, points, sizes):
+    """Squares of the source, and of its changes by each output: (n, 1 + q, k)."""
+    kind = problem.residual_classes()[0]
+    low, high = problem.domain.bounds.T
+    wave, q = np.pi / (high - low), len(problem.outputs)
+
+    def residual(amplitudes, x, data):
+        def function(x):
+            return amplitudes.astype(x.dtype) * jnp.cos(wave.astype(x.dtype) @ x)
+
+        fields = (problem.field(function),) * kind.n_points
+        return kind.function(fields, x, data, problem.start)
+
+    def one(x, data):
+        source = residual(jnp.zeros(q), x, data)
+        moved = jax.vmap(lambda a: residual(a, x, data))(jnp.diag(sizes))
+        return jnp.concatenate([source[None], moved - source[None]]) ** 2
+
+    return jax.vmap(one)(points.x, points.data)

@@ -1,0 +1,34 @@
+"""Units of features and targets, and what exceeds the range of floats."""
+
+import numpy as np
+from numpy.testing import assert_allclose
+
+from sklearn_gn.core.extremes import noise_deviation, unbounded
+from sklearn_gn.core.low_rank import LowRank
+from sklearn_gn.core.scaling import moments
+
+
+def test_moments_are_weighted_means_and_deviations():
+    A = np.array([[1.0, 7.0, 1e200], [3.0, 7.0, 3e200]])
+    center, scale = moments(A, np.array([0.75, 0.25]))
+    assert_allclose(center, [1.5, 7, 1.5e200], rtol=1e-14)
+    assert_allclose(scale, [0.75**0.5, 1, 0.75**0.5 * 1e200], rtol=1e-14)
+
+
+def test_size_of_what_only_its_weights_make_constant_is_its_largest_distance():
+    A = np.array([[1e149], [1e158]])
+    center, scale = moments(A, np.array([1.0, 1e-100]))
+    assert_allclose(center, 1e149)
+    assert_allclose(scale, 1e158, rtol=1e-8)
+    noise = np.array([[1e9], [1e9 + 2e-7]])  # constant up to rounding
+    assert_allclose(moments(noise, np.array([0.5, 0.5]))[1], 1)
+
+
+def test_what_exceeds_the_range_of_floats_is_infinite():
+    assert noise_deviation(0.25) == 2
+    assert noise_deviation(0.0) == np.inf
+    assert noise_deviation(0.0, np.array([4.0, 0.0])).tolist() == [np.inf, np.inf]
+    assert unbounded(np.array([1.0, np.nan, np.inf])).tolist() == [1, np.inf, np.inf]
+    near = LowRank.of(np.array([1.0, 4.0]), np.array([[3.0], [0.0]]))
+    gradients = np.array([[1.0, 1e200], [2.0, 1e200]])
+    assert_allclose(near.variances(gradients), [0.1 + 1, np.inf], rtol=1e-15)
