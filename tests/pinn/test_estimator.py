@@ -919,7 +919,7 @@ def test_an_equation_without_a_solution_stalls():
 @pytest.mark.parametrize(
     ("solver", "data", "message"),
     [
-        (PINNSolver(), (), "requires y to be passed|X"),
+        (PINNSolver(), (), "without data needs an equation"),
         (small(solver="dgnd"), (), "Did you mean 'dngd'"),
         (small(activation="tan"), (), "activation='tan' is unknown"),
         (small(activation=("tanh", "sin")), (), "names 2 activations for 1 hidden"),
