@@ -18,6 +18,9 @@ class Box(Domain):
 
     Parameters
     ----------
+    *unnamed : tuple
+        Refused, with an error: intervals need the names of their axes.
+
     time : str or None, default="t"
         The axis that is time. If None, "t", too, is an axis of space.
 
