@@ -686,6 +686,15 @@ def test_without_max_iter_a_fit_goes_on_until_max_time(settings, n_iter, monkeyp
     assert solver.stop_reason_ == ("callback" if n_iter == 6 else "max_iter")
 
 
+def test_an_equation_that_is_not_defined_for_negative_values_says_so():
+    """The values of the network to start from have both signs."""
+    problem = Problem(
+        lambda u, t: d(u, "t")(t) - jnp.sqrt(u(t) - 0.5), Box(t=(0.0, 1.0)), ()
+    )
+    with pytest.raises(ValueError, match=r"'interior' is NaN at \[0\..*jnp.maximum"):
+        small(problem).fit()
+
+
 def test_ctrl_c_keeps_the_best_network():
     class Interrupt:
         def setup(self, estimator, context):
@@ -919,7 +928,7 @@ def test_an_equation_without_a_solution_stalls():
 @pytest.mark.parametrize(
     ("solver", "data", "message"),
     [
-        (PINNSolver(), (), "requires y to be passed|X"),
+        (PINNSolver(), (), "without data needs an equation"),
         (small(solver="dgnd"), (), "Did you mean 'dngd'"),
         (small(activation="tan"), (), "activation='tan' is unknown"),
         (small(activation=("tanh", "sin")), (), "names 2 activations for 1 hidden"),
