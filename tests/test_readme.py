@@ -31,8 +31,8 @@ def rows_of_figures():
     )
     yield (
         f"{standing['shallow_relu']['tables']} tables",
-        f"the best peer on {shallow} (`ShallowReLURegressor`) "
-        f"and {committee} (`VarProNetRegressor`) |",
+        f"on {shallow} of 20 (`ShallowReLURegressor`) "
+        f"and {committee} of 20 (`VarProNetRegressor`) |",
     )
     ours, pwlf = (
         [

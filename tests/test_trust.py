@@ -172,6 +172,8 @@ def test_scikit_learn_and_onnx_predict_the_same(name):
     exported = model.to_sklearn()
     assert type(exported).__module__.startswith("sklearn.")
     assert exported.n_features_in_ == 3
+    if name in ("network", "classifier"):
+        assert exported[-1].hidden_layer_sizes == (3,)
     np.testing.assert_array_equal(
         exported.predict(X).shape, np.asarray(model.predict(X)).shape
     )

@@ -7,7 +7,7 @@ from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.solvers import FGN, SGN, Adam
 
 X4, WIDE = features(4), features(300, n=500)
-SMALL = {"max_iter": 8, "random_state": 0}
+SMALL = {"alpha": 1e-3, "max_iter": 8, "random_state": 0}
 
 
 def head(**words):
@@ -30,6 +30,7 @@ def partly_fitted():
 
 CASES = {
     "fgn_newton": partial(fitted, sample_weight=weights(X4), class_weight="balanced"),
+    "fgn_newton_auto": partial(fitted, alpha="auto", max_iter=100),
     # From 16,384 coefficients on, epochs of FGN come first.
     "fgn_newton_large": partial(fitted, WIDE, 110, max_iter=4),
     "fgn": partial(fitted, solver=FGN(batch_size=32), sample_weight=weights(X4)),

@@ -63,7 +63,7 @@ from sklearn.metrics import log_loss
 
 from sklearn_gn import FGNSoftmaxHead
 
-alpha = 0.001  # the default
+alpha = 0.001
 heads = {
     "FGNSoftmaxHead": FGNSoftmaxHead(alpha=alpha, random_state=0),
     "LogisticRegression": LogisticRegression(C=1 / (alpha * len(train))),

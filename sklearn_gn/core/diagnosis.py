@@ -19,6 +19,7 @@ _NULL = 1e-12  # eigenvalue, over the largest, of a direction without influence
 _COMPILED = 0.5  # share of the time before the end of the first iteration
 _LONG = 1.0  # seconds of a first iteration that are worth a word
 _CROWDED = 0.5  # parameters that the data determine, over the rows
+_EXACT = 1e-6  # noise, over the size of the targets, of data without any
 _UNEVEN = 1e3  # largest over smallest deviation of features that are not scaled
 
 
@@ -84,6 +85,10 @@ def diagnose(model):
     ----------
     model : GaussNewtonEstimator
     """
+    name = type(model).__name__
+    if not hasattr(model, "convergence_log_"):
+        text = "partial_fit keeps no log. Compare score() on rows that are held out."
+        return Diagnosis(f"{name}, after partial_fit", [Finding("none", text)])
     own = model._limits()
     # Where the estimator has findings of its own, they are the same as in its warning.
     rules = RULES if own is None else (_compilation,)
@@ -93,7 +98,7 @@ def diagnose(model):
         findings = [Finding("none", "The fit converged; nothing points to a limit.")]
     n_iter = f"{model.n_iter_} iteration{'' if model.n_iter_ == 1 else 's'}"
     loss = f"loss {model.loss_:.4g}" if hasattr(model, "loss_") else ""
-    described = f"{type(model).__name__}, {model.stop_reason_} after {n_iter}, {loss}"
+    described = f"{name}, {model.stop_reason_} after {n_iter}, {loss}"
     return Diagnosis(described.removesuffix(", "), findings)
 
 
@@ -129,6 +134,25 @@ _PARAMETER = {
     StopReason.SEPARABLE: "alpha",
     StopReason.LINE_SEARCH: "solver",
 }
+
+
+def _held_back(model):
+    """Steps that are kept small, where a free choice of them is better."""
+    if StopReason(model.stop_reason_).converged and not _by_evidence(model):
+        return None
+    damping, rank = getattr(model, "damping", None), getattr(model, "rank", None)
+    n_directions = len(getattr(model, "gram_spectrum_", ())) or np.inf
+    if rank is not None and rank < n_directions:
+        name, value = "rank", rank
+    elif damping:
+        name, value = "damping", damping
+    else:
+        return None
+    text = (
+        f"{name}={value} keeps the steps small: the fit may have ended, or still be, "
+        f"far from the best one. Set {name}=None."
+    )
+    return Finding("steps", text, name)
 
 
 def _overfitting(model):
@@ -192,8 +216,9 @@ def _points(model):
     if used <= _CROWDED * n_rows:
         return None
     text = (
-        f"The model uses {used:.0f} parameters for {n_rows} rows. More rows, or fewer "
-        "features, would do most."
+        f"The model uses {used:.0f} parameter{'' if round(used) == 1 else 's'} for "
+        f"{n_rows} row{'' if n_rows == 1 else 's'}. More rows, or fewer features, "
+        "would do most."
     )
     return Finding("points", text)
 
@@ -285,9 +310,15 @@ def _rank(model):
 
 def _noise(model):
     known = _by_evidence(model) and hasattr(model, "noise_std_")
-    if not (known and model.converged_):
+    if not (known and model.converged_) or _held_back(model):
         return None
     used = model.n_effective_parameters_
+    if np.max(model.convergence_log_.get("noise_std", (1.0,))[-1:], initial=0) < _EXACT:
+        text = (
+            f"The data determine {used:.0f} parameters and leave no noise: the model "
+            "goes through them."
+        )
+        return Finding("none", text)
     noise = ", ".join(f"{value:.3g}" for value in np.atleast_1d(model.noise_std_))
     text = (
         f"The data determine {used:.0f} parameters; the rest is noise of standard "
@@ -313,6 +344,7 @@ def _compilation(model):
 
 RULES = (
     _failure,
+    _held_back,
     _budget,
     _overfitting,
     _points,

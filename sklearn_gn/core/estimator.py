@@ -94,7 +94,7 @@ class GaussNewtonEstimator(
         NotFittedError
             If the estimator is not fitted.
         """
-        check_is_fitted(self, "convergence_log_")
+        check_is_fitted(self)
         return diagnose(self)
 
     def _solver_object(self):

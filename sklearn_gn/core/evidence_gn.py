@@ -41,7 +41,6 @@ _RISE_PER_ROW = 1e-4  # the same for each of more rows
 _PATIENCE = 3  # iterations without it after which a fit ends
 _PATIENCE_OF_ESTIMATES = 10  # where the log evidence is an estimate
 _MAX_TRIALS = 20  # dampings that one iteration tries
-_MAX_RAISES = 10  # of the shift that makes a matrix positive definite
 _FLAT = 1e-3  # predicted reduction of the energy that is none
 
 
@@ -370,109 +369,22 @@ def curvature(sums, groups, alpha, beta, n_effective, rough=False):
         return low_rank.curvature(
             sums.gram, groups, alpha, beta, n_effective, floor, rough
         )
-    gram = n_effective * sums.gram
-    return evidence.primal_curvature(gram, groups, alpha, beta, n_effective * floor)
-
-
-def covariance(model, sums, alpha, beta, n_effective):
-    """Return the posterior covariance H^-1 of the parameters.
-
-    Returns
-    -------
-    ndarray of shape (P, P) or LowRank
-        For :func:`posterior_variances`.
-    """
-    groups, scale = model.groups(), beta * n_effective
-    if isinstance(sums.gram, LargeGram):
-        floor = ROUNDING * scale * sums.gram.trace()
-        precision = evidence.prior_precision(groups, alpha)
-        diagonal = low_rank.positive_precision(precision, scale) + floor
-        return low_rank.approximation(sums.gram, diagonal, scale)
-    hessian = scale * sums.gram + np.diag(evidence.prior_precision(groups, alpha))
-    shift = ROUNDING * np.trace(hessian)
-    for _ in range(_MAX_RAISES):  # rounding may have made it indefinite
-        hessian[np.diag_indices_from(hessian)] += shift
-        inverse, log_det = evidence.inverse_and_log_det(hessian)
-        if np.isfinite(log_det):
-            break
-        shift *= 4
-    return inverse
-
-
-class PosteriorCovariance:
-    """The posterior covariance, computed when it is first asked for.
-
-    Until then the Gauss-Newton matrix is kept, which is as large. That of a large
-    network holds all rows, so its approximation is computed at once.
-
-    Parameters
-    ----------
-    model, sums, alpha, beta, n_effective
-        Arguments of :func:`covariance`.
-    """
-
-    def __init__(self, model, sums, alpha, beta, n_effective):
-        self._arguments = model, sums, alpha, beta, n_effective
-        self._found = None
-        if isinstance(sums.gram, LargeGram):
-            self.get()
-
-    def get(self):
-        """Return what :func:`covariance` returns."""
-        arguments = self._arguments
-        if arguments is not None:  # two threads may both compute it
-            self._found = covariance(*arguments)
-            self._arguments = None
-        return self._found
-
-
-def noise_ratio(squares):
-    """Return the variance of the noise of each target, over the mean of all.
-
-    Parameters
-    ----------
-    squares : ndarray of shape (k,)
-        Weighted sums of the squared residuals.
-    """
-    mean = np.mean(squares)
-    return squares / mean if mean > 0 else np.ones(len(squares))
-
-
-def one_or_each(noise_std):
-    """Return the noise of one target as a number, of several as the array (k,)."""
-    return noise_std if len(noise_std) > 1 else float(noise_std[0])
-
-
-def posterior_variances(found, gradients, used=slice(None)):
-    """Return the variances of linear functions of the parameters.
-
-    Parameters
-    ----------
-    found : ndarray of shape (P, P) or LowRank
-        From :func:`covariance`.
-    gradients : ndarray of shape (p, m)
-        One function a column.
-    used : slice or ndarray of int
-        Parameters that they depend on; all by default.
-    """
-    if isinstance(found, low_rank.LowRank):
-        return found.variances(gradients, used)
-    part = found[used][:, used]
-    return np.maximum(np.einsum("pm,pm->m", gradients, part @ gradients), 0)
-
-
-def spectrum(gram):
-    """Return the eigenvalues of a Gauss-Newton matrix, descending; leading ones."""
-    if isinstance(gram, LargeGram):
-        factor = low_rank.factor_of(gram, np.full(len(gram), low_rank.FREE))
-        gram = factor.T @ factor
-    return np.maximum(np.linalg.eigvalsh(gram)[::-1], 0)
+    scale = beta * n_effective
+    return evidence.primal_curvature(sums.gram, groups, alpha, scale, floor)
 
 
 def alpha_method(gram):
     """Return how gamma is computed: "dense", or "lanczos" where it is estimated."""
     large = isinstance(gram, LargeGram) and not gram.has_few_rows
     return "lanczos" if large else "dense"
+
+
+def continued(model, rows, state):
+    """Return a state that goes on with the targets of other rows."""
+    sums = model.sums(state.theta, rows)
+    return state._replace(
+        sums=sums, shift=1.0, waited=0, highest=-math.inf, criterion=math.inf
+    )
 
 
 def _report(state, model, n_effective, stop):
@@ -502,4 +414,4 @@ def _objective(state, model, n_effective):
 
 
 def _energy(error, theta, precision, scale):
-    return scale * error / 2 + float(np.sum(precision * theta**2)) / 2
+    return scale * error / 2 + float(precision * theta @ theta) / 2

@@ -125,7 +125,8 @@ def classifier(
 
 def _filled(cls, network, out_activation):
     weights = [np.array(weight, np.float64) for weight in network.weights]
-    model = cls(tuple(w.shape[1] for w in weights[:-1]), activation=network.activation)
+    widths = tuple(w.shape[1] for w in weights[:-1])
+    model = cls(hidden_layer_sizes=widths, activation=network.activation)
     model.coefs_ = weights
     model.intercepts_ = [np.array(bias, np.float64) for bias in network.biases]
     model.out_activation_ = out_activation

@@ -27,14 +27,18 @@ _START_BOUND = 3.0  # robust standard deviations from it: kinks are to be seen
 
 def scale_of(residual, weight):
     """Return the median absolute residual over that of a standard normal variable."""
-    size = np.abs(residual)
-    order = np.argsort(size, kind="stable")
+    median = weighted_median(np.abs(residual), weight)
+    return max(median / _NORMAL_MEDIAN, LEAST_SCALE)
+
+
+def weighted_median(values, weight):
+    """Return the median of values that count as often as their weights say."""
+    order = np.argsort(values, kind="stable")
     share = np.cumsum(weight[order])
     half = share[-1] / 2
     low, high = np.searchsorted(share, half), np.searchsorted(share, half, side="right")
-    high = min(high, len(size) - 1)
-    middle = (size[order[low]] + size[order[high]]) / 2
-    return max(middle / _NORMAL_MEDIAN, LEAST_SCALE)
+    high = min(high, len(values) - 1)
+    return values[order[low]] / 2 + values[order[high]] / 2
 
 
 def clip(residual, scale):
@@ -46,6 +50,22 @@ def scales_of(fitted, rows):
     """Return the robust standard deviations of the residuals of the targets, (k,)."""
     residual = rows.y - fitted
     return np.array([scale_of(r, rows.weight) for r in residual.T])
+
+
+def noise_std(fitted, rows, n_effective, n_parameters):
+    """Return the standard deviations of the noise of the targets, of shape (k,).
+
+    Parameters
+    ----------
+    fitted : ndarray of shape (m, k)
+    rows : Rows
+    n_effective : float
+        Number of rows, counted by their weights.
+    n_parameters : float
+        Number of well-determined parameters, of each target.
+    """
+    freedom = max(n_effective - n_parameters, 1.0)
+    return scales_of(fitted, rows) * np.sqrt(n_effective / freedom)
 
 
 def targets_of(fitted, rows, bound=BOUND):
@@ -70,19 +90,13 @@ def first_targets(rows):
     weighted = rows.weight[:, None] * columns
     inverse = np.linalg.pinv(columns.T @ weighted, rcond=1e-12, hermitian=True)
     fitted = np.broadcast_to(
-        [_weighted_median(y, rows.weight) for y in rows.y.T], rows.y.shape
+        [weighted_median(y, rows.weight) for y in rows.y.T], rows.y.shape
     )
     for _ in range(_START_ROUNDS):
         targets = targets_of(fitted, rows)
         fitted = columns @ (inverse @ (weighted.T @ targets))
     limit = _START_BOUND * scales_of(fitted, rows)
     return fitted + np.clip(rows.y - fitted, -limit, limit)
-
-
-def _weighted_median(y, weight):
-    order = np.argsort(y, kind="stable")
-    share = np.cumsum(weight[order])
-    return y[order[min(np.searchsorted(share, share[-1] / 2), len(y) - 1)]]
 
 
 class RobustState(NamedTuple):

@@ -110,6 +110,11 @@ class NumPy:
         return np.vdot(a, b)
 
     @staticmethod
+    def row_products(a, b):
+        """Inner products of the rows of two matrices."""
+        return np.einsum("ij,ij->i", a, b)
+
+    @staticmethod
     def rsqrt(x):
         """``1 / sqrt(x)``."""
         return 1 / np.sqrt(x)
@@ -185,6 +190,10 @@ class JAX:
 
         log_sum = logsumexp(logits, axis=-1)
         return log_sum, self.xp.exp(logits - log_sum[:, None])
+
+    def row_products(self, a, b):
+        """Inner products of the rows of two matrices."""
+        return self.xp.sum(a * b, axis=1)
 
     def with_rows(self, array, rows, start):
         """Write rows into an array."""

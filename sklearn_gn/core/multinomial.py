@@ -111,8 +111,8 @@ def root_curvature(margin):
 
 def covariance_product(p, u):
     """``(diag(p) - p p^T) u`` for each row, arrays of shape (n, C)."""
-    pu = p * u
-    return pu - p * namespace(pu).sum(pu, axis=1, keepdims=True)
+    mean = library_of((p, u)).row_products(p, u)
+    return p * (u - mean[:, None])
 
 
 def hessian_product(forward, transposed, p, weight, direction):

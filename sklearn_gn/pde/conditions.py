@@ -156,7 +156,8 @@ class BaseCondition:
         value = jnp.asarray(value, x.dtype)
         if value.shape not in ((), actual.shape):
             raise ValueError(
-                f"there are {actual.size} outputs, a value of shape {value.shape}."
+                "the value must be a number, or hold one for each output, of which "
+                f"there are {actual.size}; its shape is {value.shape}."
             )
         return value
 

@@ -99,6 +99,8 @@ class Field:
         hint = ""
         if name == "t" and self.time is None:
             hint = " That of time is called so in the domain, as in Box(t=(0, 1))."
+        elif self.axes == ("t",) and isinstance(name, str):
+            hint = f" An Interval is one of time, unless it has axis={name!r}."
         raise ValueError(f"axis {name!r} is unknown; the axes are {self.axes}.{hint}")
 
     def coordinate(self, name: str) -> "Field":

@@ -18,6 +18,9 @@ class Box(Domain):
 
     Parameters
     ----------
+    *unnamed : tuple
+        Refused, with an error: intervals need the names of their axes.
+
     time : str or None, default="t"
         The axis that is time. If None, "t", too, is an axis of space.
 
@@ -37,8 +40,13 @@ class Box(Domain):
     time: str | None
 
     def __init__(
-        self, *, time: str | None = "t", **intervals: tuple[float, float]
+        self, *unnamed: Any, time: str | None = "t", **intervals: tuple[float, float]
     ) -> None:
+        if unnamed:
+            raise ValueError(
+                "Box takes its intervals by the names of the axes, such as "
+                f"Box(x=(0, 1), y=(0, 1)); got {unnamed[0]!r} without a name."
+            )
         if not intervals:
             raise ValueError("Box needs an interval for an axis, such as x=(0, 1).")
         for name, interval in intervals.items():
@@ -158,6 +166,8 @@ class Interval(Box):
     """
 
     def __init__(self, low: float, high: float, axis: str = "t") -> None:
+        if axis == "time":
+            raise ValueError("axis='time' is called 't': leave axis out.")
         super().__init__(time="t", **{axis: (low, high)})
 
     def __repr__(self):

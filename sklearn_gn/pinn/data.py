@@ -100,6 +100,11 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     -------
     FitData
     """
+    if problem is None and X is None and y is None:
+        raise ValueError(
+            "fit() without data needs an equation: PINNSolver(problem=Problem(...)). "
+            "Without one, fit(X, y) is plain regression."
+        )
     if problem is not None and X is None and y is None:
         _check_absent(sample_weight=sample_weight, X_val=X_val, y_val=y_val)
         _warn_of_missing_data(problem)

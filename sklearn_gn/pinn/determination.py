@@ -32,6 +32,7 @@ LARGEST_NETWORK, MOST_AXES = 3000, 6  # for which the rank is looked at
 _N_POINTS, _FEW = 64, 8
 _SAME = 1e-9  # change of residuals that is rounding
 _NEAR = 1e-9  # of the length of an axis, to its end
+_ZERO = 1e-8  # size of a solution of zero, in units of the network
 
 
 def free_constants(loss_at, net, problem, untrained_loss):
@@ -56,7 +57,8 @@ def free_constants(loss_at, net, problem, untrained_loss):
     for k, name in enumerate(problem.outputs):
         if name in problem.up_to_constant or not math.isfinite(loss):
             continue
-        size = np.linalg.norm(net.layers[-1][:, k]) or 1.0
+        # At least one: beside a solution of zero no change would count.
+        size = max(np.linalg.norm(net.layers[-1][:, k]), 1.0)
         changes = [
             abs(loss_at(_shifted(net, k, share * size)) - loss) for share in (1, -0.5)
         ]
@@ -151,6 +153,45 @@ def missing_conditions(model, rng):
     return found
 
 
+def forgotten_conditions(model, missing, rng):
+    """Axes of ``missing`` on which the problem certainly has no condition.
+
+    The rank of a small network tells little about changes that it cannot represent, and
+    a forgotten initial condition leaves nothing but such changes where the equation
+    smooths.
+
+    Parameters
+    ----------
+    model : Model
+    missing : dict
+        As from :func:`missing_conditions`.
+    rng : RandomState
+
+    Returns
+    -------
+    dict
+        A part of ``missing``: all of it where there are no conditions, else the axis of
+        time where none holds at any one time.
+    """
+    problem = model.problem
+    observed = model.classes[-1].residual.name == "data"
+    if observed or problem.transform is not None:
+        return {}
+    known = {name: entry for name, entry in missing.items() if entry[0] is not None}
+    if not problem.conditions:
+        return known
+    time = problem.domain.time
+    if time not in known or known[time][1]:
+        return {}
+    k, points = problem.domain.axes.index(time), problem.probes(_FEW, rng)
+    length = np.ptp(problem.domain.bounds[k])
+    del points["interior"]
+    times = [drawn.x.reshape(-1, problem.domain.dim)[:, k] for drawn in points.values()]
+    if any(np.ptp(some) <= _NEAR * length for some in times):
+        return {}
+    return {time: known[time]}
+
+
 def _orders(problem, rows):
     """Highest derivative of the equation along each axis; None where not known."""
     if rows is None:
@@ -214,7 +255,10 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     floor = len(gramian) * np.finfo(net.extra.dtype).eps * gramian.diagonal().max()
     gramian[np.diag_indices_from(gramian)] += floor
     answer = slopes @ cho_solve(cho_factor(gramian, lower=True), slopes.T)
-    square = np.linalg.eigvalsh(answer)[-1] / max(np.sum(values**2), 1e-300)
+    units = getattr(model.problem, "scale", 1.0) * np.ones(values.shape)
+    size, unit = np.sum(values**2), np.sum(units**2)
+    is_zero = size <= _ZERO**2 * unit  # a solution to which changes cannot be relative
+    square = np.linalg.eigvalsh(answer)[-1] / (unit if is_zero else size)
     return math.sqrt(max(square, 0.0) * 2 * untrained_loss)
 
 

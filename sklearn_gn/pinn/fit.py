@@ -26,7 +26,7 @@ from sklearn_gn.pinn import (
     windows,
 )
 from sklearn_gn.pinn.model import n_waves
-from sklearn_gn.pinn.residuals import residuals
+from sklearn_gn.pinn.residuals import check_is_defined, residuals
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
     ROUNDING,
@@ -163,6 +163,8 @@ def initial_state(points, net, settings, memory=None, loss_at=None):
     batches = _draw(points, settings, 0, 0, net, level, march)
     balance = np.ones(len(model.classes), settings.dtype)
     loss = float((loss_at or loss_by(settings))(model, net, batches))
+    if math.isnan(loss):
+        check_is_defined(model, net, batches)
     state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
     untrained = net if settings.untrained is None else settings.untrained
     first, of_classes = losses_of_no_solution(fresh_loss, points, settings, untrained)

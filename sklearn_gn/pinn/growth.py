@@ -29,10 +29,10 @@ _WIDER = 1.5  # from one network to the next
 _MOST_WEIGHTS = 3000
 _RESIDUALS = 2.5  # for each parameter
 _BOUNDARY_SHARE = 0.3  # of the residuals
-# Iterations in which the fresh loss is to fall by _FALL, or the fit grows: more of them
-# until the equation is solved, since a fit is often flat before it finds its way; but
-# not where points are missing.
-_PATIENCE, _EARLY_PATIENCE = 12, 30
+# Iterations in which the fresh loss is to fall by _FALL, or the fit grows. An iteration
+# of a larger network takes as long as several of this one, which is often flat for a
+# while and then finds its way. Few do where points are missing, or nothing is left.
+_PATIENCE, _SHORT_PATIENCE = 40, 12
 _FALL = 0.5
 # What the rest of max_time must have room for: compilations as long as the first one,
 # and iterations at the next size, with their seconds relative to those of this one.
@@ -115,13 +115,14 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     level = level._replace(falls=(*level.falls, lowest))
     solved = lowest <= SOLVED_LOSS * first
     lacks_points = rules.points and fresh > _GENERALISES * loss
-    patience = _PATIENCE if solved or lacks_points else _EARLY_PATIENCE
+    exhausted = lowest <= EXHAUSTED_LOSS * first
+    patience = _SHORT_PATIENCE if lacks_points or exhausted else _PATIENCE
     if len(level.falls) <= patience or level.ended:
         return level
     if not lowest > _FALL * level.falls[-1 - patience]:
         return level
     pays = lowest <= PAYS * level.before or not solved
-    growing = pays and lowest > EXHAUSTED_LOSS * first
+    growing = pays and not exhausted
     dearer = _MORE_POINTS if lacks_points else LARGER
     if growing and not _in_time(level, rules, dearer * seconds):
         return level._replace(late=True)

@@ -16,6 +16,7 @@ from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.scaling import Scaling
 
 _SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
+_OUTSIDE = 1e-6  # of the longest axis, by which a point may be outside
 
 
 class Fitted(NamedTuple):
@@ -127,6 +128,7 @@ class SolutionMixin:
             X = in_order_of_axes(X, self._fitted.problem)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         self._warn_of_times_beyond(X)
+        self._warn_of_points_outside(X)
         scaling = self._fitted.scaling
         return X if scaling is None else scaling.x(X)
 
@@ -142,6 +144,22 @@ class SolutionMixin:
                 f"{self._solved_until:.4g}, up to where the equation is solved: what "
                 "is returned there is extrapolated. Fit with a larger max_time.",
                 ConvergenceWarning,
+                stacklevel=level_of_the_user(),
+            )
+
+    def _warn_of_points_outside(self, X):
+        """Warn of points where the equation was not asked to hold."""
+        problem = self._fitted.problem
+        if hasattr(self, "_fit_run") or problem is None:
+            return
+        slack = _OUTSIDE * np.ptp(problem.domain.bounds, axis=1).max()
+        outside = problem.domain.depth(X) < -slack
+        if outside.any():
+            warnings.warn(
+                f"{outside.sum()} of {len(X)} points lie outside of the domain, such "
+                f"as {X[outside][0].tolist()}: what is returned there is extrapolated, "
+                "and solves nothing.",
+                UserWarning,
                 stacklevel=level_of_the_user(),
             )
 

@@ -57,9 +57,21 @@ def network_and_models(solver, stages, data, rng):
         observed=data.observed if data.observations.training else None,
         device=solver.device,
     )
+    _check_second_derivatives(activations, models[-1].classes[0].rows)
     if _grows(solver, data.problem) and not stages:
         models = (with_windows(*models, data.observations.training is not None),)
     return untrained, models
+
+
+def _check_second_derivatives(activations, rows):
+    """Raise where the equation has second derivatives and the network has none."""
+    names = sorted(set(activations))
+    if names and set(names) <= {"relu", "identity"} and rows is not None:
+        if any(rows.second):
+            raise ValueError(
+                f"activation={names[0]!r} has no second derivatives, and the equation "
+                "contains some: set activation='tanh' or 'sin'."
+            )
 
 
 def _widths(solver, problem):

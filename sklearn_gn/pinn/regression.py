@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence, evidence_gn
+from sklearn_gn.core import evidence, evidence_gn, evidence_posterior
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.extremes import MOST_ROWS, noise_deviation
 from sklearn_gn.core.fit_loop import FitRun
@@ -167,12 +167,14 @@ class EvidencePosterior(NamedTuple):
 
     layers: Layers
     theta: np.ndarray
-    covariance: Any  # of evidence_gn.covariance, made when it is first asked for
+    covariance: Any  # of evidence_posterior.covariance, made when it is first asked for
 
     def output_deviations(self, x):
         """Standard deviations of the outputs at points, of shape (n, q)."""
         jacobian = self.layers.jacobian(self.theta, np.asarray(x, np.float64))
-        variance_of = partial(evidence_gn.posterior_variances, self.covariance.get())
+        variance_of = partial(
+            evidence_posterior.posterior_variances, self.covariance.get()
+        )
         return np.sqrt(np.stack([variance_of(rows) for rows in jacobian], axis=1))
 
 
@@ -194,13 +196,15 @@ def _set_fitted(solver, run, fitted):
     solver._posterior = EvidencePosterior(
         layers,
         net.theta,
-        evidence_gn.PosteriorCovariance(layers, sums, net.alpha, net.beta, n_effective),
+        evidence_posterior.PosteriorCovariance(
+            layers, sums, net.alpha, net.beta, n_effective
+        ),
     )
     solver.loss_ = loss * scaling.loss_scale
     solver.fresh_loss_ = math.nan
     if run.val_loss is not None:
         solver.fresh_loss_ = run.val_loss(net) * scaling.loss_scale
-    solver.gram_spectrum_ = evidence_gn.spectrum(sums.gram)
+    solver.gram_spectrum_ = evidence_posterior.spectrum(sums.gram)
     solver.coefficients_, solver.coefficients_std_ = {}, {}
     solver.window_ends_ = np.zeros(0)
     solver.noise_std_ = float(y_scale * noise_deviation(net.beta))

@@ -71,6 +71,23 @@ def class_residuals(model, class_model, params, batch):
     )
 
 
+def check_is_defined(model, params, batches):
+    """Raise a ValueError if a residual is not defined for the network to start from."""
+    for kind, batch in zip(model.classes, batches, strict=True):
+        if model.features is not None or kind.residual.name == "data":
+            continue
+        undefined = np.isnan(class_residuals(model, kind, params, batch)).any(axis=1)
+        if undefined.any():
+            place = np.asarray(batch.x)[undefined.argmax(), 0].round(6).tolist()
+            raise ValueError(
+                f"The residual {kind.residual.name!r} is NaN at {place} for the "
+                "network to start from: it takes a root, a power or a logarithm of a "
+                "negative number, or divides by zero. A solution that is positive may "
+                "be negative during the fit: write jnp.maximum(u(x), 0) ** 1.5, or let "
+                "transform make it positive."
+            )
+
+
 def jacobian(model, params, batches):
     """r, and the parts of its Jacobian."""
     both = [

@@ -319,6 +319,12 @@ def warn_if_not_determined(solver, run, untrained_loss):
     model, net, problem = fitted.model, fitted.net, fitted.problem
     if isinstance(net, Pieces):  # windows of time go on from an initial condition
         return
+    rng = np.random.RandomState(0)
+    missing = determination.missing_conditions(model, rng)
+    forgotten = determination.forgotten_conditions(model, missing, rng)
+    if forgotten:
+        _warn(f"The solution is not determined. {_all_missing(forgotten)}")
+        return
     free = determination.free_constants(run.val_loss, net, problem, untrained_loss)
     if free:
         place = problem.domain.bounds.mean(axis=1).round(6).tolist()
@@ -329,7 +335,6 @@ def warn_if_not_determined(solver, run, untrained_loss):
             "not matter."
         )
         return
-    missing = determination.missing_conditions(model, np.random.RandomState(0))
     small = len(missing) and problem.domain.dim <= determination.MOST_AXES
     if not small or solver._sizes[0] > determination.LARGEST_NETWORK:
         return
@@ -342,19 +347,31 @@ def warn_if_not_determined(solver, run, untrained_loss):
         _warn(
             f"The solution is not determined: it can change by as much as it is, and "
             f"residuals change by {1 / change:.1g} of those of an untrained network. "
-            f"{' '.join(_missing(*entry) for entry in missing.items())}"
+            f"{_all_missing(missing)}"
         )
+
+
+def _all_missing(missing):
+    return " ".join(_missing(*entry) for entry in missing.items())
 
 
 def _missing(axis, entry):
     order, ends = entry
-    held = f"{len(ends)} hold ({', '.join(ends)})" if ends else "none holds"
+    held = "none holds"
+    if ends:
+        held = f"{len(ends)} hold{'s' * (len(ends) == 1)} ({', '.join(ends)})"
     if order is None:
         return f"At the ends of the axis {axis!r}, {held}: state what is missing."
+    if order == 1:
+        needs = f"1 derivative along {axis!r} and needs a condition at an end"
+    else:
+        needs = (
+            f"{order} derivatives along {axis!r} and needs {order} conditions at the "
+            "ends"
+        )
     return (
-        f"The equation has {order} derivative{'s' * (order > 1)} along {axis!r} and "
-        f"needs as many conditions at the ends of this axis; {held}. State the "
-        "missing ones, such as Dirichlet, Neumann or Initial with its order."
+        f"The equation has {needs} of this axis; {held}. State what is missing, such "
+        "as Dirichlet, Neumann or Initial with its order."
     )
 
 

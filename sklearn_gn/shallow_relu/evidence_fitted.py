@@ -1,14 +1,14 @@
 """A network fitted by the evidence: attributes in the user's units, standard errors."""
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from sklearn_gn.core import evidence, huber, left_out
-from sklearn_gn.core.evidence_gn import (
-    alpha_method,
+from sklearn_gn.core.evidence_gn import alpha_method, curvature
+from sklearn_gn.core.evidence_posterior import (
     covariance,
-    curvature,
     noise_ratio,
     one_or_each,
     posterior_variances,
@@ -36,6 +36,31 @@ class EvidencePosterior(NamedTuple):
     # (q,)  variance of the noise of each target, over the mean of all, which is that of
     # the covariance
     noise_ratio: np.ndarray
+
+
+class Fitted:
+    """A network, and what is computed when it is first asked for.
+
+    Parameters
+    ----------
+    net : RegularisedNetwork
+    rows : Rows
+    n_effective : float
+        Number of rows, counted by their weights.
+    """
+
+    def __init__(self, net, rows, n_effective):
+        self.net, self._rows, self._n_effective = net, rows, n_effective
+
+    @cached_property
+    def sums(self):
+        """The sums over the rows at its parameters."""
+        return self.net.shape.sums(self.net.theta, self._rows)
+
+    @cached_property
+    def posterior(self):
+        """The covariance of its parameters."""
+        return posterior(self.net, self._rows, self.sums, self._n_effective)
 
 
 def posterior(net, rows, sums, n_effective):
@@ -67,17 +92,16 @@ def _variances(found, z):
     return variances
 
 
-def best_of_network_and_linear_model(net, rows, n_effective):
-    """Return the network, or the linear model if that is as good.
+def best_of_network_and_linear_model(fitted, rows, n_effective):
+    """Return the fitted network, or the linear model if that is as good.
 
     A network that finds structure in noise does not pay for its parameters.
     """
+    net = fitted.net
 
     def left_out_errors(some):
-        sums = net.shape.sums(net.theta, rows)
-        found = posterior(net, rows, sums, n_effective)
         residuals = evidence_gn.predict(net.theta, net.shape, some.x) - some.y
-        leverage = net.beta * _variances(found, some.x)
+        leverage = net.beta * _variances(fitted.posterior, some.x)
         return left_out.errors(residuals, leverage, some.weight, n_effective)
 
     linear, value = linear_model(rows, n_effective), net.log_evidence
@@ -85,14 +109,15 @@ def best_of_network_and_linear_model(net, rows, n_effective):
         is_more_probable(linear, value, net.gamma, rows)
         or predicts_as_well(linear, value, rows, n_effective, left_out_errors)
     ):
-        return net
+        return fitted
     shape = net.shape
     theta = np.zeros(shape.size)
     theta[: linear.coef.size] = linear.coef.ravel()
     alpha, gamma = linear.penalties(len(net.alpha))
-    return evidence_gn.network_of(
+    net = evidence_gn.network_of(
         theta, shape, alpha, linear.beta, gamma, linear.log_evidence
     )
+    return Fitted(net, rows, n_effective)
 
 
 def fitted_attributes(net, rows, scaling, options, *, robust=False):
@@ -113,19 +138,22 @@ def fitted_attributes(net, rows, scaling, options, *, robust=False):
     observed = rows
     if robust:
         rows = rows._replace(y=huber.targets_of(evidence_gn.values(net, rows.x), rows))
+    fitted = Fitted(net, rows, n_effective)
     if not given:
-        net = best_of_network_and_linear_model(net, rows, n_effective)
+        fitted = best_of_network_and_linear_model(fitted, rows, n_effective)
+    net, sums, found = fitted.net, fitted.sums, fitted.posterior
     shape = net.shape
-    sums = shape.sums(net.theta, rows)
-    found = posterior(net, rows, sums, n_effective)
     y_scale = np.broadcast_to(scaling.y_scale, shape.q)
     noise_std = found.noise_std * y_scale
     # At the last penalties; those of the log are at the ones before.
     found_curvature = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
     if robust:
-        freedom = n_effective - (np.sum(found_curvature.gamma) / shape.q + 1)
-        scale = huber.scales_of(evidence_gn.values(net, rows.x), observed)
-        noise_std = y_scale * scale * np.sqrt(n_effective / max(freedom, 1.0))
+        noise_std = y_scale * huber.noise_std(
+            evidence_gn.values(net, rows.x),
+            observed,
+            n_effective,
+            np.sum(found_curvature.gamma) / shape.q + 1,
+        )
     shown = evidence_gn.pruned(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
     hyperplanes, factor = scaling.hyperplanes_to_user(shown.hyperplanes[slots])

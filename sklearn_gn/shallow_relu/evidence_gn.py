@@ -419,8 +419,7 @@ def values(net, x):
 
 def continued(rows, state):
     """Return a state that goes on with the targets of other rows."""
-    sums = state.net.shape.sums(state.theta, rows)
-    return state._replace(sums=sums, shift=1.0, waited=0, highest=-math.inf)
+    return evidence_gn.continued(state.net.shape, rows, state)
 
 
 EVIDENCE_GN = Algorithm("vpgn", init, step, side_by_side=True, compiled=False)

@@ -96,13 +96,13 @@ def class_blocks(net, data, settings, slots, inverses=True):
         k, curvature, rest = arrays
         h = features(k)
         spread = xp.append((shift + rest * variance)[:, 0], rest + damping)
-        inverse, log_det = inverse_of_block(h, curvature, spread)
+        root, log_det = inverse_root(h, curvature, spread)
         # A direction without penalty has no feature either, and stands by itself.
         log_det = log_det - xp.sum(xp.log(xp.where(shift > 0, shift, spread[:d, None])))
         log_det = log_det - (1 - intercept) * xp.log(spread[d])
         # Without an intercept its row and column drop out.
-        kept_inverse = inverse * keep[:, None] * keep[None, :] if inverses else None
-        return kept_inverse, log_det, well_determined(shift[:, 0], inverse)
+        own = root * keep[None, :]
+        return own.T @ own if inverses else None, log_det, determined(shift, root)
 
     keep = xp.append(xp.ones(d, x.dtype), intercept)
     found, log_det, gamma = library.map(block, (xp.arange(len(rest)), kept, rest))
@@ -146,8 +146,8 @@ def exact_blocks(net, rows, center, alpha, intercept):
         shift = xp.append(xp.full(d, alpha), 0 * alpha)
         lacking = xp.maximum(floor - total(xp.sum(curvature)), 0)
         spread = xp.append(shift[:d], xp.where(intercept > 0, lacking, 1))
-        inverse, log_det = inverse_of_block(h, curvature, spread)
-        return log_det - d * xp.log(alpha), well_determined(shift[:d], inverse)
+        root, log_det = inverse_root(h, curvature, spread)
+        return log_det - d * xp.log(alpha), determined(shift[:d, None], root)
 
     log_det, gamma = library.map(block, curvature.T)
     return ClassBlocks(None, xp.sum(log_det), xp.sum(gamma))
@@ -161,24 +161,40 @@ def curvatures(head, x, weight):
     return curvature, xp.maximum(whole, _LEAST_CURVATURE * xp.max(whole))
 
 
-def inverse_of_block(h, curvature, spread):
-    """Inverse and log determinant of ``h^T diag(curvature) h + diag(spread)``."""
+def inverse_root(h, curvature, spread):
+    """A root R of the inverse of ``M = h^T diag(curvature) h + diag(spread)``.
+
+    Returns
+    -------
+    root : array of shape (d, d)
+        Lower triangular up to a scale of its columns, with ``R^T R = M^-1``.
+    log_det : scalar
+        Of M.
+    """
     library = library_of(h)
     xp = library.xp
-    matrix = total((h * curvature[:, None]).T @ h) + xp.diag(spread)
+    h = h * xp.sqrt(curvature)[:, None]
+    matrix = total(h.T @ h) + xp.diag(spread)
     scale = library.rsqrt(xp.maximum(xp.diagonal(matrix), xp.finfo(h.dtype).tiny))
     matrix = matrix * scale[:, None] * scale[None, :]
     factor = library.cholesky(matrix)
     root = library.triangular_inverse(factor)
     log_det = 2 * xp.sum(xp.log(xp.diagonal(factor)) - xp.log(scale))
-    root = root * scale[None, :]
-    return root.T @ root, log_det
+    return root * scale[None, :], log_det
 
 
-def well_determined(shift, inverse):
-    """Number of coefficients that the data determine, of those with a penalty."""
-    xp = namespace(inverse)
-    left = shift * xp.diagonal(inverse)[: len(shift)]
+def determined(shift, root):
+    """Number of coefficients that the data determine, of those with a penalty.
+
+    Parameters
+    ----------
+    shift : array of shape (d, 1)
+        Penalties of the coefficients.
+    root : array
+        That of :func:`inverse_root`.
+    """
+    xp, shift = namespace(root), shift[:, 0]
+    left = shift * xp.sum(root**2, axis=0)[: len(shift)]
     return xp.sum(xp.where(shift > 0, 1 - left, 0))
 
 

@@ -10,7 +10,7 @@ from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.solvers import FGN, FGNNewton
 
 _BATCH_SIZE = 256  # where a solver does not say
-_ALPHA = 1e-3  # of mini-batch solvers, which have no evidence
+_ALPHA = 1e-3  # of mini-batches and sparse features, which have no evidence
 _LEAST_TOTAL = 1e-100  # of the weights: products with it neither under- nor overflow
 _SPECTRUM_ROWS = 1024
 _DENSE_BYTES = 2**32  # a sparse X larger than this stays sparse or is refused
@@ -68,8 +68,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         if not sparse.issparse(X) or type(solver) is not FGNNewton:
             return False
         numbers = X.shape[0] * X.shape[1]
-        thin = numbers > _DENSE_NUMBERS and X.nnz <= _DENSE_SHARE * numbers
-        return thin and self.alpha != "auto"
+        return numbers > _DENSE_NUMBERS and X.nnz <= _DENSE_SHARE * numbers
 
     def _split(self, X, label, kept, weight, rng):
         """Set a random part of the distinct rows aside for validation."""
@@ -100,7 +99,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         alpha, n_effective = self.alpha, None
         if alpha == "auto":
             alpha = _ALPHA
-            if isinstance(solver, FGNNewton):
+            if isinstance(solver, FGNNewton) and not sparse.issparse(X):
                 # Of the training part; every row counts as one at least.
                 n_effective = max(float(total * weight.sum()), float(len(kept)))
                 alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
@@ -345,10 +344,9 @@ def _dense(X):
     if size > _DENSE_BYTES:
         raise ValueError(
             f"X is sparse and would take {size / 2**30:.1f} GiB as a dense array; the "
-            f"limit is {_DENSE_BYTES / 2**30:.0f}. solver='fgn_newton' with a number "
-            "as alpha leaves it sparse if at most a tenth of its entries are stored. "
-            "Or give it in chunks to fit_chunks, or reduce the features with "
-            "TruncatedSVD."
+            f"limit is {_DENSE_BYTES / 2**30:.0f}. solver='fgn_newton' leaves it "
+            "sparse if at most a tenth of its entries are stored. Or give it in chunks "
+            "to fit_chunks, or reduce the features with TruncatedSVD."
         )
     return X.toarray()
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_gn._typing import Array
-from sklearn_gn.core.libraries import in_either_library, library_of, namespace
+from sklearn_gn.core.libraries import NumPy, in_either_library, library_of, namespace
 from sklearn_gn.core.multinomial import (
     all_classes,
     cross_entropy,
@@ -22,7 +22,8 @@ from sklearn_gn.core.solver import Report
 from sklearn_gn.softmax_head.curvature import traces
 
 _SHARED_ROWS = 128  # of a batch of all rows, of which each device gets a share
-_BLOCK_ELEMENTS = 2**21  # logits of a row block: what fits into the processor's cache
+_BLOCK_ELEMENTS = 2**21  # logits of a row block: what fits into the processor's cache,
+_BLOCK_OF_NUMPY = 2**16  # where each operation goes through them by itself
 
 
 class AffineHead(NamedTuple):
@@ -229,19 +230,20 @@ def values_transposed(x, change):
     return AffineHead(x.T @ change, namespace(change).sum(change, axis=0))
 
 
-def block_rows(n_rows, n_classes):
+def block_rows(n_rows, n_classes, most=_BLOCK_ELEMENTS):
     """Rows handled at a time; the last block may be shorter."""
     block = n_rows
-    while block > 1 and block * n_classes > _BLOCK_ELEMENTS:
+    while block > 1 and block * n_classes > most:
         block = -(-block // 2)
     return block
 
 
 def over_blocks(body, start, arrays, n_classes):
     """Fold ``body(carry, blocks of the arrays)`` over blocks of rows."""
-    n = arrays[0].shape[0]
-    block = block_rows(n, n_classes)
-    whole, library = n // block, library_of((arrays, start))
+    n, library = arrays[0].shape[0], library_of((arrays, start))
+    most = _BLOCK_OF_NUMPY if library is NumPy else _BLOCK_ELEMENTS
+    block = block_rows(n, n_classes, most)
+    whole = n // block
 
     def step(k, carry):
         parts = (library.rows_from(a, k * block, block) for a in arrays)

@@ -67,7 +67,7 @@ _CG_ITERATIONS = 100
 _SETTLED = 0.05  # slope of a step, over the loss, that ends near enough to a minimum
 _FLAT = 0.3  # part of the slope that may be left where the line search ends
 _LINE_ITERATIONS = 8
-_SMALL = 2**19  # features and values of all rows that NumPy computes with
+_SMALL = 2**21  # features and values of all rows that NumPy computes with
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -404,7 +404,7 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
 
     def by_blocks(r):
         stacked = xp.concatenate([r.weight, r.bias[None, :]]).T
-        solved = xp.einsum("cij,cj->ci", inverses, stacked).T
+        solved = xp.matmul(inverses, stacked[:, :, None])[:, :, 0].T
         return AffineHead(solved[:-1], solved[-1])
 
     whitened = gradient_to_whitened(gradient, data.center, data.basis)
@@ -443,8 +443,8 @@ def _line_minimum(here, change, label, weight, slope, penalty_curvature):
 
     def derivatives(t):
         p = library.softmax(here + t * change)
-        first = xp.sum(p * change, axis=1)
-        second = xp.sum(p * change**2, axis=1) - first**2
+        first = library.row_products(p, change)
+        second = library.row_products(p, change**2) - first**2
         at_true = xp.sum(xp.where(true, change, 0), axis=1)
         return total((weight @ (first - at_true), weight @ second))
 

@@ -36,6 +36,7 @@ from scipy.special import expit
 
 from sklearn_gn.core import evidence
 from sklearn_gn.core.layers import forward, linear_inputs, with_one
+from sklearn_gn.core.low_rank import positive_precision
 from sklearn_gn.core.margin_bound import bounding_curvature
 from sklearn_gn.core.solver import Algorithm, Report
 from sklearn_gn.varpro.committee import side_by_side
@@ -184,7 +185,9 @@ def batch_step(model, maps, batch, penalties, damping):
     inputs = [linear_inputs(model, x, trace), *(layer.inputs for layer in trace)]
     margin, gradient = margins(output @ inputs[0], y)
     back = [gradient, *_propagated_back(model, output, layers, trace, gradient)]
-    shifts = [a + maps[0].dtype.type(damping) for a in penalties]
+    damping = maps[0].dtype.type(damping)
+    # Without damping, free weights have the least one that the arithmetic stands.
+    shifts = [positive_precision(a + damping, scale=1.0) for a in penalties]
     pulls = [
         penalty / shift * a
         for penalty, shift, a in zip(penalties, shifts, maps, strict=True)

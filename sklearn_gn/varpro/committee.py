@@ -22,7 +22,7 @@ import joblib
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 
-from sklearn_gn.core import evidence_gn, huber
+from sklearn_gn.core import evidence_gn, evidence_posterior, huber
 from sklearn_gn.core.classifier import all_logits
 from sklearn_gn.core.evidence_gn import EvidenceState
 from sklearn_gn.core.layers import Layers, RegularisedLayers, forward, with_one
@@ -277,10 +277,7 @@ def continued(rows, state):
     """Return a state whose members all go on with the targets of other rows."""
     runs = []
     for run in state.runs:
-        sums = run.model.sums(run.state.theta, rows)
-        member = run.state._replace(
-            sums=sums, shift=1.0, waited=0, highest=-math.inf, criterion=math.inf
-        )
+        member = evidence_gn.continued(run.model, rows, run.state)
         runs.append(run._replace(state=member, lowest=math.inf, report=None))
     return state._replace(runs=tuple(runs), criterion=math.inf, waited=0)
 
@@ -367,7 +364,7 @@ def posterior_variances(model, net, covariance, x):
     hidden = np.arange(n_output, len(net.theta))
     for t in range(k):  # the other targets' output weights have no part in it
         used = np.concatenate([np.arange(t, n_output, k), hidden])
-        found[:, t] = evidence_gn.posterior_variances(
+        found[:, t] = evidence_posterior.posterior_variances(
             covariance, jacobian[t, used], used
         )
     return found

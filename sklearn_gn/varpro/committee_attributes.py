@@ -1,13 +1,20 @@
 """Fitted attributes of a committee, in the user's units."""
 
 import math
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
 
-from sklearn_gn.core import backend, evidence, evidence_gn, huber, left_out
+from sklearn_gn.core import (
+    backend,
+    evidence,
+    evidence_gn,
+    evidence_posterior,
+    huber,
+    left_out,
+)
 from sklearn_gn.core.extremes import noise_deviation
 from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.layers import row_blocks
@@ -27,7 +34,7 @@ from sklearn_gn.varpro.mixed_committee import MixedOptions
 class Summary(NamedTuple):
     """What the evidence says of a member, in the user's units."""
 
-    covariance: evidence_gn.PosteriorCovariance | None
+    covariance: evidence_posterior.PosteriorCovariance | None
     # (k,)  variance of the noise of each target, over the mean of all
     noise_ratio: np.ndarray
     gram: np.ndarray | LargeGram | None  # Gauss-Newton matrix
@@ -80,7 +87,7 @@ def set_fitted(estimator, members, problem):
     best = max(chosen, key=lambda s: s.log_evidence)
     estimator.gram_spectrum_ = np.zeros(0)
     if best.gram is not None:
-        estimator.gram_spectrum_ = evidence_gn.spectrum(best.gram)
+        estimator.gram_spectrum_ = evidence_posterior.spectrum(best.gram)
     estimator.estimators_ = [
         FittedMember(estimator, member, scaling, summary)
         for member, summary in zip(members, summaries, strict=True)
@@ -108,12 +115,13 @@ def set_fitted(estimator, members, problem):
         noise_std = scaling.y_scale * np.sqrt(variance)
         if estimator._is_robust():
             fitted = committee.mean_values(members, observed.x)
-            scale = huber.scales_of(fitted, observed)
-            n = problem.options.n_effective
-            n_parameters = estimator.n_effective_parameters_ / len(scale)
-            correction = np.sqrt(n / max(n - n_parameters, 1.0))
-            noise_std = scaling.y_scale * scale * correction
-        estimator.noise_std_ = evidence_gn.one_or_each(noise_std)
+            noise_std = scaling.y_scale * huber.noise_std(
+                fitted,
+                observed,
+                problem.options.n_effective,
+                estimator.n_effective_parameters_ / fitted.shape[1],
+            )
+        estimator.noise_std_ = evidence_posterior.one_or_each(noise_std)
     _set_output_layer(estimator, members, scaling)
 
 
@@ -161,7 +169,7 @@ def _summary(problem, member):
         value -= n_effective * float(np.sum(np.log(y_scale)))
     noise_ratio = _noise_ratio(model, net.theta, problem.rows)
     return Summary(
-        covariance=evidence_gn.PosteriorCovariance(
+        covariance=evidence_posterior.PosteriorCovariance(
             model, sums, net.alpha, net.beta, n_effective
         ),
         noise_ratio=noise_ratio,
@@ -182,7 +190,7 @@ def _noise_ratio(model, theta, rows):
     squares = np.zeros(model.n_values)
     for x, y, weight in row_blocks(rows, model.n_linear + model.n_values):
         squares += weight @ (model.values(theta, x) - y) ** 2
-    return evidence_gn.noise_ratio(squares)
+    return evidence_posterior.noise_ratio(squares)
 
 
 def _summary_of_batches(problem, member):
@@ -250,13 +258,13 @@ def _or_linear(problem, pairs):
             linear, value, member.net.gamma, rows
         ) or predicts_as_well(linear, value, rows, n_effective, errors)
 
+    @cache
+    def linear_pair(model):
+        member = committee.linear_member(model, linear)
+        return member, _summary(problem, member)
+
     return [
-        (
-            found := committee.linear_member(member.model, linear),
-            _summary(problem, found),
-        )
-        if is_beaten(member, summary)
-        else (member, summary)
+        linear_pair(member.model) if is_beaten(member, summary) else (member, summary)
         for member, summary in pairs
     ]
 

@@ -107,7 +107,8 @@ class VarProNetRegressor(
         Dimension of the Krylov space in which the Gauss-Newton system is solved. If
         None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
         dimensions otherwise. Larger values cost more products with the matrix per step.
-        The members of a committee use that many leading eigenvectors, or all if None.
+        The members of a committee use that many leading eigenvectors, or all if None;
+        a small number leaves the model nearly linear.
 
     scale : bool, default=True
         Whether to bring features to mean 0 and variance 1, and targets to mean 0 and

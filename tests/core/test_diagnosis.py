@@ -175,3 +175,29 @@ def test_broken_lines_say_what_limits_them():
     few = SegmentedRegressor(2, min_rows=2).fit(X[::15], noise[::15])
     assert ("points", "n_breakpoints") in line_causes(few)
     assert "<li><b>points</b>" in few.diagnose()._repr_html_()
+
+
+def test_steps_that_are_kept_small_are_named():
+    by_evidence = {"n_effective_parameters_": 4.0, "_n_rows": 100}
+    assert causes(fitted(damping=0.1)) == [("none", None)]  # it converged
+    assert causes(fitted(damping=0.1, **by_evidence)) == [("steps", "damping")]
+    few = {"rank": 3, "gram_spectrum_": np.ones(8), **by_evidence}
+    assert causes(fitted(**few)) == [("steps", "rank")]
+    assert causes(fitted(**{**few, "rank": 8})) == [("none", None)]
+    slow = causes(fitted("max_iter", np.ones(20), damping=0.1))
+    assert slow == [("steps", "damping"), ("iterations", "tol")]
+
+
+def test_exact_data_have_no_noise_to_speak_of():
+    X = np.linspace(0, 1, 60).reshape(30, 2)
+    model = ShallowReLURegressor(random_state=0).fit(X, np.ones(30))
+    (finding,) = [f for f in model.diagnose().findings if f.cause == "none"]
+    assert "leave no noise" in finding.text
+
+
+def test_partial_fit_keeps_no_log():
+    X, y = np.eye(4), np.arange(4)
+    head = FGNSoftmaxHead("fgn").partial_fit(X, y, classes=y)
+    assert [f.cause for f in head.diagnose().findings] == ["none"]
+    with pytest.raises(NotFittedError):
+        FGNSoftmaxHead("fgn").diagnose()

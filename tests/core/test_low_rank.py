@@ -5,7 +5,14 @@ import pytest
 from numpy.testing import assert_allclose
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
-from sklearn_gn.core import evidence, evidence_gn, large_gram, layers, low_rank
+from sklearn_gn.core import (
+    evidence,
+    evidence_gn,
+    evidence_posterior,
+    large_gram,
+    layers,
+    low_rank,
+)
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 from sklearn_gn.varpro import committee, committee_plan
@@ -83,8 +90,8 @@ def test_few_rows_are_exact(monkeypatch):
     assert_allclose(found.log_det, expected.log_det, rtol=1e-8)
     gradients = model.jacobian(theta, rows.x[:5])[0]
     std = [
-        evidence_gn.posterior_variances(
-            evidence_gn.covariance(model, sums, alpha, 20.0, 40.0), gradients
+        evidence_posterior.posterior_variances(
+            evidence_posterior.covariance(model, sums, alpha, 20.0, 40.0), gradients
         )
         for sums in (dense, large)
     ]

@@ -3,6 +3,7 @@
 import re
 import time
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -17,6 +18,7 @@ from sklearn_gn.callbacks import TimeBudget
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pde import (
+    Box,
     Condition,
     Dirichlet,
     Initial,
@@ -56,6 +58,11 @@ def string(*conditions, residual=load, axis="x", **words):
     return Problem(residual, Interval(0, 1, axis=axis), list(conditions), **words)
 
 
+def diffusion(u, x):
+    return d(u, "t")(x) - d(u, "x", "x")(x)
+
+
+HEAT = Problem(diffusion, Box(x=(0, 1), t=(0, 1)), Dirichlet(0.0))
 OSCILLATOR = {"residual": oscillation, "axis": "t"}
 GROWTH = {"residual": growth_of_a_population, "axis": "t"}
 
@@ -91,6 +98,9 @@ def test_a_constant_far_from_the_conditions_is_no_solution():
         (string(Dirichlet(0.0, on="x=min")), "2 derivatives along 'x'.*x=min"),
         (string(Initial(1.0), **OSCILLATOR), "2 derivatives along 't'.*t=min"),
         (string(**GROWTH), "1 derivative along 't' .*none holds"),
+        (string(residual=load), "2 derivatives along 'x' .*none holds"),
+        # Zero solves it, beside which every constant is large.
+        (HEAT, "1 derivative along 't' and needs a condition at an end .*none holds"),
     ],
 )
 def test_what_leaves_a_solution_open_is_said(problem, match):
@@ -103,6 +113,16 @@ def test_what_leaves_a_solution_open_is_said(problem, match):
     [
         string(Dirichlet(0.0)),
         string(Initial(1.0), **GROWTH),
+        replace(HEAT, conditions=(*HEAT.conditions, Initial(0.0))),
+        # Hard, or at a time inside.
+        replace(HEAT, transform=lambda x, u: x[1] * u),
+        replace(
+            HEAT,
+            conditions=(
+                *HEAT.conditions,
+                Condition(lambda u, x: u(x), on=[[s / 8, 0.5] for s in range(9)]),
+            ),
+        ),
         # Both conditions are inside: the count is in doubt, and the rank decides.
         string(
             Condition(lambda u, x: u(x) - 1, on=[[0.2]]),
@@ -420,3 +440,18 @@ def test_constants_are_free_where_no_loss_changes():
 
 def _three(u, x):
     return jnp.sum(u(x))
+
+
+def test_predictions_outside_of_the_domain_are_said_to_be_extrapolated():
+    solver = PINNSolver(string(Dirichlet(0.0)), **SMALL, max_iter=1)
+    with pytest.warns(ConvergenceWarning):
+        solver.fit()
+    with pytest.warns(UserWarning, match=r"1 of 2 points .* such as \[1.5\]"):
+        solver.predict([[0.5], [1.5]])
+    solver.predict([[0.0], [1.0 + 1e-7]])  # up to single precision
+
+
+def test_an_activation_without_second_derivatives_is_refused():
+    solver = PINNSolver(string(Dirichlet(0.0)), **{**SMALL, "activation": "relu"})
+    with pytest.raises(ValueError, match="activation='relu' has no second derivatives"):
+        solver.fit()

@@ -54,7 +54,8 @@ def test_an_epoch_is_a_partial_fit_of_each_chunk(solver):
 def test_full_steps_on_one_chunk_end_at_the_optimum_of_fit():
     X, y = data()
     weight = np.arange(N) % 3.0
-    whole = FGNSoftmaxHead(tol=1e-10, class_weight={1: 2.0}).fit(X, y, weight)
+    whole = FGNSoftmaxHead(alpha=1e-3, tol=1e-10, class_weight={1: 2.0})
+    whole.fit(X, y, weight)
     solver = FGN(learning_rate=1.0, batch_size=1024)
     model = fitted(
         solver,

@@ -110,6 +110,8 @@ def test_interrupted_fits_go_on(stays_sparse, tmp_path):
     X, y, weight = text(4)
     model = FGNSoftmaxHead(tol=1e-10)
     whole = clone(model).fit(X, y, weight)
+    assert whole.alpha_ == 1e-3  # "auto" without an evidence
+    assert not hasattr(whole, "log_evidence_")
     path = tmp_path / "fit.ckpt"
     part = clone(model).set_params(max_iter=3).set_callbacks(Checkpoint(path))
     with pytest.warns(ConvergenceWarning, match="max_iter"):

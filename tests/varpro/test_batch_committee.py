@@ -14,6 +14,7 @@ from sklearn.metrics import log_loss
 
 from sklearn_gn import VarProNetClassifier
 from sklearn_gn.core.layers import Layers, RegularisedLayers
+from sklearn_gn.core.low_rank import positive_precision
 from sklearn_gn.core.margin_bound import bounding_curvature
 from sklearn_gn.varpro import batch_committee, committee, committee_plan
 from sklearn_gn.varpro.batch_committee import BatchOptions
@@ -34,15 +35,22 @@ def margin_by_jax(model, theta, rows):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "activations", "n_values"),
-    [((4, 5), ("tanh",), 1), ((3, 4, 3), ("relu", "silu"), 3)],
+    ("sizes", "activations", "n_values", "damping"),
+    [
+        ((4, 5), ("tanh",), 1, 0.3),
+        ((4, 5), ("tanh",), 1, 0.0),
+        ((3, 4, 3), ("relu", "silu"), 3, 0.3),
+    ],
 )
-def test_the_step_is_that_of_a_dense_system(float64, sizes, activations, n_values):
+def test_the_step_is_that_of_a_dense_system(
+    float64, sizes, activations, n_values, damping
+):
     model, theta, rows = problem(sizes, activations, n_values, "cross_entropy")
     alpha = np.random.default_rng(1).uniform(1, 3, model.n_groups)
     groups = model.groups()
-    damping, n_effective = 0.3, 40.0
+    n_effective = 40.0
     penalty = np.where(groups < 0, 0.0, alpha[groups]) / n_effective
+    shift = positive_precision(penalty + damping, 1.0)
     # The normal matrix, from the derivatives of the margins.
     margin = partial(margin_by_jax, model)
     both = jax.jit(lambda *a: (margin(*a), jax.jacobian(margin)(*a)))
@@ -50,7 +58,7 @@ def test_the_step_is_that_of_a_dense_system(float64, sizes, activations, n_value
     curvature = np.tanh(f / 2) / (2 * f)
     matrix = Q.T @ ((rows.weight * curvature)[:, None] * Q)
     right = Q.T @ (rows.weight * expit(-f)) - penalty * theta
-    expected = theta + np.linalg.solve(matrix + np.diag(penalty + damping), right)
+    expected = theta + np.linalg.solve(matrix + np.diag(shift), right)
     net = RegularisedLayers(theta, alpha, 1.0, None, 0.0)
     options = BatchOptions(n_effective, None, 1e-3, 0, False, None, np.float64)
     rng = np.random.RandomState(0)  # one batch, in another order

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
-from sklearn_gn.core import evidence_gn
+from sklearn_gn.core import evidence_posterior
 from sklearn_gn.core.layers import Layers
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro.calibration import calibrated, left_out_values
@@ -41,7 +41,7 @@ def fitted(model, rows, n_effective):
 def covariance(model, rows, theta, n_effective):
     alpha = np.full(model.n_groups, ALPHA)
     sums = model.sums(theta, rows)
-    return evidence_gn.covariance(model, sums, alpha, 1.0, n_effective)
+    return evidence_posterior.covariance(model, sums, alpha, 1.0, n_effective)
 
 
 def refitted_values(model, rows):

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.core import evidence_gn
+from sklearn_gn.core import evidence_posterior
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.varpro import committee, committee_fit, committee_plan
 
@@ -294,9 +294,11 @@ def test_several_targets():
 def test_covariances_wait_until_standard_deviations_are_asked_for(monkeypatch):
     X, y = smooth()
     model = VarProNetRegressor(random_state=0, n_init=2, max_iter=5)
-    computed, covariance = [], evidence_gn.covariance
+    computed, covariance = [], evidence_posterior.covariance
     monkeypatch.setattr(
-        evidence_gn, "covariance", lambda *a: computed.append(a) or covariance(*a)
+        evidence_posterior,
+        "covariance",
+        lambda *a: computed.append(a) or covariance(*a),
     )
     with pytest.warns(ConvergenceWarning):
         model.fit(X, y)

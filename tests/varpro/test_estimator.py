@@ -436,7 +436,7 @@ def test_a_flax_module_will_do():
 def test_images_must_be_square_for_the_short_name():
     rng = np.random.RandomState(0)
     X, y = rng.randn(20, 36), np.arange(20) % 2
-    model = classifier(network="cnn", rank=2, max_iter=1)
+    model = classifier(network="cnn", solver="adam", max_iter=1)
     quiet(model.fit, X, y)
     assert model.transform(X).shape == (20, 64)
     with pytest.raises(ValueError, match=r"network='cnn' takes square images"):
