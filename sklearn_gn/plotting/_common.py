@@ -42,12 +42,21 @@ def fitted_attribute(estimator, name):
 
 
 def axes_or_new(ax):
-    """Return ``ax``, or the axes of a new figure where it is None."""
+    """Return ``ax``, or the axes of a new figure, with room for its labels."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt
 
-    return plt.subplots()[1]
+    return plt.subplots(layout="constrained")[1]
+
+
+def date_axis(ax, most_ticks):
+    """Label an x axis of dates briefly, with at least two ticks."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator = AutoDateLocator(minticks=2, maxticks=most_ticks)
+    ax.xaxis.set_major_locator(locator)
+    ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
 
 
 def panels_or_new(ax, n_rows, n_columns, *, size, share=False, layout="constrained"):

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
+from sklearn_gn import SegmentedRegressor
 from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import Display, fitted_attribute
 
@@ -47,9 +48,10 @@ class ConvergenceDisplay(Display):
         validation loss; or the curve of the error. The training loss is that of one
         window of time: its curve is interrupted where a new one begins.
 
-    lowest_ : matplotlib Line2D
+    lowest_ : matplotlib Line2D or None
         The mark at the lowest validation loss or, without validation data, at the
-        lowest loss; or at the lowest error.
+        lowest loss; or at the lowest error. None where the penalty changes during the
+        fit, as with ``alpha="auto"``: its losses do not compare.
 
     refinements_ : list of matplotlib Line2D
         Marks on the curves at the last iteration before a refinement of the network.
@@ -140,7 +142,9 @@ class ConvergenceDisplay(Display):
             self.lines_ += ax.plot(*points, **line_kwargs)
             self.refinements_ += self._mark_refinements(ax, self.lines_[-1])
         several = f" {_VALIDATION}" if len(curves) > 1 else ""
-        self.lowest_ = _mark_lowest(ax, position, curves[-1][-1], _LOWEST + several)
+        self.lowest_ = None
+        if y != "loss" or several or not self._penalty_changes():
+            self.lowest_ = _mark_lowest(ax, position, curves[-1][-1], _LOWEST + several)
         if any(np.any(values > 0) for *_, values in curves):
             ax.set_yscale("log", nonpositive="mask")
         ax.set(xlabel=_X_LABELS[x], ylabel=_Y_LABELS[y])
@@ -171,6 +175,12 @@ class ConvergenceDisplay(Display):
         if np.isnan(val_loss).all():
             return [("", {}, loss)]
         return [(_TRAINING, _PALE, loss), (_VALIDATION, {}, val_loss)]
+
+    def _penalty_changes(self):
+        """Whether the losses are sums with penalties that differ."""
+        alpha = np.asarray(self.convergence_log.get("alpha", ()))
+        evidence = np.asarray(self.convergence_log.get("log_evidence", np.nan))
+        return len(np.unique(alpha)) > 1 or not np.isnan(evidence).all()
 
     def _new_windows(self):
         """Numbers of the iterations that begin another window of time."""
@@ -238,6 +248,11 @@ class ConvergenceDisplay(Display):
             Display that holds the log and the drawn lines.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        if isinstance(estimator, SegmentedRegressor):
+            raise ValueError(
+                "SegmentedRegressor has no iterations, and no convergence_log_: its "
+                "fit is exact. SegmentsDisplay and SelectionPathDisplay draw it."
+            )
         log = fitted_attribute(estimator, "convergence_log_")
         name = type(estimator).__name__ if name is None else name
         return cls(convergence_log=log, name=name).plot(ax, x=x, y=y, **kwargs)

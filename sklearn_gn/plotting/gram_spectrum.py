@@ -32,7 +32,8 @@ class GramSpectrumDisplay(Display):
     ----------
     lines_ : list of matplotlib Line2D
         The eigenvalues of each matrix over their numbers, from 1. Zeros have no place
-        on a logarithmic axis; the legend counts them.
+        on a logarithmic axis; the legend counts them. A model that came out
+        linear has no Gauss-Newton matrix, and no line for it.
 
     truncation_lines_ : list of matplotlib Line2D
         The level of truncation of each matrix, if any positive eigenvalue is below it.
@@ -88,12 +89,16 @@ class GramSpectrumDisplay(Display):
         """
         ax = self._axes(ax)
         self.lines_, self.truncation_lines_ = [], []
-        self._draw(ax, self.gram_spectrum, "Gauss-Newton matrix", "o", kwargs)
+        if len(self.gram_spectrum):
+            self._draw(ax, self.gram_spectrum, "Gauss-Newton matrix", "o", kwargs)
+        else:
+            ax.set_title("No Gauss-Newton matrix: the model is linear")
         if self.mass_spectrum is not None:
             self._draw(ax, self.mass_spectrum, "Mass matrix", "s", kwargs)
         ax.set(xlabel="Number of the eigenvalue", ylabel="Eigenvalue")
         ax.xaxis.get_major_locator().set_params(integer=True)
-        ax.legend()
+        if self.lines_:
+            ax.legend()
         return self._drawn_on(ax)
 
     def _draw(self, ax, spectrum, label, marker, kwargs):

@@ -7,9 +7,10 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.plotting._common import Display, fitted_attribute
+from sklearn_gn.plotting._common import Display, date_axis, fitted_attribute
 
 _GRID = 400
+_MOST_TICKS = 8  # of dates
 _LABEL = "Breakpoints, 95 % intervals"
 
 
@@ -128,6 +129,9 @@ class SegmentsDisplay(Display):
             drawn = self._panels(ax, 2, 1, size=(6.4, 2.6))
             top = drawn[0, 0]
         self._plot_fit(top, kwargs)
+        is_date = np.asarray(self.grid).dtype.kind == "M"
+        for panel in np.ravel(drawn) if is_date else ():
+            date_axis(panel, _MOST_TICKS)
         self.residuals_ = []
         bottom = top
         if self.residuals is not None:

@@ -7,10 +7,11 @@ import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from sklearn_gn.core import dates
-from sklearn_gn.plotting._common import Display
+from sklearn_gn.plotting._common import Display, date_axis
 
 _PANEL = (2.4, 1.9)  # inches
 _MOST_PANELS = 16
+_MOST_TICKS = 5  # of dates; fewer do not suit every range
 
 
 class SeriesDisplay(Display):
@@ -144,12 +145,10 @@ class SeriesDisplay(Display):
             self.points_.append(points)
         ends = np.array(self.lines[k], dtype=object)
         if self.is_date:
-            from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+            from matplotlib.dates import date2num
 
             ends[..., 0] = date2num(dates.from_days(ends[..., 0].astype(float)))
-            locator = AutoDateLocator(maxticks=4)
-            ax.xaxis.set_major_locator(locator)
-            ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+            date_axis(ax, _MOST_TICKS)
         words = {"color": "tab:blue", "linewidth": 1.5, **kwargs}
         line = LineCollection(ends.astype(float), **words)
         self.lines_.append(ax.add_collection(line))

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 
-from sklearn_gn import VarProNetRegressor
+from sklearn_gn import SegmentedRegressor, VarProNetRegressor
 from sklearn_gn.networks import NeuralODE
 from sklearn_gn.plotting import ConvergenceDisplay
 
@@ -164,3 +164,39 @@ def test_training_losses_of_different_windows_are_not_joined():
     assert [line.get_xdata()[0] for line in display.windows_] == [3, 5]
     labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
     assert labels[2:] == ["New window of time", "Lowest (validation)"]
+
+
+def _log(**columns):
+    loss = np.array([3.0, 1.0, 2.0])
+    empty, steps = np.full(3, np.nan), np.arange(1, 4)
+    return {"iteration": steps, "loss": loss, "val_loss": empty, **columns}
+
+
+@pytest.mark.parametrize(
+    ("columns", "marked"),
+    [
+        ({"alpha": np.array([1.0, 1.0, 1.0])}, [1.0]),
+        ({"alpha": np.array([1.0, 0.1, 0.1])}, None),
+        ({"log_evidence": np.array([-9.0, -8.0, -7.0])}, None),
+        ({"log_evidence": np.ones(3), "val_loss": np.array([3.0, 2, 0.5])}, [0.5]),
+    ],
+)
+def test_losses_of_different_penalties_have_no_lowest(columns, marked):
+    display = ConvergenceDisplay(convergence_log=_log(**columns)).plot()
+    found = None if display.lowest_ is None else list(display.lowest_.get_ydata())
+    assert found == marked
+
+
+def test_labels_are_within_the_figure():
+    log = _log(loss=np.array([1475.0, 1460.0, 1441.5]))
+    display = ConvergenceDisplay(convergence_log=log).plot()
+    display.figure_.canvas.draw()
+    box = display.ax_.get_tightbbox()
+    assert box.x0 >= 0
+    assert box.y0 >= 0
+
+
+def test_an_exact_fit_has_no_convergence():
+    model = SegmentedRegressor(0).fit(np.arange(6.0)[:, None], np.arange(6.0))
+    with pytest.raises(ValueError, match="no iterations"):
+        ConvergenceDisplay.from_estimator(model)

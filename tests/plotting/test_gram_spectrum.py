@@ -57,4 +57,7 @@ def test_constant_target_leaves_an_empty_spectrum(model_1d, data_1d):
     model = clone(model_1d).fit(X, np.ones_like(y))
     display = GramSpectrumDisplay.from_estimator(model)
     display.figure_.canvas.draw()
-    assert len(display.lines_[0].get_xdata()) == len(model.gram_spectrum_)
+    assert len(model.gram_spectrum_) == 0
+    labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert [label.split()[0] for label in labels] == ["Mass"]
+    assert "linear" in display.ax_.get_title()

@@ -1,5 +1,8 @@
 """SegmentsDisplay and SelectionPathDisplay draw what the model says."""
 
+import warnings
+
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +11,7 @@ from scipy import stats
 
 from sklearn_gn import SegmentedRegressor, fit_groups
 from sklearn_gn.plotting import SegmentsDisplay, SelectionPathDisplay, SeriesDisplay
+from sklearn_gn.plotting._common import date_axis
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,19 @@ def test_dates_are_drawn_as_dates():
     assert display.grid.dtype.kind == "M"
     assert display.ax_.xaxis.get_converter() is not None
     display.figure_.canvas.draw()
+    labels = [t.get_text() for t in display.ax_.get_xticklabels()]
+    assert max(map(len, labels)) <= 5  # brief ones do not run into each other
+
+
+@pytest.mark.parametrize("days", [1, 13, 50, 400, 600, 700, 1120])
+def test_date_axes_find_their_ticks(days):
+    panel = plt.subplots(figsize=(2.4, 1.9))[1]
+    start = np.datetime64("2021-03-01T05")
+    panel.plot(start + np.timedelta64(24, "h") * np.array([0, days]), [0, 1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        date_axis(panel, 5)
+        assert 2 <= len(panel.get_xticks()) <= 6
 
 
 def test_residuals_need_targets(data):
