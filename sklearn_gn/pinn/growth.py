@@ -31,8 +31,9 @@ _RESIDUALS = 2.5  # for each parameter
 _BOUNDARY_SHARE = 0.3  # of the residuals
 # Iterations in which the fresh loss is to fall by _FALL, or the fit grows. An iteration
 # of a larger network takes as long as several of this one, which is often flat for a
-# while and then finds its way. Few do where points are missing, or nothing is left.
-_PATIENCE, _SHORT_PATIENCE = 40, 12
+# while and then finds its way: all the more once the equation is solved, when only
+# digits are to be gained. Few do where points are missing, or nothing is left.
+_PATIENCE, _EARLY_PATIENCE, _SHORT_PATIENCE = 40, 30, 12
 _FALL = 0.5
 # What the rest of max_time must have room for: compilations as long as the first one,
 # and iterations at the next size, with their seconds relative to those of this one.
@@ -116,7 +117,9 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     solved = lowest <= SOLVED_LOSS * first
     lacks_points = rules.points and fresh > _GENERALISES * loss
     exhausted = lowest <= EXHAUSTED_LOSS * first
-    patience = _SHORT_PATIENCE if lacks_points or exhausted else _PATIENCE
+    patience = _PATIENCE if solved else _EARLY_PATIENCE
+    if lacks_points or exhausted:
+        patience = _SHORT_PATIENCE
     if len(level.falls) <= patience or level.ended:
         return level
     if not lowest > _FALL * level.falls[-1 - patience]:

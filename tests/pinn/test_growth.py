@@ -45,7 +45,8 @@ def level(falls, before=np.inf):
         (np.full(40, 1e-7), np.inf, 1e-7, None),  # often flat for a while
         (np.full(41, 1e-7), np.inf, 1e-7, "network"),
         (np.full(13, 1e-7), np.inf, 1e-9, "points"),
-        (np.full(41, 1e-3), np.inf, 1e-3, "network"),
+        (np.full(30, 1e-3), np.inf, 1e-3, None),
+        (np.full(31, 1e-3), np.inf, 1e-3, "network"),  # sooner, as nothing is solved
         (np.full(13, 1e-3), np.inf, 1e-5, "points"),  # which does not get better
         (np.full(41, 1e-8), 1e-8, 1e-8, "end"),  # the last growth has not paid
         (np.full(13, 1e-17), np.inf, 1e-17, "end"),  # nothing is left to gain
@@ -190,6 +191,7 @@ def test_points_are_as_many_as_the_residuals_that_weights_need():
 
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
     monkeypatch.setattr(growth, "_PATIENCE", 3)
+    monkeypatch.setattr(growth, "_EARLY_PATIENCE", 3)
     monkeypatch.setattr(growth, "_SHORT_PATIENCE", 3)
     monkeypatch.setattr(growth, "_FALL", 0.0)  # it grows whenever it may
     monkeypatch.setattr(growth, "_MOST_WEIGHTS", 1100)
