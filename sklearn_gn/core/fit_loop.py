@@ -17,7 +17,7 @@ from sklearn_gn.core import backend, checkpoint
 from sklearn_gn.core.extremes import squares_overflow
 from sklearn_gn.core.fingerprint import digest
 from sklearn_gn.core.question import budgets_of, digests_of_question
-from sklearn_gn.core.stop import StopReason, is_interrupt
+from sklearn_gn.core.stop import StopReason, counted, is_interrupt
 
 LOG_COLUMNS = (
     "iteration",
@@ -446,7 +446,7 @@ class FitRun:
         loss = self.log[-1]["loss"] if self.log else np.nan
         warnings.warn(
             f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
-            f"({reason.value}) after {len(self.log)} iterations and "
+            f"({reason.value}) after {counted(len(self.log), 'iteration')} and "
             f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. "
             f"{advice} diagnose() says more.",
             ConvergenceWarning,

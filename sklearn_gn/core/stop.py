@@ -86,3 +86,8 @@ def is_interrupt(error):
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
+
+
+def counted(number, noun):
+    """Return a number with its noun, such as "1 row" and "2 rows"."""
+    return f"{number:.0f} {noun}" + "s" * (f"{number:.0f}" != "1")

@@ -218,6 +218,7 @@ class SegmentedRegressor(
     array([0., 1.])
     """
 
+    # Keys of a dictionary are a set that messages print in order.
     _parameter_constraints: dict[str, Any] = {
         "n_breakpoints": [
             Interval(Integral, 0, None, closed="left"),
@@ -236,8 +237,8 @@ class SegmentedRegressor(
         ],
         "min_rows": [Interval(Integral, 1, None, closed="left"), None],
         "max_breakpoints": [Interval(Integral, 0, None, closed="left")],
-        "criterion": [StrOptions({*CRITERIA, "cv"}), "cv_object"],
-        "covariance": [StrOptions(set(COVARIANCES))],
+        "criterion": [StrOptions(dict.fromkeys([*CRITERIA, "cv"]).keys()), "cv_object"],
+        "covariance": [StrOptions(dict.fromkeys(COVARIANCES).keys())],
         "hac_lags": [Interval(Integral, 0, None, closed="left"), None],
         "flat": [StrOptions({"first", "last", "both"}), None],
         "shape": [StrOptions({"convex", "concave"}), None],
