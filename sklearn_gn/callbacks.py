@@ -6,6 +6,8 @@ being fitted; :class:`ValidationMonitor` and :class:`TimeBudget` need none of th
 work with any estimator that supports callbacks.
 """
 
+from __future__ import annotations
+
 import time
 import warnings
 from collections.abc import Callable

@@ -7,6 +7,8 @@ the same small rule. Where a network breaks it can leave the function between tw
 points, unseen by the rule; :meth:`Cells.refine` makes the cells there smaller.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,7 +124,7 @@ def gauss(
     return grid(low, high, n).gauss(order)
 
 
-def grid(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> "Cells":
+def grid(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> Cells:
     """Divide a box into equal cells.
 
     Parameters
@@ -277,7 +279,7 @@ class Cells:
         weights = self.volumes[:, None] * shares
         return points.reshape(-1, n_features), weights.ravel()
 
-    def refine(self, hyperplanes: ArrayLike, levels: int = 1) -> "Cells":
+    def refine(self, hyperplanes: ArrayLike, levels: int = 1) -> Cells:
         """Make the cells smaller that hyperplanes meet.
 
         A hyperplane meets the cells that it runs through, and those that it touches,

@@ -1,5 +1,7 @@
 """What the classifiers share: labels on the way in, logits on the way out."""
 
+from __future__ import annotations
+
 from numbers import Real
 from typing import Any
 

@@ -1,5 +1,7 @@
 """PINNSolver: differential equations by dual natural gradient descent."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
@@ -357,7 +359,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     def __init__(
         self,
-        problem: "Problem | Sequence[Problem] | None" = None,
+        problem: Problem | Sequence[Problem] | None = None,
         *,
         hidden_layer_sizes: tuple[int, ...] | int | Literal["auto"] = "auto",
         activation: str | tuple[str, ...] = "tanh",

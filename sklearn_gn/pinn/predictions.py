@@ -1,5 +1,7 @@
 """What a fitted PINNSolver answers. All of it comes from the fitted state."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from typing import Any, Literal, NamedTuple, overload

@@ -1,5 +1,7 @@
 """BreakpointDisplay: a piecewise-linear fit and where it breaks."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, Self
 

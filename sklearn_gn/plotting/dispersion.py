@@ -1,5 +1,7 @@
 """DispersionDisplay: which classes are mistaken for one other, and which for many."""
 
+from __future__ import annotations
+
 from typing import Any, Self
 
 import numpy as np

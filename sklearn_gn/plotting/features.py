@@ -1,5 +1,7 @@
 """FeatureDisplay: the features of a classifier and the regions of its last layer."""
 
+from __future__ import annotations
+
 import copy
 import warnings
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,7 @@
 """RelevanceDisplay: how much of a fitted function depends on each feature."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, Self
 

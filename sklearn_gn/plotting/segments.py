@@ -1,5 +1,7 @@
 """SegmentsDisplay: a broken line with its uncertainty."""
 
+from __future__ import annotations
+
 from typing import Any, Self
 
 import numpy as np

@@ -1,5 +1,7 @@
 """SurrogateDisplay: predictions of several outputs and what they should be."""
 
+from __future__ import annotations
+
 from typing import Any, Literal, Self
 
 import numpy as np

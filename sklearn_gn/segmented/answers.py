@@ -1,5 +1,7 @@
 """What a fitted SegmentedRegressor answers: predictions, summary, diagnosis."""
 
+from __future__ import annotations
+
 import warnings
 from typing import Any, Literal, overload
 

@@ -1,5 +1,7 @@
 """SegmentedRegressor: a broken line in one feature."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Iterable
 from datetime import timedelta

@@ -1,5 +1,7 @@
 """The test for a breakpoint, as a method of the estimator."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 from sklearn.base import clone

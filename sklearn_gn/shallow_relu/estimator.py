@@ -1,5 +1,7 @@
 """ShallowReLURegressor: piecewise-linear fits with free breaking hyperplanes."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, Literal, Self

@@ -1,5 +1,7 @@
 """What a fitted ShallowReLURegressor answers. All of it comes from the fitted state."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal, overload

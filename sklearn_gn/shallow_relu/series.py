@@ -1,5 +1,7 @@
 """Piecewise-linear fits of many separate series at once."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """FGNSoftmaxHead on rows that come in chunks: the scikit-learn face."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Self
 

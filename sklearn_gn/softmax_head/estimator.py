@@ -1,5 +1,7 @@
 """FGNSoftmaxHead: softmax regression on frozen features by Gauss-Newton methods."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any, Literal, Self

@@ -1,5 +1,7 @@
 """VarProNetClassifier: cross-entropy with networks, by variable projection."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 

@@ -1,5 +1,7 @@
 """What VarProNetRegressor and VarProNetClassifier share."""
 
+from __future__ import annotations
+
 import math
 from functools import partial
 from numbers import Integral, Real

@@ -1,5 +1,7 @@
 """What a fitted VarProNetRegressor answers. All of it comes from the fitted state."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, overload

@@ -1,5 +1,7 @@
 """VarProNetRegressor: least squares with networks, by variable projection."""
 
+from __future__ import annotations
+
 from typing import Any, Literal, Self
 
 import numpy as np
