@@ -2,11 +2,13 @@
 
 Every solver gets the number of iterations, found by doubling and bisection, at which
 its loss is first within 1e-4 of the optimum, and the seconds are those of that fit. The
-optimum is that of a fit to the last digits. A peer that is not near it after twice the
-seconds of the head has not arrived, and its seconds are those of that fit. lbfgs is
-left out where its history of steps would take more than half of the memory.
+optimum is that of a fit to the last digits. The search begins with the iterations in
+the result file, if there are some. A peer that is not near it after twice the seconds
+of the head has not arrived, and its seconds are those of that fit. lbfgs is left out
+where its history of steps would take more than half of the memory.
 """
 
+import json
 import os
 
 import numpy as np
@@ -61,7 +63,8 @@ def problem(args, texts, y, **words):
     methods = {}
     enough = np.inf  # seconds
     for name, model in models.items():
-        run = first_near(model, X, y, alpha, best, enough)
+        near = nearness(model, X, y, alpha, best)
+        run = first_near(near, enough, known_iterations(args.out, X.shape[0], name))
         enough = min(enough, run["seconds"] / TARGET)
         methods[name] = {"settings": settings(model), "runs": [run]}
         methods[name]["summary"] = summary([run])
@@ -83,30 +86,51 @@ def history_fits(X, n_classes):
     return 8 * HISTORY * n_classes * X.shape[1] <= memory / 2
 
 
-def first_near(model, X, y, alpha, best, enough):
-    """Figures of the fit with the fewest iterations that comes near the optimum.
+def known_iterations(path, n_texts, name):
+    """Iterations of a solver in a result file, for the problem of so many texts."""
+    if path is None or not path.exists():
+        return 1
+    for problem in json.loads(path.read_text())["problems"].values():
+        if problem["description"].startswith(f"{n_texts:,} texts "):
+            if name in problem["methods"]:
+                return problem["methods"][name]["runs"][0]["iterations"]
+    return 1
 
-    Or, if no fit of less than ``enough`` seconds does, of the first longer one.
-    """
+
+def nearness(model, X, y, alpha, best):
+    """Return the function of a number of iterations that fits and compares."""
 
     def run(n_iter):
         fitted, seconds = timed_fit(model.set_params(max_iter=n_iter), X, y)
         excess = objective(fitted, X, y, alpha) / best - 1
         return {"iterations": n_iter, "seconds": seconds, "excess": excess}
 
-    low, high, found = 0, 1, run(1)
+    return run
+
+
+def first_near(run, enough, start=1):
+    """Figures of the fit with the fewest iterations that comes near the optimum.
+
+    Or, if no fit of less than ``enough`` seconds does, of the first longer one.
+    """
+    low, high, step, found = 0, start, 1, run(start)
     while found["excess"] > NEAR:
         if high >= MOST or found["seconds"] >= enough:
             return found
-        low, high = high, 2 * high
+        low, high, step = high, high + step, 2 * step
         found = run(high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        at = run(middle)
-        if at["excess"] <= NEAR:
-            high, found = middle, at
+    while low == 0 and high > 1:
+        at = run(max(high - step, 1))
+        if at["excess"] > NEAR:
+            low = at["iterations"]
         else:
-            low = middle
+            high, found, step = at["iterations"], at, 2 * step
+    while high - low > 1:
+        at = run((low + high) // 2)
+        if at["excess"] <= NEAR:
+            high, found = at["iterations"], at
+        else:
+            low = at["iterations"]
     return found
 
 
