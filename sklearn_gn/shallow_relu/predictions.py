@@ -149,7 +149,8 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         if isinstance(self._posterior, evidence_fitted.EvidencePosterior):
             with backend.one_blas_thread:
                 std = evidence_fitted.prediction_errors(self._posterior, scaling.x(X))
-            return std * scaling.stretch(X) * scaling.y_scale
+            with np.errstate(over="ignore"):  # what is no float is infinite
+                return std * scaling.stretch(X) * scaling.y_scale
         freedom = self._posterior.degrees_of_freedom
         if freedom <= 0:
             n_rows, q = self._posterior.n_effective, net.coef.shape[1]
