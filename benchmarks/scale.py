@@ -31,7 +31,7 @@ def run(args):
 
 NOTES = [
     "text_*: seconds to a loss within 1e-4 of the optimum, C = 1; the peers are the "
-    "solvers of LogisticRegression.",
+    "solvers of LogisticRegression. In the committed file every solver had one core.",
     "out_of_core: the file is dropped from the page cache before it is read; "
     "share_of_bound is the longer of read_seconds and product_seconds over the first "
     "epoch, compilation included. --rows N makes a smaller file.",
