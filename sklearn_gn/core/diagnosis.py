@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.stop import StopReason
+from sklearn_gn.core.stop import StopReason, counted
 
 _FALLING = 0.01  # relative fall in the last tenth of a fit that is still going down
 _OVERFITTED = 1.05  # last validation loss over the lowest
@@ -96,7 +96,7 @@ def diagnose(model):
     findings += [finding for rule in rules if (finding := rule(model)) is not None]
     if not findings:
         findings = [Finding("none", "The fit converged; nothing points to a limit.")]
-    n_iter = f"{model.n_iter_} iteration{'' if model.n_iter_ == 1 else 's'}"
+    n_iter = counted(model.n_iter_, "iteration")
     loss = f"loss {model.loss_:.4g}" if hasattr(model, "loss_") else ""
     described = f"{name}, {model.stop_reason_} after {n_iter}, {loss}"
     return Diagnosis(described.removesuffix(", "), findings)
@@ -216,9 +216,8 @@ def _points(model):
     if used <= _CROWDED * n_rows:
         return None
     text = (
-        f"The model uses {used:.0f} parameter{'' if round(used) == 1 else 's'} for "
-        f"{n_rows} row{'' if n_rows == 1 else 's'}. More rows, or fewer features, "
-        "would do most."
+        f"The model uses {counted(used, 'parameter')} for "
+        f"{counted(n_rows, 'row')}. More rows, or fewer features, would do most."
     )
     return Finding("points", text)
 

@@ -359,7 +359,7 @@ def finish_iteration(points, state, settings, step):
     if state.observation_weight != 1:
         bound = state.observation_weight * settings.spread_loss
         solved &= observation_weight.is_noise(step.class_losses[-1], bound)
-    settled = n_stalled >= _PATIENCE
+    settled, accurate = n_stalled >= _PATIENCE, False  # accurate: by the estimate
     if in_windows:
         settled = march.ended
         solved = solved and windows.are_solved(march, state.first_fresh)
@@ -367,7 +367,10 @@ def finish_iteration(points, state, settings, step):
         solved = solved and holds_in_all_classes(
             model.classes, step.class_losses, state.first_classes
         )
-        if solved and accuracy.is_accurate(points, state, settings, level, fresh):
+        accurate = solved and accuracy.is_accurate(
+            points, state, settings, level, fresh
+        )
+        if accurate:
             level = level._replace(next=None, ended=True)
         if level is not None and level.late and not level.ended:
             settled = settled and solved
@@ -387,7 +390,8 @@ def finish_iteration(points, state, settings, step):
         stop = step.no_progress
     elif settled and settings.tol > 0:
         stop = "tol" if solved else "stalled"
-    improvable = level is not None and not in_windows and settings.growth.network
+    grows = level is not None and not in_windows and settings.growth.network
+    improvable = grows and not accurate
     if stop == "tol" and improvable and fresh > EXHAUSTED_LOSS * state.first_fresh:
         if accuracy.has_large_error(points, state, settings):
             level, stop = growth.going_on(level), None
