@@ -209,9 +209,9 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
         return expand(net, rows) if isinstance(net, RowHead) else net
 
-    def _coefficients(self, net):
+    def _coefficients(self, net, copy=True):
         return {
-            "coef_": net.weight.T.astype(np.float64),
+            "coef_": net.weight.T.astype(np.float64, copy=copy),
             "intercept_": net.bias.astype(np.float64),
         }
 
@@ -259,11 +259,12 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         from sklearn_gn.softmax_head.row_space import SparseRows
         from sklearn_gn.softmax_head.sparse_newton import evaluation_and_spectrum
 
-        vars(self).update(self._coefficients(self._affine(net, rows)))
+        head = self._affine(net, rows)
+        vars(self).update(self._coefficients(head, copy=head is net))
         self.alpha_ = float(options.alpha)
         if isinstance(rows, SparseRows):
             found, self._spectrum = evaluation_and_spectrum(
-                net, rows, options, min(_BATCH_SIZE, _SPECTRUM_ROWS)
+                head, rows, options, min(_BATCH_SIZE, _SPECTRUM_ROWS)
             )
             self._set_curvature(found)
             return

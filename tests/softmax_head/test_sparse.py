@@ -1,6 +1,7 @@
 """Heads of sparse features that are never made dense."""
 
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from sklearn.utils.estimator_checks import (
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.softmax_head import fitting
+from sklearn_gn.softmax_head.row_space import Combination, RowSpace, sparse_rows
 
 
 @pytest.fixture
@@ -74,6 +76,50 @@ def test_a_start_that_is_no_combination_of_rows(stays_sparse):
     np.testing.assert_allclose(warm.coef_[:, ::7], 0, atol=1e-8)
     warm.fit(X, y)
     assert warm.n_iter_ <= 2
+
+
+@pytest.mark.parametrize("alone", ["none", "some", "all"])
+@pytest.mark.parametrize("start", [False, True])
+def test_product_with_features_of_one_row_alone(alone, start):
+    X, y, weight = text(3)
+    if alone == "all":
+        X = 0 * X
+    if alone != "none":  # each row has a feature, and every third one a second
+        eye = sparse.diags(np.linspace(-2, 1, 120))
+        X = sparse.csr_array(sparse.hstack([eye, X, 3 * eye.tocsc()[:, ::3]]))
+        X.eliminate_zeros()
+    rng = np.random.default_rng(0)
+    rows = sparse_rows(X, y, weight / weight.sum(), 3, True, np.float64)
+    first = rng.normal(size=(rows.x.shape[1], 3))
+    a = rng.normal(size=(120, 3))
+    combination = Combination(a, 0.5 if start else 0.0)
+    space = RowSpace(rows._replace(start=first) if start else rows)
+    x = X.toarray()[:, rows.columns]
+    centred = x - rows.weight @ x
+    coefficients = centred.T @ a + combination.start * first
+    for dtype, tolerance in ((np.float64, 1e-13), (np.float32, 1e-5)):
+        image, largest = space.image(combination._replace(rows=a.astype(dtype)))
+        expected = centred @ coefficients
+        np.testing.assert_allclose(image, expected, atol=tolerance * 100)
+        assert largest == pytest.approx(np.abs(coefficients).max(), rel=tolerance)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-6, 1e6, 1e12])
+def test_features_of_any_scale_give_finite_heads(stays_sparse, scale):
+    X, y, _ = text(3)
+    model = FGNSoftmaxHead(alpha=1e-3, max_iter=50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(scale * X, y)
+    assert np.isfinite(model.coef_).all()
+    assert model.loss_ <= np.log(3)
+    assert model.score(scale * X, y) == (1.0 if scale > 1 else model.score(X, y))
+
+
+def test_features_too_large_for_single_precision_are_refused(stays_sparse):
+    X, y, _ = text(3)
+    with pytest.raises(ValueError, match=r"X holds a number of size 1e\+20; .*Scale"):
+        FGNSoftmaxHead(alpha=1e-3).fit(1e20 * X, y)
 
 
 def test_no_dense_copy_is_made():
