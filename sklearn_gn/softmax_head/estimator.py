@@ -167,7 +167,9 @@ class FGNSoftmaxHead(_ChunkFit):
         Number of parameters that the data determine.
 
     evidence_path_ : dict of ndarrays
-        ``alpha``, ascending, and ``log_evidence``: the penalties that were tried.
+        ``alpha``, ascending, and ``log_evidence``: the penalties that were tried. With
+        many rows of each class it is the evidence of a part of the rows, and has no
+        entry for ``alpha_``, which it leads to.
 
     competitor_dispersion_ : float
         Training mean of :math:`\xi = 1 - |\rho|^2`, where :math:`\rho` are the

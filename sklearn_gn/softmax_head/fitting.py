@@ -247,7 +247,10 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
                 newton_settings(options),
                 options.n_effective,
             )
-        path = sorted({*state.path, (self.alpha_, self.log_evidence_)})
+        path = {*state.path}
+        if not path or run.data.part is None:  # else of other rows
+            path.add((self.alpha_, self.log_evidence_))
+        path = sorted(path)
         columns = map(np.array, zip(*path, strict=True))
         self.evidence_path_ = dict(zip(("alpha", "log_evidence"), columns, strict=True))
 
