@@ -354,7 +354,10 @@ def variances(members, covariances, noise_ratios, x):
     ]
     share = shares(members)
     mean = np.tensordot(share, values, axes=1)
-    return np.tensordot(share, own + (values - mean) ** 2, axes=1)
+    with np.errstate(over="ignore"):  # squares beyond the floats are infinite
+        squares = own + (values - mean) ** 2
+        squares[share == 0] = 0  # and no part of infinity is none
+        return np.tensordot(share, squares, axes=1)
 
 
 def posterior_variances(model, net, covariance, x):

@@ -905,6 +905,16 @@ def test_error_bars_of_targets_of_any_size(sizes, solver):
     assert 0.1 < np.median(std / 1e200) / np.median(expected) < 10
 
 
+def test_error_bars_of_tiny_targets_in_single_precision():
+    X, y = smooth(50, noise=0.1)
+    words = {"hidden_layer_sizes": (4,), "max_iter": 3, "solver": "lbfgs_vpro"}
+    model = regressor(**words, scale=False, dtype="float32", alpha=1.0)
+    mean, std = quiet(model.fit, X, 1e-30 * y).predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(std).all()
+    assert (std >= 0).all()
+
+
 # --- Ctrl-C --------------------------------------------------------------------------
 
 
