@@ -43,7 +43,7 @@ def pytest_collection_finish(session):
     # What is imported and collected stays: the garbage collector need not visit it.
     del session
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_unconfigure(config):
@@ -99,3 +99,4 @@ def _few_executables():
     if next(_tests_run) % 10 == 0 and _MAPS.exists():
         if _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
             jax.clear_caches()
+            gc.collect()

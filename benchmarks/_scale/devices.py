@@ -78,7 +78,7 @@ def count(sizes):
 def programs(k, n, d, n_classes, batch):
     """Compiled functions for k devices, and the bytes of the model."""
     from sklearn_gn.core import backend, devices
-    from sklearn_gn.softmax_head import fgn, newton, whitening
+    from sklearn_gn.softmax_head import fgn, newton, whitened_step, whitening
     from sklearn_gn.softmax_head import head as heads
     from sklearn_gn.softmax_head.minibatch import BatchData, StepSettings
 
@@ -118,7 +118,7 @@ def programs(k, n, d, n_classes, batch):
                 8 * d * d,
             ),
             "newton direction": (
-                _compiled(newton.whitened_newton_direction).lower(
+                _compiled(whitened_step.whitened_newton_direction).lower(
                     net, net, whole, None, newton_settings
                 ),
                 # The product for the first residual is that of the loop.

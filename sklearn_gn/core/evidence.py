@@ -55,7 +55,9 @@ def group_sums(values, groups, n_groups, xp=np):
 def prior_precision(groups, alpha, xp=np):
     """The precision of every parameter; zero where it is free."""
     if xp is np:
-        return np.append(alpha, 0.0)[groups]  # group -1 is the last
+        extended = np.zeros(len(alpha) + 1)  # group -1 is the last
+        extended[:-1] = alpha
+        return extended[groups]
     return xp.where(groups >= 0, alpha[xp.maximum(groups, 0)], 0)
 
 
@@ -114,9 +116,9 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0, xp=np):
     """
     precision = prior_precision(groups, alpha, xp)
     hessian = plus_diagonal(beta * gram, precision + beta * floor, xp)
-    inverse, log_det = inverse_and_log_det(hessian, xp)
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
-    share = beta * xp.einsum("ij,ij->i", inverse, gram)
+    share, log_det = _diagonal_of_solution(hessian, gram, xp)
+    share = beta * share
     log_det = log_det - xp.sum(_log_of_penalised(precision, xp))
     free = xp.sum(xp.where(groups < 0, 1.0, 0.0))
     return Curvature(group_sums(share, groups, len(alpha), xp), free, log_det)
@@ -232,15 +234,32 @@ def inverse_and_log_det(matrix, xp=np):
     if xp is not np:
         root = _inverse_root(matrix, xp)
         return root.T @ root, -2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))
+    inverse, log_det = _lower_inverse(matrix)
+    inverse += inverse.T
+    np.einsum("ii->i", inverse)[...] /= 2
+    return inverse, log_det
+
+
+def _lower_inverse(matrix):
+    """The lower half of the inverse, with zeros above it, and the log det."""
     # The transpose is the same matrix, in the order of LAPACK: it is not copied twice.
     factor, failed = lapack.dpotrf(matrix.T, lower=True)
     if failed:
         return np.full_like(matrix, np.nan), np.nan
     log_det = 2 * np.sum(np.log(np.diagonal(factor)))
     inverse, _ = lapack.dpotri(factor, lower=True, overwrite_c=True)
-    inverse += inverse.T  # its upper half was zero
-    np.einsum("ii->i", inverse)[...] /= 2
     return inverse, log_det
+
+
+def _diagonal_of_solution(matrix, other, xp):
+    """The diagonal of ``matrix^-1 other``, both symmetric, and the log det."""
+    if xp is not np:
+        inverse, log_det = inverse_and_log_det(matrix, xp)
+        return xp.einsum("ij,ij->i", inverse, other), log_det
+    inverse, log_det = _lower_inverse(matrix)
+    inverse *= other.T  # symmetric, too: half of the products are those of the others
+    twice = np.sum(inverse, axis=0) + np.sum(inverse, axis=1)
+    return twice - np.einsum("ii->i", inverse), log_det
 
 
 def _inverse_root(matrix, xp):

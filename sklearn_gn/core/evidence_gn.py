@@ -392,6 +392,7 @@ def _report(state, model, n_effective, stop):
     precision = evidence.prior_precision(groups, state.alpha)
     scale = state.beta * n_effective
     down = state.sums.slope - precision * state.theta / scale
+    energy = _energy(state.sums.error, state.theta, precision, scale)
     extra = {
         "log_evidence": net.log_evidence,
         "n_effective_parameters": float(np.sum(net.gamma)) + _n_free(groups),
@@ -399,7 +400,7 @@ def _report(state, model, n_effective, stop):
     if model.loss == "squared":
         extra["noise_std"] = float(noise_deviation(state.beta))
     return Report(
-        loss=_objective(state, model, n_effective),
+        loss=energy / scale,
         grad_norm=float(np.linalg.norm(down)),
         stop=stop,
         extra=extra,

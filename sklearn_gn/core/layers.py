@@ -170,10 +170,10 @@ class Layers(NamedTuple):
         output, layers = self.split(theta)
         n_hidden = sum(width * n_inputs for width, n_inputs in self.shapes())
         size = self.n_linear * self.n_values + n_hidden
-        gram, slope, error = np.zeros((size, size)), np.zeros(size), 0.0
-        # Of several values no Jacobian is formed, and a block has matrices of its own.
-        width = size if self.n_values == 1 else size // 8
-        memory = np.empty((size, block_size(rows, size)))
+        gram, slope, error = 0.0, 0.0, 0.0
+        # Blocks of so many rows that their products outweigh the sum of the matrices.
+        width = size // 8
+        memory = np.empty((size, block_size(rows, width)))
         for x, y, weight in row_blocks(rows, width):
             x = with_one(x)
             trace = forward(self, layers, x)
@@ -184,7 +184,9 @@ class Layers(NamedTuple):
             down = weight[:, None] * residuals(self, u, y)
             slope += _slope(trace, f, g, down.T)
             if self.n_values == 1:
-                root = np.sqrt(weight * curvatures(self, u)[:, 0, 0])
+                root = np.sqrt(weight)
+                if self.loss != "squared":
+                    root = np.sqrt(weight * curvatures(self, u)[:, 0, 0])
                 columns = _columns(trace, f, g, root, memory)
                 gram += columns @ columns.T
             else:
@@ -363,13 +365,13 @@ def _columns(trace, f, g, root, memory):
     """The Jacobian of a single value, of shape (P, m), times a number for each row."""
     m = len(root)
     whole = memory[:, :m] if m < memory.shape[1] else memory
-    start, end = 0, len(f)
+    end = len(f)
     np.multiply(f, root, out=whole[:end])
     for layer, g_l in zip(trace, g, strict=True):
-        n_inputs = len(layer.inputs)
-        for neuron in root * g_l[0]:
-            start, end = end, end + n_inputs
-            np.multiply(layer.inputs, neuron, out=whole[start:end])
+        shape = g_l.shape[1], len(layer.inputs), m
+        start, end = end, end + shape[0] * shape[1]
+        own = whole[start:end].reshape(shape)  # a view
+        np.multiply(layer.inputs, (root * g_l[0])[:, None], out=own)
     return whole
 
 

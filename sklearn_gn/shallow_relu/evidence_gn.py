@@ -15,8 +15,9 @@ which makes it small where most features have no kinks.
 The matrix has a structure: with h_0 = 1 and y = (1, x), all columns of the Jacobian are
 combinations of the products ``h_i y_j``, whose Gram matrix is that of the layer in
 :mod:`sklearn_gn.shallow_relu.sggn` with one neuron that is always active. It is summed
-over the rows once, for all targets. At the sizes of tables this is all the work, in
-products that NumPy hands to BLAS: nothing is compiled.
+over the rows once, for all targets; for a single one, the columns themselves are
+multiplied. At the sizes of tables this is all the work, in products that NumPy hands to
+BLAS: nothing is compiled.
 """
 
 import math
@@ -213,6 +214,8 @@ def linear_combinations(theta, shape):
 
 def sums_over_rows(theta, shape, rows):
     """Return the Gauss-Newton matrix, the slope and the error at some parameters."""
+    if shape.q == 1:
+        return _sums_of_one_target(theta, shape, rows)
     width = 1 + shape.d + shape.n * (1 + len(shape.hidden_features))
     gram, slope, error = np.zeros((width, width)), np.zeros((width, shape.q)), 0.0
     memory = np.empty((width, min(len(rows.x), _BLOCK_ROWS)))
@@ -225,6 +228,30 @@ def sums_over_rows(theta, shape, rows):
         slope += factor @ residual
         error += np.sum(residual**2)
     return _in_parameters(theta, shape, gram, slope, error)
+
+
+def _sums_of_one_target(theta, shape, rows):
+    """Return the same for one target, of which the Jacobian itself is multiplied."""
+    _, coef, hyperplanes = shape.split(theta)
+    (n, width), start, n_linear = hyperplanes.shape, 1 + shape.d, shape.n_linear
+    gram, slope, error = 0.0, 0.0, 0.0
+    memory = np.empty((shape.size, min(len(rows.x), _BLOCK_ROWS)))
+    for first in range(0, len(rows.x), _BLOCK_ROWS):
+        x, y, weight = (a[first : first + _BLOCK_ROWS] for a in rows)
+        root, inputs = np.sqrt(weight), shape.hidden_input(x).T
+        before = hyperplanes @ inputs
+        columns = memory[:, : len(x)]
+        np.multiply(inputs[0], root, out=columns[0])
+        np.multiply(x.T, root, out=columns[1:start])
+        np.multiply(np.maximum(before, 0), root, out=columns[start:n_linear])
+        residual = root * y[:, 0] - theta[:n_linear] @ columns[:n_linear]
+        moved = columns[n_linear:].reshape(n, width, -1)
+        slopes = coef * (before > 0)
+        np.multiply(root * inputs, slopes[:, None, :], out=moved)
+        gram += columns @ columns.T
+        slope += columns @ residual
+        error += float(residual @ residual)
+    return Sums(gram, slope, error)
 
 
 def sums_of_large_network(theta, shape, rows):
@@ -331,7 +358,9 @@ def step(rows, state, options):
         return state, report
     if report.stop is None and state.iteration >= _FIRST_REMOVAL:
         state = _without_switched_off(shape, rows, state)
-    left = np.setdiff1d(np.arange(shape.d), state.net.shape.hidden_features)
+    if state.net.kept is None:
+        return state, report
+    left = np.setdiff1d(np.arange(shape.d), state.net.kept)
     alpha = state.alpha.copy()
     alpha[3 + left] = evidence.LARGEST
     return state._replace(alpha=alpha, net=state.net._replace(alpha=alpha)), report

@@ -232,16 +232,19 @@ def _by_search(estimator, solver_object, problem, rng):
     dtype, n_targets = estimator.dtype, rows.y.shape[1]
     if not problem.segmented:  # it pads them itself
         size = backend.row_bucket(len(z))
-        rows = Rows(*(np.asarray(backend.pad_rows(a, size), dtype) for a in rows))
+        with np.errstate(over="ignore"):  # the fit names features that are too large
+            rows = Rows(*(np.asarray(backend.pad_rows(a, size), dtype) for a in rows))
         rows = _for_devices(rows, estimator, solver)
     path, n = None, estimator.n_neurons
     first = None
     if n == "auto":
         first = _given_hyperplanes(estimator, None, scaling)
-        first, path = _select_size(
-            estimator, solver_object, problem._replace(rows=rows), first, rng
-        )
-        n = len(first)
+        # They leave no size to choose.
+        if np.isfinite(rows.x).all():
+            first, path = _select_size(
+                estimator, solver_object, problem._replace(rows=rows), first, rng
+            )
+        n = 1 if first is None else len(first)
     relocations = solver_setting(solver_object, "relocations")
     n_spare = solver.n_spare if relocations else 0
     draw = partial(random_hyperplanes, z, cumulated, rng=rng)

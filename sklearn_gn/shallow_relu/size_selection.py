@@ -72,6 +72,7 @@ def select_size(sizes, criterion, n_observations, scale):
 
     def visit():
         hyperplanes, loss, n_parameters = sizes.candidate()
+        loss = np.inf if np.isnan(loss) else loss
         loss = max(loss, _FLOOR * scale, np.finfo(float).tiny)
         worth = criterion_value(criterion, loss, n_parameters, n_observations)
         n = len(hyperplanes)
@@ -92,7 +93,10 @@ def select_size(sizes, criterion, n_observations, scale):
     while n > 1:
         best_size = min(found, key=lambda size: found[size][0])
         sizes.prune(min(n - 2 * best_size, n // 4) if n > 2 * best_size + 1 else 1)
-        n = visit()[1]
+        pruned = visit()[1]
+        if pruned >= n:  # without a loss no neuron matters least
+            break
+        n = pruned
     ordered = sorted(found)
     columns = list(zip(*(found[n][:3] for n in ordered), strict=True))
     path = dict(

@@ -77,10 +77,11 @@ class FGNSoftmaxHead(_ChunkFit):
 
     alpha : float or "auto", default="auto"
         Factor of the penalty. If "auto", "fgn_newton" chooses it by the evidence, in
-        one fit and without validation data. What cannot choose takes 0.001: the
-        mini-batch solvers, and large sparse input. A number fixes it, and corresponds
-        to ``C = 1 / (alpha * sum of weights)`` of ``LogisticRegression``. With 0,
-        classes that a head separates have no optimum.
+        one fit and without validation data, or, for large sparse input, by rows that it
+        leaves out of a part of the data. The mini-batch solvers cannot choose, and take
+        0.001. A number fixes it, and corresponds to ``C = 1 / (alpha * sum of
+        weights)`` of ``LogisticRegression``. With 0, classes that a head separates have
+        no optimum.
 
     damping : float or None, default=None
         Shift added to the matrix of a step, never part of the objective. If None,
@@ -167,7 +168,9 @@ class FGNSoftmaxHead(_ChunkFit):
         Number of parameters that the data determine.
 
     evidence_path_ : dict of ndarrays
-        ``alpha``, ascending, and ``log_evidence``: the penalties that were tried.
+        ``alpha``, ascending, and ``log_evidence``: the penalties that were tried. With
+        many rows of each class it is the evidence of a part of the rows, and has no
+        entry for ``alpha_``, which it leads to.
 
     competitor_dispersion_ : float
         Training mean of :math:`\xi = 1 - |\rho|^2`, where :math:`\rho` are the
@@ -223,7 +226,7 @@ class FGNSoftmaxHead(_ChunkFit):
 
     "fgn_newton" leaves large sparse input (more than 4 million entries, at most a tenth
     of them stored) sparse, and works in the space of the rows. The other solvers make
-    it dense, up to 4 GiB. So does ``X.toarray()``, for a penalty by the evidence.
+    it dense, up to 4 GiB.
 
     ``alpha="auto"`` takes one and a half to three times as long as a number. On 214
     small tables it lowers the mean log loss of held-out rows from .65, with 0.001, to

@@ -10,7 +10,7 @@ from sklearn_gn.core.estimator import GaussNewtonEstimator
 from sklearn_gn.solvers import FGN, FGNNewton
 
 _BATCH_SIZE = 256  # where a solver does not say
-_ALPHA = 1e-3  # of mini-batches and sparse features, which have no evidence
+_ALPHA = 1e-3  # of mini-batches, which have no evidence
 _LEAST_TOTAL = 1e-100  # of the weights: products with it neither under- nor overflow
 _SPECTRUM_ROWS = 1024
 _DENSE_BYTES = 2**32  # a sparse X larger than this stays sparse or is refused
@@ -82,6 +82,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         """What an algorithm gets: the rows in batches, and the options."""
         from sklearn_gn.softmax_head.batches import batched_rows
         from sklearn_gn.softmax_head.evidence import first_alpha
+        from sklearn_gn.softmax_head.held_out import held_out_alpha
         from sklearn_gn.softmax_head.row_space import sparse_rows
 
         size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
@@ -96,15 +97,18 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             n_devices = 1 if mesh is None else mesh.size
             data = X, label, kept, weight, size, rng, self.dtype
             rows, size = batched_rows(*data, n_devices, padded=not small)
-        alpha, n_effective = self.alpha, None
-        if alpha == "auto":
-            alpha = _ALPHA
-            if isinstance(solver, FGNNewton) and not sparse.issparse(X):
-                # Of the training part; every row counts as one at least.
-                n_effective = max(float(total * weight.sum()), float(len(kept)))
+        options = self._options(solver, size, rng)._replace(compiled=not small)
+        if self.alpha == "auto" and isinstance(solver, FGNNewton):
+            # Of the training part; every row counts as one at least.
+            n_effective = max(float(total * weight.sum()), float(len(kept)))
+            if sparse.issparse(X):
+                data = X, label, weight / weight.sum(), n_effective, options, dtype
+                alpha = held_out_alpha(*data)
+            else:
                 alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
-        options = self._options(solver, size, rng, alpha, n_effective)
-        return rows, options._replace(compiled=not small)
+                options = options._replace(n_effective=n_effective)
+            options = options._replace(alpha=self._cast(alpha))
+        return rows, options
 
     def _is_small(self, solver, X, kept):
         """Whether NumPy computes, which the shapes decide where no device is given."""
@@ -134,15 +138,13 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             return backend.one_blas_thread
         return backend.scope(self.dtype, self.device)
 
-    def _options(self, solver, batch_size, rng, alpha=None, n_effective=None):
+    def _options(self, solver, batch_size, rng):
         """What an algorithm is told besides the rows."""
         from sklearn_gn.softmax_head.head import HeadOptions
 
-        if alpha is None:
-            alpha = _ALPHA if self.alpha == "auto" else self.alpha
         return HeadOptions(
-            alpha=self._cast(alpha),
-            n_effective=n_effective,
+            alpha=self._cast(_ALPHA if self.alpha == "auto" else self.alpha),
+            n_effective=None,
             damping=self.damping,
             rank=self.rank,
             intercept=self._cast(self.fit_intercept),
@@ -209,9 +211,9 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
         return expand(net, rows) if isinstance(net, RowHead) else net
 
-    def _coefficients(self, net):
+    def _coefficients(self, net, copy=True):
         return {
-            "coef_": net.weight.T.astype(np.float64),
+            "coef_": net.weight.T.astype(np.float64, copy=copy),
             "intercept_": net.bias.astype(np.float64),
         }
 
@@ -247,7 +249,10 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
                 newton_settings(options),
                 options.n_effective,
             )
-        path = sorted({*state.path, (self.alpha_, self.log_evidence_)})
+        path = {*state.path}
+        if not path or run.data.part is None:  # else of other rows
+            path.add((self.alpha_, self.log_evidence_))
+        path = sorted(path)
         columns = map(np.array, zip(*path, strict=True))
         self.evidence_path_ = dict(zip(("alpha", "log_evidence"), columns, strict=True))
 
@@ -259,11 +264,12 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         from sklearn_gn.softmax_head.row_space import SparseRows
         from sklearn_gn.softmax_head.sparse_newton import evaluation_and_spectrum
 
-        vars(self).update(self._coefficients(self._affine(net, rows)))
+        head = self._affine(net, rows)
+        vars(self).update(self._coefficients(head, copy=head is net))
         self.alpha_ = float(options.alpha)
         if isinstance(rows, SparseRows):
             found, self._spectrum = evaluation_and_spectrum(
-                net, rows, options, min(_BATCH_SIZE, _SPECTRUM_ROWS)
+                head, rows, options, min(_BATCH_SIZE, _SPECTRUM_ROWS)
             )
             self._set_curvature(found)
             return

@@ -11,62 +11,36 @@ Gauss-Newton matrix, which for an affine head is the exact Hessian, takes over:
     one block a class, with gradient and loss in the precision of the fit.
 
 Where the evidence chooses the penalty, steps 3 lead from one minimum to the next along
-a path of penalties (:mod:`sklearn_gn.softmax_head.evidence`).
+a path of penalties (:mod:`sklearn_gn.softmax_head.evidence`), with many rows for a part
+of them (:mod:`sklearn_gn.softmax_head.part`).
 """
 
 import math
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from sklearn_gn.core.libraries import NumPy, in_either_library, library_of
-from sklearn_gn.core.multinomial import (
-    all_classes,
-    backtrack,
-    hessian_product,
-    insufficient_decrease,
-    is_true_class,
-    newton_direction,
-    probabilities,
-)
-from sklearn_gn.core.parts import total
+from sklearn_gn.core.multinomial import backtrack, insufficient_decrease
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.softmax_head import evidence, start
-from sklearn_gn.softmax_head.blocks import (
-    class_blocks,
-    curvatures,
-    in_whitened,
-    n_slots,
-    single,
-)
+from sklearn_gn.softmax_head.blocks import class_blocks, n_slots
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     HeadOptions,
-    gradient_norms,
     head_report,
     objective,
     on_device,
     on_devices,
-    over_blocks,
-    values,
-    values_transposed,
 )
-from sklearn_gn.softmax_head.whitening import (
-    counted_weights,
-    from_whitened,
-    gradient_to_whitened,
-    to_whitened,
-    whitened_rows,
-)
+from sklearn_gn.softmax_head.part import part_of
+from sklearn_gn.softmax_head.whitened_step import whitened_newton_direction
+from sklearn_gn.softmax_head.whitening import whitened_rows
 
-_FORCING = 0.1  # relative residual of the Newton system
 _CG_ITERATIONS = 100
 _SETTLED = 0.05  # slope of a step, over the loss, that ends near enough to a minimum
-_FLAT = 0.3  # part of the slope that may be left where the line search ends
-_LINE_ITERATIONS = 8
 _SMALL = 2**21  # features and values of all rows that NumPy computes with
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
@@ -120,12 +94,28 @@ class NewtonData(NamedTuple):
     scaling: start.Scaling
     options: HeadOptions  # with the first penalty
     memo: dict  # the whitened rows, and the preconditioner by the head of its making
+    part: "NewtonData | None" = None  # on which a penalty is searched for
+    factor: float = 1.0  # that a penalty grows by on these rows
 
 
 def prepare(rows, options):
     """Put the rows on the device."""
     scaling = start.feature_scaling(rows, bool(options.intercept))
-    return NewtonData(on_devices(rows, options), scaling, options, {})
+    data = NewtonData(on_devices(rows, options), scaling, options, {})
+    part, factor = part_of(rows, options)
+    if part is None:
+        return data
+    options = at_penalty(options, options.alpha * factor)._replace(
+        n_effective=options.n_effective / factor, compiled=False
+    )
+    part = NewtonData(part, scaling, options, {}, factor=factor)
+    return data._replace(part=part)
+
+
+def searched(data, state):
+    """The data, and the options, of the present step."""
+    data = data.part if data.part and state.searching else data
+    return data, at_penalty(data.options, state.alpha * data.factor)
 
 
 def whitened(data):
@@ -141,6 +131,9 @@ def whitened(data):
 def init(data, net, options):
     """Evaluate a given head; of one that is zero the loss is known."""
     searching = options.n_effective is not None
+    alpha = float(options.alpha)
+    if searching and data.part:
+        data, options = data.part, data.part.options
     # A pass takes one small batch after the other, too small for several devices.
     if options.mesh is None and start.pays(net, int(data.rows.n_rows)):
         epoch, loss, gradient, grad_norm = 0, math.log(len(net.bias)), None, math.nan
@@ -156,7 +149,7 @@ def init(data, net, options):
         gradient=gradient,
         grad_norm=grad_norm,
         criterion=_CHOSEN if searching else loss,
-        alpha=float(options.alpha),
+        alpha=alpha,
         epoch=epoch,
         searching=searching,
     )
@@ -168,12 +161,14 @@ def step(data, state, options):
     Where the evidence chooses the penalty, the next one follows when the minimum for
     the present one is near.
     """
-    options = at_penalty(options, state.alpha)
-    state, report = _step_at_penalty(data, state, options)
+    del options  # those of the data have the same, with the penalty of their rows
+    rows, options = searched(data, state)
+    state, report = _step_at_penalty(rows, state, options)
+    report = report._replace(extra=report.extra | {"alpha": state.alpha})
     if not state.searching or report.stop == "non_finite":
         return state, report
     if report.stop or -state.slope <= _SETTLED * abs(state.loss):
-        state = _next_penalty(data, state, options)
+        state = _next_penalty(data, state)
     return state, report._replace(stop=None)
 
 
@@ -182,12 +177,12 @@ def at_penalty(options, alpha):
     return options._replace(alpha=options.alpha.dtype.type(alpha))
 
 
-def _next_penalty(data, state, options):
+def _next_penalty(data, state):
     """Extend the path by the evidence at the head."""
-    settings = newton_settings(options)
-    n_effective = options.n_effective
+    rows, options = searched(data, state)
+    settings, n_effective = newton_settings(options), options.n_effective
     value, _ = evidence.log_evidence(
-        whitened(data), state.net, state.loss, settings, n_effective
+        whitened(rows), state.net, state.loss, settings, n_effective
     )
     path = (*state.path, (state.alpha, value))
     alpha, last = evidence.next_alpha(path)
@@ -196,18 +191,20 @@ def _next_penalty(data, state, options):
     # From the nearer one of the last head and the best one.
     distances = [abs(math.log(alpha / known)) for known in (state.alpha, best)]
     net = state.net if distances[0] <= distances[1] else likeliest
-    found = objective(net, data.rows, at_penalty(options, alpha))
+    state = state._replace(alpha=alpha, searching=not last, path=path)
+    rows, options = searched(data, state)
+    if last and data.part:
+        net = on_device(net, options)
+        state = state._replace(epoch=start.n_passes(net), anchor=None)
+    found = objective(net, rows.rows, options)
     return state._replace(
         net=net,
         likeliest=likeliest,
         loss=float(found.loss),
         gradient=found.gradient,
         grad_norm=float(found.grad_norm),
-        alpha=alpha,
-        searching=not last,
-        path=path,
         slope=-math.inf,
-        criterion=-evidence.log_posterior(state.alpha, value, path[0][0]),
+        criterion=-evidence.log_posterior(path[-1][0], value, path[0][0]),
     )
 
 
@@ -351,128 +348,6 @@ def _finish(state, net, evaluation, options, *, stop=None, **columns):
         criterion=loss if fixed or stop == "non_finite" else _criterion(state),
     )
     return state, head_report(evaluation, stop, options, **columns)
-
-
-# --- the direction -------------------------------------------------------------------
-
-
-@in_either_library
-def whitened_newton_direction(net, gradient, data, inverses, settings):
-    """Inexact Newton step in single precision, and where to try it first.
-
-    Returns
-    -------
-    direction : AffineHead
-    trial : scalar
-        Step length near the least loss along the direction.
-    slope : scalar
-    iterations : scalar
-    """
-    rows, x = data.rows, data.x
-    head, weight, penalty, shift, variance, damping, intercept = single(
-        (
-            to_whitened(net, data.center, data.dual),
-            counted_weights(rows),
-            in_whitened(settings.alpha, data.squares),
-            in_whitened(settings.alpha + settings.damping, data.squares),
-            data.variance,
-            settings.damping,
-            settings.intercept,
-        )
-    )
-    library, n_classes = library_of(x), max(net.bias.shape[0], 2)
-    xp, p = library.xp, probabilities(values(head, x))
-    _, curvature = curvatures(head, x, weight)
-
-    def product(v):
-        def body(carry, x, p, weight):
-            image = hessian_product(
-                partial(values, x=x), partial(values_transposed, x), p, weight, v
-            )
-            return library.tree_map(xp.add, carry, image)
-
-        start = library.tree_map(xp.zeros_like, v)
-        image = total(over_blocks(body, start, (x, p, weight), n_classes))
-        return AffineHead(
-            image.weight + shift * v.weight, intercept * (image.bias + damping * v.bias)
-        )
-
-    def by_kronecker(r):
-        # Whitened features times the mean curvature of each class.
-        scale = variance * curvature[None, :] + shift
-        return AffineHead(r.weight / scale, intercept * r.bias / (curvature + damping))
-
-    def by_blocks(r):
-        stacked = xp.concatenate([r.weight, r.bias[None, :]]).T
-        solved = xp.matmul(inverses, stacked[:, :, None])[:, :, 0].T
-        return AffineHead(solved[:-1], solved[-1])
-
-    whitened = gradient_to_whitened(gradient, data.center, data.basis)
-    size, _ = gradient_norms(whitened)
-    unit_step, iterations = newton_direction(
-        product,
-        library.tree_map(lambda g: (g / size).astype(x.dtype), whitened),
-        precondition=by_kronecker if inverses is None else by_blocks,
-        forcing=_FORCING,
-        max_iter=settings.cg_iterations,
-    )
-    direction = library.tree_map(lambda d: d.astype(size.dtype) * size, unit_step)
-    slope = sum(xp.sum(d * g) for d, g in zip(direction, whitened, strict=True))
-    along = single(direction)
-    trial = _line_minimum(
-        all_classes(values(head, x)),
-        all_classes(values(along, x)),
-        rows.label,
-        weight,
-        slope.astype(x.dtype),
-        xp.sum(penalty * along.weight**2),
-    )
-    direction = from_whitened(direction, data.center, data.basis)
-    return direction, trial.astype(size.dtype), slope, iterations
-
-
-def _line_minimum(here, change, label, weight, slope, penalty_curvature):
-    """Rough zero of the derivative along a direction, by Newton's method in a bracket.
-
-    The logits ``here + t change`` need no product with the features. The loss is
-    convex, so the zero is unique. ``slope`` is the derivative at zero,
-    ``penalty_curvature`` the second derivative of the penalty.
-    """
-    library, true = library_of(here), is_true_class(label, here.shape[1])
-    xp = library.xp
-
-    def derivatives(t):
-        p = library.softmax(here + t * change)
-        first = library.row_products(p, change)
-        second = library.row_products(p, change**2) - first**2
-        at_true = xp.sum(xp.where(true, change, 0), axis=1)
-        return total((weight @ (first - at_true), weight @ second))
-
-    # What the penalty adds at zero, from the exact slope.
-    at_zero, _ = derivatives(xp.zeros_like(slope))
-    correction = slope - at_zero
-
-    def improve(carry):
-        t, lower, upper, _, count = carry
-        first, second = derivatives(t)
-        first = first + correction + t * penalty_curvature
-        second = second + penalty_curvature
-        lower = xp.where(first < 0, t, lower)
-        upper = xp.where(first < 0, upper, t)
-        newton = t - first / xp.maximum(second, xp.finfo(t.dtype).tiny)
-        inside = (newton > lower) & (newton < xp.minimum(upper, 8 * t))
-        middle = xp.where(xp.isinf(upper), 4 * t, (lower + upper) / 2)
-        good = xp.abs(first) <= _FLAT * xp.abs(slope)
-        new = xp.where(good, t, xp.where(inside, newton, middle))
-        return new, lower, upper, good, count + 1
-
-    start = xp.ones_like(slope)
-    t, *_ = library.while_loop(
-        lambda c: ~c[3] & (c[4] < _LINE_ITERATIONS),
-        improve,
-        (start, 0 * start, xp.inf * start, xp.bool_(False), xp.int32(0)),
-    )
-    return t
 
 
 # --- the preconditioner --------------------------------------------------------------

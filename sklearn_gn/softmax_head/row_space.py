@@ -7,10 +7,11 @@ and of the features only the product of their Gram matrix with such an array,
 
     K A = X (X^T A),
 
-by two sparse products for a few classes at a time. With an intercept the features are
-centred, ``x - mean``, which never shows in the matrix: ``K`` stands between two
-projections. A head to start from, which need not be such a combination, is one row
-more.
+by two sparse products for a few classes at a time. Of a feature that one row alone has,
+as half of the word pairs of a text are, the square on the diagonal of K is all that
+matters. With an intercept the features are centred, ``x - mean``, which never shows in
+the matrix: ``K`` stands between two projections. A head to start from, which need not
+be such a combination, is one row more.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from sklearn_gn.softmax_head.head import AffineHead
 
 _N_THREADS = joblib.cpu_count()
 _ONE_THREAD = 2**24  # multiply-adds of a product that a second thread is not worth
+_LARGEST = 1e15  # of the features, whose products are summed in single precision
 _CLASSES = 64  # of a block: what is dense has a column for each feature and class
 
 
@@ -68,8 +70,20 @@ class SparseRows(NamedTuple):
 
 
 def sparse_rows(X, label, weight, n_columns, intercept, dtype):
-    """Return the rows of a CSR matrix as a fit uses them."""
+    """Return the rows of a CSR matrix as a fit uses them.
+
+    Raises
+    ------
+    ValueError
+        If X holds a number too large for single precision.
+    """
     X = sparse.csr_array(X)
+    if (largest := _largest(X.data)) > _LARGEST:
+        raise ValueError(
+            f"X holds a number of size {largest:.0e}; products of sparse features are "
+            f"summed in single precision, so {_LARGEST:.0e} is the most. Scale them, "
+            "by MaxAbsScaler for example."
+        )
     X.sum_duplicates()
     counts = np.bincount(X.indices, minlength=X.shape[1])
     columns = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
@@ -83,6 +97,15 @@ def sparse_rows(X, label, weight, n_columns, intercept, dtype):
     )
 
 
+class GramProduct(NamedTuple):
+    """What a product with the Gram matrix takes, in one precision."""
+
+    x: sparse.csr_array  # (n, k) features that several rows have
+    transposed: sparse.csr_array  # (k, n)
+    squares: np.ndarray  # (n, 1) sums of squares of the features of one row alone
+    largest: np.ndarray  # (n, 1) the largest size of these
+
+
 class RowSpace:
     """Products with the Gram matrix of the rows, in two precisions.
 
@@ -93,45 +116,47 @@ class RowSpace:
 
     def __init__(self, rows):
         self.rows = rows
-        self._matrices = {
-            x.dtype: (x, sparse.csr_array(x.T)) for x in (rows.single, rows.x)
-        }
+        self._products = {x.dtype: self._product(x) for x in (rows.single, rows.x)}
         self.start = None
         if rows.start is not None:
             logits = self._centred(rows.x @ rows.start)
             self.start = logits, float(np.vdot(rows.start, rows.start))
+
+    def _product(self, x):
+        """The product of a matrix, the most frequent of its columns first."""
+        shared = x.shape[1]
+        if self.rows.start is None:  # which has a value for every feature
+            shared = max(np.count_nonzero(np.bincount(x.indices) > 1), 1)
+        alone = x[:, shared:].tocoo()
+        x = x[:, :shared]
+        squares, largest = np.zeros((2, x.shape[0], 1), x.dtype)
+        np.add.at(squares[:, 0], alone.row, alone.data**2)
+        np.maximum.at(largest[:, 0], alone.row, np.abs(alone.data))
+        return GramProduct(x, sparse.csr_array(x.T), squares, largest)
 
     def image(self, c):
         """Return the logits of a combination, and its largest coefficient.
 
         The logits are those of the centred features, without an intercept.
         """
-        x, transposed = self._matrices[c.rows.dtype]
+        product = self._products[c.rows.dtype]
         right = self._balanced(c.rows)
         out = np.empty_like(right)
         first = None if self.rows.start is None else self.rows.start * c.start
 
-        def block(k):
-            part = slice(k, k + width)
-            weight = transposed @ np.ascontiguousarray(right[:, part])
-            out[:, part] = x @ weight
+        def block(part):
+            of = np.ascontiguousarray(right[:, part])
+            weight = product.transposed @ of
+            out[:, part] = product.x @ weight + product.squares * of
             if first is not None:
                 weight = weight + first[:, part]
-            return np.max(np.abs(weight), initial=0.0)
+            return max(_largest(weight), _largest(product.largest * of))
 
-        m = right.shape[1]
-        n_threads = min(_N_THREADS, m) if x.nnz * m > _ONE_THREAD else 1
-        width = max(1, min(_CLASSES, -(-m // n_threads)))
-        blocks = range(0, m, width)
-        if n_threads == 1:
-            largest = max(map(block, blocks))
-        else:
-            with ThreadPoolExecutor(n_threads) as pool:
-                largest = max(pool.map(block, blocks))
+        largest = max(by_columns(block, right.shape[1], product.x.nnz))
         out = self._centred(out)
         if c.start:
             out += out.dtype.type(c.start) * self.start[0].astype(out.dtype)
-        return out, float(largest)
+        return out, largest
 
     def inner(self, c, image, other):
         """Return ``<V, W>`` of a combination, given by its logits too, and another."""
@@ -175,12 +200,47 @@ def expand(head, rows):
     right = head.weight.rows
     if rows.intercept:
         right = right - rows.weight[:, None] * right.sum(axis=0)[None, :]
-    weight = rows.x.T @ right
-    if head.weight.start:
-        weight += head.weight.start * rows.start
-    if rows.intercept:
-        bias = bias - rows.weight @ (rows.x @ weight)
+        mean = rows.x.T @ rows.weight
+    used = len(rows.columns)
+
+    def block(part):
+        weight = rows.x.T @ np.ascontiguousarray(right[:, part])
+        if head.weight.start:
+            weight += head.weight.start * rows.start[:, part]
+        found[rows.columns, part] = weight[:used]
+        return mean @ weight if rows.intercept else np.zeros(weight.shape[1])
+
+    bias = bias - np.concatenate(by_columns(block, rows.n_columns, rows.x.nnz))
     if rows.n_columns > 1:  # a shift that all classes share means nothing
         bias = bias - bias.mean()
-    found[rows.columns] = weight[: len(rows.columns)]
     return AffineHead(found, bias)
+
+
+def logits_of(head, rows):
+    """Return the logits of the rows from coefficients."""
+    out = np.empty((len(rows.weight), rows.n_columns))
+    x = rows.x[:, : len(rows.columns)]
+
+    def block(part):
+        out[:, part] = x @ head.weight[rows.columns, part]
+
+    by_columns(block, rows.n_columns, rows.x.nnz)
+    return out + head.bias[None, :]
+
+
+def by_columns(block, n_columns, nnz):
+    """Call a function with slices of the columns of a product, in threads if many."""
+    n_threads = min(_N_THREADS, n_columns) if nnz * n_columns > _ONE_THREAD else 1
+    width = max(1, min(_CLASSES, -(-n_columns // n_threads)))
+    parts = [slice(k, k + width) for k in range(0, n_columns, width)]
+    if n_threads == 1:
+        return [block(part) for part in parts]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(block, parts))
+
+
+def _largest(values):
+    """The largest size of all values, without an array of these sizes."""
+    if not values.size:
+        return 0.0
+    return float(max(values.max(), -values.min()))

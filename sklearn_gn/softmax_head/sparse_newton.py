@@ -18,7 +18,12 @@ from scipy.special import expit
 
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.softmax_head.head import Evaluation, head_report
-from sklearn_gn.softmax_head.row_space import Combination, RowHead, RowSpace
+from sklearn_gn.softmax_head.row_space import (
+    Combination,
+    RowHead,
+    RowSpace,
+    logits_of,
+)
 
 _BLOCK_ELEMENTS = 2**18  # logits of a row block: what fits into the cache
 _FORCING = 0.25  # relative residual of a Newton system
@@ -49,8 +54,10 @@ class Direction(NamedTuple):
 
 
 def init(space, net, options):
-    """Begin with a head."""
-    return evaluated(space, net, options)
+    """Begin with a head, of zeros as a rule."""
+    weight = net.weight
+    zero = not (weight.start or weight.rows.any())
+    return evaluated(space, net, options, weight.rows if zero else None)
 
 
 def step(space, state, options):
@@ -103,7 +110,9 @@ def evaluated(space, net, options, own=None):
     evaluation = Evaluation(
         found.loss + 0.5 * float(alpha) * square,
         by_bias,
-        *found.means,
+        found.dispersion,
+        found.retained,
+        found.dropped,
         found.separated,
         math.sqrt(max(size, 0.0)),
         max(largest, float(np.max(np.abs(by_bias)))),
@@ -121,7 +130,9 @@ class RowValues(NamedTuple):
     loss: float
     error: np.ndarray  # (n, m)
     p: np.ndarray  # (n, m) in single precision
-    means: tuple  # of dispersion, retained and dropped trace
+    dispersion: float  # means over the rows
+    retained: float
+    dropped: float
     separated: bool
 
 
@@ -152,7 +163,7 @@ def evaluate(logits, label, weight):
         p[part] = by_class[:, -logits.shape[1] :]
         by_class[index] = -p_rest
         error[part] = w[:, None] * by_class[:, -logits.shape[1] :]
-    return RowValues(float(sums[0]), error, p, tuple(sums[1:]), separated)
+    return RowValues(float(sums[0]), error, p, *map(float, sums[1:]), separated)
 
 
 def row_blocks(logits):
@@ -220,7 +231,7 @@ def newton_direction(space, state, options):
         bend = float(np.vdot(change, curved)) + float(shift) * space.inner(
             along.weight, along.image, along.weight
         )
-        bend += float(damping) * float(along.bias @ along.bias)
+        bend += float(damping) * float(np.linalg.norm(along.bias.astype(float))) ** 2
         if not bend > 0:
             break
         length = size / bend
@@ -317,17 +328,20 @@ def _at_label(values, label):
 # --- what is known of a fitted head ---------------------------------------------------
 
 
-def evaluation_and_spectrum(net, rows, options, n_examples):
-    """Evaluate a head of all rows, and the FGN matrix of a few of them.
+def evaluation_and_spectrum(head, rows, options, n_examples):
+    """Evaluate the coefficients of a head, and the FGN matrix of a few rows.
 
     Returns
     -------
-    evaluation : Evaluation
+    found : RowValues
+        The loss with the penalty.
     spectrum : ndarray of shape (n_examples,)
         Eigenvalues for rows at equal distances, descending.
     """
-    state = evaluated(RowSpace(rows), net, options)
-    logits = state.own + net.bias[None, :]
+    logits = logits_of(head, rows)
+    found = evaluate(logits, rows.label, rows.weight)
+    square = float(np.vdot(head.weight, head.weight))
+    found = found._replace(loss=found.loss + 0.5 * float(options.alpha) * square)
     n = len(rows.label)
     few = np.unique(np.linspace(0, n - 1, min(n_examples, n)).astype(int))
     weight = rows.weight[few] / rows.weight[few].sum()
@@ -338,7 +352,7 @@ def evaluation_and_spectrum(net, rows, options, n_examples):
     root = np.sqrt(weight * (1 - p_rest) / np.where(p_rest > 0, p_rest, 1))
     direction = root[:, None] * error
     gram = ((x @ x.T).toarray() + rows.intercept) * (direction @ direction.T)
-    return state.evaluation, np.maximum(np.linalg.eigvalsh(gram)[::-1], 0)
+    return found, np.maximum(np.linalg.eigvalsh(gram)[::-1], 0)
 
 
 def prepare(rows, options):

@@ -251,7 +251,7 @@ def _report(runs, n_running):
     def mean(values):
         """Mean over the members for which the value means something."""
         known = [value for value in values if not math.isnan(value)]
-        return float(np.mean(known)) if known else math.nan
+        return float(sum(known) / len(known)) if known else math.nan
 
     extra = {name: mean(r.extra[name] for r in reports) for name in reports[0].extra}
     return Report(
@@ -354,7 +354,10 @@ def variances(members, covariances, noise_ratios, x):
     ]
     share = shares(members)
     mean = np.tensordot(share, values, axes=1)
-    return np.tensordot(share, own + (values - mean) ** 2, axes=1)
+    with np.errstate(over="ignore"):  # squares beyond the floats are infinite
+        squares = own + (values - mean) ** 2
+        squares[share == 0] = 0  # and no part of infinity is none
+        return np.tensordot(share, squares, axes=1)
 
 
 def posterior_variances(model, net, covariance, x):

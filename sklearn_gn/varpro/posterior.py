@@ -59,9 +59,11 @@ class ErrorBars:
         self._model = model
         self._unit = _unit(net.output)
         self._net = Net(net.theta, net.output / self._unit)
-        self._penalties = Penalties(
-            penalties.hidden / self._unit / self._unit, penalties.output
-        )
+        # Of tiny outputs it may exceed the floats, the largest of which holds as well.
+        with np.errstate(over="ignore"):
+            hidden = penalties.hidden / self._unit / self._unit
+        most = np.finfo(np.asarray(hidden).dtype).max
+        self._penalties = Penalties(np.minimum(hidden, most), penalties.output)
         self._rows = rows
         self._n_samples = n_samples
         n_weights = net.output.size + dimension(net.theta)

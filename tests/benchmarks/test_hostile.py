@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from benchmarks import _hostile_cases as hostile
 from benchmarks.hostile import CASES, block, case_number
 from sklearn_gn import FGNSoftmaxHead, VarProNetRegressor
+from sklearn_gn.shallow_relu.size_selection import select_size
 from sklearn_gn.softmax_head.batches import batched_rows
 
 # 200 in all; the estimators that compile nothing here have the most.
@@ -173,6 +174,42 @@ def test_a_network_of_the_users_that_gives_nan_is_named():
     far = VarProNetRegressor(NaNFeatures(2.0), **words)
     with pytest.raises(ValueError, match=r"gives NaN at 1 of 2 rows, .* row 1"):
         far.fit(X, X[:, 0]).predict([[0.0], [3.0]])
+
+
+@pytest.mark.parametrize("n_neurons", [2, "auto"])
+def test_features_beyond_single_precision_end_a_choice_of_the_size(n_neurons):
+    rng = np.random.RandomState(0)
+    X, y = rng.standard_normal((8, 2)), rng.standard_normal(8)
+    X[0, 1], weight = 1e80, np.where(np.arange(8) > 0, 1.0, 1e-200)
+    model = hostile.CLASSES["ShallowReLURegressor"](
+        n_neurons, solver="kfra", alpha=0, dtype="float32"
+    )
+    with pytest.raises(ValueError, match="too large for dtype='float32'"):
+        model.fit(X, y, sample_weight=weight)
+
+
+class SizesWithoutLoss:
+    """Networks whose loss is NaN, of which none is ever smaller."""
+
+    most = 4
+
+    def __init__(self):
+        self.n = 1
+
+    def candidate(self):
+        return np.ones((self.n, 2)), np.nan, 2 * self.n
+
+    def grow(self):
+        self.n *= 2
+
+    def prune(self, n_deleted=1):
+        pass
+
+
+def test_choice_of_the_size_ends_without_a_loss():
+    hyperplanes, path = select_size(SizesWithoutLoss(), "bic", 100.0, 1.0)
+    assert len(hyperplanes) == 1
+    assert np.all(np.isinf(path["bic"]))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

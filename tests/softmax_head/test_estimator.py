@@ -26,6 +26,7 @@ from sklearn_gn.softmax_head import (
     minibatch,
     newton,
     start,
+    whitened_step,
     whitening,
 )
 from sklearn_gn.softmax_head.algorithms import ALGORITHMS
@@ -130,7 +131,9 @@ def test_without_intercept_the_optimum_is_that_of_logistic_regression():
 def test_single_precision_reaches_the_optimum_to_its_digits():
     X, y = standardised(load_digits)
     double = FGNSoftmaxHead(random_state=0).fit(X, y)
-    single = FGNSoftmaxHead(dtype="float32", tol=1e-5, random_state=0).fit(X, y)
+    single = FGNSoftmaxHead(
+        alpha=double.alpha_, dtype="float32", tol=1e-5, random_state=0
+    ).fit(X, y)
     assert single.converged_
     assert single.loss_ == pytest.approx(double.loss_, rel=1e-5)
     assert single.coef_.dtype == np.float64
@@ -449,7 +452,7 @@ def test_folds_of_newton_compile_once(monkeypatch):
     monkeypatch.setattr(newton, "_SMALL", 0)
     X, y = small(3, n=120)
     FGNSoftmaxHead(random_state=0).fit(X[:70], y[:70])
-    kernels = newton.whitened_newton_direction, start.fgn_pass, head.evaluate
+    kernels = whitened_step.whitened_newton_direction, start.fgn_pass, head.evaluate
     kernels = [kernel.compiled for kernel in kernels]
     sizes = [kernel._cache_size() for kernel in kernels]
     for n in (68, 80, 100):

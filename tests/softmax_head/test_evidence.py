@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.softmax_head import evidence
+from sklearn_gn.softmax_head import evidence, newton, part
 
 AUTO = FGNSoftmaxHead(alpha="auto", tol=1e-9, random_state=0)
 
@@ -194,6 +194,54 @@ def test_validation_data_choose_along_the_path():
     log = model.convergence_log_
     assert model.alpha_ == log["alpha"][np.argmin(log["val_loss"])]
     assert model.loss_ == pytest.approx(log["loss"][np.argmin(log["val_loss"])])
+
+
+# --- a part of the rows --------------------------------------------------------------
+
+
+def many_rows(n=8192):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 4))
+    y = np.argmax(X @ rng.normal(size=(4, 3)) + rng.gumbel(size=(n, 3)), axis=1)
+    return X, y
+
+
+@pytest.mark.parametrize("small", [2**21, 0])
+def test_many_rows_choose_a_penalty_by_a_part_of_them(small, monkeypatch):
+    monkeypatch.setattr(newton, "_SMALL", small)  # NumPy, and compiled
+    X, y = many_rows()
+    model = clone(AUTO).fit(X, y)
+    fixed = clone(AUTO).set_params(alpha=model.alpha_).fit(X, y)
+    np.testing.assert_allclose(model.coef_, fixed.coef_, atol=1e-6)
+    assert model.loss_ == pytest.approx(fixed.loss_, rel=1e-10)
+    log, path = model.convergence_log_, model.evidence_path_
+    assert log["alpha"][-1] == model.alpha_ not in path["alpha"]
+    # The evidence of the path is that of a quarter of the rows.
+    assert path["log_evidence"].max() == pytest.approx(model.log_evidence_ / 4, rel=0.1)
+    monkeypatch.setattr(part, "_FEWEST", len(X))
+    whole = clone(AUTO).fit(X, y)
+    assert whole.alpha_ in whole.evidence_path_["alpha"]
+    assert abs(math.log10(model.alpha_ / whole.alpha_)) < 0.2
+
+
+def test_a_search_on_a_part_resumes_bit_by_bit(tmp_path):
+    X, y = many_rows()
+    whole = clone(AUTO).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        short = clone(AUTO).set_params(max_iter=4)
+        short.set_callbacks(Checkpoint(tmp_path / "fit.ckpt")).fit(X, y)
+    resumed = clone(AUTO).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
+    resumed.fit(X, y)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+
+
+def test_a_part_has_enough_rows_of_each_class():
+    X, y = many_rows()
+    y[y == 2] = 0
+    y[:3] = 2
+    model = clone(AUTO).fit(X, y)
+    assert model.alpha_ in model.evidence_path_["alpha"]
 
 
 def separable():

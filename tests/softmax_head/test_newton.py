@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from sklearn_gn.softmax_head import blocks, head, newton, whitening
+from sklearn_gn.softmax_head import blocks, head, newton, whitened_step, whitening
 from sklearn_gn.solvers import FGNNewton
 
 N_ROWS, N_FEATURES, ALPHA = 64, 5, 0.05
@@ -69,8 +69,8 @@ def dense_direction(rows, net, damping):
 def test_damping_is_the_shift_of_the_hessian(
     n_classes, put, damping, by_class, monkeypatch
 ):
-    monkeypatch.setattr(newton, "_FORCING", 1e-6)
-    newton.whitened_newton_direction.compiled.clear_cache()
+    monkeypatch.setattr(whitened_step, "_FORCING", 1e-6)
+    whitened_step.whitened_newton_direction.compiled.clear_cache()
     rows, options, net = problem(n_classes, damping=damping)
     expected = dense_direction(rows, net, damping)
     rows, net = jax.tree.map(put, (rows, net))
@@ -80,10 +80,10 @@ def test_damping_is_the_shift_of_the_hessian(
     inverses = (
         blocks.class_blocks(net, data, settings, 16).inverses if by_class else None
     )
-    direction, _, slope, count = newton.whitened_newton_direction(
+    direction, _, slope, count = whitened_step.whitened_newton_direction(
         net, gradient, data, inverses, settings
     )
-    newton.whitened_newton_direction.compiled.clear_cache()
+    whitened_step.whitened_newton_direction.compiled.clear_cache()
     found = np.concatenate([direction.weight, direction.bias[None, :]])
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
     assert float(slope) < 0
@@ -96,10 +96,32 @@ def test_rank_bounds_the_iterations_of_conjugate_gradients(rank):
     data = whitening.whitened_rows(rows, options)
     settings = newton.newton_settings(options)
     gradient = head.objective(net, rows, options).gradient
-    *_, count = newton.whitened_newton_direction(net, gradient, data, None, settings)
+    *_, count = whitened_step.whitened_newton_direction(
+        net, gradient, data, None, settings
+    )
     assert int(count) <= rank
     if rank == 1:
         assert int(count) == 1
+
+
+@pytest.mark.parametrize("by_class", [True, False])
+def test_classes_do_not_move_all_alike(by_class):
+    """It changes no probability: no part of a step is spent on it."""
+    rows, options, net = problem(4, rank=1, alpha=np.float64(1e-6))
+    net = jax.tree.map(lambda a: a - a.mean(axis=-1, keepdims=True), net)
+    data, settings = (
+        whitening.whitened_rows(rows, options),
+        newton.newton_settings(options),
+    )
+    gradient = head.objective(net, rows, options).gradient
+    inverses = blocks.class_blocks(net, data, settings, 64).inverses
+    direction, *_ = whitened_step.whitened_newton_direction(
+        net, gradient, data, inverses if by_class else None, settings
+    )
+    for part in direction:
+        np.testing.assert_allclose(
+            part.mean(axis=-1), 0, atol=1e-5 * np.abs(part).max()
+        )
 
 
 def test_approximate_blocks_have_the_determinant_of_exact_ones():

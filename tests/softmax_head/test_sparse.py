@@ -1,6 +1,7 @@
 """Heads of sparse features that are never made dense."""
 
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import (
     check_estimator_sparse_array,
     check_estimator_sparse_matrix,
@@ -17,6 +19,14 @@ from sklearn.utils.estimator_checks import (
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.softmax_head import fitting
+from sklearn_gn.softmax_head.held_out import DensePart
+from sklearn_gn.softmax_head.row_space import (
+    Combination,
+    RowHead,
+    RowSpace,
+    expand,
+    sparse_rows,
+)
 
 
 @pytest.fixture
@@ -76,6 +86,50 @@ def test_a_start_that_is_no_combination_of_rows(stays_sparse):
     assert warm.n_iter_ <= 2
 
 
+@pytest.mark.parametrize("alone", ["none", "some", "all"])
+@pytest.mark.parametrize("start", [False, True])
+def test_product_with_features_of_one_row_alone(alone, start):
+    X, y, weight = text(3)
+    if alone == "all":
+        X = 0 * X
+    if alone != "none":  # each row has a feature, and every third one a second
+        eye = sparse.diags(np.linspace(-2, 1, 120))
+        X = sparse.csr_array(sparse.hstack([eye, X, 3 * eye.tocsc()[:, ::3]]))
+        X.eliminate_zeros()
+    rng = np.random.default_rng(0)
+    rows = sparse_rows(X, y, weight / weight.sum(), 3, True, np.float64)
+    first = rng.normal(size=(rows.x.shape[1], 3))
+    a = rng.normal(size=(120, 3))
+    combination = Combination(a, 0.5 if start else 0.0)
+    space = RowSpace(rows._replace(start=first) if start else rows)
+    x = X.toarray()[:, rows.columns]
+    centred = x - rows.weight @ x
+    coefficients = centred.T @ a + combination.start * first
+    for dtype, tolerance in ((np.float64, 1e-13), (np.float32, 1e-5)):
+        image, largest = space.image(combination._replace(rows=a.astype(dtype)))
+        expected = centred @ coefficients
+        np.testing.assert_allclose(image, expected, atol=tolerance * 100)
+        assert largest == pytest.approx(np.abs(coefficients).max(), rel=tolerance)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-6, 1e6, 1e12])
+def test_features_of_any_scale_give_finite_heads(stays_sparse, scale):
+    X, y, _ = text(3)
+    model = FGNSoftmaxHead(alpha=1e-3, max_iter=50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(scale * X, y)
+    assert np.isfinite(model.coef_).all()
+    assert model.loss_ <= np.log(3)
+    assert model.score(scale * X, y) == (1.0 if scale > 1 else model.score(X, y))
+
+
+def test_features_too_large_for_single_precision_are_refused(stays_sparse):
+    X, y, _ = text(3)
+    with pytest.raises(ValueError, match=r"X holds a number of size 1e\+20; .*Scale"):
+        FGNSoftmaxHead(alpha=1e-3).fit(1e20 * X, y)
+
+
 def test_no_dense_copy_is_made():
     rng = np.random.default_rng(0)
     n, d = 300, 2**18
@@ -106,12 +160,75 @@ def test_checks_of_scikit_learn(stays_sparse, check):
     check("FGNSoftmaxHead", FGNSoftmaxHead(alpha=0.1, tol=1e-10))
 
 
+def test_rows_left_out_choose_the_penalty(stays_sparse):
+    X, y, _ = text(3, n=1000)
+    model = FGNSoftmaxHead().fit(X, y)
+    assert model.alpha_ < 10 / len(y)
+    again = FGNSoftmaxHead(alpha=model.alpha_).fit(X, y)
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    # The units of the features do not matter.
+    scaled = FGNSoftmaxHead().fit(8 * X, y)
+    assert scaled.alpha_ == pytest.approx(64 * model.alpha_, rel=1e-12)
+    np.testing.assert_allclose(8 * scaled.coef_, model.coef_, rtol=1e-3, atol=1e-4)
+    # Labels that the words do not tell are not learnt.
+    rng = np.random.default_rng(0)
+    noise = FGNSoftmaxHead().fit(X, rng.permutation(y))
+    assert noise.alpha_ > 10 * model.alpha_
+    assert np.ptp(noise.predict_proba(X), axis=0).max() < 0.25
+
+
+def test_rows_left_out_agree_with_a_grid_search(stays_sparse):
+    X, y, _ = text(4, n=1500, d=300)
+    unseen, y_unseen = X[1000:], y[1000:]
+    X, y = X[:1000], y[:1000]
+
+    def loss(alpha):
+        head = FGNSoftmaxHead(alpha=alpha).fit(X, y)
+        return log_loss(y_unseen, head.predict_proba(unseen))
+
+    assert loss("auto") < 1.05 * min(loss(a) for a in 10.0 ** np.arange(-6, 0))
+
+
+@pytest.mark.parametrize("few", ["rows", "of a class"])
+def test_with_too_few_rows_to_leave_out_the_penalty_is_that_of_the_peer(
+    stays_sparse, few
+):
+    X, y, _ = text(2, n=30 if few == "rows" else 200)
+    if few == "of a class":
+        y = np.arange(200) < 2
+    x = X.toarray()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = FGNSoftmaxHead().fit(X, y)
+    spread = np.mean(np.sum((x - x.mean(axis=0)) ** 2, axis=1))
+    assert model.alpha_ == pytest.approx(spread / len(y), rel=1e-12)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_the_part_with_a_dense_gram_matrix(intercept):
+    X, y, weight = text(3)
+    rng = np.random.default_rng(0)
+    a, bias = rng.normal(size=(80, 3)), rng.normal(size=3)
+    share = weight[:80] / weight[:80].sum()
+    rows = sparse_rows(X[:80], y[:80], share, 3, intercept, np.float64)
+    part = DensePart(rows, X[80:])
+    for dtype, tolerance in ((np.float64, 1e-12), (np.float32, 1e-4)):
+        c = Combination(a.astype(dtype), 0.0)
+        expected = RowSpace(rows).image(c)[0]
+        np.testing.assert_allclose(part.image(c)[0], expected, atol=tolerance)
+    head = RowHead(Combination(a, 0.0), bias)
+    affine = expand(head, rows)
+    logits = X[80:] @ affine.weight + affine.bias
+    found = part.test_logits(head)
+    difference = found - logits  # a shift that all classes share means nothing
+    np.testing.assert_allclose(difference - difference[:, :1], 0, atol=1e-12)
+
+
 def test_interrupted_fits_go_on(stays_sparse, tmp_path):
     X, y, weight = text(4)
     model = FGNSoftmaxHead(tol=1e-10)
     whole = clone(model).fit(X, y, weight)
-    assert whole.alpha_ == 1e-3  # "auto" without an evidence
-    assert not hasattr(whole, "log_evidence_")
+    assert not hasattr(whole, "log_evidence_")  # rows left out have chosen alpha
     path = tmp_path / "fit.ckpt"
     part = clone(model).set_params(max_iter=3).set_callbacks(Checkpoint(path))
     with pytest.warns(ConvergenceWarning, match="max_iter"):

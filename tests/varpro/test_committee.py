@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -555,3 +556,20 @@ def test_large_features_are_multiplied_in_double_precision():
     with pytest.warns(ConvergenceWarning):
         model.fit(X, X[:, 0] > 0)
     assert np.isfinite(model.decision_function(X)).all()
+
+
+@pytest.mark.parametrize(
+    ("precisions", "expected"), [((1.0, 1.0), np.inf), ((1e-200, 1e200), 3.0)]
+)
+def test_variances_beyond_the_floats_are_infinite(monkeypatch, precisions, expected):
+    # Members that disagree by 2e200; the second ones' shares are one half and one.
+    members = [
+        committee.Member(
+            SimpleNamespace(values=lambda theta, x: np.full((len(x), 1), theta)),
+            SimpleNamespace(theta=value, beta=beta),
+        )
+        for value, beta in zip((1e200, -1e200), precisions, strict=True)
+    ]
+    monkeypatch.setattr(committee, "posterior_variances", lambda *a: np.full((5, 1), 3))
+    found = committee.variances(members, [None, None], np.ones((2, 1)), np.ones((5, 2)))
+    assert_allclose(found, np.full((5, 1), expected))

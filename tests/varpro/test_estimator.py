@@ -678,7 +678,8 @@ def test_softmax_without_penalty_is_that_of_scikit_learn():
 
 def test_few_rows_and_a_singular_matrix_still_move():
     X, y = smooth(10)
-    model = regressor(network=NeuralODE(width=8, n_cells=1), max_iter=5, tol=0.0)
+    network = NeuralODE(width=8, n_cells=1, n_levels=2)
+    model = regressor(network=network, max_iter=5, tol=0.0)
     quiet(model.fit, X, y)
     log = model.convergence_log_
     assert model.n_iter_ == 5
@@ -902,6 +903,16 @@ def test_error_bars_of_targets_of_any_size(sizes, solver):
     assert np.isfinite(std).all()
     assert (std > 0).all()
     assert 0.1 < np.median(std / 1e200) / np.median(expected) < 10
+
+
+def test_error_bars_of_tiny_targets_in_single_precision():
+    X, y = smooth(50, noise=0.1)
+    words = {"hidden_layer_sizes": (4,), "max_iter": 3, "solver": "lbfgs_vpro"}
+    model = regressor(**words, scale=False, dtype="float32", alpha=1.0)
+    mean, std = quiet(model.fit, X, 1e-30 * y).predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(std).all()
+    assert (std >= 0).all()
 
 
 # --- Ctrl-C --------------------------------------------------------------------------
