@@ -67,7 +67,8 @@ class PosedProblem(Problem):
             phase = np.array(self.waves).astype(x.dtype) @ (x - middle)
             found += [jnp.cos(phase), jnp.sin(phase)]
         size = float(np.ptp(self.domain.bounds, axis=1).max())
-        found += [corner_functions(corner, x, size) for corner in self.corners]
+        if self.corners:
+            found.append(corner_functions(self.corners, x, size))
         found += [hole_functions(hole, x) for hole in self.holes]
         return jnp.concatenate(found)
 
@@ -81,28 +82,38 @@ class PosedProblem(Problem):
         return super().field(followed_by(function, scaled, self.center), directions)
 
 
-def corner_functions(corner, x, size):
-    """Real and imaginary part of a singular function of ``z / size``, with its cut-off.
+def corner_functions(corners, x, size):
+    """Real and imaginary parts of singular functions of ``z / size``, with cut-offs.
 
-    That is ``z^a``, or ``z^a log z`` where a is a whole number.
+    Those are ``z^a``, or ``z^a log z`` where a is a whole number, corner after corner.
+    All corners are taken at once: one by one they take seconds to compile.
     """
-    a = math.pi / corner.opening
-    c, s = math.cos(corner.middle), math.sin(corner.middle)
-    offset = x[np.array(corner.axes)] - np.array(corner.place).astype(x.dtype)
-    along, across = offset @ np.array([[c, -s], [s, c]]).astype(x.dtype) / size
+
+    def column(values):
+        return np.array(values).astype(x.dtype)
+
+    a = column([math.pi / corner.opening for corner in corners])
+    middle = np.array([corner.middle for corner in corners])
+    c, s = column(np.cos(middle)), column(np.sin(middle))
+    place = column([corner.place for corner in corners])
+    offset = x[np.array([corner.axes for corner in corners])] - place
+    along = (c * offset[:, 0] + s * offset[:, 1]) / size
+    across = (c * offset[:, 1] - s * offset[:, 0]) / size
     square = along**2 + across**2 + _TINY
     angle = jnp.arctan2(across, along)
     real, imaginary = jnp.cos(a * angle), jnp.sin(a * angle)
-    if abs(a - round(a)) < _WHOLE:
+    whole = np.abs(a - np.round(a)) < _WHOLE
+    if whole.any():
         log = jnp.log(square) / 2
         real, imaginary = (
-            log * real - angle * imaginary,
-            log * imaginary + angle * real,
+            jnp.where(whole, log * real - angle * imaginary, real),
+            jnp.where(whole, log * imaginary + angle * real, imaginary),
         )
     radius = square ** (a / 2)
-    if math.isfinite(corner.reach):
-        radius *= jnp.maximum(1 - square * (size / corner.reach) ** 2, 0) ** 3
-    return radius * jnp.stack([real, imaginary])
+    reach = column([size / corner.reach for corner in corners])
+    if reach.any():
+        radius *= jnp.maximum(1 - square * reach**2, 0) ** 3
+    return jnp.stack([radius * real, radius * imaginary], axis=1).ravel()
 
 
 def hole_functions(hole, x):
