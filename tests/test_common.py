@@ -55,8 +55,15 @@ SLOW_CHECKS_OF_SOLVERS = {  # every shape is compiled for
     "check_fit2d_1feature",
     "check_fit2d_1sample",
 }
-# Weights of every solver are tested as exactly in shallow_relu/test_estimator.py.
-SLOW = {("ShallowReLURegressor", "check_sample_weight_equivalence_on_dense_data")}
+# Weights are tested as exactly elsewhere: those of every solver of ShallowReLURegressor
+# in shallow_relu/test_estimator.py, those of FGN in varpro/test_estimator.py. Adam's
+# residuals are those of the other baselines of PINNSolver.
+WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
+SLOW = {
+    *(("ShallowReLURegressor", name, WEIGHTS) for name in SHALLOW_RELU_SOLVERS),
+    *(("PINNSolver", name, WEIGHTS) for name in ("lbfgs", "sgd", "ssbroyden")),
+    ("VarProNetClassifier", "fgn", WEIGHTS),
+}
 
 
 def default_instances():
@@ -88,7 +95,10 @@ def other_solvers():
                 kind = kind.get("readonly_memmap") or "X_dtype" in kind
                 called = check.func.__name__
                 if called in CHECKS_OF_SOLVERS | SLOW_CHECKS_OF_SOLVERS and not kind:
-                    is_slow = called in SLOW_CHECKS_OF_SOLVERS or (name, called) in SLOW
+                    is_slow = (
+                        called in SLOW_CHECKS_OF_SOLVERS
+                        or (name, solver, called) in SLOW
+                    )
                     marks = [pytest.mark.slow] if is_slow else []
                     title = f"{name}-{solver}-{called}"
                     yield pytest.param(instance, check, id=title, marks=marks)

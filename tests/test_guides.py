@@ -76,7 +76,7 @@ SHORTER = {
         ("make_cdr(400, n_nodes=11)", "make_cdr(30, n_nodes=5)"),
         ("X[:300], Y[:300]", "X[:20], Y[:20]"),
         ("X[300:], Y[300:]", "X[20:], Y[20:]"),
-        ("tol=0.05", "max_iter=2"),
+        ("tol=0.05", "max_iter=1"),
         ("make_ellipse(1000", "make_ellipse(60"),
         ("(0, 2, 5, 10)", "(0, 1)"),
         ("[1e-10, 1e-8, 1e-6, 1e-4]", "[1e-8, 1e-4]"),
@@ -142,7 +142,7 @@ def test_coming_from_other_packages():
     x = X[:, 0]
     names = {"X": X, "x": x, "y": np.sin(4 * x), "n_samples": len(X)}
     for code in installed:
-        exec(code.replace("tol=0.1", "max_iter=2"), names)
+        exec(code.replace("tol=0.1", "max_iter=1"), names)
     assert names["breaks"].shape == (3,)
     assert names["slopes"].shape == (4,)
     assert names["u"].shape == (1,)

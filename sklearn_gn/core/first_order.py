@@ -53,7 +53,10 @@ def start(method, parameters):
     parameters : tree of arrays
     """
     with jax.numpy_dtype_promotion("standard"):
-        return _transformation(method).init(parameters)
+        memory = _transformation(method).init(parameters)
+    # Some numbers of the line search have no fixed type before its first step, and a
+    # second program would be compiled for those that it returns.
+    return jax.tree.map(lambda leaf: jax.numpy.asarray(leaf, leaf.dtype), memory)
 
 
 def gradient_step(name, parameters, gradient, memory, learning_rate):

@@ -365,13 +365,13 @@ def _columns(trace, f, g, root, memory):
     """The Jacobian of a single value, of shape (P, m), times a number for each row."""
     m = len(root)
     whole = memory[:, :m] if m < memory.shape[1] else memory
-    start, end = 0, len(f)
+    end = len(f)
     np.multiply(f, root, out=whole[:end])
     for layer, g_l in zip(trace, g, strict=True):
-        n_inputs = len(layer.inputs)
-        for neuron in root * g_l[0]:
-            start, end = end, end + n_inputs
-            np.multiply(layer.inputs, neuron, out=whole[start:end])
+        shape = g_l.shape[1], len(layer.inputs), m
+        start, end = end, end + shape[0] * shape[1]
+        own = whole[start:end].reshape(shape)  # a view
+        np.multiply(layer.inputs, (root * g_l[0])[:, None], out=own)
     return whole
 
 

@@ -14,6 +14,7 @@ from sklearn_gn.pde.calls import check_signature, named_parameters
 from sklearn_gn.pde.conditions import BaseCondition
 from sklearn_gn.pde.corner_values import warn_of_corners
 from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.local_functions import fields_and_points
 from sklearn_gn.pde.mistakes import explained_errors
 from sklearn_gn.pde.plausibility import check_equations, warn_of_fluxes
 from sklearn_gn.pde.reference import is_reference
@@ -168,13 +169,14 @@ def _check_finite(problem, points, rng):
 @partial(jit_by_size, static_argnames="problem")
 def _residuals_of_smooth_field(problem, level, weights, points):
     """All residuals of a smooth field about a level."""
-    field = problem.field(
-        lambda x: level + jnp.sin(jnp.pi * (weights @ problem.embedding(x)))
-    )
+
+    def wave(x):
+        return level + jnp.sin(jnp.pi * (weights @ problem.embedding(x)))
 
     def values(kind, points):
         def one(x, data):
-            return kind.function((field,) * kind.n_points, x, data, problem.start)
+            fields, x = fields_and_points(problem, wave, x)
+            return kind.function(fields, x, data, problem.start)
 
         return jax.vmap(one)(points.x, points.data)
 

@@ -2,7 +2,7 @@
 
 A condition draws its points and is the function of their residual:
 ``condition(fields, points, data, coefficients)`` with the fields at P points of shape
-(P, d), numbers ``data`` that go with them, and all coefficients by name.
+(d,), numbers ``data`` that go with them, and all coefficients by name.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,7 +17,7 @@ from sklearn_gn._typing import Array
 from sklearn_gn.pde.calls import call, named_parameters
 from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pde.domains import Domain
-from sklearn_gn.pde.operators import d
+from sklearn_gn.pde.operators import d, value_and_slope
 from sklearn_gn.pde.outlines import PointCloud
 from sklearn_gn.pde.patches import draw
 from sklearn_gn.pde.values import flat
@@ -147,7 +146,7 @@ class BaseCondition:
     def _outputs(self, field):
         """The outputs that the condition is about, as a field of shape (k,)."""
         chosen = field if self.outputs is None else field[self.outputs]
-        return chosen.derived(lambda x: jnp.ravel(chosen(x)))
+        return chosen.linear_image(jnp.ravel)
 
     def _target(self, value, x, actual, coefficients):
         """A value, or that of a function of the point: one, or one each."""
@@ -298,7 +297,7 @@ class _NormalDerivative(BaseCondition):
     needs_normals = True
 
     def _slope(self, field, x, normal):
-        return jax.jvp(self._outputs(field), (x,), (normal,))
+        return value_and_slope(self._outputs(field), x, normal)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ there and nowhere else.
 
 import operator
 from collections.abc import Callable
+from functools import reduce
 from numbers import Integral
 from typing import Any
 
@@ -19,6 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, followed_by
 
 _AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
 
@@ -85,6 +88,10 @@ class Field:
         """A field of another function on the same axes."""
         return Field(function, self.axes, self.time, outputs, self.directions)
 
+    def linear_image(self, linear: Callable[..., Any], outputs: Any = None) -> "Field":
+        """A field of a linear function of the values."""
+        return self.derived(followed_by(_known(self) or self, linear), outputs)
+
     def axis(self, name: str | int) -> int:
         """Index of an axis, given by name or index."""
         if not isinstance(name, (str, Integral)):
@@ -122,17 +129,22 @@ class Field:
             )
         chosen = [self._output(k) for k in key] if several else self._output(key)
 
-        def components(x):
-            value = jnp.atleast_1d(self(x))
+        def components(value):
+            value = jnp.asarray(value)
+            value = value if value.ndim else value[None]
             _check_index(chosen, value.shape[0])
-            return value[np.array(chosen) if several else chosen]
+            if several:
+                return value[np.array(chosen)]
+            if isinstance(chosen, slice):
+                return value[chosen]
+            return lax.index_in_dim(value, chosen, keepdims=False)
 
         names = None
         if self.outputs is not None:
             _check_index(chosen, len(self.outputs), self.outputs)
             found = np.array(self.outputs, dtype=object)[chosen]
             names = tuple(np.atleast_1d(found).tolist())
-        return self.derived(components, names)
+        return self.linear_image(components, names)
 
     def _output(self, key):
         if not isinstance(key, str):
@@ -149,7 +161,7 @@ class Field:
         return (self[i] for i in range(len(self.outputs)))
 
     def __neg__(self):
-        return self.derived(lambda x: -self(x))
+        return self.linear_image(operator.neg)
 
 
 def _check_index(index, count, names=None):
@@ -256,6 +268,15 @@ def grad(u: Field) -> Field:
     return u.derived(_gradient(u, u.space))
 
 
+def value_and_slope(u: Field, x: Any, direction: Any) -> tuple[Any, Any]:
+    """Value of a field at a point, and its derivative along a vector."""
+    known = _known(u, 1, range(len(x)))
+    if known is None or x is not known.point:
+        return jax.jvp(u, (x,), (direction,))
+    slopes = (direction[i] * known.derivative((i,)) for i in range(len(x)))
+    return known(x), reduce(operator.add, slopes)
+
+
 def div(v: Field) -> Field:
     """Divergence over the axes of space: contracts the last axis.
 
@@ -309,6 +330,13 @@ def laplacian(u: Field) -> Field:
         share = len(u.space) / u.directions.shape[0]
         return share * jnp.sum(jax.vmap(second, out_axes=-1)(u.directions), axis=-1)
 
+    known = _known(u, 2, u.space)
+    if u.directions is None and known is not None:
+        trace = known.differentiated(
+            trace,
+            lambda along: reduce(operator.add, (along(i, i) for i in u.space)),
+            order=2,
+        )
     return u.derived(trace, u.outputs)
 
 
@@ -349,6 +377,18 @@ def _check_in_space(field, name):
         )
 
 
+def _known(function, order=0, axes=()):
+    """The LocalFunction that a field is, if it knows as many derivatives more.
+
+    Otherwise, and where there are many axes, None.
+    """
+    inner = function.function if isinstance(function, Field) else function
+    if isinstance(inner, LocalFunction) and inner.order >= order:
+        if len(axes) <= UNROLLED:
+            return inner
+    return None
+
+
 def _along(function, index):
     """Derivative along an axis, whose index may be traced."""
 
@@ -356,11 +396,22 @@ def _along(function, index):
         direction = (np.arange(x.size, dtype=np.int32) == index).astype(x.dtype)
         return jax.jvp(function, (x,), (direction,))[1]
 
+    known = _known(function, 1)
+    if known is not None and isinstance(index, Integral):
+        return known.differentiated(derivative, lambda along: along(index))
     return derivative
 
 
 def _gradient(function, indices):
-    return lambda x: _for_each(lambda i: _along(function, i)(x), indices)
+    def slopes(x):
+        return _for_each(lambda i: _along(function, i)(x), indices)
+
+    known = _known(function, 1, indices)
+    if known is None:
+        return slopes
+    return known.differentiated(
+        slopes, lambda along: jnp.stack([along(i) for i in indices], axis=-1)
+    )
 
 
 def _for_each(function, indices):

@@ -20,6 +20,7 @@ from sklearn_gn.pde.collocation import CollocationMixin
 from sklearn_gn.pde.conditions import BaseCondition
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.exact_solution import ExactSolutionMixin
+from sklearn_gn.pde.local_functions import LocalFunction, followed_by
 from sklearn_gn.pde.operators import Field
 from sklearn_gn.pde.residual_classes import ResidualClassesMixin
 
@@ -256,11 +257,19 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
             for numbers, projection in self._projections:
                 chosen = np.array(numbers)
                 outputs = outputs.at[chosen].set(all_at(projection(x))[chosen])
-            return outputs if len(self.outputs) > 1 else outputs[0]
+            return self._value_of_field(outputs)
 
+        if isinstance(function, LocalFunction):
+            if self.transform is None and not self._projections:
+                value = followed_by(function, self._value_of_field)
         return Field(
             value, self.domain.axes, self.domain.time, self.outputs, directions
         )
+
+    def _value_of_field(self, outputs):
+        """A number where there is one output."""
+        outputs = self.as_outputs(outputs, "the network")
+        return outputs if len(self.outputs) > 1 else outputs[0]
 
     def as_outputs(self, value: Any, source: str) -> Any:
         """One number for each output as an array of shape (q,).

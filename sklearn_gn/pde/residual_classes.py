@@ -26,7 +26,7 @@ class ResidualClass(NamedTuple):
         "interior", or that of the condition.
 
     function : callable
-        Maps fields, points (P, d), data (e,) and coefficients to residuals (k,).
+        Maps P fields, P points (d,), data (e,) and coefficients to residuals (k,).
 
     n_points : int
         Number of points of one residual, P.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.pde.local_functions import LocalFunction, points_of_row
 from sklearn_gn.pinn.model import Batch, ClassModel, Model
 from sklearn_gn.pinn.residuals import row_from_top, row_residuals
 from sklearn_gn.pinn.taylor import DerivativeRows, input_stack, local_field
@@ -83,8 +84,21 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
         found.append(_rows_from_slopes(slopes, pairs, dim))
     classes = tuple(map(ClassModel, kinds, found))
     weights = rng.standard_normal((2 * problem.n_inputs + 1, q))
-    both = _both_ways(model, classes, few, weights, extra)
-    for k, (fast, true) in enumerate(both):
+    doubtful = [
+        k
+        for k, (kind, batch) in enumerate(zip(classes, few, strict=True))
+        if not _needs_known_derivatives_alone(model, kind, batch, extra)
+    ]
+    if not doubtful:
+        return tuple(found), tuple(sizes)
+    both = _both_ways(
+        model,
+        tuple(classes[k] for k in doubtful),
+        tuple(few[k] for k in doubtful),
+        weights,
+        extra,
+    )
+    for k, (fast, true) in zip(doubtful, both, strict=True):
         size = np.nanmax(np.abs(true), initial=0.0)
         if not np.allclose(fast, true, rtol=_EQUAL, atol=_EQUAL * size):
             found[k] = None
@@ -138,6 +152,33 @@ def _slopes(model, classes, batches, tops, extra):
     ]
 
 
+def _needs_known_derivatives_alone(model, kind, batch, extra):
+    """Whether a residual takes derivatives as they are, and no polynomial elsewhere."""
+    elsewhere = []
+
+    def residual(top, x, data):
+        points = points_of_row(x)
+
+        def function(point):
+            local = local_field(top, point, kind.rows, batch.axes)
+            if not isinstance(local, LocalFunction):
+                elsewhere.append(point)
+                return local
+
+            def polynomial(x):
+                elsewhere.append(x)
+                return local.function(x)
+
+            return local._replace(function=polynomial)
+
+        functions = list(map(function, points))
+        return row_residuals(model, kind, functions, points, data, extra, batch.axes)
+
+    top = np.zeros((kind.rows.size, len(model.problem.outputs)))
+    jax.eval_shape(residual, top, batch.x[0], batch.data[0])
+    return not elsewhere
+
+
 @partial(jit_by_size, static_argnames=("model", "classes"))
 def _both_ways(model, classes, batches, weights, extra):
     """Residuals of a wave, from its Taylor polynomials and from itself."""
@@ -148,12 +189,12 @@ def _both_ways(model, classes, batches, weights, extra):
         return jnp.sin(a @ weights)
 
     def fast(kind, axes, x, data):
-        rows = kind.rows
+        rows, points = kind.rows, points_of_row(x)
         functions = [
             local_field(input_stack(wave, point, rows, axes), point, rows, axes)
-            for point in x
+            for point in points
         ]
-        return row_residuals(model, kind, functions, x, data, extra, axes)
+        return row_residuals(model, kind, functions, points, data, extra, axes)
 
     def true(kind, axes, x, data):
         return row_residuals(model, kind, [wave] * x.shape[0], x, data, extra, axes)

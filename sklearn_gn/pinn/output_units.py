@@ -14,6 +14,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde import Dirichlet, Initial
 from sklearn_gn.pde.given_values import values_of
+from sklearn_gn.pde.local_functions import fields_and_points
 
 _POINTS = 200  # of each condition, at which its values are taken
 _TINY = 1e-30  # what is left alone
@@ -190,7 +191,7 @@ def _terms_of_outputs(problem, points, sizes):
         def function(x):
             return amplitudes.astype(x.dtype) * jnp.cos(wave.astype(x.dtype) @ x)
 
-        fields = (problem.field(function),) * kind.n_points
+        fields, x = fields_and_points(problem, function, x)
         return kind.function(fields, x, data, problem.start)
 
     def one(x, data):

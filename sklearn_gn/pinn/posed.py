@@ -24,6 +24,7 @@ import numpy as np
 from sklearn_gn.pde import Problem
 from sklearn_gn.pde.corners import singular_corners
 from sklearn_gn.pde.holes import holes
+from sklearn_gn.pde.local_functions import followed_by
 from sklearn_gn.pinn import dispersion, spectrum
 from sklearn_gn.pinn.output_units import units
 
@@ -73,12 +74,11 @@ class PosedProblem(Problem):
     def field(self, function, directions=None):
         """The field of a network, in physical units."""
 
-        def scaled(x):
-            center, scale = np.array(self.center), np.array(self.scale)
-            outputs = self.as_outputs(function(x), "the network")
-            return center.astype(x.dtype) + scale.astype(x.dtype) * outputs
+        def scaled(outputs):
+            scale = np.array(self.scale, outputs.dtype)
+            return scale * self.as_outputs(outputs, "the network")
 
-        return super().field(scaled, directions)
+        return super().field(followed_by(function, scaled, self.center), directions)
 
 
 def corner_functions(corner, x, size):

@@ -19,6 +19,7 @@ import numpy as np
 
 from sklearn_gn.core.linear_algebra.jacobian import Part
 from sklearn_gn.core.parts import total
+from sklearn_gn.pde.local_functions import points_of_row
 from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
 from sklearn_gn.pinn.taylor import (
     ScaledAxes,
@@ -187,11 +188,11 @@ def _dense_jacobian(model, class_model, params, batch):
 # --- residuals of one row ------------------------------------------------------------
 
 
-def row_residuals(model, class_model, functions, x, data, extra, axes):
+def row_residuals(model, class_model, functions, points, data, extra, axes):
     """Residuals of one row, for functions of x at each of its points."""
     fields = tuple(model.problem.field(function, axes) for function in functions)
     found = coefficients(model.problem, extra)
-    return class_model.residual.function(fields, x, data, found)
+    return class_model.residual.function(fields, points, data, found)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -201,12 +202,12 @@ def row_from_top(model, class_model, axes, top, x, data, extra):
     Compiled apart, so that the residual is traced once for the many functions, and
     sizes of the network, in which it is used.
     """
-    rows = class_model.rows
+    rows, points = class_model.rows, points_of_row(x)
     functions = [
-        local_field(top[p * rows.size : (p + 1) * rows.size], x[p], rows, axes)
-        for p in range(x.shape[0])
+        local_field(top[p * rows.size : (p + 1) * rows.size], point, rows, axes)
+        for p, point in enumerate(points)
     ]
-    return row_residuals(model, class_model, functions, x, data, extra, axes)
+    return row_residuals(model, class_model, functions, points, data, extra, axes)
 
 
 def _row_from_network(model, class_model, axes, params, x, data):

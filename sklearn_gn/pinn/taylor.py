@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from sklearn_gn.networks._base import activation_function
+from sklearn_gn.pde.local_functions import LocalFunction
 
 
 class DerivativeRows(NamedTuple):
@@ -285,7 +287,8 @@ def local_field(top, x0, rows, axes=None):
     Returns
     -------
     callable
-        Maps an array of shape (d,) to one of shape (n_outputs,).
+        Maps an array of shape (d,) to one of shape (n_outputs,). Where the axes are all
+        of them, a LocalFunction.
     """
     f = 1 + len(rows.first)
     if rows.second:
@@ -302,7 +305,25 @@ def local_field(top, x0, rows, axes=None):
             value = value + squares @ coefficients
         return value
 
-    return field
+    if axes is not None:
+        return field
+    return LocalFunction(field, x0, partial(_derivative, top, rows), 2)
+
+
+def _derivative(top, rows, axes):
+    """A derivative at the point of the polynomial; zero where no row has it."""
+    if not axes:
+        return lax.index_in_dim(top, 0, keepdims=False)
+    if len(axes) == 1:
+        if axes[0] in rows.first:
+            number = 1 + rows.first.index(axes[0])
+            return lax.index_in_dim(top, number, keepdims=False)
+        return jnp.zeros_like(top, shape=top.shape[1:])
+    pair = tuple(sorted(axes))
+    for number, group in enumerate(rows.second, start=1 + len(rows.first)):
+        if pair in group:
+            return lax.index_in_dim(top, number, keepdims=False) / len(group)
+    return jnp.zeros_like(top, shape=top.shape[1:])
 
 
 def _shares(rows, is_square, sums):

@@ -173,7 +173,8 @@ def lm_step(rows, state, options, *, hidden_only):
         inner_iterations=int(count),
         stop=_stop(loss, float(decrease), float(options.tol)),
     )
-    return state._replace(net=_rescaled(state.net)), report
+    # A number again, as at the start: an array would be compiled for once more.
+    return state._replace(net=_rescaled(state.net), loss=loss), report
 
 
 _rescaled = jax.jit(rescale)

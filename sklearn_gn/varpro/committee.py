@@ -251,7 +251,7 @@ def _report(runs, n_running):
     def mean(values):
         """Mean over the members for which the value means something."""
         known = [value for value in values if not math.isnan(value)]
-        return float(np.mean(known)) if known else math.nan
+        return float(sum(known) / len(known)) if known else math.nan
 
     extra = {name: mean(r.extra[name] for r in reports) for name in reports[0].extra}
     return Report(

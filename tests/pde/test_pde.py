@@ -52,6 +52,11 @@ def at(field, x=POINT):
     return jax.jit(lambda x: field(x))(x)
 
 
+def all_at(fields, x=POINT):
+    """Values of several fields, compiled as one program."""
+    return jax.jit(lambda x: [field(x) for field in fields])(x)
+
+
 def close(found, expected, **words):
     assert np.shape(found) == np.shape(expected)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13, **words)
@@ -99,19 +104,15 @@ def test_partial_derivatives(axes, expected):
 
 def test_operators_on_a_scalar_leave_time_out():
     u, factor = scalar(), E * T**3
-    close(at(grad(u)), factor * np.array([2 * S, C]))
-    close(at(laplacian(u)), factor * 3 * S)
-    close(at(hessian(u)), factor * np.array([[4 * S, 2 * C], [2 * C, -S]]))
-    close(at(div(grad(u))), factor * 3 * S)
+    found = all_at([grad(u), laplacian(u), hessian(u), div(grad(u))])
+    close(found[0], factor * np.array([2 * S, C]))
+    close(found[1], factor * 3 * S)
+    close(found[2], factor * np.array([[4 * S, 2 * C], [2 * C, -S]]))
+    close(found[3], factor * 3 * S)
 
 
 def test_operators_on_a_vector_act_on_each_component():
     v = vector()
-    close(at(v), VECTOR)
-    close(at(d(v, "y")), VECTOR_GRADIENT[:, 1])
-    close(at(grad(v)), VECTOR_GRADIENT)
-    close(at(div(v)), 2 * X * Y + 3 * X * Y**2 * T)
-    close(at(laplacian(v)), np.array([2 * Y, 6 * X * Y * T]))
     second = (
         [[2 * Y, 2 * X], [2 * X, 0]],
         [
@@ -119,8 +120,18 @@ def test_operators_on_a_vector_act_on_each_component():
             [3 * Y**2 * T, 6 * X * Y * T],
         ],
     )
-    close(at(hessian(v)), np.array(second))
-    close(at(div(grad(v))), np.array([2 * Y, 6 * X * Y * T]))
+    pairs = [
+        (v, VECTOR),
+        (d(v, "y"), VECTOR_GRADIENT[:, 1]),
+        (grad(v), VECTOR_GRADIENT),
+        (div(v), 2 * X * Y + 3 * X * Y**2 * T),
+        (laplacian(v), np.array([2 * Y, 6 * X * Y * T])),
+        (hessian(v), np.array(second)),
+        (div(grad(v)), np.array([2 * Y, 6 * X * Y * T])),
+    ]
+    fields, expected = zip(*pairs, strict=True)
+    for found, right in zip(all_at(fields), expected, strict=True):
+        close(found, right)
 
 
 def test_without_time_all_axes_are_space():
@@ -204,7 +215,7 @@ def test_arithmetic_gives_fields(build, expected):
 def test_components():
     v = vector()
     v0, v1 = v
-    for found, expected in [
+    pairs = [
         (v[0], VECTOR[0]),
         (v[-1], VECTOR[1]),
         (v["w"], VECTOR[1]),
@@ -217,8 +228,10 @@ def test_components():
         (d(v, "x")["w"], Y**3 * T),
         (laplacian(v)["v"], 2 * Y),
         (v["w"]["w"], VECTOR[1]),
-    ]:
-        close(at(found), expected)
+    ]
+    fields, expected = zip(*pairs, strict=True)
+    for found, right in zip(all_at(fields), expected, strict=True):
+        close(found, right)
     assert v[:1].outputs == ("v",)
     assert v["w", "v"].outputs == ("w", "v")
     u = Field(scalar().function, AXES, "t", ("u",))
@@ -254,8 +267,8 @@ def test_single_precision_is_kept():
     with jax.enable_x64(False):
         x = np.asarray(POINT, dtype=np.float32)
         u = 2 * scalar() + np.float64(1.0)
-        for field in (u, grad(u), laplacian(u), div(u * grad(u)), hessian(u)):
-            assert at(field, x).dtype == np.float32
+        fields = (u, grad(u), laplacian(u), div(u * grad(u)), hessian(u))
+        assert {value.dtype for value in all_at(fields, x)} == {np.dtype(np.float32)}
         np.testing.assert_allclose(at(laplacian(u), x), 6 * VALUE, rtol=1e-5)
 
 

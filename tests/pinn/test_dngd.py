@@ -243,29 +243,41 @@ def test_jacobian_in_factors_is_that_of_automatic_differentiation(name):
     r, parts = jax.jit(jacobian, static_argnames="model")(model, params, batches)
     plain = tuple(known._replace(rows=None) for known in model.classes)
     slow = model._replace(classes=plain)
-    expected = jax.jit(partial(residuals, slow))(params, batches)
+
+    @jax.jit
+    def by_differentiation(params, batches):
+        def twice(params):
+            r = residuals(slow, params, batches)
+            return r, r
+
+        return jax.jacrev(twice, has_aux=True)(params)
+
+    derivative, expected = by_differentiation(params, batches)
     np.testing.assert_allclose(r, expected, rtol=1e-12, atol=1e-13)
-    derivative = jax.jit(jax.jacrev(partial(residuals, slow)))(params, batches)
     m = len(r)
-    flat = [np.reshape(a, (m, -1)) for a in (*derivative.layers, derivative.extra)]
-    expected = np.concatenate(flat, axis=1)
-    found = np.asarray(jax.jit(operators.dense)(parts))
+    columns = [np.reshape(a, (m, -1)) for a in (*derivative.layers, derivative.extra)]
+    expected = np.concatenate(columns, axis=1)
+    rng = np.random.RandomState(1)
+    v = jax.tree.map(lambda a: rng.standard_normal(a.shape), params)
+    y = rng.standard_normal(m)
+
+    @jax.jit
+    def in_factors(parts, v, y):
+        return (
+            operators.dense(parts),
+            operators.gramian(parts),
+            operators.forward(parts, v),
+            operators.transposed(parts, y, params),
+        )
+
+    found, gram, pushed, back = in_factors(parts, v, y)
     np.testing.assert_allclose(found, expected, atol=1e-12 * np.abs(expected).max())
     (whole,) = small_multiplied_out(r, parts, params)
     rows = np.concatenate([whole.dense, whole.extra], axis=1)
     np.testing.assert_allclose(rows, expected, atol=1e-12 * np.abs(expected).max())
-    gram = jax.jit(operators.gramian)(parts)
     np.testing.assert_allclose(gram, found @ found.T, atol=1e-12 * np.max(gram))
-    rng = np.random.RandomState(1)
-    v = jax.tree.map(lambda a: jnp.asarray(rng.standard_normal(a.shape)), params)
-    y = rng.standard_normal(m)
-    flat_v = np.concatenate([np.ravel(a) for a in (*v.layers, v.extra)])
-    np.testing.assert_allclose(
-        jax.jit(operators.forward)(parts, v), found @ flat_v, atol=1e-10
-    )
-    back = jax.jit(operators.transposed)(parts, y, params)
-    back = np.concatenate([np.ravel(a) for a in (*back.layers, back.extra)])
-    np.testing.assert_allclose(back, y @ found, atol=1e-10)
+    np.testing.assert_allclose(pushed, found @ flat(v), atol=1e-10)
+    np.testing.assert_allclose(flat(back), y @ found, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -330,7 +342,7 @@ GROWTH = {"cholesky": 3e-13, "conjugate_gradients": 2e-14}
 def test_damped_step_is_that_of_the_augmented_system(n_interior, n_boundary, jacobi):
     # Fewer residuals than parameters, and more: the dual and the primal form.
     model, params, batches = setting("burgers", n_interior, n_boundary)
-    r, matrix, _ = steps(model, params, batches, 1.0, jacobi)
+    r, matrix, _ = steps(model, params, batches, np.float64(1), jacobi)
     r, matrix = np.asarray(r), np.asarray(matrix)
     scale = 1 / np.linalg.norm(matrix, axis=1) if jacobi else np.ones(len(r))
     size = np.linalg.norm(scale[:, None] * matrix, 2) ** 2
@@ -367,22 +379,28 @@ def test_acceleration_is_half_the_damped_answer_to_the_second_derivative():
     model, params, batches = setting("burgers")
     shift = 1.0
 
-    @partial(jax.jit, static_argnames="geodesic")
-    def take(geodesic):
+    @jax.jit
+    def take():
         r, parts = jacobian(model, params, batches)
         linear = damped_step.linearise(r, parts, None, momentum=0.0, jacobi=False)
         matrix = damped_step.small_gramian(linear, params)
         solve = damped_step.by_cholesky(linear, params, matrix)
-        local = damped_step.LocalProblem(model, params, batches, linear, geodesic)
-        step = damped_step.damped_step(local, solve, shift).step
-        return step, linear.parts, second_derivative(model, params, batches, step)
+        straight, bent = (
+            damped_step.damped_step(
+                damped_step.LocalProblem(model, params, batches, linear, geodesic),
+                solve,
+                shift,
+            ).step
+            for geodesic in (False, True)
+        )
+        change = second_derivative(model, params, batches, straight)
+        return straight, bent, operators.dense(linear.parts), change
 
-    step, parts, bent = take(False)
-    matrix = np.asarray(jax.jit(operators.dense)(parts))
+    step, accelerated, matrix, bent = take()
+    matrix = np.asarray(matrix)
     m = len(matrix)
     a = -matrix.T @ np.linalg.solve(matrix @ matrix.T + shift * np.eye(m), bent)
     assert 2 * np.linalg.norm(a) <= 0.75 * np.linalg.norm(flat(step))
-    accelerated, *_ = take(True)
     np.testing.assert_allclose(flat(accelerated), flat(step) + a / 2, rtol=1e-10)
 
 

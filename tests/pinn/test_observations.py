@@ -231,14 +231,18 @@ def decay(unit, rate, **settings):
         return solver.fit(*((unit * T, np.exp(-T)) if problem.unknown else ()))
 
 
-@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+@pytest.mark.parametrize(
+    "unit", [2.0**-20, pytest.param(2.0**20, marks=pytest.mark.slow)]
+)
 def test_units_of_time_change_nothing(unit):
     """The equation is a million times as large, or as small, as its condition."""
     expected = decay(1.0, 1.0, loss_weights="scaled").predict(T)
     assert_allclose(decay(unit, 1 / unit).predict(unit * T), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize(
+    "positive", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_coefficients_are_found_in_any_unit(positive):
     unit = 2.0**20
     solver = decay(unit, Unknown(3 / unit, positive=positive))

@@ -678,7 +678,8 @@ def test_softmax_without_penalty_is_that_of_scikit_learn():
 
 def test_few_rows_and_a_singular_matrix_still_move():
     X, y = smooth(10)
-    model = regressor(network=NeuralODE(width=8, n_cells=1), max_iter=5, tol=0.0)
+    network = NeuralODE(width=8, n_cells=1, n_levels=2)
+    model = regressor(network=network, max_iter=5, tol=0.0)
     quiet(model.fit, X, y)
     log = model.convergence_log_
     assert model.n_iter_ == 5

@@ -1,0 +1,100 @@
+"""Functions whose derivatives at one point are known.
+
+A residual asks for the same few derivatives of a network many times over, each of which
+automatic differentiation would trace again. Where they are known at the very point that
+the residual was given, operators take them as they are; wherever else a field is
+evaluated, and however else it is differentiated, they differentiate a function.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import lax
+
+UNROLLED = 8  # axes up to which derivatives are taken one by one
+
+
+class LocalFunction(NamedTuple):
+    """A function of a point with known derivatives at one point.
+
+    Parameters
+    ----------
+    function : callable
+        The function, for any point.
+    point : array of shape (d,)
+        That of the known derivatives. It is recognised as the same object, which no
+        copy of it that is being differentiated is.
+    derivative : callable
+        Maps a tuple of axes to the derivative along them at the point.
+    order : int
+        Number of axes up to which derivatives are known.
+    """
+
+    function: Callable
+    point: Any
+    derivative: Callable
+    order: int
+
+    def __call__(self, x):
+        """Value at a point."""
+        return self.derivative(()) if x is self.point else self.function(x)
+
+    def differentiated(self, function, derivatives, order=1):
+        """A function of derivatives: ``derivatives(axes)`` are those it is made of.
+
+        Parameters
+        ----------
+        function : callable
+            The result for any point.
+        derivatives : callable
+            Maps a function, which maps axes to derivatives, to the result.
+        order : int
+            Number of axes that ``derivatives`` asks for at most.
+        """
+
+        def derivative(axes):
+            return derivatives(lambda *more: self.derivative((*axes, *more)))
+
+        return LocalFunction(function, self.point, derivative, self.order - order)
+
+
+def followed_by(function, linear, offset=None):
+    """``offset + linear(function(x))`` as a function of x."""
+
+    def value(x):
+        return _moved(linear(function(x)), offset)
+
+    if not isinstance(function, LocalFunction):
+        return value
+
+    def derivative(axes):
+        found = linear(function.derivative(axes))
+        return found if axes else _moved(found, offset)
+
+    return function._replace(function=value, derivative=derivative)
+
+
+def _moved(value, offset):
+    return value if offset is None else np.asarray(offset, value.dtype) + value
+
+
+def points_of_row(x):
+    """The points of a row, each an object by which derivatives there are known."""
+    return tuple(lax.index_in_dim(x, p, keepdims=False) for p in range(x.shape[0]))
+
+
+def fields_and_points(problem, function, x):
+    """Fields of a function that know its derivatives at the points of a row."""
+    points = points_of_row(x)
+    return tuple(problem.field(expanded(function, p)) for p in points), points
+
+
+def expanded(function, x):
+    """The function, with its value and first two derivatives at x."""
+    if len(x) > UNROLLED:
+        return function
+    slopes = jax.jacfwd(function)
+    known = function(x), slopes(x), jax.jacfwd(slopes)(x)
+    return LocalFunction(function, x, lambda axes: known[len(axes)][(..., *axes)], 2)
