@@ -142,7 +142,7 @@ def test_coming_from_other_packages():
     x = X[:, 0]
     names = {"X": X, "x": x, "y": np.sin(4 * x), "n_samples": len(X)}
     for code in installed:
-        exec(code.replace("tol=0.1", "max_iter=2"), names)
+        exec(code.replace("tol=0.1", "max_iter=1"), names)
     assert names["breaks"].shape == (3,)
     assert names["slopes"].shape == (4,)
     assert names["u"].shape == (1,)

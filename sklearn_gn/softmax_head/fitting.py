@@ -16,6 +16,7 @@ _SPECTRUM_ROWS = 1024
 _DENSE_BYTES = 2**32  # a sparse X larger than this stays sparse or is refused
 _DENSE_NUMBERS = 2**22  # a sparse X no larger than this is made dense
 _DENSE_SHARE = 0.1  # nor is one with more than this share of entries kept sparse
+_ROOM = 1e12  # for the path of penalties, between its start and the ends of the range
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -106,6 +107,8 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
                 alpha = held_out_alpha(*data)
             else:
                 alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
+                kind = np.finfo(self.dtype)
+                alpha = np.clip(alpha, kind.tiny * _ROOM, kind.max / _ROOM)
                 options = options._replace(n_effective=n_effective)
             options = options._replace(alpha=self._cast(alpha))
         return rows, options

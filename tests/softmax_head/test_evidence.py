@@ -196,6 +196,14 @@ def test_validation_data_choose_along_the_path():
     assert model.loss_ == pytest.approx(log["loss"][np.argmin(log["val_loss"])])
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e18])
+def test_a_path_stays_within_single_precision(scale):
+    X, y = data(3)
+    model = clone(AUTO).set_params(dtype="float32", tol=1.0).fit(scale * X, y)
+    assert 0 < model.alpha_ < np.inf
+    assert np.isfinite(model.predict_proba(scale * X)).all()
+
+
 # --- a part of the rows --------------------------------------------------------------
 
 
