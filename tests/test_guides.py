@@ -63,8 +63,8 @@ SHORTER = {
     ],
     "segmented": [("100_000_000", "100"), ("n_jobs=2", "n_jobs=1")],
     "softmax_head": [
-        ("[0.1, 0.3, 1, 3]", "[1]"),
-        ("[1, 2, 5]", "[1]"),
+        ("[0.3, 1, 3]", "[1]"),
+        ("[1, 5]", "[1]"),
         ("2**18", "2**6"),
     ],
     "shallow_relu": [("random_state=0", "max_iter=2, random_state=0")],
@@ -79,9 +79,9 @@ SHORTER = {
         ("tol=0.05", "max_iter=1"),
         ("make_ellipse(1000", "make_ellipse(60"),
         ("(0, 2, 5, 10)", "(0, 1)"),
-        ("[1e-10, 1e-8, 1e-6, 1e-4]", "[1e-8, 1e-4]"),
-        ("(16, 16), random", "(4,), max_iter=2, random"),
-        ("GridSearchCV(model, grid)", "GridSearchCV(model, grid, cv=2)"),
+        ("[1e-6, 1e-4, 1e-2]", "[1e-6, 1e-2]"),
+        ("(16, 16), rank=20", "(4,), rank=2"),
+        ("cv=3", "cv=2"),
     ],
 }
 PAGES = sorted(path.stem for path in GUIDE.glob("*.rst") if "pinn" not in path.stem)
