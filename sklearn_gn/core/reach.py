@@ -44,7 +44,8 @@ class Reach(NamedTuple):
 
     def stretch(self, z):
         """Return how many times as far as the reach rows lie; one for those within."""
-        return 1 / _shares(z[:, self.features] - self.center, self.metric)
+        shares = _shares(z[:, self.features] - self.center, self.metric)
+        return 1 / np.maximum(shares, np.finfo(np.float64).tiny)
 
     def deviations(self, z, std, values):
         """Return standard errors of predictions for rows that may have been moved.
