@@ -41,6 +41,7 @@ _COMPILATIONS, _ITERATIONS = 2, 30
 _LEAST_ITERATIONS = 10  # the same where a fit would end otherwise, its time unused
 LARGER, _MORE_POINTS = 5.0, 2.0
 PAYS = 0.5  # of the fresh loss, from one growth to the next
+_SLOPES = 1.0, 20.0  # of the neurons that make a network richer
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
 
 
@@ -206,6 +207,25 @@ def wider(net, rng, n_waves=0):
         layers.append(new)
         n_old = w
     return Parameters(tuple(layers), np.asarray(net.extra))
+
+
+def richer(net, n_waves=0):
+    """The network with twice as many neurons in its first layer: the same function.
+
+    Each new neuron bends at a point of the domain, in a direction and with a slope
+    drawn at random.
+    """
+    first, second, *others = (np.asarray(matrix) for matrix in net.layers)
+    rng, n = np.random.RandomState(0), first.shape[1]
+    n_axes = len(first) - 1 - n_waves
+    slopes = rng.standard_normal((n_axes, n))
+    slopes *= np.exp(rng.uniform(*np.log(_SLOPES), n)) / np.linalg.norm(slopes, axis=0)
+    new = np.zeros_like(first)
+    new[:n_axes] = slopes
+    new[-1] = -np.sum(slopes * rng.uniform(-1, 1, slopes.shape), axis=0)
+    unread = np.zeros((n, second.shape[1]), second.dtype)
+    layers = np.hstack([first, new]), np.vstack([second[:n], unread, second[n:]])
+    return Parameters((*layers, *others), np.asarray(net.extra))
 
 
 def _n_weights(net):

@@ -51,7 +51,7 @@ def test_the_estimate_is_the_error_where_the_network_can_still_learn(solver):
 def test_the_estimate_is_that_of_a_dense_computation(solver):
     """Minimum-norm least squares on all fresh points at once, by LAPACK."""
     posterior = solver._posterior
-    model, net = posterior.model, growth.wider(posterior.net, np.random.RandomState(0))
+    model, net = posterior.model, growth.richer(posterior.net)
     with jax.enable_x64(True):
         flat, unravel = ravel_pytree(net)
         x = posterior.fresh[0].x[:200, 0]
