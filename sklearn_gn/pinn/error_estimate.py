@@ -9,8 +9,9 @@ function, and more directions in which it can change. The new neurons vary on ma
 scales, since what a network has missed is mostly finer than what it has found.
 
 Where the richer network explains only a part of the residuals,
-``1 - |r + J v|^2 / |r|^2``, what is left of them is taken to go along with as much
-error: the estimate is divided by the root of that part.
+``1 - |r + J v|^2 / |r|^2``, what is left of them goes along with error as well. It is
+rougher, and rough residuals cause less error: the estimate is divided by the fourth
+root of that part, where the square root would count them like the others.
 
 Residuals that are large at a few points, such as those at a kink of initial values, can
 be explained at these alone, by changes that are wild between them. So each half of the
@@ -40,7 +41,7 @@ MOST_WEIGHTS = 6000  # of the richer network
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
 _DEGREE = 8  # of functions of time that are taken off
 _FEW = 8  # points of a class that both halves need
-_DAMPINGS = 0.0, 1e-10, 1e-8, 1e-6, 1e-4  # relative to the largest of the diagonal
+_DAMPINGS = 0.0, 1e-8, 1e-6, 1e-4  # relative to the largest of the diagonal
 _AS_MUCH = 0.5  # of the part explained, that one half explains of the other
 
 
@@ -77,7 +78,7 @@ def relative_error_estimate(model, net, batches, fresh):
     size = np.linalg.norm(values)
     if not size > 0:
         return math.nan
-    return float(np.linalg.norm(error) / size / math.sqrt(explained))
+    return float(np.linalg.norm(error) / size * for_all_residuals(explained))
 
 
 def halves(points):
@@ -168,6 +169,11 @@ def correction(gramian, gradient, square, damping=0.0):
     change = cho_solve(cho_factor(matrix, lower=True), -gradient)
     fall = _fall(gramian, gradient, change)
     return change, min(max(fall / square, _LEAST_EXPLAINED), 1.0)
+
+
+def for_all_residuals(explained):
+    """Factor of an error that comes from this part of the residuals' square alone."""
+    return explained**-0.25
 
 
 def _fall(gramian, gradient, change):

@@ -77,6 +77,7 @@ class Level(NamedTuple):
     ended: bool = False  # whether growth has ended
     late: bool = False  # whether there is no time left to grow
     seconds: float = 0.0  # of the first iteration of the fit, which compiles
+    promising: float = math.inf  # fresh loss at which the error may be small
 
 
 def points_for(classes, n_weights, density=_RESIDUALS):
@@ -137,6 +138,14 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     return level._replace(ended=True)
 
 
+def is_slow(level):
+    """Whether the fresh loss has not halved in a dozen iterations."""
+    falls = level.falls
+    if len(falls) <= _SHORT_PATIENCE:
+        return False
+    return falls[-1] > _FALL * falls[-1 - _SHORT_PATIENCE]
+
+
 def _in_time(level, rules, seconds, compilations=_COMPILATIONS, n_iter=_ITERATIONS):
     """Whether there is time to grow: what is larger is compiled, and has to pay."""
     needed = compilations * level.seconds + n_iter * seconds
@@ -175,7 +184,8 @@ def grown(level, rules, classes, net, rng, n_waves=0):
         if rules.points:
             wanted = points_for(classes, _n_weights(net), density)
             sizes = Sizes(*map(max, sizes, wanted))
-    return Level(sizes, density, before=level.falls[-1], seconds=level.seconds), net
+    kept = {"seconds": level.seconds, "promising": level.promising}
+    return Level(sizes, density, before=level.falls[-1], **kept), net
 
 
 def _more_points(sizes, net):
