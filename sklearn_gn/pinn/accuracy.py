@@ -1,4 +1,4 @@
-"""Whether the estimated error says that a network has to grow, or that a fit may end."""
+"""Whether the estimated error says that a network has to grow, or a fit may end."""
 
 import math
 

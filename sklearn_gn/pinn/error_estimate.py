@@ -82,7 +82,7 @@ def relative_error_estimate(model, net, batches, fresh):
 
 
 def halves(points):
-    """Two halves of the points of each class; both have those of which there are few."""
+    """Two halves of the points of each class; both have all of one that has few."""
     found = ([], [])
     for batch in points:
         n = len(batch.x)
