@@ -12,8 +12,8 @@ Where the layers are given, only the points grow.
 New neurons have outgoing weights of zero: the grown network is the same function, and
 its Jacobian has new columns. Those of the first layer vary on many scales, since what a
 network has missed is mostly finer than what it has found. Growth ends where the last
-one has not paid, or at the largest network; it goes on where the error is then estimated
-to be large, and there is time.
+one has not paid, or at the largest network; it goes on where the error is then
+estimated to be large, and there is time.
 """
 
 import math
