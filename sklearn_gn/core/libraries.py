@@ -144,6 +144,16 @@ class NumPy:
         return np.full_like(factor, np.nan) if info else factor
 
     @staticmethod
+    def shifted_cholesky(matrix, shift):
+        """Lower Cholesky factor of ``matrix + shift I``; NaN where there is none."""
+        potrf = lapack.spotrf if matrix.dtype == np.float32 else lapack.dpotrf
+        # The transpose of the symmetric matrix is how LAPACK reads it.
+        shifted = matrix.copy().T
+        np.einsum("ii->i", shifted)[:] += shift
+        factor, info = potrf(shifted, lower=1, clean=1, overwrite_a=1)
+        return np.full_like(factor, np.nan) if info else factor
+
+    @staticmethod
     def cholesky_solve(factor, right):
         """Solve with the lower Cholesky factor."""
         potrs = lapack.spotrs if factor.dtype == np.float32 else lapack.dpotrs
@@ -231,6 +241,12 @@ class JAX:
         from jax.scipy.linalg import cho_solve
 
         return cho_solve((factor, True), right)
+
+    def shifted_cholesky(self, matrix, shift):
+        """Lower Cholesky factor of ``matrix + shift I``; NaN where there is none."""
+        shifted = matrix + shift * self.xp.eye(len(matrix), dtype=matrix.dtype)
+        # The transpose of the symmetric matrix is how LAPACK reads it.
+        return self.cholesky(shifted.T)
 
     def triangular_solve(self, factor, right):
         """Solve with a lower triangular matrix."""

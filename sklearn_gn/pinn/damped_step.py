@@ -161,18 +161,10 @@ def by_cholesky(linear, net, matrix):
     """Solve with a Cholesky factor for every shift."""
 
     def solve(shift, right):
-        factor = shifted_factor(matrix, shift)
+        factor = library_of(matrix).shifted_cholesky(matrix, shift)
         return by_factor(linear, net, factor)(shift, right)
 
     return solve
-
-
-def shifted_factor(matrix, shift):
-    """Cholesky factor of a symmetric matrix plus a multiple of the identity."""
-    library = library_of(matrix)
-    shifted = matrix + shift * library.xp.eye(len(matrix), dtype=matrix.dtype)
-    # The transpose is how LAPACK reads it: it is not copied.
-    return library.cholesky(shifted.T)
 
 
 def by_factor(linear, net, factor, refine=True):
@@ -282,8 +274,10 @@ def _push(linear, v):
 # --- a step and its acceleration -----------------------------------------------------
 
 # Compiled on their own where all else is computed with NumPy.
-_new_residuals = jit_by_size(residuals, static_argnames="model")
-_bend = jit_by_size(second_derivative, static_argnames="model")
+_new_residuals = jit_by_size(
+    residuals, largest=0, medium=2**15, static_argnames="model"
+)
+_bend = jit_by_size(second_derivative, largest=0, medium=2**15, static_argnames="model")
 
 
 class LocalProblem(NamedTuple):

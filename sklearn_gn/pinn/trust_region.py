@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.libraries import in_either_library, namespace
+from sklearn_gn.core.libraries import in_either_library, library_of, namespace
 from sklearn_gn.core.linear_algebra.jacobian import without_dense
 from sklearn_gn.pinn.damped_step import (
     Candidate,
@@ -39,7 +39,6 @@ from sklearn_gn.pinn.damped_step import (
     gradient_figures,
     linearise,
     no_step,
-    shifted_factor,
     shifted_solution,
     small_gramian,
 )
@@ -297,7 +296,7 @@ def trial(model, net, batches, linear, matrix, floor, shift, *, geodesic):
 
     Rounding of the Gramian changes the step by about ``floor / shift``.
     """
-    factor = shifted_factor(matrix, shift)
+    factor = library_of(matrix).shifted_cholesky(matrix, shift)
     refine = floor > _ROUNDING * shift
     step, slope = shifted_solution(linear, net, factor, shift, refine)
     local = LocalProblem(model, net, batches, linear, geodesic)

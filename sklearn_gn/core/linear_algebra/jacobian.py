@@ -133,9 +133,6 @@ def _multiplied(inputs, gradients):
     n, k, c, _ = gradients.shape
     if _is_factored(inputs):
         inputs = inputs.times(jnp.eye(inputs.width, dtype=gradients.dtype))
-    if library_of(gradients) is NumPy:
-        product = np.matmul(inputs.swapaxes(1, 2)[:, None], gradients)
-        return product.reshape(n * k, -1)
     # A sum of outer products, which compiles to one pass over the result.
     product = sum(
         inputs[:, None, e, :, None] * gradients[:, :, e, None, :] for e in range(c)
@@ -152,8 +149,37 @@ def _weights(part):
 
 def multiplied_out(parts):
     """One part with the rows of all, without factors."""
-    rows = _one_after_another([_weights(part) for part in parts])
-    return [Part((), rows, _one_after_another([part.extra for part in parts]))]
+    extra = _one_after_another([part.extra for part in parts])
+    if library_of(extra) is NumPy:
+        return [Part((), _rows_in_numpy(parts), extra)]
+    return [Part((), _one_after_another([_weights(part) for part in parts]), extra)]
+
+
+def _rows_in_numpy(parts):
+    """The columns of all layers of all parts, each written to its place."""
+    sizes = [part.extra.shape[0] for part in parts]
+    n = sum(_width(*layer) for layer in parts[0].layers) or parts[0].dense.shape[1]
+    rows = np.empty((sum(sizes), n), parts[0].extra.dtype)
+    for part, own in zip(parts, np.split(rows, np.cumsum(sizes)[:-1]), strict=True):
+        if not part.layers:
+            own[:] = part.dense
+        start = 0
+        for inputs, gradients in part.layers:
+            if _is_factored(inputs):
+                inputs = np.asarray(inputs.times(np.eye(inputs.width)))
+            place = own[:, start : start + _width(inputs, gradients)]
+            start += place.shape[1]
+            (count, k, _, v), w = gradients.shape, inputs.shape[2]
+            # A view, as are all divisions of an axis.
+            place = place.reshape(count, k, w, v)
+            np.matmul(inputs.swapaxes(1, 2)[:, None], gradients, out=place)
+    return rows
+
+
+def _width(inputs, gradients):
+    """Number of weights of a layer."""
+    w = inputs.width if _is_factored(inputs) else inputs.shape[2]
+    return w * gradients.shape[3]
 
 
 def _one_after_another(arrays, axis=0):
