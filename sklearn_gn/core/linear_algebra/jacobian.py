@@ -148,15 +148,8 @@ def _weights(part):
 
 
 def multiplied_out(parts):
-    """One part with the rows of all, without factors."""
-    extra = _one_after_another([part.extra for part in parts])
-    if library_of(extra) is NumPy:
-        return [Part((), _rows_in_numpy(parts), extra)]
-    return [Part((), _one_after_another([_weights(part) for part in parts]), extra)]
-
-
-def _rows_in_numpy(parts):
-    """The columns of all layers of all parts, each written to its place."""
+    """One part with the rows of all, without factors, in NumPy."""
+    extra = np.concatenate([part.extra for part in parts])
     sizes = [part.extra.shape[0] for part in parts]
     n = sum(_width(*layer) for layer in parts[0].layers) or parts[0].dense.shape[1]
     rows = np.empty((sum(sizes), n), parts[0].extra.dtype)
@@ -173,7 +166,7 @@ def _rows_in_numpy(parts):
             # A view, as are all divisions of an axis.
             place = place.reshape(count, k, w, v)
             np.matmul(inputs.swapaxes(1, 2)[:, None], gradients, out=place)
-    return rows
+    return [Part((), rows, extra)]
 
 
 def _width(inputs, gradients):
