@@ -349,6 +349,8 @@ def test_dates(zone):
     other = days.tz_localize(None) if zone else days.tz_localize("UTC")
     with pytest.raises(ValueError, match="fitted on dates with"):
         model.predict(pd.DataFrame({"day": other}))
+    with pytest.raises(ValueError, match=r"'dy' is not among .*: \['day'\]"):
+        SegmentedRegressor(broken_feature="dy").fit(X, y)
     with pytest.raises(ValueError, match="X holds text: convert it to dates"):
         model.predict(pd.DataFrame({"day": ["2020-02-01"]}))
     for soon in (["soon"], [18300]):
