@@ -27,7 +27,12 @@ CARS_HORIZON = 12.0  # seconds of training that every method gets
 CARS_GRID = 200
 CARS_METHODS = {  # epoch, what it carries at first, solver object, further arguments
     "adam": (adam_epoch, adam_start, Adam(learning_rate=3e-4), {}),
-    "sgn": (sgn_epoch, sgn_start, SGN(learning_rate=RATE), {"cg_iterations": np.int32(5)}),
+    "sgn": (
+        sgn_epoch,
+        sgn_start,
+        SGN(learning_rate=RATE),
+        {"cg_iterations": np.int32(5)},
+    ),
     "fgn": (
         fgn_epoch,
         lambda net: None,

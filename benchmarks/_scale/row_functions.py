@@ -49,7 +49,7 @@ def _gramian(mesh, sizes, n_interior):
         x, data, scale = devices.put_rows([x, data, scale], mesh)
         batches.append(batch._replace(x=x, data=data, scale=scale))
     _, r, parts = weighted_jacobian(model, net, tuple(batches), np.ones(2))
-    lowered = quadratic_model.lower(
+    lowered = quadratic_model.compiled.lower(
         model, net, tuple(batches), r, parts, None, momentum=0.0, jacobi=False
     )
     n_weights = sum(leaf.size for leaf in jax.tree.leaves(net))

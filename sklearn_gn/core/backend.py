@@ -114,6 +114,13 @@ def to_numpy(tree):
     )
 
 
+def views(tree):
+    """The arrays of a tree as NumPy sees them: on a CPU, they are not copied."""
+    import jax
+
+    return jax.tree.map(np.asarray, tree)
+
+
 def on_device(tree):
     """Put the arrays of a tree that are in the memory of the host on the device."""
     import jax

@@ -51,7 +51,7 @@ class jit_by_size:
             return self._full(*args, **kwargs)
         if self._counted is not None:
             leaves = jax.tree.leaves(self._counted(*args, **kwargs))
-        size = max(map(np.size, leaves))
+        size = max(getattr(leaf, "size", 1) for leaf in leaves)
         for level, largest in enumerate(self._largest):
             if size <= largest and cheap_options(level):
                 return self._version(level)(*args, **kwargs)

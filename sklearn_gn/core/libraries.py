@@ -44,6 +44,23 @@ class NumPy:
         return carry
 
     @staticmethod
+    def cond(condition, if_true, if_false, x):
+        """Apply one of two functions."""
+        return if_true(x) if condition else if_false(x)
+
+    @staticmethod
+    def ravel(tree):
+        """Return the arrays as one vector, and a function that undoes it."""
+        arrays = NumPy.leaves(tree)
+        ends = np.cumsum([array.size for array in arrays])[:-1]
+
+        def unravel(flat):
+            parts = iter(np.split(flat, ends))
+            return NumPy.tree_map(lambda a: next(parts).reshape(a.shape), tree)
+
+        return np.concatenate([array.ravel() for array in arrays]), unravel
+
+    @staticmethod
     def fori_loop(lower, upper, iterate, carry):
         """Iterate with a counter."""
         for k in range(lower, upper):
@@ -127,10 +144,26 @@ class NumPy:
         return np.full_like(factor, np.nan) if info else factor
 
     @staticmethod
+    def shifted_cholesky(matrix, shift):
+        """Lower Cholesky factor of ``matrix + shift I``; NaN where there is none."""
+        potrf = lapack.spotrf if matrix.dtype == np.float32 else lapack.dpotrf
+        # The transpose of the symmetric matrix is how LAPACK reads it.
+        shifted = matrix.copy().T
+        np.einsum("ii->i", shifted)[:] += shift
+        factor, info = potrf(shifted, lower=1, clean=1, overwrite_a=1)
+        return np.full_like(factor, np.nan) if info else factor
+
+    @staticmethod
     def cholesky_solve(factor, right):
         """Solve with the lower Cholesky factor."""
         potrs = lapack.spotrs if factor.dtype == np.float32 else lapack.dpotrs
         return potrs(factor, right, lower=1)[0]
+
+    @staticmethod
+    def triangular_solve(factor, right):
+        """Solve with a lower triangular matrix."""
+        trtrs = lapack.strtrs if factor.dtype == np.float32 else lapack.dtrtrs
+        return trtrs(factor, right, lower=1)[0]
 
     @staticmethod
     def triangular_inverse(factor):
@@ -166,11 +199,13 @@ class JAX:
     def __init__(self):
         import jax
         from jax import lax
+        from jax.flatten_util import ravel_pytree
 
         self.xp = jax.numpy
         self.eigh, self.eigvalsh = self.xp.linalg.eigh, self.xp.linalg.eigvalsh
         self.tree_map, self.leaves = jax.tree.map, jax.tree.leaves
         self.while_loop, self.map, self.rsqrt = lax.while_loop, lax.map, lax.rsqrt
+        self.cond, self.ravel = lax.cond, ravel_pytree
         self.rows_from, self.top_k = lax.dynamic_slice_in_dim, lax.top_k
         self.softmax = partial(jax.nn.softmax, axis=-1)
         self.sigmoid, self.softplus = jax.nn.sigmoid, jax.nn.softplus
@@ -206,6 +241,18 @@ class JAX:
         from jax.scipy.linalg import cho_solve
 
         return cho_solve((factor, True), right)
+
+    def shifted_cholesky(self, matrix, shift):
+        """Lower Cholesky factor of ``matrix + shift I``; NaN where there is none."""
+        shifted = matrix + shift * self.xp.eye(len(matrix), dtype=matrix.dtype)
+        # The transpose of the symmetric matrix is how LAPACK reads it.
+        return self.cholesky(shifted.T)
+
+    def triangular_solve(self, factor, right):
+        """Solve with a lower triangular matrix."""
+        from jax.scipy.linalg import solve_triangular
+
+        return solve_triangular(factor, right, lower=True)
 
     def triangular_inverse(self, factor):
         """Inverse of a lower triangular matrix."""
@@ -261,20 +308,25 @@ class in_either_library:
     ----------
     function : callable
         Of nested tuples of arrays.
-    rows_out : pytree of bool, default=False
+    rows_out : pytree of bool or callable, default=False
         Which results have rows.
+    deciding : callable, default=None
+        Maps the arguments to those that say which library it is. If None, all do.
+    static : tuple of str, default=()
+        Names of arguments that are fixed when it is compiled, whatever they hold.
     **arguments
         Those of ``jax.jit``, such as ``static_argnames``.
     """
 
-    def __init__(self, function, rows_out=False, **arguments):
+    def __init__(self, function, rows_out=False, deciding=None, static=(), **arguments):
         update_wrapper(self, function)
         self._function, self._rows_out = function, rows_out
-        self._arguments = arguments
+        self._deciding = deciding or _all_arguments
+        self._static, self._arguments = static, arguments
 
     def __call__(self, *args, **kwargs):
         """Call the function in the library of its arguments."""
-        if library_of((args, tuple(kwargs.values()))) is not NumPy:
+        if library_of(self._deciding(*args, **kwargs)) is not NumPy:
             return self.compiled(*args, **kwargs)
         with np.errstate(all="ignore"):  # as in a compiled function
             return self._function(*args, **kwargs)
@@ -286,4 +338,8 @@ class in_either_library:
         from sklearn_gn.core.devices import by_rows
 
         jitted = partial(jit_by_size, **self._arguments)
-        return by_rows(self._function, jitted, self._rows_out)
+        return by_rows(self._function, jitted, self._rows_out, self._static)
+
+
+def _all_arguments(*args, **kwargs):
+    return args, tuple(kwargs.values())

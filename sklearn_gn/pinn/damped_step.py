@@ -11,20 +11,21 @@ network has parameters, n.
 
 The step is never recovered as ``-(J^T y + g) / lambda``, which cancels, but as ``-J^T
 (J J^T + lambda I)^-1 r``.
+
+Small Jacobians on a CPU are multiplied out, and their linear algebra is that of NumPy:
+what remains to be compiled are the residuals and their derivatives.
 """
 
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import cho_solve, solve_triangular
 
+from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.devices import by_rows
+from sklearn_gn.core.libraries import library_of, namespace
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
 from sklearn_gn.core.linear_algebra.nystrom import nystrom, preconditioner
@@ -44,9 +45,7 @@ _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 DENSE = 10_000  # unknowns up to which the Gramian is formed
 RANK = 1000  # of the preconditioner, unless given
 _CG_TOL, _CG_ITERATIONS = 1e-10, 500
-# Numbers in a Jacobian that is multiplied out: products with it then are those of a
-# matrix, which are as fast where programs are compiled cheaply.
-_SMALL_JACOBIAN = 2**21
+_SMALL_JACOBIAN = 2**21  # numbers in a Jacobian that is multiplied out
 
 
 # --- the residuals to first order ----------------------------------------------------
@@ -84,15 +83,17 @@ def weighted_jacobian(model, net, batches, balance):
     return batches, *jacobian(model, net, batches)
 
 
-def small_multiplied_out(r, parts, net):
-    """The parts of the Jacobian, multiplied out to a single one where that is small."""
-    divided = len(getattr(r, "devices", tuple)()) > 1
-    if divided or r.size * dimension(net) > _SMALL_JACOBIAN:
-        return parts
-    return _multiplied_out(parts)
+def small_in_numpy(net, r, parts):
+    """Network, residuals and Jacobian, in NumPy where they are small and on a CPU.
 
-
-_multiplied_out = jit_by_size(operators.multiplied_out, largest=0, medium=2**24)
+    The Jacobian then is multiplied out to a single part.
+    """
+    places = getattr(r, "devices", set)()
+    elsewhere = len(places) > 1 or any(place.platform != "cpu" for place in places)
+    if elsewhere or r.size * dimension(net) > _SMALL_JACOBIAN:
+        return net, r, parts
+    net, r, parts = backend.views((net, r, parts))
+    return net, r, operators.multiplied_out(parts)
 
 
 def linearise(r, parts, previous_step, *, momentum, jacobi):
@@ -104,10 +105,11 @@ def linearise(r, parts, previous_step, *, momentum, jacobi):
     row_scale = None
     if jacobi:
         square = operators.row_squares(parts)
-        row_scale = 1 / jnp.sqrt(jnp.where(square > 0, square, 1))
+        xp = namespace(r)
+        row_scale = 1 / xp.sqrt(xp.where(square > 0, square, 1))
     offset = None
     if momentum:
-        offset = jax.tree.map(lambda v: momentum * v, previous_step)
+        offset = library_of(r).tree_map(lambda v: momentum * v, previous_step)
     return Linearisation(r, parts, row_scale, offset)
 
 
@@ -157,10 +159,9 @@ def solver_for(linear, net, rank):
 
 def by_cholesky(linear, net, matrix):
     """Solve with a Cholesky factor for every shift."""
-    eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
 
     def solve(shift, right):
-        factor = lax.linalg.cholesky(matrix + shift * eye, symmetrize_input=False)
+        factor = library_of(matrix).shifted_cholesky(matrix, shift)
         return by_factor(linear, net, factor)(shift, right)
 
     return solve
@@ -182,10 +183,10 @@ def shifted_solution(linear, net, factor, shift, refine):
     The latter is half of minus the derivative of ``|v|^2`` by the shift.
     """
     unknowns, v = _solved(linear, net, factor, shift, linear.target, refine)
-    half = solve_triangular(factor, unknowns, lower=True)
-    slope = jnp.sum(half**2)
+    half = library_of(factor).triangular_solve(factor, unknowns)
+    slope = (half**2).sum()
     if is_dual(linear.r, net):
-        slope = jnp.sum(unknowns**2) - shift * slope
+        slope = (unknowns**2).sum() - shift * slope
     return v, slope
 
 
@@ -231,11 +232,12 @@ def _solved(linear, net, factor, shift, right, refine):
 
         y = _linear_solution(factor, shift, b, product, refine)
         return y, _pull_back(linear, net, own_rows(y))
-    gradient, unravel = ravel_pytree(_pull_back(linear, net, b))
+    ravel = library_of(b).ravel
+    gradient, unravel = ravel(_pull_back(linear, net, b))
 
     def product(flat):
         back = _pull_back(linear, net, _push(linear, unravel(flat)))
-        return -ravel_pytree(back)[0]
+        return -ravel(back)[0]
 
     flat = _linear_solution(factor, shift, gradient, product, refine)
     return flat, unravel(flat)
@@ -243,14 +245,13 @@ def _solved(linear, net, factor, shift, right, refine):
 
 def _linear_solution(factor, shift, b, product, refine):
     """The solution of ``(A + shift I) y = b``, for ``product(y) = A y``."""
-
-    def inverse(b):
-        return cho_solve((factor, True), b)
+    library = library_of(factor)
+    inverse = partial(library.cholesky_solve, factor)
 
     def refined(y):
         return y + inverse(b - product(y) - shift * y)
 
-    return lax.cond(refine, refined, lambda y: y, inverse(b))
+    return library.cond(refine, refined, lambda y: y, inverse(b))
 
 
 def _scaled(linear, y):
@@ -261,7 +262,8 @@ def _scaled(linear, y):
 def _pull_back(linear, net, y):
     """``-J^T y``, with the rows scaled."""
     step = operators.transposed(linear.parts, _scaled(linear, y), net)
-    return jax.tree.map(jnp.negative, step)
+    library = library_of(y)
+    return library.tree_map(library.xp.negative, step)
 
 
 def _push(linear, v):
@@ -270,6 +272,12 @@ def _push(linear, v):
 
 
 # --- a step and its acceleration -----------------------------------------------------
+
+# Compiled on their own where all else is computed with NumPy.
+_new_residuals = jit_by_size(
+    residuals, largest=0, medium=2**15, static_argnames="model"
+)
+_bend = jit_by_size(second_derivative, largest=0, medium=2**15, static_argnames="model")
 
 
 class LocalProblem(NamedTuple):
@@ -318,20 +326,21 @@ def accelerated_step(local, solve, shift, correction, inner):
     The acceleration answers to the second derivative of the residuals along the step v,
     ``a = -J^T (K + lambda I)^-1 d^2/dt^2 r(theta + t v)`` in the dual form.
     """
-    linear = local.linear
+    linear, library = local.linear, library_of(local.linear.r)
     step = correction if linear.offset is None else add(correction, 1, linear.offset)
     image = operators.forward(linear.parts, step)
-    predicted = -total(jnp.sum(image * (linear.r + image / 2)))
+    predicted = -total((image * (linear.r + image / 2)).sum())
     length = norm(correction)
     if local.geodesic:
-        curvature = second_derivative(local.model, local.net, local.batches, step)
+        curvature = _bend(local.model, local.net, local.batches, step)
+        curvature = library.xp.asarray(curvature)
         acceleration, more = solve(shift, curvature)
         short = 2 * norm(acceleration) <= _SHORT * norm(step)
-        step = jax.tree.map(
-            lambda v, a: jnp.where(short, v + a / 2, v), step, acceleration
+        step = library.tree_map(
+            lambda v, a: library.xp.where(short, v + a / 2, v), step, acceleration
         )
         inner = inner + more
-    return DampedStep(step, predicted, length, jnp.int32(inner))
+    return DampedStep(step, predicted, length, library.xp.int32(inner))
 
 
 def gradient_figures(r, parts, net):
@@ -339,9 +348,10 @@ def gradient_figures(r, parts, net):
     gradient = operators.transposed(parts, r, net)
     gradient_norm = norm(gradient)
     curvature, square = total(
-        (jnp.sum(operators.forward(parts, gradient) ** 2), jnp.sum(r**2))
+        ((operators.forward(parts, gradient) ** 2).sum(), (r**2).sum())
     )
-    decrease = gradient_norm**4 / jnp.where(curvature > 0, curvature * square, 1)
+    product = namespace(r).where(curvature > 0, curvature * square, 1)
+    decrease = gradient_norm**4 / product
     return gradient_norm, decrease
 
 
@@ -349,14 +359,15 @@ def candidate(local, damped, shift):
     """Evaluate the loss after a step."""
     model, net, batches, linear, _ = local
     step, predicted, length, inner = damped
-    new = residuals(model, add(net, 1, step), batches)
+    xp = namespace(linear.r)
+    new = xp.asarray(_new_residuals(model, add(net, 1, step), batches))
     # The difference of squares, without cancellation.
-    actual = 0.5 * total(jnp.sum((linear.r - new) * (linear.r + new)))
-    gain_ratio = actual / jnp.where(predicted > 0, predicted, 1)
+    actual = 0.5 * total(((linear.r - new) * (linear.r + new)).sum())
+    gain_ratio = actual / xp.where(predicted > 0, predicted, 1)
     losses = class_losses(model, batches, new)
     return Candidate(
         step=step,
-        loss=jnp.sum(losses),
+        loss=losses.sum(),
         losses=losses,
         actual=actual,
         predicted=predicted,
@@ -370,18 +381,19 @@ def candidate(local, damped, shift):
 
 def no_step(local):
     """The candidate of length zero."""
+    library = library_of(local.linear.r)
     losses = class_losses(local.model, local.batches, local.linear.r)
-    zero = jnp.zeros_like(local.linear.r[0])
-    step = jax.tree.map(jnp.zeros_like, local.net)
+    zero = library.xp.zeros_like(local.linear.r[0])
+    step = library.tree_map(library.xp.zeros_like, local.net)
     return Candidate(
         step=step,
-        loss=jnp.sum(losses),
+        loss=losses.sum(),
         losses=losses,
         actual=zero,
         predicted=zero,
         gain_ratio=zero,
         length=zero,
         shift=zero,
-        inner_iterations=jnp.int32(0),
-        trusted=jnp.array(False),
+        inner_iterations=library.xp.int32(0),
+        trusted=library.xp.bool_(False),
     )

@@ -33,8 +33,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.devices import by_rows, jitted
+from sklearn_gn.core.libraries import in_either_library
 from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.pinn import fit
@@ -45,7 +45,7 @@ from sklearn_gn.pinn.damped_step import (
     gradient_figures,
     linearise,
     no_step,
-    small_multiplied_out,
+    small_in_numpy,
     weighted_jacobian,
 )
 from sklearn_gn.pinn.damping_rules import RULES, initial_damping
@@ -136,8 +136,8 @@ def _unbalanced_jacobian(model, net, batches):
 
 def gramian_eigenvalues(model, net, batches):
     """Eigenvalues of the smaller Gramian, descending; of the functions of a step."""
-    batches, r, parts = _unbalanced_jacobian(model, net, batches)
-    parts = small_multiplied_out(r, parts, net)
+    batches, *linear = _unbalanced_jacobian(model, net, batches)
+    net, r, parts = small_in_numpy(net, *linear)
     quadratic = quadratic_model(
         model, net, batches, r, parts, None, momentum=0.0, jacobi=False
     )
@@ -170,8 +170,8 @@ def update_in_region(
     Parameters and result are those of :func:`update`, with a Region in place of the
     state of a rule.
     """
-    batches, r, parts = jacobian
-    parts = small_multiplied_out(r, parts, net)
+    batches, *linear = jacobian
+    net, r, parts = small_in_numpy(net, *linear)
     quadratic = quadratic_model(
         model, net, batches, r, parts, previous_step, momentum=momentum, jacobi=jacobi
     )
@@ -193,7 +193,7 @@ def update_in_region(
     )
 
 
-@jit_by_size
+@in_either_library
 def _moved(net, step):
     """The network after a step, and the lengths of step and network."""
     new = add(net, 1, step)

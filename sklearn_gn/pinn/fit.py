@@ -196,7 +196,7 @@ def loss_by(settings):
 
 @partial(
     by_rows,
-    compiled=partial(jit_by_size, largest=2**13, static_argnames="model"),
+    compiled=partial(jit_by_size, largest=0, medium=2**15, static_argnames="model"),
     static=("model",),
 )
 def total_loss(model, net, batches):

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.core.libraries import namespace
 from sklearn_gn.core.linear_algebra.jacobian import Part
 from sklearn_gn.core.parts import total
 from sklearn_gn.pde.local_functions import points_of_row
@@ -55,8 +56,9 @@ def class_losses(model, batches, r):
         batch.x.shape[0] * class_model.residual.n_outputs
         for class_model, batch in zip(model.classes, batches, strict=True)
     ]
-    parts = jnp.split(r, np.cumsum(sizes)[:-1])
-    return total(jnp.stack([0.5 * jnp.sum(part**2) for part in parts]))
+    xp = namespace(r)
+    parts = xp.split(r, np.cumsum(sizes)[:-1])
+    return total(xp.stack([0.5 * (part**2).sum() for part in parts]))
 
 
 def class_residuals(model, class_model, params, batch):

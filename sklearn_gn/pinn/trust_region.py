@@ -15,8 +15,8 @@ Here one factorisation suffices for most radii:
   minus the ratio grows about like the fifth power of the length where the step is
   trusted, and like the third beyond (medians of the default steps on several problems).
 
-The loop over radii runs in Python on a compiled :func:`trial`: a factor with its step,
-acceleration and loss.
+The loop over radii runs in Python on :func:`trial`: a factor with its step,
+acceleration and loss, compiled or, where they are small, in NumPy.
 """
 
 import math
@@ -26,10 +26,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import by_rows
+from sklearn_gn.core.libraries import in_either_library, library_of, namespace
 from sklearn_gn.core.linear_algebra.jacobian import without_dense
 from sklearn_gn.pinn.damped_step import (
     Candidate,
@@ -260,16 +258,14 @@ def _counted_of_trial(model, net, batches, linear, matrix, floor, shift, **optio
 
 
 @partial(
-    by_rows,
-    compiled=partial(
-        jit_by_size,
-        largest=2**17,
-        medium=2**24,
-        counted=_counted_of_model,
-        static_argnames=("model", "momentum", "jacobi"),
-    ),
+    in_either_library,
     rows_out=_rows_of_model,
+    deciding=lambda model, net, batches, r, *rest, **options: r,
     static=("model",),
+    largest=2**17,
+    medium=2**24,
+    counted=_counted_of_model,
+    static_argnames=("model", "momentum", "jacobi"),
 )
 def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, jacobi):
     """The Gramian, and what else the steps of all radii have in common."""
@@ -277,36 +273,35 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     matrix = small_gramian(linear, net)
     local = LocalProblem(model, net, batches, linear, geodesic=False)
     # The trace bounds the largest eigenvalue.
-    floor = jnp.finfo(matrix.dtype).eps * jnp.trace(matrix)
-    largest = jnp.max(matrix.diagonal())
+    floor = np.finfo(matrix.dtype).eps * matrix.trace()
+    largest = matrix.diagonal().max()
     figures = gradient_figures(r, parts, net)
     return Quadratic(linear, matrix, largest, floor, no_step(local), *figures)
 
 
 @partial(
-    by_rows,
-    compiled=partial(
-        jit_by_size,
-        largest=2**19,
-        medium=2**24,
-        counted=_counted_of_trial,
-        static_argnames=("model", "geodesic"),
+    in_either_library,
+    deciding=lambda model, net, batches, linear, matrix, *rest, **options: (
+        linear.r,
+        matrix,
     ),
     static=("model",),
+    largest=2**19,
+    medium=2**24,
+    counted=_counted_of_trial,
+    static_argnames=("model", "geodesic"),
 )
 def trial(model, net, batches, linear, matrix, floor, shift, *, geodesic):
     """The step of a shift and its effect on the loss; NaN where there is no factor.
 
     Rounding of the Gramian changes the step by about ``floor / shift``.
     """
-    eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-    # The transpose of the symmetric matrix is how LAPACK reads it: it is not copied.
-    shifted = (matrix + shift * eye).T
-    factor = lax.linalg.cholesky(shifted, symmetrize_input=False)
+    factor = library_of(matrix).shifted_cholesky(matrix, shift)
     refine = floor > _ROUNDING * shift
     step, slope = shifted_solution(linear, net, factor, shift, refine)
     local = LocalProblem(model, net, batches, linear, geodesic)
     solve = by_factor(linear, net, factor, refine)
     new = candidate(local, accelerated_step(local, solve, shift, step, 1), shift)
     square = new.length**2
-    return Trial(new, shift * slope / jnp.where(square > 0, square, 1))
+    square = namespace(square).where(square > 0, square, 1)
+    return Trial(new, shift * slope / square)

@@ -381,7 +381,7 @@ def test_residuals_take_it_at_a_second_point():
         ),
         (
             {"conditions": Condition(lambda u, x, n: n)},
-            r"condition: it is called with the field and the point.*'n' is not declared as",
+            r"condition: it is called with the field and the point.*'n' is not",
         ),
     ],
 )

@@ -32,7 +32,7 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.problems import Kovasznay, PoissonBall
 from sklearn_gn.pinn import baselines, damped_step, dngd, trust_region
 from sklearn_gn.pinn import points as collocation
-from sklearn_gn.pinn.damped_step import small_multiplied_out
+from sklearn_gn.pinn.damped_step import small_in_numpy
 from sklearn_gn.pinn.fit import total_loss
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import needed_rows, rows_and_sizes
@@ -272,7 +272,7 @@ def test_jacobian_in_factors_is_that_of_automatic_differentiation(name):
 
     found, gram, pushed, back = in_factors(parts, v, y)
     np.testing.assert_allclose(found, expected, atol=1e-12 * np.abs(expected).max())
-    (whole,) = small_multiplied_out(r, parts, params)
+    _, r, (whole,) = small_in_numpy(params, r, parts)
     rows = np.concatenate([whole.dense, whole.extra], axis=1)
     np.testing.assert_allclose(rows, expected, atol=1e-12 * np.abs(expected).max())
     np.testing.assert_allclose(gram, found @ found.T, atol=1e-12 * np.max(gram))
@@ -468,6 +468,43 @@ def test_the_step_of_a_radius_is_the_damped_step_of_its_length(n_interior):
     h = 1e-4
     slope = np.log(length(shift * (1 - h)) / length(shift * (1 + h))) / (2 * h)
     assert decay == pytest.approx(slope, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("n_interior", "dtype", "shift", "tolerance"),
+    [
+        (12, "float64", 1e-3, 1e-8),
+        (90, "float64", 1e-3, 1e-8),
+        (90, "float32", 1, 1e-2),
+    ],
+)
+def test_numpy_and_compiled_functions_make_the_same_step(
+    n_interior, dtype, shift, tolerance
+):
+    model, *drawn = setting("burgers", n_interior, 6)
+    params, batches = jax.tree.map(lambda a: np.asarray(a, dtype), drawn)
+    ones = np.ones(len(batches), dtype)
+    batches, *linear = damped_step.weighted_jacobian(model, params, batches, ones)
+    found = []
+    for net, r, parts in (
+        (params, *linear),
+        small_in_numpy(params, *linear),
+    ):
+        quadratic = trust_region.quadratic_model(
+            model, net, batches, r, parts, params, momentum=0.5, jacobi=True
+        )
+        of_model = model, net, batches, quadratic.linear, quadratic.matrix
+        for floor in (0.0, 1.0):  # without refinement and with it
+            trial = trust_region.trial(
+                *of_model, ones[0] * floor, ones[0] * shift, geodesic=True
+            )
+            found.append((quadratic._replace(linear=None), trial))
+    assert isinstance(parts[0].dense, np.ndarray)
+    assert isinstance(trial.candidate.loss, np.generic)
+    for compiled, numpy in zip(found[:2], found[2:], strict=True):
+        for a, b in zip(jax.tree.leaves(compiled), jax.tree.leaves(numpy), strict=True):
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance / 100)
+            assert a.dtype == b.dtype
 
 
 def test_a_gramian_that_cannot_be_factored_leaves_the_network():

@@ -7,7 +7,8 @@ all residuals, hold the whole Jacobian: products with it cost as much as the net
 and rows of it are multiplied out layer by layer only where a Gramian is formed.
 
 Where the points are divided among devices, sums over rows are summed over these too,
-and the rows of all are those of one device after the other.
+and the rows of all are those of one device after the other. Products with a Jacobian
+that is multiplied out are computed in the library of its arrays.
 """
 
 import math
@@ -15,13 +16,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from sklearn_gn.core.libraries import NumPy, library_of, namespace
 from sklearn_gn.core.linear_algebra.blocks import (
     BLOCK_ROWS,
     LEAST_ROWS,
     sum_own_rows,
-    symmetric_product,
     symmetric_product_of,
 )
 from sklearn_gn.core.linear_algebra.trees import add
@@ -49,14 +51,14 @@ class Parameters(NamedTuple):
 
 def forward(parts, direction):
     """``J v`` of shape (m,), for v like the parameters."""
-    return jnp.concatenate([_part_forward(part, direction) for part in parts])
+    return _one_after_another([_part_forward(part, direction) for part in parts])
 
 
 def _part_forward(part, direction):
     product = part.extra @ direction.extra
     if not part.layers:
         flat = [matrix.reshape(-1) for matrix in direction.layers]
-        return product + part.dense @ jnp.concatenate(flat)
+        return product + part.dense @ _one_after_another(flat)
     for (inputs, gradients), matrix in zip(part.layers, direction.layers, strict=True):
         change = _times(inputs, matrix)[:, None]
         product = product + jnp.sum(gradients * change, axis=(2, 3)).reshape(-1)
@@ -114,11 +116,11 @@ def pieces(parts):
 
     The further parameters come last.
     """
-    extra = [lambda: jnp.concatenate([part.extra for part in parts])]
+    extra = [lambda: _one_after_another([part.extra for part in parts])]
     if all(part.layers for part in parts):
         n_layers = len(parts[0].layers)
         return [lambda k=k: _of_layer(parts, k) for k in range(n_layers)] + extra
-    return [lambda: jnp.concatenate([_weights(part) for part in parts]), *extra]
+    return [lambda: _one_after_another([_weights(part) for part in parts]), *extra]
 
 
 def _of_layer(parts, k):
@@ -142,14 +144,40 @@ def _weights(part):
     """The columns of all layers of a part."""
     if not part.layers:
         return part.dense
-    each = [_multiplied(*layer) for layer in part.layers]
-    return jnp.concatenate(each, axis=1)
+    return _one_after_another([_multiplied(*layer) for layer in part.layers], axis=1)
 
 
 def multiplied_out(parts):
-    """One part with the rows of all, without factors."""
-    rows = jnp.concatenate([_weights(part) for part in parts])
-    return [Part((), rows, jnp.concatenate([part.extra for part in parts]))]
+    """One part with the rows of all, without factors, in NumPy."""
+    extra = np.concatenate([part.extra for part in parts])
+    sizes = [part.extra.shape[0] for part in parts]
+    n = sum(_width(*layer) for layer in parts[0].layers) or parts[0].dense.shape[1]
+    rows = np.empty((sum(sizes), n), parts[0].extra.dtype)
+    for part, own in zip(parts, np.split(rows, np.cumsum(sizes)[:-1]), strict=True):
+        if not part.layers:
+            own[:] = part.dense
+        start = 0
+        for inputs, gradients in part.layers:
+            if _is_factored(inputs):
+                inputs = np.asarray(inputs.times(np.eye(inputs.width)))
+            place = own[:, start : start + _width(inputs, gradients)]
+            start += place.shape[1]
+            (count, k, _, v), w = gradients.shape, inputs.shape[2]
+            # A view, as are all divisions of an axis.
+            place = place.reshape(count, k, w, v)
+            np.matmul(inputs.swapaxes(1, 2)[:, None], gradients, out=place)
+    return [Part((), rows, extra)]
+
+
+def _width(inputs, gradients):
+    """Number of weights of a layer."""
+    w = inputs.width if _is_factored(inputs) else inputs.shape[2]
+    return w * gradients.shape[3]
+
+
+def _one_after_another(arrays, axis=0):
+    """The arrays as one, of the library that they are of."""
+    return namespace(tuple(arrays)).concatenate(arrays, axis=axis)
 
 
 def without_dense(parts):
@@ -200,6 +228,8 @@ def _divided_gramian(parts):
 
 
 def _own_gramian(parts):
+    if len(parts) == 1:
+        return _own_block(parts[0])
     blocks = [
         [_block(parts[i], parts[j]) for j in range(i)] + [_own_block(parts[i])]
         for i in range(len(parts))
@@ -270,7 +300,7 @@ def _own_block(part):
     """``J J^T`` of a part, summed over the layers."""
     found, outer = part.extra @ part.extra.T, []
     if not part.layers:
-        return found + symmetric_product(part.dense)
+        return found + library_of(part.dense).symmetric_product(part.dense)
     for k, (inputs, gradients) in enumerate(part.layers):
         if _is_factored(inputs) or _cheaper(part, part, k, 0.5):
             found = found + _from_inner_products(part, part, k)
@@ -357,7 +387,9 @@ def _with_scaled_rows(part, scale):
 
 def _own_normal_matrix(part):
     """``J^T J`` of a part, whose rows are multiplied out in blocks of points."""
-    if any(_is_factored(inputs) for inputs, _ in part.layers):
+    if library_of(part.dense) is NumPy or any(
+        _is_factored(inputs) for inputs, _ in part.layers
+    ):
         return _of_points(part)
     n = part.layers[0][1].shape[0] if part.layers else part.extra.shape[0]
     missing = -n % LEAST_ROWS if n > BLOCK_ROWS else 0
@@ -382,12 +414,15 @@ def _of_points(part):
 
     dense, extra = by_rows(part.dense), by_rows(part.extra)
     part = part._replace(dense=dense, extra=extra)
-    return symmetric_product(jnp.concatenate([_weights(part), extra], axis=1).T)
+    rows = _weights(part)
+    if extra.shape[1]:
+        rows = _one_after_another([rows, extra], axis=1)
+    return library_of(rows).symmetric_product(rows.T)
 
 
 def row_squares(parts):
     """Squared lengths of the rows, the diagonal of the Gramian, of shape (m,)."""
-    return sum(jnp.sum(piece() ** 2, axis=1) for piece in pieces(parts))
+    return sum((piece() ** 2).sum(axis=1) for piece in pieces(parts))
 
 
 def columns(parts, chosen, row_scale=None):

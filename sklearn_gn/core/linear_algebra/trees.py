@@ -6,8 +6,8 @@ from sklearn_gn.core.libraries import library_of
 def add(a, factor, b):
     """``a + factor b``."""
     library = library_of((a, b, factor))
-    factor = library.xp.asarray(factor)
-    return library.tree_map(lambda x, y: x + factor * y, a, b)
+    asarray = library.xp.asarray
+    return library.tree_map(lambda x, y: x + asarray(factor, y.dtype) * y, a, b)
 
 
 def dot(a, b):
