@@ -4,7 +4,9 @@ The Gauss-Newton matrix of an affine head is the exact Hessian, ``X^T S X + alph
 that a step needs are combinations of rows (:mod:`sklearn_gn.softmax_head.row_space`):
 
 1.  conjugate gradients solve the Newton system in single precision, with one product
-    ``K R`` of the Gram matrix an iteration, which the gradient needs as well;
+    ``K R`` of the Gram matrix an iteration, which for the first one is that of the
+    gradient. The product is what costs, and a new Hessian costs next to nothing: so
+    systems are solved roughly, and the last step is one of the directions;
 2.  the step length is that of the least loss along the direction, found from logits
     alone, without a product with the features;
 3.  logits, loss and gradient of the new head follow in the precision of the fit.
@@ -26,10 +28,16 @@ from sklearn_gn.softmax_head.row_space import (
 )
 
 _BLOCK_ELEMENTS = 2**18  # logits of a row block: what fits into the cache
-_FORCING = 0.25  # relative residual of a Newton system
+_FORCING = 0.9  # relative residual of a Newton system, in its rows,
+_ROUGH = 10  # for so many steps; then it falls as the number of steps rises
+_LITTLE = (
+    0.5  # times the same: gain of an iteration, over the mean gain, that is little
+)
+_SOLVED = 0.1  # residual of the last Newton systems
 _CG_ITERATIONS = 100
 _LINE_ITERATIONS = 20
-_FALLS = 1e-4  # slope of a step, over the loss, after which logits are computed anew
+_FALLS = 1e-4  # slope of a step, over that of exact logits, that makes them exact anew
+_CLOSE = 1e-10  # slope, over the loss, from which on logits are exact, systems solved
 _FLAT = 0.1  # part of the slope that may be left where the line search ends
 
 
@@ -43,6 +51,9 @@ class SparseState(NamedTuple):
     gradient: Combination  # of the coefficients, in single precision
     image: np.ndarray  # its logits
     evaluation: Evaluation  # with the gradient of the intercepts
+    exact: float  # slope, or loss, at which the logits were exact
+    n_steps: int = 0
+    last: "Direction | None" = None  # of the last step
 
 
 class Direction(NamedTuple):
@@ -63,7 +74,8 @@ def init(space, net, options):
 def step(space, state, options):
     """One Newton step."""
     # 1. The direction.
-    direction, iterations = newton_direction(space, state, options)
+    last, iterations = newton_direction(space, state, options)
+    direction = _scaled(last, float(state.evaluation.grad_norm) or 1.0)
     # 2. Its length.
     length, slope = line_minimum(space, state, direction, options)
     columns = {
@@ -72,24 +84,38 @@ def step(space, state, options):
         "inner_iterations": iterations,
     }
     eps = float(np.finfo(state.own.dtype).eps)
-    resolved = abs(slope) > 8 * eps * abs(state.loss)
+    noise = space.cancelled(state.gradient, direction.weight)
+    resolved = abs(slope) > 8 * eps * abs(state.loss) + noise
     if length == 0:
         stop = "line_search" if resolved else "rounding"
         return state, head_report(state.evaluation, stop, options, **columns)
     # 3. The new head.
     bias = state.net.bias + length * direction.bias
     net = RowHead(state.net.weight.plus(length, direction.weight), bias)
-    # While the loss falls much, the logits need not be exact.
-    falls = abs(slope) > _FALLS * abs(state.loss)
-    own = state.own + length * direction.image if falls else None
+    # Changes of the logits are of single precision: exact for small changes.
+    close = abs(slope) <= _CLOSE * abs(state.loss)
+    exact = close or abs(slope) <= _FALLS * state.exact
+    own = None if exact else state.own + length * direction.image
     new, stop = evaluated(space, net, options, own), None
+    if not exact and float(new.evaluation.grad_max) <= float(options.tol):
+        exact, new = True, evaluated(space, net, options)
+    since = abs(slope) if exact else state.exact
+    new = new._replace(exact=since, n_steps=state.n_steps + 1, last=last)
     if not math.isfinite(new.loss):
         stop = "non_finite"
     elif float(new.evaluation.grad_max) <= float(options.tol):
         stop = "tol"
     elif not resolved and new.evaluation.grad_norm >= state.evaluation.grad_norm:
         stop = "rounding"
+    if not resolved and stop != "rounding" and new.loss >= state.loss:
+        new = _just_below(new, state.loss)
     return new, head_report(new.evaluation, stop, options, **columns)
+
+
+def _just_below(state, loss):
+    """Return a state of a smaller gradient, whose lower loss rounding errors hide."""
+    loss = math.nextafter(loss, -math.inf)
+    return state._replace(loss=loss, evaluation=state.evaluation._replace(loss=loss))
 
 
 def evaluated(space, net, options, own=None):
@@ -118,7 +144,7 @@ def evaluated(space, net, options, own=None):
         max(largest, float(np.max(np.abs(by_bias)))),
     )
     loss = float(evaluation.loss)
-    return SparseState(net, loss, own, found.p, gradient, image, evaluation)
+    return SparseState(net, loss, own, found.p, gradient, image, evaluation, abs(loss))
 
 
 # --- the cross-entropy ---------------------------------------------------------------
@@ -185,70 +211,145 @@ def curvature_product(p, weight, change):
 # --- the direction -------------------------------------------------------------------
 
 
-def newton_direction(space, state, options):
-    """Solve the Newton system by conjugate gradients, in single precision.
+class Curved(NamedTuple):
+    """The Hessian times a direction, or a negative gradient, by their rows."""
 
-    Preconditioned by the penalty for the coefficients and by the curvature for the
+    weight: Combination
+    bias: np.ndarray
+
+
+class NewtonSystem:
+    """Hessian, right side and preconditioner of a step, in single precision.
+
+    The gradient is scaled to size one, so that squares are numbers in this precision.
+    The preconditioner is the penalty for the coefficients and the curvature for the
     intercepts.
+    """
+
+    def __init__(self, space, state, options):
+        single = np.float32
+        self.space, self.p = space, state.p
+        self.weight = space.rows.weight.astype(single)
+        self.damping = single(options.damping or 0)
+        self.shift = single(options.alpha) + self.damping
+        self.unit = self.shift if self.shift > 0 else single(1)
+        curvature = self.weight @ (self.p * (1 - self.p))
+        self.curvature = np.maximum(curvature, 1e-6 * curvature.max()) + self.damping
+        self.scale = float(state.evaluation.grad_norm) or 1.0
+        divisor = -single(self.scale)
+        self.right_side = Curved(
+            Combination(
+                state.gradient.rows / divisor, -state.gradient.start / self.scale
+            ),
+            (-state.evaluation.gradient / self.scale).astype(single),
+        )
+        self.image = state.image / divisor
+
+    def preconditioned(self, residual, image):
+        """Return the direction of a residual, of which the logits are given."""
+        weight, unit = residual.weight, self.unit
+        return Direction(
+            Combination(weight.rows / unit, weight.start / float(unit)),
+            self.space.rows.intercept * residual.bias / self.curvature,
+            image / unit,
+        )
+
+    def product(self, along):
+        """Return the Hessian times a direction, which takes no product with features.
+
+        Returns
+        -------
+        curved : Curved
+        bend : float
+            Second derivative along the direction.
+        """
+        change = along.image + along.bias[None, :]
+        rows = curvature_product(self.p, self.weight, change)
+        bias = rows.sum(axis=0) + self.damping * along.bias
+        weight = Combination(
+            rows + self.shift * along.weight.rows,
+            float(self.shift) * along.weight.start,
+        )
+        curved = Curved(weight, bias)
+        return curved, self.dot(along, curved)
+
+    def dot(self, along, curved):
+        """Inner product of a direction with a gradient."""
+        of_weight = self.space.inner(along.weight, along.image, curved.weight)
+        return of_weight + float(along.bias @ curved.bias)
+
+    def row_size(self, residual):
+        """Return the size of a residual in its rows, for which no logits are needed."""
+        rows, weight = residual.weight.rows, self.space.rows.weight
+        with np.errstate(over="ignore"):
+            squares = np.einsum("ij,ij->i", rows, rows).astype(float)
+            zeros = np.zeros_like(squares)
+            return math.sqrt(np.divide(squares, weight, zeros, where=squares > 0).sum())
+
+
+def newton_direction(space, state, options):
+    """Solve the Newton system by conjugate gradients.
+
+    The last step is a direction from the beginning, to which the others are made
+    conjugate. So a solution may be rough: the next step goes on from it, as conjugate
+    gradients do, but for a Hessian that is up to date.
 
     Returns
     -------
     direction : Direction
+        For a gradient of size one.
     iterations : int
+        Of conjugate gradients: products with the features, the gradient's among them.
     """
-    single, rows, p = np.float32, space.rows, state.p
-    weight = rows.weight.astype(single)
-    damping = single(options.damping or 0)
-    shift = single(options.alpha) + damping
-    curvature = weight @ (p * (1 - p))
-    curvature = np.maximum(curvature, 1e-6 * curvature.max()) + damping
+    system = NewtonSystem(space, state, options)
     most = _CG_ITERATIONS if options.rank is None else options.rank
+    zero = np.zeros_like(state.p)
+    found = Direction(Combination(zero, 0.0), system.right_side.bias * 0, zero)
+    residual, image, gains = system.right_side, system.image, []
+    close = state.exact <= _CLOSE * abs(state.loss)
+    forcing = _FORCING * min(1.0, _ROUGH / (1 + state.n_steps))
+    forcing = _SOLVED if close else max(_SOLVED, forcing)
+    enough = forcing * system.row_size(residual)
 
-    unit = shift if shift > 0 else single(1)
+    def minimised(along, curved, bend):
+        length = system.dot(along, residual) / bend
+        gains.append(length**2 * bend)
+        left = residual.weight.plus(-length, curved.weight)
+        bias = residual.bias - np.float32(length) * curved.bias
+        return _moved(found, length, along), Curved(left, bias)
 
-    def size_and_preconditioned(r):
-        z = Combination(r.weight.rows / unit, r.weight.start / float(unit))
-        z = Direction(z, rows.intercept * r.bias / curvature, r.image / unit)
-        return space.inner(r.weight, r.image, z.weight) + float(r.bias @ z.bias), z
-
-    # Scaled to size one, so that squares are numbers in single precision.
-    scale = float(state.evaluation.grad_norm) or 1.0
-    negative = Combination(
-        -state.gradient.rows / single(scale), -state.gradient.start / scale
-    )
-    residual = Direction(
-        negative,
-        (-state.evaluation.gradient / scale).astype(single),
-        -state.image / single(scale),
-    )
-    size, along = size_and_preconditioned(residual)
-    zero = Combination(np.zeros_like(p), 0.0)
-    found = Direction(zero, np.zeros_like(residual.bias), np.zeros_like(p))
-    first, iterations = size, 0
-    while iterations < most and size > _FORCING**2 * first and size > 0:
-        change = along.image + along.bias[None, :]
-        curved = curvature_product(p, weight, change)
-        bend = float(np.vdot(change, curved)) + float(shift) * space.inner(
-            along.weight, along.image, along.weight
-        )
-        bend += float(damping) * float(np.linalg.norm(along.bias.astype(float))) ** 2
+    steepest, known, last = system.preconditioned(residual, image), [], []
+    if state.last is not None and most > 1:
+        curved, bend = system.product(state.last)
+        if bend > 0:
+            known = last = [(state.last, curved, bend)]
+            found, residual = minimised(*last[0])
+    iterations = 0
+    while iterations + len(last) < most:
+        along = steepest
+        for other, curved, bend in known:
+            along = _moved(along, -system.dot(steepest, curved) / bend, other)
+        curved, bend = system.product(along)
         if not bend > 0:
             break
-        length = size / bend
-        found = _moved(found, length, along)
-        image_of = Combination(
-            curved + shift * along.weight.rows, float(shift) * along.weight.start
-        )
-        left = residual.weight.plus(-length, image_of)
-        by_bias = curved.sum(axis=0) + damping * along.bias
-        bias = residual.bias - single(length) * rows.intercept * by_bias
-        residual = Direction(left, bias, space.image(left)[0])
-        before, (size, z) = size, size_and_preconditioned(residual)
-        along = _moved(z, size / before, along)
+        found, residual = minimised(along, curved, bend)
         iterations += 1
-    cast = single(scale)
-    weight = Combination(found.weight.rows * cast, found.weight.start * scale)
-    return Direction(weight, found.bias * cast, found.image * cast), iterations
+        # A little gain more is left to the next step, unless that is the last one.
+        little = iterations * gains[-1] <= _LITTLE * forcing * sum(gains)
+        little = little and iterations > 1 and not close
+        if little or system.row_size(residual) <= enough:
+            break
+        known = [*last, (along, curved, bend)]
+        image = space.image(residual.weight)[0]
+        steepest = system.preconditioned(residual, image)
+    return found, iterations
+
+
+def _scaled(direction, scale):
+    """Return a direction times a number."""
+    weight, single = direction.weight, np.float32(scale)
+    weight = Combination(weight.rows * single, weight.start * scale)
+    return Direction(weight, direction.bias * single, direction.image * single)
 
 
 def _moved(start, length, direction):
