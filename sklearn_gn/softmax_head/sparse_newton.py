@@ -26,18 +26,16 @@ from sklearn_gn.softmax_head.row_space import (
     RowSpace,
     logits_of,
 )
-
-_BLOCK_ELEMENTS = 2**18  # logits of a row block: what fits into the cache
-_FORCING = 0.9  # relative residual of a Newton system, in its rows,
-_ROUGH = 10  # for so many steps; then it falls as the number of steps rises
-_LITTLE = (
-    0.5  # times the same: gain of an iteration, over the mean gain, that is little
+from sklearn_gn.softmax_head.sparse_direction import (
+    Direction,
+    is_close,
+    newton_direction,
+    row_blocks,
+    scaled,
 )
-_SOLVED = 0.1  # residual of the last Newton systems
-_CG_ITERATIONS = 100
+
 _LINE_ITERATIONS = 20
 _FALLS = 1e-4  # slope of a step, over that of exact logits, that makes them exact anew
-_CLOSE = 1e-10  # slope, over the loss, from which on logits are exact, systems solved
 _FLAT = 0.1  # part of the slope that may be left where the line search ends
 
 
@@ -53,15 +51,7 @@ class SparseState(NamedTuple):
     evaluation: Evaluation  # with the gradient of the intercepts
     exact: float  # slope, or loss, at which the logits were exact
     n_steps: int = 0
-    last: "Direction | None" = None  # of the last step
-
-
-class Direction(NamedTuple):
-    """Change of a head."""
-
-    weight: Combination
-    bias: np.ndarray
-    image: np.ndarray  # logits of the weight
+    last: Direction | None = None  # of the last step
 
 
 def init(space, net, options):
@@ -75,7 +65,7 @@ def step(space, state, options):
     """One Newton step."""
     # 1. The direction.
     last, iterations = newton_direction(space, state, options)
-    direction = _scaled(last, float(state.evaluation.grad_norm) or 1.0)
+    direction = scaled(last, float(state.evaluation.grad_norm) or 1.0)
     # 2. Its length.
     length, slope = line_minimum(space, state, direction, options)
     columns = {
@@ -86,15 +76,14 @@ def step(space, state, options):
     eps = float(np.finfo(state.own.dtype).eps)
     noise = space.cancelled(state.gradient, direction.weight)
     resolved = abs(slope) > 8 * eps * abs(state.loss) + noise
-    if length == 0:
+    if length == 0 or abs(slope) <= noise:
         stop = "line_search" if resolved else "rounding"
         return state, head_report(state.evaluation, stop, options, **columns)
     # 3. The new head.
     bias = state.net.bias + length * direction.bias
     net = RowHead(state.net.weight.plus(length, direction.weight), bias)
     # Changes of the logits are of single precision: exact for small changes.
-    close = abs(slope) <= _CLOSE * abs(state.loss)
-    exact = close or abs(slope) <= _FALLS * state.exact
+    exact = abs(slope) <= _FALLS * state.exact or is_close(slope, state.loss)
     own = None if exact else state.own + length * direction.image
     new, stop = evaluated(space, net, options, own), None
     if not exact and float(new.evaluation.grad_max) <= float(options.tol):
@@ -192,174 +181,7 @@ def evaluate(logits, label, weight):
     return RowValues(float(sums[0]), error, p, *map(float, sums[1:]), separated)
 
 
-def row_blocks(logits):
-    """Return slices of rows, each with few logits."""
-    size = max(1, _BLOCK_ELEMENTS // logits.shape[1])
-    return [slice(k, k + size) for k in range(0, len(logits), size)]
-
-
-def curvature_product(p, weight, change):
-    """Return the second derivative of the cross-entropy times a change of logits."""
-    out = np.empty_like(change)
-    for part in row_blocks(change):
-        q, u = p[part], change[part]
-        qu = q * u
-        out[part] = weight[part, None] * (qu - q * qu.sum(axis=1, keepdims=True))
-    return out
-
-
-# --- the direction -------------------------------------------------------------------
-
-
-class Curved(NamedTuple):
-    """The Hessian times a direction, or a negative gradient, by their rows."""
-
-    weight: Combination
-    bias: np.ndarray
-
-
-class NewtonSystem:
-    """Hessian, right side and preconditioner of a step, in single precision.
-
-    The gradient is scaled to size one, so that squares are numbers in this precision.
-    The preconditioner is the penalty for the coefficients and the curvature for the
-    intercepts.
-    """
-
-    def __init__(self, space, state, options):
-        single = np.float32
-        self.space, self.p = space, state.p
-        self.weight = space.rows.weight.astype(single)
-        self.damping = single(options.damping or 0)
-        self.shift = single(options.alpha) + self.damping
-        self.unit = self.shift if self.shift > 0 else single(1)
-        curvature = self.weight @ (self.p * (1 - self.p))
-        self.curvature = np.maximum(curvature, 1e-6 * curvature.max()) + self.damping
-        self.scale = float(state.evaluation.grad_norm) or 1.0
-        divisor = -single(self.scale)
-        self.right_side = Curved(
-            Combination(
-                state.gradient.rows / divisor, -state.gradient.start / self.scale
-            ),
-            (-state.evaluation.gradient / self.scale).astype(single),
-        )
-        self.image = state.image / divisor
-
-    def preconditioned(self, residual, image):
-        """Return the direction of a residual, of which the logits are given."""
-        weight, unit = residual.weight, self.unit
-        return Direction(
-            Combination(weight.rows / unit, weight.start / float(unit)),
-            self.space.rows.intercept * residual.bias / self.curvature,
-            image / unit,
-        )
-
-    def product(self, along):
-        """Return the Hessian times a direction, which takes no product with features.
-
-        Returns
-        -------
-        curved : Curved
-        bend : float
-            Second derivative along the direction.
-        """
-        change = along.image + along.bias[None, :]
-        rows = curvature_product(self.p, self.weight, change)
-        bias = rows.sum(axis=0) + self.damping * along.bias
-        weight = Combination(
-            rows + self.shift * along.weight.rows,
-            float(self.shift) * along.weight.start,
-        )
-        curved = Curved(weight, bias)
-        return curved, self.dot(along, curved)
-
-    def dot(self, along, curved):
-        """Inner product of a direction with a gradient."""
-        of_weight = self.space.inner(along.weight, along.image, curved.weight)
-        return of_weight + float(along.bias @ curved.bias)
-
-    def row_size(self, residual):
-        """Return the size of a residual in its rows, for which no logits are needed."""
-        rows, weight = residual.weight.rows, self.space.rows.weight
-        with np.errstate(over="ignore"):
-            squares = np.einsum("ij,ij->i", rows, rows).astype(float)
-            zeros = np.zeros_like(squares)
-            return math.sqrt(np.divide(squares, weight, zeros, where=squares > 0).sum())
-
-
-def newton_direction(space, state, options):
-    """Solve the Newton system by conjugate gradients.
-
-    The last step is a direction from the beginning, to which the others are made
-    conjugate. So a solution may be rough: the next step goes on from it, as conjugate
-    gradients do, but for a Hessian that is up to date.
-
-    Returns
-    -------
-    direction : Direction
-        For a gradient of size one.
-    iterations : int
-        Of conjugate gradients: products with the features, the gradient's among them.
-    """
-    system = NewtonSystem(space, state, options)
-    most = _CG_ITERATIONS if options.rank is None else options.rank
-    zero = np.zeros_like(state.p)
-    found = Direction(Combination(zero, 0.0), system.right_side.bias * 0, zero)
-    residual, image, gains = system.right_side, system.image, []
-    close = state.exact <= _CLOSE * abs(state.loss)
-    forcing = _FORCING * min(1.0, _ROUGH / (1 + state.n_steps))
-    forcing = _SOLVED if close else max(_SOLVED, forcing)
-    enough = forcing * system.row_size(residual)
-
-    def minimised(along, curved, bend):
-        length = system.dot(along, residual) / bend
-        gains.append(length**2 * bend)
-        left = residual.weight.plus(-length, curved.weight)
-        bias = residual.bias - np.float32(length) * curved.bias
-        return _moved(found, length, along), Curved(left, bias)
-
-    steepest, known, last = system.preconditioned(residual, image), [], []
-    if state.last is not None and most > 1:
-        curved, bend = system.product(state.last)
-        if bend > 0:
-            known = last = [(state.last, curved, bend)]
-            found, residual = minimised(*last[0])
-    iterations = 0
-    while iterations + len(last) < most:
-        along = steepest
-        for other, curved, bend in known:
-            along = _moved(along, -system.dot(steepest, curved) / bend, other)
-        curved, bend = system.product(along)
-        if not bend > 0:
-            break
-        found, residual = minimised(along, curved, bend)
-        iterations += 1
-        # A little gain more is left to the next step, unless that is the last one.
-        little = iterations * gains[-1] <= _LITTLE * forcing * sum(gains)
-        little = little and iterations > 1 and not close
-        if little or system.row_size(residual) <= enough:
-            break
-        known = [*last, (along, curved, bend)]
-        image = space.image(residual.weight)[0]
-        steepest = system.preconditioned(residual, image)
-    return found, iterations
-
-
-def _scaled(direction, scale):
-    """Return a direction times a number."""
-    weight, single = direction.weight, np.float32(scale)
-    weight = Combination(weight.rows * single, weight.start * scale)
-    return Direction(weight, direction.bias * single, direction.image * single)
-
-
-def _moved(start, length, direction):
-    """``start + length * direction``."""
-    single = np.float32(length)
-    return Direction(
-        start.weight.plus(length, direction.weight),
-        start.bias + single * direction.bias,
-        start.image + single * direction.image,
-    )
+# --- the step length ------------------------------------------------------------------
 
 
 def line_minimum(space, state, direction, options):

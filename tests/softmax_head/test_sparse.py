@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import (
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.softmax_head import fitting, sparse_newton
+from sklearn_gn.softmax_head import fitting, sparse_direction
 from sklearn_gn.softmax_head.held_out import DensePart
 from sklearn_gn.softmax_head.row_space import (
     Combination,
@@ -27,7 +27,8 @@ from sklearn_gn.softmax_head.row_space import (
     expand,
     sparse_rows,
 )
-from sklearn_gn.softmax_head.sparse_newton import init, newton_direction, step
+from sklearn_gn.softmax_head.sparse_direction import newton_direction
+from sklearn_gn.softmax_head.sparse_newton import init, step
 from sklearn_gn.solvers import FGNNewton
 
 
@@ -251,9 +252,11 @@ def test_early_stopping_returns_the_best_head(stays_sparse):
 
 def test_directions_solve_the_system_in_the_space_that_is_searched(monkeypatch):
     """Of the last step and conjugate gradients, against the dense Hessian."""
-    monkeypatch.setattr(sparse_newton, "_SOLVED", 1e-3)  # no system is solved roughly
-    monkeypatch.setattr(sparse_newton, "_FORCING", 1e-3)
-    monkeypatch.setattr(sparse_newton, "_LITTLE", 0.0)
+    monkeypatch.setattr(
+        sparse_direction, "_SOLVED", 1e-3
+    )  # no system is solved roughly
+    monkeypatch.setattr(sparse_direction, "_FORCING", 1e-3)
+    monkeypatch.setattr(sparse_direction, "_LITTLE", 0.0)
     X, y, weight = text(3)
     alpha, share = np.float64(1e-3), weight / weight.sum()
     rows = sparse_rows(X, y, share, 3, True, np.float64)
