@@ -241,7 +241,8 @@ class ShallowReLURegressor(
 
     loss_ : float
         Half the weighted mean squared error of the returned network, plus the
-        penalties. With ``loss="huber"``, this and ``log_evidence_`` are computed with
+        penalties. Where targets have different scales, the same in scaled units times
+        the mean square of the scales. With ``loss="huber"``, this and ``log_evidence_`` are computed with
         clipped residuals.
 
     noise_std_ : float or ndarray of shape (n_targets,)

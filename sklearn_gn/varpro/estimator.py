@@ -182,7 +182,9 @@ class _VarProNet(
         )
         self._check_devices_are_possible(solver)
         n_starts = 1 if self.n_init == "auto" else self.n_init
-        starts = [self._start(settings.model, rows, rng) for _ in range(n_starts)]
+        starts = [
+            self._start(settings.model, rows, scaling, rng) for _ in range(n_starts)
+        ]
         check_fits(
             needed_bytes(rows, starts[0], settings),
             "Give dtype='float32', which halves that, or solver=GNvpro(batch_size=1024)"
@@ -286,33 +288,36 @@ class _VarProNet(
             *(self._cast(backend.pad_rows(a, n_padded)) for a in (x, t, weight))
         )
 
-    def _start(self, model, rows, rng):
+    def _start(self, model, rows, scaling, rng):
         from sklearn_gn.networks._base import initial_parameters, n_features
         from sklearn_gn.varpro.problem import Net
 
         network, n_inputs = model.network, rows.x.shape[1]
         if self.warm_start and hasattr(self, "_fitted"):
-            return self._previous(model, n_inputs)
+            return self._previous(model, n_inputs, scaling)
         with backend.scope(self.dtype, self.device):
             theta = backend.to_numpy(initial_parameters(network, rng, rows.x[:1]))
             theta = backend.map_leaves(self._cast, theta)
             width = n_features(network, theta, rows.x[:1])
         return Net(theta, self._cast(np.zeros((width + 1, self._n_values(rows.y)))))
 
-    def _previous(self, model, n_inputs):
-        before, net, scaling = self._fitted
+    def _previous(self, model, n_inputs, scaling):
+        before, net, former = self._fitted
         if before is None:
             raise ValueError(
                 "warm_start=True continues with the committee of the previous fit, "
                 "whose penalties were chosen; the parameters now ask for one network. "
                 "Fit a new estimator."
             )
-        if before.network != model.network or len(scaling.x_center) != n_inputs:
+        if before.network != model.network or len(former.x_center) != n_inputs:
             raise ValueError(
                 f"warm_start=True continues with {before.network!r} on "
-                f"{len(scaling.x_center)} features, not with {model.network!r} on "
+                f"{len(former.x_center)} features, not with {model.network!r} on "
                 f"{n_inputs}."
             )
+        if np.ndim(former.y_scale) or np.ndim(scaling.y_scale):
+            # The units of single targets may be others by powers of ten.
+            net = net._replace(output=net.output * (former.y_scale / scaling.y_scale))
         return backend.map_leaves(self._cast, net)
 
     def _split_rows(self, arrays, weight, rng, labels=None):

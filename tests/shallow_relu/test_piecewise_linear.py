@@ -97,6 +97,22 @@ def test_several_targets_share_their_breakpoints():
     assert model.loss_ == pytest.approx(expected, rel=1e-10)
 
 
+def test_breakpoints_do_not_depend_on_the_units_of_targets():
+    x = np.linspace(0, 10, 32)
+    noise = 0.05 * np.random.RandomState(0).randn(32, 2)
+    y = np.abs(x[:, None] - [3, 7]) + noise
+    found = []
+    for unit in np.array([[1, 2.0**14], [2.0**-30, 1.0]]):
+        model = ShallowReLURegressor(random_state=0).fit(x[:, None], y * unit)
+        mean, std = model.predict(x[:, None], return_std=True)
+        of_targets = np.r_[mean, std, model.noise_std_[None], model.coef_.T] / unit
+        spread = model.breakpoint_std_[model.breakpoints_ > 0]
+        found.append(np.r_[of_targets.ravel(), model.breakpoints_, spread])
+    np.testing.assert_array_equal(*found)
+    for kink in (3, 7):
+        assert np.min(np.abs(model.breakpoints_ - kink)) < 0.2
+
+
 def test_descent_ends_in_scipy_s_optimum():
     x, y, kinks = kinked(seed=0)
     y = y + 0.02 * np.random.RandomState(0).randn(32)
