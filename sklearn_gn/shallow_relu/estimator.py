@@ -76,7 +76,7 @@ class ShallowReLURegressor(
         breakpoint). If "auto" and the evidence chooses the penalties, the fit starts
         with 20 neurons, or fewer on small or wide tables, and the penalties switch off
         those that are not needed. Otherwise "auto" lets ``criterion`` choose among up
-        to 64 neurons with one feature and 32 with several.
+        to 64 neurons with one feature, as if there were no penalty, and 32 with several.
 
     alpha : float, dict or "auto", default="auto"
         Ridge penalty ``alpha / 2 * |c|^2`` of the output layer in scaled units (one

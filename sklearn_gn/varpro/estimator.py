@@ -28,6 +28,8 @@ from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import committee, committee_fit, committee_plan
 
+_MOST_STEPS = 100  # where max_iter is "auto"
+_MOST_STEPS_BY_EVIDENCE = 1000  # the same of committees, whose steps take milliseconds
 _LARGEST_INT = np.iinfo(np.int32).max
 _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalties
 _BLOCK_ROWS = 4096  # of predictions
@@ -133,7 +135,12 @@ class _VarProNet(
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
         backend.mesh_of(self.device)  # a device that there is not is an error
-        plan = committee_plan.plan(self, *X.shape, self._n_values(y))
+        n_independent = 1.0
+        by_width = isinstance(self.hidden_layer_sizes, str)
+        if by_width and self._loss == "squared" and y.shape[1] > 1:
+            n_independent = committee_plan.independent_targets(y, weight)
+        plan = committee_plan.plan(self, *X.shape, self._n_values(y), n_independent)
+        self._iterations = _MOST_STEPS if plan is None else _MOST_STEPS_BY_EVIDENCE
         if self._is_robust() and (plan is None or self._loss != "squared"):
             raise ValueError(
                 "loss='huber' of the solver needs a regressor whose penalties are "
@@ -174,7 +181,7 @@ class _VarProNet(
             damping=None if self.damping is None else self._cast(self.damping),
             rank=self.rank,
             tol=self._cast(self.tol),
-            max_iter=self.max_iter,
+            max_iter=self._most_iterations(),
             n_rows=int(np.count_nonzero(weight)),
             n_samples=self._cast(min(n_samples, float(np.finfo(self.dtype).max))),
             seed=np.int32(rng.randint(_LARGEST_INT)),
@@ -201,7 +208,7 @@ class _VarProNet(
         )
         self._run(
             run,
-            max_steps=self.max_iter,
+            max_steps=self._most_iterations(),
             data=data,
             attributes=lambda net: {
                 "_fitted": (settings.model, net, scaling),
@@ -218,6 +225,9 @@ class _VarProNet(
                 "are too small for several devices. Give one device, or solver="
                 "'gnvpro'."
             )
+
+    def _most_iterations(self):
+        return self._iterations if self.max_iter == "auto" else self.max_iter
 
     def _default_solver(self):
         """Whether the solver is the default one, with its default settings."""
