@@ -76,7 +76,7 @@ class ShallowReLURegressor(
         breakpoint). If "auto" and the evidence chooses the penalties, the fit starts
         with 20 neurons, or fewer on small or wide tables, and the penalties switch off
         those that are not needed. Otherwise "auto" lets ``criterion`` choose among up
-        to 64 neurons with one feature, as if there were no penalty, and 32 with several.
+        to 64 neurons with one feature and 32 with several.
 
     alpha : float, dict or "auto", default="auto"
         Ridge penalty ``alpha / 2 * |c|^2`` of the output layer in scaled units (one
@@ -242,8 +242,8 @@ class ShallowReLURegressor(
     loss_ : float
         Half the weighted mean squared error of the returned network, plus the
         penalties. Where targets have different scales, the same in scaled units times
-        the mean square of the scales. With ``loss="huber"``, this and ``log_evidence_`` are computed with
-        clipped residuals.
+        the mean square of the scales. With ``loss="huber"``, this and ``log_evidence_``
+        are computed with clipped residuals.
 
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in units of y, one for each target. With

@@ -34,7 +34,7 @@ _N_NEURONS = 20  # of a network whose size the evidence chooses, at first
 _HIDDEN_WEIGHTS = 500  # of it at most: fewer neurons where there are many features
 _FEW_NEURONS = 10  # from which on it has half as many parameters as rows, or ...
 _FEW_PARAMETERS = 100  # ... so many, where that is more
-_SLOTS = 8  # of which networks of one feature that are compiled have a multiple
+_SLOTS = 32  # of which compiled networks of one feature have a multiple
 _STARTS = ((5, 100), (3, 300))  # that the evidence chooses from, up to hidden weights
 
 
@@ -243,13 +243,14 @@ def _by_search(estimator, solver_object, problem, rng):
         # They leave no size to choose.
         if np.isfinite(rows.x).all():
             first, path = _select_size(
-                estimator, solver_object, problem, rows, first, rng
+                estimator, solver_object, problem._replace(rows=rows), first, rng
             )
         n = 1 if first is None else len(first)
     relocations = solver_setting(solver_object, "relocations")
     n_spare = solver.n_spare if relocations else 0
     if _by_joint_steps(solver_object, rows) and not problem.segmented:
-        n_spare += -(n + n_spare) % _SLOTS  # most sizes share their programs
+        # Most sizes share their programs, also with the choice of the size.
+        n_spare += -(n + n_spare) % _SLOTS
     draw = partial(random_hyperplanes, z, cumulated, rng=rng)
     if first is None:
         given = _given_hyperplanes(estimator, n, scaling)
@@ -287,18 +288,15 @@ def _by_joint_steps(solver_object, rows):
     return type(solver_object) is JointGN and rows.x.shape[1] == 1 and one_device
 
 
-def _select_size(estimator, solver_object, problem, rows, first, rng):
-    """Hyperplanes of the best size by ``criterion``, and the path to it.
-
-    That of one feature is chosen without a penalty, by the engine that compiles
-    nothing; the other engine compiles programs for the largest size, too.
-    """
-    if problem.segmented or _by_joint_steps(solver_object, rows):
-        kind, scope, rows = SegmentedSizes, backend.one_blas_thread, problem.rows
+def _select_size(estimator, solver_object, problem, first, rng):
+    """Hyperplanes of the best size by ``criterion``, and the path to it."""
+    if problem.segmented:
+        kind, scope = SegmentedSizes, backend.one_blas_thread
     else:
         from sklearn_gn.shallow_relu.dense import DenseSizes as kind
 
         scope = backend.scope(estimator.dtype, estimator.device)
+    rows = problem.rows
     mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
     n_numbers = problem.n_observations * rows.y.shape[1]
     with scope:

@@ -119,9 +119,9 @@ class VarProNetRegressor(
     scale : bool, default=True
         Whether to bring features to mean 0 and variance 1, and targets to mean 0 and
         mean variance 1, during the fit. If the evidence chooses the penalties, each
-        target has its own factor. Otherwise one factor serves all targets, except where
-        their standard deviations, in ascending order, rise by more than ten times from
-        one to the next: those on either side are in different units, and have their own.
+        target has its own factor. Otherwise one factor serves all targets, unless their
+        standard deviations, in ascending order, rise by more than ten times from one to
+        the next: those on either side are in different units, and have their own.
 
     max_iter : "auto" or int, default="auto"
         Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
@@ -243,8 +243,8 @@ class VarProNetRegressor(
 
     loss_ : float
         Objective of the returned network, in units of y; for a committee, the mean over
-        its members, weighted as in predictions. Where targets have different scales, the objective in scaled units
-        times the mean square of the scales.
+        its members, weighted as in predictions. Where targets have different scales,
+        the objective in scaled units times the mean square of the scales.
 
     n_iter_ : int
         Number of iterations of this fit.
