@@ -60,7 +60,7 @@ def parse(argv):
         nargs="+",
         metavar="PROBLEM",
         help="run these problems; in the file, the others stay as they are "
-        "(fgn_heads, scale, varpro_*, pinn_* and sggn_*); frozen: the cases that begin "
+        "(fgn_heads, scale, varpro_*, pinn_* and sggn*); frozen: the cases that begin "
         "so",
     )
     parser.add_argument(

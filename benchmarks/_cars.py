@@ -22,15 +22,16 @@ from sklearn_gn.softmax_head.minibatch import step_settings
 from sklearn_gn.solvers import FGN, SGN, Adam
 
 CARS_BATCH = 128
+RATE = 0.1  # of the paper, for FGN and SGN
 CARS_HORIZON = 12.0  # seconds of training that every method gets
 CARS_GRID = 200
 CARS_METHODS = {  # epoch, what it carries at first, solver object, further arguments
     "adam": (adam_epoch, adam_start, Adam(learning_rate=3e-4), {}),
-    "sgn": (sgn_epoch, sgn_start, SGN(), {"cg_iterations": np.int32(5)}),
+    "sgn": (sgn_epoch, sgn_start, SGN(learning_rate=RATE), {"cg_iterations": np.int32(5)}),
     "fgn": (
         fgn_epoch,
         lambda net: None,
-        FGN(),
+        FGN(learning_rate=RATE),
         {"n_competitors": 0, "cg_iterations": 5},
     ),
 }

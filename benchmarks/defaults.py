@@ -6,6 +6,9 @@ than 5,000 rows. Figures are R2, or the log loss where classes are predicted, an
 seconds of a fit in a process that has fitted the same estimator before. Peers named
 ``*_searched`` have the best of ten random candidates on the first training rows.
 
+A peer that takes hours for a table of many classes has one fold and twenty minutes
+there; ``skipped`` says where that was not enough.
+
 A file that is there is gone on with: a method that it has on a table is not run again.
 ``--only`` names tables, methods or both, which are.
 """
@@ -17,6 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
+from multiprocessing import Pipe, get_context
 from pathlib import Path
 from statistics import median
 
@@ -67,7 +71,8 @@ SIZES = ((5, 2), (10, 3), (10, 5))  # neurons and features of random networks
 ROWS, ROUNDING = 4000, 1e-24  # of these; mean square of rounding over the variance
 PENALTIES = np.logspace(-3, 4, 20)
 FRESH = ("diabetes", "computers")  # tables that a fresh process fits
-SKIPPED = {"udhr": {"hist_gradient_boosting": "100 trees for each of 500 classes"}}
+SLOW = {"letters": ("hist_gradient_boosting",), "udhr": ("hist_gradient_boosting",)}
+LIMIT = 1200  # seconds that these have for a fold: they fit 100 trees a class
 SPACES = {
     "mlp": {
         "regressor__hidden_layer_sizes": [(20,), (100,), (50, 50), (100, 100)],
@@ -92,6 +97,8 @@ NOTES = (
     "all folds, whose test rows are among them: an advantage for the peer.",
     "A file is filled row by row; load is that of the machine when a row was run, 0 if "
     "it was idle otherwise. Compare seconds of rows under the same load only.",
+    f"One run: a peer that is slow on this table had one fold, and {LIMIT} seconds for "
+    "it in a process of its own.",
     "first_fit: seconds of a fresh process, with a disk cache of compiled functions "
     "only where one is set.",
 )
@@ -192,7 +199,10 @@ def row(model, X, y, quick=False):
     """Figures of a model on all folds, of fits that compile nothing."""
     folds = folds_of(model, X, y, quick)
     fold_figures(model, X, y, *folds[0])
-    runs = [fold_figures(model, X, y, *fold) for fold in folds]
+    return _row_of([fold_figures(model, X, y, *fold) for fold in folds])
+
+
+def _row_of(runs):
     load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
     return {"settings": {}, "load": load, "runs": runs, "summary": summary(runs)}
 
@@ -213,11 +223,34 @@ def searched_row(model, space, X, y, quick=False):
     return {**answer, "settings": settings, "search_seconds": seconds}
 
 
-def rows(X, y, classes, skipped=(), quick=False):
+def limited_row(model, X, y, limit):
+    """The row of the first fold alone, or None if it takes longer than the limit."""
+    receive, send = Pipe(duplex=False)
+    # A fit can only be stopped with its process.
+    process = get_context("spawn").Process(
+        target=_send_first_fold, args=(send, model, X, y), daemon=True
+    )
+    process.start()
+    send.close()  # so that a process that fails is noticed
+    try:
+        runs = [receive.recv()] if receive.poll(limit) else []
+    finally:
+        process.kill()
+        process.join()
+    return _row_of(runs) if runs else None
+
+
+def _send_first_fold(send, model, X, y):
+    fold = folds_of(model, X, y, quick=False)[0]
+    send.send(fold_figures(model, X, y, *fold))
+
+
+def rows(X, y, classes, slow=(), quick=False):
     """Functions by the name of the method, each of which answers its row."""
     found = {}
     for method, model in (classifiers() if classes else regressors()).items():
-        if method in skipped:
+        if method in slow:
+            found[method] = lambda model=model: limited_row(model, X, y, LIMIT)
             continue
         found[method] = lambda model=model: row(model, X, y, quick)
         if method in SPACES and not classes:
@@ -370,31 +403,47 @@ def standing_of_classifiers(problems):
     }
 
 
+def wanted(only, tables, problem, name, method):
+    """Whether a row is asked for, or missing where nothing is."""
+    if not only:
+        return method not in {**problem["methods"], **problem["skipped"]}
+    methods = only - tables
+    asked = not only & tables or name in only
+    return asked and (not methods or method in methods)
+
+
+def add_row(problem, name, method, answer):
+    """Run a method on a table, and enter what it reaches."""
+    found = answer()
+    if found is None:
+        reason = f"not one fold in {LIMIT} seconds"
+        problem["skipped"] = {**problem["skipped"], method: reason}
+        progress(f"{name} {method}: {reason}")
+        return
+    problem["methods"][method] = found
+    problem["skipped"].pop(method, None)
+    figure = "r2" if "r2" in found["runs"][0] else "log_loss"
+    means = (mean_of(found, figure), mean_of(found, "seconds"))
+    progress(f"{name} {method}: {figure} {means[0]:.4f}, {means[1]:.2f} s")
+
+
 def run(args):
     path = args.out or HERE / "results" / "defaults.json"
     before = json.loads(path.read_text()) if path.exists() and not args.quick else {}
     problems = before.get("problems", {})
     regression, classes = regression_tables(args), classification_tables(args)
-    only = set(args.only or ())
-    tables = only & {*regression, *classes}
-    methods = only - tables
+    only, tables = set(args.only or ()), {*regression, *classes}
     for name, (X, y) in {**regression, **classes}.items():
         description = f"{X.shape[0]} rows, {X.shape[1]} features"
         if name in classes:
             description += f", {len(np.unique(y))} classes"
-        skipped = SKIPPED.get(name, {})
-        problem = {"description": description, "methods": {}, "skipped": skipped}
+        problem = {"description": description, "methods": {}, "skipped": {}}
         problem = problems.setdefault(name, problem)
-        for method, answer in rows(X, y, name in classes, skipped, args.quick).items():
-            wanted = (not tables or name in tables) and (
-                not methods or method in methods
-            )
-            if not wanted or (not only and method in problem["methods"]):
+        slow = SLOW.get(name, ())
+        for method, answer in rows(X, y, name in classes, slow, args.quick).items():
+            if not wanted(only, tables, problem, name, method):
                 continue
-            found = problem["methods"][method] = answer()
-            figure = "log_loss" if name in classes else "r2"
-            means = (mean_of(found, figure), mean_of(found, "seconds"))
-            progress(f"{name} {method}: {figure} {means[0]:.4f}, {means[1]:.2f} s")
+            add_row(problem, name, method, answer)
             if not args.quick:
                 path.write_text(json.dumps(plain({**before, "problems": problems})))
     answer = {

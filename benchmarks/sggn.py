@@ -235,12 +235,7 @@ METHODS = (
 )
 
 
-RANDOM = (
-    "auto",
-    "vpgn",
-    "sggn",
-    "sggn_default",
-)  # the others draw no random numbers here
+RANDOM = ("auto", "vpgn", "sggn", "sggn_default")  # the others draw no numbers here
 
 
 def settings(method, problem):
@@ -271,11 +266,11 @@ def settings(method, problem):
 
 def shortest(method, solver):
     """Changes after which a fit calls every compiled function and soon stops."""
-    if (
-        method in RANDOM and method != "auto"
-    ):  # no decrease satisfies this tol: relocation comes at once,
+    if method in RANDOM and method != "auto":
+        # No decrease satisfies this tol: relocation comes at once, in all kinds of
+        # rounds.
         kind = JointGN if isinstance(solver, JointGN) else SgGN
-        return {"solver": kind(relocations=4), "tol": 1e30}  # in all kinds of rounds
+        return {"solver": kind(relocations=4), "tol": 1e30}
     return {"max_iter": 3}
 
 
@@ -330,6 +325,7 @@ def run_problem(problem, seeds, overrides):
             ("target", "vpgn"),
             ("target_sggn", "sggn"),
             ("target_default", "sggn_default"),
+            ("target_auto", "auto"),
         )
         if method in methods
     }
@@ -350,6 +346,9 @@ def run(args):
     overrides = {"max_iter": 20} if args.quick else {}
     answers = {}
     for name, problem in problems(h=0.1 if args.quick else None).items():
+        if args.only and name not in args.only:
+            continue
         print(f"--- {name}", file=sys.stderr, flush=True)
         answers[name] = run_problem(problem, args.seeds, overrides)
+        args.write({"problems": answers, "notes": NOTES})
     return {"problems": answers, "notes": NOTES}

@@ -69,7 +69,12 @@ def blasius():
     x = np.linspace(0, 8, 401)
     guess = np.stack([np.maximum(x - 1.7, 0), np.tanh(x / 3), np.exp(-x)])
     ends = solve_bvp(
-        flow, lambda a, b: np.array([a[0], a[1], b[1] - 1]), x, guess, tol=1e-10
+        flow,
+        lambda a, b: np.array([a[0], a[1], b[1] - 1]),
+        x,
+        guess,
+        tol=1e-12,
+        max_nodes=100_000,
     )
     problem = Problem(
         lambda u, x: d(u, "x", "x", "x")(x) + u(x) * d(u, "x", "x")(x) / 2,

@@ -10,6 +10,10 @@ from sklearn.utils import gen_batches, validation
 from sklearn_gn.core import dates
 from sklearn_gn.core.extremes import largest_size
 
+_ADVICE_ON_TEXT = (
+    "encode it as numbers, or leave it out. Documents become numbers by TfidfVectorizer"
+)
+_SHORT = 30  # characters of a text that a message repeats
 _LEXICOGRAPHIC_COLUMNS = 16
 _LOOKED_AT = 1000  # rows, to compare the features
 _CONSTANT = 1e-12  # deviation of a constant, over the largest value
@@ -35,34 +39,42 @@ def validate_data(estimator, *data, **checks):
 
 
 @contextmanager
-def naming_text(X, advice="encode it as numbers, or leave it out"):
-    """Name the column in the error about text that is not a number.
+def naming_text(X, advice=_ADVICE_ON_TEXT):
+    """Say in the error about text that is not a number where it is, in a few words.
 
     Parameters
     ----------
     X : array-like
-        What is converted; only columns of data frames have names.
+        What is converted; columns of data frames are named.
     advice : str
         What to do.
     """
     try:
         yield
     except ValueError as error:
-        name = _first_text(X) if "could not convert" in str(error) else None
-        if name is None:
+        found = _first_text(X) if "could not convert" in str(error) else None
+        if found is None:
             raise
-        raise ValueError(
-            f"Column {name!r} of X holds text ({error}): {advice}."
-        ) from error
+        where, value = found
+        short = value if len(value) <= _SHORT else f"{value[:_SHORT]}..."
+        # The error itself may hold a whole document.
+        raise ValueError(f"{where} holds text ({short!r}): {advice}.") from None
 
 
 def _first_text(X):
-    """Return the name of the first column of a data frame that is not numbers."""
-    for place, name in enumerate(X.columns if dates.is_frame(X) else ()):
-        try:
-            np.asarray(dates.column_at(X, place)).astype(np.float64)
-        except (TypeError, ValueError):
-            return name
+    """Return where X first holds text that is not a number, and the text, or None."""
+    columns = [("X", X)]
+    if dates.is_frame(X):
+        columns = [
+            (f"Column {name!r} of X", dates.column_at(X, place))
+            for place, name in enumerate(X.columns)
+        ]
+    for where, column in columns:
+        for value in np.asarray(column, dtype=object).ravel():
+            try:
+                np.float64(value)
+            except (TypeError, ValueError):
+                return where, str(value)
     return None
 
 

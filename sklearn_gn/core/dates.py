@@ -123,6 +123,15 @@ def column_at(X, place):
     return X.iloc[:, place] if hasattr(X, "iloc") else X[:, place]
 
 
+def check_column(X, column):
+    """Raise a ValueError if a data frame does not have the column of the feature."""
+    if isinstance(column, str) and is_frame(X) and column not in X.columns:
+        raise ValueError(
+            f"broken_feature={column!r} is not among the names of the features: "
+            f"{list(X.columns)}."
+        )
+
+
 def replace_dates(X, column):
     """Return X with dates in one column as days, and the kind of the dates.
 

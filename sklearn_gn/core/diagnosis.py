@@ -329,9 +329,9 @@ def _noise(model):
         return Finding("none", text)
     noise = ", ".join(f"{value:.3g}" for value in np.atleast_1d(model.noise_std_))
     text = (
-        f"The data determine {used:.0f} parameters; the rest is noise of standard "
-        f"deviation {noise} to this model. More iterations do not help. Further "
-        "features may, and more rows."
+        f"The data determine {used:.0f} parameters. The model treats the rest as noise,"
+        f" with a standard deviation of {noise}. More iterations will not help; more "
+        "features or more rows may."
     )
     return Finding("noise", text)
 

@@ -41,6 +41,8 @@ _RISE_PER_ROW = 1e-4  # the same for each of more rows
 _PATIENCE = 3  # iterations without it after which a fit ends
 _PATIENCE_OF_ESTIMATES = 10  # where the log evidence is an estimate
 _MAX_TRIALS = 20  # dampings that one iteration tries
+_GROWTH, _LATE_GROWTH = 4, 64  # of the damping from trial to trial, ...
+_LATE = 10  # ... early and late: quadratic steps may have brought it down to 1e-15
 _FLAT = 1e-3  # predicted reduction of the energy that is none
 
 
@@ -234,7 +236,8 @@ def accepted_step(model, rows, state, options):
                 after = shift * max(1 / 3, 1 - (2 * gain - 1) ** 3)  # Nielsen's rule
                 length = float(np.linalg.norm(move))
                 return Step(theta, predicted, shift, after, length, gain, n_trials)
-        shift, share = (shift, share / 2) if fixed else (4 * shift, 1.0)
+        growth = _GROWTH if n_trials < _LATE else _LATE_GROWTH
+        shift, share = (shift, share / 2) if fixed else (growth * shift, 1.0)
     return Step(None, math.inf if first_predicted is None else first_predicted)
 
 

@@ -22,6 +22,7 @@ class Reach(NamedTuple):
     features: np.ndarray  # (k,) the features that have a part
     center: np.ndarray  # (k,)
     metric: np.ndarray  # (k, rank)  |metric^T (z - center)| is the distance / 10 rms
+    farthest: float = 1.0  # stretch of the farthest row of the training set
 
     @classmethod
     def of(cls, z, weight):
@@ -42,12 +43,41 @@ class Reach(NamedTuple):
         return cls(features, center, metric)
 
     def stretch(self, z):
-        """Return how many times as far as the reach rows lie; one for those within.
+        """Return how many times as far as the reach rows lie; one for those within."""
+        shares = _shares(z[:, self.features] - self.center, self.metric)
+        return 1 / np.maximum(shares, np.finfo(np.float64).tiny)
 
-        Standard errors of a prediction at the reach, times this number, are those of a
-        line that goes on from there.
+    def deviations(self, z, std, values):
+        """Return standard errors of predictions for rows that may have been moved.
+
+        Standard errors at the reach, times the stretch, are those of a line that goes
+        on from there. The prediction does not go on, though. What it misses is taken
+        for as much as the prediction changes from the centre to the reach, times the
+        further distance. If rows of the training set lie beyond reach, the prediction
+        there is that of all of them, and any value between is possible.
+
+        Parameters
+        ----------
+        z : ndarray of shape (m, d)
+            Rows as they were.
+        std : ndarray of shape (m, q)
+            Standard errors of the predictions for the moved rows.
+        values : callable
+            Maps rows within reach to predictions of shape (m, q).
         """
-        return 1 / _shares(z[:, self.features] - self.center, self.metric)
+        stretch = self.stretch(z)
+        far = stretch > 1
+        if not far.any():
+            return std
+        z, stretch = z[far], stretch[far, None]
+        centre = z.copy()
+        centre[:, self.features] = self.center
+        change = values(self.limited(z)) - values(centre)
+        times = np.maximum(stretch / self.farthest, 1) - float(self.farthest == 1)
+        std = std.copy()
+        with np.errstate(over="ignore"):  # what is no float is infinite
+            std[far] = np.hypot(std[far] * stretch, times * change)
+        return std
 
     def limited(self, z):
         """Return rows moved towards the centre until they are within reach."""
@@ -83,9 +113,10 @@ def units_within_reach(units_of, X, weight):
     if within is z:
         return units, reach
     # Units of the rows as they are now, which far ones no longer determine.
-    X = np.where(within == z, X, units.x_center + units.x_scale * within)
-    units = units_of(X)
-    return units, Reach.of(units.x(X), weight)
+    moved = np.where(within == z, X, units.x_center + units.x_scale * within)
+    units = units_of(moved)
+    reach = Reach.of(units.x(moved), weight)
+    return units, reach._replace(farthest=float(np.max(reach.stretch(units.x(X)))))
 
 
 def _metric(offset, weight):

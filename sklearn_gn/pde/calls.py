@@ -60,12 +60,15 @@ def check_signature(function, n_given, coefficients, what):
     missing = [name for name in required if name not in words]
     if missing:
         declared = ", ".join(f"{name!r}: 1.0" for name in missing)
+        few = len(missing) == 1
+        verb, what_for = ("is", "a coefficient") if few else ("are", "coefficients")
+        has = ", ".join(repr(c) for c in coefficients if c != "normal") or "none"
         raise ValueError(
             f"it is called with {what} and the coefficients that it names, and "
-            f"{', '.join(map(repr, missing))} is none of the coefficients "
-            f"{tuple(coefficients)}: declare it in coefficients={{{declared}}} of the "
-            "problem, as a number or an Unknown. The coordinates are all in the point: "
-            "x[0], x[1]."
+            f"{', '.join(map(repr, missing))} {verb} not declared as {what_for}; the "
+            f"problem has {has}. Declare {'it' if few else 'them'} in "
+            f"coefficients={{{declared}}} of the problem, as a number or an Unknown. "
+            "The coordinates are all in the point: x[0], x[1]."
         )
     try:
         _signature(function).bind(*[None] * n_given, **words)

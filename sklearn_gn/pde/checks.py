@@ -11,6 +11,7 @@ import numpy as np
 from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.calls import check_signature, named_parameters
+from sklearn_gn.pde.coefficients import as_array
 from sklearn_gn.pde.conditions import BaseCondition
 from sklearn_gn.pde.corner_values import warn_of_corners
 from sklearn_gn.pde.domains import Domain
@@ -25,12 +26,12 @@ _LEVELS = (0.0, 2.0, -2.0)  # about which the smooth fields oscillate
 
 
 def check_problem(problem):
-    """Check names, shapes, and that all residuals are finite for smooth fields.
+    """Check names, shapes, and that residuals are finite and depend on the field.
 
-    Warns of what may be meant and seldom is: more equations than outputs, values that
-    contradict each other where two parts of the boundary meet, or the boundary and the
-    start of time, and a pure Neumann problem of the Laplacian whose source and slopes
-    do not cancel out.
+    Warns of what is allowed but rarely intended: more equations than outputs, values
+    that contradict each other where two parts of the boundary meet, or the boundary and
+    the start of time, and a pure Neumann problem of the Laplacian whose source and
+    slopes do not cancel out.
 
     Raises
     ------
@@ -46,7 +47,7 @@ def check_problem(problem):
     rng = np.random.RandomState(0)
     points = problem.probes(_POINTS, rng)
     if problem.domain.dim <= _MOST_AXES:
-        _check_finite(problem, points, rng)
+        _check_residuals(problem, points, rng)
         check_equations(problem, points["interior"], _LEVELS, rng)
     warn_of_corners(problem)
     warn_of_fluxes(problem)
@@ -147,27 +148,67 @@ def _all_strings(names):
     return all(isinstance(name, str) for name in names)
 
 
-def _check_finite(problem, points, rng):
-    shape = len(problem.outputs), problem.n_inputs
-    weights = rng.normal(size=shape) / np.sqrt(problem.n_inputs)
-    bad = {}
-    for level in _LEVELS:  # a logarithm or a root needs fields of one sign
-        with scope("float64"):
-            values = to_numpy(
-                _residuals_of_smooth_field(problem, np.float64(level), weights, points)
-            )
-        found = {n: ~np.isfinite(v).all(axis=1) for n, v in values.items()}
-        bad = {n: found[n] & bad.get(n, True) for n in found}
-    for name, failed in bad.items():
+def _check_residuals(problem, points, rng):
+    """Check that residuals are finite, and that each can be changed by the field."""
+    unknown = {n: as_array(c.initial) for n, c in problem.unknown.items()}
+    found = _at_smooth_fields(problem, points, unknown, rng)
+    for name, values in found.items():
+        failed = (~np.isfinite(values).all(axis=2)).all(axis=0)
         if failed.any():
             x = points[name].x[failed][0].tolist()
             raise ValueError(
                 f"{name}: the residual is NaN or infinite at {x} for smooth fields."
             )
+    stuck = {name: _without_field(values) for name, values in found.items()}
+    if problem.transform is not None:  # which may fulfil conditions by itself
+        stuck = {"interior": stuck["interior"]}
+    if problem.unknown and any(numbers.any() for numbers in stuck.values()):
+        others = {name: 1.1 * value + 0.1 for name, value in unknown.items()}
+        moved = _at_smooth_fields(problem, points, others, rng)
+        stuck = {
+            name: numbers & _without_field(np.stack([found[name], moved[name]])[:, 0])
+            for name, numbers in stuck.items()
+        }
+    for name, numbers in stuck.items():
+        if numbers.any():
+            what = "the residual does"
+            if len(numbers) > 1:
+                listed = ", ".join(str(k + 1) for k in np.flatnonzero(numbers))
+                what = f"of its {len(numbers)} residuals, number {listed} does"
+            raise ValueError(
+                f"{name}: {what} not depend on the field u, so that no solution can "
+                "make it vanish. Is u(x) or d(u, ...)(x) missing?"
+            )
+
+
+def _without_field(values):
+    """Which residuals have the same values for all fields, and not zero.
+
+    Of values (fields, points, residuals).
+    """
+    same = (values == values[0]).all(axis=(0, 1))
+    return same & (values[0] != 0).any(axis=0)
+
+
+def _at_smooth_fields(problem, points, unknown, rng):
+    """Residuals (fields, points, k) of each class, for a field about each level."""
+    found = []
+    shape = len(problem.outputs), problem.n_inputs
+    for level in _LEVELS:  # a logarithm or a root needs fields of one sign
+        weights = rng.normal(size=shape) / np.sqrt(problem.n_inputs)
+        with scope("float64"):
+            found.append(
+                to_numpy(
+                    _residuals_of_smooth_field(
+                        problem, np.float64(level), weights, unknown, points
+                    )
+                )
+            )
+    return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
 
 @partial(jit_by_size, static_argnames="problem")
-def _residuals_of_smooth_field(problem, level, weights, points):
+def _residuals_of_smooth_field(problem, level, weights, unknown, points):
     """All residuals of a smooth field about a level."""
 
     def wave(x):
@@ -176,7 +217,7 @@ def _residuals_of_smooth_field(problem, level, weights, points):
     def values(kind, points):
         def one(x, data):
             fields, x = fields_and_points(problem, wave, x)
-            return kind.function(fields, x, data, problem.start)
+            return kind.function(fields, x, data, problem.known | unknown)
 
         return jax.vmap(one)(points.x, points.data)
 

@@ -59,6 +59,16 @@ def singular_corners(domain):
     return tuple(found[:_MOST]) if blunt else ()
 
 
+def right_angles(domain):
+    """Return the corners of a rectangle, as a tuple.
+
+    Parameters
+    ----------
+    domain : Box
+    """
+    return tuple(_corners(domain, 0))
+
+
 def _corners(domain, first_axis):
     if isinstance(domain, Product):
         second_axis = first_axis + domain.first.dim

@@ -1,7 +1,8 @@
 """Statements that are complete and yet cannot be meant, or are seldom meant.
 
 What certainly has no solution is an error: two equations whose difference is a number
-other than zero whatever the field is, or an equation without the field. What may be
+other than zero whatever the field is. (:mod:`sklearn_gn.pde.checks` finds a residual
+that does not depend on the field.) What may be
 meant is a warning: a least-squares fit of more equations than outputs is a method.
 """
 
@@ -32,7 +33,7 @@ _STACKLEVEL = 2
 
 
 def check_equations(problem, points, levels, rng):
-    """Check that equations depend on the field and do not contradict each other.
+    """Check that equations do not contradict each other.
 
     Parameters
     ----------
@@ -46,8 +47,7 @@ def check_equations(problem, points, levels, rng):
     Raises
     ------
     ValueError
-        If an equation lacks the field and does not hold, or if two equations differ by
-        a number that the field cannot change.
+        If two equations differ by a number that the field cannot change.
     """
     n_equations, outputs = problem.residual_classes()[0].n_outputs, problem.outputs
     if n_equations <= len(outputs):

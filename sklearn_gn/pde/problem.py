@@ -305,8 +305,9 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
         """Find mistakes before anything large is compiled.
 
         It evaluates everything at a few points with smooth fields, and finds wrong
-        names and shapes, parts of the boundary without points, residuals that
-        are not finite (with up to 1000 axes), and equations that contradict each other.
+        names and shapes, parts of the boundary without points, residuals that are not
+        finite or do not depend on the field (with up to 1000 axes), and equations that
+        contradict each other.
 
         Raises
         ------

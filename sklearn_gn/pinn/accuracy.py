@@ -1,4 +1,4 @@
-"""Whether the estimated error says that a network has to grow, or need not."""
+"""Whether the estimated error says that a network has to grow, or a fit may end."""
 
 import math
 
@@ -9,7 +9,7 @@ from sklearn_gn.pinn.error_estimate import relative_error_estimate
 from sklearn_gn.pinn.solved import WELL_SOLVED_LOSS
 
 # Estimated relative error beyond which a network that solves the equation still grows,
-# and the one below which it no longer does.
+# and the one below which a fit ends.
 _LARGE_ERROR, _SMALL_ERROR = 1e-4, 1e-7
 
 
@@ -21,17 +21,25 @@ def has_large_error(points, state, settings):
     return _estimated_error(points, state, settings) > _LARGE_ERROR
 
 
-def is_accurate(points, state, settings, level, fresh):
-    """Whether a network that is about to grow has a small error already.
+def ended_if_accurate(points, state, settings, level, fresh):
+    """Return the level after an iteration, and whether its fit is accurate enough.
 
-    A larger network takes several times as long as all before, and most of its digits
-    are of no use.
+    That is asked where the network is about to grow, and where the loss falls slowly.
+    Both take several times as long as all before for digits that are mostly of no use.
+    An estimate costs as much as some iterations: after one that is too large, the next
+    one is made where the error is small if it falls like the root of the loss.
     """
-    if level is None or level.next is None or settings.tol == 0:
-        return False
+    if level is None or settings.tol == 0:
+        return level, False
     if fresh > WELL_SOLVED_LOSS * state.first_fresh:
-        return False
-    return _estimated_error(points, state, settings) <= _SMALL_ERROR
+        return level, False
+    if level.next is None and not (growth.is_slow(level) and fresh <= level.promising):
+        return level, False
+    error = _estimated_error(points, state, settings)
+    if error <= _SMALL_ERROR:
+        return level._replace(next=None, ended=True), True
+    promising = 0.0 if math.isnan(error) else fresh * (_SMALL_ERROR / error) ** 2
+    return level._replace(promising=promising), False
 
 
 def _estimated_error(points, state, settings):

@@ -55,10 +55,11 @@ def problem_sequence(problem):
         return [], None
     if isinstance(problem, Problem):
         problem = [problem]
-    if not isinstance(problem, Iterable):
+    if isinstance(problem, str) or not isinstance(problem, Iterable):
+        kind = "the string " if isinstance(problem, str) else ""
         raise ValueError(
-            "problem must be a Problem, a sequence that ends in one, or None, got "
-            f"{problem!r}."
+            "problem must be a Problem, None, or a list of pairs (Problem, n_iter) "
+            f"that ends in the Problem to solve, got {kind}{problem!r}."
         )
     *stages, problem = [*problem] or [None]
     for entry in stages:

@@ -4,12 +4,18 @@ The exact solution is ``u + e`` with an error e that the linearised equation tie
 the residuals, ``L e = -r``. It is looked for among the changes of a network to first
 order in its weights, ``e = T v`` with v the least-squares solution of ``J v = -r``: one
 step of Gauss-Newton, on fresh points, and in a richer network. That is the given one
-with more neurons, which have outgoing weights of zero: the same function, and more
-directions in which it can change.
+with more neurons in the first layer, which have outgoing weights of zero: the same
+function, and more directions in which it can change. The new neurons vary on many
+scales, since what a network has missed is mostly finer than what it has found.
 
-Where the network is at its minimum, the richer one explains only a part of the
-residuals, ``1 - |r + J v|^2 / |r|^2``. What is left of them is taken to go along with
-as much error: the estimate is divided by the root of that part.
+Where the richer network explains only a part of the residuals,
+``1 - |r + J v|^2 / |r|^2``, what is left of them goes along with error as well. It is
+rougher, and rough residuals cause less error: the estimate is divided by the fourth
+root of that part, where the square root would count them like the others.
+
+Residuals that are large at a few points, such as those at a kink of initial values, can
+be explained at these alone, by changes that are wild between them. So each half of the
+points has to explain the other one as well; where it does not, ``v`` is damped.
 """
 
 import math
@@ -27,13 +33,16 @@ from sklearn_gn.pinn.determination import (
     output_slopes,
     pieces,
 )
-from sklearn_gn.pinn.growth import wider
+from sklearn_gn.pinn.growth import richer
 from sklearn_gn.pinn.model import n_waves
 
 N_POINTS = 200  # at which the error is taken
 MOST_WEIGHTS = 6000  # of the richer network
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
 _DEGREE = 8  # of functions of time that are taken off
+_FEW = 8  # points of a class that both halves need
+_DAMPINGS = 0.0, 1e-8, 1e-6, 1e-4  # relative to the largest of the diagonal
+_AS_MUCH = 0.5  # of the part explained, that one half explains of the other
 
 
 def relative_error_estimate(model, net, batches, fresh):
@@ -52,12 +61,14 @@ def relative_error_estimate(model, net, batches, fresh):
     """
     net, batches, fresh = in_double_precision((net, batches, fresh))
     if model.features is None:
-        net = wider(net, np.random.RandomState(0), n_waves(model.problem))
+        net = richer(net, n_waves(model.problem))
     if sum(leaf.size for leaf in backend.leaves(net)) > MOST_WEIGHTS:
         return math.nan
     balance = even_weights(model, net, batches)
-    sums = sums_over_pieces(model, net, fresh, batches, balance)
-    change, explained = correction(*sums)
+    sums = [
+        sums_over_pieces(model, net, half, batches, balance) for half in halves(fresh)
+    ]
+    change, explained = correction_of_halves(*sums)
     x = fresh[0].x[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     error = (slopes @ change).reshape(values.shape)
@@ -67,7 +78,21 @@ def relative_error_estimate(model, net, batches, fresh):
     size = np.linalg.norm(values)
     if not size > 0:
         return math.nan
-    return float(np.linalg.norm(error) / size / math.sqrt(explained))
+    return float(np.linalg.norm(error) / size * for_all_residuals(explained))
+
+
+def halves(points):
+    """Two halves of the points of each class; both have all of one that has few."""
+    found = ([], [])
+    for batch in points:
+        n = len(batch.x)
+        few, middle = n <= _FEW, n // 2
+        parts = [slice(0, n)] * 2 if few else [slice(0, middle), slice(middle, n)]
+        share = math.sqrt(0.5) if few else 1.0
+        for half, part in zip(found, parts, strict=True):
+            x, data, scale = (a[part] for a in (batch.x, batch.data, batch.scale))
+            half.append(batch._replace(x=x, data=data, scale=share * scale))
+    return tuple(map(tuple, found))
 
 
 def sums_over_pieces(model, net, points, batches, balance):
@@ -116,16 +141,44 @@ def _without_free_parts(values, problem, x, in_time):
     return values
 
 
-def correction(gramian, gradient, square):
+def correction_of_halves(first, second):
+    """:func:`correction` by both halves, so damped that one explains the other.
+
+    Parameters
+    ----------
+    first, second : tuple
+        Those of :func:`sums_over_pieces`, of one half of the points each.
+    """
+    both = [a + b for a, b in zip(first, second, strict=True)]
+    for damping in _DAMPINGS:
+        change, explained = correction(*both, damping)
+        fall = _fall(*second[:2], correction(*first, damping)[0])
+        fall += _fall(*first[:2], correction(*second, damping)[0])
+        if fall >= _AS_MUCH * explained * both[2]:
+            break
+    return change, explained
+
+
+def correction(gramian, gradient, square, damping=0.0):
     """Least-squares solution, and the part of the residuals' square it explains."""
     if not (square > 0 and np.isfinite(gramian).all()):
         return np.zeros(len(gramian)), 1.0
     matrix = np.array(gramian)
-    floor = len(matrix) * np.finfo(float).eps * matrix.diagonal().max()
-    matrix[np.diag_indices_from(matrix)] += floor
+    shift = max(len(matrix) * np.finfo(float).eps, damping) * matrix.diagonal().max()
+    matrix[np.diag_indices_from(matrix)] += shift
     change = cho_solve(cho_factor(matrix, lower=True), -gradient)
-    fall = -2 * gradient @ change - change @ gramian @ change
+    fall = _fall(gramian, gradient, change)
     return change, min(max(fall / square, _LEAST_EXPLAINED), 1.0)
+
+
+def for_all_residuals(explained):
+    """Factor of an error that comes from this part of the residuals' square alone."""
+    return explained**-0.25
+
+
+def _fall(gramian, gradient, change):
+    """How much the residuals' square falls with a change of the weights."""
+    return -2 * gradient @ change - change @ gramian @ change
 
 
 def in_double_precision(tree):

@@ -151,9 +151,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     tol : float, default=0.001
         The fit stops when twenty successive iterations have lowered the lowest loss on
         fresh points by less than ``tol`` times its value and, with
-        ``hidden_layer_sizes="auto"``, growing no longer pays. It has converged if the
-        equation then holds on the fresh points; otherwise it has stalled, and a warning
-        says what to change. In plain regression, it stops when the log evidence per
+        ``hidden_layer_sizes="auto"``, growing no longer pays. It stops earlier where
+        layers or points find their size, the loss has not halved in a dozen iterations,
+        and the estimated relative error is below 1e-7. It has converged if the equation
+        then holds on the fresh points; otherwise it has stalled, and a warning says
+        what to change. In plain regression, it stops when the log evidence per
         row has risen by less than ``tol`` in three iterations (in least squares: when
         the training loss no longer falls). If 0, this test is disabled.
 

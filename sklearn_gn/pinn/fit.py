@@ -367,11 +367,10 @@ def finish_iteration(points, state, settings, step):
         solved = solved and holds_in_all_classes(
             model.classes, step.class_losses, state.first_classes
         )
-        accurate = solved and accuracy.is_accurate(
-            points, state, settings, level, fresh
-        )
-        if accurate:
-            level = level._replace(next=None, ended=True)
+        if solved:
+            level, accurate = accuracy.ended_if_accurate(
+                points, state, settings, level, fresh
+            )
         if level is not None and level.late and not level.ended:
             settled = settled and solved
         elif level is not None:

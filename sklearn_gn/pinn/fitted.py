@@ -14,7 +14,11 @@ from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
-from sklearn_gn.pinn.verdict import solved_until, take_back_convergence
+from sklearn_gn.pinn.verdict import (
+    solved_until,
+    take_back_convergence,
+    what_is_left_open,
+)
 from sklearn_gn.pinn.windows import Pieces, last_network
 
 _JACOBIAN_FLOATS = 2**27
@@ -85,6 +89,7 @@ def set_fitted(solver, run, fitted, n_observations):
         if n_observations and fitted.scaling is None and solver._posterior:
             solver.noise_std_ = float(solver._posterior.noise_deviation())
     if fitted.problem is not None:
+        solver._left_open = what_is_left_open(solver, run)
         take_back_convergence(solver, run)
 
 

@@ -88,5 +88,5 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     )
     if problem is not None:
         warn_if_not_solved(solver, solver._untrained_loss)
-        warn_if_not_determined(solver, run, solver._untrained_loss)
+        warn_if_not_determined(solver)
     return solver

@@ -9,9 +9,10 @@ loss on fresh points no longer falls, it grows:
 
 Where the layers are given, only the points grow.
 
-New neurons read the old ones by random weights and have outgoing weights of zero: the
-grown network is the same function, and its Jacobian has new columns. Growth ends where
-the last one has not paid, or at the largest network; it goes on where the error is then
+New neurons have outgoing weights of zero: the grown network is the same function, and
+its Jacobian has new columns. Those of the first layer vary on many scales, since what a
+network has missed is mostly finer than what it has found. Growth ends where the last
+one has not paid, or at the largest network; it goes on where the error is then
 estimated to be large, and there is time.
 """
 
@@ -41,6 +42,7 @@ _COMPILATIONS, _ITERATIONS = 2, 30
 _LEAST_ITERATIONS = 10  # the same where a fit would end otherwise, its time unused
 LARGER, _MORE_POINTS = 5.0, 2.0
 PAYS = 0.5  # of the fresh loss, from one growth to the next
+_SLOPES = 1.0, 20.0  # of new neurons, where the domain is [-1, 1]
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
 
 
@@ -76,6 +78,7 @@ class Level(NamedTuple):
     ended: bool = False  # whether growth has ended
     late: bool = False  # whether there is no time left to grow
     seconds: float = 0.0  # of the first iteration of the fit, which compiles
+    promising: float = math.inf  # fresh loss at which the error may be small
 
 
 def points_for(classes, n_weights, density=_RESIDUALS):
@@ -136,6 +139,14 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     return level._replace(ended=True)
 
 
+def is_slow(level):
+    """Whether the fresh loss has not halved in a dozen iterations."""
+    falls = level.falls
+    if len(falls) <= _SHORT_PATIENCE:
+        return False
+    return falls[-1] > _FALL * falls[-1 - _SHORT_PATIENCE]
+
+
 def _in_time(level, rules, seconds, compilations=_COMPILATIONS, n_iter=_ITERATIONS):
     """Whether there is time to grow: what is larger is compiled, and has to pay."""
     needed = compilations * level.seconds + n_iter * seconds
@@ -174,7 +185,8 @@ def grown(level, rules, classes, net, rng, n_waves=0):
         if rules.points:
             wanted = points_for(classes, _n_weights(net), density)
             sizes = Sizes(*map(max, sizes, wanted))
-    return Level(sizes, density, before=level.falls[-1], seconds=level.seconds), net
+    kept = {"seconds": level.seconds, "promising": level.promising}
+    return Level(sizes, density, before=level.falls[-1], **kept), net
 
 
 def _more_points(sizes, net):
@@ -198,14 +210,36 @@ def wider(net, rng, n_waves=0):
         columns = v if last else math.ceil(_WIDER * v)
         new = np.zeros((rows + skipped, columns), matrix.dtype)
         new[:w, :v], new[rows:, :v] = matrix[:w], matrix[w:]
-        if rng is not None and not last:
+        if rng is not None and n_old is None and not last:
+            new[:w, v:], new[-1, v:] = _on_many_scales(rng, w, columns - v)
+        elif rng is not None and not last:
             drawn = rng.standard_normal((w, columns - v))
             new[:w, v:] = drawn * np.sqrt(2 / (w + columns))
-            if n_old is None:  # with a bias, that they differ on an interval
-                new[-1, v:] = rng.uniform(-1, 1, columns - v)
         layers.append(new)
         n_old = w
     return Parameters(tuple(layers), np.asarray(net.extra))
+
+
+def richer(net, n_waves=0):
+    """The network with twice as many neurons in its first layer: the same function."""
+    first, second, *others = (np.asarray(matrix) for matrix in net.layers)
+    n, n_axes = first.shape[1], len(first) - 1 - n_waves
+    new = np.zeros_like(first)
+    new[:n_axes], new[-1] = _on_many_scales(np.random.RandomState(0), n_axes, n)
+    unread = np.zeros((n, second.shape[1]), second.dtype)
+    layers = np.hstack([first, new]), np.vstack([second[:n], unread, second[n:]])
+    return Parameters((*layers, *others), np.asarray(net.extra))
+
+
+def _on_many_scales(rng, n_axes, n):
+    """Weights (n_axes, n) and biases (n,) of neurons that bend within the domain.
+
+    Each bends at a random point, in a random direction; the logarithm of its slope is
+    uniform.
+    """
+    slopes = rng.standard_normal((n_axes, n))
+    slopes *= np.exp(rng.uniform(*np.log(_SLOPES), n)) / np.linalg.norm(slopes, axis=0)
+    return slopes, -np.sum(slopes * rng.uniform(-1, 1, slopes.shape), axis=0)
 
 
 def _n_weights(net):

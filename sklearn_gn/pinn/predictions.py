@@ -160,7 +160,7 @@ class SolutionMixin:
             warnings.warn(
                 f"{outside.sum()} of {len(X)} points lie outside of the domain, such "
                 f"as {X[outside][0].tolist()}: what is returned there is extrapolated, "
-                "and solves nothing.",
+                "and need not satisfy the equation.",
                 UserWarning,
                 stacklevel=level_of_the_user(),
             )

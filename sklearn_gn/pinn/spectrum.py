@@ -162,7 +162,7 @@ def _functions(problem):
             continue
         wanted += [
             (number, tuple(a for a in every if a != axis), (axis, value))
-            for axis, value in _faces(domain, condition)
+            for axis, value in faces_of(domain, condition)
         ]
     for number, axes, fixed in wanted:
         n = (_GRID if fixed is None else _FACE_GRID)[len(axes)]
@@ -173,7 +173,7 @@ def _functions(problem):
             yield values.reshape(*(n,) * len(axes), -1), axes
 
 
-def _faces(domain, condition):
+def faces_of(domain, condition):
     """Axes and values of the faces of a box that a condition holds on."""
     on = condition.where(domain)
     if callable(on) or not isinstance(on, (str, tuple)):

@@ -48,7 +48,9 @@ def advice(solver, reason):
     if undetermined and undetermined <= set(solver._said_undetermined):
         return None
     found = limit(solver, reason)
-    return reason.advice if found is None else found.text
+    if found is None:
+        return reason.advice
+    return None if found.text == solver._left_open else found.text
 
 
 def limit(solver, reason):
@@ -60,6 +62,10 @@ def limit(solver, reason):
         With its fitted attributes.
     reason : StopReason
     """
+    unit = solver._untrained_loss or 1.0
+    is_solved = solver.fresh_loss_ <= SOLVED_LOSS * unit
+    if is_solved and solver._left_open:  # more of the same fit would not help
+        return Limit("stopped", solver._left_open, "problem")
     if not reason.is_warned_about:
         return None
     budget = reason.value if reason.value in ("max_iter", "max_time") else None
@@ -77,8 +83,7 @@ def limit(solver, reason):
         return found._replace(text=f"{reason.advice} {found.text}")
     if budget is None:
         return Limit("stopped", reason.advice)
-    unit = solver._untrained_loss or 1.0
-    if solver.fresh_loss_ <= SOLVED_LOSS * unit:
+    if is_solved:
         return Limit(
             cause,
             f"The equation is solved: the loss on fresh points is "
@@ -313,42 +318,60 @@ def warn_if_not_solved(solver, untrained_loss):
         )
 
 
-def warn_if_not_determined(solver, run, untrained_loss):
+def warn_if_not_determined(solver):
     """Warn of a solution that equation, conditions and observations leave open."""
+    if solver._left_open:
+        _warn(solver._left_open)
+
+
+def what_is_left_open(solver, run):
+    """What equation, conditions and observations leave open; "" if nothing is known.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+        With its fitted attributes.
+    run : FitRun
+
+    Returns
+    -------
+    str
+        For warnings and for ``diagnose()``.
+    """
     fitted, state = solver._fitted, run.final_state
+    untrained_loss = solver._untrained_loss
     model, net, problem = fitted.model, fitted.net, fitted.problem
     if isinstance(net, Pieces):  # windows of time go on from an initial condition
-        return
+        return ""
     rng = np.random.RandomState(0)
     missing = determination.missing_conditions(model, rng)
     forgotten = determination.forgotten_conditions(model, missing, rng)
     if forgotten:
-        _warn(f"The solution is not determined. {_all_missing(forgotten)}")
-        return
+        return f"The solution is not determined. {_all_missing(forgotten)}"
     free = determination.free_constants(run.val_loss, net, problem, untrained_loss)
     if free:
         place = problem.domain.bounds.mean(axis=1).round(6).tolist()
-        _warn(
+        return (
             f"Any constant may be added to {_listed(free)}: no residual changes. State "
             f"a value somewhere, such as Condition(lambda u, x: u(x), on=[{place}]), "
             "or name the output in up_to_constant of the problem if the constant does "
             "not matter."
         )
-        return
     small = len(missing) and problem.domain.dim <= determination.MOST_AXES
     if not small or solver._sizes[0] > determination.LARGEST_NETWORK:
-        return
+        return ""
     with backend.scope(solver.dtype, solver.device):
         change = determination.largest_free_change(
             model, net, state.batches, run.data.fresh, untrained_loss
         )
     known = any(order is not None for order, _ in missing.values())
-    if change > (_FREE if known else _SURELY_FREE):
-        _warn(
-            f"The solution is not determined: it can change by as much as it is, and "
-            f"residuals change by {1 / change:.1g} of those of an untrained network. "
-            f"{_all_missing(missing)}"
-        )
+    if change <= (_FREE if known else _SURELY_FREE):
+        return ""
+    return (
+        "The conditions do not determine the solution: a change as large as the "
+        f"solution itself changes the residuals by only {1 / change:.1g} of those of "
+        f"an untrained network. {_all_missing(missing)}"
+    )
 
 
 def _all_missing(missing):

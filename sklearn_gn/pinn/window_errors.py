@@ -8,9 +8,9 @@ least-squares solution v of
     J v = -r + c,
 
 where c is what the error of the window before does to the conditions at the start. The
-part of v that comes from the window's own residuals is divided by the root of the part
-of their square that it explains; what is carried on is the same, so that the linearised
-flow lets errors grow or decay as the equation does.
+part of v that comes from the window's own residuals is enlarged for those that it does
+not explain; what is carried on is the same, so that the linearised flow lets errors
+grow or decay as the equation does.
 """
 
 import math
@@ -28,6 +28,7 @@ from sklearn_gn.pinn.error_estimate import (
     N_POINTS,
     correction,
     even_weights,
+    for_all_residuals,
     in_double_precision,
     sums_over_pieces,
 )
@@ -81,7 +82,7 @@ def _change(model, net, batches, points, before):
     balance = even_weights(model, net, points)
     gramian, own, square = sums_over_pieces(model, net, points, batches, balance)
     change, explained = correction(gramian, own, square)
-    change = change / math.sqrt(explained)
+    change = change * for_all_residuals(explained)
     if before is None:
         return change
     moved = _with_error_of_start(model, points, *before)

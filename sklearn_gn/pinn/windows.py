@@ -371,8 +371,7 @@ def resumed(model, solution, fresh_points):
 def wider_in_window(model, net, march):
     """Add neurons that vary within the window and leave the function unchanged."""
     net = _with_time(net, march, back=True)
-    net = growth.wider(net, np.random.RandomState(0), n_waves(model.problem))
-    return _with_time(net, march)
+    return _with_time(growth.richer(net, n_waves(model.problem)), march)
 
 
 def last_network(solution):

@@ -14,6 +14,9 @@ from sklearn_gn.plotting._common import Display, date_axis, fitted_attribute
 _GRID = 400
 _MOST_TICKS = 8  # of dates
 _LABEL = "Breakpoints, 95 % intervals"
+_BAR = 0.05  # of the height of the axes, for each level of intervals
+_MOST_LEVELS = 6
+_MOST_LEGEND = 0.4  # of the height of small axes, which a legend may take
 
 
 class SegmentsDisplay(Display):
@@ -54,7 +57,8 @@ class SegmentsDisplay(Display):
         Its confidence band.
 
     intervals_ : matplotlib LineCollection
-        Intervals of the breakpoints, bars at the bottom.
+        Intervals of the breakpoints, bars at the bottom. Those that overlap are drawn
+        one above the other.
 
     points_ : matplotlib PathCollection or None
         The samples.
@@ -159,18 +163,24 @@ class SegmentsDisplay(Display):
             label="95 % band",
         )
         at_bottom = {"transform": ax.get_xaxis_transform(), "color": "tab:orange"}
-        height = np.full(len(self.breakpoints), 0.03)
+        level = _levels_apart(self.intervals)
+        height = _BAR * (level + 0.75)
         self.intervals_ = ax.hlines(
             height, *self.intervals.T, linewidth=3, alpha=0.6, **at_bottom
         )
-        ax.plot(self.breakpoints, height, "|", markersize=9, label=_LABEL, **at_bottom)
+        ax.plot(self.breakpoints, height, "|", markersize=7, label=_LABEL, **at_bottom)
         ax.vlines(self.breakpoints, 0, 1, linewidth=0.6, alpha=0.5, **at_bottom)
-        # Room for the bars below the samples, and for the legend above them.
-        bottom, top = ax.get_ylim()
-        height = top - bottom
-        ax.set_ylim(bottom - 0.08 * height, top + 0.22 * height)
         ax.set_ylabel(self.target_name)
-        ax.legend(ncols=2, bbox_to_anchor=(0, 0.1, 1, 0.9))
+        legend = ax.legend(ncols=2, loc="upper center", fontsize="small")
+        # Room for the bars below the samples, and for the legend above them.
+        covered = legend.get_window_extent().height / ax.get_window_extent().height
+        below, above = (
+            _BAR * (level.max(initial=0) + 1),
+            min(1.2 * covered, _MOST_LEGEND),
+        )
+        bottom, top = ax.get_ylim()
+        height = (top - bottom) / (1 - below - above)
+        ax.set_ylim(bottom - below * height, top + above * height)
 
     def _plot_residuals(self, ax, limits):
         segment = np.searchsorted(self.breakpoints, self.x, side="right")
@@ -248,3 +258,16 @@ class SegmentsDisplay(Display):
             feature_name=estimator._names()[0],
             target_name=str(getattr(y, "name", None) or "y"),
         ).plot(ax, **kwargs)
+
+
+def _levels_apart(intervals):
+    """Number the levels at which intervals are drawn, so that none overlap."""
+    level, ends = np.zeros(len(intervals), int), []
+    for k, (low, high) in enumerate(intervals):  # in the order of the breakpoints
+        free = [i for i, end in enumerate(ends) if not low <= end]
+        level[k] = free[0] if free else len(ends)
+        if free:
+            ends[free[0]] = high
+        else:
+            ends.append(high)
+    return level % _MOST_LEVELS

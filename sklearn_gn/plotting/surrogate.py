@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
+from sklearn.metrics import r2_score
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import (
     check_array,
@@ -15,12 +17,16 @@ from sklearn.utils.validation import (
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.plotting._common import Display
 
+_FEW_OUTPUTS = 10  # fewer are no curve, unless they have positions
+_PANELS_IN_A_ROW = 4
+
 
 class SurrogateDisplay(Display):
-    """True and predicted outputs of a surrogate model, for single samples.
+    """True and predicted outputs of a surrogate model.
 
-    Outputs are drawn as curves, as fields on a plane grid, or all samples together as a
-    matrix.
+    Outputs of single samples are drawn as curves or as fields on a plane grid, those of
+    all samples together as a matrix. A few outputs without a common axis have a panel
+    each, with predicted against true values.
 
     Use :meth:`from_estimator` to create it.
 
@@ -46,23 +52,27 @@ class SurrogateDisplay(Display):
         Height and width of the grid of the outputs. With more outputs than grid points,
         these are several fields, one after another.
 
+    output_names : list of str, default=None
+        Names of the outputs, for panels of their own; their numbers if None.
+
     Attributes
     ----------
     error_ : ndarray of shape (n_samples,)
         Relative errors of the samples, in the Euclidean norm.
 
     true_ : list
-        What is drawn of the true outputs: Line2D objects, or AxesImage objects.
+        What is drawn of the true outputs: Line2D objects, or AxesImage objects. With
+        a panel for each output these are the diagonals, where predictions are right.
 
     predicted_ : list
-        The same of the predictions.
+        The same of the predictions; PathCollection objects with a panel for each.
 
     errors_ : list of AxesImage
         Prediction minus truth; only of fields and matrices.
 
     axes_ : ndarray of matplotlib Axes
-        All panels: a row of samples for curves, else three columns, for fields with a
-        row for every sample.
+        All panels: a row of samples for curves, three columns for fields, with a row
+        for every sample, and for a matrix, else one panel for each output.
 
     ax_ : matplotlib Axes
         The first panel.
@@ -97,6 +107,7 @@ class SurrogateDisplay(Display):
         positions: Array | None = None,
         position_name: str | None = None,
         shape: tuple[int, ...] | None = None,
+        output_names: Sequence[str] | None = None,
     ) -> None:
         self.true = true
         self.predicted = predicted
@@ -104,12 +115,13 @@ class SurrogateDisplay(Display):
         self.positions = positions
         self.position_name = position_name
         self.shape = shape
+        self.output_names = output_names
 
     def plot(
         self,
         ax: Any = None,
         *,
-        kind: Literal["curves", "fields", "matrix"] | None = None,
+        kind: Literal["curves", "fields", "matrix", "scatter"] | None = None,
         log: bool = False,
         **kwargs: Any,
     ) -> Self:
@@ -121,25 +133,29 @@ class SurrogateDisplay(Display):
             Axes to divide into panels, or one for each panel. If None, a new figure is
             made.
 
-        kind : {"curves", "fields", "matrix"}, default=None
-            If None, fields where there is a ``shape``, else curves. The matrix has a
-            column for every sample and a row for every output.
+        kind : {"curves", "fields", "matrix", "scatter"}, default=None
+            If None, "fields" where there is a ``shape``, "scatter" with fewer than ten
+            outputs and no ``positions``, else "curves". The matrix has a column for
+            every sample and a row for every output. With "scatter" each output has a
+            panel, in which predicted are drawn against true values.
 
         log : bool, default=False
             Whether images show absolute values on a logarithmic scale of four decades.
             Otherwise the error has a scale of its own.
 
         **kwargs : dict
-            Passed to ``ax.plot`` for the predictions, or to ``ax.imshow`` for the true
-            and predicted images.
+            Passed to ``ax.plot`` or ``ax.scatter`` for the predictions, or to
+            ``ax.imshow`` for the true and predicted images.
 
         Returns
         -------
         display : SurrogateDisplay
             The object itself.
         """
-        kind = _surrogate_kind(kind, self.shape)
-        draw = self._plot_curves if kind == "curves" else self._plot_images
+        kind = _surrogate_kind(kind, self.shape, self.positions, self.true.shape[1])
+        draw = {"curves": self._plot_curves, "scatter": self._plot_scatter}.get(
+            kind, self._plot_images
+        )
         self.error_ = _relative_errors(self.true, self.predicted)
         self.true_, self.predicted_, self.errors_ = [], [], []
         return self._drawn_on(draw(ax, kind, log, kwargs))
@@ -176,7 +192,31 @@ class SurrogateDisplay(Display):
             panel.set_title(self._title(i), fontsize="medium")
             default = "Output" if self.positions is None else "Position"
             panel.set_xlabel(self.position_name or default)
+            if self.positions is None:
+                panel.xaxis.get_major_locator().set_params(integer=True)
+        axes[0, 0].set_ylabel("Value of the output")
         axes[0, 0].legend()
+        return axes
+
+    def _plot_scatter(self, ax, kind, log, kwargs):
+        n_outputs = self.true.shape[1]
+        n_rows = -(-n_outputs // _PANELS_IN_A_ROW)
+        axes = self._panels(ax, n_rows, -(-n_outputs // n_rows), size=(3.0, 2.9))
+        for k, panel in enumerate(axes.flat):
+            if k >= n_outputs:
+                panel.set_axis_off()
+                continue
+            true, predicted = self.true[:, k], self.predicted[:, k]
+            ends = [np.nanmin([true, predicted]), np.nanmax([true, predicted])]
+            self.true_ += panel.plot(ends, ends, color="0.6", zorder=0, linewidth=1)
+            style = {"s": 14, "alpha": 0.7, "linewidths": 0}
+            self.predicted_.append(
+                panel.scatter(true, predicted, **{**style, **kwargs})
+            )
+            name = f"Output {k}" if self.output_names is None else self.output_names[k]
+            r2 = f", R2 {r2_score(true, predicted):.4g}" if len(true) > 1 else ""
+            panel.set_title(f"{name}{r2}", fontsize="medium")
+            panel.set(xlabel="True", ylabel="Predicted")
         return axes
 
     def _plot_images(self, ax, kind, log, kwargs):
@@ -237,7 +277,7 @@ class SurrogateDisplay(Display):
         Y: ArrayLike,
         *,
         samples: Any = None,
-        kind: Literal["curves", "fields", "matrix"] | None = None,
+        kind: Literal["curves", "fields", "matrix", "scatter"] | None = None,
         positions: ArrayLike | None = None,
         position_name: str | None = None,
         shape: tuple[int, ...] | None = None,
@@ -261,9 +301,9 @@ class SurrogateDisplay(Display):
         samples : int or sequence of int, default=None
             Which samples to draw: these rows, or this number of them, with relative
             errors spread evenly from the smallest to the largest. If None, three
-            samples, or all of them in a matrix.
+            samples for curves and fields, else all of them.
 
-        kind : {"curves", "fields", "matrix"}, default=None
+        kind : {"curves", "fields", "matrix", "scatter"}, default=None
             See :meth:`plot`.
 
         positions : array-like of shape (n_positions,), default=None
@@ -285,8 +325,8 @@ class SurrogateDisplay(Display):
             made.
 
         **kwargs : dict
-            Passed to ``ax.plot`` for the predictions, or to ``ax.imshow`` for the true
-            and predicted images.
+            Passed to ``ax.plot`` or ``ax.scatter`` for the predictions, or to
+            ``ax.imshow`` for the true and predicted images.
 
         Returns
         -------
@@ -299,7 +339,7 @@ class SurrogateDisplay(Display):
             If there is a single output, or if Y, positions or shape do not fit.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
-        kind = _surrogate_kind(kind, shape)
+        names = getattr(Y, "columns", None)
         true = check_array(Y, dtype=np.float64, input_name="Y", ensure_2d=False)
         if true.ndim != 2 or true.shape[1] < 2:
             raise ValueError(
@@ -308,6 +348,7 @@ class SurrogateDisplay(Display):
             )
         check_consistent_length(X, true)
         positions = None if positions is None else column_or_1d(positions)
+        kind = _surrogate_kind(kind, shape, positions, true.shape[1])
         _check_layout(true.shape[1], positions, shape)
         predicted = np.asarray(estimator.predict(X), dtype=float)
         if predicted.shape != true.shape:
@@ -315,11 +356,12 @@ class SurrogateDisplay(Display):
                 f"Y has {true.shape[1]} outputs, the predictions have the shape "
                 f"{predicted.shape}."
             )
+        together = kind in ("matrix", "scatter")
         if samples is None:
-            samples = len(true) if kind == "matrix" else 3
+            samples = len(true) if together else 3
         if np.ndim(samples) == 0:
             chosen = _spread(_relative_errors(true, predicted), int(samples))
-            chosen = np.sort(chosen) if kind == "matrix" else chosen
+            chosen = np.sort(chosen) if together else chosen
         else:
             chosen = np.asarray(samples)
         return cls(
@@ -329,13 +371,17 @@ class SurrogateDisplay(Display):
             positions=positions,
             position_name=position_name,
             shape=shape,
+            output_names=None if names is None else [str(name) for name in names],
         ).plot(ax, kind=kind, log=log, **kwargs)
 
 
-def _surrogate_kind(kind, shape):
-    kinds = ("curves", "fields", "matrix")
+def _surrogate_kind(kind, shape, positions, n_outputs):
+    kinds = ("curves", "fields", "matrix", "scatter")
     if kind is None:
-        return "curves" if shape is None else "fields"
+        if shape is not None:
+            return "fields"
+        alone = positions is None and n_outputs < _FEW_OUTPUTS
+        return "scatter" if alone else "curves"
     if kind not in kinds:
         raise ValueError(f"kind must be one of {list(kinds)}, got {kind!r}.")
     if kind == "fields" and shape is None:

@@ -6,6 +6,7 @@ from sklearn_gn.core.diagnosis import Diagnosis, Finding
 from sklearn_gn.segmented.autoregression import SIGNIFICANT
 
 _EXACT = 1e-12  # unexplained share of the variance that is rounding errors
+_NEAR_ONE = 0.9  # a correlation with which "bic-ar1" misses real kinks
 
 
 def diagnose(model):
@@ -80,7 +81,10 @@ def _noise(model):
     )
     if model.n_breakpoints == "auto":
         if not (_is_at_limit(model) or is_correlated(model)):
-            text += " To the criterion it is noise: further breakpoints do not pay."
+            text += (
+                " According to the criterion it is noise: further breakpoints are not "
+                "worth their parameters."
+            )
     elif not np.any(model.jumps_ != 0):
         text += " Where the residuals are not random, raise n_breakpoints or set jumps."
     return Finding("noise", text)
@@ -88,8 +92,12 @@ def _noise(model):
 
 def _correlation(model):
     """The criterion and the standard errors take the noise for independent."""
-    chosen = model.n_breakpoints == "auto" and model.criterion != "bic-ar1"
-    if not is_correlated(model) or not (chosen or _is_for_independent(model)):
+    automatic = model.n_breakpoints == "auto"
+    chosen = automatic and model.criterion != "bic-ar1"
+    may_miss = automatic and not chosen and model.residual_correlation_ > _NEAR_ONE
+    if not is_correlated(model) or not (
+        chosen or may_miss or _is_for_independent(model)
+    ):
         return None
     text = (
         "Neighbouring residuals are correlated, by "
@@ -100,7 +108,13 @@ def _correlation(model):
         text += (
             "The criterion takes noise for independent and the waves of correlated "
             'noise for breakpoints: set criterion="bic-ar1", or a min_distance longer '
-            "than the waves. "
+            "than the waves. If the waves are seasonal, add month columns; they enter "
+            "linearly. "
+        )
+    if may_miss:
+        text += (
+            'With a correlation near one the criterion "bic-ar1" may miss real '
+            "breakpoints: fix n_breakpoints, or fit the differences of y. "
         )
     if _is_for_independent(model):
         text += (
@@ -108,7 +122,8 @@ def _correlation(model):
             "the correlation is near one, fit the differences of y. "
         )
     text += "If it is a curve that is left over, the function is no broken line."
-    return Finding("correlation", text, "criterion" if chosen else "covariance")
+    parameter = "n_breakpoints" if may_miss else "covariance"
+    return Finding("correlation", text, "criterion" if chosen else parameter)
 
 
 def is_correlated(model):

@@ -140,9 +140,10 @@ class SegmentedRegressor(
         whose positions have none. In days where the feature is dates.
 
     breakpoint_interval_ : ndarray of shape (n_breakpoints, 2)
-        95 % confidence intervals: of kinks by the profile of the sum of squares (the F
-        test of a position), at most to the next breakpoint or the end of the data; of
-        jumps after Bai (1997).
+        95 % confidence intervals, read off the profile of the sum of squares: of kinks
+        by the F test of a position, of jumps by the likelihood ratio of Eo and Morley
+        (2015), from row to row. They reach at most to the next breakpoint or to the end
+        of the data.
 
     jumps_ : ndarray of shape (n_breakpoints,)
         Jump at every breakpoint; 0 where the function is continuous.
@@ -204,8 +205,8 @@ class SegmentedRegressor(
     V. M. R. Muggeo, "Estimating regression models with unknown break-points",
     Statistics in Medicine 22 (2003), 3055-3071.
 
-    J. Bai, "Estimation of a change point in multiple regression models", Review of
-    Economics and Statistics 79 (1997), 551-563.
+    Y. Eo and J. Morley, "Likelihood-ratio-based confidence sets for the timing of
+    structural breaks", Quantitative Economics 6 (2015), 463-497.
 
     Examples
     --------

@@ -2,21 +2,20 @@
 
 Free kinks are parameters like the others, so that all standard errors take their
 uncertainty in (the delta method). The position of a jump is known to a number of rows
-that does not depend on how many there are: its interval is that of Bai ("Estimation of
-a change point in multiple regression models", 1997), and the other standard errors take
-it as known.
+that does not depend on how many there are: its interval is that of the likelihood
+ratio, and the other standard errors take it as known. Both kinds of intervals are read
+off the profile of the sum of squares, :mod:`sklearn_gn.segmented.profile`.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr, stdtr, stdtrit
+from scipy.special import stdtr, stdtrit
 
 from sklearn_gn.core import extremes
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.problem import Form
-from sklearn_gn.segmented.profile import kink_intervals
+from sklearn_gn.segmented.profile import jump_intervals, kink_intervals
 
 LEVEL = 0.95  # of the confidence limits
 _FAR = 1e100  # largest position, in units of the training data
@@ -272,41 +271,13 @@ def breakpoint_intervals(fit, problem, rows, level=LEVEL):
     level : float, default=0.95
     """
     interval = np.stack([fit.t, fit.t], axis=1)
-    std = breakpoint_errors(fit)[fit.kinks] / fit.scaling.size
-    width = fit.quantile(level) * std
-    interval[fit.kinks] = kink_intervals(problem, fit, width, rows)
-    interval = fit.scaling.to_user(interval)
     if fit.form.step:
-        for k in np.flatnonzero(fit.free):
-            interval[k] = _jump_interval(fit, rows, k, level)
-    return interval
-
-
-def _jump_interval(fit, rows, k, level):
-    """Return the interval of a jump: so many rows to both sides."""
-    jump, variance = fit.coef[fit.steps[k]], fit.rss / fit.degrees_of_freedom
-    x, at = np.unique(rows.x, return_index=True)
-    before = np.concatenate([[0], np.cumsum(rows.weight)])[at]
-    first = min(np.searchsorted(x, fit.t[k]), len(x) - 1)
-    size = argmax_quantile(level) * variance / jump**2 if jump else np.inf
-    reach = 1 + int(min(size, fit.n_rows))
-    low, high = np.searchsorted(before, before[first] + np.array([-reach, reach]))
-    low, high = max(low, 1), min(high, len(x) - 1)
-    ends = np.array([(x[j - 1] + x[j]) / 2 for j in (low, high)])
-    return fit.scaling.to_user(ends)
-
-
-def argmax_quantile(level):
-    """Return the quantile of ``|argmax_s W(s) - |s| / 2|`` for a Brownian motion W."""
-
-    def excess(x):
-        root = np.sqrt(x)
-        below = 1 + np.sqrt(x / (2 * np.pi)) * np.exp(-x / 8)
-        below -= (x + 5) / 2 * ndtr(-root / 2)
-        below += 1.5 * np.exp(x + log_ndtr(-1.5 * root))
-        return below - (1 + level) / 2
-
-    return brentq(excess, 1e-12, 1e4)
+        interval[fit.free] = jump_intervals(problem, fit, level)
+    else:
+        std = breakpoint_errors(fit)[fit.kinks] / fit.scaling.size
+        width = fit.quantile(level) * std
+        interval[fit.kinks] = kink_intervals(problem, fit, width, rows)
+    return fit.scaling.to_user(interval)
 
 
 # --- segments ------------------------------------------------------------------------

@@ -17,6 +17,7 @@ class InputsMixin:
 
     def _prepare(self, X, y, sample_weight):
         """The series in the units of the search, kind of dates, order of the rows."""
+        dates.check_column(X, self.broken_feature)
         X, kind = dates.replace_dates(X, self.broken_feature)
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
         self._column = self._broken_column()

@@ -1,4 +1,4 @@
-r"""Confidence intervals of kinks by the profile of the sum of squares.
+r"""Confidence intervals of breakpoints by the profile of the sum of squares.
 
 A position t belongs to the interval of a kink if fixing it there raises the least sum
 of squares by no more than :math:`q^2 s^2`, with q a quantile of Student's t
@@ -8,17 +8,28 @@ which is too narrow where the kink is not sharp: the sum of squares rises less a
 with the distance. The other kinks follow to first order.
 
 For other covariances, :math:`s^2` is such that both still agree close to the estimate.
+
+Where the function may jump, each row that passes from one line to the other changes the
+sum of squares by the squared distance of the lines and by its noise: a random walk with
+drift, whether level or slope changes. The least value of such a walk on one side of the
+true position is distributed exponentially, so that the true one is more than
+:math:`2 x s^2` above the least sum of squares with a probability of
+:math:`1 - (1 - e^{-x})^2` (Eo and Morley, "Likelihood-ratio-based confidence sets for
+the timing of structural breaks", 2015); here :math:`s^2` counts as an estimate.
 """
 
 import numpy as np
+from scipy.optimize import brentq
 
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.problem import all_pieces
+from sklearn_gn.segmented.problem import all_pieces, sum_of_squares
 from sklearn_gn.segmented.products import Pieces, concatenate, locate, solve
 
 _RESOLVED = 1e-11  # rise, over the total, that is more than rounding errors
 _NEAR = 4.0  # half-widths of the delta method within which positions are close
 _EACH = 32  # positions that are tried near, far, and in between
+_LARGEST = 1e9  # bound of a quantile
+_ROWS = 64  # the same for jumps: every row near, some far, and in between
 
 
 def kink_intervals(problem, fit, width, rows):
@@ -50,6 +61,94 @@ def kink_intervals(problem, fit, width, rows):
     return interval
 
 
+def jump_intervals(problem, fit, level):
+    """Return the intervals of the jumps in the units of the search, (n_jumps, 2).
+
+    They reach from the row before the first break that belongs to them to the row after
+    the last one.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of one series.
+    fit : Fit
+    level : float
+    """
+    x, jumps = problem.table.x[0], np.flatnonzero(fit.free)
+    row = np.searchsorted(x, fit.t)  # the first one after each break
+    variance = fit.rss / fit.degrees_of_freedom
+    threshold = walk_quantile(level, fit.degrees_of_freedom) * variance
+    threshold = max(threshold, _RESOLVED * fit.total)
+    interval = np.empty((len(jumps), 2))
+    for place, k in enumerate(jumps):
+        rise = _rise_of_break(problem, fit, place)
+        first, last = _free_rows(problem, row, k)
+        low = _last_row_below(rise, row[k], first, threshold)
+        high = _last_row_below(rise, row[k], last, threshold)
+        interval[place] = x[max(low - 1, 0)], x[min(high, len(x) - 1)]
+    return interval
+
+
+def walk_quantile(level, degrees_of_freedom):
+    """Return the quantile of the rise at the true break, over the variance.
+
+    The estimated variance is that of ``degrees_of_freedom`` normal numbers, over which
+    the probability is averaged.
+    """
+    half = degrees_of_freedom / 2
+
+    def excess(x):
+        one, two = (np.exp(-half * np.log1p(k * x / half)) for k in (1, 2))
+        return 1 - 2 * one + two - level
+
+    return 2 * brentq(excess, 0, _LARGEST)
+
+
+def _free_rows(problem, row, k):
+    """Return the least and the largest row at which a segment may begin, not others."""
+    table, limits = problem.table, problem.limits
+    n, x, count = int(table.n_rows[0]), table.x[0], table.count[0]
+    before = row[k - 1] if k else 0
+    after = row[k + 1] if k + 1 < len(row) else n
+    places = np.arange(before + 1, after)
+    breaks = (x[places - 1] + x[places]) / 2
+    free = (limits.low[0] <= breaks) & (breaks <= limits.high[0])
+    free &= count[places] - count[before] >= limits.min_rows[0]
+    free &= count[after] - count[places] >= limits.min_rows[0]
+    free &= x[places - 1] - x[before] >= limits.min_distance[0] * (k > 0)
+    places = np.append(places[free], row[k])
+    return places.min(), places.max()
+
+
+def _rise_of_break(problem, fit, place):
+    """Return the rise of the sum of squares as a function of the row after a break."""
+    x, knots, n_rows = problem.table.x[0], fit.t[fit.free], float(fit.n_rows)
+
+    def rss(t):
+        trials = _with_position(knots, place, t)
+        return n_rows * sum_of_squares(problem, trials)[0]
+
+    least = rss(knots[[place]])
+    return lambda rows: rss((x[rows - 1] + x[rows]) / 2) - least
+
+
+def _last_row_below(rise, start, end, threshold):
+    """Return the last row from a break to an end whose rise is small enough."""
+    distance = abs(end - start)
+    steps = np.append(
+        np.arange(_ROWS), np.geomspace(_ROWS, max(distance, _ROWS), _ROWS)
+    )
+    steps = np.unique(np.minimum(steps, distance).astype(np.intp))
+    while True:
+        below = rise(start + np.sign(end - start) * steps) <= threshold
+        below[0] = True
+        last = np.flatnonzero(below)[-1]
+        if last == len(steps) - 1 or steps[last + 1] == steps[last] + 1:
+            return start + np.sign(end - start) * steps[last]
+        between = np.linspace(steps[last], steps[last + 1], _ROWS).astype(np.intp)
+        steps = np.unique(between)
+
+
 def _inverse_curvature(fit, rows):
     """Return the diagonal of the inverse normal matrix, of the kinks."""
     columns = least_squares.jacobian(
@@ -67,8 +166,7 @@ def _rise(problem, fit, k):
     n_rows = float(fit.n_rows)
 
     def rss(t):
-        trials = np.broadcast_to(knots, (1, len(t), len(knots))).copy()
-        trials[..., k] = t
+        trials = _with_position(knots, k, t)
         there = np.broadcast_to(others, (1, len(t), len(others)))
         one = np.ones_like(there)
         steps = Pieces(locate(problem.table, there), one, 0 * one)
@@ -77,6 +175,13 @@ def _rise(problem, fit, k):
 
     least = rss(knots[[k]])
     return lambda t: rss(t) - least
+
+
+def _with_position(knots, place, t):
+    """Return the breakpoints with one of them at each of many positions."""
+    trials = np.broadcast_to(knots, (1, len(t), len(knots))).copy()
+    trials[..., place] = t
+    return trials
 
 
 def _last_below(rise, at, end, half, threshold):

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_array
 from sklearn_gn.core import dates
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.data import check_sample_weight, naming_text
+from sklearn_gn.core.stop import counted
 from sklearn_gn.segmented import inference, robust, selection
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.preparation import (
@@ -114,12 +115,16 @@ def fit_groups(
     column = features.index(column) if isinstance(column, str) else column
     X, kind = dates.replace_dates(data[features], column)
     dates.refuse_dates(X)
+    codes, names = pd.factorize(data[group], use_na_sentinel=False)
+    as_numbers = partial(check_array, dtype=np.float64, ensure_all_finite=False)
     with naming_text(X, f"leave it out of features={features}"):
-        X = check_array(X, dtype=np.float64)
-    y = check_array(data[[target]], dtype=np.float64, input_name="y")[:, 0]
+        X = as_numbers(X)
+    y = as_numbers(data[[target]], input_name="y")
+    for name, values in (("X", X), ("y", y)):
+        _check_finite(name, values, codes, names)
+    y = y[:, 0]
     given = None if sample_weight is None else data[sample_weight].to_numpy()
     weight = check_sample_weight(given, X)
-    codes, names = pd.factorize(data[group], use_na_sentinel=False)
     order = np.argsort(codes, kind="stable")
     bounds = np.cumsum(np.bincount(codes, minlength=len(names)))[:-1]
     x, others = X[:, column], np.delete(X, column, axis=1)
@@ -161,6 +166,21 @@ def _features(data, features, others):
     return list(features)
 
 
+def _check_finite(name, values, codes, groups):
+    """Raise a ValueError that names the first group with NaN or infinity."""
+    bad = ~np.isfinite(values).all(axis=1)
+    if not bad.any():
+        return
+    first = codes[bad][0]
+    n, others = int(np.sum(bad & (codes == first))), len(np.unique(codes[bad])) - 1
+    what = "NaN" if np.isnan(values[bad & (codes == first)]).any() else "infinity"
+    rows = "1 row; drop it" if n == 1 else f"{n} rows; drop them"
+    more = f", and those of {counted(others, 'other group')}" if others else ""
+    raise ValueError(
+        f"Group {groups[first]!r}: {name} contains {what} in {rows}{more}."
+    )
+
+
 def _fit_in_one_thread(estimator, kind, series, names):
     """As _fit_chunk; more threads of BLAS would only wait for each other."""
     with one_blas_thread:
@@ -173,12 +193,12 @@ def _fit_chunk(estimator, kind, series, names):
     for (x, y, linear, weight), name in zip(series, names, strict=True):
         order = sorted_rows(x, weight)
         if not len(order):
-            raise ValueError(f"Series {name!r}: all weights are zero.")
+            raise ValueError(f"Group {name!r}: all weights are zero.")
         prepared.append(prepare(x[order], y[order], linear[order], weight[order]))
         try:
             check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
-            raise ValueError(f"Series {name!r}: {error}") from error
+            raise ValueError(f"Group {name!r}: {error}") from error
     number = estimator.n_breakpoints
     search = partial(
         selection.choose,

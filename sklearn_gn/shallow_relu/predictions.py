@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -17,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.data import validate_data
-from sklearn_gn.shallow_relu import evidence_fitted
+from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.fitted import (
     hidden_features,
     predict_scaled,
@@ -149,8 +150,9 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         if isinstance(self._posterior, evidence_fitted.EvidencePosterior):
             with backend.one_blas_thread:
                 std = evidence_fitted.prediction_errors(self._posterior, scaling.x(X))
+                std = scaling.deviations(X, std, partial(evidence_gn.values, net))
             with np.errstate(over="ignore"):  # what is no float is infinite
-                return std * scaling.stretch(X) * scaling.y_scale
+                return std * scaling.y_scale
         freedom = self._posterior.degrees_of_freedom
         if freedom <= 0:
             n_rows, q = self._posterior.n_effective, net.coef.shape[1]

@@ -54,9 +54,9 @@ class Scaling(NamedTuple):
         z = self._bounded(X)
         return z if self.reach is None else self.reach.limited(z)
 
-    def stretch(self, X):
-        """Return the factors of standard errors at rows beyond reach, (m, 1)."""
-        return self.reach.stretch(self._bounded(X))[:, None]
+    def deviations(self, X, std, values):
+        """Return standard errors in these units, greater for rows beyond reach."""
+        return self.reach.deviations(self._bounded(X), std, values)
 
     def _bounded(self, X):
         """Features in these units, bounded: infinities have no differences."""

@@ -30,6 +30,7 @@ from sklearn_gn.softmax_head.head import (
 )
 
 _DAMPING = 1.0  # for features of size one
+_LEARNING_RATE = 1.0
 _PATIENCE = 5  # epochs without progress after which a mini-batch method ends
 _HOVER = 0.1  # distance of the last loss from the best one that is no divergence
 
@@ -110,11 +111,12 @@ def step_settings(options):
     """The scalars of a step from the options of the fit."""
     cast = options.alpha.dtype.type
     damping = _DAMPING if options.damping is None else options.damping
+    rate = options.solver.learning_rate
     return StepSettings(
         alpha=options.alpha,
         damping=cast(damping),
         intercept=options.intercept,
-        learning_rate=cast(options.solver.learning_rate),
+        learning_rate=cast(_LEARNING_RATE if rate is None else rate),
     )
 
 

@@ -41,7 +41,7 @@ class _MiniBatchSolver(Solver):
     """What the solvers on mini-batches share."""
 
     _parameter_constraints = {
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither"), None],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
         "shuffle": ["boolean"],
     }
@@ -49,7 +49,7 @@ class _MiniBatchSolver(Solver):
     def __init__(
         self,
         *,
-        learning_rate: float = 0.1,
+        learning_rate: float | None = None,
         batch_size: int | None = 256,
         shuffle: bool = False,
     ) -> None:
@@ -68,9 +68,9 @@ class FGN(_MiniBatchSolver):
 
     Parameters
     ----------
-    learning_rate : float, default=0.1
-        Learning rate. Values up to 1, a full step, are worth trying with a larger
-        ``damping``.
+    learning_rate : float, default=None
+        Learning rate. If None, it is 1, a full step, for :class:`FGNSoftmaxHead`, and
+        0.1 for networks. [1]_ has 0.1 for both.
 
     batch_size : int, default=256
         Rows of a mini-batch.
@@ -107,8 +107,8 @@ class SGN(_MiniBatchSolver):
 
     Parameters
     ----------
-    learning_rate : float, default=0.1
-        Learning rate.
+    learning_rate : float, default=None
+        Learning rate. If None, it is 1, a full step.
 
     batch_size : int, default=256
         Rows of a mini-batch.

@@ -31,6 +31,7 @@ from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel, krylov_dimension
 
 _FGN_DAMPING = 1.0
+_FGN_LEARNING_RATE = 0.1
 _FGN_CG = 10
 _START_ROWS = 2048  # for which the first output layer of a mini-batch method is optimal
 _EPOCHS = 10  # without a new lowest loss, after which a mini-batch method ends
@@ -294,7 +295,8 @@ def epoch_step(rows, state, settings, *, name):
     penalties = training.current_penalties(state.net.theta, rows, settings)
     net, memory = backend.on_device((state.net, state.memory))
     epoch, b = batches.shuffled_epoch(rows, settings, state.iteration)
-    rate = np.asarray(settings.solver.learning_rate, settings.dtype)
+    given = settings.solver.learning_rate
+    rate = np.asarray(_FGN_LEARNING_RATE if given is None else given, settings.dtype)
     if name == "fgn":
         given = _FGN_DAMPING if settings.damping is None else settings.damping
         damping = np.asarray(given, settings.dtype)

@@ -44,9 +44,9 @@ class Units(NamedTuple):
         """Return features in these units, within reach."""
         return self.reach.limited(self.scaling.x(X))
 
-    def stretch(self, X):
-        """Return the factors of standard errors at rows beyond reach, (m, 1)."""
-        return self.reach.stretch(self.scaling.x(X))[:, None]
+    def deviations(self, X, std, values):
+        """Return standard errors in these units, greater for rows beyond reach."""
+        return self.reach.deviations(self.scaling.x(X), std, values)
 
     @property
     def x_center(self):

@@ -84,8 +84,10 @@ class PredictionsMixin:
             known = partial(committee.variances, net, covariances, self._noise_ratios)
             size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
-            std = np.sqrt(blockwise(known, x, n_rows)) * scaling.stretch(X)
-            return std * scaling.y_scale
+            std = np.sqrt(blockwise(known, x, n_rows))
+            values = partial(committee.mean_values, net)
+            with np.errstate(over="ignore"):  # what is no float is infinite
+                return scaling.deviations(X, std, values) * scaling.y_scale
         bars = self._error_bars
         variance = self._in_batches(bars.variances, x, bars.batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale

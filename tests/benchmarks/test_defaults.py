@@ -43,6 +43,22 @@ def test_a_classifier_stands_below_a_peer_of_higher_log_loss():
     assert all(answer["mlp"] == ["b"] for answer in standing.values())
 
 
+def test_a_slow_peer_has_one_fold_or_is_named_as_skipped():
+    X, y = np.random.default_rng(0).standard_normal((2, 60, 1))
+    ridge, data = defaults.regressors()["ridge"], (X, y[:, 0])
+    found = defaults.limited_row(ridge, *data, limit=60)
+    first = defaults.row(ridge, *data)["runs"][0]
+    assert [run["r2"] for run in found["runs"]] == [first["r2"]]
+    problem = {"methods": {}, "skipped": {}}
+    late = defaults.limited_row(ridge, *data, limit=0)
+    defaults.add_row(problem, "table", "ridge", lambda: late)
+    assert problem == {"methods": {}, "skipped": {"ridge": problem["skipped"]["ridge"]}}
+    assert not defaults.wanted(set(), {"table"}, problem, "table", "ridge")
+    assert defaults.wanted({"ridge"}, {"table"}, problem, "table", "ridge")
+    defaults.add_row(problem, "table", "ridge", lambda: found)
+    assert problem == {"methods": {"ridge": found}, "skipped": {}}
+
+
 def test_a_search_names_the_parameters_it_chose():
     X, y = np.random.default_rng(0).standard_normal((2, 60, 1))
     answers = defaults.rows(X, y[:, 0], classes=False, quick=True)

@@ -57,3 +57,10 @@ def test_columns_that_are_no_numbers_are_named(kind):
         kind().fit(pd.DataFrame({"a": y, "b": days - days[0]}), y)
     with pytest.raises(ValueError, match="Column 'b' of X holds text"):
         kind().fit(pd.DataFrame({"a": y, "b": "x"}), y)
+    document = "the best of times, the worst of times " * 100
+    rows = [document] * 6
+    match = r"^X holds text \('the best of times, the worst o\.\.\.'\): .* TfidfVec"
+    for X in (rows, np.array(rows), [[document, 1.0]] * 6, pd.Series(rows)):
+        with pytest.raises(ValueError, match=match) as caught:
+            kind().fit(X, y)
+        assert len(str(caught.value)) < 200

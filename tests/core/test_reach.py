@@ -43,13 +43,28 @@ def test_units_are_those_of_the_rows_within_reach():
 
 
 @pytest.mark.parametrize("kind", [ShallowReLURegressor, VarProNetRegressor])
-def test_standard_errors_beyond_reach_are_those_of_least_squares(kind):
+def test_standard_errors_beyond_reach_are_those_of_a_line_that_goes_on(kind):
     rng = np.random.default_rng(0)
     X, far = rng.standard_normal((300, 3)), 200 * rng.standard_normal((4, 3))
     y = X @ [1.0, -2.0, 0.5] + 0.5 * rng.standard_normal(300)
-    _, std = kind(random_state=0).fit(X, y).predict(far, return_std=True)
+    found, std = kind(random_state=0).fit(X, y).predict(far, return_std=True)
     design, there = (np.column_stack([np.ones(len(a)), a]) for a in (X, far))
-    _, squares, *_ = np.linalg.lstsq(design, y)
+    line, squares, *_ = np.linalg.lstsq(design, y)
     covariance = squares[0] / (300 - 4) * np.linalg.inv(design.T @ design)
-    expected = np.sqrt(np.einsum("ij,jk,ik->i", there, covariance, there))
-    np.testing.assert_allclose(std, expected, rtol=0.03)
+    of_line = np.sqrt(np.einsum("ij,jk,ik->i", there, covariance, there))
+    # The prediction is constant beyond reach.
+    np.testing.assert_allclose(std, np.hypot(of_line, there @ line - found), rtol=0.03)
+
+
+def test_rows_between_far_rows_are_known_to_be_unknown():
+    rng = np.random.default_rng(0)
+    X = np.append(rng.standard_normal(200), 100.0)[:, None]
+    y = 5 * X[:, 0] + 0.3 * rng.standard_normal(201)
+    model = VarProNetRegressor(random_state=0).fit(X, y)
+    new = np.array([[15.0], [50.0], [100.0], [300.0]])
+    found, std = model.predict(new, return_std=True)
+    np.testing.assert_array_equal(found, found[0])  # all are moved to the same place
+    assert (np.abs(found - 5 * new[:, 0]) < 1.1 * std).all()
+    units = model._fitted[2]
+    farthest = units.reach.stretch(units.scaling.x(X)).max()
+    assert units.reach.farthest == farthest > 5

@@ -7,9 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sklearn_gn.pde import Ball, Box, Polygon, Problem, laplacian
+from sklearn_gn.pde import (
+    Ball,
+    Box,
+    Dirichlet,
+    Neumann,
+    Polygon,
+    Problem,
+    laplacian,
+)
 from sklearn_gn.pde.corners import singular_corners
 from sklearn_gn.pinn.posed import posed
+from sklearn_gn.pinn.right_angles import contradicted_corners
 
 L = Polygon([(0, 0), (1, 0), (1, -1), (-1, -1), (-1, 1), (0, 1)])
 SQUARE = Box(x=(-1, 1), y=(-1, 1))
@@ -55,6 +64,60 @@ def test_corners_of_a_hole_have_a_reach():
 )
 def test_no_corners(domain):
     assert singular_corners(domain) == ()
+
+
+def rough(x):
+    return x[0] ** 2 - 3 * x[1] ** 2  # it does not solve Laplace's equation
+
+
+def smooth(x):
+    return jnp.exp(x[0]) * jnp.cos(x[1])
+
+
+def poisson(u, x):
+    return laplacian(u)(x) + 1
+
+
+def bratu(u, x):
+    return laplacian(u)(x) + jnp.exp(u(x)) - jnp.exp(smooth(x))
+
+
+def wavy(u, x):
+    return laplacian(u)(x) + jnp.sin(jnp.pi * x[0]) * jnp.sin(jnp.pi * x[1])
+
+
+LEFT, BELOW = Dirichlet(0.0, on="x=min"), Dirichlet(0.0, on="y=min")
+
+
+@pytest.mark.parametrize(
+    ("residual", "conditions", "n_corners"),
+    [
+        (poisson, [Dirichlet(0.0)], 4),  # -1 is not 0 + 0
+        (wavy, [Dirichlet(0.0)], 0),  # the source vanishes there
+        (bratu, [Dirichlet(smooth)], 0),
+        (bratu, [Dirichlet(rough)], 4),
+        (poisson, [LEFT, BELOW, Neumann(0.0, on=("x=max", "y=max"))], 1),
+        (poisson, [LEFT, Neumann(0.0, on=("x=max", "y=min", "y=max"))], 0),
+    ],
+)
+def test_right_angles_at_which_values_contradict_the_equation(
+    residual, conditions, n_corners
+):
+    found = contradicted_corners(Problem(residual, SQUARE, conditions))
+    assert len(found) == n_corners
+    if n_corners == 1:
+        assert found[0].place == (-1, -1)
+
+
+def test_right_angles_are_not_looked_at_where_values_are_not_known():
+    pair = Problem(
+        lambda u, x: (laplacian(u["u"])(x) + 1, u["v"](x) - 1),
+        SQUARE,
+        [Dirichlet(0.0, outputs="u")],
+        outputs=("u", "v"),
+    )
+    in_time = Problem(lambda u, x: u(x) - 1, Box(x=(0, 1), t=(0, 1)), [Dirichlet(0.0)])
+    assert contradicted_corners(pair) == contradicted_corners(in_time) == ()
 
 
 @pytest.mark.usefixtures("float64")

@@ -109,7 +109,7 @@ RESIDUALS = {
 )
 def test_mistakes_in_a_residual(residual, match, monkeypatch):
     """They are found by ``fit`` before anything is compiled."""
-    monkeypatch.setattr("sklearn_gn.pde.checks._check_finite", None)
+    monkeypatch.setattr("sklearn_gn.pde.checks._check_residuals", None)
     with pytest.raises(ValueError, match=match):
         PINNSolver(Problem(residual, DOMAIN)).fit()
     condition = match.replace("interior", "condition")
@@ -152,11 +152,11 @@ STATEMENTS = {
     ),
     "a coefficient that is not declared": (
         lambda: Problem(lambda u, x, k: k * u(x), DOMAIN),
-        r"residual: .*'k' is none of the coefficients \(\): declare it in coeff",
+        r"residual: .*'k' is not declared as a coefficient; the problem has none. Decl",
     ),
     "coordinates one by one": (
         lambda: Problem(decay, DOMAIN, Initial(lambda x, t: x)),
-        r"initial: .*'t' is none of the coefficients.*are all in the point: x\[0\]",
+        r"initial: .*'t' is not declared as a coeff.*are all in the point: x\[0\]",
     ),
     "a boundary of time": (
         lambda: Problem(decay, Interval(0, 1), Dirichlet(1.0)),
@@ -175,7 +175,7 @@ STATEMENTS = {
 
 @pytest.mark.parametrize(("state", "match"), STATEMENTS.values(), ids=STATEMENTS.keys())
 def test_mistakes_in_a_statement(state, match, monkeypatch):
-    monkeypatch.setattr("sklearn_gn.pde.checks._check_finite", None)
+    monkeypatch.setattr("sklearn_gn.pde.checks._check_residuals", None)
     with pytest.raises(ValueError, match=match):
         PINNSolver(state()).fit()
 
@@ -219,6 +219,46 @@ def test_equations_that_contradict_each_other(residual, match):
 def test_more_equations_than_outputs(residual, coefficients, match):
     with pytest.warns(UserWarning, match=match):
         Problem(residual, SQUARE, coefficients=coefficients).check()
+
+
+@pytest.mark.parametrize(
+    ("residual", "match"),
+    [
+        (lambda u, x, k: 1.0, "interior: the residual does not depend on the field u"),
+        (lambda u, x, k: 0 * u(x) + x[0], r"Is u\(x\) or d\(u, ...\)\(x\) missing"),
+        (lambda u, x, k: (d(u, "x")(x), x[1]), "of its 2 residuals, number 2 does not"),
+        (lambda u, x, k: u(x) - k, None),
+        (lambda u, x, k: d(u, "x", "y")(x) - 1e9, None),
+        (lambda u, x, k: jnp.maximum(u(x) - x[0], 0.0), None),
+        (lambda u, x, k: 0.0, None),  # observations alone
+        (lambda u, x, k: (d(u, "x")(x), k - 3.0), None),
+    ],
+)
+def test_residuals_that_the_field_cannot_change(residual, match):
+    fixed = Condition(lambda u, x, k: k - 2.0, on=[[0.5, 0.5]])  # of k alone
+    coefficients = {"k": Unknown(1.0)}
+    given = SQUARE, fixed, ("u", "v"), coefficients
+    problem = Problem(lambda u, x, k: residual(u["u"], x, k), *given)
+    if match is None:
+        problem.check()
+    else:
+        with pytest.raises(ValueError, match=match):
+            problem.check()
+
+
+def test_conditions_that_the_field_cannot_change():
+    def residual(u, x):
+        return laplacian(u)(x)
+
+    numbers = Condition(lambda u, x: x[0] + 1.0, on="x=min", name="wall")
+    with pytest.raises(ValueError, match="wall: the residual does not depend on the"):
+        Problem(residual, SQUARE, numbers).check()
+
+    def lifted(x, u):  # fulfils its condition but for rounding errors
+        return jnp.sin(x[0]) + x[0] * (1 - x[0]) * u
+
+    sides = Dirichlet(lambda x: 1 / (1 / jnp.sin(x[0])), on=("x=max",))
+    Problem(residual, Box(x=(0, 1), y=(0, 1)), sides, transform=lifted).check()
 
 
 def test_fewer_equations_than_outputs():

@@ -1140,7 +1140,7 @@ def root_of_a_negative_number(u, x, kappa):
         ({"outputs": ("u", "u")}, r"outputs must be different names, got \('u', 'u'\)"),
         ({"outputs": (0,)}, r"outputs must be different names, got \(0,\)"),
         ({"periodic": "y"}, r"periodic='y' is unknown; the axes are \('x', 't'\)"),
-        ({"coefficients": {}}, r"residual: .*'kappa' is none of the coefficients \(\)"),
+        ({"coefficients": {}}, r"residual: .*'kappa' is not declared as a coeff"),
         (
             {"coefficients": {"kappa": 1, "mu": 2}},
             r"the coefficient 'mu' is a.*neither",

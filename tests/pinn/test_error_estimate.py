@@ -51,7 +51,7 @@ def test_the_estimate_is_the_error_where_the_network_can_still_learn(solver):
 def test_the_estimate_is_that_of_a_dense_computation(solver):
     """Minimum-norm least squares on all fresh points at once, by LAPACK."""
     posterior = solver._posterior
-    model, net = posterior.model, growth.wider(posterior.net, np.random.RandomState(0))
+    model, net = posterior.model, growth.richer(posterior.net)
     with jax.enable_x64(True):
         flat, unravel = ravel_pytree(net)
         x = posterior.fresh[0].x[:200, 0]
@@ -70,8 +70,53 @@ def test_the_estimate_is_that_of_a_dense_computation(solver):
         change, *_ = np.linalg.lstsq(jacobian, -r, rcond=1e-8)
         error = np.linalg.norm(slopes @ change) / np.linalg.norm(u)
         left = np.linalg.norm(r + jacobian @ change) / np.linalg.norm(r)
-    expected = error / np.sqrt(1 - left**2)
+    expected = error / (1 - left**2) ** 0.25
     assert solver.error_estimate_ == pytest.approx(expected, rel=1e-2)
+
+
+def test_each_half_has_the_conditions_of_which_there_are_few(solver):
+    fresh = solver._posterior.fresh
+    first, second = error_estimate.halves(fresh)
+    for whole, a, b in zip(fresh, first, second, strict=True):
+        joined = np.concatenate([a.x, b.x])
+        few = len(whole.x) <= 8
+        np.testing.assert_array_equal(a.x if few else joined, whole.x)
+        square = np.sum(np.concatenate([a.scale, b.scale]) ** 2)
+        assert square == pytest.approx(np.sum(whole.scale**2), rel=1e-14)
+
+
+def test_residuals_at_single_points_are_not_explained_by_wild_changes():
+    """Each half is explained by directions of its own, which harm the other."""
+    rng = np.random.RandomState(0)
+    shared, r = rng.standard_normal((60, 3)), rng.standard_normal(60)
+    rows = np.hstack([shared, 1e-4 * rng.standard_normal((60, 50))])
+    r += 0.1 * shared.sum(axis=1)
+
+    def sums(part):
+        return rows[part].T @ rows[part], rows[part].T @ r[part], r[part] @ r[part]
+
+    parts = sums(slice(0, 30)), sums(slice(30, 60))
+    wild, explained = error_estimate.correction(*map(sum, zip(*parts, strict=True)))
+    assert explained > 0.8
+    change, explained = error_estimate.correction_of_halves(*parts)
+    expected, *_ = np.linalg.lstsq(shared, -r, rcond=None)
+    assert explained < 0.3
+    assert np.linalg.norm(wild) > 100 * np.linalg.norm(change)
+    np.testing.assert_allclose(change[:3], expected, rtol=5e-2)
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_richer_network_is_the_same_function_with_more_directions():
+    rng = np.random.RandomState(0)
+    net = start_parameters(rng, (2, 5, 3, 1), (), 1)  # one input that is a wave
+    net.layers[0][-2:] = rng.standard_normal((2, 5))
+    more = growth.richer(net, 1)
+    assert [matrix.shape for matrix in more.layers] == [(4, 10), (11, 3), (5, 1)]
+    np.testing.assert_array_equal(more.layers[0][:, :5], net.layers[0])
+    assert np.all(more.layers[0][2, 5:] == 0)  # they do not read the wave
+    assert np.all(more.layers[1][5:10] == 0)
+    slopes = np.linalg.norm(more.layers[0][:2, 5:], axis=0)
+    assert np.all((slopes >= 1) & (slopes <= 20))
 
 
 def test_the_estimate_is_kept_and_knows_its_limits(solver, monkeypatch):

@@ -135,29 +135,46 @@ def test_a_network_that_is_not_accurate_grows_after_all(
 
 
 @pytest.mark.parametrize(
-    ("estimate", "loss", "tol", "then", "ends"),
+    ("estimate", "loss", "changes", "then", "ends"),
     [
-        (5e-8, 1e-11, 1e-3, "network", True),
-        (5e-8, 1e-11, 1e-3, "points", True),
-        (5e-8, 1e-11, 1e-3, None, False),  # it still falls
-        (5e-8, 1e-11, 0.0, "network", False),  # all digits are wanted
-        (5e-8, 1e-9, 1e-3, "network", False),  # too early to compile the estimate
-        (2e-7, 1e-11, 1e-3, "network", False),
-        (np.nan, 1e-11, 1e-3, "network", False),
+        (5e-8, 1e-11, {}, "network", True),
+        (5e-8, 1e-11, {}, "points", True),
+        (5e-8, 1e-11, {}, None, False),  # it still falls
+        (5e-8, 1e-11, {"falls": (1e-11,) * 13}, None, True),
+        (5e-8, 1e-11, {"falls": (1e-11,) * 12}, None, False),
+        (5e-8, 1e-11, {"falls": (1e-11,) * 13, "promising": 9e-12}, None, False),
+        (5e-8, 1e-11, {"promising": 9e-12}, "network", True),
+        (5e-8, 1e-11, {"tol": 0.0}, "network", False),  # all digits are wanted
+        (5e-8, 1e-9, {}, "network", False),  # too early to compile the estimate
+        (2e-7, 1e-11, {}, "network", False),
+        (np.nan, 1e-11, {}, "network", False),
     ],
 )
-def test_an_accurate_network_need_not_grow(
-    monkeypatch, estimate, loss, tol, then, ends
+def test_a_fit_with_a_small_error_ends(
+    monkeypatch, estimate, loss, changes, then, ends
 ):
-    monkeypatch.setattr(accuracy, "relative_error_estimate", lambda *_: estimate)
+    asked = []
+    monkeypatch.setattr(
+        accuracy, "relative_error_estimate", lambda *_: asked.append(1) or estimate
+    )
+    changes = dict(changes)
     settings = SimpleNamespace(
-        tol=tol,
+        tol=changes.pop("tol", 1e-3),
         dtype=np.dtype(float),
         models=[SimpleNamespace(problem=SimpleNamespace(unknown={}))],
     )
     state = fit.PINNState(None, loss, (), np.ones(2), first_fresh=1.0)
-    now, points = level([loss])._replace(next=then), fit.FixedPoints(None, (), None)
-    assert accuracy.is_accurate(points, state, settings, now, loss) == ends
+    now = level([loss])._replace(next=then, **changes)
+    points = fit.FixedPoints(None, (), None)
+    after, accurate = accuracy.ended_if_accurate(points, state, settings, now, loss)
+    assert accurate == ends
+    assert (after.next, after.ended) == (None if ends else then, ends)
+    if not asked or ends:
+        assert after.promising == now.promising
+    elif np.isnan(estimate):
+        assert after.promising == 0
+    else:  # asked again where an error like the root of the loss is small
+        assert after.promising == pytest.approx(loss * (1e-7 / estimate) ** 2)
 
 
 @pytest.mark.parametrize(

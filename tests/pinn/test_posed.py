@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from sklearn_gn import PINNSolver
-from sklearn_gn.pde import Box, Dirichlet, Initial, Interval, Problem, d, laplacian
+from sklearn_gn.pde import (
+    Box,
+    Dirichlet,
+    Initial,
+    Interval,
+    Neumann,
+    Problem,
+    d,
+    laplacian,
+)
 from sklearn_gn.pinn import growth, spectrum
 from sklearn_gn.pinn.model import Model, network, start_parameters
 from sklearn_gn.pinn.posed import posed, units
@@ -15,13 +24,13 @@ from sklearn_gn.pinn.posed import posed, units
 SQUARE = Box(x=(0, 2), y=(1, 2))
 
 
-def source(*waves):
+def source(*waves, kind=Dirichlet):
     """A Poisson problem with the sum of sines of these wave vectors."""
 
     def residual(u, x):
         return laplacian(u)(x) - sum(jnp.sin(jnp.array(k) @ x) for k in waves)
 
-    return Problem(residual, SQUARE, Dirichlet(0.0))
+    return Problem(residual, SQUARE, kind(0.0))
 
 
 def test_waves_are_those_of_the_source():
@@ -105,7 +114,7 @@ def test_an_output_without_values_has_the_size_that_balances_its_terms(power, si
 
 
 def test_the_field_has_physical_units_and_the_waves():
-    problem, _ = posed(source((0.0, 40.0)), [])
+    problem, _ = posed(source((0.0, 40.0), kind=Neumann), [])
     assert pickle.loads(pickle.dumps(problem.scale)) == problem.scale
     (wave,) = problem.waves
     rng = np.random.RandomState(0)

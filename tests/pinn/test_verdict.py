@@ -250,6 +250,7 @@ def _ended(**changes):
         coefficients_={},
         _undetermined=changes.get("undetermined", []),
         _said_undetermined=[],
+        _left_open=changes.get("left_open", ""),
         _estimated_at_end=changes.get("estimate", np.nan),
         _solved_until=changes.get("until", np.inf),
         _may_grow=changes.get("may_grow", False),
@@ -292,6 +293,17 @@ def test_more_time_is_advised_where_it_helps():
     message = advice(_ended(until=100.0), StopReason("max_time"))
     assert "solved up to t = 100 of 200" in message
     assert "raise max_time" in message
+
+
+def test_more_time_is_not_advised_where_the_solution_is_left_open():
+    solver = _ended(fresh=1e-6, left_open="The solution is not determined.")
+    assert advice(solver, StopReason("max_time")) is None  # a warning says it alone
+    for reason in ("max_time", "tol"):
+        found = verdict.limit(solver, StopReason(reason))
+        assert (found.text, found.parameter) == (solver._left_open, "problem")
+    unsolved = _ended(val_loss=LATE, left_open="The solution is not determined.")
+    message = advice(unsolved, StopReason("max_time"))
+    assert message == StopReason("max_time").advice
 
 
 @pytest.mark.parametrize(

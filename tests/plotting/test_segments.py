@@ -45,6 +45,31 @@ def test_curve_band_and_intervals(data):
     assert display.axes_[0, 0].get_ylabel() == "response"
 
 
+def test_intervals_that_overlap_are_drawn_apart():
+    grid, breakpoints = np.linspace(0, 10, 50), np.array([2.0, 4.0, 5.0, 9.0])
+    intervals = np.array([[1.0, 4.5], [3.0, 5.5], [4.6, 9.5], [9.4, 9.8]])
+    display = SegmentsDisplay(
+        grid=grid,
+        response=grid,
+        lower=grid - 1,
+        upper=grid + 1,
+        breakpoints=breakpoints,
+        intervals=intervals,
+        x=grid,
+        y=grid,
+    ).plot()
+    heights = np.array([bar[0, 1] for bar in display.intervals_.get_segments()])
+    assert_allclose(heights[[0, 1]], heights[[2, 3]])
+    assert heights[0] < heights[1]
+    # Neither the bars nor the legend hide the samples.
+    display.figure_.canvas.draw()
+    to_axes = display.ax_.transAxes.inverted()
+    places = to_axes.transform(display.ax_.transData.transform(np.c_[grid, grid]))
+    legend = display.ax_.get_legend().get_window_extent().transformed(to_axes)
+    assert heights.max() < places[:, 1].min()
+    assert places[:, 1].max() < legend.y0
+
+
 def test_dates_are_drawn_as_dates():
     X = pd.DataFrame({"day": pd.date_range("2021-03-01", periods=50, tz="UTC")})
     y = np.maximum(np.arange(50.0) - 20, 0)

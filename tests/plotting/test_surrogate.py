@@ -1,5 +1,6 @@
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
 from sklearn.base import BaseEstimator
@@ -43,6 +44,29 @@ def test_samples_are_spread_over_the_errors():
     np.testing.assert_array_equal(np.sort(five.rows), np.arange(7))
     chosen = SurrogateDisplay.from_estimator(KnownPredictions(), P, Y, samples=[4, 2])
     assert chosen.rows.tolist() == [4, 2]
+
+
+def test_few_outputs_have_a_panel_each():
+    Y, P, _ = known_errors(n_outputs=5)
+    names = ["a", "b", "c", "d", "e"]
+    frame = pd.DataFrame(Y, columns=names)
+    display = SurrogateDisplay.from_estimator(KnownPredictions(), P, frame)
+    assert display.axes_.shape == (2, 3)
+    for k, points in enumerate(display.predicted_):
+        np.testing.assert_array_equal(points.get_offsets(), np.c_[Y[:, k], P[:, k]])
+        panel = display.axes_.flat[k]
+        r2 = 1 - np.sum((P - Y)[:, k] ** 2) / np.sum((Y[:, k] - Y[:, k].mean()) ** 2)
+        assert panel.get_title() == f"{names[k]}, R2 {r2:.4g}"
+        assert (panel.get_xlabel(), panel.get_ylabel()) == ("True", "Predicted")
+        x, y = display.true_[k].get_data()
+        np.testing.assert_array_equal(x, y)
+    ten = SurrogateDisplay.from_estimator(
+        KnownPredictions(), *known_errors(9, 10)[1::-1]
+    )
+    assert len(ten.true_) == 3  # curves of three samples
+    of_time = {"positions": np.arange(5.0), "samples": [1]}
+    curve = SurrogateDisplay.from_estimator(KnownPredictions(), P, Y, **of_time)
+    np.testing.assert_array_equal(curve.true_[0].get_ydata(), Y[1])
 
 
 def test_curves_are_truth_and_prediction():

@@ -30,7 +30,8 @@ def test_correlated_noise_is_named_and_chosen_for():
     assert_allclose(model.residual_correlation_, expected, rtol=1e-9)
     assert len(model.breakpoints_) > 1
     assert causes(model)[0] == ("correlation", "criterion")
-    assert "do not pay" not in str(model.diagnose())
+    assert "not worth" not in str(model.diagnose())
+    assert "add month columns" in str(model.diagnose())
     assert f"correlated, by {expected:.2f}" in str(model.summary())
     model.set_params(criterion="bic-ar1").fit(X, y)
     assert len(model.breakpoints_) == 1
@@ -75,3 +76,13 @@ def test_criterion_needs_equal_weights():
     model = SegmentedRegressor(criterion="bic-ar1")
     with pytest.raises(ValueError, match="equal weight, got weights from 1 to 2"):
         model.fit(X, noise(3), sample_weight=np.repeat([1.0, 2.0], 75))
+
+
+def test_kinks_that_the_criterion_may_miss_are_said():
+    settings = {"criterion": "bic-ar1", "covariance": "HAC-prewhitened"}
+    model = SegmentedRegressor(**settings).fit(X, noise(3, correlation=0.97))
+    assert model.residual_correlation_ > 0.9
+    assert causes(model)[0] == ("correlation", "n_breakpoints")
+    assert "may miss" in str(model.diagnose())
+    model.set_params(n_breakpoints=0).fit(X, noise(3, correlation=0.97))
+    assert "may miss" not in str(model.diagnose())

@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import stats
+from scipy import integrate, stats
 from sklearn.base import clone
 
 from sklearn_gn import SegmentedRegressor
 from sklearn_gn.datasets import load_nile
+from sklearn_gn.segmented.profile import walk_quantile
 from sklearn_gn.shallow_relu import partition
 
 KINKS = np.array([3.1, 6.4])
@@ -348,6 +349,8 @@ def test_dates(zone):
     other = days.tz_localize(None) if zone else days.tz_localize("UTC")
     with pytest.raises(ValueError, match="fitted on dates with"):
         model.predict(pd.DataFrame({"day": other}))
+    with pytest.raises(ValueError, match=r"'dy' is not among .*: \['day'\]"):
+        SegmentedRegressor(broken_feature="dy").fit(X, y)
     with pytest.raises(ValueError, match="X holds text: convert it to dates"):
         model.predict(pd.DataFrame({"day": ["2020-02-01"]}))
     for soon in (["soon"], [18300]):
@@ -462,6 +465,62 @@ def test_intervals_of_kinks_are_those_of_the_f_test(weighted):
     assert_allclose([f_test(t) for t in interval], quantile, rtol=1e-4)
     half = stats.t.ppf(0.975, weight.sum() - 5) * model.breakpoint_std_[0]
     assert np.abs(interval - model.breakpoints_).max() > 1.1 * half
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_intervals_of_jumps_are_those_of_the_likelihood_ratio(degree, weighted):
+    rng = np.random.default_rng(2)
+    x, z = np.sort(rng.uniform(size=60)), rng.normal(size=60)
+    y = 2.0 * (x > 0.3) + 3 * (x > 0.6) + z + rng.standard_normal(60)
+    weight = rng.integers(1, 3, 60) if weighted else np.ones(60)
+    model = SegmentedRegressor(2, jumps=True, degree=degree, min_rows=3)
+    model.fit(np.c_[x, z], y, sample_weight=weight)
+    count, rows = np.r_[0, np.cumsum(weight)], np.searchsorted(x, model.breakpoints_)
+    least, n_coefs = model.statistics_["rss"], 3 * (1 + degree) + 1
+    freedom = weight.sum() - n_coefs
+    limit = walk_quantile(0.95, freedom) * least / freedom
+
+    def rss(breaks):
+        A = np.eye(3)[np.searchsorted(breaks, np.arange(60), side="right")]
+        A = np.hstack([A * x[:, None] ** k for k in range(degree + 1)])
+        return sm.WLS(y, np.c_[A, z], weight).fit().ssr
+
+    for k, found in enumerate(model.breakpoint_interval_):
+        places = np.r_[0, rows, 60]
+        free = np.arange(places[k] + 1, places[k + 2])
+        free = free[
+            (count[free] - count[places[k]] >= 3)
+            & (count[places[k + 2]] - count[free] >= 3)
+        ]
+        inside = [
+            j for j in free if rss(np.sort(np.r_[j, rows[1 - k]])) - least < limit
+        ]
+        assert_allclose(found, [x[min(inside) - 1], x[max(inside)]], rtol=1e-13)
+        assert len(inside) < len(free)
+
+
+@pytest.mark.parametrize("freedom", [1, 7, 1e9])
+def test_walk_quantile_averages_over_the_estimated_variance(freedom):
+    x = walk_quantile(0.9, freedom) / 2
+    if freedom == 1e9:
+        assert_allclose(x, -np.log1p(-np.sqrt(0.9)), rtol=1e-7)
+        return
+
+    def covered(variance):
+        return np.expm1(-x * variance / freedom) ** 2 * stats.chi2.pdf(
+            variance, freedom
+        )
+
+    assert_allclose(integrate.quad(covered, 0, np.inf)[0], 0.9, atol=1e-7)
+
+
+def test_intervals_of_jumps_hold_kinks_that_are_no_jumps():
+    x = np.arange(130.0)
+    y = 50 + 0.5 * np.minimum(x, 60) + np.random.default_rng(1).normal(0, 2, 130)
+    model = SegmentedRegressor(1, jumps=True).fit(x[:, None], y)
+    low, high = model.breakpoint_interval_[0]
+    assert low <= 60 <= high < low + 20
 
 
 def test_intervals_of_kinks_end_at_their_neighbours_and_may_be_robust():

@@ -73,5 +73,24 @@ def test_bad_input(data):
         fit_groups(SegmentedRegressor(criterion="cv"), data, **words)
     with pytest.raises(ValueError, match=r"missing are \['q'\]"):
         fit_groups(SegmentedRegressor(), data, group="q", target="y")
-    with pytest.raises(ValueError, match=r"Series 's\d': breakpoints="):
+    with pytest.raises(ValueError, match=r"Group 's\d': breakpoints="):
         fit_groups(SegmentedRegressor(breakpoints=[3.0]), data, **words)
+
+
+def test_nan_is_said_to_be_in_its_group(data):
+    def refused(column, rows, value):
+        damaged = data.copy()
+        damaged.loc[rows, column] = value
+        with pytest.raises(ValueError, match="Group") as caught:
+            fit_groups(SegmentedRegressor(), damaged, group="g", target="y")
+        return str(caught.value)
+
+    data = data.drop(columns="w")
+    second, third = (data.index[data["g"] == name] for name in ("s2", "s3"))
+    said = refused("y", second[:1], np.nan)
+    assert said == "Group 's2': y contains NaN in 1 row; drop it."
+    said = refused("z", third[:2], np.inf)
+    assert said == "Group 's3': X contains infinity in 2 rows; drop them."
+    said = refused("x", [second[0], *third], np.nan)
+    assert "contains NaN" in said
+    assert "and those of 1 other group." in said

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sklearn_gn.core import evidence
+from sklearn_gn.core import evidence_gn as core_gn
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
@@ -109,6 +110,19 @@ def test_step_lowers_the_energy_at_its_penalties():
         before = state.theta
         state, _ = evidence_gn.step(rows, state, opt)
         assert energy(state.theta) < energy(before)
+
+
+def test_a_damping_that_exact_steps_have_lowered_is_raised_far_enough():
+    shape, theta, rows = problem(m=200, shape=(20, 2, 1))
+    y = np.where(rows.x.sum(axis=1) > 0, 1.0, -1.0)[:, None]  # a jump is no network
+    rows, opt = rows._replace(y=y), options(rows)
+    state = core_gn.init_at(shape, rows, theta, np.ones(5), 1e6, opt)
+    needed = core_gn.accepted_step(shape, rows, state, opt)
+    assert needed.shift > 1e3  # from one
+    low = state._replace(shift=1e-14)
+    found = core_gn.accepted_step(shape, rows, low, opt)
+    assert found.theta is not None
+    assert needed.shift / 64 < found.shift < 64**2 * needed.shift
 
 
 def test_end_is_a_fixed_point_of_the_penalties():

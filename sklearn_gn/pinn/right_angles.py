@@ -1,0 +1,97 @@
+r"""Right angles at which values on the boundary contradict the equation.
+
+On the two sides of a right angle, values g and h give the second derivatives along
+them. Where the equation does not hold with these, as for a constant source and a
+boundary at zero, the solution has a term ``r^2 log(r)`` there, and its second
+derivatives jump from one side to the other.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.pde import Box, Dirichlet
+from sklearn_gn.pde.calls import call
+from sklearn_gn.pde.corners import right_angles
+from sklearn_gn.pinn.spectrum import faces_of
+
+_N_POINTS = 64  # that show the size of the residuals
+_AGREE = 1e-3  # residual at a corner, relative to the largest one
+
+
+def contradicted_corners(problem):
+    """Return the corners of a rectangle at which values contradict the equation.
+
+    Looked for in problems of one output without unknowns, whose values are given on
+    both sides. Elsewhere there are none, as where the values agree.
+
+    Parameters
+    ----------
+    problem : Problem
+
+    Returns
+    -------
+    tuple of Corner
+    """
+    domain = problem.domain
+    plain = problem.transform is None and not (problem.periodic or problem.unknown)
+    plane = isinstance(domain, Box) and domain.dim == 2 and domain.time is None
+    if not (plane and plain and len(problem.outputs) == 1):
+        return ()
+    sides = {}
+    for _, condition in problem._named_conditions():
+        if isinstance(condition, Dirichlet):
+            sides |= dict.fromkeys(faces_of(domain, condition), condition)
+    found = [
+        (corner, tuple(sides[side] for side in enumerate(corner.place)))
+        for corner in right_angles(domain)
+        if all(side in sides for side in enumerate(corner.place))
+    ]
+    if not found:
+        return ()
+    corners, pairs = zip(*found, strict=True)
+    x = domain.sample(_N_POINTS, np.random.RandomState(0), "sobol")
+    with backend.scope("float64"):
+        places = np.array([corner.place for corner in corners])
+        residuals = backend.to_numpy(_residuals_of_values(problem, pairs, places, x))
+    at_corner, inside = np.abs(residuals[:, 0]), np.abs(residuals[:, 1:]).max(axis=1)
+    contradicted = at_corner > _AGREE * inside
+    return tuple(c for c, wrong in zip(corners, contradicted, strict=True) if wrong)
+
+
+@partial(jit_by_size, static_argnames=("problem", "pairs"))
+def _residuals_of_values(problem, pairs, places, x):
+    """Residuals (n, 1 + m), at each corner and at points, of a function for each.
+
+    It is the sum of the values on the two sides, ``g(y) + h(x)``, without the one that
+    they share.
+    """
+    equation = problem.residual_classes()[0].function
+
+    def value(condition, x):
+        given = condition.value
+        if callable(given):
+            given = call(given, (x,), problem.start)
+        return jnp.ravel(jnp.asarray(given, x.dtype))
+
+    def at(x, place, first, second):
+        def both(x):
+            g = value(first, x.at[0].set(place[0]))
+            h = value(second, x.at[1].set(place[1]))
+            return g + h - value(first, place)
+
+        return jnp.ravel(
+            equation((problem.field(both),), x[None], x[:0], problem.start)
+        )
+
+    rows = []
+    for place, (first, second) in zip(places, pairs, strict=True):
+        points = jnp.concatenate([place[None], x])
+        rows.append(
+            jax.vmap(partial(at, place=place, first=first, second=second))(points)
+        )
+    return jnp.stack(rows)[..., 0]
