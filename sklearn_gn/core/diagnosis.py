@@ -109,11 +109,15 @@ def _budget(model):
     reason = StopReason(model.stop_reason_)
     if not reason.budget:
         return None
+    parameter = "max_time" if reason is StopReason.MAX_TIME else "max_iter"
+    cause = "time" if reason is StopReason.MAX_TIME else "iterations"
+    if _by_evidence(model):
+        how = "The log evidence, by which such a fit ends, was still rising"
+        advice = f"{how}. Raise {parameter}, or set warm_start=True."
+        return Finding(cause, advice, parameter)
     fall = _last_fall(model.convergence_log_["loss"])
     how = f"In the last tenth of the iterations the loss fell by {fall:.1%}. "
     how = "" if np.isnan(fall) else how
-    parameter = "max_time" if reason is StopReason.MAX_TIME else "max_iter"
-    cause = "time" if reason is StopReason.MAX_TIME else "iterations"
     if fall < _FALLING:
         advice = "It had nearly settled: raising tol would end such a fit earlier."
         return Finding(cause, how + advice, "tol")
@@ -248,6 +252,11 @@ def _outliers(model):
         else f"Look at row{several} {rows}; {_robust_cure(model)}, or transform "
         "all targets (TransformedTargetRegressor)."
     )
+    if checks.nearly_exact:
+        cure += (
+            " If the data have no noise, the model is too coarse there: give it more "
+            "neurons instead."
+        )
     text = (
         f"The residuals have heavy tails: {checks.n_far} of {checks.n_rows} rows lie "
         "more than 5 robust standard deviations from the model, where normal noise has "

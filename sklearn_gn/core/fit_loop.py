@@ -444,6 +444,7 @@ class FitRun:
         if advice is None:
             return
         loss = self.log[-1]["loss"] if self.log else np.nan
+        loss = getattr(self.estimator, "loss_", loss)  # that of the returned model
         warnings.warn(
             f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
             f"({reason.value}) after {counted(len(self.log), 'iteration')} and "

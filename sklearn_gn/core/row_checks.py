@@ -18,6 +18,8 @@ _FAR = 5.0  # robust standard deviations, beyond which normal noise has no row
 _DEVIATION = 1.4826  # of normal noise, over its median size
 _FAR_SQUARES = 0.1  # share of the squares that decides the noise level
 _SKEWED = 1.0  # skewness of positive targets whose logarithm may do better
+_SEEN = 0.1  # of a target's deviation, below which a residual is no outlier
+_CLEAN = 0.03  # robust deviation, in the same unit, of data that may have no noise
 _NAMED = 3  # far rows that are named
 _ROUNDING = 1e-10  # of the targets' size, below which residuals are not noise
 
@@ -30,6 +32,7 @@ class RowChecks(NamedTuple):
     n_far: int = 0  # rows with far residuals
     far_squares: float = 0.0  # their share of the sum of squares
     farthest: tuple = ()  # numbers of some of them
+    nearly_exact: bool = False  # whether the other residuals are small
     log_helps: bool = False  # whether the logarithm makes targets far less skewed
 
     @property
@@ -88,8 +91,11 @@ def _with_tails(checks, y, residuals, numbers):
     noisy = deviation > _ROUNDING * np.abs(y).max(axis=0)
     if not noisy.any():
         return checks
+    # Errors of an approximation to exact data have heavy tails, and are small.
+    spread = np.std(y[:, noisy], axis=0)
+    seen = size[:, noisy] > _SEEN * spread
     size = size[:, noisy] / deviation[noisy]
-    far = size > _FAR
+    far = (size > _FAR) & seen
     if not np.sum(size[far] ** 2) > _FAR_SQUARES * np.sum(size**2):
         return checks
     largest = size.max(axis=1)
@@ -99,6 +105,7 @@ def _with_tails(checks, y, residuals, numbers):
         n_far=n_far,
         far_squares=float(np.sum(size[far] ** 2) / np.sum(size**2)),
         farthest=tuple(int(number) for number in numbers[order]),
+        nearly_exact=bool(np.all(deviation[noisy] < _CLEAN * spread)),
         log_helps=_log_helps(y[:, noisy]),
     )
 

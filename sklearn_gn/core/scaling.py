@@ -6,13 +6,15 @@ from typing import NamedTuple
 import numpy as np
 
 _FAR = 1e12  # in standard deviations of the training data
+_GAP = 10  # ratio of the sizes of two targets that are in different units
 
 
 class Scaling(NamedTuple):
     """Features of mean 0 and variance 1; targets of mean 0 and mean variance 1.
 
-    One factor serves all targets, so that the loss is the user's up to that factor; or
-    each target has its own, so that all of them count alike.
+    One factor serves all targets of like size, see :func:`target_units`, so that the
+    loss is the user's up to that factor; or each target has its own, so that all of
+    them count alike.
     """
 
     x_center: np.ndarray
@@ -34,12 +36,11 @@ class Scaling(NamedTuple):
         size = y_scale.max()
         if size == 0:
             return cls(x_center, x_scale, y_center, 1.0)
-        # Divided first, as squares may leave the range of floats.
-        common = size * math.sqrt(np.mean((y_scale / size) ** 2))
         if each_target and y.shape[1] > 1:
-            y_scale = np.where(y_scale > 0, y_scale, common)
+            y_scale = np.where(y_scale > 0, y_scale, _root_mean_square(y_scale))
             return cls(x_center, x_scale, y_center, y_scale)
-        return cls(x_center, x_scale, y_center, common)
+        units = target_units(y_scale, y_center, _root_mean_square)
+        return cls(x_center, x_scale, y_center, units)
 
     @classmethod
     def none(cls, X, y):
@@ -59,6 +60,42 @@ class Scaling(NamedTuple):
             return float(np.mean(np.square(np.float64(self.y_scale))))
 
 
+def target_units(sizes, center, unit_of):
+    """Return one unit for all targets, or an array with one for each.
+
+    Sorted by size, two neighbours whose sizes differ by more than a factor of ten are
+    taken to be in different units, and the targets on either side do not share a scale:
+    in the sum of their squares the smaller ones would be left to chance. One quantity
+    measured at many places may spread over several powers of ten without such a gap.
+
+    Parameters
+    ----------
+    sizes, center : ndarrays of shape (q,)
+        Distances of the targets from their centres; not all are zero.
+    unit_of : callable
+        Makes one unit of several sizes.
+    """
+    # A constant, also one up to rounding, is no target in another unit.
+    varying = np.sort(sizes[sizes > _rounding(center)])
+    first_of_group = varying[1:][varying[1:] / _GAP > varying[:-1]]
+    if len(first_of_group) == 0:
+        return unit_of(sizes)
+    group = np.searchsorted(first_of_group, sizes, side="right")
+    units = [unit_of(sizes[group == g]) for g in range(1 + len(first_of_group))]
+    return np.array(units)[group]
+
+
+def _root_mean_square(sizes):
+    """Root mean square; squares of the sizes themselves may leave the floats."""
+    size = sizes.max()
+    return size * math.sqrt(np.mean((sizes / size) ** 2))
+
+
+def _rounding(center):
+    """Deviations from a centre that are but rounding errors."""
+    return 16 * np.finfo(float).eps * np.abs(center)
+
+
 def moments(A, weight):
     """Return weighted means and standard deviations; 1 where a column is constant.
 
@@ -73,7 +110,7 @@ def moments(A, weight):
     center = np.where(np.ptp(scaled, axis=0) > 0, weight @ scaled, scaled[0])
     distance = np.abs(scaled - center)
     deviation, largest = np.sqrt(weight @ distance**2), distance.max(axis=0)
-    rounding = 16 * np.finfo(float).eps * np.abs(center)
+    rounding = _rounding(center)
     deviation = np.where(deviation > rounding, deviation, largest)
     with np.errstate(over="ignore"):  # of sizes below the normal numbers
         deviation = np.where(largest > rounding, deviation, 1 / size)

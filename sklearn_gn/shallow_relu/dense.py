@@ -377,14 +377,17 @@ def descend(net, memory, rows, options, n_steps, tol, *, iterate):
     def going(carry):
         result, count = carry
         falling = result.decrease > tol * result.loss
-        return falling & ~result.rounding & (count < n_steps)
+        return (count == 0) | falling & ~result.rounding & (count < n_steps)
 
     def again(carry):
         result, count = carry
         return iterate(result.net, result.memory, rows, options), count + 1
 
-    first = iterate(net, memory, rows, options)
-    return lax.while_loop(going, again, (first, jnp.int32(1)))
+    # The first one in the loop, too: it is compiled once.
+    first = jax.eval_shape(iterate, net, memory, rows, options)
+    first = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), first)
+    first = first._replace(net=net, memory=memory)
+    return lax.while_loop(going, again, (first, jnp.int32(0)))
 
 
 # --- all starts, side by side --------------------------------------------------------

@@ -241,8 +241,9 @@ class ShallowReLURegressor(
 
     loss_ : float
         Half the weighted mean squared error of the returned network, plus the
-        penalties. With ``loss="huber"``, this and ``log_evidence_`` are computed with
-        clipped residuals.
+        penalties. Where targets have different scales, the same in scaled units times
+        the mean square of the scales. With ``loss="huber"``, this and ``log_evidence_``
+        are computed with clipped residuals.
 
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in units of y, one for each target. With

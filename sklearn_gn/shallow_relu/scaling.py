@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.core.reach import Reach, units_within_reach
-from sklearn_gn.core.scaling import moments
+from sklearn_gn.core.scaling import moments, target_units
 
 _FAR = 1e100  # largest feature, in units of the training data
 _FAR_HYPERPLANE = 1e8  # largest distance of a hyperplane, in the same units
@@ -17,8 +17,9 @@ class Scaling(NamedTuple):
 
     One feature is mapped to [-1, 1]; several are standardised, which is the metric in
     which |w| = 1 and steps are damped: a range would be that of the outliers. One
-    factor serves all targets, so that the loss is the user's up to that factor; where
-    the evidence chooses the penalties, each target has its own, and all count alike.
+    factor serves all targets of like size, so that the loss is the user's up to that
+    factor; where the evidence chooses the penalties, each target has its own, and all
+    count alike.
     """
 
     x_center: np.ndarray
@@ -44,6 +45,8 @@ class Scaling(NamedTuple):
         y_scale = np.max(sizes) if np.max(sizes) > 0 else 1.0
         if each_target and len(sizes) > 1:
             y_scale = np.where(sizes > 0, sizes, y_scale)
+        elif np.max(sizes) > 0:
+            y_scale = target_units(sizes, y_center, np.max)
         return cls(center, scale, y_center, y_scale)
 
     def x(self, X):

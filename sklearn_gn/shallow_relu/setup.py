@@ -34,6 +34,7 @@ _N_NEURONS = 20  # of a network whose size the evidence chooses, at first
 _HIDDEN_WEIGHTS = 500  # of it at most: fewer neurons where there are many features
 _FEW_NEURONS = 10  # from which on it has half as many parameters as rows, or ...
 _FEW_PARAMETERS = 100  # ... so many, where that is more
+_SLOTS = 32  # of which compiled networks of one feature have a multiple
 _STARTS = ((5, 100), (3, 300))  # that the evidence chooses from, up to hidden weights
 
 
@@ -247,6 +248,9 @@ def _by_search(estimator, solver_object, problem, rng):
         n = 1 if first is None else len(first)
     relocations = solver_setting(solver_object, "relocations")
     n_spare = solver.n_spare if relocations else 0
+    if _by_joint_steps(solver_object, rows) and not problem.segmented:
+        # Most sizes share their programs, also with the choice of the size.
+        n_spare += -(n + n_spare) % _SLOTS
     draw = partial(random_hyperplanes, z, cumulated, rng=rng)
     if first is None:
         given = _given_hyperplanes(estimator, n, scaling)
@@ -276,6 +280,12 @@ def _for_devices(rows, estimator, solver):
             "device. Give one, or solver='vpgn' or 'sggn'."
         )
     return rows
+
+
+def _by_joint_steps(solver_object, rows):
+    """Whether one feature is fitted by joint steps, on one device."""
+    one_device = getattr(rows, "mesh", None) is None
+    return type(solver_object) is JointGN and rows.x.shape[1] == 1 and one_device
 
 
 def _select_size(estimator, solver_object, problem, first, rng):

@@ -165,6 +165,16 @@ class RowSpace:
             found += other.start * self._against_start(c)
         return found
 
+    def cancelled(self, c, other):
+        """Return what rounding leaves of an inner product of single precision.
+
+        Where rows and the head to start from cancel.
+        """
+        if self.start is None:
+            return 0.0
+        eps = float(np.finfo(np.float32).eps)
+        return eps * abs(c.start * other.start) * self.start[1]
+
     def _against_start(self, c):
         logits, square = self.start
         return float(np.vdot(logits, c.rows)) + c.start * square

@@ -4,7 +4,9 @@ The Gauss-Newton matrix of an affine head is the exact Hessian, ``X^T S X + alph
 that a step needs are combinations of rows (:mod:`sklearn_gn.softmax_head.row_space`):
 
 1.  conjugate gradients solve the Newton system in single precision, with one product
-    ``K R`` of the Gram matrix an iteration, which the gradient needs as well;
+    ``K R`` of the Gram matrix an iteration, which for the first one is that of the
+    gradient. The product is what costs, and a new Hessian costs next to nothing: so
+    systems are solved roughly, and the last step is one of the directions;
 2.  the step length is that of the least loss along the direction, found from logits
     alone, without a product with the features;
 3.  logits, loss and gradient of the new head follow in the precision of the fit.
@@ -24,12 +26,16 @@ from sklearn_gn.softmax_head.row_space import (
     RowSpace,
     logits_of,
 )
+from sklearn_gn.softmax_head.sparse_direction import (
+    Direction,
+    is_close,
+    newton_direction,
+    row_blocks,
+    scaled,
+)
 
-_BLOCK_ELEMENTS = 2**18  # logits of a row block: what fits into the cache
-_FORCING = 0.25  # relative residual of a Newton system
-_CG_ITERATIONS = 100
 _LINE_ITERATIONS = 20
-_FALLS = 1e-4  # slope of a step, over the loss, after which logits are computed anew
+_FALLS = 1e-4  # slope of a step, over that of exact logits, that makes them exact anew
 _FLAT = 0.1  # part of the slope that may be left where the line search ends
 
 
@@ -43,14 +49,9 @@ class SparseState(NamedTuple):
     gradient: Combination  # of the coefficients, in single precision
     image: np.ndarray  # its logits
     evaluation: Evaluation  # with the gradient of the intercepts
-
-
-class Direction(NamedTuple):
-    """Change of a head."""
-
-    weight: Combination
-    bias: np.ndarray
-    image: np.ndarray  # logits of the weight
+    exact: float  # slope, or loss, at which the logits were exact
+    n_steps: int = 0
+    last: Direction | None = None  # of the last step
 
 
 def init(space, net, options):
@@ -63,7 +64,8 @@ def init(space, net, options):
 def step(space, state, options):
     """One Newton step."""
     # 1. The direction.
-    direction, iterations = newton_direction(space, state, options)
+    last, iterations = newton_direction(space, state, options)
+    direction = scaled(last, float(state.evaluation.grad_norm) or 1.0)
     # 2. Its length.
     length, slope = line_minimum(space, state, direction, options)
     columns = {
@@ -72,24 +74,37 @@ def step(space, state, options):
         "inner_iterations": iterations,
     }
     eps = float(np.finfo(state.own.dtype).eps)
-    resolved = abs(slope) > 8 * eps * abs(state.loss)
-    if length == 0:
+    noise = space.cancelled(state.gradient, direction.weight)
+    resolved = abs(slope) > 8 * eps * abs(state.loss) + noise
+    if length == 0 or abs(slope) <= noise:
         stop = "line_search" if resolved else "rounding"
         return state, head_report(state.evaluation, stop, options, **columns)
     # 3. The new head.
     bias = state.net.bias + length * direction.bias
     net = RowHead(state.net.weight.plus(length, direction.weight), bias)
-    # While the loss falls much, the logits need not be exact.
-    falls = abs(slope) > _FALLS * abs(state.loss)
-    own = state.own + length * direction.image if falls else None
+    # Changes of the logits are of single precision: exact for small changes.
+    exact = abs(slope) <= _FALLS * state.exact or is_close(slope, state.loss)
+    own = None if exact else state.own + length * direction.image
     new, stop = evaluated(space, net, options, own), None
+    if not exact and float(new.evaluation.grad_max) <= float(options.tol):
+        exact, new = True, evaluated(space, net, options)
+    since = abs(slope) if exact else state.exact
+    new = new._replace(exact=since, n_steps=state.n_steps + 1, last=last)
     if not math.isfinite(new.loss):
         stop = "non_finite"
     elif float(new.evaluation.grad_max) <= float(options.tol):
         stop = "tol"
     elif not resolved and new.evaluation.grad_norm >= state.evaluation.grad_norm:
         stop = "rounding"
+    if not resolved and stop != "rounding" and new.loss >= state.loss:
+        new = _just_below(new, state.loss)
     return new, head_report(new.evaluation, stop, options, **columns)
+
+
+def _just_below(state, loss):
+    """Return a state of a smaller gradient, whose lower loss rounding errors hide."""
+    loss = math.nextafter(loss, -math.inf)
+    return state._replace(loss=loss, evaluation=state.evaluation._replace(loss=loss))
 
 
 def evaluated(space, net, options, own=None):
@@ -118,7 +133,7 @@ def evaluated(space, net, options, own=None):
         max(largest, float(np.max(np.abs(by_bias)))),
     )
     loss = float(evaluation.loss)
-    return SparseState(net, loss, own, found.p, gradient, image, evaluation)
+    return SparseState(net, loss, own, found.p, gradient, image, evaluation, abs(loss))
 
 
 # --- the cross-entropy ---------------------------------------------------------------
@@ -166,99 +181,7 @@ def evaluate(logits, label, weight):
     return RowValues(float(sums[0]), error, p, *map(float, sums[1:]), separated)
 
 
-def row_blocks(logits):
-    """Return slices of rows, each with few logits."""
-    size = max(1, _BLOCK_ELEMENTS // logits.shape[1])
-    return [slice(k, k + size) for k in range(0, len(logits), size)]
-
-
-def curvature_product(p, weight, change):
-    """Return the second derivative of the cross-entropy times a change of logits."""
-    out = np.empty_like(change)
-    for part in row_blocks(change):
-        q, u = p[part], change[part]
-        qu = q * u
-        out[part] = weight[part, None] * (qu - q * qu.sum(axis=1, keepdims=True))
-    return out
-
-
-# --- the direction -------------------------------------------------------------------
-
-
-def newton_direction(space, state, options):
-    """Solve the Newton system by conjugate gradients, in single precision.
-
-    Preconditioned by the penalty for the coefficients and by the curvature for the
-    intercepts.
-
-    Returns
-    -------
-    direction : Direction
-    iterations : int
-    """
-    single, rows, p = np.float32, space.rows, state.p
-    weight = rows.weight.astype(single)
-    damping = single(options.damping or 0)
-    shift = single(options.alpha) + damping
-    curvature = weight @ (p * (1 - p))
-    curvature = np.maximum(curvature, 1e-6 * curvature.max()) + damping
-    most = _CG_ITERATIONS if options.rank is None else options.rank
-
-    unit = shift if shift > 0 else single(1)
-
-    def size_and_preconditioned(r):
-        z = Combination(r.weight.rows / unit, r.weight.start / float(unit))
-        z = Direction(z, rows.intercept * r.bias / curvature, r.image / unit)
-        return space.inner(r.weight, r.image, z.weight) + float(r.bias @ z.bias), z
-
-    # Scaled to size one, so that squares are numbers in single precision.
-    scale = float(state.evaluation.grad_norm) or 1.0
-    negative = Combination(
-        -state.gradient.rows / single(scale), -state.gradient.start / scale
-    )
-    residual = Direction(
-        negative,
-        (-state.evaluation.gradient / scale).astype(single),
-        -state.image / single(scale),
-    )
-    size, along = size_and_preconditioned(residual)
-    zero = Combination(np.zeros_like(p), 0.0)
-    found = Direction(zero, np.zeros_like(residual.bias), np.zeros_like(p))
-    first, iterations = size, 0
-    while iterations < most and size > _FORCING**2 * first and size > 0:
-        change = along.image + along.bias[None, :]
-        curved = curvature_product(p, weight, change)
-        bend = float(np.vdot(change, curved)) + float(shift) * space.inner(
-            along.weight, along.image, along.weight
-        )
-        bend += float(damping) * float(np.linalg.norm(along.bias.astype(float))) ** 2
-        if not bend > 0:
-            break
-        length = size / bend
-        found = _moved(found, length, along)
-        image_of = Combination(
-            curved + shift * along.weight.rows, float(shift) * along.weight.start
-        )
-        left = residual.weight.plus(-length, image_of)
-        by_bias = curved.sum(axis=0) + damping * along.bias
-        bias = residual.bias - single(length) * rows.intercept * by_bias
-        residual = Direction(left, bias, space.image(left)[0])
-        before, (size, z) = size, size_and_preconditioned(residual)
-        along = _moved(z, size / before, along)
-        iterations += 1
-    cast = single(scale)
-    weight = Combination(found.weight.rows * cast, found.weight.start * scale)
-    return Direction(weight, found.bias * cast, found.image * cast), iterations
-
-
-def _moved(start, length, direction):
-    """``start + length * direction``."""
-    single = np.float32(length)
-    return Direction(
-        start.weight.plus(length, direction.weight),
-        start.bias + single * direction.bias,
-        start.image + single * direction.image,
-    )
+# --- the step length ------------------------------------------------------------------
 
 
 def line_minimum(space, state, direction, options):

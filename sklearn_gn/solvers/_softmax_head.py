@@ -26,7 +26,7 @@ class FGNNewton(Solver):
     and in the intercept at the mean of the features; None adds nothing. Steps become
     shorter and more of them are needed. Its ``rank`` is the most conjugate-gradient
     iterations of a step, the dimension of the Krylov space in which the system is
-    solved; None is 100.
+    solved; None is 100. For sparse features the step before is one of the dimensions.
 
     References
     ----------

@@ -100,7 +100,7 @@ def set_fitted(estimator, members, problem):
     estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
     if problem.options.alpha is not None:
         estimator.alpha_method_ = "fixed"
-    estimator.loss_ = float(np.mean([s.loss for s in summaries]))
+    estimator.loss_ = float(committee.shares(members) @ [s.loss for s in summaries])
     if n_evidence:
         # Each start is as probable as the others before the data are seen.
         evidences = [summary.log_evidence for summary in chosen]

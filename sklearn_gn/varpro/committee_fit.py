@@ -134,7 +134,7 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
     )
     estimator._run(
         run,
-        max_steps=estimator.max_iter,
+        max_steps=estimator._most_iterations(),
         data=data,
         attributes=lambda members: {
             "_fitted": (None, members, problem.scaling),

@@ -2,11 +2,14 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from sklearn_gn.core.large_gram import LARGEST_DENSE, affordable
 from sklearn_gn.core.layers import Layers
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
+_NEURONS_PER_TARGET = 2.5  # independent of the others, from the third one on
 _MEMBERS = 6  # at most
 _WORK = 8e8  # of an iteration of all members, in products of the matrices' entries
 _MOST_WORK_OF_CLASSES = 4e9  # of one member; else deep networks
@@ -23,7 +26,7 @@ class Plan(NamedTuple):
     n_evidence: int  # whose penalties the evidence chooses; the others' are fixed
 
 
-def plan(estimator, n_rows, n_features, n_values):
+def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     """Return the :class:`Plan` of a committee, or None where there is none.
 
     Penalties are chosen by the evidence for fully connected networks that the default
@@ -39,6 +42,8 @@ def plan(estimator, n_rows, n_features, n_values):
     n_rows, n_features : int
     n_values : int
         Targets, or columns for the classes.
+    n_independent : float, default=1.0
+        Number of targets that are independent of each other.
     """
     alpha, network = estimator.alpha, estimator.network
     chosen = isinstance(alpha, dict) or (isinstance(alpha, str) and alpha == "auto")
@@ -46,6 +51,8 @@ def plan(estimator, n_rows, n_features, n_values):
     if not chosen or not estimator._default_solver():
         return None
     sizes = _checked(estimator)
+    if isinstance(estimator.hidden_layer_sizes, str) and n_independent > 1:
+        sizes = (_width(estimator, n_features, n_values, n_independent),)
 
     def models(names, sizes):
         return [
@@ -85,6 +92,36 @@ def plan(estimator, n_rows, n_features, n_values):
     members = members[: min(n_members, _MOST_MIXED)]
     wide = models(("relu",), (_WIDTH,)) * len(members)
     return Plan(members + wide, len(members))
+
+
+def independent_targets(y, weight):
+    """Return the number of independent targets: 1 if all are copies of one.
+
+    That is the participation ratio of the eigenvalues of their correlation matrix,
+    ``(sum_i l_i)^2 / sum_i l_i^2``.
+    """
+    y = y - weight @ y
+    size = np.max(np.abs(y), axis=0)
+    y = np.sqrt(weight)[:, None] * (y / np.where(size > 0, size, 1))
+    norm = np.linalg.norm(y, axis=0)
+    y = y[:, norm > 0] / norm[norm > 0]
+    products = y.T @ y if y.shape[1] < len(y) else y @ y.T
+    return max(1.0, y.shape[1] ** 2 / max(1.0, float(np.sum(products**2))))
+
+
+def _width(estimator, n_features, n_values, n_independent):
+    """Neurons of a default regression of several targets.
+
+    Those of one target serve two, further ones need some of their own, as long as the
+    Gauss-Newton matrix stays dense.
+    """
+    if _continues_committee(estimator):  # whose networks do not change their size
+        return estimator._fitted[1][0].model.sizes[1]
+    least = _NEURONS[estimator._loss]
+    wanted = least + round(_NEURONS_PER_TARGET * max(0.0, n_independent - 2))
+    of_neuron = 1 + n_features + n_values
+    most = (LARGEST_DENSE - n_values * (1 + n_features)) // of_neuron
+    return max(least, min(wanted, most))
 
 
 def _by_batches(estimator, work):

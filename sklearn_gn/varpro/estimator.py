@@ -28,6 +28,8 @@ from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import committee, committee_fit, committee_plan
 
+_MOST_STEPS = 100  # where max_iter is "auto"
+_MOST_STEPS_BY_EVIDENCE = 1000  # the same of committees, whose steps take milliseconds
 _LARGEST_INT = np.iinfo(np.int32).max
 _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalties
 _BLOCK_ROWS = 4096  # of predictions
@@ -133,7 +135,12 @@ class _VarProNet(
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
         backend.mesh_of(self.device)  # a device that there is not is an error
-        plan = committee_plan.plan(self, *X.shape, self._n_values(y))
+        n_independent = 1.0
+        by_width = isinstance(self.hidden_layer_sizes, str)
+        if by_width and self._loss == "squared" and y.shape[1] > 1:
+            n_independent = committee_plan.independent_targets(y, weight)
+        plan = committee_plan.plan(self, *X.shape, self._n_values(y), n_independent)
+        self._iterations = _MOST_STEPS if plan is None else _MOST_STEPS_BY_EVIDENCE
         if self._is_robust() and (plan is None or self._loss != "squared"):
             raise ValueError(
                 "loss='huber' of the solver needs a regressor whose penalties are "
@@ -174,7 +181,7 @@ class _VarProNet(
             damping=None if self.damping is None else self._cast(self.damping),
             rank=self.rank,
             tol=self._cast(self.tol),
-            max_iter=self.max_iter,
+            max_iter=self._most_iterations(),
             n_rows=int(np.count_nonzero(weight)),
             n_samples=self._cast(min(n_samples, float(np.finfo(self.dtype).max))),
             seed=np.int32(rng.randint(_LARGEST_INT)),
@@ -182,7 +189,9 @@ class _VarProNet(
         )
         self._check_devices_are_possible(solver)
         n_starts = 1 if self.n_init == "auto" else self.n_init
-        starts = [self._start(settings.model, rows, rng) for _ in range(n_starts)]
+        starts = [
+            self._start(settings.model, rows, scaling, rng) for _ in range(n_starts)
+        ]
         check_fits(
             needed_bytes(rows, starts[0], settings),
             "Give dtype='float32', which halves that, or solver=GNvpro(batch_size=1024)"
@@ -199,7 +208,7 @@ class _VarProNet(
         )
         self._run(
             run,
-            max_steps=self.max_iter,
+            max_steps=self._most_iterations(),
             data=data,
             attributes=lambda net: {
                 "_fitted": (settings.model, net, scaling),
@@ -216,6 +225,9 @@ class _VarProNet(
                 "are too small for several devices. Give one device, or solver="
                 "'gnvpro'."
             )
+
+    def _most_iterations(self):
+        return self._iterations if self.max_iter == "auto" else self.max_iter
 
     def _default_solver(self):
         """Whether the solver is the default one, with its default settings."""
@@ -286,33 +298,36 @@ class _VarProNet(
             *(self._cast(backend.pad_rows(a, n_padded)) for a in (x, t, weight))
         )
 
-    def _start(self, model, rows, rng):
+    def _start(self, model, rows, scaling, rng):
         from sklearn_gn.networks._base import initial_parameters, n_features
         from sklearn_gn.varpro.problem import Net
 
         network, n_inputs = model.network, rows.x.shape[1]
         if self.warm_start and hasattr(self, "_fitted"):
-            return self._previous(model, n_inputs)
+            return self._previous(model, n_inputs, scaling)
         with backend.scope(self.dtype, self.device):
             theta = backend.to_numpy(initial_parameters(network, rng, rows.x[:1]))
             theta = backend.map_leaves(self._cast, theta)
             width = n_features(network, theta, rows.x[:1])
         return Net(theta, self._cast(np.zeros((width + 1, self._n_values(rows.y)))))
 
-    def _previous(self, model, n_inputs):
-        before, net, scaling = self._fitted
+    def _previous(self, model, n_inputs, scaling):
+        before, net, former = self._fitted
         if before is None:
             raise ValueError(
                 "warm_start=True continues with the committee of the previous fit, "
                 "whose penalties were chosen; the parameters now ask for one network. "
                 "Fit a new estimator."
             )
-        if before.network != model.network or len(scaling.x_center) != n_inputs:
+        if before.network != model.network or len(former.x_center) != n_inputs:
             raise ValueError(
                 f"warm_start=True continues with {before.network!r} on "
-                f"{len(scaling.x_center)} features, not with {model.network!r} on "
+                f"{len(former.x_center)} features, not with {model.network!r} on "
                 f"{n_inputs}."
             )
+        if np.ndim(former.y_scale) or np.ndim(scaling.y_scale):
+            # The units of single targets may be others by powers of ten.
+            net = net._replace(output=net.output * (former.y_scale / scaling.y_scale))
         return backend.map_leaves(self._cast, net)
 
     def _split_rows(self, arrays, weight, rng, labels=None):

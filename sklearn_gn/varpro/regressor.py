@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 
 from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core import backend
@@ -21,6 +22,8 @@ from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
 from sklearn_gn.varpro.estimator import _VarProNet
 from sklearn_gn.varpro.predictions import PredictionsMixin
+
+_AUTO = StrOptions({"auto"})
 
 
 class VarProNetRegressor(
@@ -61,8 +64,9 @@ class VarProNetRegressor(
           of the output layer.
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
-        Widths of the hidden layers. If "auto", (10,) if the evidence chooses the
-        penalties and (64, 64) otherwise. If empty, the model is linear.
+        Widths of the hidden layers. If "auto", (64, 64) if penalties are given; if the
+        evidence chooses them, (10,), and more neurons for more than two targets that
+        are not correlated with each other. If empty, the model is linear.
 
     activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
@@ -114,12 +118,16 @@ class VarProNetRegressor(
 
     scale : bool, default=True
         Whether to bring features to mean 0 and variance 1, and targets to mean 0 and
-        mean variance 1, during the fit. One factor serves all targets: give targets of
-        different units the same size first.
+        mean variance 1, during the fit. If the evidence chooses the penalties, each
+        target has its own factor. Otherwise one factor serves all targets, unless their
+        standard deviations, in ascending order, rise by more than ten times from one to
+        the next: those on either side are in different units, and have their own.
 
-    max_iter : int, default=100
+    max_iter : "auto" or int, default="auto"
         Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
-        An iteration of a committee is a step of every member.
+        An iteration of a committee is a step of every member. If "auto", 1000 if the
+        evidence chooses the penalties, which fits to noisy data do not reach, and 100
+        otherwise.
 
     tol : float, default=0.001
         The fit stops when the loss has fallen by less than ``tol`` times its size in
@@ -235,7 +243,8 @@ class VarProNetRegressor(
 
     loss_ : float
         Objective of the returned network, in units of y; for a committee, the mean over
-        its members.
+        its members, weighted as in predictions. Where targets have different scales,
+        the objective in scaled units times the mean square of the scales.
 
     n_iter_ : int
         Number of iterations of this fit.
@@ -294,6 +303,10 @@ class VarProNetRegressor(
     """
 
     _short_forms = NETWORK_REGRESSOR_SOLVERS
+    _parameter_constraints: dict[str, Any] = {
+        **_VarProNet._parameter_constraints,
+        "max_iter": [*_VarProNet._parameter_constraints["max_iter"], _AUTO],
+    }
     _loss = "squared"
     _cross_validates = True
     _default_penalties = (1e-2, 1e-4)
@@ -310,7 +323,7 @@ class VarProNetRegressor(
         damping: float | None = None,
         rank: int | None = None,
         scale: bool = True,
-        max_iter: int = 100,
+        max_iter: int | Literal["auto"] = "auto",
         tol: float = 1e-3,
         max_time: float | None = None,
         early_stopping: bool = False,

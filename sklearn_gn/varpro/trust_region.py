@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from scipy import linalg
 
 from sklearn_gn.core.linear_algebra.trust_region import (
     damped_coordinates,
@@ -171,7 +172,8 @@ def end_iteration(state, search, reduced, work, settings):
     )
     report = Report(
         loss=loss,
-        grad_norm=float(np.linalg.norm(reduced.gradient)),
+        # That of BLAS, whose squares do not overflow.
+        grad_norm=float(linalg.norm(np.asarray(reduced.gradient), check_finite=False)),
         step_size=float(trial.length) if trial else 0.0,
         damping=float(trial.shift) if trial else math.nan,
         gain_ratio=search.gain_ratio,

@@ -144,6 +144,14 @@ def test_segments_of_extreme_numbers(choices):
     assert hostile.violation(case(**choices)) is None
 
 
+def test_norms_of_gradients_whose_squares_overflow_come_without_a_warning():
+    choices = {"solver": "gn", "shape": (3, 5), "y_exponent": 100, "kind": "int64"}
+    choices |= {"x_exponent": 8, "weights": "1e-300 to 1e300", "y": "noise"}
+    choices |= {"layout": "F", "parameters": {"scale": False}}
+    choices |= {"estimator": "VarProNetRegressor"}
+    assert hostile.violation(case(**choices)) is None
+
+
 def test_labels_of_mixed_types_are_named():
     y = np.array(["a", 1] * 4, dtype=object)
     with pytest.raises(ValueError, match=r"labels of the types \['int', 'str'\]"):

@@ -53,6 +53,13 @@ def test_budgets_tell_a_falling_loss_from_one_that_has_settled():
     assert f"fell by {fall:.1%}" in text
 
 
+def test_a_fit_by_the_evidence_is_not_judged_by_its_loss():
+    rising = fitted("max_iter", np.ones(20), n_effective_parameters_=2.0)
+    rising._n_rows = 20
+    assert causes(rising) == [("iterations", "max_iter")]
+    assert "log evidence" in str(diagnose(rising))
+
+
 @pytest.mark.parametrize(
     ("reason", "parameter"),
     [("singular", "damping"), ("separable", "alpha"), ("non_finite", "damping")],

@@ -48,8 +48,20 @@ def test_far_rows_are_named_by_their_numbers_in_the_data():
     weight[[7, 30, 150]], weight[0] = 1.0, 0.0  # numbers count rows without weight
     assert checked_rows(X, y, weight, zeros).farthest == (150, 30, 7)
     assert not checks.log_helps
+    assert not checks.nearly_exact
     assert checked_rows(X, np.exp(3 * data()[1]), None, zeros).log_helps
     assert checked_rows(X, 1e-16 * y + 1, None, np.ones_like).n_far == 0
+
+
+def test_small_errors_of_an_approximation_are_no_outliers():
+    X, y = data()
+    error = 1e-4 * np.random.RandomState(2).randn(200)
+    error[:3] = 5e-3
+    assert checked_rows(X, y, None, lambda X: (y - error)[:, None]).n_far == 0
+    error[:3] = 0.5
+    checks = checked_rows(X, y, None, lambda X: (y - error)[:, None])
+    assert checks.n_far == 3
+    assert checks.nearly_exact
 
 
 @pytest.mark.parametrize(

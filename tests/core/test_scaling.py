@@ -5,7 +5,7 @@ from numpy.testing import assert_allclose
 
 from sklearn_gn.core.extremes import noise_deviation, unbounded
 from sklearn_gn.core.low_rank import LowRank
-from sklearn_gn.core.scaling import moments
+from sklearn_gn.core.scaling import Scaling, moments, target_units
 
 
 def test_moments_are_weighted_means_and_deviations():
@@ -22,6 +22,26 @@ def test_size_of_what_only_its_weights_make_constant_is_its_largest_distance():
     assert_allclose(scale, 1e158, rtol=1e-8)
     noise = np.array([[1e9], [1e9 + 2e-7]])  # constant up to rounding
     assert_allclose(moments(noise, np.array([0.5, 0.5]))[1], 1)
+
+
+def test_targets_share_a_unit_unless_a_gap_divides_their_sizes():
+    center, mean = np.zeros(5), np.mean
+    chain = np.array([1.0, 9.0, 80.0, 700.0, 6000.0])
+    assert target_units(chain, center, mean) == mean(chain)
+    apart = np.array([4e5, 1.0, 2e5, 0.0, 3.0])  # a constant joins the smallest
+    small, large = mean([1, 0, 3]), 3e5
+    assert_allclose(
+        target_units(apart, center, mean), [large, small, large, small, small]
+    )
+    rounding = np.array([1.0, 2.0, 1e-17, 3.0, 0.0])  # of a constant one
+    assert target_units(rounding, center + 1, mean) == mean(rounding)
+
+
+def test_targets_in_different_units_have_variance_one_each():
+    y = np.random.RandomState(0).randn(20, 3) * [1e-3, 1, 1e4] + 5
+    scaling = Scaling.of(y, y, np.full(20, 1 / 20))
+    assert_allclose(scaling.y_scale, y.std(axis=0), rtol=1e-12)
+    assert_allclose(scaling.loss_scale, np.mean(y.var(axis=0)), rtol=1e-12)
 
 
 def test_what_exceeds_the_range_of_floats_is_infinite():

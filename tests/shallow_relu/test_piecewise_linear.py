@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression
 
 from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.shallow_relu.setup import problem_of
 from sklearn_gn.solvers import JointGN
 
 SMALL = ShallowReLURegressor(
@@ -95,6 +96,22 @@ def test_several_targets_share_their_breakpoints():
     )
     expected = np.sum((line.predict(features) - noise) ** 2, axis=1).mean() / 2
     assert model.loss_ == pytest.approx(expected, rel=1e-10)
+
+
+def test_breakpoints_do_not_depend_on_the_units_of_targets():
+    x = np.linspace(0, 10, 32)
+    noise = 0.05 * np.random.RandomState(0).randn(32, 2)
+    y = np.abs(x[:, None] - [3, 7]) + noise
+    found = []
+    for unit in np.array([[1, 2.0**14], [2.0**-30, 1.0]]):
+        model = ShallowReLURegressor(random_state=0).fit(x[:, None], y * unit)
+        mean, std = model.predict(x[:, None], return_std=True)
+        of_targets = np.r_[mean, std, model.noise_std_[None], model.coef_.T] / unit
+        spread = model.breakpoint_std_[model.breakpoints_ > 0]
+        found.append(np.r_[of_targets.ravel(), model.breakpoints_, spread])
+    np.testing.assert_array_equal(*found)
+    for kink in (3, 7):
+        assert np.min(np.abs(model.breakpoints_ - kink)) < 0.2
 
 
 def test_descent_ends_in_scipy_s_optimum():
@@ -310,3 +327,13 @@ def test_early_stop_returns_a_network_with_its_loss():
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model = clone(SMALL).set_params(max_iter=1).fit(X, y)
     assert model.loss_ == pytest.approx(mean_square(model, X, y) / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "slots"), [(3, 32), (24, 32), (25, 64)])
+def test_sizes_of_one_feature_with_a_penalty_share_their_programs(n, slots):
+    x, weight = np.linspace(0, 1, 32)[:, None], np.ones(32)
+    model = ShallowReLURegressor(n, alpha=1e-4, random_state=0)
+    problem = problem_of(model, JointGN(), x, x, weight, None)
+    (start,) = problem.starts
+    assert start.alive.shape == (1, slots)
+    assert start.alive.sum() == n

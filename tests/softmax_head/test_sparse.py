@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import (
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.softmax_head import fitting
+from sklearn_gn.softmax_head import fitting, sparse_direction
 from sklearn_gn.softmax_head.held_out import DensePart
 from sklearn_gn.softmax_head.row_space import (
     Combination,
@@ -27,6 +27,9 @@ from sklearn_gn.softmax_head.row_space import (
     expand,
     sparse_rows,
 )
+from sklearn_gn.softmax_head.sparse_direction import newton_direction
+from sklearn_gn.softmax_head.sparse_newton import init, step
+from sklearn_gn.solvers import FGNNewton
 
 
 @pytest.fixture
@@ -245,3 +248,50 @@ def test_early_stopping_returns_the_best_head(stays_sparse):
     loss = -np.mean(log_p[np.arange(40), y[80:]])
     assert loss == pytest.approx(model.convergence_log_["val_loss"].min(), rel=1e-12)
     assert model.stop_reason_ == "early_stopping"
+
+
+def test_directions_solve_the_system_in_the_space_that_is_searched(monkeypatch):
+    """Of the last step and conjugate gradients, against the dense Hessian."""
+    monkeypatch.setattr(
+        sparse_direction, "_SOLVED", 1e-3
+    )  # no system is solved roughly
+    monkeypatch.setattr(sparse_direction, "_FORCING", 1e-3)
+    monkeypatch.setattr(sparse_direction, "_LITTLE", 0.0)
+    X, y, weight = text(3)
+    alpha, share = np.float64(1e-3), weight / weight.sum()
+    rows = sparse_rows(X, y, share, 3, True, np.float64)
+    space = RowSpace(rows)
+    x = X.toarray()[:, rows.columns]
+    x = np.hstack([x - share @ x, np.ones((120, 1))])
+    penalty = np.kron(np.diag([*[alpha] * len(rows.columns), 0]), np.eye(3))
+
+    def flat(weight, bias):
+        """Coefficients of combinations of rows, the intercepts last."""
+        rows = weight.rows.astype(float)
+        return np.vstack([x[:, :-1].T @ rows, bias[None, :]]).ravel()
+
+    options = FGNSoftmaxHead(alpha=alpha)._options(FGNNewton(), 1, np.random)
+    options = options._replace(alpha=alpha, intercept=True, tol=0.0)
+    zero = RowHead(Combination(np.zeros((120, 3)), 0.0), np.zeros(3))
+    first = init(space, zero, options)
+    second, _ = step(space, first, options)
+    third, _ = step(space, second, options)
+    p = third.p.astype(float)
+    hessian = penalty + sum(
+        w * np.kron(np.outer(a, a), np.diag(q) - np.outer(q, q))
+        for w, a, q in zip(share, x, p, strict=True)
+    )
+    gradient = flat(third.gradient, third.evaluation.gradient)
+    gradient /= third.evaluation.grad_norm
+    for rank, n_iterations in ((1, 1), (2, 1), (3, 2), (6, 5)):
+        found, done = newton_direction(space, third, options._replace(rank=rank))
+        assert done == n_iterations
+        direction = flat(found.weight, found.bias)
+        residual = gradient + hessian @ direction
+        # Both are in the space, and so is the last step where there is room for it.
+        against = [direction] + [flat(third.last.weight, third.last.bias)] * (rank > 1)
+        for other in against:
+            assert abs(other @ residual) < 1e-3 * abs(other @ gradient)
+    found, _ = newton_direction(space, third, options)
+    residual = gradient + hessian @ flat(found.weight, found.bias)
+    assert np.linalg.norm(residual) < 1e-3

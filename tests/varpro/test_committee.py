@@ -63,6 +63,21 @@ def test_prediction_is_the_mean_of_the_members(fitted):
     assert_allclose(values[:, 0] + model.output_intercept_, y, rtol=1e-9, atol=1e-12)
 
 
+def test_defaults_settle_on_exact_data_and_quote_the_loss_of_what_predicts():
+    X, _ = smooth()
+    y = np.sin(3 * X[:, 0]) * X[:, 1]
+    short = VarProNetRegressor(random_state=0, max_iter=5)
+    with pytest.warns(ConvergenceWarning) as caught:
+        short.fit(X, y)
+    assert f"at loss {short.loss_:.6g}." in str(caught[0].message)
+    model = VarProNetRegressor(random_state=0).fit(X, y)  # without a warning
+    assert model.converged_
+    assert model.n_iter_ > 100
+    assert [f.cause for f in model.diagnose().findings] == ["noise"]
+    losses = model.convergence_log_["loss"]
+    assert model.loss_ < np.mean(losses[-1:])  # which counts all members alike
+
+
 def test_evidence_is_that_of_a_mixture_of_the_members(fitted):
     model, *_ = fitted
     members = [e.log_evidence_ for e in model.estimators_]
@@ -272,6 +287,26 @@ def test_a_former_member_is_the_same_function_in_other_units(fitted):
             rtol=1e-10,
             atol=1e-12,
         )
+
+
+def test_width_grows_with_the_number_of_independent_targets():
+    rng = np.random.RandomState(0)
+    y, weight = np.linalg.qr(rng.randn(50, 8) - 0.5)[0], np.full(50, 1 / 50)
+    y -= y.mean(axis=0)
+    y = np.linalg.qr(y)[0] * 10.0 ** np.arange(8)  # uncorrelated, in any units
+    found = committee_plan.independent_targets(y + 3, weight)
+    assert found == pytest.approx(8, rel=1e-6)
+    copies = y[:, [0] * 5] * [1, -2, 3, 1e3, 0]  # a constant is no target
+    assert committee_plan.independent_targets(copies, weight) == pytest.approx(1)
+    model = VarProNetRegressor()
+    for n, width in ((1.0, 10), (2.0, 10), (4.0, 15), (8.0, 25)):
+        plan = committee_plan.plan(model, 200, 4, 8, n)
+        assert plan.models[0].sizes == (4, width)
+    # The matrix stays dense: 95 parameters outside of the neurons, 1 + 4 + 19 of each.
+    wide = committee_plan.plan(model, 200, 4, 19, 100.0).models[0]
+    assert len(wide.groups()) <= 2000 < len(wide.groups()) + 24
+    given = VarProNetRegressor(hidden_layer_sizes=(7,))
+    assert committee_plan.plan(given, 200, 4, 8, 8.0).models[0].sizes == (4, 7)
 
 
 def test_several_targets():
