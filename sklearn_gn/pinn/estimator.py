@@ -207,10 +207,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         where the matrix is too large, and infinite where no residual depends on the
         coefficient, or there are neither observations nor a Condition for it.
 
-    noise_std_ : float
+    noise_std_ : float or ndarray of shape (n_outputs,)
         Estimated standard deviation of the observations' noise, the same for all
-        outputs. NaN without observations, in plain least squares, and where the
-        Gauss-Newton matrix is too large.
+        outputs; in plain regression of targets in different units one for each. NaN
+        without observations, in plain least squares, and where the Gauss-Newton matrix
+        is too large.
 
     alpha_ : dict
         Penalties that the evidence has chosen in plain regression, factors of half the

@@ -181,7 +181,7 @@ class EvidencePosterior(NamedTuple):
 def _set_fitted(solver, run, fitted):
     rows, (layers, options) = run.rows, run.options
     net, scaling = run.best_net, fitted.scaling
-    n_effective, y_scale = options.n_effective, float(scaling.y_scale)
+    n_effective, y_scale = options.n_effective, np.asarray(scaling.y_scale)
     sums, groups = layers.sums(net.theta, rows), layers.groups()
     scale = net.beta * n_effective
     precision = evidence.prior_precision(groups, net.alpha)
@@ -207,10 +207,12 @@ def _set_fitted(solver, run, fitted):
     solver.gram_spectrum_ = evidence_posterior.spectrum(sums.gram)
     solver.coefficients_, solver.coefficients_std_ = {}, {}
     solver.window_ends_ = np.zeros(0)
-    solver.noise_std_ = float(y_scale * noise_deviation(net.beta))
+    noise_std = y_scale * noise_deviation(net.beta)
+    solver.noise_std_ = noise_std if y_scale.ndim else float(noise_std)
     solver.alpha_ = _by_layer(layers, net.alpha / scale)
     solver.n_effective_parameters_ = float(np.sum(found.gamma)) + layers.n_free
-    solver.log_evidence_ = value - n_effective * layers.n_values * math.log(y_scale)
+    units = np.sum(np.log(np.broadcast_to(y_scale, layers.n_values)))
+    solver.log_evidence_ = value - n_effective * float(units)
 
 
 def _by_layer(layers, penalties):

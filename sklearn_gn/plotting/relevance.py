@@ -55,16 +55,16 @@ class RelevanceDisplay(Display):
     figure_ : matplotlib Figure
         Figure that holds the axes.
 
+    See Also
+    --------
+    sklearn.inspection.permutation_importance : The loss of accuracy instead.
+
     Notes
     -----
     The mark "Both" is the relevance of the whole function. It may lie below the sum
     of the two bars, and even below one of them: a feature's linear term and its hidden
     neurons may change the prediction in opposite directions, as where neurons flatten
     a line at one end, and then cancel out in part.
-
-    See Also
-    --------
-    sklearn.inspection.permutation_importance : The loss of accuracy instead.
 
     Examples
     --------

@@ -262,6 +262,22 @@ def test_weights_are_repetitions(n_targets):
     np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-9)
 
 
+def test_targets_in_different_units_count_alike():
+    X, y = linear_data(20)
+    y, unit = np.column_stack([y, y**2]), np.array([1.0, 2.0**20])
+    model = PINNSolver(hidden_layer_sizes=(4,), max_iter=5, random_state=0)
+    one, other = (quiet(clone(model).fit, X, y * u) for u in (unit, 4 * unit))
+    mean, std = one.predict(X, return_std=True)
+    assert one.noise_std_.shape == (2,)
+    np.testing.assert_array_equal(other.noise_std_, 4 * one.noise_std_)
+    np.testing.assert_array_equal(
+        other.predict(X, return_std=True), (4 * mean, 4 * std)
+    )
+    np.testing.assert_allclose(
+        other.log_evidence_, one.log_evidence_ - 2 * 20 * np.log(4), rtol=1e-12
+    )
+
+
 def test_hundreds_of_features_are_no_hundreds_of_derivatives():
     X = np.random.RandomState(0).normal(size=(20, 300))
     solver = PINNSolver(hidden_layer_sizes=(2,), max_iter=10, random_state=0)
