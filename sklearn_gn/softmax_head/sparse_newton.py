@@ -50,6 +50,7 @@ class SparseState(NamedTuple):
     image: np.ndarray  # its logits
     evaluation: Evaluation  # with the gradient of the intercepts
     exact: float  # slope, or loss, at which the logits were exact
+    criterion: float  # by which the best head is chosen: the loss, where it is resolved
     n_steps: int = 0
     last: Direction | None = None  # of the last step
 
@@ -96,15 +97,11 @@ def step(space, state, options):
         stop = "tol"
     elif not resolved and new.evaluation.grad_norm >= state.evaluation.grad_norm:
         stop = "rounding"
-    if not resolved and stop != "rounding" and new.loss >= state.loss:
-        new = _just_below(new, state.loss)
+    if not resolved and stop in (None, "tol"):
+        # Rounding errors hide the fall of the loss, but the gradient fell.
+        lower = math.nextafter(state.criterion, -math.inf)
+        new = new._replace(criterion=min(new.loss, lower))
     return new, head_report(new.evaluation, stop, options, **columns)
-
-
-def _just_below(state, loss):
-    """Return a state of a smaller gradient, whose lower loss rounding errors hide."""
-    loss = math.nextafter(loss, -math.inf)
-    return state._replace(loss=loss, evaluation=state.evaluation._replace(loss=loss))
 
 
 def evaluated(space, net, options, own=None):
@@ -133,7 +130,9 @@ def evaluated(space, net, options, own=None):
         max(largest, float(np.max(np.abs(by_bias)))),
     )
     loss = float(evaluation.loss)
-    return SparseState(net, loss, own, found.p, gradient, image, evaluation, abs(loss))
+    return SparseState(
+        net, loss, own, found.p, gradient, image, evaluation, abs(loss), loss
+    )
 
 
 # --- the cross-entropy ---------------------------------------------------------------
