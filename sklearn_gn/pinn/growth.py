@@ -10,10 +10,10 @@ loss on fresh points no longer falls, it grows:
 Where the layers are given, only the points grow.
 
 New neurons have outgoing weights of zero: the grown network is the same function, and
-its Jacobian has new columns. Those of the first layer vary on many scales, since what a
-network has missed is mostly finer than what it has found. Growth ends where the last
-one has not paid, or at the largest network; it goes on where the error is then
-estimated to be large, and there is time.
+its Jacobian has new columns. On up to three axes those of the first layer vary on many
+scales, since what a network has missed is mostly finer than what it has found. Growth
+ends where the last one has not paid, or at the largest network; it goes on where the
+error is then estimated to be large, and there is time.
 """
 
 import math
@@ -43,6 +43,7 @@ _LEAST_ITERATIONS = 10  # the same where a fit would end otherwise, its time unu
 LARGER, _MORE_POINTS = 5.0, 2.0
 PAYS = 0.5  # of the fresh loss, from one growth to the next
 _SLOPES = 1.0, 20.0  # of new neurons, where the domain is [-1, 1]
+_FEW_AXES = 3  # on which steep neurons are not lost among the directions
 _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
 
 
@@ -210,11 +211,13 @@ def wider(net, rng, n_waves=0):
         columns = v if last else math.ceil(_WIDER * v)
         new = np.zeros((rows + skipped, columns), matrix.dtype)
         new[:w, :v], new[rows:, :v] = matrix[:w], matrix[w:]
-        if rng is not None and n_old is None and not last:
+        if rng is not None and n_old is None and not last and w <= _FEW_AXES:
             new[:w, v:], new[-1, v:] = _on_many_scales(rng, w, columns - v)
         elif rng is not None and not last:
             drawn = rng.standard_normal((w, columns - v))
             new[:w, v:] = drawn * np.sqrt(2 / (w + columns))
+            if n_old is None:  # with a bias, that they differ on an interval
+                new[-1, v:] = rng.uniform(-1, 1, columns - v)
         layers.append(new)
         n_old = w
     return Parameters(tuple(layers), np.asarray(net.extra))
