@@ -233,19 +233,22 @@ def _by_search(estimator, solver_object, problem, rng):
     dtype, n_targets = estimator.dtype, rows.y.shape[1]
     if not problem.segmented:  # it pads them itself
         size = backend.row_bucket(len(z))
-        with np.errstate(over="ignore"):  # the fit names features that are too large
+        with np.errstate(over="ignore"):
             rows = Rows(*(np.asarray(backend.pad_rows(a, size), dtype) for a in rows))
+        if not np.isfinite(rows.x).all():
+            raise ValueError(
+                f"Some numbers in X, in units of their spread, are too large for "
+                f"dtype={dtype!r}. Remove these rows, or set dtype='float64'."
+            )
         rows = _for_devices(rows, estimator, solver)
     path, n = None, estimator.n_neurons
     first = None
     if n == "auto":
         first = _given_hyperplanes(estimator, None, scaling)
-        # They leave no size to choose.
-        if np.isfinite(rows.x).all():
-            first, path = _select_size(
-                estimator, solver_object, problem._replace(rows=rows), first, rng
-            )
-        n = 1 if first is None else len(first)
+        first, path = _select_size(
+            estimator, solver_object, problem._replace(rows=rows), first, rng
+        )
+        n = len(first)
     relocations = solver_setting(solver_object, "relocations")
     n_spare = solver.n_spare if relocations else 0
     if _by_joint_steps(solver_object, rows) and not problem.segmented:
