@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import by_rows, put_rows
+from sklearn_gn.core.devices import by_rows, jitted, put_rows
 from sklearn_gn.core.parts import total
 from sklearn_gn.core.solver import Report
 from sklearn_gn.pinn import (
     accuracy,
     growth,
     observation_weight,
+    pieces,
     solution,
     starts,
     windows,
@@ -145,11 +145,8 @@ def on_devices(batches, settings):
     return tuple(map(divided, batches))
 
 
-def initial_state(points, net, settings, memory=None, loss_at=None):
-    """Return the state at the start, on the first points.
-
-    ``loss_at(model, net, batches)`` is the loss, by default :func:`total_loss`.
-    """
+def initial_state(points, net, settings, memory=None):
+    """Return the state at the start, on the first points."""
     model, level, march = settings.models[0], None, None
     if windows.possible(model):
         march = windows.March()
@@ -162,7 +159,7 @@ def initial_state(points, net, settings, memory=None, loss_at=None):
         level = growth.Level(sizes, seconds=-time.perf_counter())
     batches = _draw(points, settings, 0, 0, net, level, march)
     balance = np.ones(len(model.classes), settings.dtype)
-    loss = float((loss_at or loss_by(settings))(model, net, batches))
+    loss = float(loss_by(settings)(model, net, batches))
     if math.isnan(loss):
         check_is_defined(model, net, batches)
     state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
@@ -194,13 +191,17 @@ def loss_by(settings):
     return loss
 
 
-@partial(
-    by_rows,
-    compiled=partial(jit_by_size, largest=0, medium=2**15, static_argnames="model"),
-    static=("model",),
-)
 def total_loss(model, net, batches):
     """Half the sum of squares of all residuals."""
+    if not pieces.serve(batches):
+        return _loss_of_all(model, net, batches)
+    r = pieces.residuals(model, net, batches)
+    with np.errstate(over="ignore"):
+        return 0.5 * np.sum(np.square(r))
+
+
+@partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
+def _loss_of_all(model, net, batches):
     return 0.5 * total(jnp.sum(residuals(model, net, batches) ** 2))
 
 
