@@ -46,7 +46,7 @@ _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 DENSE = 10_000  # unknowns up to which the Gramian is formed
 RANK = 1000  # of the preconditioner, unless given
 _CG_TOL, _CG_ITERATIONS = 1e-10, 500
-_SMALL_JACOBIAN = 2**21  # numbers in a Jacobian that is multiplied out
+_SMALL_JACOBIAN = 2**23  # numbers in a Jacobian that is multiplied out
 
 
 # --- the residuals to first order ----------------------------------------------------
@@ -92,16 +92,14 @@ def linear_system(model, net, batches, balance):
     """
     if not _is_small(model, net, batches):
         return net, *weighted_jacobian(model, net, batches, balance)
-    found = [
-        weighted_jacobian(model, net, piece, balance)[1:]
-        for piece in pieces.cut(model.classes, batches)
-    ]
-    r = pieces.joined(model, batches, [r for r, _ in found])
+    parts = pieces.cut(model.classes, batches)
+    found = [weighted_jacobian(model, net, part, balance)[1:] for part in parts]
+    r = pieces.joined(model, batches, parts, [r for r, _ in found])
+    jacobians = backend.views([jacobian for _, jacobian in found])
+    jacobians = pieces.joined_jacobians(batches, parts, jacobians)
     net, batches, balance = backend.views((net, batches, balance))
     batches = with_class_weights(batches, balance)
-    parts = backend.views([parts for _, parts in found])
-    parts = pieces.parts_inside(batches, parts)
-    return net, batches, r, operators.multiplied_out(parts)
+    return net, batches, r, operators.multiplied_out(jacobians)
 
 
 def _is_small(model, net, batches):

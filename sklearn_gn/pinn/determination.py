@@ -243,7 +243,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     """
     gramian = 0.0
     balance = np.ones(len(batches), net.extra.dtype)
-    both = (cut(model.classes, points) for points in (batches, fresh))
+    both = (cut(model.classes, points, like=batches) for points in (batches, fresh))
     for piece in chain(*both):
         _, _, parts = weighted_jacobian(model, net, piece, balance)
         gramian = gramian + np.asarray(_gramian(parts), np.float64)

@@ -57,7 +57,7 @@ def relative_error_estimate(model, net, batches, fresh):
     model : Model
     net : Parameters
     batches, fresh : tuple of Batch
-        Points of training, which give the classes their weights, and fresh ones.
+        Points of training, which give the shape of the pieces, and fresh ones.
     """
     net, batches, fresh = in_double_precision((net, batches, fresh))
     if model.features is None:
@@ -65,7 +65,9 @@ def relative_error_estimate(model, net, batches, fresh):
     if sum(leaf.size for leaf in backend.leaves(net)) > MOST_WEIGHTS:
         return math.nan
     balance = even_weights(model, net, batches)
-    sums = [sums_over_pieces(model, net, half, balance) for half in halves(fresh)]
+    sums = [
+        sums_over_pieces(model, net, half, balance, batches) for half in halves(fresh)
+    ]
     change, explained = correction_of_halves(*sums)
     x = fresh[0].x[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
@@ -93,10 +95,10 @@ def halves(points):
     return tuple(map(tuple, found))
 
 
-def sums_over_pieces(model, net, points, balance):
-    """``J^T J``, ``J^T r`` and ``|r|^2`` of all points, of which there may be many."""
+def sums_over_pieces(model, net, points, balance, like=None):
+    """``J^T J``, ``J^T r`` and ``|r|^2`` of all points; ``like`` as in ``cut``."""
     gramian = gradient = square = 0.0
-    for piece in cut(model.classes, points):
+    for piece in cut(model.classes, points, like):
         sums = _sums(*weighted_jacobian(model, net, piece, balance)[1:])
         matrix, slope, part = backend.to_numpy(sums)
         gramian, gradient, square = gramian + matrix, gradient + slope, square + part

@@ -164,7 +164,8 @@ def initial_state(points, net, settings, memory=None):
         check_is_defined(model, net, batches)
     state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
     untrained = net if settings.untrained is None else settings.untrained
-    first, of_classes = losses_of_no_solution(fresh_loss, points, settings, untrained)
+    loss_at = partial(fresh_loss_in, state)
+    first, of_classes = losses_of_no_solution(loss_at, points, settings, untrained)
     return state._replace(
         first_fresh=first,
         first_classes=of_classes,
@@ -172,30 +173,43 @@ def initial_state(points, net, settings, memory=None):
     )
 
 
-def fresh_loss(points, settings, net, weight=1.0):
-    """Loss at points that are never trained on; NaN where there are none."""
+def fresh_loss(points, settings, net, weight=1.0, like=None):
+    """Loss at points that are never trained on; NaN where there are none.
+
+    It is computed as that of the points ``like``, if given: see ``pieces.cut``.
+    """
     if not points.fresh:
         return math.nan
     fresh = points.fresh
     if weight != 1:
         fresh = observation_weight.reweighted(fresh, weight)
-    return windows.total(loss_by(settings), settings.models[-1], net, fresh)
+    return windows.total(loss_by(settings, like), settings.models[-1], net, fresh)
 
 
-def loss_by(settings):
+def fresh_loss_in(state, points, settings, net):
+    """Return the fresh loss of a network at a state of the fit.
+
+    Its programs are those of the points of training, if these are of the same problem.
+    """
+    is_last = state.stage + 1 == len(settings.models)
+    like = state.batches if is_last else None
+    return fresh_loss(points, settings, net, state.observation_weight, like)
+
+
+def loss_by(settings, like=None):
     """:func:`total_loss` on the devices of a fit."""
 
     def loss(model, net, batches):
-        return total_loss(model, net, on_devices(batches, settings))
+        return total_loss(model, net, on_devices(batches, settings), like)
 
     return loss
 
 
-def total_loss(model, net, batches):
-    """Half the sum of squares of all residuals."""
+def total_loss(model, net, batches, like=None):
+    """Half the sum of squares of all residuals; ``like`` as in ``pieces.cut``."""
     if not pieces.serve(batches):
         return _loss_of_all(model, net, batches)
-    r = pieces.residuals(model, net, batches)
+    r = pieces.residuals(model, net, batches, like)
     with np.errstate(over="ignore"):
         return 0.5 * np.sum(np.square(r))
 
@@ -267,7 +281,7 @@ def _with_due_weight(state):
 def _is_draw_due(points, state, settings):
     every = settings.resample
     if every == "drift":
-        fresh = fresh_loss(points, settings, state.net, state.observation_weight)
+        fresh = fresh_loss_in(state, points, settings, state.net)
         return fresh > 2 * state.loss
     return every is not None and state.iteration > 0 and state.iteration % every == 0
 
@@ -324,9 +338,9 @@ def finish_iteration(points, state, settings, step):
     decisive = step.decisive and state.stage + 1 == len(settings.models)
     march = state.march
     if march is not None and march.active:
-        fresh = float(loss_by(settings)(model, state.net, march.fresh))
+        fresh = float(loss_by(settings, state.batches)(model, state.net, march.fresh))
     else:
-        fresh = fresh_loss(points, settings, state.net, state.observation_weight)
+        fresh = fresh_loss_in(state, points, settings, state.net)
     # Losses on points that are drawn anew do not compare: those on fresh ones do.
     judged = loss if math.isnan(fresh) else fresh
     fell = judged < (1 - float(settings.tol)) * state.lowest_loss

@@ -1,10 +1,10 @@
-"""Points in pieces of a few sizes, so that more points compile nothing.
+"""Points in pieces of one shape, so that more points compile nothing.
 
 A compiled function has one program for each number of points. Where a fit doubles its
 points, draws others to judge by, or halves these for an estimate of the error, each of
-its functions would be compiled again. All of them are called with pieces of one shape
-instead: twice as many points make twice as many pieces of the same size. That is on a
-CPU, which a piece keeps as busy as all points.
+its functions would be compiled again. On a CPU, which a piece keeps as busy as all
+points, these functions are called with pieces of one shape instead: twice as many
+points make twice as many pieces of the same size.
 """
 
 from functools import partial
@@ -20,33 +20,6 @@ _LEAST_RESIDUALS = 768  # in a piece, which has less than twice as many
 _MOST_PIECES = 32
 
 
-def cut(classes, batches):
-    """Cut points into pieces of one shape.
-
-    The last rows of a piece are copies of the last point, of weight zero, where the
-    points of a class do not fill all pieces.
-
-    Parameters
-    ----------
-    classes : tuple of ClassModel
-    batches : tuple of Batch
-
-    Returns
-    -------
-    list of tuple of Batch
-        Each with a part of the points of every class. Their number is a power of two.
-    """
-    n = sum(
-        len(batch.x) * kind.residual.n_outputs
-        for kind, batch in zip(classes, batches, strict=True)
-    )
-    count = 1 << max(0, (n // _LEAST_RESIDUALS).bit_length() - 1)
-    count = min(count, _MOST_PIECES)
-    if count == 1:
-        return [batches]
-    return [tuple(_rows(batch, k, count) for batch in batches) for k in range(count)]
-
-
 def serve(batches):
     """Whether the points are computed in pieces: on a CPU, and not divided."""
     leaves = jax.tree.leaves(batches)
@@ -57,25 +30,80 @@ def serve(batches):
     return len(places) == 1 and all(place.platform == "cpu" for place in places)
 
 
-def residuals(model, net, batches):
-    """Return the residuals of all points, in NumPy."""
-    found = [_residuals(model, net, piece) for piece in cut(model.classes, batches)]
-    return joined(model, batches, found)
+def cut(classes, batches, like=None):
+    """Cut points into pieces of one shape.
+
+    Where the points of a class do not fill all pieces, copies of the last point follow,
+    of weight zero.
+
+    Parameters
+    ----------
+    classes : tuple of ClassModel
+    batches : tuple of Batch
+    like : tuple of Batch, default=None
+        Points whose pieces have the shape that is wanted. If None, the same points, and
+        their number of pieces is a power of two.
+
+    Returns
+    -------
+    list of tuple of Batch
+        Each with a part of the points of every class.
+    """
+    lengths = _lengths(classes, batches if like is None else like)
+    if lengths == [len(batch.x) for batch in batches]:
+        return [batches]
+    pairs = list(zip(batches, lengths, strict=True))
+    count = max(-(-len(batch.x) // length) for batch, length in pairs if length)
+    return [
+        tuple(_rows(batch, k * length, (k + 1) * length) for batch, length in pairs)
+        for k in range(count)
+    ]
+
+
+def _lengths(classes, batches):
+    """Number of points of each class in a piece."""
+    n_residuals = sum(
+        len(batch.x) * kind.residual.n_outputs
+        for kind, batch in zip(classes, batches, strict=True)
+    )
+    count = 1 << max(0, (n_residuals // _LEAST_RESIDUALS).bit_length() - 1)
+    return [-(-len(batch.x) // min(count, _MOST_PIECES)) for batch in batches]
+
+
+def _rows(batch, start, stop):
+    """Points of a class, filled up by its last one."""
+    n = len(batch.x)
+    x, data, scale = map(np.asarray, (batch.x, batch.data, batch.scale))
+    rows = slice(start, stop)
+    if stop > n:
+        rows = np.minimum(np.arange(start, stop), n - 1)
+        inside = np.arange(start, stop) < n
+        scale = np.where(inside, scale[rows], scale.dtype.type(0))
+        return batch._replace(x=x[rows], data=data[rows], scale=scale)
+    return batch._replace(x=x[rows], data=data[rows], scale=scale[rows])
+
+
+# --- what is computed of them --------------------------------------------------------
+
+
+def residuals(model, net, batches, like=None):
+    """Return the residuals of all points, in NumPy; ``like`` as for :func:`cut`."""
+    parts = cut(model.classes, batches, like)
+    return joined(model, batches, parts, [_residuals(model, net, p) for p in parts])
 
 
 def second_derivative(model, net, batches, direction):
     """Return that of the residuals along a change of the network, in NumPy."""
-    found = [
-        _second_derivative(model, net, piece, direction)
-        for piece in cut(model.classes, batches)
-    ]
-    return joined(model, batches, found)
+    parts = cut(model.classes, batches)
+    found = [_second_derivative(model, net, part, direction) for part in parts]
+    return joined(model, batches, parts, found)
 
 
 def class_residuals(model, kind, net, batch):
     """Return the residuals of a class as they are, in NumPy, of shape (N, k)."""
-    found = [_of_class(model, kind, net, piece) for (piece,) in cut((kind,), (batch,))]
-    return np.concatenate([np.asarray(piece) for piece in found])[: len(batch.x)]
+    parts = cut((kind,), (batch,))
+    found = [np.asarray(_of_class(model, kind, net, part)) for (part,) in parts]
+    return np.concatenate(found)[: len(batch.x)]
 
 
 _compiled = partial(jit_by_size, largest=0, medium=2**15)
@@ -86,40 +114,16 @@ _of_class = _compiled(
 )
 
 
-def parts_inside(batches, found):
-    """Return the parts of a Jacobian, one class after the other, from those of pieces.
-
-    Parameters
-    ----------
-    batches : tuple of Batch
-        All points.
-    found : list of list of Part
-        In NumPy, one for each class, of every piece.
-
-    Returns
-    -------
-    list of Part
-        Without the rows that fill up the pieces.
-    """
-    if len(found) == 1:
-        return found[0]
-    parts = []
-    for k, batch in enumerate(batches):
-        length = _length(batch, len(found))
-        for start, piece in zip(range(0, len(batch.x), length), found, strict=False):
-            n = min(len(batch.x) - start, length)
-            parts.append(first_points(piece[k], n, length))
-    return parts
-
-
-def joined(model, batches, found):
-    """Residuals of all points, one class after the other, from those of the pieces.
+def joined(model, batches, parts, found):
+    """Return residuals of all points, one class after the other.
 
     Parameters
     ----------
     model : Model
     batches : tuple of Batch
         All points.
+    parts : list of tuple of Batch
+        The pieces.
     found : list of array of shape (m,)
         Residuals of the pieces, or what has as many entries.
 
@@ -127,33 +131,43 @@ def joined(model, batches, found):
     -------
     array of shape (M,)
     """
-    if len(found) == 1:
-        return np.asarray(found[0])
-    count, start, classes = len(found), 0, []
-    for kind, batch in zip(model.classes, batches, strict=True):
+    found = list(map(np.asarray, found))
+    if parts[0] is batches:
+        return found[0]
+    classes, start = [], 0
+    for kind, batch, part in zip(model.classes, batches, parts[0], strict=True):
         k = kind.residual.n_outputs
-        stop = start + k * _length(batch, count)
-        rows = np.concatenate([np.asarray(piece)[start:stop] for piece in found])
+        stop = start + k * len(part.x)
+        rows = np.concatenate([one[start:stop] for one in found])
         classes.append(rows[: k * len(batch.x)])
         start = stop
     return np.concatenate(classes)
 
 
-def _length(batch, count):
-    """Rows of a class in each of the pieces."""
-    return -(-len(batch.x) // count)
+def joined_jacobians(batches, parts, found):
+    """Return the parts of a Jacobian, one class after the other.
 
+    Parameters
+    ----------
+    batches : tuple of Batch
+        All points.
+    parts : list of tuple of Batch
+        The pieces.
+    found : list of list of Part
+        In NumPy, for each of the pieces one of every class.
 
-def _rows(batch, k, count):
-    """A part of the points of a class."""
-    n, length = len(batch.x), _length(batch, count)
-    start, stop = k * length, (k + 1) * length
-    x, data, scale = map(np.asarray, (batch.x, batch.data, batch.scale))
-    if stop <= n:
-        return batch._replace(
-            x=x[start:stop], data=data[start:stop], scale=scale[start:stop]
-        )
-    rows = np.arange(start, stop)
-    nearest = np.minimum(rows, n - 1)
-    scale = np.where(rows < n, scale[nearest], scale.dtype.type(0))
-    return batch._replace(x=x[nearest], data=data[nearest], scale=scale)
+    Returns
+    -------
+    list of Part
+        Without the rows that fill up the pieces.
+    """
+    if parts[0] is batches:
+        return found[0]
+    inside = []
+    for k, batch in enumerate(batches):
+        length = len(parts[0][k].x)
+        for j, one in enumerate(found):
+            n = min(len(batch.x) - j * length, length)
+            if n > 0:
+                inside.append(first_points(one[k], n, length))
+    return inside

