@@ -70,7 +70,7 @@ class Linearisation(NamedTuple):
 
 @partial(
     by_rows,
-    compiled=partial(jit_by_size, largest=2**11, medium=2**15, static_argnames="model"),
+    compiled=partial(jit_by_size, largest=2**9, medium=2**15, static_argnames="model"),
     rows_out=rows_of_jacobian,
     static=("model",),
 )

@@ -18,6 +18,7 @@ from sklearn_gn.pinn import residuals as of_points
 
 _LEAST_RESIDUALS = 768  # in a piece, which has less than twice as many
 _MOST_PIECES = 32
+_BITS = 5  # leading ones of the numbers of points
 
 
 def serve(batches):
@@ -61,13 +62,19 @@ def cut(classes, batches, like=None):
 
 
 def _lengths(classes, batches):
-    """Number of points of each class in a piece."""
+    """Number of points of each class in a piece.
+
+    It is one of sixteen to an octave, so that the conditions that share 375 points, and
+    then 750, have pieces of one shape.
+    """
     n_residuals = sum(
         len(batch.x) * kind.residual.n_outputs
         for kind, batch in zip(classes, batches, strict=True)
     )
     count = 1 << max(0, (n_residuals // _LEAST_RESIDUALS).bit_length() - 1)
-    return [-(-len(batch.x) // min(count, _MOST_PIECES)) for batch in batches]
+    shares = [-(-len(batch.x) // min(count, _MOST_PIECES)) for batch in batches]
+    steps = [1 << max(0, share.bit_length() - _BITS) for share in shares]
+    return [-(-n // step) * step for n, step in zip(shares, steps, strict=True)]
 
 
 def _rows(batch, start, stop):

@@ -164,12 +164,21 @@ def test_more_points_compile_nothing(compiled, monkeypatch):
     assert compiled == []
 
 
+def test_points_that_cannot_be_shared_evenly_have_the_same_pieces():
+    shapes = {
+        tuple(len(batch.x) for batch in piece)
+        for sizes in ((876, 188, 187), (1752, 375, 375), (3504, 750, 750))
+        for piece in cut(drawn(*sizes), 1, 1, 1)
+    }
+    assert shapes == {(896, 192, 192)}
+
+
 def test_pieces_like_those_of_other_points():
     batches, like = drawn(3000, 70), drawn(800, 40)
     assert len(cut(like, 2, 1)) == 2
     found = cut(batches, 2, 1, like=like)
-    assert len(found) == 8  # of 400 and 20 points
+    assert len(found) == 8
     assert {tuple(len(b.x) for b in piece) for piece in found} == {(400, 20)}
     few = cut(drawn(30, 10), 2, 1, like=like)
-    assert [tuple(len(b.x) for b in piece) for piece in few] == [(400, 20)]
+    assert [len(b.x) for b in few[0]] == [400, 20]
     assert (few[0][0].scale > 0).sum() == 30
