@@ -87,19 +87,27 @@ def weighted_jacobian(model, net, batches, balance):
 def linear_system(model, net, batches, balance):
     """Network, weighted batches, residuals and Jacobian.
 
-    In NumPy where they are small and on a CPU: the points are computed in pieces, and
-    the Jacobian is multiplied out to a single part.
+    In NumPy where they are small and on a CPU: the Jacobian then is multiplied out to a
+    single part.
     """
     if not _is_small(model, net, batches):
         return net, *weighted_jacobian(model, net, batches, balance)
+    r, parts = jacobian_in_pieces(model, net, batches, balance)
+    net, batches, balance = backend.views((net, batches, balance))
+    batches = with_class_weights(batches, balance)
+    return net, batches, r, operators.multiplied_out(parts)
+
+
+def jacobian_in_pieces(model, net, batches, balance):
+    """Residuals and Jacobian as in ``weighted_jacobian``, in NumPy.
+
+    A class has as many parts as there are pieces of the points.
+    """
     parts = pieces.cut(model.classes, batches)
     found = [weighted_jacobian(model, net, part, balance)[1:] for part in parts]
     r = pieces.joined(model, batches, parts, [r for r, _ in found])
     jacobians = backend.views([jacobian for _, jacobian in found])
-    jacobians = pieces.joined_jacobians(batches, parts, jacobians)
-    net, batches, balance = backend.views((net, batches, balance))
-    batches = with_class_weights(batches, balance)
-    return net, batches, r, operators.multiplied_out(jacobians)
+    return r, pieces.joined_jacobians(batches, parts, jacobians)
 
 
 def _is_small(model, net, batches):

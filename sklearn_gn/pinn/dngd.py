@@ -49,6 +49,7 @@ from sklearn_gn.pinn.damped_step import (
     weighted_jacobian,
 )
 from sklearn_gn.pinn.damping_rules import RULES, initial_damping
+from sklearn_gn.pinn.losses import on_devices
 from sklearn_gn.pinn.trust_region import (
     Region,
     first_region,
@@ -82,7 +83,7 @@ def step(points, state, settings):
         settings.dtype if in_double else np.float32,
     )
     model = settings.models[state.stage]
-    batches = fit.on_devices(batches, settings)
+    batches = on_devices(batches, settings)
     # 2 to 6. Residuals and Jacobian; damped steps, as the damping rule tries them, and
     # the change of network.
     options = {

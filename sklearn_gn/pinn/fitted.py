@@ -8,8 +8,8 @@ from sklearn_gn.core import backend
 from sklearn_gn.pinn import solution
 from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.dngd import gramian_eigenvalues
-from sklearn_gn.pinn.fit import total_loss
 from sklearn_gn.pinn.growth import may_grow
+from sklearn_gn.pinn.losses import total_loss
 from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights

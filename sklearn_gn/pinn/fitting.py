@@ -11,8 +11,8 @@ from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.pinn import preparation, regression
 from sklearn_gn.pinn.algorithms import ALGORITHMS
 from sklearn_gn.pinn.data import checked_data, problem_sequence
-from sklearn_gn.pinn.fit import fresh_loss, fresh_loss_in
 from sklearn_gn.pinn.fitted import set_fitted
+from sklearn_gn.pinn.losses import fresh_loss, fresh_loss_in
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.verdict import warn_if_not_determined, warn_if_not_solved
 

@@ -14,7 +14,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.pde import Box, Dirichlet, Initial, Problem, Unknown, d
 from sklearn_gn.pinn import damped_step, pieces, residuals
-from sklearn_gn.pinn.fit import total_loss
+from sklearn_gn.pinn.losses import total_loss
 from sklearn_gn.pinn.model import Batch, ClassModel, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import needed_rows
 from sklearn_gn.pinn.points import batch_of
