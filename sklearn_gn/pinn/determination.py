@@ -12,6 +12,7 @@ elliptic, such as one of transport at its outflow, and then the rank is full.
 
 import math
 from functools import partial
+from itertools import chain
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.model import network
+from sklearn_gn.pinn.pieces import cut
 from sklearn_gn.pinn.residuals import row_residuals
 
 _UNCHANGED = 1e-14  # of the untrained network's loss
@@ -229,8 +231,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     model : Model
     net : Parameters
     batches, fresh : tuple of Batch
-        Points of training, and others. Both count, in pieces of the same shape, for
-        which the Jacobian is compiled already.
+        Points of training, and others. Both count.
     untrained_loss : float
         Loss of the untrained network on fresh points.
 
@@ -242,7 +243,8 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     """
     gramian = 0.0
     balance = np.ones(len(batches), net.extra.dtype)
-    for piece in (batches, *pieces(fresh, batches)):
+    both = (cut(model.classes, points, like=batches) for points in (batches, fresh))
+    for piece in chain(*both):
         _, _, parts = weighted_jacobian(model, net, piece, balance)
         gramian = gramian + np.asarray(_gramian(parts), np.float64)
     x = fresh[0].x[:_N_POINTS, 0]
@@ -260,33 +262,6 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     is_zero = size <= _ZERO**2 * unit  # a solution to which changes cannot be relative
     square = np.linalg.eigvalsh(answer)[-1] / (unit if is_zero else size)
     return math.sqrt(max(square, 0.0) * 2 * untrained_loss)
-
-
-def pieces(fresh, batches):
-    """Fresh points in pieces of the shape of the batches, padded by scale zero.
-
-    Each point is in one piece: classes that have fewer than others, such as
-    observations and the start of an interval, are absent from the last ones.
-    """
-    count = max(
-        math.ceil(len(b.x) / len(a.x)) for a, b in zip(batches, fresh, strict=True)
-    )
-    for k in range(count):
-        piece = []
-        for like, batch in zip(batches, fresh, strict=True):
-            n = len(like.x)
-            rows = np.arange(k * n, (k + 1) * n)
-            inside = rows < len(batch.x)
-            rows = np.minimum(rows, len(batch.x) - 1)
-            scale = np.where(inside, np.asarray(batch.scale)[rows], 0)
-            piece.append(
-                batch._replace(
-                    x=np.asarray(batch.x)[rows],
-                    data=np.asarray(batch.data)[rows],
-                    scale=scale.astype(batch.scale.dtype),
-                )
-            )
-        yield tuple(piece)
 
 
 @jit_by_size

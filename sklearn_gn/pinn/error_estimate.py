@@ -31,10 +31,10 @@ from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.determination import (
     free_functions_of_time,
     output_slopes,
-    pieces,
 )
 from sklearn_gn.pinn.growth import richer
 from sklearn_gn.pinn.model import n_waves
+from sklearn_gn.pinn.pieces import cut
 
 N_POINTS = 200  # at which the error is taken
 MOST_WEIGHTS = 6000  # of the richer network
@@ -66,7 +66,7 @@ def relative_error_estimate(model, net, batches, fresh):
         return math.nan
     balance = even_weights(model, net, batches)
     sums = [
-        sums_over_pieces(model, net, half, batches, balance) for half in halves(fresh)
+        sums_over_pieces(model, net, half, balance, batches) for half in halves(fresh)
     ]
     change, explained = correction_of_halves(*sums)
     x = fresh[0].x[:N_POINTS, 0]
@@ -95,10 +95,10 @@ def halves(points):
     return tuple(map(tuple, found))
 
 
-def sums_over_pieces(model, net, points, batches, balance):
-    """``J^T J``, ``J^T r`` and ``|r|^2`` of all points, in pieces like the batches."""
+def sums_over_pieces(model, net, points, balance, like=None):
+    """``J^T J``, ``J^T r`` and ``|r|^2`` of all points; ``like`` as in ``cut``."""
     gramian = gradient = square = 0.0
-    for piece in pieces(points, batches):
+    for piece in cut(model.classes, points, like):
         sums = _sums(*weighted_jacobian(model, net, piece, balance)[1:])
         matrix, slope, part = backend.to_numpy(sums)
         gramian, gradient, square = gramian + matrix, gradient + slope, square + part
@@ -115,14 +115,10 @@ def even_weights(model, net, batches):
     ones = np.ones(len(batches))
     if any(kind.residual.name == "data" for kind in model.classes):
         return ones
-    rows = np.asarray(_row_squares(weighted_jacobian(model, net, batches, ones)[2]))
-    ends = np.cumsum(
-        [
-            len(batch.x) * kind.residual.n_outputs
-            for kind, batch in zip(model.classes, batches, strict=True)
-        ]
-    )
-    squares = np.array([part.sum() for part in np.split(rows, ends[:-1])])
+    squares = 0.0
+    for piece in cut(model.classes, batches):
+        parts = weighted_jacobian(model, net, piece, ones)[2]
+        squares = squares + np.asarray(_squares(parts))
     usual = (squares > 0) & np.isfinite(squares)
     return np.where(usual, 1 / np.where(usual, squares, 1), 1)
 
@@ -192,8 +188,9 @@ def _double(leaf):
 
 
 @jit_by_size
-def _row_squares(parts):
-    return operators.row_squares(parts)
+def _squares(parts):
+    """The sum of the squares of each part."""
+    return jax.numpy.stack([operators.row_squares([part]).sum() for part in parts])
 
 
 @jit_by_size

@@ -36,7 +36,7 @@ class SolutionMixin:
     """Predictions of a fitted solver."""
 
     _error_estimate: float | None  # None until it is asked for
-    _window_points: tuple | None  # of training and fresh, of a fit in windows
+    _window_points: tuple | None  # fresh ones, of a fit in windows
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_fitted")
@@ -314,7 +314,7 @@ class SolutionMixin:
                     )
                 elif fitted.problem is not None and self._window_points is not None:
                     self._error_estimate = relative_error_in_windows(
-                        fitted.model, fitted.net, *self._window_points
+                        fitted.model, fitted.net, self._window_points
                     )
         return self._error_estimate
 

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Interval, Problem, d
 from sklearn_gn.pinn import determination, error_estimate, growth, setup
-from sklearn_gn.pinn.model import Batch, start_parameters
+from sklearn_gn.pinn.model import start_parameters
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
 
@@ -131,24 +131,6 @@ def test_the_estimate_is_kept_and_knows_its_limits(solver, monkeypatch):
     assert np.isnan(again.error_estimate_)
     again._posterior = again._error_estimate = None
     assert np.isnan(again.error_estimate_)
-
-
-def test_each_fresh_point_is_in_one_piece():
-    def drawn(*sizes):
-        x = np.arange(float(sum(sizes))).reshape(-1, 1, 1)
-        parts = np.split(x, np.cumsum(sizes)[:-1])
-        return tuple(Batch(a, 2 * a[:, 0], 1 + a[:, 0, 0]) for a in parts)
-
-    fresh, like = drawn(10, 1, 6), drawn(4, 1, 6)
-    found = list(determination.pieces(fresh, like))
-    for k, batch in enumerate(fresh):
-        own = [piece[k] for piece in found]
-        assert all(part.x.shape == like[k].x.shape for part in own)
-        x, data, scale = (np.concatenate([part[i] for part in own]) for i in range(3))
-        there = scale > 0
-        np.testing.assert_array_equal(x[there], batch.x)
-        np.testing.assert_array_equal(data[there], batch.data)
-        np.testing.assert_array_equal(scale[there], batch.scale)
 
 
 def flow(u, x):
