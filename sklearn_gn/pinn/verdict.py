@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_gn.core import backend
 from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.stop import StopReason
+from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import determination
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
@@ -78,6 +79,11 @@ def limit(solver, reason):
         )
     if math.isfinite(solver._solved_until):
         return _limit_in_windows(solver, cause, budget)
+    if not is_solved and (budget or reason.value == "stalled"):
+        found = jumps(solver.problem_)
+        if found:
+            said = f"{budget} is reached." if budget else reason.advice
+            return Limit("stopped", f"{said} {found[0]} {_IN_SPITE_OF_IT}", "problem")
     if reason.value == "stalled":
         found = _limit_of_a_stall(solver)
         return found._replace(text=f"{reason.advice} {found.text}")
@@ -108,6 +114,9 @@ def limit(solver, reason):
 _STILL_GROWING = (
     "The network had not found its size: with more time it gets more neurons."
 )
+
+
+_IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is all the same."
 
 
 def _limit_in_windows(solver, cause, budget):

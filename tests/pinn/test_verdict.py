@@ -254,7 +254,7 @@ def _ended(**changes):
         _estimated_at_end=changes.get("estimate", np.nan),
         _solved_until=changes.get("until", np.inf),
         _may_grow=changes.get("may_grow", False),
-        problem_=SimpleNamespace(domain=Interval(0, 200)),
+        problem_=changes.get("problem", SimpleNamespace(domain=Interval(0, 200))),
         _untrained_loss=10.0,
         _sizes=changes.get("sizes", (10, 20)),
         _fitted=SimpleNamespace(problem=object(), net=None),
@@ -293,6 +293,28 @@ def test_more_time_is_advised_where_it_helps():
     message = advice(_ended(until=100.0), StopReason("max_time"))
     assert "solved up to t = 100 of 200" in message
     assert "raise max_time" in message
+
+
+def test_a_jump_of_the_given_values_is_named_where_it_limits():
+    def step(x):
+        return jnp.where(x[0] > 0.25, 3.0, 1.0)
+
+    problem = replace(HEAT, conditions=(Neumann(0.0), Initial(step)))
+    for reason in ("max_time", "stalled"):
+        found = verdict.limit(_ended(problem=problem), StopReason(reason))
+        assert "'u' is 1 and 3 on the two sides of x = 0.25, t = 0." in found.text
+        assert (found.cause, found.parameter) == ("stopped", "problem")
+        assert "jax.nn.sigmoid" in found.text
+        assert "Raise" not in found.text
+    message = advice(_ended(problem=problem, fresh=1e-6), StopReason("max_time"))
+    assert "is solved" in message  # whatever the values are
+    message = advice(_ended(problem=HEAT), StopReason("stalled"))
+    assert "jump" not in message
+    message = advice(_ended(problem=problem), StopReason("non_finite"))
+    assert message == StopReason("non_finite").advice
+    clash = replace(HEAT, conditions=(*HEAT.conditions, Initial(1.0)))
+    message = advice(_ended(problem=clash), StopReason("max_time"))
+    assert "'u' is 0 and 1 at x = " in message
 
 
 def test_more_time_is_not_advised_where_the_solution_is_left_open():
