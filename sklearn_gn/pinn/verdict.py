@@ -373,14 +373,32 @@ def what_is_left_open(solver, run):
         change = determination.largest_free_change(
             model, net, state.batches, run.data.fresh, untrained_loss
         )
-    known = any(order is not None for order, _ in missing.values())
-    if change <= (_FREE if known else _SURELY_FREE):
+    second = model.classes[0].rows is not None  # the count of conditions is reliable
+    if change <= (_FREE if second else _SURELY_FREE):
         return ""
+    return _open_by_conditions(missing, change)
+
+
+def _open_by_conditions(missing, change):
+    """What conditions leave open, that allow for a large change of the solution."""
+    too_few = {
+        axis: (order, ends)
+        for axis, (order, ends) in missing.items()
+        if order is None or len(ends) < order
+    }
     return (
         "The conditions do not determine the solution: a change as large as the "
         f"solution itself changes the residuals by only {1 / change:.1g} of those of "
-        f"an untrained network. {_all_missing(missing)}"
+        f"an untrained network. {_all_missing(too_few) or _AS_MANY_AS_NEEDED}"
     )
+
+
+_AS_MANY_AS_NEEDED = (
+    "The conditions are as many as the derivatives, but there may be further "
+    "solutions, such as one with a thin layer at an end. Compare a fit with another "
+    "random_state, solve a shorter part of the axis, or add what is known of the "
+    "solution, such as a derivative that vanishes far away."
+)
 
 
 def _all_missing(missing):

@@ -18,6 +18,7 @@ from sklearn_gn.callbacks import TimeBudget
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pde import (
+    Ball,
     Box,
     Condition,
     Dirichlet,
@@ -27,10 +28,13 @@ from sklearn_gn.pde import (
     Problem,
     Unknown,
     d,
+    integral,
+    laplacian,
 )
 from sklearn_gn.pinn import determination, fit, growth, points, setup, verdict
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.observation_weight import next_weight, spread_loss
+from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
 from sklearn_gn.pinn.solved import holds_in_all_classes
@@ -65,6 +69,14 @@ def diffusion(u, x):
 HEAT = Problem(diffusion, Box(x=(0, 1), t=(0, 1)), Dirichlet(0.0))
 OSCILLATOR = {"residual": oscillation, "axis": "t"}
 GROWTH = {"residual": growth_of_a_population, "axis": "t"}
+
+
+def bending(u, x):
+    return d(u, "x", "x", "x", "x")(x) - 1
+
+
+def dispersion(u, x):
+    return d(u, "t")(x) + d(u, "x", "x", "x")(x)
 
 
 def messages(problem, max_iter=12):
@@ -135,6 +147,52 @@ def test_what_leaves_a_solution_open_is_said(problem, match):
 )
 def test_solutions_that_are_determined_are_not_warned_of(problem):
     assert messages(problem) == []
+
+
+@pytest.mark.parametrize(
+    ("residual", "domain", "orders"),
+    [
+        (load, Interval(0, 1, axis="x"), [2]),
+        (bending, Interval(0, 1, axis="x"), [4]),
+        (lambda u, x: u(x) * d(u, "x", "x", "x")(x), Interval(0, 1, axis="x"), [3]),
+        (dispersion, Box(x=(2, 5), t=(0, 9)), [3, 1]),
+        (lambda u, x: d(u, "x")(x) ** 2 - u(x), Box(y=(0, 1), x=(0, 1)), [0, 1]),
+        (lambda u, x: laplacian(laplacian(u))(x), Ball(2), [4, 4]),
+        (
+            lambda u, x: d(u, "t")(x) + integral(u, "t", 0.0, 1.0)(x),
+            Interval(0, 1),
+            None,
+        ),
+    ],
+)
+def test_derivatives_of_any_order_are_counted(residual, domain, orders):
+    problem, _ = posed(Problem(residual, domain), [])
+    found = determination._high_orders(problem, np.random.RandomState(0))
+    assert found is None if orders is None else found.tolist() == orders
+
+
+def test_what_is_missing_is_named_in_equations_of_high_order():
+    def missing(problem, forgotten):
+        model = SimpleNamespace(
+            problem=posed(problem, [])[0],
+            classes=[SimpleNamespace(rows=None, residual=SimpleNamespace(name="x"))],
+        )
+        rng = np.random.RandomState(0)
+        found = determination.missing_conditions(model, rng)
+        if forgotten:
+            found = determination.forgotten_conditions(model, found, rng)
+        return found
+
+    beam = string(Dirichlet(0.0), Neumann(0.0, on="x=min"), residual=bending)
+    found = missing(beam, False)
+    assert found == {"x": (4, ["x=min", "x=max", "x=min"])}
+    assert "needs 4 conditions at the ends" in verdict._open_by_conditions(found, 2e4)
+    clamped = string(Dirichlet(0.0), Neumann(0.0), residual=bending)
+    text = verdict._open_by_conditions(missing(clamped, False), 2e4)
+    assert "only 5e-05 of those" in text
+    assert "as many as the derivatives, but there may be further solutions" in text
+    wave = replace(HEAT, residual=dispersion)
+    assert missing(wave, True) == {"t": (1, [])}
 
 
 def test_the_free_change_is_that_of_a_dense_computation():
