@@ -53,7 +53,7 @@ def _of_a_pair(problem, first, second, rng):
         f"{who} {meet}: the output {output!r} is {values[0]:.4g} and {values[1]:.4g} "
         f"at {coordinates(problem.domain, place)}. The solution jumps there, which "
         "limits the accuracy. If that is not meant, let the values agree; if it is, "
-        "let one pass into the other smoothly, within about a hundredth of the axis."
+        "let one pass into the other smoothly, within a few thousandths of the axis."
     )
 
 

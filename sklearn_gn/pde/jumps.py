@@ -76,7 +76,7 @@ def _jumps_within(problem):
             f"{coordinates(domain, place)}. The solution cannot follow them there, "
             "which limits the accuracy: more points, neurons or time gain little. Make "
             "the step smooth, such as a + (b - a) * jax.nn.sigmoid((x[0] - c) / width) "
-            "for one from a to b at c, with a width of about a hundredth of the axis."
+            "for one from a to b at c, with a width of a few thousandths of the axis."
         )
     return messages
 
