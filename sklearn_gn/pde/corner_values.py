@@ -1,6 +1,6 @@
-"""Given values that disagree where two parts of the boundary, or its start, meet."""
+"""Given values that disagree where two conditions hold, or where their parts meet."""
 
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 
@@ -13,10 +13,38 @@ from sklearn_gn.pde.patches import draw
 MOST_AXES = 6  # of conditions that are searched by themselves
 _POINTS = 128  # of each of two conditions
 _DISAGREE = 1e-3  # difference of two values, relative to the largest ones
+_CONTRADICT = 1e-2  # the same where no solution exists
 _FLAT, _PARALLEL = 1e-9, 1e-6  # distance to a plane; sine of the angle between two
 _BACK = 0.01  # share of the way back from a common point, to tell which part it ends
 _NEAR = 1e-7  # share of that way, to tell the sides of one condition apart
 _DIGITS = 6  # of the normals of one plane
+
+
+def check_shared_places(problem):
+    """Check that no two conditions give an output different values at the same places.
+
+    Parameters
+    ----------
+    problem : Problem
+
+    Raises
+    ------
+    ValueError
+        With the names of both conditions.
+    """
+    for (first, a), (second, b) in combinations(_with_values(problem), 2):
+        X = _shared_places(problem.domain, a, b)
+        if not len(X):
+            continue
+        found = _largest_difference(problem, (a, b), (X, X), _CONTRADICT)
+        if found is not None:
+            i, output, values = found
+            raise ValueError(
+                f"The conditions {first!r} and {second!r} hold at the same places and "
+                f"contradict each other: the output {output!r} is {values[0]:.4g} and "
+                f"{values[1]:.4g} at {coordinates(problem.domain, X[i])}. Give each a "
+                "part of the boundary by `on`, or outputs of its own by `outputs`."
+            )
 
 
 def contradictions(problem):
@@ -27,9 +55,8 @@ def contradictions(problem):
     Initial values may disagree with each other, where there are outputs of which each
     has its own.
     """
-    named = [(n, c) for n, c in problem._named_conditions() if gives_values(problem, c)]
     rng, few = np.random.RandomState(0), problem.domain.dim <= MOST_AXES
-    for pair in combinations_with_replacement(named, 2):
+    for pair in combinations_with_replacement(_with_values(problem), 2):
         if pair[0] is pair[1] and not (few and callable(pair[0][1].value)):
             continue
         sides = [entry for entry in pair if isinstance(entry[1], Dirichlet)]
@@ -63,6 +90,11 @@ def coordinates(domain, place):
     return ", ".join(f"{axis} = {c:.4g}" for axis, c in pairs)
 
 
+def _with_values(problem):
+    named = problem._named_conditions()
+    return [entry for entry in named if gives_values(problem, entry[1])]
+
+
 def gives_values(problem, condition):
     """Whether a condition gives values of the outputs that are known."""
     if not isinstance(condition, (Dirichlet, Initial)):
@@ -77,7 +109,27 @@ def gives_values(problem, condition):
     return not (problem.unknown and (takes_all or set(named) & set(problem.unknown)))
 
 
-# --- where two parts of the boundary meet --------------------------------------------
+# --- where two conditions hold, and where their parts of the boundary meet -----------
+
+
+def _shared_places(domain, *conditions):
+    """Points of the faces on which all of the conditions hold."""
+    faces, chosen = None, []
+    for condition in conditions:
+        on = condition.where(domain)
+        if isinstance(on, Domain):
+            return np.zeros((0, domain.dim))
+        if callable(on):
+            chosen.append(on)
+        whole = callable(on) or on == "boundary"
+        names = domain.patches() if whole else (on,) if isinstance(on, str) else on
+        faces = [name for name in names if faces is None or name in faces]
+    if not faces:
+        return np.zeros((0, domain.dim))
+    X, _ = draw(domain.boundary(tuple(faces)), _POINTS, np.random.RandomState(0))
+    for on in chosen:
+        X = X[np.asarray(on(X), dtype=bool)]
+    return X
 
 
 def _common_points(domain, first, second, rng):
@@ -151,16 +203,25 @@ def _disagreement(problem, first, second, rng):
     inside = second.sample(problem.domain, _POINTS, rng).x[:, 0]  # shows the size
     sides = sides if first is second else (X, X)
     at = [np.concatenate([side, inside]) for side in sides]
-    (a_names, a), (b_names, b) = values_of(problem, (first, second), at)
+    found = _largest_difference(problem, (first, second), at, _DISAGREE, len(X))
+    return found and (found[1], X[found[0]], found[2])
+
+
+def _largest_difference(problem, conditions, places, tolerance, n=None):
+    """Number of the place, output and both values where two conditions differ most.
+
+    Of the first n places, the others show the size; None if they differ by less than
+    the tolerance, relative to the largest values.
+    """
+    (a_names, a), (b_names, b) = values_of(problem, conditions, places)
     common = [name for name in a_names if name in b_names]
     a = a[:, [a_names.index(name) for name in common]]
     b = b[:, [b_names.index(name) for name in common]]
     if not (a.size and np.isfinite(a).all() and np.isfinite(b).all()):
         return None
     size = np.maximum(np.abs(a), np.abs(b)).max(axis=0)
-    a, b = a[: len(X)], b[: len(X)]
-    differ = np.abs(a - b)
-    if (differ <= _DISAGREE * size).all():
+    differ = np.abs(a - b)[:n]
+    if (differ <= tolerance * size).all():
         return None
     i, k = np.unravel_index(np.argmax(differ), differ.shape)
-    return common[k], X[i], (a[i, k], b[i, k])
+    return i, common[k], (a[i, k], b[i, k])

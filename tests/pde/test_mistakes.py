@@ -25,6 +25,7 @@ from sklearn_gn.pde import (
     integral,
     laplacian,
 )
+from sklearn_gn.pde.corner_values import check_shared_places
 from sklearn_gn.pde.jumps import jumps, warn_of_jumps
 from sklearn_gn.pde.plausibility import warn_of_fluxes, warn_of_missing_equations
 
@@ -358,6 +359,39 @@ def test_values_that_contradict_each_other_at_a_corner(domain, conditions, match
     found = [str(w.message) for w in caught]
     assert len(found) == (match is not None)
     assert match is None or re.search(match, found[0])
+
+
+ON_TOP = Dirichlet(1.0, on="y=max")
+
+
+@pytest.mark.parametrize(
+    ("domain", "conditions", "match"),
+    [
+        (
+            SQUARE,
+            [Dirichlet(0.0), ON_TOP],
+            "_2' hold.* 0 and 1 at x = .*, y = 1",
+        ),
+        (SQUARE, [Dirichlet(lambda x: x[1]), ON_TOP], None),
+        (SQUARE, [Dirichlet(0.0), Dirichlet(1.0, on=lambda X: X[:, 1] == 1)], "y = 1"),
+        (Ball(2), [Dirichlet(0.0), Dirichlet(2.0)], "'u' is 0 and 2"),
+        (
+            Interval(0, 1, axis="x"),
+            [Dirichlet(0.0), Dirichlet(1.0, on="x=max")],
+            "0 and 1 at x = 1",
+        ),
+        (STRIP, [Initial(0.0), Initial(1.0)], "'initial' and 'initial_2' hold"),
+        (STRIP, [Initial(0.0), Initial(1.0, order=1)], None),
+        (STRIP, [Initial(1.0), Dirichlet(0.0, on="t=min")], "contradict"),
+    ],
+)
+def test_values_that_contradict_each_other_everywhere(domain, conditions, match):
+    problem = Problem(lambda u, x: u(x), domain, conditions)
+    if match is None:
+        check_shared_places(problem)
+    else:
+        with pytest.raises(ValueError, match=match):
+            check_shared_places(problem)
 
 
 def _front(place):
