@@ -16,6 +16,7 @@ from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import determination
+from sklearn_gn.pinn.concentration import concentration
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
     OVERFITTED,
@@ -86,7 +87,8 @@ def limit(solver, reason):
             return Limit("stopped", f"{said} {found[0]} {_IN_SPITE_OF_IT}", "problem")
     if reason.value == "stalled":
         found = _limit_of_a_stall(solver)
-        return found._replace(text=f"{reason.advice} {found.text}")
+        text = f"{reason.advice} {found.text}"
+        return found._replace(text=text if is_solved else _with_place(solver, text))
     if budget is None:
         return Limit("stopped", reason.advice)
     if is_solved:
@@ -100,7 +102,8 @@ def limit(solver, reason):
     if _may_go_on(solver):
         return Limit(cause, reason.advice, budget)
     if solver._may_grow:
-        return Limit(cause, f"{reason.advice} {_STILL_GROWING}", budget)
+        text = _with_place(solver, f"{reason.advice} {_STILL_GROWING}")
+        return Limit(cause, text, budget)
     spent = "iterations" if budget == "max_iter" else "seconds"
     found = _limit_of_the_network(solver)
     text = (
@@ -108,7 +111,12 @@ def limit(solver, reason):
         f"on fresh points has not halved lately, and the equation does not hold. "
         f"{found.text}"
     )
-    return found._replace(text=text)
+    return found._replace(text=_with_place(solver, text))
+
+
+def _with_place(solver, text):
+    """A text, and where the equation does not hold if that is a small part."""
+    return f"{text} {concentration(solver)}".rstrip()
 
 
 _STILL_GROWING = (

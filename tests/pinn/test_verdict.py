@@ -313,6 +313,7 @@ def _ended(**changes):
         _solved_until=changes.get("until", np.inf),
         _may_grow=changes.get("may_grow", False),
         problem_=changes.get("problem", SimpleNamespace(domain=Interval(0, 200))),
+        residual=changes.get("residual", lambda X: np.ones(len(X))),
         _untrained_loss=10.0,
         _sizes=changes.get("sizes", (10, 20)),
         _fitted=SimpleNamespace(problem=object(), net=None),
@@ -373,6 +374,31 @@ def test_a_jump_of_the_given_values_is_named_where_it_limits():
     clash = replace(HEAT, conditions=(*HEAT.conditions, Initial(1.0)))
     message = advice(_ended(problem=clash), StopReason("max_time"))
     assert "'u' is 0 and 1 at x = " in message
+
+
+def test_a_small_part_of_the_domain_that_has_most_of_the_loss_is_named():
+    def shock(X):
+        return np.where(np.abs(X[:, 0] - 0.5) < 0.01, 30.0, 1.0)
+
+    def everywhere(X):
+        return np.sin(9 * X[:, 0]) * np.cos(5 * X[:, 1])
+
+    def corners(X):  # in all four of them
+        return np.where(np.abs(X - 0.5).min(axis=1) > 0.47, 30.0, 1e-3)
+
+    for reason, changes in (("stalled", {}), ("max_time", {"may_grow": True})):
+        found = [
+            verdict.limit(
+                _ended(problem=HEAT, residual=r, **changes), StopReason(reason)
+            ).text
+            for r in (shock, everywhere, corners)
+        ]
+        strip = r"is on 1\.. % of the domain, at x = 0\.49. to 0\.50.: the"
+        assert re.search(strip, found[0])
+        assert "Half of what is left" not in found[1]
+        assert re.search(r"on 0\.2 % .*, most at x = 0\..*, t = 0\..*: the", found[2])
+    late = _ended(problem=HEAT, residual=shock, val_loss=LATE)
+    assert "Half" not in verdict.limit(late, StopReason("max_time")).text
 
 
 def test_more_time_is_not_advised_where_the_solution_is_left_open():
