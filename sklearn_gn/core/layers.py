@@ -126,11 +126,12 @@ class Layers(NamedTuple):
     def split(self, theta):
         """Return the output layer, of shape (n_linear, k), and the (b, W) of layers."""
         k, free = self.n_values, self.n_free
-        constants = theta[:free]
-        if free < k:
-            constants = sum_zero_basis(k) @ constants
         end = free + (self.n_linear - 1) * k
-        output = np.concatenate([constants[None], theta[free:end].reshape(-1, k)])
+        if free < k:
+            constants = sum_zero_basis(k) @ theta[:free]
+            output = np.concatenate([constants, theta[free:end]]).reshape(-1, k)
+        else:
+            output = theta[:end].reshape(-1, k)
         layers = []
         for width, n_inputs in self.shapes():
             start, end = end, end + width * n_inputs
@@ -160,10 +161,10 @@ class Layers(NamedTuple):
     def trial(self, theta, rows):
         """Return the error, and for :meth:`sums` the values of few rows."""
         passes = self._passes(theta, rows)
-        if block_size(rows, self._size // _SHARE) < len(rows.x):
-            return Trial(2 * float(sum(block.loss for block in passes)))
-        (whole,) = passes
-        return Trial(2 * float(whole.loss), whole)
+        first = next(passes)
+        if len(first.weight) == len(rows.weight):
+            return Trial(2 * float(first.loss), first)
+        return Trial(2 * float(first.loss + sum(block.loss for block in passes)))
 
     def sums(self, theta, rows, trial=None):
         """Return the sums over the rows; a trial of the parameters saves its part."""
@@ -173,8 +174,7 @@ class Layers(NamedTuple):
         known = trial is not None and trial.passed is not None
         passes = [trial.passed] if known else self._passes(theta, rows)
         output, layers = self.split(theta)
-        gram, slope, error = 0.0, 0.0, 0.0
-        memory = np.empty((self._size, block_size(rows, self._size // _SHARE)))
+        gram, slope, error, memory = 0.0, 0.0, 0.0, None
         for y, weight, trace, f, u, loss in passes:
             error += loss
             g = gradients(self, output, layers, trace)
@@ -184,6 +184,8 @@ class Layers(NamedTuple):
                 root = np.sqrt(weight)
                 if self.loss != "squared":
                     root = np.sqrt(weight * curvatures(self, u)[:, 0, 0])
+                if memory is None:
+                    memory = np.empty((len(theta), len(root)))
                 columns = _columns(trace, f, g, root, memory)
                 gram += columns @ columns.T
             else:
@@ -192,16 +194,10 @@ class Layers(NamedTuple):
             gram, slope = self._reduced(gram, slope)
         return Sums(gram, slope, 2 * float(error))
 
-    @property
-    def _size(self):
-        """Number of derivatives of the values in the parameters."""
-        n_hidden = sum(width * n_inputs for width, n_inputs in self.shapes())
-        return self.n_linear * self.n_values + n_hidden
-
     def _passes(self, theta, rows):
         """Yield a :class:`Pass` for each block of rows."""
         output, layers = self.split(theta)
-        for x, y, weight in row_blocks(rows, self._size // _SHARE):
+        for x, y, weight in row_blocks(rows, len(theta) // _SHARE):
             x = with_one(x)
             trace = forward(self, layers, x)
             f = linear_inputs(self, x, trace)
@@ -342,7 +338,7 @@ def gradients(model, output, layers, trace):
 def losses(model, u, y):
     """Return the loss of each row."""
     if model.loss == "squared":
-        return np.sum((u - y) ** 2, axis=1) / 2
+        return np.einsum("mk,mk->m", u - y, u - y) / 2
     if model.n_values == 1:
         # log(1 + exp(u)) less u for the second class
         return np.logaddexp(0, u[:, 0]) - y[:, -1] * u[:, 0]
