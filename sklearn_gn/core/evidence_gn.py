@@ -55,6 +55,13 @@ class Sums(NamedTuple):
     error: float  # twice the mean loss: the weighted sum of squares, if squared
 
 
+class Trial(NamedTuple):
+    """What an iteration needs to accept parameters."""
+
+    error: float  # of the sums
+    passed: Any = None  # what the sums at these parameters can use
+
+
 class EvidenceModel(Protocol):
     """A network and its loss, as the iteration sees them.
 
@@ -71,11 +78,11 @@ class EvidenceModel(Protocol):
     def groups(self):
         """Group of every parameter, an array of int; -1 where it is free."""
 
-    def sums(self, theta, rows):
-        """Return the :class:`Sums` at some parameters."""
+    def trial(self, theta, rows):
+        """Return the :class:`Trial` of some parameters."""
 
-    def error(self, theta, rows):
-        """Return the ``error`` of the sums alone."""
+    def sums(self, theta, rows, trial=None):
+        """Return the :class:`Sums` at some parameters, which may have been tried."""
 
     def network(self, theta, alpha, beta, gamma, log_evidence):
         """Return the network that a fit returns, with all of these as its fields."""
@@ -185,7 +192,7 @@ def step(model, rows, state, options):
         stop = "rounding" if state.beta * _NEARLY_EXACT >= 1 else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
-    sums = model.sums(found.theta, rows)
+    sums = model.sums(found.theta, rows, found.trial)
     after = state._replace(theta=found.theta, sums=sums, shift=found.next_shift)
     # 3. the penalties that the evidence chooses there
     after, report = updated(model, after, options)
@@ -207,6 +214,7 @@ class Step(NamedTuple):
     length: float = 0.0
     gain_ratio: float = math.nan
     n_trials: int = 0
+    trial: Trial | None = None  # of the parameters
 
 
 def accepted_step(model, rows, state, options):
@@ -229,13 +237,15 @@ def accepted_step(model, rows, state, options):
             if first_predicted is None:
                 first_predicted = predicted
             theta = state.theta + move
-            error = model.error(theta, rows)
-            actual = before - _energy(error, theta, precision, scale)
+            trial = model.trial(theta, rows)
+            actual = before - _energy(trial.error, theta, precision, scale)
             if actual > 0:
                 gain = actual / predicted
                 after = shift * max(1 / 3, 1 - (2 * gain - 1) ** 3)  # Nielsen's rule
                 length = float(np.linalg.norm(move))
-                return Step(theta, predicted, shift, after, length, gain, n_trials)
+                return Step(
+                    theta, predicted, shift, after, length, gain, n_trials, trial
+                )
         growth = _GROWTH if n_trials < _LATE else _LATE_GROWTH
         shift, share = (shift, share / 2) if fixed else (growth * shift, 1.0)
     return Step(None, math.inf if first_predicted is None else first_predicted)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.core import evidence, evidence_gn, huber
-from sklearn_gn.core.evidence_gn import Sums
+from sklearn_gn.core.evidence_gn import Sums, Trial
 from sklearn_gn.core.large_gram import (
     LargeGram,
     LayerRows,
@@ -110,15 +110,15 @@ class Shape(NamedTuple):
         inputs[:, 0], inputs[:, 1:] = 1, seen
         return inputs
 
-    def sums(self, theta, rows):
+    def trial(self, theta, rows):
+        """Return the weighted sum of squares of the residuals."""
+        return Trial(square_error(theta, self, rows))
+
+    def sums(self, theta, rows, trial=None):
         """Sums over the rows."""
         if not is_formed(len(rows.x) * self.q, self.size):
             return sums_of_large_network(theta, self, rows)
         return sums_over_rows(theta, self, rows)
-
-    def error(self, theta, rows):
-        """Weighted sum of squares of the residuals."""
-        return square_error(theta, self, rows)
 
     def network(self, theta, alpha, beta, gamma, log_evidence):
         """Return the network that a fit returns."""

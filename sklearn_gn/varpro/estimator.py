@@ -293,7 +293,8 @@ class _VarProNet(
         )
 
     def _rows(self, x, t, weight):
-        n_padded = backend.row_bucket(len(x))
+        # The dual of a Gauss-Newton matrix has a row for each of them.
+        n_padded = backend.row_bucket(len(x), cheap=256)
         return Rows(
             *(self._cast(backend.pad_rows(a, n_padded)) for a in (x, t, weight))
         )
