@@ -1,0 +1,400 @@
+"""The networks on rows that come in chunks: the scikit-learn face."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+
+from sklearn_gn._typing import ArrayLike
+from sklearn_gn.core import backend
+from sklearn_gn.core.chunks import (
+    check_repeatable,
+    chunks_of,
+    chunks_of_classes,
+    chunks_of_targets,
+    first_of,
+    numbered,
+    prefetched,
+)
+from sklearn_gn.core.data import (
+    canonical_rows,
+    check_sample_weight,
+    feature_spread,
+    total_weight,
+    validate_data,
+)
+from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.core.memory import check_fits, table_bytes
+from sklearn_gn.core.row_sample import RowSample
+from sklearn_gn.varpro.estimator import _MOST_STEPS, _VarProNet
+
+_IN_MEMORY = 2**30  # bytes that a fit takes of the tables that are put together
+_SAMPLE_BYTES = 2**28  # of the rows from which batches are drawn
+_UNITS_NUMBERS = 2**24  # of the rows that set the units
+_FEWEST = 8192  # rows of a sample, unless the batches are smaller
+ADVICE_ON_MEMORY = (
+    "fit_chunks reads rows in chunks, and fit a dask array or a large memory-mapped "
+    "one."
+)
+
+
+class Survey:
+    """A pass over chunks: a random sample of the rows, and the sum of their weights."""
+
+    def __init__(self, chunks, batch_rows):
+        self.sample, self.total_weight = None, 0.0
+        for X, y, weight in prefetched(chunks):
+            counted = weight > 0
+            rows = [a if counted.all() else a[counted] for a in (X, y, weight)]
+            width = sum(a.itemsize * a[0].size for a in rows)
+            if self.sample is None:
+                n_most = max(_SAMPLE_BYTES // width, batch_rows)
+                self.sample = RowSample(n_most, seed=0)
+            check_fits(
+                width * self.sample.n_more(len(rows[0])),
+                "Give solver=GNvpro(batch_size=256), which keeps fewer rows.",
+            )
+            self.sample.add(*rows)
+            self.total_weight += float(rows[2].sum())
+        if self.sample is None:
+            raise ValueError("chunks hold no rows of positive weight.")
+
+    @property
+    def is_small(self):
+        """Whether the sample has all rows, and a fit of the table is cheap."""
+        X = self.sample.rows(slice(0, 1))[0]
+        needed = table_bytes(self.sample.n_seen, X.shape[1])
+        return self.sample.is_complete and needed <= _IN_MEMORY
+
+
+class _ChunkFit(_VarProNet):
+    """What the fits in chunks of both estimators share."""
+
+    def _chunks_of(self, X, y, sample_weight, X_val):
+        """Chunks of arrays on disk; None of arrays that are fitted as a whole."""
+        needs_all = getattr(self._solver_object(), "batch_size", "auto") is None
+        needs_all &= not self._has_mini_batches()
+        needs_all |= self.early_stopping and X_val is None
+        needs_all |= getattr(self, "class_weight", None) == "balanced"
+        if needs_all or backend.mesh_of(self.device) is not None:
+            return None
+        return chunks_of(X, y, sample_weight)
+
+    def _has_mini_batches(self):
+        return not hasattr(self._solver_object(), "iterations_per_batch")
+
+    def _check_chunks_are_possible(self, chunks, X_val):
+        check_repeatable(chunks)
+        if backend.mesh_of(self.device) is not None:
+            raise ValueError(
+                f"device={self.device!r}: chunks are computed with on one device. Give "
+                "its name, or fit arrays."
+            )
+        if self.early_stopping and X_val is None:
+            raise ValueError(
+                "early_stopping=True needs X_val and y_val where rows come in chunks."
+            )
+
+    def _fit_surveyed(self, chunks, fit_in_memory, validation, n_samples=None):
+        """Fit checked chunks: as a whole where they are few, or else in batches.
+
+        Parameters
+        ----------
+        chunks : CheckedChunks
+        fit_in_memory : callable
+            Takes X, targets and weights.
+        validation : tuple or None
+        n_samples : callable
+            Number of rows, from the Survey.
+        """
+        solver = self._solver_object()
+        size = getattr(solver, "batch_size", None)
+        fewest = size if isinstance(size, int) else _FEWEST
+        survey = Survey(chunks, fewest)
+        sample = survey.sample
+        at_once = sample.n_seen <= fewest and not self._has_mini_batches()
+        if survey.is_small or at_once:
+            fit_in_memory(*sample.rows())
+            return
+        if size is None and not self._has_mini_batches():
+            raise ValueError(
+                f"solver={self.solver!r} needs all rows at once, and "
+                f"{sample.n_seen:,} are too many. Chunks need a solver with batches, "
+                "such as 'gnvpro', or a batch_size."
+            )
+        self._fit_in_batches(chunks, survey, n_samples(survey), validation, solver)
+
+    def _fit_in_batches(self, chunks, survey, n_samples, validation, solver):
+        from sklearn_gn.varpro.chunked import BLOCK_ROWS, ChunkedRows
+
+        self._forget_former_fit()
+        self._refuse_huber()
+        self._iterations = _MOST_STEPS
+        n_features = survey.sample.rows(slice(0, 1))[0].shape[1]
+        X, y, weight = survey.sample.rows(
+            slice(0, max(_UNITS_NUMBERS // n_features, BLOCK_ROWS))
+        )
+        scaling = self._units(X, self._targets(y), weight / weight.sum())
+        self._feature_spread = 1.0 if self.scale else feature_spread(X)
+        rows = ChunkedRows(
+            chunks,
+            lambda X, y: (
+                scaling.x(X),
+                self._scaled_targets(self._targets(y), scaling),
+            ),
+            survey.sample,
+            survey.total_weight,
+            self.dtype,
+        )
+        self._fit_network(
+            rows,
+            scaling,
+            example=rows.some(BLOCK_ROWS),
+            n_rows=survey.sample.n_seen,
+            n_samples=n_samples,
+            validation=validation,
+            solver=solver,
+            data={"X": None, "y": None, "metadata": None},
+            rng=check_random_state(self.random_state),
+        )
+
+    def _targets(self, y):
+        """Targets, or probabilities of the classes, from what a chunk has of them."""
+        return y
+
+
+class RegressorOnChunks(_ChunkFit):
+    """How VarProNetRegressor fits checked rows, and rows in chunks."""
+
+    _single_target: bool
+
+    @unchanged_on_failure
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit_chunks(
+        self,
+        chunks: Iterable[tuple[ArrayLike, ...]],
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the network to rows that come in chunks and need not fit into memory.
+
+        A table for which a fit takes up to 1 GiB of memory is put together, and fitted
+        as by :meth:`fit`. Of a larger one, which ``fit`` would not average several
+        networks for either, one network is fitted: the solver goes through batches of a
+        random sample, which is drawn again as often as it is used up, in one pass over
+        the chunks. The loss and the output layer, which is optimal for all rows, come
+        from passes over all chunks, whose order is of no matter. :meth:`fit` does the
+        same as this method where X is a dask array, or a memory-mapped array of 1 GiB
+        or more.
+
+        Parameters
+        ----------
+        chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+            Arrays of any length. An object that can be gone through again and again,
+            such as a list or one with ``__iter__``, not a generator.
+
+        X_val : array-like of shape (n_val_samples, n_features), default=None
+            Validation samples, which ``early_stopping`` needs here.
+
+        y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
+                default=None
+            Validation targets.
+
+        Returns
+        -------
+        self : VarProNetRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If the chunks can be gone through only once, if one is malformed or holds
+            NaN or infinity, if the solver needs all rows at once and they are too many,
+            or if ``device`` names several devices.
+        """
+        self._check_chunks_are_possible(chunks, X_val)
+        _, y = self._validated(*(array[:1] for array in first_of(chunks)[:2]))
+        n_targets = 1 if y.ndim == 1 else y.shape[1]
+        validation = self._check_validation(X_val, y_val, n_targets)
+
+        def fit_in_memory(X, y, weight):
+            X, y = self._validated(X, y[:, 0] if self._single_target else y)
+            weight = check_sample_weight(weight, X)
+            self._fit_rows(X, y, weight, {"sample_weight": weight}, validation)
+
+        self._fit_surveyed(
+            chunks_of_targets(chunks, self.n_features_in_, n_targets),
+            fit_in_memory,
+            validation,
+            n_samples=lambda survey: survey.total_weight,
+        )
+        return self
+
+    def _validated(self, X, y):
+        """Validate training rows, and set what they say of the data."""
+        X, y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
+        )
+        self._single_target = y.ndim == 1
+        return X, y
+
+    def _check_validation(self, X_val, y_val, n_targets):
+        """X, targets and weights; None where they are not given."""
+        validation = self._check_validation_data(X_val, y_val, n_targets)
+        if validation is None:
+            return None
+        X_val, y_val = validation
+        return X_val, y_val, np.full(len(X_val), 1 / len(X_val))
+
+    def _fit_rows(self, X, y, weight, metadata, validation):
+        """Fit to checked rows in memory."""
+        data = {"X": X, "y": y, "metadata": metadata}
+        rng = check_random_state(self.random_state)
+        n_samples = total_weight(weight)
+        y = y.reshape(len(y), -1).astype(np.float64)
+        kept, weight = canonical_rows(X, y, weight)
+        X, y = X[kept], y[kept]
+        if self.early_stopping and validation is None:
+            (X, y, weight), validation, share = self._split_rows((X, y), weight, rng)
+            n_samples *= share
+        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
+            self._fit(
+                X,
+                y,
+                weight,
+                n_samples=n_samples,
+                n_effective=n_samples,
+                validation=validation,
+                solver=self._solver_object(),
+                data=data,
+                rng=rng,
+            )
+
+
+class ClassifierOnChunks(_ChunkFit):
+    """How VarProNetClassifier fits checked rows, and rows in chunks."""
+
+    class_weight: Any
+    classes_: Any
+    _check_class_weight: Any
+    _check_data: Any
+    _check_validation: Any
+    _encode_weighted: Any
+    _find_classes: Any
+
+    @unchanged_on_failure
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit_chunks(
+        self,
+        chunks: Iterable[tuple[ArrayLike, ...]],
+        *,
+        classes: ArrayLike | None = None,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the network to rows that come in chunks and need not fit into memory.
+
+        A table for which a fit takes up to 1 GiB of memory is put together, and fitted
+        as by :meth:`fit`. Of a larger one, one network is fitted, as by ``fit`` where
+        ``alpha`` is given: the solver goes through batches of a random sample, which is
+        drawn again as often as it is used up, in one pass over the chunks. The loss and
+        the output layer, which is optimal for all rows, come from passes over all
+        chunks, whose order is of no matter. :meth:`fit` does the same as this method
+        where X is a dask array, or a memory-mapped array of 1 GiB or more.
+
+        Parameters
+        ----------
+        chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+            Arrays of any length. An object that can be gone through again and again,
+            such as a list or one with ``__iter__``, not a generator.
+
+        classes : array-like, default=None
+            All labels, in any order and number. If None, the chunks are gone through
+            once more to find them.
+
+        X_val : array-like of shape (n_val_samples, n_features), default=None
+            Validation samples, which ``early_stopping`` needs here.
+
+        y_val : array-like of shape (n_val_samples,), default=None
+            Validation labels.
+
+        Returns
+        -------
+        self : VarProNetClassifier
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If the chunks can be gone through only once, if one is malformed or holds
+            NaN or infinity, if the solver needs all rows at once and they are too many,
+            if ``class_weight`` is "balanced", or if ``device`` names several devices.
+        """
+        self._check_chunks_are_possible(chunks, X_val)
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all labels at once. Give a dict, or "
+                "sample weights."
+            )
+        self._check_class_weight()
+        first = first_of(chunks)
+        labels = _labels_of(chunks) if classes is None else np.asarray(classes)
+        previous = self.warm_start and hasattr(self, "_fitted")
+        self._find_classes(labels, np.ones(len(labels)), previous=previous)
+        self._check_data(*(array[:1] for array in first[:2]), reset=True)
+        validation = self._check_validation(X_val, y_val)
+
+        def fit_in_memory(X, code, weight):
+            y = self.classes_[code]
+            X, y = self._check_data(X, y, reset=True)
+            data = {"X": X, "y": y, "metadata": {"sample_weight": weight}}
+            self._fit_codes(X, code, weight, data, validation)
+
+        self._fit_surveyed(
+            chunks_of_classes(self, chunks),
+            fit_in_memory,
+            validation,
+            n_samples=lambda survey: survey.sample.n_seen,
+        )
+        return self
+
+    def _targets(self, y):
+        return np.eye(len(self.classes_))[y]
+
+    def _fit_codes(self, X, code, weight, data, validation):
+        """Fit to checked rows in memory, whose weights are positive."""
+        rng = check_random_state(self.random_state)
+        n_effective = total_weight(weight)
+        kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
+        X, code = X[kept], code[kept]
+        if self.early_stopping and validation is None:
+            (X, code, weight), validation, share = self._split_rows(
+                (X, code), weight, rng, code
+            )
+            n_effective *= share
+        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
+            self._fit(
+                X,
+                self._targets(code),
+                weight,
+                n_samples=len(X),
+                n_effective=n_effective,
+                validation=validation,
+                solver=self._solver_object(),
+                data=data,
+                rng=rng,
+            )
+
+
+def _labels_of(chunks):
+    """Return the labels that have weight."""
+    labels = []
+    for _, (_, y, *weight) in numbered(chunks):
+        y = np.asarray(y)
+        labels.append(np.unique(y[np.asarray(weight[0]) > 0] if weight else y))
+    return np.concatenate(labels)
