@@ -15,6 +15,7 @@ from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN, RegularisedNetwork
 from sklearn_gn.solvers import JointGN
 
+_RISE = 0.1  # of the log posterior in an iteration on the sample that is progress
 _ON_SAMPLE = 1e6  # more than what criteria of two networks differ by
 
 
@@ -124,7 +125,9 @@ def _of_sample(rows, start, options):
     """The sample, a start or state, and the options of a fit to the sample."""
     share = rows.sample.weight.sum()
     sample = rows.sample._replace(weight=rows.sample.weight / share)
-    return sample, start, options._replace(n_effective=share * options.n_effective)
+    n_effective = share * options.n_effective
+    tol = max(options.tol, _RISE / n_effective)
+    return sample, start, options._replace(n_effective=n_effective, tol=tol)
 
 
 def _with_number(report, n_rows):
