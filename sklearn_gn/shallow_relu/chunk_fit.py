@@ -10,7 +10,6 @@ from sklearn.base import _fit_context
 
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.core import backend, extremes
-from sklearn_gn.core.chunked_rows import survey
 from sklearn_gn.core.chunks import (
     check_repeatable,
     chunks_of,
@@ -20,6 +19,7 @@ from sklearn_gn.core.chunks import (
 from sklearn_gn.core.data import check_sample_weight
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.core.memory import check_table_fits
+from sklearn_gn.core.survey import survey
 from sklearn_gn.shallow_relu.chunked import on_all_rows, reason_against_chunks
 
 

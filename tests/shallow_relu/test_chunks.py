@@ -11,11 +11,13 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.callbacks import Checkpoint, LogWriter
 from sklearn_gn.core import chunked_rows, large_gram, memory
 from sklearn_gn.core import chunks as core_chunks
-from sklearn_gn.core.chunked_rows import ChunkedRows, even_parts, survey
+from sklearn_gn.core import survey as survey_module
+from sklearn_gn.core.chunked_rows import ChunkedRows, even_parts
 from sklearn_gn.core.chunks import chunks_of_targets
 from sklearn_gn.core.evidence_gn import error_of, sums_of
 from sklearn_gn.core.linear_evidence import linear_model
 from sklearn_gn.core.solver import Rows
+from sklearn_gn.core.survey import survey
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 
@@ -25,7 +27,7 @@ N, D, SAMPLE = 900, 3, 200
 @pytest.fixture
 def small_sample(monkeypatch):
     """A sample that is smaller than the table, and parts that are smaller yet."""
-    monkeypatch.setattr(chunked_rows, "_SAMPLE_ROWS", SAMPLE)
+    monkeypatch.setattr(survey_module, "_SAMPLE_ROWS", SAMPLE)
     monkeypatch.setattr(chunked_rows, "_PART_ROWS", 64)
 
 
@@ -169,7 +171,7 @@ def test_weights_are_repetitions(small_sample):
 
 def test_the_sample_does_not_depend_on_order_or_copies(monkeypatch):
     X, y = data()
-    monkeypatch.setattr(chunked_rows, "_SAMPLE_ROWS", 50)
+    monkeypatch.setattr(survey_module, "_SAMPLE_ROWS", 50)
     found = survey([(X, y[:, None], np.ones(N))])
     assert (found.n_rows, found.total, len(found.sample.X)) == (N, N, 50)
     np.testing.assert_array_equal(found.sample.X, X[found.sample.number])
