@@ -39,11 +39,11 @@ class _ChunkFit(GaussNewtonEstimator):
 
         The network is fitted to a sample of the rows first, and from there to all of
         them: every iteration then goes through the chunks twice. The result does not
-        depend on how the rows are cut into chunks; rows that all fit into the sample,
-        65,536 or less, give that of :meth:`fit`. Takes the squared loss with penalties
-        from the evidence or from a dict, ``solver="vpgn"``. :meth:`fit` does the same
-        as this method where X is a dask array, or a memory-mapped array of 1 GiB or
-        more.
+        depend on how the rows are cut into chunks; up to 65,536 distinct rows, which
+        all fit into the sample, give that of :meth:`fit`. The penalties must come from
+        the evidence or from a dict, with the default solver and the squared loss. Then
+        :meth:`fit` does the same as this method where X is a dask array, or a
+        memory-mapped array of 1 GiB or more.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class _ChunkFit(GaussNewtonEstimator):
         X, y, _ = self._check_data(*(array[:1] for array in first[:2]), None)
         reason = reason_against_chunks(self, X.shape[1])
         if reason is not None:
-            raise ValueError(f"Rows in chunks do not fit into memory. {reason}")
+            raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)
         if self.early_stopping and validation is None:
@@ -88,11 +88,12 @@ class _ChunkFit(GaussNewtonEstimator):
                 self._fit_survey(rows, found, validation)
         return self
 
-    def _large_rows(self, X, y, sample_weight):
+    def _large_rows(self, X, y, sample_weight, X_val):
         """Return the chunks of rows on disk; None for those that fit into memory."""
         shape = getattr(X, "shape", ())
         n_features = shape[1] if len(shape) == 2 else 1
-        if reason_against_chunks(self, n_features) is not None:
+        needs_all = self.early_stopping and X_val is None
+        if needs_all or reason_against_chunks(self, n_features) is not None:
             check_table_fits(X, "Fit a random sample of the rows.")
             return None
         chunks = chunks_of(X, y, sample_weight)

@@ -238,7 +238,8 @@ class ShallowReLURegressor(
         ``step_size``, ``damping``, ``gain_ratio`` and ``inner_iterations``
         (Gauss-Newton steps), one row per iteration. If the evidence chooses the
         penalties, also ``log_evidence``, ``n_effective_parameters`` and ``noise_std``,
-        in scaled units. A column that does not apply to the solver is NaN.
+        in scaled units; of :meth:`fit_chunks`, ``n_rows``, the number of rows that an
+        iteration used. A column that does not apply to the solver is NaN.
 
     loss_ : float
         Half the weighted mean squared error of the returned network, plus the
@@ -441,7 +442,7 @@ class ShallowReLURegressor(
             not fit together, if they would not fit into memory, or if all weights are
             zero.
         """
-        chunks = self._large_rows(X, y, sample_weight)
+        chunks = self._large_rows(X, y, sample_weight, X_val)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
         X, y, weight = self._check_data(X, y, sample_weight)
