@@ -1,6 +1,7 @@
 """Rows in chunks: of memory-mapped and dask arrays, and of a user's iterables."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 import numpy as np
 from scipy import sparse
@@ -56,10 +57,11 @@ def chunks_of(X, y, sample_weight=None):
 def prefetched(chunks):
     """Yield what an iterable yields; the next one is made meanwhile."""
     iterator, end = iter(chunks), object()
+    settings = copy_context()  # what NumPy says of overflow belongs to the thread
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, iterator, end)
+        coming = pool.submit(settings.run, next, iterator, end)
         while (chunk := coming.result()) is not end:
-            coming = pool.submit(next, iterator, end)
+            coming = pool.submit(settings.run, next, iterator, end)
             yield chunk
 
 

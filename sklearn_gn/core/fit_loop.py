@@ -30,6 +30,7 @@ LOG_COLUMNS = (
     "gain_ratio",
     "inner_iterations",
 )
+THE_BEST = "the best"  # of the networks so far, in a list of starts
 
 
 class BestNetwork(NamedTuple):
@@ -65,6 +66,7 @@ class FitRun:
         What the solver is given besides its state: ``(rows, options)``.
     starts : list
         Initial networks, run one after the other; the best iterate of all is kept.
+        :data:`THE_BEST` stands for that of the starts before.
     loss_scale : float
         Factor from the solver's loss to that of the user's units.
     val_loss : callable or None
@@ -214,7 +216,9 @@ class FitRun:
     def _initial_state(self, start, best):
         """Return the solver's first state of a start, and the best network so far."""
         with self._scope():
-            state = self.solver.init(self._data, self.starts[start], self.options)
+            net = self.starts[start]
+            net = best.net if isinstance(net, str) else net
+            state = self.solver.init(self._data, net, self.options)
         # Squares of huge targets overflow in a fit that can still predict.
         if np.isnan(float(state.loss)) and not squares_overflow(self.given.get("y")):
             raise ValueError(
