@@ -35,12 +35,7 @@ def check_table_fits(X, advice):
     shape = getattr(X, "shape", ())
     if len(shape) in (1, 2):
         n, d = (*shape, 1)[:2]
-        check_fits(table_bytes(n, d), advice)
-
-
-def table_bytes(n_rows, n_features):
-    """Return the bytes that the preparation of a table for a fit takes."""
-    return 8 * n_rows * (_NUMBERS_A_ROW + _COPIES * n_features)
+        check_fits(8 * n * (_NUMBERS_A_ROW + _COPIES * d), advice)
 
 
 def check_fits(needed, advice):

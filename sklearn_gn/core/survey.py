@@ -2,7 +2,7 @@
 
 The sample holds the distinct rows with the smallest hashes. Which ones these are
 depends on neither the order nor the multiplicity of rows, nor on how they are cut into
-chunks.
+chunks. Other hashes give further samples.
 """
 
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from sklearn_gn.core.extremes import largest_size
 
 _SAMPLE_ROWS = 2**16
 _SAMPLE_NUMBERS = 2**24  # at most
+_GOLDEN = 0x9E3779B97F4A7C15  # between the hashes of two draws, as in splitmix64
 
 
 class Survey(NamedTuple):
@@ -37,14 +38,18 @@ class Sample(NamedTuple):
     is_complete: bool  # whether these are all distinct rows
 
 
-def survey(chunks):
-    """Return the :class:`Survey` of chunks ``(X, y, weight)``."""
+def survey(chunks, most=None):
+    """Return the :class:`Survey` of chunks ``(X, y, weight)``.
+
+    ``most`` is the largest number of rows of the sample; None is :func:`sample_size`.
+    """
     drawn, n_seen, n_rows, totals, largest = None, 0, 0, [], 0.0
     for X, y, weight in prefetched(even_parts(chunks)):
         check_differences("X", X)
         check_differences("y", y)
         if drawn is None:
-            drawn = _SmallestHashes(sample_size(X.shape[1] + y.shape[1]))
+            most = sample_size(X.shape[1] + y.shape[1]) if most is None else most
+            drawn = _SmallestHashes(most)
         drawn.add(np.arange(n_seen, n_seen + len(X)), weight, X, y)
         n_seen, n_rows = n_seen + len(X), n_rows + np.count_nonzero(weight)
         totals.append(total_weight(weight))
@@ -53,6 +58,15 @@ def survey(chunks):
         raise ValueError("chunks hold no rows of positive weight.")
     total = total_weight(np.array(totals))
     return Survey(n_rows, total, largest, drawn.sample())
+
+
+def further_sample(chunks, most, draw):
+    """Return the sample of another draw; that of :func:`survey` is draw 0."""
+    drawn, n_seen = _SmallestHashes(most, draw), 0
+    for X, y, weight in prefetched(even_parts(chunks)):
+        drawn.add(np.arange(n_seen, n_seen + len(X)), weight, X, y)
+        n_seen += len(X)
+    return drawn.sample()
 
 
 def sample_size(n_columns):
@@ -67,15 +81,18 @@ class _SmallestHashes:
     ----------
     most : int
         Number of rows.
+    draw : int, default=0
+        Number of the hash.
     """
 
-    def __init__(self, most):
+    def __init__(self, most, draw=0):
         self.most, self.limit = most, None
+        self._shift = np.uint64(_GOLDEN * draw % 2**64)
         self._pieces, self._n_new = [], 0
 
     def add(self, number, weight, X, y):
         """Look at further rows."""
-        code = _mixed(row_codes(X, y))
+        code = _mixed(row_codes(X, y) + self._shift)
         kept = weight > 0
         if self.limit is not None:
             kept &= code <= self.limit

@@ -14,7 +14,6 @@ from sklearn_gn.core.solver import Rows
 _FEW_ROWS = 8192  # up to which "auto" batches are all rows
 _BATCH_ROWS = 2048
 _MINI_BATCH = 64  # of first-order methods that leave it open
-_SHUFFLED_ROWS = 2**16  # of those that come in chunks
 
 
 class DividedRows(Rows):
@@ -105,7 +104,7 @@ def shuffled_epochs(rows, settings, iteration):
     if isinstance(rows, Rows):
         yield _shuffled(rows, settings, rng)
         return
-    for block in rows.blocks(_SHUFFLED_ROWS):
+    for block in rows.blocks():
         share = np.count_nonzero(block.weight) / settings.n_rows
         weight = block.weight / block.weight.dtype.type(share)
         yield _shuffled(block._replace(weight=weight), settings, rng)

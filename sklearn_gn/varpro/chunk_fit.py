@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +20,6 @@ from sklearn_gn.core.chunks import (
     chunks_of_targets,
     first_of,
     numbered,
-    prefetched,
 )
 from sklearn_gn.core.data import (
     canonical_rows,
@@ -28,47 +29,16 @@ from sklearn_gn.core.data import (
     validate_data,
 )
 from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.core.memory import check_fits, table_bytes
-from sklearn_gn.core.row_sample import RowSample
+from sklearn_gn.core.survey import further_sample, survey
 from sklearn_gn.varpro.estimator import _MOST_STEPS, _VarProNet
 
-_IN_MEMORY = 2**30  # bytes that a fit takes of the tables that are put together
-_SAMPLE_BYTES = 2**28  # of the rows from which batches are drawn
-_UNITS_NUMBERS = 2**24  # of the rows that set the units
-_FEWEST = 8192  # rows of a sample, unless the batches are smaller
+_SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**20, 2**24  # from which batches are drawn
+_UNITS_NUMBERS = 2**22  # of the rows that set the units
+_FEW_ROWS = 8192  # fitted at once by solvers without a batch size
 ADVICE_ON_MEMORY = (
-    "fit_chunks reads rows in chunks, and fit a dask array or a large memory-mapped "
-    "one."
+    "fit_chunks reads rows piece by piece, and so does fit a dask array or a large "
+    "memory-mapped one."
 )
-
-
-class Survey:
-    """A pass over chunks: a random sample of the rows, and the sum of their weights."""
-
-    def __init__(self, chunks, batch_rows):
-        self.sample, self.total_weight = None, 0.0
-        for X, y, weight in prefetched(chunks):
-            counted = weight > 0
-            rows = [a if counted.all() else a[counted] for a in (X, y, weight)]
-            width = sum(a.itemsize * a[0].size for a in rows)
-            if self.sample is None:
-                n_most = max(_SAMPLE_BYTES // width, batch_rows)
-                self.sample = RowSample(n_most, seed=0)
-            check_fits(
-                width * self.sample.n_more(len(rows[0])),
-                "Give solver=GNvpro(batch_size=256), which keeps fewer rows.",
-            )
-            self.sample.add(*rows)
-            self.total_weight += float(rows[2].sum())
-        if self.sample is None:
-            raise ValueError("chunks hold no rows of positive weight.")
-
-    @property
-    def is_small(self):
-        """Whether the sample has all rows, and a fit of the table is cheap."""
-        X = self.sample.rows(slice(0, 1))[0]
-        needed = table_bytes(self.sample.n_seen, X.shape[1])
-        return self.sample.is_complete and needed <= _IN_MEMORY
 
 
 class _ChunkFit(_VarProNet):
@@ -99,62 +69,59 @@ class _ChunkFit(_VarProNet):
                 "early_stopping=True needs X_val and y_val where rows come in chunks."
             )
 
-    def _fit_surveyed(self, chunks, fit_in_memory, validation, n_samples=None):
+    def _fit_surveyed(self, chunks, n_columns, fit_in_memory, validation, n_samples):
         """Fit checked chunks: as a whole where they are few, or else in batches.
 
         Parameters
         ----------
         chunks : CheckedChunks
+        n_columns : int
+            Of X and y.
         fit_in_memory : callable
-            Takes X, targets and weights.
+            Takes X, targets and weights of distinct rows.
         validation : tuple or None
         n_samples : callable
             Number of rows, from the Survey.
         """
         solver = self._solver_object()
         size = getattr(solver, "batch_size", None)
-        fewest = size if isinstance(size, int) else _FEWEST
-        survey = Survey(chunks, fewest)
-        sample = survey.sample
-        at_once = sample.n_seen <= fewest and not self._has_mini_batches()
-        if survey.is_small or at_once:
-            fit_in_memory(*sample.rows())
+        least = size if isinstance(size, Integral) else _FEW_ROWS
+        most = min(_SAMPLE_ROWS, _SAMPLE_NUMBERS // n_columns)
+        found = survey(chunks, max(most, least))
+        if found.sample.is_complete:
+            _, weight, X, y, _ = found.sample
+            fit_in_memory(X, y, weight)
             return
         if size is None and not self._has_mini_batches():
             raise ValueError(
                 f"solver={self.solver!r} needs all rows at once, and "
-                f"{sample.n_seen:,} are too many. Chunks need a solver with batches, "
+                f"{found.n_rows:,} are too many. Chunks need a solver with batches, "
                 "such as 'gnvpro', or a batch_size."
             )
-        self._fit_in_batches(chunks, survey, n_samples(survey), validation, solver)
+        self._fit_in_batches(chunks, found, n_samples(found), validation, solver)
 
-    def _fit_in_batches(self, chunks, survey, n_samples, validation, solver):
-        from sklearn_gn.varpro.chunked import BLOCK_ROWS, ChunkedRows
+    def _fit_in_batches(self, chunks, found, n_samples, validation, solver):
+        from sklearn_gn.varpro.chunked import ChunkedRows
 
         self._forget_former_fit()
         self._refuse_huber()
         self._iterations = _MOST_STEPS
-        n_features = survey.sample.rows(slice(0, 1))[0].shape[1]
-        X, y, weight = survey.sample.rows(
-            slice(0, max(_UNITS_NUMBERS // n_features, BLOCK_ROWS))
-        )
+        _, weight, X, y, _ = found.sample
+        some = slice(0, max(1, _UNITS_NUMBERS // X.shape[1]))
+        X, y, weight = X[some], y[some], weight[some]
         scaling = self._units(X, self._targets(y), weight / weight.sum())
         self._feature_spread = 1.0 if self.scale else feature_spread(X)
-        rows = ChunkedRows(
-            chunks,
-            lambda X, y: (
-                scaling.x(X),
-                self._scaled_targets(self._targets(y), scaling),
-            ),
-            survey.sample,
-            survey.total_weight,
-            self.dtype,
-        )
+
+        def scaled(X, y):
+            return scaling.x(X), self._scaled_targets(self._targets(y), scaling)
+
+        draw = partial(further_sample, chunks, len(found.sample.X))
+        rows = ChunkedRows(chunks, scaled, found, draw, self.dtype)
         self._fit_network(
             rows,
             scaling,
-            example=rows.some(BLOCK_ROWS),
-            n_rows=survey.sample.n_seen,
+            example=rows.large_batch,
+            n_rows=found.n_rows,
             n_samples=n_samples,
             validation=validation,
             solver=solver,
@@ -183,14 +150,13 @@ class RegressorOnChunks(_ChunkFit):
     ) -> Self:
         """Fit the network to rows that come in chunks and need not fit into memory.
 
-        A table for which a fit takes up to 1 GiB of memory is put together, and fitted
-        as by :meth:`fit`. Of a larger one, which ``fit`` would not average several
-        networks for either, one network is fitted: the solver goes through batches of a
-        random sample, which is drawn again as often as it is used up, in one pass over
-        the chunks. The loss and the output layer, which is optimal for all rows, come
-        from passes over all chunks, whose order is of no matter. :meth:`fit` does the
-        same as this method where X is a dask array, or a memory-mapped array of 1 GiB
-        or more.
+        Up to 2**20 distinct rows, or 2**24 numbers in them, are put together and fitted
+        as by :meth:`fit`. To more rows one network is fitted, with default penalties if
+        ``alpha="auto"``: the solver goes through batches of a random sample, and draws
+        another one, in a pass over the chunks, when all of it is used. Loss and output
+        layer are those of all rows. The result does not depend on how the rows are cut
+        into chunks. :meth:`fit` does the same as this method where X is a dask array,
+        or a memory-mapped array of 1 GiB or more.
 
         Parameters
         ----------
@@ -229,9 +195,10 @@ class RegressorOnChunks(_ChunkFit):
 
         self._fit_surveyed(
             chunks_of_targets(chunks, self.n_features_in_, n_targets),
+            self.n_features_in_ + n_targets,
             fit_in_memory,
             validation,
-            n_samples=lambda survey: survey.total_weight,
+            n_samples=lambda found: found.total,
         )
         return self
 
@@ -299,13 +266,13 @@ class ClassifierOnChunks(_ChunkFit):
     ) -> Self:
         """Fit the network to rows that come in chunks and need not fit into memory.
 
-        A table for which a fit takes up to 1 GiB of memory is put together, and fitted
-        as by :meth:`fit`. Of a larger one, one network is fitted, as by ``fit`` where
-        ``alpha`` is given: the solver goes through batches of a random sample, which is
-        drawn again as often as it is used up, in one pass over the chunks. The loss and
-        the output layer, which is optimal for all rows, come from passes over all
-        chunks, whose order is of no matter. :meth:`fit` does the same as this method
-        where X is a dask array, or a memory-mapped array of 1 GiB or more.
+        Up to 2**20 distinct rows, or 2**24 numbers in them, are put together and fitted
+        as by :meth:`fit`. To more rows one network is fitted, with default penalties if
+        ``alpha="auto"``: the solver goes through batches of a random sample, and draws
+        another one, in a pass over the chunks, when all of it is used. Loss and output
+        layer are those of all rows. The result does not depend on how the rows are cut
+        into chunks. :meth:`fit` does the same as this method where X is a dask array,
+        or a memory-mapped array of 1 GiB or more.
 
         Parameters
         ----------
@@ -349,22 +316,24 @@ class ClassifierOnChunks(_ChunkFit):
         self._check_data(*(array[:1] for array in first[:2]), reset=True)
         validation = self._check_validation(X_val, y_val)
 
-        def fit_in_memory(X, code, weight):
+        def fit_in_memory(X, y, weight):
+            code = y[:, 0].astype(int)
             y = self.classes_[code]
             X, y = self._check_data(X, y, reset=True)
             data = {"X": X, "y": y, "metadata": {"sample_weight": weight}}
             self._fit_codes(X, code, weight, data, validation)
 
         self._fit_surveyed(
-            chunks_of_classes(self, chunks),
+            _Columns(chunks_of_classes(self, chunks)),
+            self.n_features_in_ + 1,
             fit_in_memory,
             validation,
-            n_samples=lambda survey: survey.sample.n_seen,
+            n_samples=lambda found: found.n_rows,
         )
         return self
 
     def _targets(self, y):
-        return np.eye(len(self.classes_))[y]
+        return np.eye(len(self.classes_))[y[:, 0].astype(int)]
 
     def _fit_codes(self, X, code, weight, data, validation):
         """Fit to checked rows in memory, whose weights are positive."""
@@ -380,7 +349,7 @@ class ClassifierOnChunks(_ChunkFit):
         with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
             self._fit(
                 X,
-                self._targets(code),
+                np.eye(len(self.classes_))[code],
                 weight,
                 n_samples=len(X),
                 n_effective=n_effective,
@@ -389,6 +358,16 @@ class ClassifierOnChunks(_ChunkFit):
                 data=data,
                 rng=rng,
             )
+
+
+class _Columns:
+    """Chunks whose class numbers stand in a column."""
+
+    def __init__(self, chunks):
+        self._chunks = chunks
+
+    def __iter__(self):
+        return ((X, code[:, None], weight) for X, code, weight in self._chunks)
 
 
 def _labels_of(chunks):

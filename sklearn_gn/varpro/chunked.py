@@ -1,7 +1,8 @@
 """Rows that come in chunks: batches of them, and what is summed over all of them.
 
-Batches are drawn from a random sample of the rows. Where its batches are used up, the
-next sample is drawn in a pass over the chunks. The order of the rows is of no matter.
+Batches are drawn from a random sample of the distinct rows. Where its batches are used
+up, the next sample is drawn in a pass over the chunks. So they do not depend on the
+order of the rows.
 
 The objective on all rows and the output layer that is optimal for them come from sums
 over blocks of rows.
@@ -10,8 +11,9 @@ over blocks of rows.
     the triangular factor of ``sqrt(w) (z, y)``, to which blocks are joined one by one.
     Its rows have the same least-squares problem, which is solved as that of rows in
     memory.
--   For the cross-entropy a pass gives the loss and its gradient in W. L-BFGS starts
-    from the inverse Hessian of the sample, and so takes few passes.
+-   For the cross-entropy a pass gives the loss and its gradient in W. L-BFGS starts at
+    the output layer that is optimal for a large batch, with the inverse Hessian there,
+    and so takes few passes.
 """
 
 from functools import partial
@@ -21,15 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core import backend
+from sklearn_gn.core.chunked_rows import even_parts, part_length
 from sklearn_gn.core.chunks import prefetched
 from sklearn_gn.core.multinomial import insufficient_decrease
-from sklearn_gn.core.row_sample import RowSample, blocks_of
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import inner, problem
 from sklearn_gn.varpro.problem import Net, example_losses, features, loss_gradient
 
-BLOCK_ROWS = 4096  # that are passed through the network at a time
-_HESSIAN_ROWS, _HESSIAN_NUMBERS = 2**15, 2**22  # at most, for the inverse Hessian
+_LARGE_BATCH, _LARGE_BATCH_NUMBERS = 2**15, 2**22  # rows, and numbers in them
 _ITERATIONS, _MEMORY = 100, 20  # of L-BFGS, and the steps that it remembers
 _HALVINGS = 30  # of a step
 
@@ -43,57 +44,53 @@ class ChunkedRows:
         Checked chunks, in the user's units.
     scaled : callable
         Maps X and y to features and targets in the units of the fit.
-    sample : RowSample
-        The first sample, number 0 of :func:`draw_sample`.
-    total_weight : float
-        Sum of the weights.
+    found : Survey
+        Of the chunks.
+    draw_sample : callable
+        Maps a number other than 0, that of the survey's sample, to another sample.
     dtype : dtype
         Precision of the fit.
     """
 
-    def __init__(self, chunks, scaled, sample, total_weight, dtype):
-        self._chunks, self._scaled = chunks, scaled
-        self._sample, self._number = sample, 0
-        self._size, self._n_rows = len(sample), sample.n_seen
-        self._total_weight, self._dtype = total_weight, np.dtype(dtype)
+    def __init__(self, chunks, scaled, found, draw_sample, dtype):
+        self._chunks, self._scaled, self._found = chunks, scaled, found
+        self._draw_sample = draw_sample
+        self._sample, self._draw = found.sample, 0
+        self._size, self._dtype = len(found.sample.X), np.dtype(dtype)
         self._squares = None, None  # weights of a network, and the factor of its rows
-        n_features = sample.rows(slice(0, 1))[0].shape[1]
+        most = _LARGE_BATCH_NUMBERS // found.sample.X.shape[1]
         # That of later samples would depend on where a fit was resumed.
-        self.of_hessian = self.some(
-            min(_HESSIAN_ROWS, max(_HESSIAN_NUMBERS // n_features, BLOCK_ROWS))
-        )
+        self.large_batch = self._of_sample(slice(0, min(_LARGE_BATCH, max(most, 1))))
 
     # -- rows -------------------------------------------------------------------------
 
     def batch(self, size, number, seed):
         """Return the batch of a given number, and its share of all rows."""
         sweep, place = divmod(number, -(-self._size // size))
-        if self._size < self._n_rows and sweep != self._number:
-            chunks = prefetched(self._chunks)
-            self._sample, self._number = draw_sample(chunks, self._size, sweep), sweep
-        order = np.random.RandomState((int(seed) + sweep) % 2**32).permutation(
-            self._size
-        )
-        chosen = np.arange(place * size, (place + 1) * size) % self._size
-        return self._of_sample(order[chosen]), size / self._n_rows
+        draw = 0 if self._found.sample.is_complete else sweep
+        if draw != self._draw:
+            self._sample = self._draw_sample(draw) if draw else self._found.sample
+            self._draw = draw
+        rng = np.random.RandomState((int(seed) + sweep) % 2**32)
+        order = rng.permutation(self._size)
+        chosen = order[np.arange(place * size, (place + 1) * size) % self._size]
+        return self._of_sample(chosen), size / self._found.n_rows
 
-    def some(self, n_rows):
-        """Return the first rows of the sample."""
-        return self._of_sample(slice(0, n_rows))
-
-    def blocks(self, n_rows=BLOCK_ROWS):
+    def blocks(self):
         """Yield all rows, in blocks of equal length whose weights sum to one."""
+        length = part_length(self._found.sample.X.shape[1])
 
-        def prepared():
-            for X, y, weight in blocks_of(_with_weight(self._chunks), n_rows):
-                rows = self._in_units(X, y, weight / self._total_weight)
-                yield Rows(*(backend.pad_rows(a, n_rows) for a in rows))
+        def blocks():
+            for X, y, weight in even_parts(self._chunks):
+                rows = self._in_units(X, y, weight / self._found.total)
+                yield Rows(*(backend.pad_rows(a, length) for a in rows))
 
-        return prefetched(prepared())
+        return prefetched(blocks())
 
     def _of_sample(self, part):
-        X, y, weight = self._sample.rows(part)
-        return self._in_units(X, y, weight / weight.sum())
+        _, weight, X, y, _ = self._sample
+        weight = weight[part]
+        return self._in_units(X[part], y[part], weight / weight.sum())
 
     def _in_units(self, X, y, weight):
         x, t = self._scaled(X, y)
@@ -113,7 +110,7 @@ class ChunkedRows:
         """
         key = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(theta)]
         if key != self._squares[0]:
-            x, y, _ = self.some(1)
+            x, y, _ = self._of_sample(slice(0, 1))
             p = jax.eval_shape(lambda theta: features(model, theta, x), theta).shape[1]
             factor = jnp.zeros(2 * (p + y.shape[1],), self._dtype)
             for rows in self.blocks():
@@ -132,21 +129,6 @@ class ChunkedRows:
         loss += float(problem.total_penalty(model, *net, penalties))
         gradient += float(penalties.output) * np.asarray(net.output, np.float64)
         return loss, gradient
-
-
-def _with_weight(chunks):
-    """Yield chunks without their rows of weight zero."""
-    for chunk in chunks:
-        counted = chunk[-1] > 0
-        yield chunk if counted.all() else tuple(a[counted] for a in chunk)
-
-
-def draw_sample(chunks, n_most, number):
-    """Return a sample of the rows that have weight, one for each number."""
-    sample = RowSample(n_most, number)
-    for chunk in _with_weight(chunks):
-        sample.add(*chunk)
-    return sample
 
 
 # --- the functions of rows, for rows in memory and in chunks --------------------------
@@ -222,9 +204,9 @@ def entropy_and_gradient(model, net, rows):
 
 
 @partial(jax.jit, static_argnames="model")
-def _hessian_factors(model, net, rows, alpha_out):
-    z = features(model, net.theta, rows.x)
-    return inner.entropy_factors(z, z @ net.output, rows.weight, alpha_out)
+def _optimal_for_sample(model, net, rows, penalties):
+    found = inner.solve_inner(model, net.theta, rows, penalties, net.output)
+    return found.output, found.factors
 
 
 @jax.jit
@@ -239,7 +221,7 @@ def _with_least_cross_entropy(model, net, rows, penalties):
     """
     dtype = net.output.dtype
     eps = float(jnp.finfo(dtype).eps)
-    factors = _hessian_factors(model, net, rows.of_hessian, penalties.output)
+    output, factors = _optimal_for_sample(model, net, rows.large_batch, penalties)
 
     def solve(gradient):
         return np.asarray(_hessian_solve(factors, gradient.astype(dtype)), np.float64)
@@ -248,7 +230,7 @@ def _with_least_cross_entropy(model, net, rows, penalties):
         moved = net._replace(output=output.astype(dtype))
         return rows.cross_entropy(model, moved, penalties)
 
-    output, pairs = np.asarray(net.output, np.float64), []
+    output, pairs = np.asarray(output, np.float64), []
     loss, gradient = evaluate(output)
     goal = inner.INNER_TOL * max(1.0, np.max(np.abs(gradient)))
     for _ in range(_ITERATIONS):

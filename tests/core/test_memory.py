@@ -26,8 +26,8 @@ def string(u, x):
         (SegmentedRegressor(), 1, 8 * 20 * 31, "fit_chunks"),
         (ShallowReLURegressor(), 2, 8 * 20 * 37, "fit_chunks"),
         (ShallowReLURegressor(alpha=0), 2, 8 * 20 * 37, "sample"),
-        (VarProNetRegressor(), 2, 8 * 20 * 37, "sample"),
-        (VarProNetClassifier(), 2, 8 * 20 * 37, "sample"),
+        (VarProNetRegressor(), 2, 8 * 20 * 37, "fit_chunks"),
+        (VarProNetClassifier(), 2, 8 * 20 * 37, "fit_chunks"),
     ],
 )
 def test_tables(monkeypatch, model, n_features, needed, advice):
