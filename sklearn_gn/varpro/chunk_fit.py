@@ -89,8 +89,11 @@ class _ChunkFit(_VarProNet):
         most = min(_SAMPLE_ROWS, _SAMPLE_NUMBERS // n_columns)
         found = survey(chunks, max(most, least))
         if found.sample.is_complete:
-            _, weight, X, y, _ = found.sample
-            fit_in_memory(X, y, weight)
+            fit_in_memory(found.sample.X, found.sample.y, found.sample.weight)
+            checks = self._row_checks
+            if checks is not None:  # it numbers the rows of the sample
+                number = found.sample.number[list(checks.farthest)]
+                self._row_checks = checks._replace(farthest=tuple(number.tolist()))
             return
         if size is None and not self._has_mini_batches():
             raise ValueError(
@@ -128,6 +131,7 @@ class _ChunkFit(_VarProNet):
             data={"X": None, "y": None, "metadata": None},
             rng=check_random_state(self.random_state),
         )
+        self._n_rows = found.n_rows
 
     def _targets(self, y):
         """Targets, or probabilities of the classes, from what a chunk has of them."""
@@ -189,7 +193,7 @@ class RegressorOnChunks(_ChunkFit):
         validation = self._check_validation(X_val, y_val, n_targets)
 
         def fit_in_memory(X, y, weight):
-            X, y = self._validated(X, y[:, 0] if self._single_target else y)
+            y = y[:, 0] if self._single_target else y
             weight = check_sample_weight(weight, X)
             self._fit_rows(X, y, weight, {"sample_weight": weight}, validation)
 
@@ -318,9 +322,8 @@ class ClassifierOnChunks(_ChunkFit):
 
         def fit_in_memory(X, y, weight):
             code = y[:, 0].astype(int)
-            y = self.classes_[code]
-            X, y = self._check_data(X, y, reset=True)
-            data = {"X": X, "y": y, "metadata": {"sample_weight": weight}}
+            metadata = {"sample_weight": weight}
+            data = {"X": X, "y": self.classes_[code], "metadata": metadata}
             self._fit_codes(X, code, weight, data, validation)
 
         self._fit_surveyed(

@@ -238,6 +238,8 @@ def _with_least_cross_entropy(model, net, rows, penalties):
             break
         step = -inverse_product(solve, pairs[-_MEMORY:], gradient)
         slope, rounding = float(np.sum(step * gradient)), 4 * eps * abs(loss)
+        if not slope < 0:
+            break
         new, following = evaluate(output + step)
         for _ in range(_HALVINGS):
             if not insufficient_decrease(new, loss, 1.0, slope, rounding):

@@ -82,6 +82,19 @@ def test_few_rows_are_fitted_as_by_fit():
     np.testing.assert_array_equal(found, expected)
 
 
+def test_names_of_features_and_numbers_of_far_rows_are_those_of_the_chunks():
+    pd = pytest.importorskip("pandas")
+    X, y, _ = (a[:SAMPLE] for a in data())
+    y = 5 + y[:, 0] + 0.1 * np.random.default_rng(0).normal(size=SAMPLE)
+    y[41] += 100
+    chunks = pieces(pd.DataFrame(X, columns=["a", "b"]), y, size=25)
+    model = VarProNetRegressor(n_init=2, max_iter=20, random_state=0)
+    model.fit_chunks(chunks)
+    assert list(model.feature_names_in_) == ["a", "b"]
+    assert model._row_checks.farthest == (41,)
+    assert model._row_checks.farthest == clone(model).fit(X, y)._row_checks.farthest
+
+
 def test_few_rows_of_classes_are_fitted_as_by_fit():
     X, y, weight = (a[:SAMPLE] for a in data(n_classes=3))
     model = classifier(class_weight={"a": 2.0}, max_iter=3)
