@@ -30,7 +30,12 @@ LOG_COLUMNS = (
     "gain_ratio",
     "inner_iterations",
 )
-THE_BEST = "the best"  # of the networks so far, in a list of starts
+
+
+class Continued(NamedTuple):
+    """A start that goes on with the best network of those before it."""
+
+    net: Any = None  # None until it begins
 
 
 class BestNetwork(NamedTuple):
@@ -66,7 +71,7 @@ class FitRun:
         What the solver is given besides its state: ``(rows, options)``.
     starts : list
         Initial networks, run one after the other; the best iterate of all is kept.
-        :data:`THE_BEST` stands for that of the starts before.
+        One may be :class:`Continued`.
     loss_scale : float
         Factor from the solver's loss to that of the user's units.
     val_loss : callable or None
@@ -217,7 +222,8 @@ class FitRun:
         """Return the solver's first state of a start, and the best network so far."""
         with self._scope():
             net = self.starts[start]
-            net = best.net if isinstance(net, str) else net
+            if isinstance(net, Continued):
+                net = Continued(best.net)
             state = self.solver.init(self._data, net, self.options)
         # Squares of huge targets overflow in a fit that can still predict.
         if np.isnan(float(state.loss)) and not squares_overflow(self.given.get("y")):

@@ -37,13 +37,14 @@ class _ChunkFit(GaussNewtonEstimator):
     ) -> Self:
         """Fit rows that come in chunks and do not fit into memory.
 
-        The network is fitted to a sample of the rows first, and from there to all of
-        them: every iteration then goes through the chunks twice. The result does not
-        depend on how the rows are cut into chunks; up to 65,536 distinct rows, which
-        all fit into the sample, give that of :meth:`fit`. The penalties must come from
-        the evidence or from a dict, with the default solver and the squared loss. Then
-        :meth:`fit` does the same as this method where X is a dask array, or a
-        memory-mapped array of 1 GiB or more.
+        Each of ``n_init`` networks is fitted to a sample of the rows first, which is
+        one iteration of the log where the evidence chooses the penalties; the best one
+        is then fitted to all rows, and every iteration goes through the chunks a few
+        times. The result does not depend on how the rows are cut into chunks; up to
+        65,536 distinct rows, which all fit into the sample, give that of :meth:`fit`.
+        Takes the solvers "vpgn" and "sggn" and the squared loss, and with one feature
+        a dict as ``alpha``. Then :meth:`fit` does the same as this method where X is a
+        dask array, or a memory-mapped array of 1 GiB or more.
 
         Parameters
         ----------

@@ -18,11 +18,11 @@ from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
+from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.shallow_relu import evidence_fitted
 from sklearn_gn.shallow_relu.chunk_fit import _ChunkFit
-from sklearn_gn.shallow_relu.chunked import CHUNKED_GN
-from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN, ROBUST_GN
+from sklearn_gn.shallow_relu.evidence_gn import ROBUST_GN
 from sklearn_gn.shallow_relu.fitted import fitted_attributes, validation_loss
 from sklearn_gn.shallow_relu.predictions import PredictionsMixin
 from sklearn_gn.shallow_relu.setup import problem_of
@@ -488,7 +488,7 @@ class ShallowReLURegressor(
 
     def _set_fitted(self, net, problem, data):
         """Fitted attributes of a network; ``data`` is what the solver prepared."""
-        if problem.solver in (EVIDENCE_GN, CHUNKED_GN, ROBUST_GN):
+        if isinstance(problem.options, EvidenceOptions):
             attributes = evidence_fitted.fitted_attributes(
                 net,
                 problem.rows,
