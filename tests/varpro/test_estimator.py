@@ -28,10 +28,10 @@ from sklearn_gn.solvers import (
     GNvpro,
 )
 from sklearn_gn.varpro import (
+    chunked,
     gnvpro,
     inner,
     posterior,
-    problem,
     reduced,
     training,
 )
@@ -1023,15 +1023,10 @@ def test_an_interrupt_keeps_the_best_network(function, call):
     assert model.loss_ <= np.min(model.convergence_log_["loss"]) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("module", "function"),
-    [(problem, "objective"), (inner, "cross_validated_penalty")],
-)
-def test_an_interrupt_after_the_last_iteration_keeps_the_network(
-    monkeypatch, module, function
-):
+@pytest.mark.parametrize("function", ["objective", "cross_validated_penalty"])
+def test_an_interrupt_after_the_last_iteration_keeps_the_network(monkeypatch, function):
     X, y = smooth(40)
-    original, calls = getattr(module, function), []
+    original, calls = getattr(chunked, function), []
 
     def interrupted(*arguments):
         calls.append(function)
@@ -1041,7 +1036,7 @@ def test_an_interrupt_after_the_last_iteration_keeps_the_network(
 
     model = regressor(alpha=(1e-6, "gcv"), max_iter=2)
     whole = quiet(clone(model).fit, X, y)
-    monkeypatch.setattr(module, function, interrupted)
+    monkeypatch.setattr(chunked, function, interrupted)
     quiet(model.fit, X, y)
     assert model.stop_reason_ == "interrupted"
     assert (model.loss_, model.alpha_) == (whole.loss_, whole.alpha_)
