@@ -40,7 +40,7 @@ from sklearn_gn.core.large_gram import (
 )
 
 _BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache
-_SHARE = 8  # of these a row has: products of blocks outweigh the sum of the matrices
+_ROW_SHARE = 8  # parameters a float: products of blocks outweigh adding their matrices
 
 
 class Layers(NamedTuple):
@@ -197,7 +197,7 @@ class Layers(NamedTuple):
     def _passes(self, theta, rows):
         """Yield a :class:`Pass` for each block of rows."""
         output, layers = self.split(theta)
-        for x, y, weight in row_blocks(rows, len(theta) // _SHARE):
+        for x, y, weight in row_blocks(rows, len(theta) // _ROW_SHARE):
             x = with_one(x)
             trace = forward(self, layers, x)
             f = linear_inputs(self, x, trace)
