@@ -265,6 +265,8 @@ def take_back_convergence(solver, run):
         if not _needs_estimate(solver):
             return
         if _has_time_for_it(solver, run):
+            if not solver._estimated_error(factored=False) > LARGEST_ERROR:
+                return
             solver._estimated_at_end = solver.error_estimate_
             if not solver._estimated_at_end > LARGEST_ERROR:
                 return

@@ -98,11 +98,54 @@ def test_residuals_at_single_points_are_not_explained_by_wild_changes():
     parts = sums(slice(0, 30)), sums(slice(30, 60))
     wild, explained = error_estimate.correction(*map(sum, zip(*parts, strict=True)))
     assert explained > 0.8
-    change, explained = error_estimate.correction_of_halves(*parts)
+    change, explained, of_each_other = error_estimate.correction_of_halves(*parts)
+    assert of_each_other > 0.5 * explained
     expected, *_ = np.linalg.lstsq(shared, -r, rcond=None)
     assert explained < 0.3
     assert np.linalg.norm(wild) > 100 * np.linalg.norm(change)
     np.testing.assert_allclose(change[:3], expected, rtol=5e-2)
+
+
+def test_factors_keep_the_changes_that_residuals_hardly_see():
+    """Columns of all sizes down to 1e-10, whose squares the Gramian loses."""
+    rng = np.random.RandomState(0)
+    n = 12
+    right, _ = np.linalg.qr(rng.standard_normal((n, n)))
+    rows = rng.standard_normal((60, n)) @ (np.geomspace(1, 1e-10, n)[:, None] * right)
+    wanted = rng.standard_normal(n)
+    r = -rows @ wanted
+    factors = [
+        error_estimate._triangle(np.column_stack([rows[part], r[part]]))
+        for part in (slice(0, 30), slice(30, 60))
+    ]
+    assert [f.shape for f in factors] == [(n + 1, n + 1)] * 2
+    change, explained, shared = error_estimate.correction_by_factors(*factors)
+    np.testing.assert_allclose(change, wanted, atol=1e-3)
+    assert (explained, shared) == pytest.approx((1.0, 1.0), abs=1e-12)
+    lossy, _ = error_estimate.correction(rows.T @ rows, rows.T @ r, r @ r)
+    assert np.abs(lossy - wanted).max() > 0.1
+    # Nothing is shared by residuals that are noise.
+    noise = rng.standard_normal(26)
+    apart = [
+        np.column_stack([rng.standard_normal((13, n)), part])
+        for part in np.split(noise, 2)
+    ]
+    assert error_estimate.correction_by_factors(*apart)[2] < 0
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_factor_of_pieces_is_that_of_all_rows(solver):
+    posterior = solver._posterior
+    model, net = posterior.model, posterior.net
+    given = model, net, posterior.fresh, posterior.batches, np.ones(2)
+    gramian, gradient, square = error_estimate.sums_over_pieces(*given)
+    factor = error_estimate.factor_over_pieces(*given)
+    product = factor.T @ factor
+    size = np.abs(gramian).max()
+    np.testing.assert_allclose(product[:-1, :-1], gramian, atol=1e-12 * size)
+    size = np.abs(gradient).max()
+    np.testing.assert_allclose(product[:-1, -1], gradient, atol=1e-11 * size)
+    assert product[-1, -1] == pytest.approx(square, rel=1e-12)
 
 
 @pytest.mark.usefixtures("float64")
