@@ -12,8 +12,9 @@ network has parameters, n.
 The step is never recovered as ``-(J^T y + g) / lambda``, which cancels, but as ``-J^T
 (J J^T + lambda I)^-1 r``.
 
-Small Jacobians on a CPU are multiplied out, and their linear algebra is that of NumPy:
-what remains to be compiled are the residuals and their derivatives.
+Jacobians on a CPU that are not large are multiplied out, and their linear algebra is
+that of NumPy: what remains to be compiled are the residuals and their derivatives, for
+a piece of the points (``pieces``).
 """
 
 from functools import partial
@@ -46,7 +47,9 @@ _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 DENSE = 10_000  # unknowns up to which the Gramian is formed
 RANK = 1000  # of the preconditioner, unless given
 _CG_TOL, _CG_ITERATIONS = 1e-10, 500
-_SMALL_JACOBIAN = 2**23  # numbers in a Jacobian that is multiplied out
+# Numbers in a Jacobian that is multiplied out. Beyond, the products of several threads
+# are worth seconds of compilation.
+_SMALL_JACOBIAN = 2**23
 
 
 # --- the residuals to first order ----------------------------------------------------
@@ -70,7 +73,7 @@ class Linearisation(NamedTuple):
 
 @partial(
     by_rows,
-    compiled=partial(jit_by_size, largest=2**9, medium=2**15, static_argnames="model"),
+    compiled=partial(jit_by_size, largest=2**10, medium=2**15, static_argnames="model"),
     rows_out=rows_of_jacobian,
     static=("model",),
 )
