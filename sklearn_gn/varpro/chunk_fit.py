@@ -138,7 +138,7 @@ class _ChunkFit(_VarProNet):
         return y
 
 
-class RegressorOnChunks(_ChunkFit):
+class _RegressorOnChunks(_ChunkFit):
     """How VarProNetRegressor fits checked rows, and rows in chunks."""
 
     _single_target: bool
@@ -247,7 +247,7 @@ class RegressorOnChunks(_ChunkFit):
             )
 
 
-class ClassifierOnChunks(_ChunkFit):
+class _ClassifierOnChunks(_ChunkFit):
     """How VarProNetClassifier fits checked rows, and rows in chunks."""
 
     class_weight: Any
