@@ -42,9 +42,9 @@ class _ChunkFit(GaussNewtonEstimator):
         is then fitted to all rows, and every iteration goes through the chunks a few
         times. The result does not depend on how the rows are cut into chunks; up to
         65,536 distinct rows, which all fit into the sample, give that of :meth:`fit`.
-        Takes the solvers "vpgn" and "sggn" and the squared loss, and with one feature
-        a dict as ``alpha``. Then :meth:`fit` does the same as this method where X is a
-        dask array, or a memory-mapped array of 1 GiB or more.
+        Takes the solvers "vpgn" and "sggn" with the squared loss; with one feature,
+        ``alpha`` must be a dict. Then :meth:`fit` does the same as this method where X
+        is a dask array, or a memory-mapped array of 1 GiB or more.
 
         Parameters
         ----------

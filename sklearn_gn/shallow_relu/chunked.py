@@ -11,6 +11,7 @@ start is fitted to the end.
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from sklearn_gn.core import backend
 from sklearn_gn.core.chunked_rows import ChunkedRows
 from sklearn_gn.core.extremes import MOST_ROWS
 from sklearn_gn.core.fit_loop import Continued
@@ -61,6 +62,13 @@ def reason_against_chunks(estimator, n_features):
     if solver not in (JointGN, SgGN):
         return (
             f"solver={estimator.solver!r} keeps all rows. Set solver='vpgn' or 'sggn'."
+        )
+    by_evidence = estimator.alpha == "auto" and solver is JointGN and n_features > 1
+    by_evidence |= isinstance(estimator.alpha, dict)
+    if not by_evidence and backend.mesh_of(estimator.device) is not None:
+        return (
+            f"device={estimator.device!r} is several, and chunks are computed with on "
+            "one. Give its name."
         )
     if n_features == 1 and not isinstance(estimator.alpha, dict):
         return (

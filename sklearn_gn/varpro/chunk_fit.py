@@ -138,7 +138,7 @@ class _ChunkFit(_VarProNet):
         return y
 
 
-class RegressorOnChunks(_ChunkFit):
+class _RegressorOnChunks(_ChunkFit):
     """How VarProNetRegressor fits checked rows, and rows in chunks."""
 
     _single_target: bool
@@ -154,13 +154,13 @@ class RegressorOnChunks(_ChunkFit):
     ) -> Self:
         """Fit the network to rows that come in chunks and need not fit into memory.
 
-        Up to 2**20 distinct rows, or 2**24 numbers in them, are put together and fitted
-        as by :meth:`fit`. To more rows one network is fitted, with default penalties if
-        ``alpha="auto"``: the solver goes through batches of a random sample, and draws
-        another one, in a pass over the chunks, when all of it is used. Loss and output
-        layer are those of all rows. The result does not depend on how the rows are cut
-        into chunks. :meth:`fit` does the same as this method where X is a dask array,
-        or a memory-mapped array of 1 GiB or more.
+        Up to 2**20 distinct rows, with up to 2**24 numbers in them, are put together
+        and fitted as by :meth:`fit`. To more rows one network is fitted, with default
+        penalties if ``alpha="auto"``: the solver goes through batches of a random
+        sample, and draws another one, in a pass over the chunks, when all of it is
+        used. Loss and output layer are those of all rows. The result does not depend on
+        how the rows are cut into chunks. :meth:`fit` does the same as this method where
+        X is a dask array, or a memory-mapped array of 1 GiB or more.
 
         Parameters
         ----------
@@ -247,7 +247,7 @@ class RegressorOnChunks(_ChunkFit):
             )
 
 
-class ClassifierOnChunks(_ChunkFit):
+class _ClassifierOnChunks(_ChunkFit):
     """How VarProNetClassifier fits checked rows, and rows in chunks."""
 
     class_weight: Any
@@ -270,13 +270,13 @@ class ClassifierOnChunks(_ChunkFit):
     ) -> Self:
         """Fit the network to rows that come in chunks and need not fit into memory.
 
-        Up to 2**20 distinct rows, or 2**24 numbers in them, are put together and fitted
-        as by :meth:`fit`. To more rows one network is fitted, with default penalties if
-        ``alpha="auto"``: the solver goes through batches of a random sample, and draws
-        another one, in a pass over the chunks, when all of it is used. Loss and output
-        layer are those of all rows. The result does not depend on how the rows are cut
-        into chunks. :meth:`fit` does the same as this method where X is a dask array,
-        or a memory-mapped array of 1 GiB or more.
+        Up to 2**20 distinct rows, with up to 2**24 numbers in them, are put together
+        and fitted as by :meth:`fit`. To more rows one network is fitted, with default
+        penalties if ``alpha="auto"``: the solver goes through batches of a random
+        sample, and draws another one, in a pass over the chunks, when all of it is
+        used. Loss and output layer are those of all rows. The result does not depend on
+        how the rows are cut into chunks. :meth:`fit` does the same as this method where
+        X is a dask array, or a memory-mapped array of 1 GiB or more.
 
         Parameters
         ----------

@@ -16,10 +16,10 @@ from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
-from sklearn_gn.varpro.chunk_fit import ADVICE_ON_MEMORY, ClassifierOnChunks
+from sklearn_gn.varpro.chunk_fit import ADVICE_ON_MEMORY, _ClassifierOnChunks
 
 
-class VarProNetClassifier(SoftmaxClassifier, ClassifierOnChunks):
+class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
     r"""Networks for classification, with penalties that the data choose.
 
     Use it for tables of up to a few hundred thousand rows without any settings: it then
@@ -282,7 +282,7 @@ class VarProNetClassifier(SoftmaxClassifier, ClassifierOnChunks):
 
     _short_forms = NETWORK_CLASSIFIER_SOLVERS
     _parameter_constraints: dict[str, Any] = {
-        **ClassifierOnChunks._parameter_constraints,
+        **_ClassifierOnChunks._parameter_constraints,
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _loss = "cross_entropy"

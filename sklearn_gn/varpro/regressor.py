@@ -15,14 +15,14 @@ from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
-from sklearn_gn.varpro.chunk_fit import ADVICE_ON_MEMORY, RegressorOnChunks
+from sklearn_gn.varpro.chunk_fit import ADVICE_ON_MEMORY, _RegressorOnChunks
 from sklearn_gn.varpro.predictions import PredictionsMixin
 
 _AUTO = StrOptions({"auto"})
 
 
 class VarProNetRegressor(
-    PredictionsMixin, MultiOutputMixin, RegressorMixin, RegressorOnChunks
+    PredictionsMixin, MultiOutputMixin, RegressorMixin, _RegressorOnChunks
 ):
     r"""Networks for regression, with penalties chosen from the data.
 
@@ -299,8 +299,8 @@ class VarProNetRegressor(
 
     _short_forms = NETWORK_REGRESSOR_SOLVERS
     _parameter_constraints: dict[str, Any] = {
-        **RegressorOnChunks._parameter_constraints,
-        "max_iter": [*RegressorOnChunks._parameter_constraints["max_iter"], _AUTO],
+        **_RegressorOnChunks._parameter_constraints,
+        "max_iter": [*_RegressorOnChunks._parameter_constraints["max_iter"], _AUTO],
     }
     _loss = "squared"
     _cross_validates = True
