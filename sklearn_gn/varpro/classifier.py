@@ -106,7 +106,8 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
     rank : int or None, default=None
         Dimension of the Krylov space in which the Gauss-Newton system is solved. If
         None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
-        dimensions otherwise. Larger values cost more products with the matrix per step.
+        dimensions otherwise. Larger values cost more products with the matrix per step;
+        beyond 1,000 they count as 1,000.
         The members of a committee use that many leading eigenvectors, or all if None.
 
     class_weight : dict, "balanced" or None, default=None

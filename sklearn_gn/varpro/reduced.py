@@ -35,6 +35,7 @@ from sklearn_gn.varpro.problem import loss_curvature, penalty_matrix, penalty_pr
 
 KRYLOV_TOL = 1e-2  # relative residual at which a Krylov space is large enough
 _KRYLOV_DIMENSION = 20
+_MOST_DIMENSIONS = 1000  # whose eigenvectors take a second in every iteration
 _DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
 _DENSE_FLOATS = 2**27  # of the Jacobian
 _PULLED_TOGETHER = 8  # features whose derivatives are computed at a time
@@ -83,9 +84,11 @@ def krylov_dimension(settings, net, parameters, rows):
     """Return the largest dimension of the Krylov space for these parameters.
 
     No more than the rows determine: a Gauss-Newton matrix of k directions and penalties
-    of two sizes have a Krylov space of at most 2 (k + 1) dimensions.
+    of two sizes have a Krylov space of at most 2 (k + 1) dimensions. Penalties of many
+    sizes, as those of a neural ODE, set no such bound.
     """
     rank = _KRYLOV_DIMENSION if settings.rank is None else settings.rank
+    rank = min(rank, _MOST_DIMENSIONS)
     if getattr(settings.model.network, "plain_penalty", True):
         rank = min(rank, 2 * (rows.y.size + net.output.size + 1))
     return min(rank, dimension(parameters))
