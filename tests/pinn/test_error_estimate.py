@@ -137,7 +137,7 @@ def test_factors_keep_the_changes_that_residuals_hardly_see():
 def test_the_factor_of_pieces_is_that_of_all_rows(solver):
     posterior = solver._posterior
     model, net = posterior.model, posterior.net
-    given = model, net, posterior.fresh, posterior.batches, np.ones(2)
+    given = model, net, posterior.fresh, np.ones(2), posterior.batches
     gramian, gradient, square = error_estimate.sums_over_pieces(*given)
     factor = error_estimate.factor_over_pieces(*given)
     product = factor.T @ factor

@@ -14,6 +14,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.pde import Box, Dirichlet, Initial, Problem, Unknown, d
 from sklearn_gn.pinn import damped_step, pieces, residuals
+from sklearn_gn.pinn.concentration import concentration
 from sklearn_gn.pinn.losses import total_loss
 from sklearn_gn.pinn.model import Batch, ClassModel, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import needed_rows
@@ -158,6 +159,7 @@ def test_more_points_compile_nothing(compiled, monkeypatch):
     jax.clear_caches()
     solver = fit(1)
     assert solver.error_estimate_ > 0
+    concentration(solver)  # which a warning may compute
     compiled.clear()
     for factor in (2, 4):
         assert fit(factor).error_estimate_ > 0
