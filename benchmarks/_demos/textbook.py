@@ -1,11 +1,14 @@
-"""Ten problems from textbooks, stated before any of them was solved."""
+"""Thirteen problems from textbooks, stated before any of them was solved."""
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import solve_bvp
+from scipy.optimize import brentq
 
+from benchmarks._demos import references
 from benchmarks._demos.common import Demo
 from benchmarks._demos.one_dimension import path
 from sklearn_gn.pde import (
@@ -20,6 +23,7 @@ from sklearn_gn.pde import (
     Problem,
     Unknown,
     d,
+    div,
     grad,
     laplacian,
 )
@@ -226,6 +230,94 @@ def two_materials():
     )
 
 
+def stokes():
+    """A polynomial flow without inertia, and its pressure up to a constant."""
+
+    def exact(x):
+        flow = 20 * x[0] * x[1] ** 3, 5 * x[0] ** 4 - 5 * x[1] ** 4
+        return jnp.stack([*flow, 60 * x[0] ** 2 * x[1] - 20 * x[1] ** 3])
+
+    def residual(u, x):
+        flow = u["u", "v"]
+        return grad(u["p"])(x) - laplacian(flow)(x), div(flow)(x)
+
+    return Demo(
+        Problem(
+            residual,
+            Box(x=(-1, 1), y=(-1, 1)),
+            [Dirichlet(lambda x: exact(x)[:2], outputs=("u", "v"))],
+            outputs=("u", "v", "p"),
+            up_to_constant="p",
+            exact=exact,
+        )
+    )
+
+
+def gray_scott():
+    """Two chemicals, of which one feeds on the other, from a pulse of it."""
+    feed, kill, slow = 0.04, 0.06, 1e-3
+
+    def bump(x):
+        return jnp.exp(-100 * (x[0] - 0.5) ** 2)
+
+    def residual(u, x):
+        a, b = u(x)
+        eaten = a * b**2
+        return (
+            d(u["a"], "t")(x)
+            - (2 * slow * d(u["a"], "x", "x")(x) - eaten + feed * (1 - a)),
+            d(u["b"], "t")(x)
+            - (slow * d(u["b"], "x", "x")(x) + eaten - (feed + kill) * b),
+        )
+
+    points, values = references.gray_scott(feed, kill, slow)
+    problem = Problem(
+        residual,
+        Box(x=(0, 1), t=(0, 20)),
+        [
+            Initial(lambda x: jnp.stack([1 - bump(x) / 2, bump(x) / 4])),
+            Neumann(0.0),
+        ],
+        outputs=("a", "b"),
+    )
+    return Demo(problem, points=points, values=values)
+
+
+def stefan():
+    """Ice that melts from x = 0 up to s(t), on x / s in [0, 1] (Neumann)."""
+    speed = brentq(
+        lambda k: math.sqrt(pi) * k * math.exp(k**2) * math.erf(k) - 1, 0.1, 1
+    )
+
+    def exact(x):
+        heat = 1 - jax.scipy.special.erf(speed * x[0]) / math.erf(speed)
+        return jnp.stack([heat, 2 * speed * jnp.sqrt(x[1])])
+
+    def residual(u, x):
+        heat, s = u["heat"], u["s"]
+        drift = x[0] * s(x) * d(s, "t")(x) * d(heat, "x")(x)
+        return s(x) ** 2 * d(heat, "t")(x) - drift - d(heat, "x", "x")(x)
+
+    def melting(u, x):
+        return u["s"](x) * d(u["s"], "t")(x) + d(u["heat"], "x")(x)
+
+    return Demo(
+        Problem(
+            residual,
+            Box(x=(0, 1), t=(0.1, 1)),
+            [
+                Dirichlet(1.0, on="x=min", outputs="heat"),
+                Dirichlet(0.0, on="x=max", outputs="heat"),
+                Condition(melting, on="x=max"),
+                Initial(exact),
+            ],
+            outputs=("heat", "s"),
+            depends_on={"s": "t"},
+            exact=exact,
+        )
+    )
+
+
 def epidemic():
     """Rates of an SIR model from twelve counts of the infected."""
 
@@ -267,6 +359,9 @@ ROWS = {
         kdv_soliton,
         taylor_green,
         two_materials,
+        stokes,
+        gray_scott,
+        stefan,
         epidemic,
     )
 }

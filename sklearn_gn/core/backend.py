@@ -153,16 +153,16 @@ def structure(tree):
     return jax.tree.structure(tree)
 
 
-def row_bucket(n_rows):
+def row_bucket(n_rows, cheap=1024):
     """Return the number of rows to pad to, one of a few sizes.
 
-    These are powers of two up to 1024, and four sizes an octave above, so that folds of
-    a cross-validation and points of a learning curve share compiled functions. Up to
-    half of the rows are padding while that costs nothing noticeable, then at most a
-    fifth.
+    These are powers of two up to ``cheap``, and four sizes an octave above, so that
+    folds of a cross-validation and points of a learning curve share compiled functions.
+    Up to half of the rows are padding while that costs nothing noticeable, then at most
+    a fifth.
     """
     size = max(_SMALLEST_BUCKET, 1 << max(n_rows - 1, 0).bit_length())
-    if size <= 1024:
+    if size <= cheap:
         return size
     quarter = size // 8
     return -(-n_rows // quarter) * quarter

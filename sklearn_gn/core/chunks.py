@@ -1,8 +1,10 @@
 """Rows in chunks: of memory-mapped and dask arrays, and of a user's iterables."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 import numpy as np
+from scipy import sparse
 
 _CHUNK_BYTES = 2**26  # of a memory-mapped array
 MAPPED_BYTES = 2**30  # from which on a memory-mapped array is read in chunks
@@ -55,8 +57,134 @@ def chunks_of(X, y, sample_weight=None):
 def prefetched(chunks):
     """Yield what an iterable yields; the next one is made meanwhile."""
     iterator, end = iter(chunks), object()
+    settings = copy_context()  # what NumPy says of overflow belongs to the thread
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, iterator, end)
+        coming = pool.submit(settings.run, next, iterator, end)
         while (chunk := coming.result()) is not end:
-            coming = pool.submit(next, iterator, end)
+            coming = pool.submit(settings.run, next, iterator, end)
             yield chunk
+
+
+# --- checks of a user's chunks --------------------------------------------------------
+
+
+def check_repeatable(chunks):
+    """Raise a ValueError if chunks can be gone through only once."""
+    if iter(chunks) is chunks:
+        raise ValueError(
+            "chunks can be gone through only once, and a fit goes through them several "
+            "times. Give a list, or an object whose __iter__ begins again, instead of "
+            "a generator."
+        )
+
+
+def first_of(chunks):
+    """Return the first chunk that holds rows."""
+    for _, chunk in numbered(chunks):
+        return chunk
+    raise ValueError("chunks hold no rows.")
+
+
+def numbered(chunks):
+    """Yield number and arrays of the chunks that hold rows, all of one length."""
+    for number, chunk in enumerate(chunks):
+        if not isinstance(chunk, tuple) or len(chunk) not in (2, 3):
+            raise ValueError(
+                f"Chunk {number} must be a tuple (X, y) or (X, y, sample_weight)."
+            )
+        lengths = [np.shape(array)[:1] for array in chunk]
+        if lengths[0] == () or any(length != lengths[0] for length in lengths):
+            raise ValueError(f"Chunk {number}: X, y and weights differ in length.")
+        if lengths[0][0]:
+            yield number, chunk
+
+
+class CheckedChunks:
+    """Chunks ``(X, targets, weight)``, checked as they are read.
+
+    Those without weight are left out.
+
+    Parameters
+    ----------
+    chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+    n_features : int
+    targets_of : callable
+        Maps the y of a chunk, and its name in messages, to an array.
+    factors_of : callable, default=None
+        Maps that array to factors of the weights. If None, there are none.
+    """
+
+    def __init__(self, chunks, n_features, targets_of, factors_of=None):
+        self._chunks, self._n_features = chunks, n_features
+        self._targets_of, self._factors_of = targets_of, factors_of
+
+    def __iter__(self):
+        """Yield the chunks, from the first one on."""
+        for number, (X, y, *weight) in numbered(self._chunks):
+            name = f"Chunk {number}"
+            X = _features(X, self._n_features, name)
+            targets = self._targets_of(y, f"{name}: y")
+            weight = np.asarray(weight[0], float) if weight else np.ones(len(targets))
+            if self._factors_of is not None:
+                weight = weight * self._factors_of(targets)
+            if not (np.isfinite(weight).all() and (weight >= 0).all()):
+                raise ValueError(f"{name}: weights must be finite, and zero or larger.")
+            if weight.any():
+                yield X, targets, weight
+
+
+def chunks_of_classes(estimator, chunks):
+    """Return checked chunks with class numbers, and weights times class weights.
+
+    Parameters
+    ----------
+    estimator : SoftmaxClassifier
+        Which knows its classes and the number of features.
+    chunks : iterable of tuples
+        As given.
+    """
+    of_class = estimator.class_weight or {}
+    factors = np.array([of_class.get(label, 1.0) for label in estimator.classes_])
+    return CheckedChunks(
+        chunks,
+        estimator.n_features_in_,
+        lambda y, name: estimator._encode(np.asarray(y), name),
+        lambda code: factors[code],
+    )
+
+
+def chunks_of_targets(chunks, n_features, n_targets):
+    """Return checked chunks with targets of shape (m, n_targets), in float64."""
+
+    def targets_of(y, name):
+        y = np.asarray(y, dtype=np.float64)
+        y = y.reshape(len(y), -1)
+        if y.shape[1] != n_targets:
+            raise ValueError(
+                f"{name} has {y.shape[1]} targets; the first chunk has {n_targets}."
+            )
+        if not _is_finite(y):
+            raise ValueError(f"{name} holds NaN or infinity.")
+        return y
+
+    return CheckedChunks(chunks, n_features, targets_of)
+
+
+def _features(X, n_features, name):
+    """Return the features of a chunk as an array of numbers, its type as given."""
+    X = X.toarray() if sparse.issparse(X) else np.asarray(X)
+    if X.ndim != 2 or X.shape[1] != n_features:
+        raise ValueError(
+            f"{name}: X has the shape {X.shape}; the first chunk has {n_features} "
+            "features."
+        )
+    X = X if X.dtype.kind in "fiub" else X.astype(np.float64)
+    if not _is_finite(X):
+        raise ValueError(f"{name}: X holds NaN or infinity.")
+    return X
+
+
+def _is_finite(array):
+    """Whether an array holds neither NaN nor infinity, nor numbers of huge sums."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(array.sum(dtype=np.float64)))

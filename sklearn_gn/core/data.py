@@ -34,7 +34,7 @@ def validate_data(estimator, *data, **checks):
         checked = validation.validate_data(estimator, *data, **checks)
     if isinstance(checked, tuple):
         for name, array in zip(("X", "y"), checked, strict=True):
-            _check_differences(name, array)
+            check_differences(name, array)
     return checked
 
 
@@ -78,7 +78,7 @@ def _first_text(X):
     return None
 
 
-def _check_differences(name, array):
+def check_differences(name, array):
     """Raise a ValueError if numbers are so large that differences may overflow."""
     array = array.data if sparse.issparse(array) else array
     largest = largest_size(array) if array.dtype.kind == "f" else 0.0

@@ -123,12 +123,12 @@ def column_at(X, place):
     return X.iloc[:, place] if hasattr(X, "iloc") else X[:, place]
 
 
-def check_column(X, column):
-    """Raise a ValueError if a data frame does not have the column of the feature."""
-    if isinstance(column, str) and is_frame(X) and column not in X.columns:
+def check_column(column, names):
+    """Raise a ValueError if the name of the broken feature is not among these."""
+    if isinstance(column, str) and column not in names:
         raise ValueError(
             f"broken_feature={column!r} is not among the names of the features: "
-            f"{list(X.columns)}."
+            f"{names}."
         )
 
 

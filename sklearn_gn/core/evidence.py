@@ -24,9 +24,10 @@ NumPy and, with ``xp=jax.numpy``, inside compiled functions.
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import lapack, solve_triangular
+from scipy.linalg import blas, lapack, solve_triangular
 
 SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
+_SMALL_FACTOR = 64  # of a matrix, for LAPACK to invert
 
 
 class Curvature(NamedTuple):
@@ -120,7 +121,7 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0, xp=np):
     share, log_det = _diagonal_of_solution(hessian, gram, xp)
     share = beta * share
     log_det = log_det - xp.sum(_log_of_penalised(precision, xp))
-    free = xp.sum(xp.where(groups < 0, 1.0, 0.0))
+    free = xp.sum(groups < 0)
     return Curvature(group_sums(share, groups, len(alpha), xp), free, log_det)
 
 
@@ -247,8 +248,23 @@ def _lower_inverse(matrix):
     if failed:
         return np.full_like(matrix, np.nan), np.nan
     log_det = 2 * np.sum(np.log(np.diagonal(factor)))
-    inverse, _ = lapack.dpotri(factor, lower=True, overwrite_c=True)
-    return inverse, log_det
+    root = _inverse_of_factor(factor)
+    return lapack.dlauum(root, lower=True, overwrite_c=True)[0], log_det
+
+
+def _inverse_of_factor(factor):
+    """The inverse of a lower triangular matrix, with zeros above it."""
+    n = len(factor)
+    if n <= _SMALL_FACTOR:
+        return lapack.dtrtri(factor, lower=True)[0]
+    # By halves: most of the work in products, which LAPACK leaves to slower loops.
+    half = n // 2
+    inverse = np.zeros((n, n), order="F")
+    inverse[:half, :half] = top = _inverse_of_factor(factor[:half, :half])
+    inverse[half:, half:] = bottom = _inverse_of_factor(factor[half:, half:])
+    product = blas.dtrmm(-1.0, top, factor[half:, :half], side=1, lower=1)
+    inverse[half:, :half] = blas.dtrmm(1.0, bottom, product, lower=1, overwrite_b=1)
+    return inverse
 
 
 def _diagonal_of_solution(matrix, other, xp):
@@ -258,8 +274,8 @@ def _diagonal_of_solution(matrix, other, xp):
         return xp.einsum("ij,ij->i", inverse, other), log_det
     inverse, log_det = _lower_inverse(matrix)
     inverse *= other.T  # symmetric, too: half of the products are those of the others
-    twice = np.sum(inverse, axis=0) + np.sum(inverse, axis=1)
-    return twice - np.einsum("ii->i", inverse), log_det
+    ones = np.ones(len(inverse))
+    return inverse @ ones + ones @ inverse - np.einsum("ii->i", inverse), log_det
 
 
 def _inverse_root(matrix, xp):

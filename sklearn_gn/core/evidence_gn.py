@@ -26,6 +26,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from sklearn_gn.core import evidence, low_rank
+from sklearn_gn.core.chunked_rows import ChunkedRows
 from sklearn_gn.core.extremes import noise_deviation
 from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.solver import Report
@@ -35,7 +36,7 @@ EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is round
 _NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers it
 _START_RIDGE = 1e-3  # of the first linear fit, in rows
 _FEW_ROWS = 1.5  # for each of its coefficients, below which there is none
-_FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
+FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
 _RISE = 0.1  # of the log evidence in an iteration that counts as progress
 _RISE_PER_ROW = 1e-4  # the same for each of more rows
 _PATIENCE = 3  # iterations without it after which a fit ends
@@ -55,6 +56,13 @@ class Sums(NamedTuple):
     error: float  # twice the mean loss: the weighted sum of squares, if squared
 
 
+class Trial(NamedTuple):
+    """What an iteration needs to accept parameters."""
+
+    error: float  # of the sums
+    passed: Any = None  # what the sums at these parameters can use
+
+
 class EvidenceModel(Protocol):
     """A network and its loss, as the iteration sees them.
 
@@ -71,11 +79,14 @@ class EvidenceModel(Protocol):
     def groups(self):
         """Group of every parameter, an array of int; -1 where it is free."""
 
-    def sums(self, theta, rows):
-        """Return the :class:`Sums` at some parameters."""
+    def trial(self, theta, rows):
+        """Return the :class:`Trial` of some parameters."""
 
-    def error(self, theta, rows):
-        """Return the ``error`` of the sums alone."""
+    def sums(self, theta, rows, trial=None):
+        """Return the :class:`Sums` at some parameters, which may have been tried."""
+
+    def dense_sums(self, theta, rows):
+        """Return the sums over rows in chunks, whose matrix is always formed."""
 
     def network(self, theta, alpha, beta, gamma, log_evidence):
         """Return the network that a fit returns, with all of these as its fields."""
@@ -112,6 +123,27 @@ class EvidenceState(NamedTuple):
     waited: int = 0
     iteration: int = 0
     restarted: bool = False  # whether the damping was lowered once more
+
+
+# --- sums ----------------------------------------------------------------------------
+
+
+def sums_of(model, theta, rows, trial=None):
+    """Return the :class:`Sums` of a model, also over rows in chunks."""
+    if not isinstance(rows, ChunkedRows):
+        return model.sums(theta, rows, trial)
+    gram, slope, error = 0.0, 0.0, 0.0
+    for part in rows:
+        sums = model.dense_sums(theta, part)
+        gram, slope, error = gram + sums.gram, slope + sums.slope, error + sums.error
+    return Sums(gram, slope, error)
+
+
+def trial_of(model, theta, rows):
+    """Return the :class:`Trial` of a model, also over rows in chunks."""
+    if not isinstance(rows, ChunkedRows):
+        return model.trial(theta, rows)
+    return Trial(sum(model.trial(theta, part).error for part in rows))
 
 
 # --- the iteration -------------------------------------------------------------------
@@ -154,7 +186,7 @@ def init_at(model, rows, theta, alpha, beta, options):
         If None, that of the residuals, and one for the cross-entropy.
     options : EvidenceOptions
     """
-    sums = model.sums(theta, rows)
+    sums = sums_of(model, theta, rows)
     if model.loss != "squared":
         beta = 1.0
     elif beta is None:
@@ -185,7 +217,7 @@ def step(model, rows, state, options):
         stop = "rounding" if state.beta * _NEARLY_EXACT >= 1 else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
-    sums = model.sums(found.theta, rows)
+    sums = sums_of(model, found.theta, rows, found.trial)
     after = state._replace(theta=found.theta, sums=sums, shift=found.next_shift)
     # 3. the penalties that the evidence chooses there
     after, report = updated(model, after, options)
@@ -207,6 +239,7 @@ class Step(NamedTuple):
     length: float = 0.0
     gain_ratio: float = math.nan
     n_trials: int = 0
+    trial: Trial | None = None  # of the parameters
 
 
 def accepted_step(model, rows, state, options):
@@ -229,13 +262,15 @@ def accepted_step(model, rows, state, options):
             if first_predicted is None:
                 first_predicted = predicted
             theta = state.theta + move
-            error = model.error(theta, rows)
-            actual = before - _energy(error, theta, precision, scale)
+            trial = trial_of(model, theta, rows)
+            actual = before - _energy(trial.error, theta, precision, scale)
             if actual > 0:
                 gain = actual / predicted
                 after = shift * max(1 / 3, 1 - (2 * gain - 1) ** 3)  # Nielsen's rule
                 length = float(np.linalg.norm(move))
-                return Step(theta, predicted, shift, after, length, gain, n_trials)
+                return Step(
+                    theta, predicted, shift, after, length, gain, n_trials, trial
+                )
         growth = _GROWTH if n_trials < _LATE else _LATE_GROWTH
         shift, share = (shift, share / 2) if fixed else (growth * shift, 1.0)
     return Step(None, math.inf if first_predicted is None else first_predicted)
@@ -330,7 +365,7 @@ def updated(model, state, options):
         loss = _objective(state, model, n_effective)
         stop = "tol" if state.loss - loss <= options.tol * loss else None
         state = state._replace(criterion=loss)
-    elif state.iteration >= _FIRST_UPDATE:
+    elif state.iteration >= FIRST_UPDATE:
         squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
         share = max(options.tol, _RISE_PER_ROW)
         rose = value > state.highest + max(_RISE, share * n_effective)
@@ -384,7 +419,7 @@ def alpha_method(gram):
 
 def continued(model, rows, state):
     """Return a state that goes on with the targets of other rows."""
-    sums = model.sums(state.theta, rows)
+    sums = sums_of(model, state.theta, rows)
     return state._replace(
         sums=sums, shift=1.0, waited=0, highest=-math.inf, criterion=math.inf
     )

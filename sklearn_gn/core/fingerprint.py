@@ -363,6 +363,8 @@ def _is_installed(value):
     root = str(name).partition(".")[0]
     if root in _LIBRARIES:
         return True
+    if root == "__main__":  # also where an installed tool runs the user's code
+        return False
     if isinstance(value, types.FunctionType):  # wrappers bear the name of another
         return value.__code__.co_filename.startswith(_FOLDERS)
     if isinstance(value, type) and root == "builtins":  # also where nothing has a name

@@ -32,6 +32,12 @@ LOG_COLUMNS = (
 )
 
 
+class Continued(NamedTuple):
+    """A start that goes on with the best network of those before it."""
+
+    net: Any = None  # None until it begins
+
+
 class BestNetwork(NamedTuple):
     """The network with the lowest value of what is monitored."""
 
@@ -65,6 +71,7 @@ class FitRun:
         What the solver is given besides its state: ``(rows, options)``.
     starts : list
         Initial networks, run one after the other; the best iterate of all is kept.
+        One may be :class:`Continued`.
     loss_scale : float
         Factor from the solver's loss to that of the user's units.
     val_loss : callable or None
@@ -214,7 +221,10 @@ class FitRun:
     def _initial_state(self, start, best):
         """Return the solver's first state of a start, and the best network so far."""
         with self._scope():
-            state = self.solver.init(self._data, self.starts[start], self.options)
+            net = self.starts[start]
+            if isinstance(net, Continued):
+                net = Continued(best.net)
+            state = self.solver.init(self._data, net, self.options)
         # Squares of huge targets overflow in a fit that can still predict.
         if np.isnan(float(state.loss)) and not squares_overflow(self.given.get("y")):
             raise ValueError(

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, log_softmax, softmax
 
-from sklearn_gn.core.evidence_gn import Sums
+from sklearn_gn.core.evidence_gn import Sums, Trial
 from sklearn_gn.core.large_gram import (
     LargeGram,
     LayerRows,
@@ -40,6 +40,7 @@ from sklearn_gn.core.large_gram import (
 )
 
 _BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache
+_ROW_SHARE = 8  # parameters a float: products of blocks outweigh adding their matrices
 
 
 class Layers(NamedTuple):
@@ -125,11 +126,12 @@ class Layers(NamedTuple):
     def split(self, theta):
         """Return the output layer, of shape (n_linear, k), and the (b, W) of layers."""
         k, free = self.n_values, self.n_free
-        constants = theta[:free]
-        if free < k:
-            constants = sum_zero_basis(k) @ constants
         end = free + (self.n_linear - 1) * k
-        output = np.concatenate([constants[None], theta[free:end].reshape(-1, k)])
+        if free < k:
+            constants = sum_zero_basis(k) @ theta[:free]
+            output = np.concatenate([constants, theta[free:end]]).reshape(-1, k)
+        else:
+            output = theta[:end].reshape(-1, k)
         layers = []
         for width, n_inputs in self.shapes():
             start, end = end, end + width * n_inputs
@@ -154,32 +156,27 @@ class Layers(NamedTuple):
 
     def error(self, theta, rows):
         """Return twice the mean loss."""
-        output, layers = self.split(theta)
-        total = 0.0
-        for x, y, weight in row_blocks(rows, 4 * sum(self.sizes)):
-            x = with_one(x)
-            f = linear_inputs(self, x, forward(self, layers, x))
-            total += weight @ losses(self, (output.T @ f).T, y)
-        return 2 * float(total)
+        return self.trial(theta, rows).error
 
-    def sums(self, theta, rows):
-        """Return the sums over the rows."""
+    def trial(self, theta, rows):
+        """Return the error, and for :meth:`sums` the values of few rows."""
+        passes = self._passes(theta, rows)
+        first = next(passes)
+        if len(first.weight) == len(rows.weight):
+            return Trial(2 * float(first.loss), first)
+        return Trial(2 * float(first.loss + sum(block.loss for block in passes)))
+
+    def sums(self, theta, rows, trial=None):
+        """Return the sums over the rows; a trial of the parameters saves its part."""
         n_numbers = len(rows.x) * self.n_values
         if self.loss == "squared" and not is_formed(n_numbers, len(theta)):
             return self._large_sums(theta, rows)
+        known = trial is not None and trial.passed is not None
+        passes = [trial.passed] if known else self._passes(theta, rows)
         output, layers = self.split(theta)
-        n_hidden = sum(width * n_inputs for width, n_inputs in self.shapes())
-        size = self.n_linear * self.n_values + n_hidden
-        gram, slope, error = 0.0, 0.0, 0.0
-        # Blocks of so many rows that their products outweigh the sum of the matrices.
-        width = size // 8
-        memory = np.empty((size, block_size(rows, width)))
-        for x, y, weight in row_blocks(rows, width):
-            x = with_one(x)
-            trace = forward(self, layers, x)
-            f = linear_inputs(self, x, trace)
-            u = (output.T @ f).T
-            error += weight @ losses(self, u, y)
+        gram, slope, error, memory = 0.0, 0.0, 0.0, None
+        for y, weight, trace, f, u, loss in passes:
+            error += loss
             g = gradients(self, output, layers, trace)
             down = weight[:, None] * residuals(self, u, y)
             slope += _slope(trace, f, g, down.T)
@@ -187,6 +184,8 @@ class Layers(NamedTuple):
                 root = np.sqrt(weight)
                 if self.loss != "squared":
                     root = np.sqrt(weight * curvatures(self, u)[:, 0, 0])
+                if memory is None:
+                    memory = np.empty((len(theta), len(root)))
                 columns = _columns(trace, f, g, root, memory)
                 gram += columns @ columns.T
             else:
@@ -194,6 +193,16 @@ class Layers(NamedTuple):
         if self.n_free < self.n_values:
             gram, slope = self._reduced(gram, slope)
         return Sums(gram, slope, 2 * float(error))
+
+    def _passes(self, theta, rows):
+        """Yield a :class:`Pass` for each block of rows."""
+        output, layers = self.split(theta)
+        for x, y, weight in row_blocks(rows, len(theta) // _ROW_SHARE):
+            x = with_one(x)
+            trace = forward(self, layers, x)
+            f = linear_inputs(self, x, trace)
+            u = (output.T @ f).T
+            yield Pass(y, weight, trace, f, u, weight @ losses(self, u, y))
 
     def _large_sums(self, theta, rows):
         """The sums of a large network, whose matrix is not formed."""
@@ -251,6 +260,17 @@ class RegularisedLayers(NamedTuple):
     beta: float  # precision of the noise; one for classes
     gamma: np.ndarray  # (G,) well-determined parameters of the groups
     log_evidence: float
+
+
+class Pass(NamedTuple):
+    """The values of a network at some rows, and what they came from."""
+
+    y: np.ndarray  # (m, k)
+    weight: np.ndarray  # (m,)
+    trace: list  # of Layer
+    f: np.ndarray  # (n_linear, m), inputs of the output layer
+    u: np.ndarray  # (m, k)
+    loss: float  # weighted
 
 
 # --- forward and backward, rows in the last axis -------------------------------------
@@ -318,7 +338,7 @@ def gradients(model, output, layers, trace):
 def losses(model, u, y):
     """Return the loss of each row."""
     if model.loss == "squared":
-        return np.sum((u - y) ** 2, axis=1) / 2
+        return np.einsum("mk,mk->m", u - y, u - y) / 2
     if model.n_values == 1:
         # log(1 + exp(u)) less u for the second class
         return np.logaddexp(0, u[:, 0]) - y[:, -1] * u[:, 0]

@@ -15,6 +15,9 @@ import math
 
 import numpy as np
 
+from sklearn_gn.core.chunked_rows import ChunkedRows
+from sklearn_gn.core.solver import Rows
+
 MOST_ROWS = 4000  # whose errors are looked at; every k-th of more
 # In standard errors. One, the usual rule, lets go of networks that pay on tables of
 # less than 200 rows, zero keeps some that follow a few far rows (100 tables of R's
@@ -22,9 +25,11 @@ MOST_ROWS = 4000  # whose errors are looked at; every k-th of more
 CLEAR = 0.5
 
 
-def some_rows(n_rows):
-    """Return which of so many rows are looked at."""
-    return slice(None, None, max(1, -(-n_rows // MOST_ROWS)))
+def some_of(rows):
+    """Return the rows that are looked at; of rows in chunks, some of their sample."""
+    rows = rows.sample if isinstance(rows, ChunkedRows) else rows
+    some = slice(None, None, max(1, -(-len(rows.x) // MOST_ROWS)))
+    return Rows(*(array[some] for array in rows))
 
 
 def errors(residuals, leverage, weight, n_effective):

@@ -21,9 +21,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from sklearn_gn.core import left_out
+from sklearn_gn.core.chunked_rows import ChunkedRows, n_rows_of
 from sklearn_gn.core.evidence import LARGEST, SMALLEST
 from sklearn_gn.core.large_gram import LARGEST_DENSE
-from sklearn_gn.core.solver import Rows
 
 _DECISIVE = 10.0  # difference of log evidences, for normal noise
 _GRID = np.linspace(-18.0, 18.0, 73)  # logarithms of rho over the mean eigenvalue
@@ -37,7 +37,16 @@ class LinearModel(NamedTuple):
     beta: float
     gamma: float  # well-determined slopes
     log_evidence: float
-    leverage: np.ndarray  # (n,)  derivatives of predictions in observations
+    center: np.ndarray  # (d,)  mean of the features
+    vectors: np.ndarray  # (d, r)  eigenvectors of the matrix, ...
+    inverse: np.ndarray  # (r,)  ... and inverse eigenvalues with the penalty added
+    n_effective: float
+
+    def leverage(self, x):
+        """Return the derivatives of predictions in observations at rows, (m,)."""
+        return 1 / self.n_effective + ((x - self.center) @ self.vectors) ** 2 @ (
+            self.inverse
+        )
 
     def penalties(self, n_groups):
         """Return ``alpha`` and ``gamma`` of a network that is this model.
@@ -58,7 +67,7 @@ def is_more_probable(linear, log_evidence, gamma, rows):
     (MacKay, "Bayesian interpolation", 1992).
     """
     more = 0.0
-    if len(rows.x) < rows.x.shape[1] + 2:
+    if n_rows_of(rows) < len(linear.center) + 2:
         more = _share_of_penalties(gamma) - _share_of_penalties(np.array(linear.gamma))
     return log_evidence + more < linear.log_evidence
 
@@ -87,9 +96,9 @@ def predicts_as_well(linear, log_evidence, rows, n_effective, left_out_errors):
     left_out_errors : callable
         Maps rows to errors of the network, of shape (m, k), where these are left out.
     """
-    some = left_out.some_rows(len(rows.x))
-    leverage, rows = linear.leverage[some], Rows(*(a[some] for a in rows))
+    rows = left_out.some_of(rows)
     residuals = linear.coef[0] + rows.x @ linear.coef[1:] - rows.y
+    leverage = linear.leverage(rows.x)
     errors = left_out.errors(residuals, leverage, rows.weight, n_effective)
     squares = np.sum(errors**2, axis=1)
     gain = log_evidence - linear.log_evidence
@@ -109,22 +118,21 @@ def linear_model(rows, n_effective):
 
     Parameters
     ----------
-    rows : Rows
+    rows : Rows or ChunkedRows
         Their weights sum to one.
     n_effective : float
         Number of rows, counted by their weights.
     """
-    (n, d), k = rows.x.shape, rows.y.shape[1]
-    if min(n, d) > LARGEST_DENSE or (n < d + 2 and n_effective > n):
+    of_chunks = isinstance(rows, ChunkedRows)
+    found = (_moments_of_chunks if of_chunks else _moments)(rows, n_effective)
+    if found is None:
         return None
-    x_mean, y_mean = rows.weight @ rows.x, rows.weight @ rows.y
-    root = np.sqrt(n_effective * rows.weight)[:, None]
-    x, y = root * (rows.x - x_mean), root * (rows.y - y_mean)
-    values, vectors = _eigenvectors(x)
-    total, freedom = float(np.sum(y**2)), k * (n_effective - 1)
+    x_mean, y_mean, values, vectors, cross, total = found
+    k = len(y_mean)
+    freedom = k * (n_effective - 1)
     if not (total > 0 and np.max(values, initial=0) > 0 and freedom > 0):
         return None
-    projections = vectors.T @ (x.T @ y)
+    projections = vectors.T @ cross
     squares = np.sum(projections**2, axis=1)
     floor = total * np.finfo(np.float64).eps
     if not (floor > 0 and math.isfinite(freedom / floor)):
@@ -154,14 +162,65 @@ def linear_model(rows, n_effective):
     )
     rho = math.exp(found.x)
     slopes = vectors @ (projections / (values + rho)[:, None])
-    beta, centred = freedom / remainder(rho), (rows.x - x_mean) @ vectors
+    beta = freedom / remainder(rho)
     return LinearModel(
         coef=np.concatenate([(y_mean - x_mean @ slopes)[None], slopes]),
         alpha=rho * beta,
         beta=beta,
         gamma=k * float(np.sum(values / (values + rho))),
         log_evidence=value(found.x),
-        leverage=1 / n_effective + centred**2 @ (1 / (values + rho)),
+        center=x_mean,
+        vectors=vectors,
+        inverse=1 / (values + rho),
+        n_effective=n_effective,
+    )
+
+
+class _Moments(NamedTuple):
+    """What a linear fit takes of centred rows x and y, times roots of the weights."""
+
+    x_mean: np.ndarray
+    y_mean: np.ndarray
+    values: np.ndarray  # eigenvalues of x^T x that may be positive, ...
+    vectors: np.ndarray  # ... and its eigenvectors
+    cross: np.ndarray  # x^T y
+    total: float  # sum of the squares of y
+
+
+def _moments(rows, n_effective):
+    """Return the :class:`_Moments`; None where the matrix is large, and no linear fit.
+
+    Where rows count as several, all of them on one hyperplane, there is none.
+    """
+    n, d = rows.x.shape
+    if min(n, d) > LARGEST_DENSE or (n < d + 2 and n_effective > n):
+        return None
+    x_mean, y_mean = rows.weight @ rows.x, rows.weight @ rows.y
+    root = np.sqrt(n_effective * rows.weight)[:, None]
+    x, y = root * (rows.x - x_mean), root * (rows.y - y_mean)
+    values, vectors = _eigenvectors(x)
+    return _Moments(x_mean, y_mean, values, vectors, x.T @ y, float(np.sum(y**2)))
+
+
+def _moments_of_chunks(rows, n_effective):
+    """Return the same from sums, less those of the means: scaled rows have hardly any.
+
+    There are more rows than features.
+    """
+    d = rows.sample.x.shape[1]
+    if d > LARGEST_DENSE:
+        return None
+    gram = 0.0
+    for x, y, weight in rows:
+        table = np.concatenate([np.ones((len(x), 1)), x, y], axis=1)
+        table *= np.sqrt(weight)[:, None]
+        gram = gram + table.T @ table
+    mean = gram[0, 1:] / gram[0, 0]
+    gram = n_effective * (gram[1:, 1:] - gram[0, 0] * np.outer(mean, mean))
+    values, vectors = np.linalg.eigh(gram[:d, :d])
+    total = max(float(np.trace(gram[d:, d:])), 0.0)
+    return _Moments(
+        mean[:d], mean[d:], np.maximum(values, 0), vectors, gram[:d, d:], total
     )
 
 

@@ -8,7 +8,6 @@ follow a few rows.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import skew
 
 from sklearn_gn.core.data import row_codes
 
@@ -114,5 +113,14 @@ def _log_helps(y):
     """Whether targets are positive, and their logarithms less than half as skewed."""
     if y.min() <= 0:
         return False
-    skewed = skew(y / y.max(axis=0))
-    return bool(np.all((skewed > _SKEWED) & (np.abs(skew(np.log(y))) < skewed / 2)))
+    skewed, of_logs = _skewness(y / y.max(axis=0)), _skewness(np.log(y))
+    return bool(np.all((skewed > _SKEWED) & (np.abs(of_logs) < skewed / 2)))
+
+
+def _skewness(y):
+    """Skewness of each column, zero of one that is constant but for rounding."""
+    deviation = y - np.mean(y, axis=0)
+    spread = np.sqrt(np.mean(deviation**2, axis=0))
+    varies = spread > _ROUNDING * np.abs(y).max(axis=0)
+    unit = deviation / np.where(varies, spread, 1)
+    return np.where(varies, np.mean(unit**3, axis=0), 0)

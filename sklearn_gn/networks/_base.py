@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.core.known import known
+
 _LARGEST_SEED = np.iinfo(np.int32).max
 
 ACTIVATIONS = {
@@ -42,6 +44,8 @@ def activation_function(name):
 def checked_network(network):
     """Return a network with valid parameters that stay as they are.
 
+    It is the first one of this content, for which functions may be compiled already.
+
     Raises
     ------
     ValueError
@@ -62,7 +66,7 @@ def checked_network(network):
             f"network={network!r} must be hashable, as compiled functions are kept by "
             "network: give its class __eq__ and __hash__."
         ) from error
-    return network
+    return known(network)
 
 
 def checked_sizes(name, value):

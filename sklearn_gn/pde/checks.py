@@ -13,8 +13,9 @@ from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.calls import check_signature, named_parameters
 from sklearn_gn.pde.coefficients import as_array
 from sklearn_gn.pde.conditions import BaseCondition
-from sklearn_gn.pde.corner_values import warn_of_corners
+from sklearn_gn.pde.corner_values import check_shared_places
 from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.jumps import warn_of_jumps
 from sklearn_gn.pde.local_functions import fields_and_points
 from sklearn_gn.pde.mistakes import explained_errors
 from sklearn_gn.pde.plausibility import check_equations, warn_of_fluxes
@@ -28,10 +29,12 @@ _LEVELS = (0.0, 2.0, -2.0)  # about which the smooth fields oscillate
 def check_problem(problem):
     """Check names, shapes, and that residuals are finite and depend on the field.
 
+    Equations must not contradict each other, nor must values at the same places.
+
     Warns of what is allowed but rarely intended: more equations than outputs, values
-    that contradict each other where two parts of the boundary meet, or the boundary and
-    the start of time, and a pure Neumann problem of the Laplacian whose source and
-    slopes do not cancel out.
+    that jump, or contradict each other where two parts of the boundary meet, or the
+    boundary and the start of time, and a pure Neumann problem of the Laplacian whose
+    source and slopes do not cancel out.
 
     Raises
     ------
@@ -49,7 +52,8 @@ def check_problem(problem):
     if problem.domain.dim <= _MOST_AXES:
         _check_residuals(problem, points, rng)
         check_equations(problem, points["interior"], _LEVELS, rng)
-    warn_of_corners(problem)
+    check_shared_places(problem)
+    warn_of_jumps(problem)
     warn_of_fluxes(problem)
 
 

@@ -1,11 +1,6 @@
-"""Given values that disagree where two parts of the boundary, or its start, meet.
+"""Given values that disagree where two conditions hold, or where their parts meet."""
 
-Such data have a solution that jumps there: it may be meant, as for a lid that moves in
-a cavity, and limits the accuracy that can be reached.
-"""
-
-import warnings
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 
@@ -15,55 +10,92 @@ from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.patches import draw
 
+MOST_AXES = 6  # of conditions that are searched by themselves
 _POINTS = 128  # of each of two conditions
 _DISAGREE = 1e-3  # difference of two values, relative to the largest ones
+_CONTRADICT = 1e-2  # the same where no solution exists
 _FLAT, _PARALLEL = 1e-9, 1e-6  # distance to a plane; sine of the angle between two
 _BACK = 0.01  # share of the way back from a common point, to tell which part it ends
+_NEAR = 1e-7  # share of that way, to tell the sides of one condition apart
 _DIGITS = 6  # of the normals of one plane
-_STACKLEVEL = 2
 
 
-def warn_of_corners(problem):
-    """Warn if values of two conditions disagree where their parts meet.
+def check_shared_places(problem):
+    """Check that no two conditions give an output different values at the same places.
+
+    Parameters
+    ----------
+    problem : Problem
+
+    Raises
+    ------
+    ValueError
+        With the names of both conditions.
+    """
+    for (first, a), (second, b) in combinations(_with_values(problem), 2):
+        X = _shared_places(problem.domain, a, b)
+        if not len(X):
+            continue
+        found = _largest_difference(problem, (a, b), (X, X), _CONTRADICT)
+        if found is not None:
+            i, output, values = found
+            raise ValueError(
+                f"The conditions {first!r} and {second!r} hold at the same places and "
+                f"contradict each other: the output {output!r} is {values[0]:.4g} and "
+                f"{values[1]:.4g} at {coordinates(problem.domain, X[i])}. Give each a "
+                "part of the boundary by `on`, or outputs of its own by `outputs`."
+            )
+
+
+def contradictions(problem):
+    """Yield a message on each two conditions that disagree where their parts meet.
 
     These are values on the boundary and at the start of time, and values on two parts
-    of the boundary, of which one is flat. Initial values may disagree with each other,
-    where there are outputs of which each has its own.
+    of the boundary, of which one is flat, and which may be those of one condition.
+    Initial values may disagree with each other, where there are outputs of which each
+    has its own.
     """
-    named = [(n, c) for n, c in problem._named_conditions() if _has_values(problem, c)]
-    rng = np.random.RandomState(0)
-    for pair in combinations(named, 2):
+    rng, few = np.random.RandomState(0), problem.domain.dim <= MOST_AXES
+    for pair in combinations_with_replacement(_with_values(problem), 2):
+        if pair[0] is pair[1] and not (few and callable(pair[0][1].value)):
+            continue
         sides = [entry for entry in pair if isinstance(entry[1], Dirichlet)]
         starts = [entry for entry in pair if isinstance(entry[1], Initial)]
         if len(sides) == 2 or (sides and starts):
-            _warn_of_a_pair(problem, *sides, *starts, rng)
+            yield from _of_a_pair(problem, *sides, *starts, rng)
 
 
-def _warn_of_a_pair(problem, first, second, rng):
-    X = _common_points(problem.domain, first[1], second[1], rng)
-    if not len(X):
-        return
-    found = _disagreement(problem, first[1], second[1], X, rng)
+def _of_a_pair(problem, first, second, rng):
+    found = _disagreement(problem, first[1], second[1], rng)
     if found is None:
         return
     output, place, values = found
-    where = ", ".join(
-        f"{axis} = {c:.4g}" for axis, c in zip(problem.domain.axes, place, strict=True)
-    )
+    who = f"The conditions {first[0]!r} and {second[0]!r} contradict each other where"
     meet = "their parts of the boundary meet"
-    if isinstance(second[1], Initial):
+    if first is second:
+        who, meet = f"The values of the condition {first[0]!r} jump where", "edges meet"
+    elif isinstance(second[1], Initial):
         meet = "the boundary meets the start of time"
-    warnings.warn(
-        f"The conditions {first[0]!r} and {second[0]!r} contradict each other where "
-        f"{meet}: the output {output!r} is {values[0]:.4g} and {values[1]:.4g} at "
-        f"{where}. The solution jumps there, which limits the accuracy. If that is not "
-        "meant, let the values agree.",
-        UserWarning,
-        stacklevel=_STACKLEVEL,
+    yield (
+        f"{who} {meet}: the output {output!r} is {values[0]:.4g} and {values[1]:.4g} "
+        f"at {coordinates(problem.domain, place)}. The solution jumps there, which "
+        "limits the accuracy. If that is not meant, let the values agree; if it is, "
+        "let one pass into the other smoothly, within a few thousandths of the axis."
     )
 
 
-def _has_values(problem, condition):
+def coordinates(domain, place):
+    """A place in words."""
+    pairs = zip(domain.axes, place, strict=True)
+    return ", ".join(f"{axis} = {c:.4g}" for axis, c in pairs)
+
+
+def _with_values(problem):
+    named = problem._named_conditions()
+    return [entry for entry in named if gives_values(problem, entry[1])]
+
+
+def gives_values(problem, condition):
     """Whether a condition gives values of the outputs that are known."""
     if not isinstance(condition, (Dirichlet, Initial)):
         return False
@@ -77,19 +109,40 @@ def _has_values(problem, condition):
     return not (problem.unknown and (takes_all or set(named) & set(problem.unknown)))
 
 
-# --- where two parts of the boundary meet --------------------------------------------
+# --- where two conditions hold, and where their parts of the boundary meet -----------
+
+
+def _shared_places(domain, *conditions):
+    """Points of the faces on which all of the conditions hold."""
+    faces, chosen = None, []
+    for condition in conditions:
+        on = condition.where(domain)
+        if isinstance(on, Domain):
+            return np.zeros((0, domain.dim))
+        if callable(on):
+            chosen.append(on)
+        whole = callable(on) or on == "boundary"
+        names = domain.patches() if whole else (on,) if isinstance(on, str) else on
+        faces = [name for name in names if faces is None or name in faces]
+    if not faces:
+        return np.zeros((0, domain.dim))
+    X, _ = draw(domain.boundary(tuple(faces)), _POINTS, np.random.RandomState(0))
+    for on in chosen:
+        X = X[np.asarray(on(X), dtype=bool)]
+    return X
 
 
 def _common_points(domain, first, second, rng):
     """Points (n, d) at which the parts of two conditions end in each other.
 
-    Points of the first one are moved along it to each plane of the second one.
+    Points of the first one are moved along it to each plane of the second one. Beside
+    them, points on the first and on the second part that are all but there.
     """
-    drawn = [_drawn(domain, condition, rng) for condition in (first, second)]
+    drawn = [drawn_part(domain, condition, rng) for condition in (first, second)]
+    found = [np.zeros((3, 0, domain.dim))]
     if any(part is None for part in drawn):
-        return np.zeros((0, domain.dim))
+        return found[0]
     (X, normals), (there, their_normals) = drawn
-    found = [np.zeros((0, domain.dim))]
     for normal, of_plane in _planes(domain, there, their_normals):
         across = normal - (normals @ normal)[:, None] * normals
         slope = across @ normal
@@ -100,11 +153,12 @@ def _common_points(domain, first, second, rng):
         middle = there[of_plane].mean(axis=0)
         kept = _is_end_of(domain, first, place, X[moved])
         kept &= _is_end_of(domain, second, place, middle)
-        found.append(place[kept])
-    return np.concatenate(found)
+        sides = [place + _NEAR * (side - place) for side in (X[moved], middle)]
+        found.append(np.stack([place, *sides])[:, kept])
+    return np.concatenate(found, axis=1)
 
 
-def _drawn(domain, condition, rng):
+def drawn_part(domain, condition, rng):
     """Points and normals of the part of a condition; None where it has points only."""
     on = condition.where(domain)
     if isinstance(on, Domain):
@@ -138,20 +192,36 @@ def _is_end_of(domain, condition, place, X):
 # --- values there --------------------------------------------------------------------
 
 
-def _disagreement(problem, first, second, X, rng):
-    """Output, place and both values where two conditions differ most, or None."""
+def _disagreement(problem, first, second, rng):
+    """Output, place and both values where two conditions differ most, or None.
+
+    Two sides of one condition differ close to the place, where it has but one value.
+    """
+    X, *sides = _common_points(problem.domain, first, second, rng)
+    if not len(X):
+        return None
     inside = second.sample(problem.domain, _POINTS, rng).x[:, 0]  # shows the size
-    at = np.concatenate([X, inside])
-    (a_names, a), (b_names, b) = values_of(problem, (first, second), (at, at))
+    sides = sides if first is second else (X, X)
+    at = [np.concatenate([side, inside]) for side in sides]
+    found = _largest_difference(problem, (first, second), at, _DISAGREE, len(X))
+    return found and (found[1], X[found[0]], found[2])
+
+
+def _largest_difference(problem, conditions, places, tolerance, n=None):
+    """Number of the place, output and both values where two conditions differ most.
+
+    Of the first n places, the others show the size; None if they differ by less than
+    the tolerance, relative to the largest values.
+    """
+    (a_names, a), (b_names, b) = values_of(problem, conditions, places)
     common = [name for name in a_names if name in b_names]
     a = a[:, [a_names.index(name) for name in common]]
     b = b[:, [b_names.index(name) for name in common]]
     if not (a.size and np.isfinite(a).all() and np.isfinite(b).all()):
         return None
     size = np.maximum(np.abs(a), np.abs(b)).max(axis=0)
-    a, b = a[: len(X)], b[: len(X)]
-    differ = np.abs(a - b)
-    if (differ <= _DISAGREE * size).all():
+    differ = np.abs(a - b)[:n]
+    if (differ <= tolerance * size).all():
         return None
     i, k = np.unravel_index(np.argmax(differ), differ.shape)
-    return common[k], X[i], (a[i, k], b[i, k])
+    return i, common[k], (a[i, k], b[i, k])

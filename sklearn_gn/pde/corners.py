@@ -21,6 +21,7 @@ import numpy as np
 
 from sklearn_gn.pde.domains import Product, _SameAxes
 from sklearn_gn.pde.outlines import Polygon
+from sklearn_gn.pde.right_angles import contradicted_corners
 from sklearn_gn.pde.shapes import Box
 
 _STEP = 2 * math.pi / 720
@@ -43,6 +44,20 @@ class Corner(NamedTuple):
     reach: float  # radius of the disk whose inside is that of the corner; inf: all
 
 
+def rough_corners(problem):
+    """Return the corners at which the solution of a problem is not smooth, as a tuple.
+
+    Those of the domain, and where it has none but right angles, those at which the
+    values on both sides contradict the equation.
+
+    Parameters
+    ----------
+    problem : Problem
+    """
+    corners = _corners(problem.domain, 0)
+    return _singular(corners) or contradicted_corners(problem, corners)
+
+
 def singular_corners(domain):
     """Return the corners of a domain at which solutions are not smooth, as a tuple.
 
@@ -54,19 +69,13 @@ def singular_corners(domain):
     ----------
     domain : Domain
     """
-    found = sorted(_corners(domain, 0), key=lambda corner: -corner.opening)
+    return _singular(_corners(domain, 0))
+
+
+def _singular(corners):
+    found = sorted(corners, key=lambda corner: -corner.opening)
     blunt = any(corner.opening > math.pi / 2 + _STRAIGHT for corner in found)
     return tuple(found[:_MOST]) if blunt else ()
-
-
-def right_angles(domain):
-    """Return the corners of a rectangle, as a tuple.
-
-    Parameters
-    ----------
-    domain : Box
-    """
-    return tuple(_corners(domain, 0))
 
 
 def _corners(domain, first_axis):

@@ -1,4 +1,4 @@
-"""Values that conditions give their outputs at points."""
+"""Where conditions hold, and the values that they give their outputs there."""
 
 from functools import partial
 
@@ -10,6 +10,22 @@ from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.operators import Field
+
+
+def faces_of(domain, condition):
+    """Axes and values of the faces of a box that a condition holds on."""
+    on = condition.where(domain)
+    if callable(on) or not isinstance(on, (str, tuple)):
+        return []
+    names = domain.faces if on == "boundary" else (on,) if isinstance(on, str) else on
+    known = {
+        f"{axis}={side}": (k, domain.bounds[k, number])
+        for k, axis in enumerate(domain.axes)
+        for number, side in enumerate(("min", "max"))
+    }
+    if on == "boundary":
+        names = [n for n in names if not n.startswith(f"{domain.time}=")]
+    return [known[name] for name in names if name in known]
 
 
 def values_of(problem, conditions, places):

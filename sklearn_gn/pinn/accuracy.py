@@ -37,9 +37,9 @@ def ended_if_accurate(points, state, settings, level, fresh):
         return level, False
     error = _estimated_error(points, state, settings)
     if error <= _SMALL_ERROR:
-        return level._replace(next=None, ended=True), True
+        return growth.accurate_enough(level), True
     promising = 0.0 if math.isnan(error) else fresh * (_SMALL_ERROR / error) ** 2
-    return level._replace(promising=promising), False
+    return growth.not_accurate_before(level, promising), False
 
 
 def _estimated_error(points, state, settings):

@@ -20,6 +20,7 @@ from sklearn_gn.core.linear_algebra.trees import dimension, norm
 from sklearn_gn.core.parts import differentiable_sum
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.pinn import fit
+from sklearn_gn.pinn.losses import on_devices
 from sklearn_gn.pinn.residuals import class_losses, residuals, with_class_weights
 
 _STEPS = {"adam": 100, "sgd": 100, "lbfgs": 20, "ssbroyden": 20}  # of an iteration
@@ -48,7 +49,7 @@ def step(points, state, settings, *, name):
         settings.models[state.stage],
         net,
         memory,
-        fit.on_devices(state.batches, settings),
+        on_devices(state.batches, settings),
         state.balance,
         learning_rates(settings, state.iteration, name),
         name=name,

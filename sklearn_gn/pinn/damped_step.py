@@ -12,8 +12,9 @@ network has parameters, n.
 The step is never recovered as ``-(J^T y + g) / lambda``, which cancels, but as ``-J^T
 (J J^T + lambda I)^-1 r``.
 
-Small Jacobians on a CPU are multiplied out, and their linear algebra is that of NumPy:
-what remains to be compiled are the residuals and their derivatives.
+Jacobians on a CPU that are not large are multiplied out, and their linear algebra is
+that of NumPy: what remains to be compiled are the residuals and their derivatives, for
+a piece of the points (``pieces``).
 """
 
 from functools import partial
@@ -25,12 +26,13 @@ import numpy as np
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.devices import by_rows
-from sklearn_gn.core.libraries import library_of, namespace
+from sklearn_gn.core.libraries import NumPy, library_of, namespace
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
 from sklearn_gn.core.linear_algebra.nystrom import nystrom, preconditioner
 from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
 from sklearn_gn.core.parts import all_rows, n_devices, own_rows, total
+from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.residuals import (
     class_losses,
     jacobian,
@@ -45,7 +47,9 @@ _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 DENSE = 10_000  # unknowns up to which the Gramian is formed
 RANK = 1000  # of the preconditioner, unless given
 _CG_TOL, _CG_ITERATIONS = 1e-10, 500
-_SMALL_JACOBIAN = 2**21  # numbers in a Jacobian that is multiplied out
+# Numbers in a Jacobian that is multiplied out. Beyond, the products of several threads
+# are worth seconds of compilation.
+_SMALL_JACOBIAN = 2**23
 
 
 # --- the residuals to first order ----------------------------------------------------
@@ -69,7 +73,7 @@ class Linearisation(NamedTuple):
 
 @partial(
     by_rows,
-    compiled=partial(jit_by_size, largest=2**11, medium=2**15, static_argnames="model"),
+    compiled=partial(jit_by_size, largest=2**10, medium=2**15, static_argnames="model"),
     rows_out=rows_of_jacobian,
     static=("model",),
 )
@@ -83,17 +87,37 @@ def weighted_jacobian(model, net, batches, balance):
     return batches, *jacobian(model, net, batches)
 
 
-def small_in_numpy(net, r, parts):
-    """Network, residuals and Jacobian, in NumPy where they are small and on a CPU.
+def linear_system(model, net, batches, balance):
+    """Network, weighted batches, residuals and Jacobian.
 
-    The Jacobian then is multiplied out to a single part.
+    In NumPy where they are small and on a CPU: the Jacobian then is multiplied out to a
+    single part.
     """
-    places = getattr(r, "devices", set)()
-    elsewhere = len(places) > 1 or any(place.platform != "cpu" for place in places)
-    if elsewhere or r.size * dimension(net) > _SMALL_JACOBIAN:
-        return net, r, parts
-    net, r, parts = backend.views((net, r, parts))
-    return net, r, operators.multiplied_out(parts)
+    if not _is_small(model, net, batches):
+        return net, *weighted_jacobian(model, net, batches, balance)
+    r, parts = jacobian_in_pieces(model, net, batches, balance)
+    net, batches, balance = backend.views((net, batches, balance))
+    batches = with_class_weights(batches, balance)
+    return net, batches, r, operators.multiplied_out(parts)
+
+
+def jacobian_in_pieces(model, net, batches, balance):
+    """Residuals and Jacobian as in ``weighted_jacobian``, in NumPy.
+
+    A class has as many parts as there are pieces of the points.
+    """
+    parts = pieces.cut(model.classes, batches)
+    found = [weighted_jacobian(model, net, part, balance)[1:] for part in parts]
+    r = pieces.joined(model, batches, parts, [r for r, _ in found])
+    jacobians = backend.views([jacobian for _, jacobian in found])
+    return r, pieces.joined_jacobians(batches, parts, jacobians)
+
+
+def _is_small(model, net, batches):
+    pairs = zip(model.classes, batches, strict=True)
+    n_residuals = sum(len(batch.x) * kind.residual.n_outputs for kind, batch in pairs)
+    small = n_residuals * dimension(net) <= _SMALL_JACOBIAN
+    return small and pieces.serve(batches)
 
 
 def linearise(r, parts, previous_step, *, momentum, jacobi):
@@ -273,12 +297,6 @@ def _push(linear, v):
 
 # --- a step and its acceleration -----------------------------------------------------
 
-# Compiled on their own where all else is computed with NumPy.
-_new_residuals = jit_by_size(
-    residuals, largest=0, medium=2**15, static_argnames="model"
-)
-_bend = jit_by_size(second_derivative, largest=0, medium=2**15, static_argnames="model")
-
 
 class LocalProblem(NamedTuple):
     """What a step is computed from."""
@@ -332,8 +350,8 @@ def accelerated_step(local, solve, shift, correction, inner):
     predicted = -total((image * (linear.r + image / 2)).sum())
     length = norm(correction)
     if local.geodesic:
-        curvature = _bend(local.model, local.net, local.batches, step)
-        curvature = library.xp.asarray(curvature)
+        bend = pieces.second_derivative if library is NumPy else second_derivative
+        curvature = bend(local.model, local.net, local.batches, step)
         acceleration, more = solve(shift, curvature)
         short = 2 * norm(acceleration) <= _SHORT * norm(step)
         step = library.tree_map(
@@ -360,7 +378,8 @@ def candidate(local, damped, shift):
     model, net, batches, linear, _ = local
     step, predicted, length, inner = damped
     xp = namespace(linear.r)
-    new = xp.asarray(_new_residuals(model, add(net, 1, step), batches))
+    evaluate = pieces.residuals if xp is np else residuals
+    new = evaluate(model, add(net, 1, step), batches)
     # The difference of squares, without cancellation.
     actual = 0.5 * total(((linear.r - new) * (linear.r + new)).sum())
     gain_ratio = actual / xp.where(predicted > 0, predicted, 1)

@@ -14,6 +14,7 @@ from sklearn_gn.core.data import (
     validation_split,
 )
 from sklearn_gn.core.fit_loop import level_of_the_user
+from sklearn_gn.core.known import known
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.pde import Condition, Problem, Unknown
 from sklearn_gn.pde.plausibility import warn_of_missing_equations
@@ -76,11 +77,13 @@ def problem_sequence(problem):
             )
     if not isinstance(problem, Problem):
         raise ValueError(f"problem must end in the Problem to solve, got {problem!r}.")
+    # In place of equal ones: what is compiled belongs to the functions of a problem.
+    stages, problem = [(known(stage), n) for stage, n in stages], known(problem)
     problem.check()
     for stage, _ in stages:
         stage.check()
         _check_same_frame(stage, problem)
-    return [tuple(entry) for entry in stages], problem
+    return stages, problem
 
 
 def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
@@ -299,7 +302,7 @@ def _check_absent(**arguments):
 
 
 def _observed_outputs(names, problem):
-    """Numbers of the outputs that y holds; functions as they are."""
+    """Numbers of the outputs that y holds; functions by their content."""
     if names is None:
         return tuple(range(len(problem.outputs)))
     names = [names] if isinstance(names, str) or callable(names) else list(names)
@@ -311,7 +314,7 @@ def _observed_outputs(names, problem):
                 f"{problem.outputs}. What else is observed is given as a function, "
                 "such as lambda u, x: d(u, 'x')(x)."
             )
-        found.append(name if callable(name) else problem.outputs.index(name))
+        found.append(known(name) if callable(name) else problem.outputs.index(name))
     return tuple(found)
 
 

@@ -12,6 +12,7 @@ elliptic, such as one of transport at its outflow, and then the rank is full.
 
 import math
 from functools import partial
+from itertools import chain
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +26,13 @@ from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.model import network
+from sklearn_gn.pinn.pieces import cut
 from sklearn_gn.pinn.residuals import row_residuals
 
 _UNCHANGED = 1e-14  # of the untrained network's loss
 LARGEST_NETWORK, MOST_AXES = 3000, 6  # for which the rank is looked at
 _N_POINTS, _FEW = 64, 8
+_MOST_DERIVATIVES = 6  # along an axis, that are counted
 _SAME = 1e-9  # change of residuals that is rounding
 _NEAR = 1e-9  # of the length of an axis, to its end
 _ZERO = 1e-8  # size of a solution of zero, in units of the network
@@ -139,17 +142,19 @@ def missing_conditions(model, rng):
     -------
     dict
         By the name of the axis: number of derivatives along it, or None if that is not
-        known, and the ends at which conditions hold, one for each condition.
+        known, and the ends at which conditions hold, one for each condition. Where the
+        equation has more than second derivatives, there may be enough of them.
     """
-    problem = model.problem
-    orders = _orders(problem, model.classes[0].rows)
+    problem, rows = model.problem, model.classes[0].rows
+    second = rows is not None
+    orders = _orders(problem, rows) if second else _high_orders(problem, rng)
     ends = _conditions_at_ends(problem, rng)
     found = {}
     for k, name in enumerate(problem.domain.axes):
-        known = orders is not None
-        if name in problem.periodic or (known and len(ends[name]) >= orders[k]):
-            continue
-        found[name] = (int(orders[k]) if known else None, ends[name])
+        order = None if orders is None else int(orders[k])
+        enough = order == 0 or (second and len(ends[name]) >= order)
+        if name not in problem.periodic and not enough:
+            found[name] = order, ends[name]
     return found
 
 
@@ -193,9 +198,7 @@ def forgotten_conditions(model, missing, rng):
 
 
 def _orders(problem, rows):
-    """Highest derivative of the equation along each axis; None where not known."""
-    if rows is None:
-        return None
+    """Highest derivative along each axis of an equation with at most second ones."""
     orders = np.zeros(problem.domain.dim, int)
     orders[list(rows.first)] = 1
     for group in rows.second:
@@ -203,6 +206,42 @@ def _orders(problem, rows):
             if i == j:
                 orders[i] = 2
     return orders
+
+
+def _high_orders(problem, rng):
+    """The same for any equation; None where it depends on more than derivatives.
+
+    A power m of the distance to a point along an axis has no other derivative there
+    than the one of order m. Integrals see all powers.
+    """
+    kind, n_axes = problem.residual_classes()[0], problem.domain.dim
+    if kind.n_points > 1 or n_axes > MOST_AXES:
+        return None
+    points = problem.probes(_FEW, rng)["interior"]
+    weights = rng.normal(size=(len(problem.outputs), problem.n_inputs))
+    with backend.scope("float64"):
+        slopes = backend.to_numpy(_slopes_in_powers(problem, weights, points))
+    seen = np.any(slopes != 0, axis=(0, 1))  # (d, powers)
+    if not np.isfinite(slopes).all() or seen[:, -1].any():
+        return None
+    return np.max(seen * np.arange(_MOST_DERIVATIVES + 2), axis=1)
+
+
+@partial(jit_by_size, static_argnames="problem")
+def _slopes_in_powers(problem, weights, points):
+    """Slopes (n, k, d, powers) of residuals of a smooth field in powers added to it."""
+    kind, powers = problem.residual_classes()[0], range(_MOST_DERIVATIVES + 2)
+
+    def residual(change, place, data):
+        def function(x):
+            steps = jnp.stack([(x - place[0]) ** m for m in powers], axis=-1)
+            wave = jnp.sin(weights @ problem.embedding(x))
+            return wave + jnp.sum(change * steps)
+
+        return kind.function((problem.field(function),), place, data, problem.start)
+
+    zero = jnp.zeros((problem.domain.dim, len(powers)), weights.dtype)
+    return jax.vmap(partial(jax.jacfwd(residual), zero))(points.x, points.data)
 
 
 def _conditions_at_ends(problem, rng):
@@ -229,8 +268,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     model : Model
     net : Parameters
     batches, fresh : tuple of Batch
-        Points of training, and others. Both count, in pieces of the same shape, for
-        which the Jacobian is compiled already.
+        Points of training, and others. Both count.
     untrained_loss : float
         Loss of the untrained network on fresh points.
 
@@ -242,7 +280,8 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     """
     gramian = 0.0
     balance = np.ones(len(batches), net.extra.dtype)
-    for piece in (batches, *pieces(fresh, batches)):
+    both = (cut(model.classes, points, like=batches) for points in (batches, fresh))
+    for piece in chain(*both):
         _, _, parts = weighted_jacobian(model, net, piece, balance)
         gramian = gramian + np.asarray(_gramian(parts), np.float64)
     x = fresh[0].x[:_N_POINTS, 0]
@@ -260,33 +299,6 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     is_zero = size <= _ZERO**2 * unit  # a solution to which changes cannot be relative
     square = np.linalg.eigvalsh(answer)[-1] / (unit if is_zero else size)
     return math.sqrt(max(square, 0.0) * 2 * untrained_loss)
-
-
-def pieces(fresh, batches):
-    """Fresh points in pieces of the shape of the batches, padded by scale zero.
-
-    Each point is in one piece: classes that have fewer than others, such as
-    observations and the start of an interval, are absent from the last ones.
-    """
-    count = max(
-        math.ceil(len(b.x) / len(a.x)) for a, b in zip(batches, fresh, strict=True)
-    )
-    for k in range(count):
-        piece = []
-        for like, batch in zip(batches, fresh, strict=True):
-            n = len(like.x)
-            rows = np.arange(k * n, (k + 1) * n)
-            inside = rows < len(batch.x)
-            rows = np.minimum(rows, len(batch.x) - 1)
-            scale = np.where(inside, np.asarray(batch.scale)[rows], 0)
-            piece.append(
-                batch._replace(
-                    x=np.asarray(batch.x)[rows],
-                    data=np.asarray(batch.data)[rows],
-                    scale=scale.astype(batch.scale.dtype),
-                )
-            )
-        yield tuple(piece)
 
 
 @jit_by_size

@@ -43,12 +43,13 @@ from sklearn_gn.pinn.damped_step import (
     Candidate,
     LocalProblem,
     gradient_figures,
+    linear_system,
     linearise,
     no_step,
-    small_in_numpy,
     weighted_jacobian,
 )
 from sklearn_gn.pinn.damping_rules import RULES, initial_damping
+from sklearn_gn.pinn.losses import on_devices
 from sklearn_gn.pinn.trust_region import (
     Region,
     first_region,
@@ -61,8 +62,7 @@ _SMALLEST_STEP = 1e-12  # relative to the network
 
 def init(points, net, settings):
     """Return the state at the start."""
-    loss_at = training_loss if settings.mesh is None else None
-    state = fit.initial_state(points, net, settings, loss_at=loss_at)
+    state = fit.initial_state(points, net, settings)
     return state._replace(memory=_first_memory(settings, net, state.batches))
 
 
@@ -83,20 +83,19 @@ def step(points, state, settings):
         settings.dtype if in_double else np.float32,
     )
     model = settings.models[state.stage]
-    # 2. Residuals and Jacobian.
-    batches = fit.on_devices(batches, settings)
-    jacobian = weighted_jacobian(model, net, batches, balance)
-    # 3 to 6. Damped steps, as the damping rule tries them, and the change of network.
+    batches = on_devices(batches, settings)
+    # 2 to 6. Residuals and Jacobian; damped steps, as the damping rule tries them, and
+    # the change of network.
     options = {
         "geodesic": bool(solver.geodesic_acceleration),
         "momentum": float(solver.momentum),
         "jacobi": bool(solver.jacobi_scaling),
     }
     if isinstance(memory, Region):
-        result = update_in_region(
-            model, net, jacobian, previous_step, memory, **options
-        )
+        system = linear_system(model, net, batches, balance)
+        result = update_in_region(model, *system, previous_step, memory, **options)
     else:
+        jacobian = weighted_jacobian(model, net, batches, balance)
         options |= {"rule": _rule(settings), "rank": settings.rank}
         result = update(model, net, jacobian, previous_step, memory, **options)
     # 7. State and report.
@@ -122,22 +121,10 @@ def step(points, state, settings):
     return fit.finish_iteration(points, state, settings, summary)
 
 
-def training_loss(model, net, batches):
-    """The loss on points of training, by the function that a step begins with."""
-    _, r, _ = _unbalanced_jacobian(model, net, batches)
-    with np.errstate(over="ignore"):
-        return 0.5 * float(np.sum(np.square(r)))
-
-
-def _unbalanced_jacobian(model, net, batches):
-    weights = np.ones(len(batches), net.extra.dtype)
-    return weighted_jacobian(model, net, batches, weights)
-
-
 def gramian_eigenvalues(model, net, batches):
     """Eigenvalues of the smaller Gramian, descending; of the functions of a step."""
-    batches, *linear = _unbalanced_jacobian(model, net, batches)
-    net, r, parts = small_in_numpy(net, *linear)
+    balance = np.ones(len(batches), net.extra.dtype)
+    net, batches, r, parts = linear_system(model, net, batches, balance)
     quadratic = quadratic_model(
         model, net, batches, r, parts, None, momentum=0.0, jacobi=False
     )
@@ -163,15 +150,14 @@ class UpdateResult(NamedTuple):
 
 
 def update_in_region(
-    model, net, jacobian, previous_step, region, *, geodesic, momentum, jacobi
+    model, net, batches, r, parts, previous_step, region, *, geodesic, momentum, jacobi
 ):
     """Change the network by the step that the trust region finds, if the loss falls.
 
-    Parameters and result are those of :func:`update`, with a Region in place of the
-    state of a rule.
+    Parameters and result are those of :func:`update`, with the result of
+    ``linear_system`` in place of the Jacobian, and a Region in place of the state of a
+    rule.
     """
-    batches, *linear = jacobian
-    net, r, parts = small_in_numpy(net, *linear)
     quadratic = quadratic_model(
         model, net, batches, r, parts, previous_step, momentum=momentum, jacobi=jacobi
     )

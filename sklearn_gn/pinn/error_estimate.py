@@ -16,13 +16,17 @@ root of that part, where the square root would count them like the others.
 Residuals that are large at a few points, such as those at a kink of initial values, can
 be explained at these alone, by changes that are wild between them. So each half of the
 points has to explain the other one as well; where it does not, ``v`` is damped.
+
+The sums ``J^T J`` lose the changes that residuals hardly see, of which most of a small
+error may consist. Triangular factors of J keep them, and take longer: they are used for
+``error_estimate_``, not within a fit, if one half then explains more of the other.
 """
 
 import math
 
 import jax
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
@@ -31,13 +35,14 @@ from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.determination import (
     free_functions_of_time,
     output_slopes,
-    pieces,
 )
 from sklearn_gn.pinn.growth import richer
 from sklearn_gn.pinn.model import n_waves
+from sklearn_gn.pinn.pieces import cut
 
 N_POINTS = 200  # at which the error is taken
 MOST_WEIGHTS = 6000  # of the richer network
+_MOST_FACTORED = 2500  # the same of triangular factors
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
 _DEGREE = 8  # of functions of time that are taken off
 _FEW = 8  # points of a class that both halves need
@@ -45,7 +50,7 @@ _DAMPINGS = 0.0, 1e-8, 1e-6, 1e-4  # relative to the largest of the diagonal
 _AS_MUCH = 0.5  # of the part explained, that one half explains of the other
 
 
-def relative_error_estimate(model, net, batches, fresh):
+def relative_error_estimate(model, net, batches, fresh, factored=False):
     """Estimate of the relative L2 error; NaN for networks that are too large.
 
     Outputs that are determined up to a constant count without their means, those to
@@ -58,6 +63,8 @@ def relative_error_estimate(model, net, batches, fresh):
     net : Parameters
     batches, fresh : tuple of Batch
         Points of training, which give the shape of the pieces, and fresh ones.
+    factored : bool, default=False
+        Whether to solve by triangular factors, too.
     """
     net, batches, fresh = in_double_precision((net, batches, fresh))
     if model.features is None:
@@ -65,10 +72,16 @@ def relative_error_estimate(model, net, batches, fresh):
     if sum(leaf.size for leaf in backend.leaves(net)) > MOST_WEIGHTS:
         return math.nan
     balance = even_weights(model, net, batches)
-    sums = [
-        sums_over_pieces(model, net, half, batches, balance) for half in halves(fresh)
-    ]
-    change, explained = correction_of_halves(*sums)
+    both = halves(fresh)
+    sums = [sums_over_pieces(model, net, half, balance, batches) for half in both]
+    change, explained, shared = correction_of_halves(*sums)
+    if factored and shared > 0 and len(change) <= _MOST_FACTORED:
+        factors = [factor_over_pieces(model, net, h, balance, batches) for h in both]
+        change, explained, _ = max(
+            (change, explained, shared),
+            correction_by_factors(*factors),
+            key=lambda found: found[2],
+        )
     x = fresh[0].x[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     error = (slopes @ change).reshape(values.shape)
@@ -95,10 +108,10 @@ def halves(points):
     return tuple(map(tuple, found))
 
 
-def sums_over_pieces(model, net, points, batches, balance):
-    """``J^T J``, ``J^T r`` and ``|r|^2`` of all points, in pieces like the batches."""
+def sums_over_pieces(model, net, points, balance, like=None):
+    """``J^T J``, ``J^T r`` and ``|r|^2`` of all points; ``like`` as in ``cut``."""
     gramian = gradient = square = 0.0
-    for piece in pieces(points, batches):
+    for piece in cut(model.classes, points, like):
         sums = _sums(*weighted_jacobian(model, net, piece, balance)[1:])
         matrix, slope, part = backend.to_numpy(sums)
         gramian, gradient, square = gramian + matrix, gradient + slope, square + part
@@ -115,14 +128,10 @@ def even_weights(model, net, batches):
     ones = np.ones(len(batches))
     if any(kind.residual.name == "data" for kind in model.classes):
         return ones
-    rows = np.asarray(_row_squares(weighted_jacobian(model, net, batches, ones)[2]))
-    ends = np.cumsum(
-        [
-            len(batch.x) * kind.residual.n_outputs
-            for kind, batch in zip(model.classes, batches, strict=True)
-        ]
-    )
-    squares = np.array([part.sum() for part in np.split(rows, ends[:-1])])
+    squares = 0.0
+    for piece in cut(model.classes, batches):
+        parts = weighted_jacobian(model, net, piece, ones)[2]
+        squares = squares + np.asarray(_squares(parts))
     usual = (squares > 0) & np.isfinite(squares)
     return np.where(usual, 1 / np.where(usual, squares, 1), 1)
 
@@ -148,6 +157,14 @@ def correction_of_halves(first, second):
     ----------
     first, second : tuple
         Those of :func:`sums_over_pieces`, of one half of the points each.
+
+    Returns
+    -------
+    change : ndarray
+    explained : float
+    shared : float
+        Part of the residuals' square that the halves explain of each other; negative
+        where they make it larger.
     """
     both = [a + b for a, b in zip(first, second, strict=True)]
     for damping in _DAMPINGS:
@@ -156,7 +173,7 @@ def correction_of_halves(first, second):
         fall += _fall(*first[:2], correction(*second, damping)[0])
         if fall >= _AS_MUCH * explained * both[2]:
             break
-    return change, explained
+    return change, explained, fall / both[2] if both[2] > 0 else 0.0
 
 
 def correction(gramian, gradient, square, damping=0.0):
@@ -169,6 +186,56 @@ def correction(gramian, gradient, square, damping=0.0):
     change = cho_solve(cho_factor(matrix, lower=True), -gradient)
     fall = _fall(gramian, gradient, change)
     return change, min(max(fall / square, _LEAST_EXPLAINED), 1.0)
+
+
+def factor_over_pieces(model, net, points, balance, like):
+    """Triangular factor of the Jacobian of all points, with their residuals beside it.
+
+    Of the shape (n + 1, n + 1), or with fewer rows if there are fewer residuals.
+    """
+    factor = None
+    for piece in cut(model.classes, points, like):
+        rows = _rows(*weighted_jacobian(model, net, piece, balance)[1:])
+        rows = backend.to_numpy(rows)
+        factor = _triangle(rows if factor is None else np.concatenate([factor, rows]))
+    return factor
+
+
+def correction_by_factors(first, second):
+    """What :func:`correction_of_halves` returns, to rounding and without damping.
+
+    Parameters
+    ----------
+    first, second : ndarray
+        Those of :func:`factor_over_pieces`, of one half of the points each.
+    """
+    both = np.concatenate([first, second])
+    square = np.sum(both[:, -1] ** 2)
+    if not (square > 0 and np.isfinite(both).all()):
+        return np.zeros(both.shape[1] - 1), 1.0, -math.inf
+    change = _least_squares(both)
+    explained = _fall_of_rows(both, change) / square
+    shared = _fall_of_rows(second, _least_squares(first))
+    shared += _fall_of_rows(first, _least_squares(second))
+    return change, min(max(explained, _LEAST_EXPLAINED), 1.0), shared / square
+
+
+def _least_squares(rows):
+    """Solution of ``J v = -r`` for rows of J beside r; as good as one of least norm."""
+    n = rows.shape[1] - 1
+    shift = n * np.finfo(float).eps * np.linalg.norm(rows[:, :n], axis=0).max()
+    factor = _triangle(np.concatenate([rows, shift * np.eye(n, n + 1)]))
+    return -solve_triangular(factor[:n, :n], factor[:n, n])
+
+
+def _triangle(rows):
+    return qr(rows, mode="r", check_finite=False)[0][: rows.shape[1]]
+
+
+def _fall_of_rows(rows, change):
+    """How much the residuals' square falls with a change of the weights."""
+    r = rows[:, -1]
+    return np.sum(r**2) - np.sum((r + rows[:, :-1] @ change) ** 2)
 
 
 def for_all_residuals(explained):
@@ -192,8 +259,14 @@ def _double(leaf):
 
 
 @jit_by_size
-def _row_squares(parts):
-    return operators.row_squares(parts)
+def _squares(parts):
+    """The sum of the squares of each part."""
+    return jax.numpy.stack([operators.row_squares([part]).sum() for part in parts])
+
+
+@jit_by_size
+def _rows(r, parts):
+    return jax.numpy.column_stack([operators.dense(parts), r])
 
 
 @jit_by_size

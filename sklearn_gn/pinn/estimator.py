@@ -248,8 +248,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Estimated relative L2 error of all outputs together, from a Gauss-Newton
         correction on fresh points in a richer network, computed at the first access.
         With windows of time, the error of each is carried into the next. The effect of
-        noisy observations is not included: see ``predict(X, return_std=True)``. Values
-        below about 1e-8 are rounding. NaN in plain regression, if the windows end
+        noisy observations is not included: see ``predict(X, return_std=True)``. It
+        takes a second or a few. NaN in plain regression, if the windows end
         before the interval does, and for more than about 3,000 weights.
 
     window_ends_ : ndarray

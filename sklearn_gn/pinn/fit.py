@@ -10,12 +10,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import by_rows, put_rows
-from sklearn_gn.core.parts import total
 from sklearn_gn.core.solver import Report
 from sklearn_gn.pinn import (
     accuracy,
@@ -25,8 +21,9 @@ from sklearn_gn.pinn import (
     starts,
     windows,
 )
+from sklearn_gn.pinn.losses import fresh_loss_in, loss_by
 from sklearn_gn.pinn.model import n_waves
-from sklearn_gn.pinn.residuals import check_is_defined, residuals
+from sklearn_gn.pinn.residuals import check_is_defined
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
     ROUNDING,
@@ -123,33 +120,8 @@ def prepare(observations, settings):
     return points if settings.mesh is not None else jax.device_put(points)
 
 
-def on_devices(batches, settings):
-    """The batches, with a share of the points of each on every device.
-
-    They stand in the memory of the host where there are several devices, and are
-    padded by their last points, of weight zero. Gramians take an even number each.
-    """
-    mesh = settings.mesh
-    if mesh is None:
-        return batches
-
-    def divided(batch):
-        n = len(batch.x)
-        rows = np.minimum(np.arange(n + -n % (2 * mesh.size)), n - 1)
-        scale = np.asarray(batch.scale)
-        scale = np.concatenate([scale, np.zeros(len(rows) - n, scale.dtype)])
-        x, data = np.asarray(batch.x)[rows], np.asarray(batch.data)[rows]
-        x, data, scale = put_rows([x, data, scale], mesh)
-        return batch._replace(x=x, data=data, scale=scale)
-
-    return tuple(map(divided, batches))
-
-
-def initial_state(points, net, settings, memory=None, loss_at=None):
-    """Return the state at the start, on the first points.
-
-    ``loss_at(model, net, batches)`` is the loss, by default :func:`total_loss`.
-    """
+def initial_state(points, net, settings, memory=None):
+    """Return the state at the start, on the first points."""
     model, level, march = settings.models[0], None, None
     if windows.possible(model):
         march = windows.March()
@@ -162,46 +134,18 @@ def initial_state(points, net, settings, memory=None, loss_at=None):
         level = growth.Level(sizes, seconds=-time.perf_counter())
     batches = _draw(points, settings, 0, 0, net, level, march)
     balance = np.ones(len(model.classes), settings.dtype)
-    loss = float((loss_at or loss_by(settings))(model, net, batches))
+    loss = float(loss_by(settings)(model, net, batches))
     if math.isnan(loss):
         check_is_defined(model, net, batches)
     state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
     untrained = net if settings.untrained is None else settings.untrained
-    first, of_classes = losses_of_no_solution(fresh_loss, points, settings, untrained)
+    loss_at = partial(fresh_loss_in, state)
+    first, of_classes = losses_of_no_solution(loss_at, points, settings, untrained)
     return state._replace(
         first_fresh=first,
         first_classes=of_classes,
         answer=None if march is None else windows.pieces(march, model, net),
     )
-
-
-def fresh_loss(points, settings, net, weight=1.0):
-    """Loss at points that are never trained on; NaN where there are none."""
-    if not points.fresh:
-        return math.nan
-    fresh = points.fresh
-    if weight != 1:
-        fresh = observation_weight.reweighted(fresh, weight)
-    return windows.total(loss_by(settings), settings.models[-1], net, fresh)
-
-
-def loss_by(settings):
-    """:func:`total_loss` on the devices of a fit."""
-
-    def loss(model, net, batches):
-        return total_loss(model, net, on_devices(batches, settings))
-
-    return loss
-
-
-@partial(
-    by_rows,
-    compiled=partial(jit_by_size, largest=0, medium=2**15, static_argnames="model"),
-    static=("model",),
-)
-def total_loss(model, net, batches):
-    """Half the sum of squares of all residuals."""
-    return 0.5 * total(jnp.sum(residuals(model, net, batches) ** 2))
 
 
 def with_due_points(points, state, settings):
@@ -266,7 +210,7 @@ def _with_due_weight(state):
 def _is_draw_due(points, state, settings):
     every = settings.resample
     if every == "drift":
-        fresh = fresh_loss(points, settings, state.net, state.observation_weight)
+        fresh = fresh_loss_in(state, points, settings, state.net)
         return fresh > 2 * state.loss
     return every is not None and state.iteration > 0 and state.iteration % every == 0
 
@@ -323,9 +267,9 @@ def finish_iteration(points, state, settings, step):
     decisive = step.decisive and state.stage + 1 == len(settings.models)
     march = state.march
     if march is not None and march.active:
-        fresh = float(loss_by(settings)(model, state.net, march.fresh))
+        fresh = float(loss_by(settings, state.batches)(model, state.net, march.fresh))
     else:
-        fresh = fresh_loss(points, settings, state.net, state.observation_weight)
+        fresh = fresh_loss_in(state, points, settings, state.net)
     # Losses on points that are drawn anew do not compare: those on fresh ones do.
     judged = loss if math.isnan(fresh) else fresh
     fell = judged < (1 - float(settings.tol)) * state.lowest_loss

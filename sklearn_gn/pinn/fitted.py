@@ -7,9 +7,9 @@ import numpy as np
 from sklearn_gn.core import backend
 from sklearn_gn.pinn import solution
 from sklearn_gn.pinn.data import without_data
-from sklearn_gn.pinn.dngd import gramian_eigenvalues, training_loss
-from sklearn_gn.pinn.fit import total_loss
+from sklearn_gn.pinn.dngd import gramian_eigenvalues
 from sklearn_gn.pinn.growth import may_grow
+from sklearn_gn.pinn.losses import total_loss
 from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
@@ -64,8 +64,7 @@ def set_fitted(solver, run, fitted, n_observations):
             fitted.net, fitted.problem.domain, state.first_fresh
         )
     with backend.scope(solver.dtype, solver.device):
-        loss_at = training_loss if is_dngd else total_loss
-        solver.loss_ = float(loss_at(model, net, state.batches)) * scale
+        solver.loss_ = float(total_loss(model, net, state.batches)) * scale
         solver.gram_spectrum_ = np.zeros(0)
         if state.spectrum is not None:
             solver.gram_spectrum_ = np.array(state.spectrum)
@@ -78,7 +77,7 @@ def set_fitted(solver, run, fitted, n_observations):
                 points = reweighted(points, state.observation_weight)
             batches, points = backend.to_numpy((state.batches, points))
             if in_windows:
-                solver._window_points = batches, points
+                solver._window_points = points
             else:
                 posterior = Posterior(
                     model, net, batches, points or batches, n_observations

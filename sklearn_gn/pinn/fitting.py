@@ -11,8 +11,8 @@ from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.pinn import preparation, regression
 from sklearn_gn.pinn.algorithms import ALGORITHMS
 from sklearn_gn.pinn.data import checked_data, problem_sequence
-from sklearn_gn.pinn.fit import fresh_loss
 from sklearn_gn.pinn.fitted import set_fitted
+from sklearn_gn.pinn.losses import fresh_loss, fresh_loss_in
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.verdict import warn_if_not_determined, warn_if_not_solved
 
@@ -60,9 +60,10 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
 
     def loss_on_fresh_points(net):
         # A resumed fit has the points of the seed that it began with.
-        weight = run.final_state.observation_weight if run.log else 1.0
         with backend.scope(solver.dtype, solver.device):
-            return fresh_loss(run.data, settings, net, weight)
+            if not run.log:
+                return fresh_loss(run.data, settings, net)
+            return fresh_loss_in(run.final_state, run.data, settings, net)
 
     has_fresh = problem is not None or data.observations.validation is not None
     run = FitRun(

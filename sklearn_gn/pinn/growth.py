@@ -176,6 +176,16 @@ def going_on(level):
     return level._replace(next="network", ended=False)
 
 
+def accurate_enough(level):
+    """Return the level of a network whose error is small enough: it does not grow."""
+    return level._replace(next=None, ended=True)
+
+
+def not_accurate_before(level, loss):
+    """Return the level of a network whose error is too large down to a fresh loss."""
+    return level._replace(promising=loss)
+
+
 def grown(level, rules, classes, net, rng, n_waves=0):
     """Return the next level and its network."""
     sizes, density = level.sizes, level.density

@@ -2,15 +2,12 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 
-import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pinn.model import Batch
+from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.residual_sizes import counted_size
-from sklearn_gn.pinn.residuals import class_residuals
 from sklearn_gn.pinn.windows import first_data
 
 _POOL = 10  # candidates for every point drawn where the residual is large
@@ -114,7 +111,8 @@ class Sampler:
         x = problem.domain.sample(_POOL * n, rng, "sobol")
         pool = type(points)(problem.all_points(x[:, None]), x[:, :0])
         batch = batch_of(*pool, 1.0, self.dtype, axes)
-        square = np.asarray(_squared_residuals(model, net, batch), float)
+        rows = class_residuals(model, model.classes[0], net, batch)
+        square = np.sum(np.square(rows, dtype=float), axis=1)
         if not 0 < square.sum() < np.inf or np.count_nonzero(square) < n:
             return points
         chosen = rng.choice(len(square), n, replace=False, p=square / square.sum())
@@ -122,11 +120,6 @@ class Sampler:
         return type(points)(
             *(np.concatenate([kept[: len(kept) - n], a[chosen]]) for kept, a in pairs)
         )
-
-
-@partial(jit_by_size, static_argnames="model")
-def _squared_residuals(model, net, batch):
-    return jnp.sum(class_residuals(model, model.classes[0], net, batch) ** 2, axis=1)
 
 
 def distinct(x, data):

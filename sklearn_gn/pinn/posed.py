@@ -7,8 +7,8 @@ axes, mapped to [-1, 1], the network has
 - waves ``cos(k (x - m))`` and ``sin(k (x - m))``, with m the middle of the domain, for
   wave vectors k that the problem shows (:mod:`sklearn_gn.pinn.spectrum`) or that its
   equation lets pass (:mod:`sklearn_gn.pinn.dispersion`);
-- singular functions of corners of the domain (:mod:`sklearn_gn.pde.corners`), and of
-  right angles that need them (:mod:`sklearn_gn.pinn.right_angles`);
+- singular functions of corners of the domain, and of right angles that need them
+  (:mod:`sklearn_gn.pde.corners`);
 - functions that fall off from its small holes (:mod:`sklearn_gn.pde.holes`).
 
 These are inputs of the first layer and of the output layer: a solution that is made of
@@ -23,12 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.pde import Problem
-from sklearn_gn.pde.corners import singular_corners
+from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pde.holes import holes
 from sklearn_gn.pde.local_functions import followed_by
 from sklearn_gn.pinn import dispersion, spectrum
 from sklearn_gn.pinn.output_units import units
-from sklearn_gn.pinn.right_angles import contradicted_corners
 
 _WHOLE = 0.01  # distance of an exponent to a whole number
 _TINY = 1e-30  # what is left alone
@@ -156,7 +155,7 @@ def posed(problem, stages, y=None, observed=()):
 
     added = {
         "waves": waves,
-        "corners": singular_corners(problem.domain) or contradicted_corners(problem),
+        "corners": rough_corners(problem),
         "holes": holes(problem.domain),
     }
 

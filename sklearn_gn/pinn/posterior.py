@@ -28,7 +28,7 @@ from sklearn_gn.core.extremes import unbounded
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.core.posterior import PseudoInverse, safe_norm
-from sklearn_gn.pinn.damped_step import weighted_jacobian
+from sklearn_gn.pinn.damped_step import jacobian_in_pieces
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import residuals
 
@@ -64,7 +64,7 @@ class Posterior(StoredWithoutCaches):
     @cached_property
     def _factored(self):
         balance = np.ones(len(self.batches), self.net.extra.dtype)
-        _, r, parts = weighted_jacobian(self.model, self.net, self.batches, balance)
+        r, parts = jacobian_in_pieces(self.model, self.net, self.batches, balance)
         limits = np.finfo(balance.dtype)
         n_observations = np.clip(self.n_observations, limits.tiny, limits.max)
         n_observations = balance.dtype.type(n_observations)

@@ -36,7 +36,7 @@ class SolutionMixin:
     """Predictions of a fitted solver."""
 
     _error_estimate: float | None  # None until it is asked for
-    _window_points: tuple | None  # of training and fresh, of a fit in windows
+    _window_points: tuple | None  # fresh ones, of a fit in windows
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_fitted")
@@ -297,26 +297,33 @@ class SolutionMixin:
     @property
     def error_estimate_(self) -> float:
         """Estimate of the relative L2 error of the solution, from its residuals."""
+        check_is_fitted(self)
+        if self._error_estimate is None:
+            self._error_estimate = self._estimated_error(factored=True)
+        return self._error_estimate
+
+    def _estimated_error(self, factored):
+        """The estimate, or one that is sooner there and seldom much too small."""
         from sklearn_gn.pinn.error_estimate import relative_error_estimate
         from sklearn_gn.pinn.window_errors import relative_error_in_windows
 
-        check_is_fitted(self)
-        if self._error_estimate is None:
-            fitted, posterior = self._fitted, self._posterior
-            self._error_estimate = math.nan
-            with backend.scope("float64", self._dtype_and_device()[1]):
-                if fitted.problem is not None and posterior is not None:
-                    self._error_estimate = relative_error_estimate(
-                        posterior.model,
-                        posterior.net,
-                        posterior.batches,
-                        posterior.fresh,
-                    )
-                elif fitted.problem is not None and self._window_points is not None:
-                    self._error_estimate = relative_error_in_windows(
-                        fitted.model, fitted.net, *self._window_points
-                    )
-        return self._error_estimate
+        fitted, posterior = self._fitted, self._posterior
+        if fitted.problem is None:
+            return math.nan
+        with backend.scope("float64", self._dtype_and_device()[1]):
+            if posterior is not None:
+                return relative_error_estimate(
+                    posterior.model,
+                    posterior.net,
+                    posterior.batches,
+                    posterior.fresh,
+                    factored,
+                )
+            if self._window_points is not None:
+                return relative_error_in_windows(
+                    fitted.model, fitted.net, self._window_points
+                )
+        return math.nan
 
     def relative_error(
         self,

@@ -44,9 +44,9 @@ def residuals(model, params, batches):
 
 def with_class_weights(batches, balance):
     """The batches with the classes' losses multiplied."""
+    root = namespace(balance).sqrt(balance)
     return tuple(
-        batch._replace(scale=batch.scale * jnp.sqrt(balance[k]))
-        for k, batch in enumerate(batches)
+        batch._replace(scale=batch.scale * root[k]) for k, batch in enumerate(batches)
     )
 
 

@@ -20,6 +20,7 @@ from scipy.optimize import least_squares
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.pde.given_values import faces_of
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
 _FACE_GRID = {1: 1024, 2: 96}
@@ -171,22 +172,6 @@ def _functions(problem):
             values = backend.to_numpy(_of_zero(problem, kinds[number], x))
         if np.isfinite(values).all():
             yield values.reshape(*(n,) * len(axes), -1), axes
-
-
-def faces_of(domain, condition):
-    """Axes and values of the faces of a box that a condition holds on."""
-    on = condition.where(domain)
-    if callable(on) or not isinstance(on, (str, tuple)):
-        return []
-    names = domain.faces if on == "boundary" else (on,) if isinstance(on, str) else on
-    known = {
-        f"{axis}={side}": (k, domain.bounds[k, number])
-        for k, axis in enumerate(domain.axes)
-        for number, side in enumerate(("min", "max"))
-    }
-    if on == "boundary":
-        names = [n for n in names if not n.startswith(f"{domain.time}=")]
-    return [known[name] for name in names if name in known]
 
 
 def _grid(domain, axes, fixed, n):

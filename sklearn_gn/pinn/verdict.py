@@ -14,7 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_gn.core import backend
 from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.stop import StopReason
+from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import determination
+from sklearn_gn.pinn.concentration import concentration
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
     OVERFITTED,
@@ -78,9 +80,15 @@ def limit(solver, reason):
         )
     if math.isfinite(solver._solved_until):
         return _limit_in_windows(solver, cause, budget)
+    if not is_solved and (budget or reason.value == "stalled"):
+        found = jumps(solver.problem_)
+        if found:
+            said = f"{budget} is reached." if budget else reason.advice
+            return Limit("stopped", f"{said} {found[0]} {_IN_SPITE_OF_IT}", "problem")
     if reason.value == "stalled":
         found = _limit_of_a_stall(solver)
-        return found._replace(text=f"{reason.advice} {found.text}")
+        text = f"{reason.advice} {found.text}"
+        return found._replace(text=text if is_solved else _with_place(solver, text))
     if budget is None:
         return Limit("stopped", reason.advice)
     if is_solved:
@@ -94,7 +102,8 @@ def limit(solver, reason):
     if _may_go_on(solver):
         return Limit(cause, reason.advice, budget)
     if solver._may_grow:
-        return Limit(cause, f"{reason.advice} {_STILL_GROWING}", budget)
+        text = _with_place(solver, f"{reason.advice} {_STILL_GROWING}")
+        return Limit(cause, text, budget)
     spent = "iterations" if budget == "max_iter" else "seconds"
     found = _limit_of_the_network(solver)
     text = (
@@ -102,12 +111,20 @@ def limit(solver, reason):
         f"on fresh points has not halved lately, and the equation does not hold. "
         f"{found.text}"
     )
-    return found._replace(text=text)
+    return found._replace(text=_with_place(solver, text))
+
+
+def _with_place(solver, text):
+    """A text, and where the equation does not hold if that is a small part."""
+    return f"{text} {concentration(solver)}".rstrip()
 
 
 _STILL_GROWING = (
     "The network had not found its size: with more time it gets more neurons."
 )
+
+
+_IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is all the same."
 
 
 def _limit_in_windows(solver, cause, budget):
@@ -248,6 +265,8 @@ def take_back_convergence(solver, run):
         if not _needs_estimate(solver):
             return
         if _has_time_for_it(solver, run):
+            if not solver._estimated_error(factored=False) > LARGEST_ERROR:
+                return
             solver._estimated_at_end = solver.error_estimate_
             if not solver._estimated_at_end > LARGEST_ERROR:
                 return
@@ -364,14 +383,32 @@ def what_is_left_open(solver, run):
         change = determination.largest_free_change(
             model, net, state.batches, run.data.fresh, untrained_loss
         )
-    known = any(order is not None for order, _ in missing.values())
-    if change <= (_FREE if known else _SURELY_FREE):
+    second = model.classes[0].rows is not None  # the count of conditions is reliable
+    if change <= (_FREE if second else _SURELY_FREE):
         return ""
+    return _open_by_conditions(missing, change)
+
+
+def _open_by_conditions(missing, change):
+    """What conditions leave open, that allow for a large change of the solution."""
+    too_few = {
+        axis: (order, ends)
+        for axis, (order, ends) in missing.items()
+        if order is None or len(ends) < order
+    }
     return (
         "The conditions do not determine the solution: a change as large as the "
         f"solution itself changes the residuals by only {1 / change:.1g} of those of "
-        f"an untrained network. {_all_missing(missing)}"
+        f"an untrained network. {_all_missing(too_few) or _AS_MANY_AS_NEEDED}"
     )
+
+
+_AS_MANY_AS_NEEDED = (
+    "The conditions are as many as the derivatives, but there may be further "
+    "solutions, such as one with a thin layer at an end. Compare a fit with another "
+    "random_state, solve a shorter part of the axis, or add what is known of the "
+    "solution, such as a derivative that vanishes far away."
+)
 
 
 def _all_missing(missing):

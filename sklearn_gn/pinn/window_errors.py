@@ -36,7 +36,7 @@ from sklearn_gn.pinn.residuals import class_residuals
 from sklearn_gn.pinn.windows import SinceBefore, marches, wider_in_window, within
 
 
-def relative_error_in_windows(model, solution, batches, fresh):
+def relative_error_in_windows(model, solution, fresh):
     """Estimate of the relative L2 error over the times of all windows.
 
     To be called in double precision.
@@ -45,9 +45,8 @@ def relative_error_in_windows(model, solution, batches, fresh):
     ----------
     model : Model
     solution : Pieces
-    batches, fresh : tuple of Batch
-        Points of training of a window, which give the shape of the pieces, and fresh
-        ones of the whole interval.
+    fresh : tuple of Batch
+        Points of the whole interval that were not trained on.
 
     Returns
     -------
@@ -55,7 +54,7 @@ def relative_error_in_windows(model, solution, batches, fresh):
         NaN if windows do not reach the end of time, and for networks that are too
         large.
     """
-    solution, batches, fresh = map(in_double_precision, (solution, batches, fresh))
+    solution, fresh = map(in_double_precision, (solution, fresh))
     nets = solution.nets
     before, error_square, square = None, 0.0, 0.0
     for march, net in zip(marches(model, solution), nets, strict=True):
@@ -63,7 +62,7 @@ def relative_error_in_windows(model, solution, batches, fresh):
         if sum(leaf.size for leaf in backend.leaves(net)) > MOST_WEIGHTS:
             return math.nan
         points = within(model, fresh, march)
-        change = _change(model, net, batches, points, before)
+        change = _change(model, net, points, before)
         before = net, change
         x = points[0].x[:N_POINTS, 0]
         values, slopes = backend.to_numpy(output_slopes(model, net, x))
@@ -77,16 +76,16 @@ def relative_error_in_windows(model, solution, batches, fresh):
     return math.sqrt(error_square / square)
 
 
-def _change(model, net, batches, points, before):
+def _change(model, net, points, before):
     """Change of the weights of a window that leads to the exact solution."""
     balance = even_weights(model, net, points)
-    gramian, own, square = sums_over_pieces(model, net, points, batches, balance)
+    gramian, own, square = sums_over_pieces(model, net, points, balance)
     change, explained = correction(gramian, own, square)
     change = change * for_all_residuals(explained)
     if before is None:
         return change
     moved = _with_error_of_start(model, points, *before)
-    _, both, _ = sums_over_pieces(model, net, moved, batches, balance)
+    _, both, _ = sums_over_pieces(model, net, moved, balance)
     return change + correction(gramian, both - own, 1.0)[0]
 
 

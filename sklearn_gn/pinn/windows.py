@@ -42,7 +42,7 @@ from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.model import n_waves, network, start_parameters
-from sklearn_gn.pinn.residuals import class_residuals
+from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.solved import SOLVED_LOSS, WELL_SOLVED_LOSS
 
 _PATIENCE, _WINDOW_PATIENCE = 12, 8  # iterations without a fall to _FALL
@@ -171,15 +171,10 @@ def within(model, batches, march):
         if kind.residual.name == "interior":
             batch = batch._replace(scale=length * np.asarray(batch.scale))
         if isinstance(kind.residual.function, SinceBefore) and march.done:
-            before = _residuals(model, kind, march.done[-1][2], batch)
-            batch = batch._replace(data=np.asarray(before))
+            before = class_residuals(model, kind, march.done[-1][2], batch)
+            batch = batch._replace(data=before)
         moved.append(batch)
     return tuple(moved)
-
-
-@partial(jit_by_size, static_argnames=("model", "kind"))
-def _residuals(model, kind, net, batch):
-    return class_residuals(model, kind, net, batch)
 
 
 # --- when to cut, and when to go on --------------------------------------------------
@@ -246,7 +241,7 @@ def _cut(march, model, net, batches):
     """The share of time up to which the residual is small."""
     low, high = _interval(model.problem)
     batch = batches[0]
-    rows = np.asarray(_residuals(model, model.classes[0], net, batch))
+    rows = class_residuals(model, model.classes[0], net, batch)
     share = (np.asarray(batch.x)[:, 0, 0] - low) / (high - low)
     order = np.argsort(share)
     squares = np.cumsum(np.sum(rows[order] ** 2, axis=1))
@@ -309,7 +304,7 @@ def _constant(net, value):
 def _loss_of_equation(model, net, batches):
     """Loss of the equation alone; zero where it is not finite."""
     batch = batches[0]
-    rows = np.asarray(_residuals(model, model.classes[0], net, batch), np.float64)
+    rows = np.float64(class_residuals(model, model.classes[0], net, batch))
     loss = 0.5 * float(np.sum((np.asarray(batch.scale)[:, None] * rows) ** 2))
     return loss if math.isfinite(loss) else 0.0
 

@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.core.backend import one_blas_thread
+from sklearn_gn.core.chunks import check_repeatable
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.huber import BOUND
 from sklearn_gn.core.memory import check_table_fits
@@ -368,11 +369,7 @@ class SegmentedRegressor(
         reason = self._takes_chunks()
         if reason is not None:
             raise ValueError(f"{reason} needs all points at once; chunks give sums.")
-        if iter(chunks) is chunks:
-            raise ValueError(
-                "chunks can be gone through only once: give a list, or an object whose "
-                "__iter__ starts anew, instead of a generator."
-            )
+        check_repeatable(chunks)
         options = self._options(None)
         with one_blas_thread:
             prepared, t = streams.fit_points(chunks, options.known, self._fit_points)

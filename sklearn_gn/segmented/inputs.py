@@ -17,7 +17,8 @@ class InputsMixin:
 
     def _prepare(self, X, y, sample_weight):
         """The series in the units of the search, kind of dates, order of the rows."""
-        dates.check_column(X, self.broken_feature)
+        if dates.is_frame(X):
+            dates.check_column(self.broken_feature, list(X.columns))
         X, kind = dates.replace_dates(X, self.broken_feature)
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
         self._column = self._broken_column()
@@ -32,11 +33,7 @@ class InputsMixin:
         given, n = self.broken_feature, self.n_features_in_
         if isinstance(given, str):
             names = list(getattr(self, "feature_names_in_", ()))
-            if given not in names:
-                raise ValueError(
-                    f"broken_feature={given!r} is not among the names of the features: "
-                    f"{names}."
-                )
+            dates.check_column(given, names)
             return names.index(given)
         if not -n <= given < n:
             raise ValueError(

@@ -18,6 +18,8 @@ true position is distributed exponentially, so that the true one is more than
 the timing of structural breaks", 2015); here :math:`s^2` counts as an estimate.
 """
 
+from functools import partial
+
 import numpy as np
 from scipy.optimize import brentq
 
@@ -55,7 +57,9 @@ def kink_intervals(problem, fit, width, rows):
         least = _RESOLVED * fit.total * curvature[k]
         if not max(least, 0) < half**2 < np.inf:
             continue
-        rise, threshold = _rise(problem, fit, k), half**2 / curvature[k]
+        others = np.delete(fit.t[fit.free], k)
+        rise = _rise(fit, k, partial(_squares_with_shifts, problem, others))
+        threshold = half**2 / curvature[k]
         for side, end in ((0, ends[ends < at].max()), (1, ends[ends > at].min())):
             interval[k, side] = _last_below(rise, at, end, half, threshold)
     return interval
@@ -81,7 +85,7 @@ def jump_intervals(problem, fit, level):
     threshold = max(threshold, _RESOLVED * fit.total)
     interval = np.empty((len(jumps), 2))
     for place, k in enumerate(jumps):
-        rise = _rise_of_break(problem, fit, place)
+        rise = _rise_of_row(problem, fit, place)
         first, last = _free_rows(problem, row, k)
         low = _last_row_below(rise, row[k], first, threshold)
         high = _last_row_below(rise, row[k], last, threshold)
@@ -120,16 +124,10 @@ def _free_rows(problem, row, k):
     return places.min(), places.max()
 
 
-def _rise_of_break(problem, fit, place):
+def _rise_of_row(problem, fit, place):
     """Return the rise of the sum of squares as a function of the row after a break."""
-    x, knots, n_rows = problem.table.x[0], fit.t[fit.free], float(fit.n_rows)
-
-    def rss(t):
-        trials = _with_position(knots, place, t)
-        return n_rows * sum_of_squares(problem, trials)[0]
-
-    least = rss(knots[[place]])
-    return lambda rows: rss((x[rows - 1] + x[rows]) / 2) - least
+    x, rise = problem.table.x[0], _rise(fit, place, partial(sum_of_squares, problem))
+    return lambda rows: rise((x[rows - 1] + x[rows]) / 2)
 
 
 def _last_row_below(rise, start, end, threshold):
@@ -159,21 +157,32 @@ def _inverse_curvature(fit, rows):
     return np.sum(half[len(fit.coef) :] ** 2, axis=-1)
 
 
-def _rise(problem, fit, k):
-    """Return the rise of the sum of squares as a function of the position of a kink."""
-    knots, flat = fit.t[fit.free], problem.form.flat_end
-    others = np.delete(knots, k)
-    n_rows = float(fit.n_rows)
+def _squares_with_shifts(problem, others, trials):
+    """Return sums of squares that follow moves of the other kinks to first order."""
+    there = np.broadcast_to(others, (*trials.shape[:-1], len(others)))
+    one = np.ones_like(there)
+    steps = Pieces(locate(problem.table, there), one, 0 * one)
+    pieces = concatenate(all_pieces(problem, trials), steps)
+    return solve(problem.table, pieces, problem.form.flat_end).rss
+
+
+def _rise(fit, place, squares):
+    """Return the rise of the sum of squares as a function of the position of a break.
+
+    Parameters
+    ----------
+    fit : Fit
+    place : int
+        Of the break, among those that are free.
+    squares : callable
+        Maps breakpoints of shape (1, n, n_free) to mean squares of shape (1, n).
+    """
+    knots, n_rows = fit.t[fit.free], float(fit.n_rows)
 
     def rss(t):
-        trials = _with_position(knots, k, t)
-        there = np.broadcast_to(others, (1, len(t), len(others)))
-        one = np.ones_like(there)
-        steps = Pieces(locate(problem.table, there), one, 0 * one)
-        pieces = concatenate(all_pieces(problem, trials), steps)
-        return n_rows * solve(problem.table, pieces, flat).rss[0]
+        return n_rows * squares(_with_position(knots, place, t))[0]
 
-    least = rss(knots[[k]])
+    least = rss(knots[[place]])
     return lambda t: rss(t) - least
 
 

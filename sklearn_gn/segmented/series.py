@@ -110,8 +110,7 @@ def fit_groups(
         raise ValueError("fit_groups chooses by a criterion other than 'cv'.")
     features = _features(data, features, [group, target, sample_weight])
     column = estimator.broken_feature
-    if isinstance(column, str) and column not in features:
-        raise ValueError(f"broken_feature={column!r} is not among {features}.")
+    dates.check_column(column, features)
     column = features.index(column) if isinstance(column, str) else column
     X, kind = dates.replace_dates(data[features], column)
     dates.refuse_dates(X)

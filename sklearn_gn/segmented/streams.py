@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core.chunks import numbered
+
 FEW = 1 << 17  # rows that are simply kept
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
 N_BINS = 1 << 16
@@ -172,11 +174,7 @@ def _kept(chunks):
 
 def rows_of(chunks):
     """Yield x, y and the weights or None of every chunk."""
-    for number, chunk in enumerate(chunks):
-        if not isinstance(chunk, tuple) or len(chunk) not in (2, 3):
-            raise ValueError(
-                f"Chunk {number} must be a tuple (X, y) or (X, y, sample_weight)."
-            )
+    for number, chunk in numbered(chunks):
         arrays = [np.asarray(a, dtype=np.float64) for a in chunk]
         X = arrays[0][:, None] if arrays[0].ndim == 1 else arrays[0]
         if X.ndim != 2 or X.shape[1] != 1:
@@ -185,6 +183,6 @@ def rows_of(chunks):
                 "feature."
             )
         others = [a.ravel() for a in arrays[1:]]
-        if any(len(a) != len(X) for a in others):
-            raise ValueError(f"Chunk {number}: X, y and weights differ in length.")
+        if any(len(a) != len(X) for a in others):  # y of two columns
+            raise ValueError(f"Chunk {number}: y and weights must have one column.")
         yield X[:, 0], others[0], others[1] if len(others) == 2 else None

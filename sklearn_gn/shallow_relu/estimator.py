@@ -18,10 +18,11 @@ from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core import backend
 from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
+from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.shallow_relu import evidence_fitted
-from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN, ROBUST_GN
+from sklearn_gn.shallow_relu.chunk_fit import _ChunkFit
+from sklearn_gn.shallow_relu.evidence_gn import ROBUST_GN
 from sklearn_gn.shallow_relu.fitted import fitted_attributes, validation_loss
 from sklearn_gn.shallow_relu.predictions import PredictionsMixin
 from sklearn_gn.shallow_relu.setup import problem_of
@@ -41,7 +42,7 @@ class ShallowReLURegressor(
     PredictionsMixin,
     MultiOutputMixin,
     RegressorMixin,
-    GaussNewtonEstimator,
+    _ChunkFit,
 ):
     r"""Continuous piecewise-linear regression with free breaking hyperplanes.
 
@@ -237,7 +238,8 @@ class ShallowReLURegressor(
         ``step_size``, ``damping``, ``gain_ratio`` and ``inner_iterations``
         (Gauss-Newton steps), one row per iteration. If the evidence chooses the
         penalties, also ``log_evidence``, ``n_effective_parameters`` and ``noise_std``,
-        in scaled units. A column that does not apply to the solver is NaN.
+        in scaled units; of :meth:`fit_chunks`, ``n_rows``, the number of rows that an
+        iteration used. A column that does not apply to the solver is NaN.
 
     loss_ : float
         Half the weighted mean squared error of the returned network, plus the
@@ -440,7 +442,9 @@ class ShallowReLURegressor(
             not fit together, if they would not fit into memory, or if all weights are
             zero.
         """
-        check_table_fits(X, "Fit a random sample of the rows.")
+        chunks = self._large_rows(X, y, sample_weight, X_val)
+        if chunks is not None:
+            return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
         X, y, weight = self._check_data(X, y, sample_weight)
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)
@@ -458,8 +462,10 @@ class ShallowReLURegressor(
         self._single_target = y.ndim == 1
         return X, y, check_sample_weight(sample_weight, X)
 
-    def _fit(self, X, y, weight, validation, data):
+    def _fit(self, X, y, weight, validation, data, extended=None):
         problem = problem_of(self, self._solver_object(), X, y, weight, validation)
+        if extended is not None:  # to rows that are not in memory
+            problem = extended(problem)
         run = FitRun(
             self,
             problem.solver,
@@ -482,7 +488,7 @@ class ShallowReLURegressor(
 
     def _set_fitted(self, net, problem, data):
         """Fitted attributes of a network; ``data`` is what the solver prepared."""
-        if problem.solver in (EVIDENCE_GN, ROBUST_GN):
+        if isinstance(problem.options, EvidenceOptions):
             attributes = evidence_fitted.fitted_attributes(
                 net,
                 problem.rows,

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.core import evidence, huber, left_out
-from sklearn_gn.core.evidence_gn import alpha_method, curvature
+from sklearn_gn.core.chunked_rows import row_blocks
+from sklearn_gn.core.evidence_gn import alpha_method, curvature, sums_of
 from sklearn_gn.core.evidence_posterior import (
     covariance,
     noise_ratio,
@@ -55,7 +56,7 @@ class Fitted:
     @cached_property
     def sums(self):
         """The sums over the rows at its parameters."""
-        return self.net.shape.sums(self.net.theta, self._rows)
+        return sums_of(self.net.shape, self.net.theta, self._rows)
 
     @cached_property
     def posterior(self):
@@ -68,8 +69,7 @@ def posterior(net, rows, sums, n_effective):
     shape = net.shape
     inverse = covariance(shape, sums, net.alpha, net.beta, n_effective)
     squares = np.zeros(shape.q)
-    for start in range(0, len(rows.x), _BATCH_ROWS):
-        x, y, weight = (a[start : start + _BATCH_ROWS] for a in rows)
+    for x, y, weight in row_blocks(rows, _BATCH_ROWS):
         squares += weight @ (evidence_gn.predict(net.theta, shape, x) - y) ** 2
     ratio = noise_ratio(squares)
     noise_std = noise_deviation(net.beta, ratio)
@@ -199,10 +199,9 @@ def fitted_attributes(net, rows, scaling, options, *, robust=False):
 
 def spectra(net, slots, rows):
     """Return the eigenvalues of the layer and of the mass matrix, descending."""
-    n, d = len(slots), rows.x.shape[1]
+    n, d = len(slots), len(net.slope)
     layer, mass = np.zeros((n * (1 + d),) * 2), np.zeros((1 + n,) * 2)
-    for start in range(0, len(rows.x), _BATCH_ROWS):
-        x, _, weight = (a[start : start + _BATCH_ROWS] for a in rows)
+    for x, _, weight in row_blocks(rows, _BATCH_ROWS):
         root = np.sqrt(weight)[:, None]
         y = np.concatenate([np.ones((len(x), 1)), x], axis=1)
         pre = y @ net.hyperplanes[slots].T

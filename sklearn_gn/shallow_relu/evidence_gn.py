@@ -27,7 +27,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.core import evidence, evidence_gn, huber
-from sklearn_gn.core.evidence_gn import Sums
+from sklearn_gn.core.chunked_rows import row_blocks
+from sklearn_gn.core.evidence_gn import Sums, Trial
 from sklearn_gn.core.large_gram import (
     LargeGram,
     LayerRows,
@@ -42,6 +43,7 @@ _START_COEF = 0.1  # standard deviation of the first coefficients
 _TRIAL_ITERATIONS = 6  # of every start, before the best one goes on
 _TRIAL_ROWS = 2000  # at most, for them
 _FIRST_REMOVAL = 12  # iteration from which features may leave the hidden layer
+FIRST_UPDATE = evidence_gn.FIRST_UPDATE  # iteration from which penalties move
 _SWITCHED_OFF = 0.01  # determined share of the weights of a feature that leaves
 
 
@@ -110,15 +112,19 @@ class Shape(NamedTuple):
         inputs[:, 0], inputs[:, 1:] = 1, seen
         return inputs
 
-    def sums(self, theta, rows):
+    def trial(self, theta, rows):
+        """Return the weighted sum of squares of the residuals."""
+        return Trial(square_error(theta, self, rows))
+
+    def sums(self, theta, rows, trial=None):
         """Sums over the rows."""
         if not is_formed(len(rows.x) * self.q, self.size):
             return sums_of_large_network(theta, self, rows)
         return sums_over_rows(theta, self, rows)
 
-    def error(self, theta, rows):
-        """Weighted sum of squares of the residuals."""
-        return square_error(theta, self, rows)
+    def dense_sums(self, theta, rows):
+        """Sums over the rows, the matrix formed."""
+        return sums_over_rows(theta, self, rows)
 
     def network(self, theta, alpha, beta, gamma, log_evidence):
         """Return the network that a fit returns."""
@@ -379,7 +385,8 @@ def _without_switched_off(shape, rows, state):
     net = network_of(
         theta, shape, state.alpha, state.beta, state.net.gamma, state.net.log_evidence
     )
-    return state._replace(theta=theta, net=net, sums=net.shape.sums(theta, rows))
+    sums = evidence_gn.sums_of(net.shape, theta, rows)
+    return state._replace(theta=theta, net=net, sums=sums)
 
 
 def square_error(theta, shape, rows):
@@ -426,13 +433,12 @@ def pruned(net, rows):
     the linear term; one that is active in none of them is left out. Predictions for the
     rows stay the same.
     """
-    x = rows.x[rows.weight > 0]
-    n_active = np.zeros(len(net.hyperplanes), dtype=np.intp)
-    for start in range(0, len(x), _BLOCK_ROWS):
-        block = x[start : start + _BLOCK_ROWS]
-        active = net.hyperplanes[:, 0] + block @ net.hyperplanes[:, 1:].T > 0
-        n_active += active.sum(axis=0)
-    always = n_active == len(x)
+    n_rows, n_active = 0, np.zeros(len(net.hyperplanes), dtype=np.intp)
+    for x, _, weight in row_blocks(rows, _BLOCK_ROWS):
+        active = net.hyperplanes[:, 0] + x @ net.hyperplanes[:, 1:].T > 0
+        n_active += active[weight > 0].sum(axis=0)
+        n_rows += np.count_nonzero(weight)
+    always = n_active == n_rows
     taken = np.where(always[:, None], net.coef, 0)
     return net._replace(
         coef=np.where((always | (n_active == 0))[:, None], 0, net.coef),

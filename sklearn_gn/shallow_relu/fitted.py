@@ -3,6 +3,7 @@
 import numpy as np
 
 from sklearn_gn.core import backend
+from sklearn_gn.core.chunked_rows import ChunkedRows
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu.network import (
     active_set,
@@ -80,6 +81,12 @@ def prediction_errors(found, net, slots, z):
     return std
 
 
+def _mean_square(net, rows):
+    """Weighted mean squares of the residuals of each target."""
+    error = predict_scaled(net, rows.x) - rows.y
+    return rows.weight.astype(np.float64) @ error**2
+
+
 def fitted_attributes(net, data, scaling, options, *, n_effective, device):
     """Return the fitted attributes of a network, by name.
 
@@ -87,7 +94,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
     ----------
     net : ShallowReLU
         As the solver left it, in scaled units.
-    data : Rows or SortedRows
+    data : Rows, SortedRows or ChunkedRows
         All rows, those of one feature sorted.
     scaling : Scaling
     options : FitOptions
@@ -98,10 +105,11 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
     if isinstance(data, SortedRows):
         rows, mean_square = condense_rows(net, data)
         products = _Products()
+    elif isinstance(data, ChunkedRows):
+        rows, products = data, _ProductsOfChunks()
+        mean_square = sum(_mean_square(net, part) for part in rows)
     else:
-        rows = data
-        error = predict_scaled(net, rows.x) - rows.y
-        mean_square = rows.weight.astype(np.float64) @ error**2
+        rows, mean_square = data, _mean_square(net, data)
         products = _CompiledProducts(net.coef.dtype, device)
     net = products.finish(net)
     gram, mass = products.spectra(net, rows, options.active_tol)
@@ -120,7 +128,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
         "active_": active[net.alive],
         "hyperplanes_": hyperplanes,
         "coef_": (net.coef[slots] * scaling.y_scale).T * factor,
-        "linear_coef_": np.zeros((net.coef.shape[1], rows.x.shape[1])),
+        "linear_coef_": np.zeros((net.coef.shape[1], len(scaling.x_scale))),
         "intercept_": net.intercept * scaling.y_scale + scaling.y_center,
         "gram_spectrum_": gram[: hyperplanes.size],
         "mass_spectrum_": mass[: 1 + len(slots)],
@@ -129,10 +137,10 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
     }
     # All slots, so that the shapes do not depend on how many are active.
     net = _active_network(net, slots)
-    rows = Rows(*(np.asarray(a, np.float64) for a in rows))
     factor = products.joint_factor(net, rows)
     found = posterior(net, factor, mean_square, n_effective)
-    if rows.x.shape[1] == 1:
+    if len(scaling.x_scale) == 1:
+        rows = Rows(*(np.asarray(a, np.float64) for a in rows))
         knots, std = fitted_breakpoints(net, rows, found.pooled)
         attributes |= {
             "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
@@ -186,8 +194,28 @@ class _CompiledProducts:
     def joint_factor(self, net, rows):
         from sklearn_gn.shallow_relu.joint import joint_factor
 
+        rows = Rows(*(np.asarray(a, np.float64) for a in rows))
         with backend.scope("float64", self._device):
             return backend.to_numpy(joint_factor(net, rows))
+
+
+class _ProductsOfChunks(_Products):
+    """The same from sums over rows that do not fit into memory."""
+
+    def spectra(self, net, rows, active_tol):
+        from sklearn_gn.shallow_relu import chunked_descent
+
+        model = chunked_descent.model_at(net, rows)
+        unit = chunked_descent.unit_coefficients(net, active_tol)
+        for matrix in (model.layer * (unit @ unit.T), model.mass):
+            yield np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0)
+
+    def joint_factor(self, net, rows):
+        from sklearn_gn.shallow_relu import chunked_descent
+
+        mass, cross, layer, *_ = chunked_descent.model_at(net, rows)
+        values, vectors = np.linalg.eigh(np.block([[mass, cross], [cross.T, layer]]))
+        return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
 
 
 def _active_network(net, slots):

@@ -12,6 +12,12 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn._typing import ArrayLike, MatrixLike
 from sklearn_gn.core import backend
+from sklearn_gn.core.chunks import (
+    check_repeatable,
+    chunks_of_classes,
+    first_of,
+    numbered,
+)
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.memory import check_fits
@@ -75,18 +81,16 @@ class _ChunkFit(_HeadFit):
         solver = self._solver_object()
         self._check_chunks_are_possible(solver, chunks, X_val)
         start = self._previous_head() if self.warm_start else None
-        first = next(iter(_checked(chunks)), None)
-        if first is None:
-            raise ValueError("chunks hold no rows.")
+        first = first_of(chunks)
         if classes is None:
-            parts = [np.unique(np.asarray(chunk[1])) for chunk in _checked(chunks)]
+            parts = [np.unique(np.asarray(chunk[1])) for _, chunk in numbered(chunks)]
             labels = np.concatenate(parts)
         else:
             labels = np.asarray(classes)
         self._find_classes(labels, np.ones(len(labels)), previous=start is not None)
         self._check_data(*(array[:1] for array in first[:2]), reset=True)
         validation = self._check_validation(X_val, y_val)
-        rows = ChunkedRows(_EncodedChunks(self, chunks), np.dtype(self.dtype))
+        rows = ChunkedRows(chunks_of_classes(self, chunks), np.dtype(self.dtype))
         rng = check_random_state(self.random_state)
         options = self._options(solver, solver.batch_size or _BATCH_SIZE, rng)
         run = FitRun(
@@ -123,11 +127,7 @@ class _ChunkFit(_HeadFit):
                 f"device={self.device!r}: chunks are computed with on one device. Give "
                 "its name, or fit arrays."
             )
-        if iter(chunks) is chunks:
-            raise ValueError(
-                "chunks can be gone through only once, and every epoch does. Give a "
-                "list, or an object whose __iter__ begins again."
-            )
+        check_repeatable(chunks)
         if self.class_weight == "balanced":
             raise ValueError(
                 "class_weight='balanced' needs all labels at once. Give a dict, or "
@@ -157,47 +157,3 @@ class _ChunkFit(_HeadFit):
             f"{single}solver='fgn' reads a memory-mapped X, a dask array, or the "
             "chunks of fit_chunks piece by piece.",
         )
-
-
-def _checked(chunks):
-    """Yield chunks, which must be tuples of arrays of one length."""
-    for number, chunk in enumerate(chunks):
-        if not isinstance(chunk, tuple) or len(chunk) not in (2, 3):
-            raise ValueError(
-                f"Chunk {number} must be a tuple (X, y) or (X, y, sample_weight)."
-            )
-        lengths = [np.shape(array)[:1] for array in chunk]
-        if lengths[0] == () or any(length != lengths[0] for length in lengths):
-            raise ValueError(f"Chunk {number}: X, y and weights differ in length.")
-        if lengths[0][0]:
-            yield chunk
-
-
-class _EncodedChunks:
-    """Chunks with class numbers for labels, checked as they are read."""
-
-    def __init__(self, estimator, chunks):
-        self._estimator, self._chunks = estimator, chunks
-        factors = estimator.class_weight or {}
-        self._factors = np.array([factors.get(c, 1.0) for c in estimator.classes_])
-
-    def __iter__(self):
-        estimator = self._estimator
-        for number, (X, y, *weight) in enumerate(_checked(self._chunks)):
-            X = X.toarray() if sparse.issparse(X) else np.asarray(X)
-            if X.ndim != 2 or X.shape[1] != estimator.n_features_in_:
-                raise ValueError(
-                    f"Chunk {number}: X has the shape {X.shape}; the first chunk has "
-                    f"{estimator.n_features_in_} features."
-                )
-            code = estimator._encode(np.asarray(y), f"Chunk {number}: y")
-            weight = np.asarray(weight[0], float) if weight else np.ones(len(code))
-            weight = weight * self._factors[code]
-            if not (np.isfinite(weight).all() and (weight >= 0).all()):
-                raise ValueError(
-                    f"Chunk {number}: weights must be finite, and zero or larger."
-                )
-            if not np.isfinite(X.sum(dtype=np.float64)):
-                raise ValueError(f"Chunk {number}: X holds NaN or infinity.")
-            if weight.any():
-                yield X, code, weight

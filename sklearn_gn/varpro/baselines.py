@@ -25,7 +25,7 @@ from sklearn_gn.core.linear_algebra.trust_region import decrease
 from sklearn_gn.core.multinomial import all_classes
 from sklearn_gn.core.parts import differentiable_sum, total
 from sklearn_gn.core.solver import Algorithm, Report
-from sklearn_gn.varpro import batches, problem, training, trust_region
+from sklearn_gn.varpro import batches, chunked, problem, training, trust_region
 from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel, krylov_dimension
@@ -122,7 +122,7 @@ def gn_step(rows, state, settings):
 
 def with_given_output(model, net, rows, penalties):
     """Return the network as it is, and its objective."""
-    return net, problem.objective(model, net, rows, penalties)
+    return net, chunked.objective(model, net, rows, penalties)
 
 
 evaluate_given_output = partial(training.evaluate_last, optimal=with_given_output)
@@ -294,19 +294,21 @@ def epoch_step(rows, state, settings, *, name):
     state, _ = training.enter_level(state, settings, _EPOCHS)
     penalties = training.current_penalties(state.net.theta, rows, settings)
     net, memory = backend.on_device((state.net, state.memory))
-    epoch, b = batches.shuffled_epoch(rows, settings, state.iteration)
     given = settings.solver.learning_rate
     rate = np.asarray(_FGN_LEARNING_RATE if given is None else given, settings.dtype)
     if name == "fgn":
         given = _FGN_DAMPING if settings.damping is None else settings.damping
         damping = np.asarray(given, settings.dtype)
-        net = fgn_epoch(settings.model, net, epoch, penalties, rate, damping, b)
-    else:
-        memory = first_order.start(name, net) if memory is None else memory
-        net, memory = optimiser_epoch(
-            settings.model, name, net, memory, epoch, penalties, rate, b
-        )
-    loss = float(problem.objective(settings.model, net, rows, penalties))
+    elif memory is None:
+        memory = first_order.start(name, net)
+    for epoch, b in batches.shuffled_epochs(rows, settings, state.iteration):
+        if name == "fgn":
+            net = fgn_epoch(settings.model, net, epoch, penalties, rate, damping, b)
+        else:
+            net, memory = optimiser_epoch(
+                settings.model, name, net, memory, epoch, penalties, rate, b
+            )
+    loss = float(chunked.objective(settings.model, net, rows, penalties))
     work = 2 if name != "fgn" else 3 + 2 * _FGN_CG
     state = state._replace(net=net, memory=memory, work=state.work + work)
     return end_epoch(state, settings, loss)

@@ -67,6 +67,8 @@ def draw_batch(rows, size, number, settings):
     """
     if size is None or size >= settings.n_rows:
         return rows, 1.0
+    if not isinstance(rows, Rows):  # they come in chunks
+        return rows.batch(size, number, settings.seed)
     sweep, batch = divmod(number, -(-settings.n_rows // size))
     rng = np.random.RandomState((int(settings.seed) + sweep) % 2**32)
     source = getattr(rows, "host", rows)
@@ -93,12 +95,25 @@ class Epoch(NamedTuple):
     n_batches: jnp.ndarray
 
 
-def shuffled_epoch(rows, settings, iteration):
-    """Return a shuffled pass over the rows with weight, and the size of a batch."""
+def shuffled_epochs(rows, settings, iteration):
+    """Yield a shuffled pass over the rows with weight, and the size of a batch.
+
+    Rows that come in chunks are shuffled in blocks, each of which is a pass of its own.
+    """
+    rng = np.random.RandomState((int(settings.seed) + iteration) % 2**32)
+    if isinstance(rows, Rows):
+        yield _shuffled(rows, settings, rng)
+        return
+    for block in rows.blocks():
+        share = np.count_nonzero(block.weight) / settings.n_rows
+        weight = block.weight / block.weight.dtype.type(share)
+        yield _shuffled(block._replace(weight=weight), settings, rng)
+
+
+def _shuffled(rows, settings, rng):
     weight = np.asarray(rows.weight)
     counted = np.flatnonzero(weight > 0)
     b = min(settings.solver.batch_size or _MINI_BATCH, len(counted))
-    rng = np.random.RandomState((int(settings.seed) + iteration) % 2**32)
     order = rng.permutation(counted)
     n_batches = -(-len(order) // b)
     order = np.append(order, order[: n_batches * b - len(order)])

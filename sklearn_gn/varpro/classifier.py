@@ -7,26 +7,19 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, _fit_context
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
-from sklearn_gn.core.data import (
-    canonical_rows,
-    check_sample_weight,
-    total_weight,
-    validate_data,
-)
+from sklearn_gn.core.data import check_sample_weight, validate_data
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
-from sklearn_gn.varpro.estimator import _VarProNet
+from sklearn_gn.varpro.chunk_fit import ADVICE_ON_MEMORY, _ClassifierOnChunks
 
 
-class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
+class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
     r"""Networks for classification, with penalties that the data choose.
 
     Use it for tables of up to a few hundred thousand rows without any settings: it then
@@ -113,7 +106,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     rank : int or None, default=None
         Dimension of the Krylov space in which the Gauss-Newton system is solved. If
         None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
-        dimensions otherwise. Larger values cost more products with the matrix per step.
+        dimensions otherwise. Larger values cost more products with the matrix per step;
+        beyond 1,000 they count as 1,000.
         The members of a committee use that many leading eigenvectors, or all if None.
 
     class_weight : dict, "balanced" or None, default=None
@@ -289,7 +283,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     _short_forms = NETWORK_CLASSIFIER_SOLVERS
     _parameter_constraints: dict[str, Any] = {
-        **_VarProNet._parameter_constraints,
+        **_ClassifierOnChunks._parameter_constraints,
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _loss = "cross_entropy"
@@ -360,7 +354,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Training samples.
+            Training samples. A dask array, or a memory-mapped one of 1 GiB or more, is
+            read in chunks (:meth:`fit_chunks`) if the fit does not need all rows.
 
         y : array-like of shape (n_samples,)
             Labels of any kind.
@@ -387,8 +382,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             not fit together, if they would not fit into memory, or if fewer than two
             classes have weight.
         """
-        check_table_fits(X, "Fit a random sample of the rows.")
-        solver = self._solver_object()
+        chunks = self._chunks_of(X, y, sample_weight, X_val)
+        if chunks is not None:
+            return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
+        check_table_fits(X, ADVICE_ON_MEMORY)
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
         metadata = None if sample_weight is None else {"sample_weight": weight}
@@ -396,28 +393,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         previous = self.warm_start and hasattr(self, "_fitted")
         self._find_classes(y, weight, previous=previous)
         validation = self._check_validation(X_val, y_val)
-        rng = check_random_state(self.random_state)
         X, code, weight = self._encode_weighted(X, y, weight)
-        n_effective = total_weight(weight)
-        kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
-        X, code = X[kept], code[kept]
-        if self.early_stopping and validation is None:
-            (X, code, weight), validation, share = self._split_rows(
-                (X, code), weight, rng, code
-            )
-            n_effective *= share
-        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
-            self._fit(
-                X,
-                np.eye(len(self.classes_))[code],
-                weight,
-                n_samples=len(X),
-                n_effective=n_effective,
-                validation=validation,
-                solver=solver,
-                data=data,
-                rng=rng,
-            )
+        self._fit_codes(X, code, weight, data, validation)
         return self
 
     def _scaled_part(self, y):

@@ -132,8 +132,7 @@ class _VarProNet(
         self, X, y, weight, *, n_samples, n_effective, validation, solver, data, rng
     ):
         """Fit to canonical rows with targets, or probabilities, y of shape (m, k)."""
-        for name in _NOT_OF_EVERY_FIT:
-            vars(self).pop(name, None)
+        self._forget_former_fit()
         backend.mesh_of(self.device)  # a device that there is not is an error
         n_independent = 1.0
         by_width = isinstance(self.hidden_layer_sizes, str)
@@ -141,12 +140,8 @@ class _VarProNet(
             n_independent = committee_plan.independent_targets(y, weight)
         plan = committee_plan.plan(self, *X.shape, self._n_values(y), n_independent)
         self._iterations = _MOST_STEPS if plan is None else _MOST_STEPS_BY_EVIDENCE
-        if self._is_robust() and (plan is None or self._loss != "squared"):
-            raise ValueError(
-                "loss='huber' of the solver needs a regressor whose penalties are "
-                f"chosen, with alpha='auto' and network='mlp'; got alpha={self.alpha!r}"
-                f" and network={self.network!r} of {type(self).__name__}."
-            )
+        if plan is None or self._loss != "squared":
+            self._refuse_huber()
         if plan is not None:
             committee_fit.fit(
                 self,
@@ -161,19 +156,61 @@ class _VarProNet(
             )
             return
 
+        self._feature_spread = 1.0 if self.scale else feature_spread(X)
+        scaling = self._units(X, y, weight)
+        rows = self._rows(scaling.x(X), self._scaled_targets(y, scaling), weight)
+        self._fit_network(
+            rows,
+            scaling,
+            n_rows=int(np.count_nonzero(weight)),
+            n_samples=n_samples,
+            validation=validation,
+            solver=solver,
+            data=data,
+            rng=rng,
+        )
+
+    def _forget_former_fit(self):
+        for name in _NOT_OF_EVERY_FIT:
+            vars(self).pop(name, None)
+
+    def _refuse_huber(self):
+        if self._is_robust():
+            raise ValueError(
+                "loss='huber' of the solver needs a regressor whose penalties are "
+                f"chosen, with alpha='auto' and network='mlp'; got alpha={self.alpha!r}"
+                f" and network={self.network!r} of {type(self).__name__}."
+            )
+
+    def _units(self, X, y, weight):
+        """Units of the fit of one network."""
+        if self.scale:
+            return Scaling.of(X, self._scaled_part(y), weight)
+        return Scaling.none(X, self._scaled_part(y))
+
+    def _fit_network(
+        self,
+        rows,
+        scaling,
+        *,
+        example=None,
+        n_rows,
+        n_samples,
+        validation,
+        solver,
+        data,
+        rng,
+    ):
+        """Fit one network to rows in the units of a scaling.
+
+        ``example`` has some of them in memory; if None, they all are.
+        """
         from sklearn_gn.varpro.algorithms import ALGORITHMS
         from sklearn_gn.varpro.problem import Model
         from sklearn_gn.varpro.training import Settings, needed_bytes
 
-        network = self._network_object(X.shape[1])
-        self._feature_spread = 1.0 if self.scale else feature_spread(X)
-        scaling = (
-            Scaling.of(X, self._scaled_part(y), weight)
-            if self.scale
-            else Scaling.none(X, self._scaled_part(y))
-        )
-        t = self._scaled_targets(y, scaling)
-        rows = self._rows(scaling.x(X), t, weight)
+        example = rows if example is None else example
+        network = self._network_object(example.x.shape[1])
         settings = Settings(
             model=Model(network, self._loss),
             solver=solver,
@@ -182,7 +219,7 @@ class _VarProNet(
             rank=self.rank,
             tol=self._cast(self.tol),
             max_iter=self._most_iterations(),
-            n_rows=int(np.count_nonzero(weight)),
+            n_rows=n_rows,
             n_samples=self._cast(min(n_samples, float(np.finfo(self.dtype).max))),
             seed=np.int32(rng.randint(_LARGEST_INT)),
             mesh=backend.mesh_of(self.device),
@@ -190,10 +227,10 @@ class _VarProNet(
         self._check_devices_are_possible(solver)
         n_starts = 1 if self.n_init == "auto" else self.n_init
         starts = [
-            self._start(settings.model, rows, scaling, rng) for _ in range(n_starts)
+            self._start(settings.model, example, scaling, rng) for _ in range(n_starts)
         ]
         check_fits(
-            needed_bytes(rows, starts[0], settings),
+            needed_bytes(example, starts[0], settings),
             "Give dtype='float32', which halves that, or solver=GNvpro(batch_size=1024)"
             ", which computes with so many rows at a time.",
         )
@@ -293,7 +330,8 @@ class _VarProNet(
         )
 
     def _rows(self, x, t, weight):
-        n_padded = backend.row_bucket(len(x))
+        # The dual of a Gauss-Newton matrix has a row for each of them.
+        n_padded = backend.row_bucket(len(x), cheap=256)
         return Rows(
             *(self._cast(backend.pad_rows(a, n_padded)) for a in (x, t, weight))
         )
@@ -369,8 +407,7 @@ class _VarProNet(
 
     def _evaluated(self, net, rows, settings):
         """Penalties and objective of the fitted network on all rows."""
-        from sklearn_gn.varpro.inner import cross_validated_penalty
-        from sklearn_gn.varpro.problem import objective
+        from sklearn_gn.varpro.chunked import cross_validated_penalty, objective
 
         model, penalties = settings.model, settings.penalties
         with backend.scope(self.dtype, self.device):

@@ -34,8 +34,8 @@ class ErrorBars:
     """Standard deviations of the predicted means of a least-squares fit.
 
     The Gauss-Newton matrix is that of all weights in a small network, of the output
-    layer alone in one of more than 1200. It is computed when a variance is first asked
-    for; until then the training rows are kept.
+    layer alone in one of more than 1200, or fitted to rows in chunks. It is computed
+    when a variance is first asked for; until then the training rows are kept.
 
     Parameters
     ----------
@@ -45,6 +45,9 @@ class ErrorBars:
     penalties : Penalties
     n_samples : float
         Sum of the sample weights as they were given.
+    z : array of shape (m, p), default=None
+        Features of the rows, where they are known. If None, they are those of the
+        network at the rows.
 
     Attributes
     ----------
@@ -55,7 +58,7 @@ class ErrorBars:
         Rows for which variances should be computed at a time.
     """
 
-    def __init__(self, model, net, rows, penalties, n_samples):
+    def __init__(self, model, net, rows, penalties, n_samples, z=None):
         self._model = model
         self._unit = _unit(net.output)
         self._net = Net(net.theta, net.output / self._unit)
@@ -64,11 +67,12 @@ class ErrorBars:
             hidden = penalties.hidden / self._unit / self._unit
         most = np.finfo(np.asarray(hidden).dtype).max
         self._penalties = Penalties(np.minimum(hidden, most), penalties.output)
-        self._rows = rows
+        self._rows, self._z = rows, z
         self._n_samples = n_samples
         n_weights = net.output.size + dimension(net.theta)
         size = rows.y.size * n_weights
-        self._joint = n_weights <= _JOINT_WEIGHTS and size <= _JACOBIAN_FLOATS
+        small = n_weights <= _JOINT_WEIGHTS and size <= _JACOBIAN_FLOATS
+        self._joint = small and z is None
         self._root = None
         self.noise = None
         order = n_weights if self._joint else net.output.shape[0]
@@ -85,8 +89,13 @@ class ErrorBars:
         rows = self._rows
         if self._root is not None:
             return
-        found = posterior(self._model, self._net, rows, self._penalties, self._joint)
-        values = predict_values(self._model, self._net, rows.x)
+        if self._z is None:
+            words = rows, self._penalties, self._joint
+            found = posterior(self._model, self._net, *words)
+            values = predict_values(self._model, self._net, rows.x)
+        else:
+            found = posterior_of_output(self._z, rows.weight, self._penalties.output)
+            values = self._z @ self._net.output
         (root, n_parameters), values = backend.to_numpy((found, values))
         error = (values - rows.y / self._unit).astype(np.float64)
         weight = rows.weight.astype(np.float64)
@@ -94,7 +103,7 @@ class ErrorBars:
         q = rows.y.shape[1] if self._joint else 1
         left = degrees_of_freedom(self._n_samples, q, float(n_parameters))
         self.noise = np.sqrt(q / left) * size * float(self._unit)
-        self._root, self._rows = root, None
+        self._root, self._rows, self._z = root, None, None
 
 
 def _unit(output):
@@ -110,11 +119,21 @@ def _unit(output):
 def posterior(model, net, rows, penalties, joint):
     """Return the factor in (theta, W), or in W, and the effective parameters."""
     jacobian = _joint_rows(model, net, rows.x, joint)
+    penalty = penalty_hessian(model, net, penalties, jacobian.shape[-1])
+    return _factored(jacobian, rows.weight, penalty)
+
+
+@jax.jit
+def posterior_of_output(z, weight, alpha_out):
+    """Return the factor in W, and the effective parameters, from given features."""
+    return _factored(z[:, None, :], weight, alpha_out * jnp.eye(z.shape[1]))
+
+
+def _factored(jacobian, weight, penalty):
     k = jacobian.shape[-1]
-    weighted = jnp.sqrt(rows.weight)[:, None, None] * jacobian
+    weighted = jnp.sqrt(weight)[:, None, None] * jacobian
     weighted = weighted.reshape(-1, k)
     matrix = symmetric_product(weighted.T)
-    penalty = penalty_hessian(model, net, penalties, k)
     root = factor_with_floor(matrix, penalty, ulps=k)
     return root, effective_parameters(root, matrix)
 

@@ -35,6 +35,7 @@ from sklearn_gn.varpro.problem import loss_curvature, penalty_matrix, penalty_pr
 
 KRYLOV_TOL = 1e-2  # relative residual at which a Krylov space is large enough
 _KRYLOV_DIMENSION = 20
+_MOST_DIMENSIONS = 1000  # whose eigenvectors take a second in every iteration
 _DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
 _DENSE_FLOATS = 2**27  # of the Jacobian
 _PULLED_TOGETHER = 8  # features whose derivatives are computed at a time
@@ -83,9 +84,11 @@ def krylov_dimension(settings, net, parameters, rows):
     """Return the largest dimension of the Krylov space for these parameters.
 
     No more than the rows determine: a Gauss-Newton matrix of k directions and penalties
-    of two sizes have a Krylov space of at most 2 (k + 1) dimensions.
+    of two sizes have a Krylov space of at most 2 (k + 1) dimensions. Penalties of many
+    sizes, as those of a neural ODE, set no such bound.
     """
     rank = _KRYLOV_DIMENSION if settings.rank is None else settings.rank
+    rank = min(rank, _MOST_DIMENSIONS)
     if getattr(settings.model.network, "plain_penalty", True):
         rank = min(rank, 2 * (rows.y.size + net.output.size + 1))
     return min(rank, dimension(parameters))
@@ -244,14 +247,8 @@ def dual_model(model, net, rows, penalties):
     flat, _ = ravel_pytree(net.theta)
     jv = value_jacobian(model, net.theta, inner.output, rows.x)
     n = jv.shape[-1]
-    along = jax.vmap(
-        lambda u: loss_curvature(model, inner.values, u), in_axes=-1, out_axes=-1
-    )
-    fit = total(
-        jnp.einsum("ik,iqn->kqn", inner.z, rows.weight[:, None, None] * along(jv))
-    )
-    by_error = total(_error_part(model, net.theta, inner, rows))
-    moved = -solve_hessian(model, inner, rows, penalties, fit + by_error)
+    response = total(_response(model, net.theta, inner, rows, jv))
+    moved = -solve_hessian(model, inner, rows, penalties, response)
     reduced = jv + jnp.einsum("ik,kqn->iqn", inner.z, moved)
     root = _curvature_roots(model, inner.values)
     reduced = jnp.einsum("icq,iqn->icn", root, reduced)
@@ -312,10 +309,7 @@ def _own_parts(model, theta, inner, rows):
         return symmetric_product(rows_of.T), fit, by_error
     jv = value_jacobian(model, theta, inner.output, rows.x)
     n = jv.shape[-1]
-    along = jax.vmap(
-        lambda u: loss_curvature(model, inner.values, u), in_axes=-1, out_axes=-1
-    )
-    curved = weight[:, None, None] * along(jv)
+    curved = _curved(model, inner, rows, jv)
     if model.loss == "squared":
         rows_of = jnp.sqrt(weight)[:, None, None] * jv
         fixed = symmetric_product(rows_of.reshape(-1, n).T)
@@ -348,26 +342,68 @@ def feature_jacobian(model, theta, x):
     return jax.vmap(jax.jacrev(bare), in_axes=(None, 0))(flat, x)
 
 
+def _curved(model, inner, rows, jv):
+    """``w S Jv``, of the shape of Jv."""
+    along = jax.vmap(
+        lambda u: loss_curvature(model, inner.values, u), in_axes=-1, out_axes=-1
+    )
+    return rows.weight[:, None, None] * along(jv)
+
+
+def _response(model, theta, inner, rows, jv):
+    """``-hess_WW J_W = z^T w S Jv + d z^T e``, of shape (p, q, n)."""
+    (p, q), n = inner.output.shape, jv.shape[-1]
+    if _holds_features(rows.x.shape[0], p - 1, n):
+        fit = jnp.einsum("ik,iqn->kqn", inner.z, _curved(model, inner, rows, jv))
+        return fit + _error_part(model, theta, inner, rows)
+
+    def at_features(k, column):
+        """Derivative of both sums by the features, of shape (m, p - 1)."""
+        unit = (jnp.arange(q, dtype=jnp.int32) == column).astype(jv.dtype)
+        curved = loss_curvature(
+            model, inner.values, jnp.broadcast_to(unit, inner.values.shape)
+        )
+        z = rows.weight[:, None] * lax.dynamic_index_in_dim(inner.z, k, 1)
+        fit = z * (curved @ inner.output[:-1].T)
+        return fit + _error_at_features(inner, k, column)
+
+    return _pulled(model, theta, rows.x, at_features, (p, q))
+
+
 def _error_part(model, theta, inner, rows):
     """``d z^T e`` for every parameter, of shape (p, q, n)."""
-    flat, unravel = ravel_pytree(theta)
     width, q = inner.output.shape[0] - 1, inner.output.shape[1]
-    if _holds_features(rows.x.shape[0], width, flat.size):
+    if _holds_features(rows.x.shape[0], width, dimension(theta)):
         dz = feature_jacobian(model, theta, rows.x)
         part = jnp.einsum("ian,iq->aqn", dz, inner.error)
-        return jnp.concatenate([part, jnp.zeros((1, q, flat.size), part.dtype)])
-    _, pull = jax.vjp(lambda f: model.network.apply(unravel(f), rows.x), flat)
+    else:
+        at_features = partial(_error_at_features, inner)
+        part = _pulled(model, theta, rows.x, at_features, (width, q))
+    return jnp.pad(part, ((0, 1), (0, 0), (0, 0)))
 
-    def one(index):
-        unit = jnp.arange(width, dtype=jnp.int32) == index // q
-        column = lax.dynamic_index_in_dim(inner.error, index % q, 1)
-        (row,) = pull(column * unit[None, :].astype(column.dtype))
-        return row
 
-    numbers = jnp.arange(width * q, dtype=jnp.int32)
-    part = lax.map(one, numbers, batch_size=_PULLED_TOGETHER)
-    part = part.reshape(width, q, -1)
-    return jnp.concatenate([part, jnp.zeros((1, q, part.shape[-1]), part.dtype)])
+def _error_at_features(inner, k, column):
+    """The derivative of ``sum_i z_ik e_i`` by the features; the last z is one."""
+    width = inner.output.shape[0] - 1
+    unit = jnp.arange(width, dtype=jnp.int32) == k
+    error = lax.dynamic_index_in_dim(inner.error, column, 1)
+    return error * unit[None, :].astype(error.dtype)
+
+
+def _pulled(model, theta, x, at_features, shape):
+    """Derivatives by the parameters of (p, q) numbers, of shape (p, q, n).
+
+    ``at_features(k, column)`` returns those of one number by the features.
+    """
+    flat, unravel = ravel_pytree(theta)
+    _, pull = jax.vjp(lambda f: model.network.apply(unravel(f), x), flat)
+    numbers = jnp.arange(shape[0] * shape[1], dtype=jnp.int32)
+    rows = lax.map(
+        lambda number: pull(at_features(number // shape[1], number % shape[1]))[0],
+        numbers,
+        batch_size=_PULLED_TOGETHER,
+    )
+    return rows.reshape(*shape, -1)
 
 
 def _holds_features(m, width, n):
@@ -398,5 +434,6 @@ def dense_work(form, loss, net, rows):
     width, q = net.output.shape[0] - 1, net.output.shape[1]
     if form == "primal" and loss == "squared" and width < q:
         return 2 + width  # derivatives of the features alone
-    keep = _holds_features(rows.x.shape[0], width, dimension(net.theta))
-    return 2 + q + (width if keep else width * q)
+    if _holds_features(rows.x.shape[0], width, dimension(net.theta)):
+        return 2 + q + width
+    return 2 + q + (width + 1 if form == "dual" else width) * q

@@ -6,28 +6,23 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.core import backend
-from sklearn_gn.core.data import (
-    canonical_rows,
-    check_sample_weight,
-    total_weight,
-    validate_data,
-)
+from sklearn_gn.core.data import check_sample_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.memory import check_table_fits
+from sklearn_gn.core.solver import Rows
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
-from sklearn_gn.varpro.estimator import _VarProNet
+from sklearn_gn.varpro.chunk_fit import ADVICE_ON_MEMORY, _RegressorOnChunks
 from sklearn_gn.varpro.predictions import PredictionsMixin
 
 _AUTO = StrOptions({"auto"})
 
 
 class VarProNetRegressor(
-    PredictionsMixin, MultiOutputMixin, RegressorMixin, _VarProNet
+    PredictionsMixin, MultiOutputMixin, RegressorMixin, _RegressorOnChunks
 ):
     r"""Networks for regression, with penalties chosen from the data.
 
@@ -112,7 +107,8 @@ class VarProNetRegressor(
     rank : int or None, default=None
         Dimension of the Krylov space in which the Gauss-Newton system is solved. If
         None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
-        dimensions otherwise. Larger values cost more products with the matrix per step.
+        dimensions otherwise. Larger values cost more products with the matrix per step;
+        beyond 1,000 they count as 1,000.
         The members of a committee use that many leading eigenvectors, or all if None;
         a small number leaves the model nearly linear.
 
@@ -304,8 +300,8 @@ class VarProNetRegressor(
 
     _short_forms = NETWORK_REGRESSOR_SOLVERS
     _parameter_constraints: dict[str, Any] = {
-        **_VarProNet._parameter_constraints,
-        "max_iter": [*_VarProNet._parameter_constraints["max_iter"], _AUTO],
+        **_RegressorOnChunks._parameter_constraints,
+        "max_iter": [*_RegressorOnChunks._parameter_constraints["max_iter"], _AUTO],
     }
     _loss = "squared"
     _cross_validates = True
@@ -374,7 +370,8 @@ class VarProNetRegressor(
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Training samples.
+            Training samples. A dask array, or a memory-mapped one of 1 GiB or more, is
+            read in chunks (:meth:`fit_chunks`) if the fit does not need all rows.
 
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Target values.
@@ -403,40 +400,16 @@ class VarProNetRegressor(
             not fit together, if they would not fit into memory, or if all weights are
             zero.
         """
-        check_table_fits(X, "Fit a random sample of the rows.")
-        solver = self._solver_object()
-        X, y = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
-        )
+        chunks = self._chunks_of(X, y, sample_weight, X_val)
+        if chunks is not None:
+            return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
+        check_table_fits(X, ADVICE_ON_MEMORY)
+        X, y = self._validated(X, y)
         weight = check_sample_weight(sample_weight, X)
         n_targets = 1 if y.ndim == 1 else y.shape[1]
-        validation = self._check_validation_data(X_val, y_val, n_targets)
-        if validation is not None:
-            X_val, y_val = validation
-            validation = X_val, y_val, np.full(len(X_val), 1 / len(X_val))
+        validation = self._check_validation(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
-        data = {"X": X, "y": y, "metadata": metadata}
-        self._single_target = y.ndim == 1
-        rng = check_random_state(self.random_state)
-        n_samples = total_weight(weight)
-        y = y.reshape(len(y), -1).astype(np.float64)
-        kept, weight = canonical_rows(X, y, weight)
-        X, y = X[kept], y[kept]
-        if self.early_stopping and validation is None:
-            (X, y, weight), validation, share = self._split_rows((X, y), weight, rng)
-            n_samples *= share
-        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
-            self._fit(
-                X,
-                y,
-                weight,
-                n_samples=n_samples,
-                n_effective=n_samples,
-                validation=validation,
-                solver=solver,
-                data=data,
-                rng=rng,
-            )
+        self._fit_rows(X, y, weight, metadata, validation)
         return self
 
     def _scaled_part(self, y):
@@ -474,6 +447,10 @@ class VarProNetRegressor(
 
         super()._set_fitted(run, rows, settings, scaling)
         penalties = Penalties(*(self._cast(a) for a in self.alpha_))
-        self._error_bars = ErrorBars(
-            settings.model, run.best_net, rows, penalties, float(settings.n_samples)
-        )
+        model, net, z = settings.model, run.best_net, None
+        if not isinstance(rows, Rows):  # they come in chunks
+            with backend.scope(self.dtype, self.device):
+                few = rows.least_squares(model, net.theta)
+                z, rows = backend.to_numpy(few)
+        n_samples = float(settings.n_samples)
+        self._error_bars = ErrorBars(model, net, rows, penalties, n_samples, z)

@@ -8,8 +8,13 @@ import numpy as np
 
 from sklearn_gn.core.solver import Report
 from sklearn_gn.varpro import batches
-from sklearn_gn.varpro.inner import cross_validated_penalty, with_optimal_output
-from sklearn_gn.varpro.problem import Model, Net, Penalties, objective
+from sklearn_gn.varpro.chunked import (
+    ChunkedRows,
+    cross_validated_penalty,
+    objective,
+    with_optimal_output,
+)
+from sklearn_gn.varpro.problem import Model, Net, Penalties
 
 PATIENCE = 3  # iterations with hardly any decrease after which a level ends
 EVALUATED_EVERY = 20  # work units on batches after which all rows are evaluated
@@ -77,7 +82,9 @@ def needed_bytes(rows, net, settings):
 
 
 def prepare(rows, settings):
-    """Put the rows on the device, or on the devices."""
+    """Put the rows on the device, or on the devices; chunks stay where they are."""
+    if isinstance(rows, ChunkedRows):
+        return rows
     if settings.mesh is None:
         return jax.device_put(rows)
     return batches.on_devices(rows, settings.mesh)

@@ -24,19 +24,22 @@ def test_deepxde_has_every_demo():
     tree = ast.parse((PEERS / "deepxde_demos.py").read_text())
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert set(DEMOS) <= names
-    assert (len(DEMOS), len(TEXTBOOK)) == (43, 10)
+    assert (len(DEMOS), len(TEXTBOOK)) == (43, 13)
 
 
-@pytest.mark.parametrize("name", ["elasticity", "textbook_kdv_soliton"])
+@pytest.mark.parametrize(
+    "name", ["elasticity", "textbook_kdv_soliton", "textbook_stokes", "textbook_stefan"]
+)
 def test_sources_belong_to_the_exact_solution(name):
     problem = demo_of(name).problem
-    x = problem.domain.sample(4, np.random.RandomState(0))
+    points = problem.probes(4, np.random.RandomState(0))["interior"]
     field = Field(
         problem.exact, problem.domain.axes, problem.domain.time, problem.outputs
     )
-    kind = problem.residual_classes()[0].function
-    residual = jax.jit(jax.vmap(lambda x: kind((field,), x[None], x[:0], {})))
-    np.testing.assert_allclose(residual(x), 0, atol=1e-11)
+    kind = problem.residual_classes()[0]
+    fields = (field,) * kind.n_points
+    residual = jax.jit(jax.vmap(lambda x, data: kind.function(fields, x, data, {})))
+    np.testing.assert_allclose(residual(points.x, points.data), 0, atol=1e-11)
 
 
 def test_series_converge():
@@ -47,6 +50,16 @@ def test_series_converge():
     np.testing.assert_allclose(coarse, fine, atol=1e-7)
     edge = np.array([[-1.0, 0.3], [0.5, -1.0], [-0.2, 1.0], [0.0, 0.37]])
     np.testing.assert_allclose(references.poisson_on_the_l(edge, 20), 0, atol=1e-7)
+
+
+def test_cosines_of_two_chemicals_converge():
+    (X, coarse), (_, fine) = (
+        references.gray_scott(0.04, 0.06, 1e-3, n) for n in (32, 96)
+    )
+    fine = fine.reshape(96, -1, 2)[1::3].reshape(coarse.shape)
+    np.testing.assert_allclose(coarse, fine, atol=2e-4)
+    start = 1 - np.exp(-100 * (X[::21, 0] - 0.5) ** 2) / 2
+    np.testing.assert_allclose(coarse[::21, 0], start, atol=1e-15)
 
 
 def test_differentiation_of_chebyshev():

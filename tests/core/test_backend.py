@@ -104,6 +104,11 @@ def test_row_buckets(n_rows, bucket):
     assert backend.row_bucket(n_rows) == bucket
 
 
+@pytest.mark.parametrize(("n_rows", "bucket"), [(250, 256), (257, 320), (442, 448)])
+def test_row_buckets_of_costly_rows(n_rows, bucket):
+    assert backend.row_bucket(n_rows, cheap=256) == bucket
+
+
 def test_buckets_are_few_and_waste_little():
     sizes = np.arange(1, 200_000, 37)
     buckets = np.array([backend.row_bucket(int(n)) for n in sizes])

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.stats import skew
 
 from sklearn_gn import PINNSolver, ShallowReLURegressor, VarProNetRegressor
-from sklearn_gn.core.row_checks import checked_rows
+from sklearn_gn.core.row_checks import _skewness, checked_rows
 
 
 def data(n=200):
@@ -51,6 +52,13 @@ def test_far_rows_are_named_by_their_numbers_in_the_data():
     assert not checks.nearly_exact
     assert checked_rows(X, np.exp(3 * data()[1]), None, zeros).log_helps
     assert checked_rows(X, 1e-16 * y + 1, None, np.ones_like).n_far == 0
+
+
+def test_skewness_is_that_of_scipy_and_zero_where_nothing_varies():
+    y = np.exp(np.random.RandomState(3).randn(50, 2))
+    np.testing.assert_allclose(_skewness(y), skew(y), rtol=1e-12)
+    y[:, 1] = 1 + 1e-15 * y[:, 0]
+    np.testing.assert_array_equal(_skewness(y)[1], 0)
 
 
 def test_small_errors_of_an_approximation_are_no_outliers():

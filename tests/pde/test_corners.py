@@ -16,9 +16,8 @@ from sklearn_gn.pde import (
     Problem,
     laplacian,
 )
-from sklearn_gn.pde.corners import singular_corners
+from sklearn_gn.pde.corners import rough_corners, singular_corners
 from sklearn_gn.pinn.posed import posed
-from sklearn_gn.pinn.right_angles import contradicted_corners
 
 L = Polygon([(0, 0), (1, 0), (1, -1), (-1, -1), (-1, 1), (0, 1)])
 SQUARE = Box(x=(-1, 1), y=(-1, 1))
@@ -103,7 +102,7 @@ LEFT, BELOW = Dirichlet(0.0, on="x=min"), Dirichlet(0.0, on="y=min")
 def test_right_angles_at_which_values_contradict_the_equation(
     residual, conditions, n_corners
 ):
-    found = contradicted_corners(Problem(residual, SQUARE, conditions))
+    found = rough_corners(Problem(residual, SQUARE, conditions))
     assert len(found) == n_corners
     if n_corners == 1:
         assert found[0].place == (-1, -1)
@@ -117,7 +116,7 @@ def test_right_angles_are_not_looked_at_where_values_are_not_known():
         outputs=("u", "v"),
     )
     in_time = Problem(lambda u, x: u(x) - 1, Box(x=(0, 1), t=(0, 1)), [Dirichlet(0.0)])
-    assert contradicted_corners(pair) == contradicted_corners(in_time) == ()
+    assert rough_corners(pair) == rough_corners(in_time) == ()
 
 
 @pytest.mark.usefixtures("float64")

@@ -25,7 +25,8 @@ from sklearn_gn.pde import (
     integral,
     laplacian,
 )
-from sklearn_gn.pde.corner_values import warn_of_corners
+from sklearn_gn.pde.corner_values import check_shared_places
+from sklearn_gn.pde.jumps import jumps, warn_of_jumps
 from sklearn_gn.pde.plausibility import warn_of_fluxes, warn_of_missing_equations
 
 DOMAIN = Box(x=(0, 1), t=(0, 1))
@@ -302,7 +303,7 @@ def test_values_that_contradict_each_other_at_the_start(side, start, match):
     problem = Problem(residual, STRIP, [side, start], coefficients={"k": Unknown(1.0)})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_of_corners(problem)
+        warn_of_jumps(problem)
     found = [str(w.message) for w in caught]
     assert len(found) == (match is not None)
     assert match is None or re.search(match, found[0])
@@ -354,8 +355,102 @@ def test_values_that_contradict_each_other_at_a_corner(domain, conditions, match
     problem = Problem(lambda u, x: laplacian(u)(x), domain, conditions)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_of_corners(problem)
+        warn_of_jumps(problem)
     found = [str(w.message) for w in caught]
+    assert len(found) == (match is not None)
+    assert match is None or re.search(match, found[0])
+
+
+ON_TOP = Dirichlet(1.0, on="y=max")
+
+
+@pytest.mark.parametrize(
+    ("domain", "conditions", "match"),
+    [
+        (
+            SQUARE,
+            [Dirichlet(0.0), ON_TOP],
+            "_2' hold.* 0 and 1 at x = .*, y = 1",
+        ),
+        (SQUARE, [Dirichlet(lambda x: x[1]), ON_TOP], None),
+        (SQUARE, [Dirichlet(0.0), Dirichlet(1.0, on=lambda X: X[:, 1] == 1)], "y = 1"),
+        (Ball(2), [Dirichlet(0.0), Dirichlet(2.0)], "'u' is 0 and 2"),
+        (
+            Interval(0, 1, axis="x"),
+            [Dirichlet(0.0), Dirichlet(1.0, on="x=max")],
+            "0 and 1 at x = 1",
+        ),
+        (STRIP, [Initial(0.0), Initial(1.0)], "'initial' and 'initial_2' hold"),
+        (STRIP, [Initial(0.0), Initial(1.0, order=1)], None),
+        (STRIP, [Initial(1.0), Dirichlet(0.0, on="t=min")], "contradict"),
+    ],
+)
+def test_values_that_contradict_each_other_everywhere(domain, conditions, match):
+    problem = Problem(lambda u, x: u(x), domain, conditions)
+    if match is None:
+        check_shared_places(problem)
+    else:
+        with pytest.raises(ValueError, match=match):
+            check_shared_places(problem)
+
+
+def _front(place):
+    return lambda x: jnp.where(x[0] > place, 5.0, 2.0)
+
+
+def _bar(x):
+    return jnp.where(jnp.abs(x[0] - 1.31) < 0.01, 1.0, 0.0)
+
+
+def _steep(x):
+    return jnp.tanh(1e4 * (x[0] - 1.5)) + jnp.sqrt(jnp.abs(x[0] - 1.3))
+
+
+@pytest.mark.parametrize(
+    ("domain", "condition", "match"),
+    [
+        (STRIP, Initial(_front(1.25)), r"'u' is 2 and 5 on .* x = 1\.25, .*t = 3"),
+        (STRIP, Initial(_bar), r"'u' is \d and \d on .* sides of x = 1\.3.*t = 3"),
+        (STRIP, Initial(_steep), None),
+        (STRIP, Initial(_front(1.25), order=1), None),  # a velocity
+        (STRIP, Initial(lambda x, k: jnp.where(x[0] > 1.5, k, 0.0)), None),
+        # Heated until a time, at one end.
+        (
+            STRIP,
+            Dirichlet(lambda x: jnp.where(x[2] < 3.5, 7.0, 0.0), on="x=min"),
+            r"'dirichlet' jump.* 'u' is . and . on .* x = 1, y = .*, t = 3\.5\.",
+        ),
+        (SQUARE, Dirichlet(_front(0.5), on=lambda X: X[:, 1] == 1), "x = 0.5, y = 1"),
+        (SQUARE, Dirichlet(_front(0.5), on="x=max"), None),
+        # A lid and walls in one condition, and only the walls.
+        (
+            SQUARE,
+            Dirichlet(lambda x: jnp.where(x[1] == 1, 1.0, 0.0)),
+            r"'dirichlet' jump where edges meet: .* at x = [01], y = 1",
+        ),
+        (
+            SQUARE,
+            Dirichlet(
+                lambda x: jnp.where(x[1] == 1, 1.0, 0.0),
+                on=("x=min", "x=max", "y=min"),
+            ),
+            None,
+        ),
+        (Ball(2), Dirichlet(_front(0.25)), r"is \d and \d on .* x = 0\.25, y = -?0\.9"),
+        (
+            Box(x=(-2, 2), y=(-2, 2)) - Ball(2),
+            Dirichlet(lambda x: jnp.where(x[0] ** 2 + x[1] ** 2 < 1.1, 1.0, 0.0)),
+            None,
+        ),
+        (Interval(0, 1), Dirichlet(_front(0.5)), None),
+    ],
+)
+def test_values_of_a_condition_that_jump(domain, condition, match):
+    def residual(u, x, k):
+        return k * laplacian(u)(x)
+
+    problem = Problem(residual, domain, [condition], coefficients={"k": Unknown(1.0)})
+    found = jumps(problem)
     assert len(found) == (match is not None)
     assert match is None or re.search(match, found[0])
 
@@ -363,7 +458,7 @@ def test_values_that_contradict_each_other_at_a_corner(domain, conditions, match
 def test_outputs_are_compared_by_name_at_the_start():
     both = {"domain": STRIP, "outputs": ("a", "b")}
     sides = [Dirichlet([1.0, 2.0]), Initial([2.0, 1.0], outputs=["b", "a"])]
-    warn_of_corners(Problem(lambda u, x: u(x), conditions=sides, **both))
+    warn_of_jumps(Problem(lambda u, x: u(x), conditions=sides, **both))
     sides[1] = Initial(2.5, outputs="b")
     with pytest.warns(UserWarning, match="'b' is 2 and 2.5"):
         Problem(lambda u, x: u(x), conditions=sides, **both).check()

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sklearn_gn.core import first_order
+from sklearn_gn.core import backend, first_order
 from sklearn_gn.core.linear_algebra import blocks
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.damping import Nielsen
@@ -32,8 +32,7 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.problems import Kovasznay, PoissonBall
 from sklearn_gn.pinn import baselines, damped_step, dngd, trust_region
 from sklearn_gn.pinn import points as collocation
-from sklearn_gn.pinn.damped_step import small_in_numpy
-from sklearn_gn.pinn.fit import total_loss
+from sklearn_gn.pinn.losses import total_loss
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import needed_rows, rows_and_sizes
 from sklearn_gn.pinn.points import Sampler, batch_of
@@ -186,11 +185,11 @@ def test_sums_over_groups_of_pairs():
 def test_residuals_that_attract_points_have_the_axes_of_the_draw(monkeypatch):
     seen = []
 
-    def squares(model, net, batch):
+    def rows(model, kind, net, batch):
         seen.append(batch.axes)
-        return np.ones(len(batch.x))
+        return np.ones((len(batch.x), 1))
 
-    monkeypatch.setattr(collocation, "_squared_residuals", squares)
+    monkeypatch.setattr(collocation, "class_residuals", rows)
     sampler = Sampler(4, 0, "residual", "float64")
     problem = replace(PROBLEMS["ball"], n_laplacian_directions=2)
     kinds = problem.residual_classes()
@@ -272,7 +271,7 @@ def test_jacobian_in_factors_is_that_of_automatic_differentiation(name):
 
     found, gram, pushed, back = in_factors(parts, v, y)
     np.testing.assert_allclose(found, expected, atol=1e-12 * np.abs(expected).max())
-    _, r, (whole,) = small_in_numpy(params, r, parts)
+    (whole,) = operators.multiplied_out(backend.views(parts))
     rows = np.concatenate([whole.dense, whole.extra], axis=1)
     np.testing.assert_allclose(rows, expected, atol=1e-12 * np.abs(expected).max())
     np.testing.assert_allclose(gram, found @ found.T, atol=1e-12 * np.max(gram))
@@ -412,12 +411,10 @@ def updated(rule, model, params, batches, memory):
 
 
 def updated_in_region(model, params, batches, radius, shift=np.nan):
-    weighted = damped_step.weighted_jacobian(
-        model, params, batches, np.ones(len(batches))
-    )
+    system = damped_step.linear_system(model, params, batches, np.ones(len(batches)))
     region = trust_region.Region(np.float64(radius), np.float64(shift))
     words = dict(geodesic=False, momentum=0.0, jacobi=False)
-    return dngd.update_in_region(model, params, weighted, None, region, **words)
+    return dngd.update_in_region(model, *system, None, region, **words)
 
 
 def test_trust_region_takes_the_longest_step_that_keeps_its_promise():
@@ -484,16 +481,16 @@ def test_numpy_and_compiled_functions_make_the_same_step(
     model, *drawn = setting("burgers", n_interior, 6)
     params, batches = jax.tree.map(lambda a: np.asarray(a, dtype), drawn)
     ones = np.ones(len(batches), dtype)
-    batches, *linear = damped_step.weighted_jacobian(model, params, batches, ones)
+    whole = damped_step.weighted_jacobian(model, params, batches, ones)
     found = []
-    for net, r, parts in (
-        (params, *linear),
-        small_in_numpy(params, *linear),
+    for net, weighted, r, parts in (
+        (params, *whole),
+        damped_step.linear_system(model, params, batches, ones),
     ):
         quadratic = trust_region.quadratic_model(
-            model, net, batches, r, parts, params, momentum=0.5, jacobi=True
+            model, net, weighted, r, parts, params, momentum=0.5, jacobi=True
         )
-        of_model = model, net, batches, quadratic.linear, quadratic.matrix
+        of_model = model, net, weighted, quadratic.linear, quadratic.matrix
         for floor in (0.0, 1.0):  # without refinement and with it
             trial = trust_region.trial(
                 *of_model, ones[0] * floor, ones[0] * shift, geodesic=True
@@ -543,14 +540,17 @@ def test_line_search_takes_the_best_of_its_lengths():
     _, unravel = jax.flatten_util.ravel_pytree(params)
     losses = jax.jit(
         jax.vmap(
-            lambda t: total_loss(
-                model,
-                jax.tree.map(lambda p, v: p + t * v, params, unravel(step)),
-                batches,
+            lambda t: jnp.sum(
+                residuals(
+                    model,
+                    jax.tree.map(lambda p, v: p + t * v, params, unravel(step)),
+                    batches,
+                )
+                ** 2
             )
         )
     )(0.5 ** np.arange(31))
-    losses = np.asarray(losses)
+    losses = 0.5 * np.asarray(losses)
     assert float(found.best_step.loss) == pytest.approx(losses.min(), rel=1e-6)
     follows = updated("loss", model, params, batches, 1e-5)
     assert float(follows.best_step.shift) == 1e-5

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Interval, Problem, d
 from sklearn_gn.pinn import determination, error_estimate, growth, setup
-from sklearn_gn.pinn.model import Batch, start_parameters
+from sklearn_gn.pinn.model import start_parameters
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
 
@@ -98,11 +98,54 @@ def test_residuals_at_single_points_are_not_explained_by_wild_changes():
     parts = sums(slice(0, 30)), sums(slice(30, 60))
     wild, explained = error_estimate.correction(*map(sum, zip(*parts, strict=True)))
     assert explained > 0.8
-    change, explained = error_estimate.correction_of_halves(*parts)
+    change, explained, of_each_other = error_estimate.correction_of_halves(*parts)
+    assert of_each_other > 0.5 * explained
     expected, *_ = np.linalg.lstsq(shared, -r, rcond=None)
     assert explained < 0.3
     assert np.linalg.norm(wild) > 100 * np.linalg.norm(change)
     np.testing.assert_allclose(change[:3], expected, rtol=5e-2)
+
+
+def test_factors_keep_the_changes_that_residuals_hardly_see():
+    """Columns of all sizes down to 1e-10, whose squares the Gramian loses."""
+    rng = np.random.RandomState(0)
+    n = 12
+    right, _ = np.linalg.qr(rng.standard_normal((n, n)))
+    rows = rng.standard_normal((60, n)) @ (np.geomspace(1, 1e-10, n)[:, None] * right)
+    wanted = rng.standard_normal(n)
+    r = -rows @ wanted
+    factors = [
+        error_estimate._triangle(np.column_stack([rows[part], r[part]]))
+        for part in (slice(0, 30), slice(30, 60))
+    ]
+    assert [f.shape for f in factors] == [(n + 1, n + 1)] * 2
+    change, explained, shared = error_estimate.correction_by_factors(*factors)
+    np.testing.assert_allclose(change, wanted, atol=1e-3)
+    assert (explained, shared) == pytest.approx((1.0, 1.0), abs=1e-12)
+    lossy, _ = error_estimate.correction(rows.T @ rows, rows.T @ r, r @ r)
+    assert np.abs(lossy - wanted).max() > 0.1
+    # Nothing is shared by residuals that are noise.
+    noise = rng.standard_normal(26)
+    apart = [
+        np.column_stack([rng.standard_normal((13, n)), part])
+        for part in np.split(noise, 2)
+    ]
+    assert error_estimate.correction_by_factors(*apart)[2] < 0
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_factor_of_pieces_is_that_of_all_rows(solver):
+    posterior = solver._posterior
+    model, net = posterior.model, posterior.net
+    given = model, net, posterior.fresh, np.ones(2), posterior.batches
+    gramian, gradient, square = error_estimate.sums_over_pieces(*given)
+    factor = error_estimate.factor_over_pieces(*given)
+    product = factor.T @ factor
+    size = np.abs(gramian).max()
+    np.testing.assert_allclose(product[:-1, :-1], gramian, atol=1e-12 * size)
+    size = np.abs(gradient).max()
+    np.testing.assert_allclose(product[:-1, -1], gradient, atol=1e-11 * size)
+    assert product[-1, -1] == pytest.approx(square, rel=1e-12)
 
 
 @pytest.mark.usefixtures("float64")
@@ -131,24 +174,6 @@ def test_the_estimate_is_kept_and_knows_its_limits(solver, monkeypatch):
     assert np.isnan(again.error_estimate_)
     again._posterior = again._error_estimate = None
     assert np.isnan(again.error_estimate_)
-
-
-def test_each_fresh_point_is_in_one_piece():
-    def drawn(*sizes):
-        x = np.arange(float(sum(sizes))).reshape(-1, 1, 1)
-        parts = np.split(x, np.cumsum(sizes)[:-1])
-        return tuple(Batch(a, 2 * a[:, 0], 1 + a[:, 0, 0]) for a in parts)
-
-    fresh, like = drawn(10, 1, 6), drawn(4, 1, 6)
-    found = list(determination.pieces(fresh, like))
-    for k, batch in enumerate(fresh):
-        own = [piece[k] for piece in found]
-        assert all(part.x.shape == like[k].x.shape for part in own)
-        x, data, scale = (np.concatenate([part[i] for part in own]) for i in range(3))
-        there = scale > 0
-        np.testing.assert_array_equal(x[there], batch.x)
-        np.testing.assert_array_equal(data[there], batch.data)
-        np.testing.assert_array_equal(scale[there], batch.scale)
 
 
 def flow(u, x):

@@ -1013,3 +1013,35 @@ def test_computed_references_are_compared_at_their_own_points():
     best = np.argmin(solver.convergence_log_["val_loss"])
     found = solver.convergence_log_["relative_error"][best]
     assert found == pytest.approx(expected, rel=1e-10)
+
+
+# -- functions of the user ------------------------------------------------------------
+
+
+def decay_in(namespace, rate="rate"):
+    """A problem whose equation reads the global number ``rate``, or has a number."""
+    source = f"def decay(u, t): return d(u, 't') + {rate} * u"
+    exec(source, namespace)
+    return Problem(namespace["decay"], Box(t=(0.0, 1.0)), (Initial(1.0),))
+
+
+def test_a_problem_that_is_stated_again_compiles_nothing(compiled):
+    first, again = (
+        PINNSolver(decay_in({"d": d, "rate": 2.0}), **SMALL) for _ in range(2)
+    )
+    quiet(first.fit)
+    del compiled[:]
+    quiet(again.fit)
+    assert not compiled
+    t = np.linspace(0, 1, 5)[:, None]
+    np.testing.assert_array_equal(again.predict(t), first.predict(t))
+
+
+def test_a_global_number_of_an_equation_may_change_between_fits():
+    names, t = {"d": d, "rate": 1.0}, np.linspace(0, 1, 5)[:, None]
+    problem = decay_in(names)
+    for rate in (1.0, 3.0):
+        names["rate"] = rate
+        solver = quiet(PINNSolver(problem, **SMALL).fit)
+        written = quiet(PINNSolver(decay_in({"d": d}, rate), **SMALL).fit)
+        np.testing.assert_array_equal(solver.predict(t), written.predict(t))

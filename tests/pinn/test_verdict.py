@@ -18,6 +18,7 @@ from sklearn_gn.callbacks import TimeBudget
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pde import (
+    Ball,
     Box,
     Condition,
     Dirichlet,
@@ -27,10 +28,13 @@ from sklearn_gn.pde import (
     Problem,
     Unknown,
     d,
+    integral,
+    laplacian,
 )
 from sklearn_gn.pinn import determination, fit, growth, points, setup, verdict
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.observation_weight import next_weight, spread_loss
+from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
 from sklearn_gn.pinn.solved import holds_in_all_classes
@@ -65,6 +69,14 @@ def diffusion(u, x):
 HEAT = Problem(diffusion, Box(x=(0, 1), t=(0, 1)), Dirichlet(0.0))
 OSCILLATOR = {"residual": oscillation, "axis": "t"}
 GROWTH = {"residual": growth_of_a_population, "axis": "t"}
+
+
+def bending(u, x):
+    return d(u, "x", "x", "x", "x")(x) - 1
+
+
+def dispersion(u, x):
+    return d(u, "t")(x) + d(u, "x", "x", "x")(x)
 
 
 def messages(problem, max_iter=12):
@@ -135,6 +147,52 @@ def test_what_leaves_a_solution_open_is_said(problem, match):
 )
 def test_solutions_that_are_determined_are_not_warned_of(problem):
     assert messages(problem) == []
+
+
+@pytest.mark.parametrize(
+    ("residual", "domain", "orders"),
+    [
+        (load, Interval(0, 1, axis="x"), [2]),
+        (bending, Interval(0, 1, axis="x"), [4]),
+        (lambda u, x: u(x) * d(u, "x", "x", "x")(x), Interval(0, 1, axis="x"), [3]),
+        (dispersion, Box(x=(2, 5), t=(0, 9)), [3, 1]),
+        (lambda u, x: d(u, "x")(x) ** 2 - u(x), Box(y=(0, 1), x=(0, 1)), [0, 1]),
+        (lambda u, x: laplacian(laplacian(u))(x), Ball(2), [4, 4]),
+        (
+            lambda u, x: d(u, "t")(x) + integral(u, "t", 0.0, 1.0)(x),
+            Interval(0, 1),
+            None,
+        ),
+    ],
+)
+def test_derivatives_of_any_order_are_counted(residual, domain, orders):
+    problem, _ = posed(Problem(residual, domain), [])
+    found = determination._high_orders(problem, np.random.RandomState(0))
+    assert found is None if orders is None else found.tolist() == orders
+
+
+def test_what_is_missing_is_named_in_equations_of_high_order():
+    def missing(problem, forgotten):
+        model = SimpleNamespace(
+            problem=posed(problem, [])[0],
+            classes=[SimpleNamespace(rows=None, residual=SimpleNamespace(name="x"))],
+        )
+        rng = np.random.RandomState(0)
+        found = determination.missing_conditions(model, rng)
+        if forgotten:
+            found = determination.forgotten_conditions(model, found, rng)
+        return found
+
+    beam = string(Dirichlet(0.0), Neumann(0.0, on="x=min"), residual=bending)
+    found = missing(beam, False)
+    assert found == {"x": (4, ["x=min", "x=max", "x=min"])}
+    assert "needs 4 conditions at the ends" in verdict._open_by_conditions(found, 2e4)
+    clamped = string(Dirichlet(0.0), Neumann(0.0), residual=bending)
+    text = verdict._open_by_conditions(missing(clamped, False), 2e4)
+    assert "only 5e-05 of those" in text
+    assert "as many as the derivatives, but there may be further solutions" in text
+    wave = replace(HEAT, residual=dispersion)
+    assert missing(wave, True) == {"t": (1, [])}
 
 
 def test_the_free_change_is_that_of_a_dense_computation():
@@ -254,7 +312,8 @@ def _ended(**changes):
         _estimated_at_end=changes.get("estimate", np.nan),
         _solved_until=changes.get("until", np.inf),
         _may_grow=changes.get("may_grow", False),
-        problem_=SimpleNamespace(domain=Interval(0, 200)),
+        problem_=changes.get("problem", SimpleNamespace(domain=Interval(0, 200))),
+        residual=changes.get("residual", lambda X: np.ones(len(X))),
         _untrained_loss=10.0,
         _sizes=changes.get("sizes", (10, 20)),
         _fitted=SimpleNamespace(problem=object(), net=None),
@@ -293,6 +352,53 @@ def test_more_time_is_advised_where_it_helps():
     message = advice(_ended(until=100.0), StopReason("max_time"))
     assert "solved up to t = 100 of 200" in message
     assert "raise max_time" in message
+
+
+def test_a_jump_of_the_given_values_is_named_where_it_limits():
+    def step(x):
+        return jnp.where(x[0] > 0.25, 3.0, 1.0)
+
+    problem = replace(HEAT, conditions=(Neumann(0.0), Initial(step)))
+    for reason in ("max_time", "stalled"):
+        found = verdict.limit(_ended(problem=problem), StopReason(reason))
+        assert "'u' is 1 and 3 on the two sides of x = 0.25, t = 0." in found.text
+        assert (found.cause, found.parameter) == ("stopped", "problem")
+        assert "jax.nn.sigmoid" in found.text
+        assert "Raise" not in found.text
+    message = advice(_ended(problem=problem, fresh=1e-6), StopReason("max_time"))
+    assert "is solved" in message  # whatever the values are
+    message = advice(_ended(problem=HEAT), StopReason("stalled"))
+    assert "jump" not in message
+    message = advice(_ended(problem=problem), StopReason("non_finite"))
+    assert message == StopReason("non_finite").advice
+    clash = replace(HEAT, conditions=(*HEAT.conditions, Initial(1.0)))
+    message = advice(_ended(problem=clash), StopReason("max_time"))
+    assert "'u' is 0 and 1 at x = " in message
+
+
+def test_a_small_part_of_the_domain_that_has_most_of_the_loss_is_named():
+    def shock(X):
+        return np.where(np.abs(X[:, 0] - 0.5) < 0.01, 30.0, 1.0)
+
+    def everywhere(X):
+        return np.sin(9 * X[:, 0]) * np.cos(5 * X[:, 1])
+
+    def corners(X):  # in all four of them
+        return np.where(np.abs(X - 0.5).min(axis=1) > 0.47, 30.0, 1e-3)
+
+    for reason, changes in (("stalled", {}), ("max_time", {"may_grow": True})):
+        found = [
+            verdict.limit(
+                _ended(problem=HEAT, residual=r, **changes), StopReason(reason)
+            ).text
+            for r in (shock, everywhere, corners)
+        ]
+        strip = r"is on 1\.. % of the domain, at x = 0\.49. to 0\.50.: the"
+        assert re.search(strip, found[0])
+        assert "Half of what is left" not in found[1]
+        assert re.search(r"on 0\.2 % .*, most at x = 0\..*, t = 0\..*: the", found[2])
+    late = _ended(problem=HEAT, residual=shock, val_loss=LATE)
+    assert "Half" not in verdict.limit(late, StopReason("max_time")).text
 
 
 def test_more_time_is_not_advised_where_the_solution_is_left_open():

@@ -132,6 +132,7 @@ def test_dask_arrays_are_read_by_their_blocks():
         ({}, lambda c: [c[0], (c[1][0][:, :2], c[1][1])], "Chunk 1: X has the shape"),
         ({}, lambda c: [c[0], (c[1][0] * np.inf, c[1][1])], "Chunk 1: X holds NaN"),
         ({}, lambda c: [(*c[0], -np.ones(100))], "Chunk 0: weights must be finite"),
+        ({}, lambda c: [c[0], (c[0][0][:0], []), c[0][::-1]], "Chunk 2: X has the"),
         ({}, lambda c: [], "hold no rows"),
     ],
 )

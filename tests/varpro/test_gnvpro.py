@@ -25,7 +25,7 @@ from sklearn_gn.networks.cnn import convolve
 from sklearn_gn.solvers import Adam, GNvpro
 from sklearn_gn.varpro import baselines, problem, reduced, training
 from sklearn_gn.varpro import inner as inner_problem
-from sklearn_gn.varpro.batches import current_batch, mini_batch, shuffled_epoch
+from sklearn_gn.varpro.batches import current_batch, mini_batch, shuffled_epochs
 from sklearn_gn.varpro.posterior import posterior
 from sklearn_gn.varpro.problem import Model, Net, Penalties
 
@@ -377,6 +377,10 @@ def test_every_form_of_the_curvature_is_the_dense_matrix(case, network, monkeypa
     ]
     if network == "mlp":
         forms.append(reduced.dual_model(model, net, rows, penalties))
+        # The same without the derivatives of all features at once.
+        monkeypatch.setattr(reduced, "_holds_features", lambda *_: False)
+        compute = jax.jit(reduced.dual_model.__wrapped__, static_argnums=0)
+        forms.append(compute(model, net, rows, penalties))
     scale = np.linalg.eigvalsh(matrix)[-1]
     for form, (spectral, found, *_) in enumerate(forms):
         np.testing.assert_allclose(found, gradient, atol=1e-12)
@@ -701,7 +705,7 @@ def test_mini_batches_make_up_the_weighted_objective():
     weight = np.append(rng.rand(12), np.zeros(4))
     rows = Rows(rng.randn(16, 2), rng.randn(16, 1), weight / weight.sum())
     settings = settings_of(rows, Adam(batch_size=4))
-    epoch, size = shuffled_epoch(jax.device_put(rows), settings, 0)
+    ((epoch, size),) = shuffled_epochs(jax.device_put(rows), settings, 0)
     assert int(epoch.n_batches) == 3
     batches = [mini_batch(epoch, k, size) for k in range(3)]
     mean = sum(batch.weight @ batch.y for batch in batches) / 3

@@ -284,16 +284,25 @@ def _half_of_points(part, first):
         n = a.shape[0] // 2
         return jnp.where(first, a[:n], a[n:])
 
+    return _of_some_points(part, half)
+
+
+def first_points(part, n, n_all):
+    """The first n of all points of a part."""
+    return _of_some_points(part, lambda a: a[: len(a) * n // n_all])
+
+
+def _of_some_points(part, take):
     layers = tuple(
         (
-            inputs._replace(values=half(inputs.values))
+            inputs._replace(values=take(inputs.values))
             if _is_factored(inputs)
-            else half(inputs),
-            half(gradients),
+            else take(inputs),
+            take(gradients),
         )
         for inputs, gradients in part.layers
     )
-    return Part(layers, half(part.dense), half(part.extra))
+    return Part(layers, take(part.dense), take(part.extra))
 
 
 def _own_block(part):

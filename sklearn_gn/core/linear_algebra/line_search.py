@@ -5,8 +5,8 @@ from jax import lax
 
 # Trial steps: a geometric grid that contains the Gauss-Newton step 1 and one
 # enlarged step, then an even grid between the neighbours of its best point.
-_COARSE = tuple(2.0**k for k in range(1, -15, -1))
-_FINE = 9
+COARSE = tuple(2.0**k for k in range(1, -15, -1))
+FINE = 9
 
 
 def grid_search(loss, dtype):
@@ -28,14 +28,14 @@ def grid_search(loss, dtype):
     gamma : scalar
         The best step of the grid. The caller compares its loss with that of no step.
     """
-    coarse = jnp.asarray(_COARSE, dtype)
+    coarse = jnp.asarray(COARSE, dtype)
     losses = _finite(lax.map(loss, coarse))
     best = jnp.argmin(losses)
     # Neighbours in the descending grid; past its ends, as far again, or zero.
     upper = jnp.where(best > 0, coarse[jnp.maximum(best - 1, 0)], 2 * coarse[0])
     last = coarse.shape[0] - 1
     lower = jnp.where(best < last, coarse[jnp.minimum(best + 1, last)], 0.0)
-    fraction = jnp.arange(1, _FINE + 1, dtype=dtype) / (_FINE + 1)
+    fraction = jnp.arange(1, FINE + 1, dtype=dtype) / (FINE + 1)
     fine = lower + (upper - lower) * fraction
     fine_losses = _finite(lax.map(loss, fine))
     best_fine = jnp.argmin(fine_losses)

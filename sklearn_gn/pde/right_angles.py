@@ -14,28 +14,26 @@ import numpy as np
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.pde import Box, Dirichlet
 from sklearn_gn.pde.calls import call
-from sklearn_gn.pde.corners import right_angles
-from sklearn_gn.pinn.spectrum import faces_of
+from sklearn_gn.pde.conditions import Dirichlet
+from sklearn_gn.pde.given_values import faces_of
+from sklearn_gn.pde.shapes import Box
 
 _N_POINTS = 64  # that show the size of the residuals
 _AGREE = 1e-3  # residual at a corner, relative to the largest one
 
 
-def contradicted_corners(problem):
-    """Return the corners of a rectangle at which values contradict the equation.
+def contradicted_corners(problem, corners):
+    """Return those of the corners at which values contradict the equation, as a tuple.
 
-    Looked for in problems of one output without unknowns, whose values are given on
-    both sides. Elsewhere there are none, as where the values agree.
+    Looked for in problems of one output without unknowns, on a rectangle, whose values
+    are given on both sides. Elsewhere there are none, as where the values agree.
 
     Parameters
     ----------
     problem : Problem
-
-    Returns
-    -------
-    tuple of Corner
+    corners : sequence of Corner
+        Right angles of its domain.
     """
     domain = problem.domain
     plain = problem.transform is None and not (problem.periodic or problem.unknown)
@@ -48,7 +46,7 @@ def contradicted_corners(problem):
             sides |= dict.fromkeys(faces_of(domain, condition), condition)
     found = [
         (corner, tuple(sides[side] for side in enumerate(corner.place)))
-        for corner in right_angles(domain)
+        for corner in corners
         if all(side in sides for side in enumerate(corner.place))
     ]
     if not found:

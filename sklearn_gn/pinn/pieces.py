@@ -1,0 +1,180 @@
+"""Points in pieces of one shape, so that more points compile nothing.
+
+A compiled function has one program for each number of points. Where a fit doubles its
+points, draws others to judge by, or halves these for an estimate of the error, each of
+its functions would be compiled again. On a CPU, which a piece keeps as busy as all
+points, these functions are called with pieces of one shape instead: twice as many
+points make twice as many pieces of the same size.
+"""
+
+from functools import partial
+
+import jax
+import numpy as np
+
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.linear_algebra.jacobian import first_points
+from sklearn_gn.pinn import residuals as of_points
+
+_LEAST_RESIDUALS = 768  # in a piece, which has less than twice as many
+_MOST_PIECES = 32
+_BITS = 5  # leading ones of the numbers of points
+
+
+def serve(batches):
+    """Whether the points are computed in pieces: on a CPU, and not divided."""
+    leaves = jax.tree.leaves(batches)
+    places = set().union(*(a.devices() for a in leaves if isinstance(a, jax.Array)))
+    if not places:  # of NumPy
+        place = jax.config.jax_default_device or jax.default_backend()
+        return getattr(place, "platform", place) == "cpu"
+    return len(places) == 1 and all(place.platform == "cpu" for place in places)
+
+
+def cut(classes, batches, like=None):
+    """Cut points into pieces of one shape.
+
+    Where the points of a class do not fill all pieces, copies of the last point follow,
+    of weight zero.
+
+    Parameters
+    ----------
+    classes : tuple of ClassModel
+    batches : tuple of Batch
+    like : tuple of Batch, default=None
+        Points whose pieces have the shape that is wanted. If None, the same points, and
+        their number of pieces is a power of two.
+
+    Returns
+    -------
+    list of tuple of Batch
+        Each with a part of the points of every class.
+    """
+    lengths = _lengths(classes, batches if like is None else like)
+    if lengths == [len(batch.x) for batch in batches]:
+        return [batches]
+    pairs = list(zip(batches, lengths, strict=True))
+    count = max(-(-len(batch.x) // length) for batch, length in pairs if length)
+    return [
+        tuple(_rows(batch, k * length, (k + 1) * length) for batch, length in pairs)
+        for k in range(count)
+    ]
+
+
+def _lengths(classes, batches):
+    """Number of points of each class in a piece.
+
+    It is one of sixteen to an octave, so that the conditions that share 375 points, and
+    then 750, have pieces of one shape.
+    """
+    n_residuals = sum(
+        len(batch.x) * kind.residual.n_outputs
+        for kind, batch in zip(classes, batches, strict=True)
+    )
+    count = 1 << max(0, (n_residuals // _LEAST_RESIDUALS).bit_length() - 1)
+    shares = [-(-len(batch.x) // min(count, _MOST_PIECES)) for batch in batches]
+    steps = [1 << max(0, share.bit_length() - _BITS) for share in shares]
+    return [-(-n // step) * step for n, step in zip(shares, steps, strict=True)]
+
+
+def _rows(batch, start, stop):
+    """Points of a class, filled up by its last one."""
+    n = len(batch.x)
+    x, data, scale = map(np.asarray, (batch.x, batch.data, batch.scale))
+    rows = slice(start, stop)
+    if stop > n:
+        rows = np.minimum(np.arange(start, stop), n - 1)
+        inside = np.arange(start, stop) < n
+        scale = np.where(inside, scale[rows], scale.dtype.type(0))
+        return batch._replace(x=x[rows], data=data[rows], scale=scale)
+    return batch._replace(x=x[rows], data=data[rows], scale=scale[rows])
+
+
+# --- what is computed of them --------------------------------------------------------
+
+
+def residuals(model, net, batches, like=None):
+    """Return the residuals of all points, in NumPy; ``like`` as for :func:`cut`."""
+    parts = cut(model.classes, batches, like)
+    return joined(model, batches, parts, [_residuals(model, net, p) for p in parts])
+
+
+def second_derivative(model, net, batches, direction):
+    """Return that of the residuals along a change of the network, in NumPy."""
+    parts = cut(model.classes, batches)
+    found = [_second_derivative(model, net, part, direction) for part in parts]
+    return joined(model, batches, parts, found)
+
+
+def class_residuals(model, kind, net, batch):
+    """Return the residuals of a class as they are, in NumPy, of shape (N, k)."""
+    parts = cut((kind,), (batch,))
+    found = [np.asarray(_of_class(model, kind, net, part)) for (part,) in parts]
+    return np.concatenate(found)[: len(batch.x)]
+
+
+_compiled = partial(jit_by_size, largest=0, medium=2**15)
+_residuals = _compiled(of_points.residuals, static_argnames="model")
+_second_derivative = _compiled(of_points.second_derivative, static_argnames="model")
+_of_class = _compiled(
+    of_points.class_residuals, static_argnames=("model", "class_model")
+)
+
+
+def joined(model, batches, parts, found):
+    """Return residuals of all points, one class after the other.
+
+    Parameters
+    ----------
+    model : Model
+    batches : tuple of Batch
+        All points.
+    parts : list of tuple of Batch
+        The pieces.
+    found : list of array of shape (m,)
+        Residuals of the pieces, or what has as many entries.
+
+    Returns
+    -------
+    array of shape (M,)
+    """
+    found = list(map(np.asarray, found))
+    if parts[0] is batches:
+        return found[0]
+    classes, start = [], 0
+    for kind, batch, part in zip(model.classes, batches, parts[0], strict=True):
+        k = kind.residual.n_outputs
+        stop = start + k * len(part.x)
+        rows = np.concatenate([one[start:stop] for one in found])
+        classes.append(rows[: k * len(batch.x)])
+        start = stop
+    return np.concatenate(classes)
+
+
+def joined_jacobians(batches, parts, found):
+    """Return the parts of a Jacobian, one class after the other.
+
+    Parameters
+    ----------
+    batches : tuple of Batch
+        All points.
+    parts : list of tuple of Batch
+        The pieces.
+    found : list of list of Part
+        In NumPy, for each of the pieces one of every class.
+
+    Returns
+    -------
+    list of Part
+        Without the rows that fill up the pieces.
+    """
+    if parts[0] is batches:
+        return found[0]
+    inside = []
+    for k, batch in enumerate(batches):
+        length = len(parts[0][k].x)
+        for j, one in enumerate(found):
+            n = min(len(batch.x) - j * length, length)
+            if n > 0:
+                inside.append(first_points(one[k], n, length))
+    return inside

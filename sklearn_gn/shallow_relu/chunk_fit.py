@@ -1,0 +1,125 @@
+"""ShallowReLURegressor on rows that come in chunks: the scikit-learn face."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+import numpy as np
+from sklearn.base import _fit_context
+
+from sklearn_gn._typing import ArrayLike
+from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.chunks import (
+    check_repeatable,
+    chunks_of,
+    chunks_of_targets,
+    first_of,
+)
+from sklearn_gn.core.data import check_sample_weight
+from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
+from sklearn_gn.core.memory import check_table_fits
+from sklearn_gn.core.survey import survey
+from sklearn_gn.shallow_relu.chunked import on_all_rows, reason_against_chunks
+
+
+class _ChunkFit(GaussNewtonEstimator):
+    """Base class of the regressor, for data that do not fit into memory."""
+
+    @unchanged_on_failure
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_chunks(
+        self,
+        chunks: Iterable[tuple[ArrayLike, ...]],
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
+        """Fit rows that come in chunks and do not fit into memory.
+
+        Each of ``n_init`` networks is fitted to a sample of the rows first, which is
+        one iteration of the log where the evidence chooses the penalties; the best one
+        is then fitted to all rows, and every iteration goes through the chunks a few
+        times. The result does not depend on how the rows are cut into chunks; up to
+        65,536 distinct rows, which all fit into the sample, give that of :meth:`fit`.
+        Takes the solvers "vpgn" and "sggn" with the squared loss; with one feature,
+        ``alpha`` must be a dict. Then :meth:`fit` does the same as this method where X
+        is a dask array, or a memory-mapped array of 1 GiB or more.
+
+        Parameters
+        ----------
+        chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+            Arrays of any length. An object that can be gone through again and again,
+            such as a list or one with ``__iter__``, not a generator.
+
+        X_val : array-like of shape (n_val_samples, n_features), default=None
+            Validation samples, which ``early_stopping`` needs here.
+
+        y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
+                default=None
+            Validation targets.
+
+        Returns
+        -------
+        self : ShallowReLURegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter needs all rows at once, if the chunks can be gone through
+            only once, or if one is malformed or holds NaN or infinity.
+        """
+        check_repeatable(chunks)
+        first = first_of(chunks)
+        X, y, _ = self._check_data(*(array[:1] for array in first[:2]), None)
+        reason = reason_against_chunks(self, X.shape[1])
+        if reason is not None:
+            raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
+        n_targets = 1 if self._single_target else y.shape[1]
+        validation = self._check_validation_data(X_val, y_val, n_targets)
+        if self.early_stopping and validation is None:
+            raise ValueError(
+                "early_stopping=True needs X_val and y_val where rows come in chunks."
+            )
+        rows = chunks_of_targets(chunks, X.shape[1], n_targets)
+        with backend.one_blas_thread:
+            found = survey(rows)
+            with extremes.arithmetic_of(np.array([found.largest])):
+                self._fit_survey(rows, found, validation)
+        return self
+
+    def _large_rows(self, X, y, sample_weight, X_val):
+        """Return the chunks of rows on disk; None for those that fit into memory."""
+        shape = getattr(X, "shape", ())
+        n_features = shape[1] if len(shape) == 2 else 1
+        needs_all = self.early_stopping and X_val is None
+        if needs_all or reason_against_chunks(self, n_features) is not None:
+            check_table_fits(X, "Fit a random sample of the rows.")
+            return None
+        chunks = chunks_of(X, y, sample_weight)
+        if chunks is None:
+            check_table_fits(X, "fit_chunks reads rows piece by piece.")
+        return chunks
+
+    def _fit_survey(self, chunks, found, validation):
+        """Fit the sample, and all rows if there are more."""
+        number, weight, X, y, is_complete = found.sample
+        check_table_fits(X, "Give chunks of fewer features.")
+        y = y[:, 0] if self._single_target else y
+        metadata = {"sample_weight": weight}
+        if not is_complete:
+            metadata["all_rows"] = (found.n_rows, found.total)
+        self._fit(
+            X,
+            y,
+            check_sample_weight(weight, X),
+            validation,
+            {"X": X, "y": y, "metadata": metadata},
+            None if is_complete else lambda one: on_all_rows(one, chunks, found),
+        )
+        self._n_rows = found.n_rows
+        checks = self._row_checks
+        if checks is not None:  # it numbers the rows of the sample
+            farthest = tuple(int(number[k]) for k in checks.farthest)
+            self._row_checks = checks._replace(farthest=farthest)

@@ -1,0 +1,327 @@
+"""ShallowReLURegressor on rows that come in chunks, from a file and from dask."""
+
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.callbacks import Checkpoint, LogWriter
+from sklearn_gn.core import chunked_rows, large_gram, memory
+from sklearn_gn.core import chunks as core_chunks
+from sklearn_gn.core import survey as survey_module
+from sklearn_gn.core.chunked_rows import ChunkedRows, even_parts
+from sklearn_gn.core.chunks import chunks_of_targets
+from sklearn_gn.core.evidence_gn import sums_of, trial_of
+from sklearn_gn.core.linear_evidence import linear_model
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.core.survey import survey
+from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
+from sklearn_gn.shallow_relu.evidence_gn import Shape
+
+N, D, SAMPLE = 900, 3, 200
+
+
+@pytest.fixture
+def small_sample(monkeypatch):
+    """A sample that is smaller than the table, and parts that are smaller yet."""
+    monkeypatch.setattr(survey_module, "_SAMPLE_ROWS", SAMPLE)
+    monkeypatch.setattr(chunked_rows, "_PART_ROWS", 64)
+
+
+def data(n_targets=1, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N, D))
+    y = np.abs(X[:, 0] - 0.3) + np.maximum(X[:, 1], 0) + 0.2 * rng.normal(size=N)
+    if n_targets == 1:
+        return X, y
+    return X, np.stack([y, 5 * X[:, 2] + rng.normal(size=N)], axis=1)
+
+
+def pieces(*arrays, size=250):
+    starts = range(0, len(arrays[0]), size)
+    return [tuple(a[k : k + size] for a in arrays) for k in starts]
+
+
+def make(**changes):
+    return ShallowReLURegressor(**{"n_neurons": 6, "random_state": 0, **changes})
+
+
+def fitted(chunks, **changes):
+    return make(**changes).fit_chunks(chunks)
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_few_rows_are_fitted_as_in_memory(n_targets):
+    X, y = data(n_targets)
+    weight = np.arange(N) % 3.0
+    whole = make().fit(X, y, weight)
+    model = fitted(pieces(X, y, weight))
+    np.testing.assert_array_equal(model.predict(X), whole.predict(X))
+    assert model.log_evidence_ == whole.log_evidence_
+    assert model.n_iter_ == whole.n_iter_
+    assert "n_rows" not in model.convergence_log_
+
+
+def test_chunks_may_be_cut_anywhere(small_sample):
+    X, y = data()
+    model = fitted(pieces(X, y))
+    log = model.convergence_log_
+    assert set(log["n_rows"]) == {SAMPLE, N}
+    assert np.all(np.diff(log["n_rows"]) >= 0)
+    assert model.stop_reason_ == "tol"
+    for size in (37, N):
+        other = fitted(pieces(np.asfortranarray(X), y, size=size))
+        np.testing.assert_array_equal(other.predict(X), model.predict(X))
+        assert other.log_evidence_ == model.log_evidence_
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_attributes_are_those_of_all_rows(small_sample, n_targets):
+    X, y = data(n_targets)
+    weight = 1.0 + np.arange(N) % 2
+    model = fitted(pieces(X, y, weight))
+    net, scaling = model._network
+    share = weight / weight.sum()
+    rows = Rows(scaling.x(X), scaling.y(y.reshape(N, -1)), share)
+    options = type("Options", (), {"n_effective": weight.sum(), "alpha": None})
+    expected = evidence_fitted.fitted_attributes(net, rows, scaling, options)
+    for name in (
+        "loss_",
+        "log_evidence_",
+        "n_effective_parameters_",
+        "noise_std_",
+        "mass_spectrum_",
+        "gram_spectrum_",
+    ):
+        np.testing.assert_allclose(getattr(model, name), expected[name], rtol=1e-9)
+    std = model.predict(X, return_std=True)[1].reshape(N, -1)
+    found = evidence_fitted.prediction_errors(expected["_posterior"], rows.x)
+    np.testing.assert_allclose(std, found * scaling.y_scale, rtol=1e-8)
+    residual = model.predict(X) - y
+    loss = share @ np.sum(residual.reshape(N, -1) ** 2, axis=1) / 2
+    assert n_targets > 1 or 0 < model.loss_ - loss < 0.1 * loss
+
+
+def test_sums_over_chunks_are_those_over_rows(small_sample):
+    X, y = data(2)
+    weight = np.arange(N) % 3.0
+    model = fitted(pieces(X, y, weight))
+    scaling = model._network[1]
+    chunks = chunks_of_targets(pieces(X, y, weight), D, 2)
+    found = survey(chunks)
+    rows = Rows(scaling.x(X), scaling.y(y), weight / weight.sum())
+    numbers = found.sample.number
+    sample = Rows(*(a[numbers] for a in rows))
+    chunked = ChunkedRows(chunks, scaling, found, sample)
+    shape = Shape(4, D, 2)
+    theta = np.random.default_rng(1).normal(size=shape.size)
+    for a, b in zip(
+        sums_of(shape, theta, chunked), shape.sums(theta, rows), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+    error = shape.trial(theta, rows).error
+    assert trial_of(shape, theta, chunked).error == pytest.approx(error, rel=1e-13)
+    net = evidence_gn.network_of(theta, shape, np.ones(6), 1.0, np.ones(6), 0.0)
+    for a, b in zip(
+        evidence_gn.pruned(net, chunked), evidence_gn.pruned(net, rows), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+    one, other = (linear_model(r, weight.sum()) for r in (chunked, rows))
+    np.testing.assert_allclose(one.coef, other.coef, atol=1e-9)
+    assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-8)
+    some = sample.x[:9]
+    np.testing.assert_allclose(one.leverage(some), other.leverage(some), rtol=1e-9)
+
+
+def test_with_fixed_penalties_it_ends_at_a_minimum_over_all_rows(small_sample):
+    X, y = data()
+    alpha = make().fit(X, y).alpha_
+    model = fitted(pieces(X, y), alpha=alpha, tol=1e-12)
+    net, scaling = model._network
+    rows = Rows(scaling.x(X), scaling.y(y[:, None]), np.full(N, 1 / N))
+    penalties = np.concatenate([np.atleast_1d(a) for a in alpha.values()])
+    groups = net.shape.groups()
+    slope = np.where(groups < 0, 0, penalties[groups]) * net.theta
+    slope = slope - net.shape.sums(net.theta, rows).slope
+    # The slope jumps where a hyperplane passes a row, by up to the share of the row.
+    assert np.linalg.norm(slope) < 0.1 / N
+    assert model.alpha_method_ == "fixed"
+
+
+def test_noise_is_left_to_the_linear_model(small_sample):
+    X, _ = data()
+    y = np.random.default_rng(3).normal(size=N)
+    model = fitted(pieces(X, y))
+    assert not model.active_.any()
+    assert model.n_effective_parameters_ < 2 + D
+
+
+def test_weights_are_repetitions(small_sample):
+    X, y = data()
+    count = 1 + np.arange(N) % 3
+    weighted = fitted(pieces(X, y, count.astype(float)))
+    repeated = fitted(pieces(np.repeat(X, count, axis=0), np.repeat(y, count)))
+    np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), atol=1e-6)
+    found = weighted.log_evidence_
+    assert found == pytest.approx(repeated.log_evidence_, abs=1e-4)
+
+
+def test_the_sample_does_not_depend_on_order_or_copies(monkeypatch):
+    X, y = data()
+    monkeypatch.setattr(survey_module, "_SAMPLE_ROWS", 50)
+    found = survey([(X, y[:, None], np.ones(N))])
+    assert (found.n_rows, found.total, len(found.sample.X)) == (N, N, 50)
+    np.testing.assert_array_equal(found.sample.X, X[found.sample.number])
+    order = np.random.default_rng(1).permutation(np.repeat(np.arange(N), 2))
+    chunks = pieces(X[order], y[order][:, None], np.full(2 * N, 0.5), size=7)
+    other = survey(chunks)
+    assert (other.n_rows, other.total) == (2 * N, N)
+    np.testing.assert_array_equal(other.sample.X, found.sample.X)
+    np.testing.assert_array_equal(other.sample.weight, np.ones(50))
+    # Any row is as likely as another, wherever it lies.
+    ranks = np.argsort(np.argsort(X[:, 0]))[found.sample.number]
+    assert abs(ranks.mean() - N / 2) < 4 * N / np.sqrt(12 * 50)
+
+
+def test_parts_have_one_length():
+    X, y = data()
+    parts = list(even_parts(pieces(X, y[:, None], np.ones(N), size=70)))
+    assert [len(part[0]) for part in parts] == [N]
+    wide = np.zeros((5000, 3000), np.float32)
+    parts = list(even_parts([(wide, y[:1], y[:1]), (wide[:1], y[:1], y[:1])]))
+    assert [len(part[0]) for part in parts] == [2048, 2048, 905]
+    assert parts[0][0].dtype == np.float64
+
+
+def test_mapped_files_and_dask_arrays_are_read_in_chunks(
+    tmp_path, monkeypatch, small_sample
+):
+    da = pytest.importorskip("dask.array")
+    X, y = data()
+    X = X.astype(np.float32)
+    same = fitted(pieces(X, y))
+    blocks = make().fit(da.from_array(X, chunks=(100, 2)), da.from_array(y, chunks=70))
+    mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
+    mapped[:] = X
+    in_memory = make().fit(mapped, y)
+    monkeypatch.setattr(core_chunks, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(core_chunks, "_CHUNK_BYTES", 100 * D * 4)
+    for model in (blocks, make().fit(mapped, y)):
+        np.testing.assert_array_equal(model.predict(X), same.predict(X))
+    assert not np.array_equal(in_memory.predict(X), same.predict(X))
+    # What needs all rows has them.
+    with pytest.warns(ConvergenceWarning):
+        make(alpha=0, max_iter=1).fit(mapped[:100], y[:100])
+
+
+def test_memory_is_that_of_a_sample_and_a_few_parts(small_sample, monkeypatch):
+    monkeypatch.setattr(chunked_rows, "_PART_ROWS", 2048)
+    X = np.random.default_rng(0).normal(size=(4096, 20))
+    y = np.abs(X[:, 0])
+
+    class Chunks:
+        def __iter__(self):
+            return (((1 + 1e-3 * k) * X, y + 1e-2 * X[:, k]) for k in range(20))
+
+    model = make(n_neurons=2, max_iter=2, n_init=1)
+    tracemalloc.start()
+    with pytest.warns(ConvergenceWarning):
+        model.fit_chunks(Chunks())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 * X.nbytes < 20 * X.nbytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "change", "message"),
+    [
+        ({"loss": "huber"}, None, "loss='huber' ranks .* Set loss='squared_error'"),
+        ({"solver": "lm"}, None, "solver='lm' keeps all rows"),
+        ({}, lambda c: [(X[:, :1], y) for X, y in c], "SegmentedRegressor.fit_chunks"),
+        ({"alpha": 0, "device": [0]}, None, "device=.* is several"),
+        ({"early_stopping": True}, None, "needs X_val"),
+        ({}, iter, "only once"),
+        ({}, lambda c: [c[0], (c[1][0], c[1][1][:3])], "Chunk 1: X, y and weights"),
+        ({}, lambda c: [c[0], (c[1][0][:, :2], c[1][1])], "Chunk 1: X has the shape"),
+        ({}, lambda c: [c[0], (c[1][0] * np.inf, c[1][1])], "Chunk 1: X holds NaN"),
+        ({}, lambda c: [c[0], (c[1][0], c[1][1] * np.nan)], "Chunk 1: y holds NaN"),
+        ({}, lambda c: [c[0], (c[1][0], c[0][0])], "Chunk 1: y has 3 targets"),
+        ({}, lambda c: [c[0], (c[1][0], c[1][1] * 1e303)], "y holds a number of size"),
+        ({}, lambda c: [(*c[0], -np.ones(250))], "Chunk 0: weights must be finite"),
+        ({}, lambda c: [(*c[0], np.zeros(250))], "no rows of positive weight"),
+        ({}, lambda c: [], "hold no rows"),
+    ],
+)
+def test_what_is_not_possible_is_named(changes, change, message):
+    chunks = pieces(*data())
+    chunks = change(chunks) if change else chunks
+    with pytest.raises(ValueError, match=message):
+        fitted(chunks, **changes)
+
+
+def test_a_fit_that_would_not_fit_into_memory_names_chunks(monkeypatch):
+    X, y = data()
+    monkeypatch.setattr(memory, "available_bytes", lambda: X.nbytes)
+    with pytest.raises(ValueError, match=r"GiB are available.*fit_chunks"):
+        make().fit(X, y)
+
+
+def test_early_stopping_looks_at_both_starts(small_sample):
+    X, y = data()
+    X_val, y_val = data(seed=1)
+    model = make(early_stopping=True, n_iter_no_change=2)
+    model.fit_chunks(pieces(X, y), X_val=X_val, y_val=y_val)
+    log = model.convergence_log_
+    assert set(log["n_rows"]) == {SAMPLE, N}
+    unit = np.mean((model.predict(X_val) - y_val) ** 2) / 2
+    assert unit <= log["val_loss"].min() * (1 + 1e-9)
+
+
+def test_a_fit_that_ends_on_the_sample_has_attributes_of_all_rows(small_sample):
+    X, y = data()
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model = fitted(pieces(X, y), max_iter=2)
+    assert set(model.convergence_log_["n_rows"]) == {SAMPLE}
+    loss = np.mean((model.predict(X) - y) ** 2) / 2
+    assert 0 < model.loss_ - loss < 0.1 * loss
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    # A warm start goes on from there.
+    model.set_params(warm_start=True, max_iter=200).fit_chunks(pieces(X, y))
+    assert model.stop_reason_ == "tol"
+    assert model.loss_ < loss
+
+
+@pytest.mark.parametrize("n_iter", [2, 8])
+def test_an_interrupted_fit_goes_on_from_its_checkpoint(small_sample, tmp_path, n_iter):
+    X, y = data()
+    whole = fitted(pieces(X, y))
+    is_small = whole.convergence_log_["n_rows"][n_iter] == SAMPLE
+    assert is_small == (n_iter == 2)
+
+    def interrupt(row):
+        if row["iteration"] == n_iter:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "fit.ckpt"
+    model = make().set_callbacks(Checkpoint(path), LogWriter(interrupt))
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model.fit_chunks(pieces(X, y))
+    assert np.isfinite(model.predict(X)).all()
+    model.set_callbacks(Checkpoint(path)).fit_chunks(pieces(X, y))
+    np.testing.assert_array_equal(model.predict(X), whole.predict(X))
+    assert model.n_iter_ == whole.n_iter_
+    with pytest.raises(ValueError, match="the training data"):
+        model.fit_chunks(pieces(X, 2 * y))
+
+
+def test_the_matrix_of_all_rows_is_formed(small_sample, monkeypatch):
+    monkeypatch.setattr(large_gram, "LARGEST_DENSE", 10)
+    X, y = data()
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model = fitted(pieces(X, y), max_iter=2, n_init=1)
+    assert model.alpha_method_ == "dense"
+    assert model.score(X, y) > 0.9
