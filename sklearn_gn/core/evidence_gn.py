@@ -266,7 +266,9 @@ def accepted_step(model, rows, state, options):
             actual = before - _energy(trial.error, theta, precision, scale)
             if actual > 0:
                 gain = actual / predicted
-                after = shift * max(1 / 3, 1 - (2 * gain - 1) ** 3)  # Nielsen's rule
+                # Nielsen's rule; beyond these gains it would only overflow.
+                bounded = min(max(gain, -1.0), 1.0)
+                after = shift * max(1 / 3, 1 - (2 * bounded - 1) ** 3)
                 length = float(np.linalg.norm(move))
                 return Step(
                     theta, predicted, shift, after, length, gain, n_trials, trial
