@@ -6,6 +6,8 @@ from contextvars import copy_context
 import numpy as np
 from scipy import sparse
 
+from sklearn_gn.core import backend
+
 _CHUNK_BYTES = 2**26  # of a memory-mapped array
 MAPPED_BYTES = 2**30  # from which on a memory-mapped array is read in chunks
 
@@ -75,6 +77,32 @@ def check_repeatable(chunks):
             "chunks can be gone through only once, and a fit goes through them several "
             "times. Give a list, or an object whose __iter__ begins again, instead of "
             "a generator."
+        )
+
+
+def check_on_one_device(estimator):
+    """Raise a ValueError if an estimator is to compute on several devices."""
+    if backend.mesh_of(estimator.device) is not None:
+        raise ValueError(
+            f"device={estimator.device!r}: chunks are computed with on one device. "
+            "Give its name, or fit arrays."
+        )
+
+
+def check_class_weight(estimator):
+    """Raise a ValueError if class weights need all labels at once."""
+    if estimator.class_weight == "balanced":
+        raise ValueError(
+            "class_weight='balanced' needs all labels at once. Give a dict, or "
+            "sample weights."
+        )
+
+
+def check_early_stopping(estimator, X_val):
+    """Raise a ValueError if early stopping would have to set rows aside."""
+    if estimator.early_stopping and X_val is None:
+        raise ValueError(
+            "early_stopping=True needs X_val and y_val where rows come in chunks."
         )
 
 

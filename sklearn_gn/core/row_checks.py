@@ -39,6 +39,10 @@ class RowChecks(NamedTuple):
         """Whether so many rows are copies that the evidence is misled."""
         return self.n_copies > _COPIES * self.n_rows
 
+    def renumbered(self, number):
+        """Return the checks of a sample, whose rows have these numbers."""
+        return self._replace(farthest=tuple(int(number[k]) for k in self.farthest))
+
 
 def checked_rows(X, y, sample_weight, predictions):
     """Return the :class:`RowChecks` of training data.

@@ -11,6 +11,7 @@ from sklearn.base import _fit_context
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.chunks import (
+    check_early_stopping,
     check_repeatable,
     chunks_of,
     chunks_of_targets,
@@ -78,10 +79,7 @@ class _ChunkFit(GaussNewtonEstimator):
             raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)
-        if self.early_stopping and validation is None:
-            raise ValueError(
-                "early_stopping=True needs X_val and y_val where rows come in chunks."
-            )
+        check_early_stopping(self, X_val)
         rows = chunks_of_targets(chunks, X.shape[1], n_targets)
         with backend.one_blas_thread:
             found = survey(rows)
@@ -121,5 +119,4 @@ class _ChunkFit(GaussNewtonEstimator):
         self._n_rows = found.n_rows
         checks = self._row_checks
         if checks is not None:  # it numbers the rows of the sample
-            farthest = tuple(int(number[k]) for k in checks.farthest)
-            self._row_checks = checks._replace(farthest=farthest)
+            self._row_checks = checks.renumbered(number)

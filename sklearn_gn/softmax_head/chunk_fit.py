@@ -11,8 +11,10 @@ from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 
 from sklearn_gn._typing import ArrayLike, MatrixLike
-from sklearn_gn.core import backend
 from sklearn_gn.core.chunks import (
+    check_class_weight,
+    check_early_stopping,
+    check_on_one_device,
     check_repeatable,
     chunks_of_classes,
     first_of,
@@ -122,21 +124,10 @@ class _ChunkFit(_HeadFit):
                 f"solver={self.solver!r} needs all rows at once; chunks need a "
                 "mini-batch solver: 'fgn', 'sgn' or 'adam'."
             )
-        if backend.mesh_of(self.device) is not None:
-            raise ValueError(
-                f"device={self.device!r}: chunks are computed with on one device. Give "
-                "its name, or fit arrays."
-            )
+        check_on_one_device(self)
         check_repeatable(chunks)
-        if self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' needs all labels at once. Give a dict, or "
-                "sample weights."
-            )
-        if self.early_stopping and X_val is None:
-            raise ValueError(
-                "early_stopping=True needs X_val and y_val where rows come in chunks."
-            )
+        check_class_weight(self)
+        check_early_stopping(self, X_val)
 
     def _check_memory(self, X, y, solver):
         """Raise a ValueError if a fit of X would not fit into memory."""

@@ -14,6 +14,9 @@ from sklearn.utils import check_random_state
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.core import backend
 from sklearn_gn.core.chunks import (
+    check_class_weight,
+    check_early_stopping,
+    check_on_one_device,
     check_repeatable,
     chunks_of,
     chunks_of_classes,
@@ -59,15 +62,8 @@ class _ChunkFit(_VarProNet):
 
     def _check_chunks_are_possible(self, chunks, X_val):
         check_repeatable(chunks)
-        if backend.mesh_of(self.device) is not None:
-            raise ValueError(
-                f"device={self.device!r}: chunks are computed with on one device. Give "
-                "its name, or fit arrays."
-            )
-        if self.early_stopping and X_val is None:
-            raise ValueError(
-                "early_stopping=True needs X_val and y_val where rows come in chunks."
-            )
+        check_on_one_device(self)
+        check_early_stopping(self, X_val)
 
     def _fit_surveyed(self, chunks, n_columns, fit_in_memory, validation, n_samples):
         """Fit checked chunks: as a whole where they are few, or else in batches.
@@ -92,8 +88,7 @@ class _ChunkFit(_VarProNet):
             fit_in_memory(found.sample.X, found.sample.y, found.sample.weight)
             checks = self._row_checks
             if checks is not None:  # it numbers the rows of the sample
-                number = found.sample.number[list(checks.farthest)]
-                self._row_checks = checks._replace(farthest=tuple(number.tolist()))
+                self._row_checks = checks.renumbered(found.sample.number)
             return
         if size is None and not self._has_mini_batches():
             raise ValueError(
@@ -307,11 +302,7 @@ class _ClassifierOnChunks(_ChunkFit):
             if ``class_weight`` is "balanced", or if ``device`` names several devices.
         """
         self._check_chunks_are_possible(chunks, X_val)
-        if self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' needs all labels at once. Give a dict, or "
-                "sample weights."
-            )
+        check_class_weight(self)
         self._check_class_weight()
         first = first_of(chunks)
         labels = _labels_of(chunks) if classes is None else np.asarray(classes)
