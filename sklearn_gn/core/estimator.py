@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.special import ndtri
+from scipy.special import stdtrit
 from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -117,13 +117,17 @@ class GaussNewtonEstimator(
             raise ValueError(f"y_val has {y_val.shape[1]} targets, y has {n_targets}.")
         return X_val, y_val
 
-    def _normal_interval(self, X, level):
-        """Intervals of new observations, from ``predict`` and ``_noise_std``."""
+    def _observation_interval(self, X, level):
+        """Intervals of new observations, by Student's t distribution.
+
+        The estimator has the methods ``_noise_std`` and ``_noise_freedom``.
+        """
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         y, std = self.predict(X, return_std=True)
         with np.errstate(over="ignore"):
-            width = ndtri((1 + level) / 2) * np.hypot(std, self._noise_std())
+            deviation = np.hypot(std, self._noise_std())
+            width = stdtrit(max(self._noise_freedom(), 1), (1 + level) / 2) * deviation
         return extremes.interval(y, width)
 
     def _fit_callbacks(self):

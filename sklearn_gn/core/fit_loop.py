@@ -17,7 +17,7 @@ from sklearn_gn.core import backend, checkpoint
 from sklearn_gn.core.extremes import squares_overflow
 from sklearn_gn.core.fingerprint import digest
 from sklearn_gn.core.question import budgets_of, digests_of_question
-from sklearn_gn.core.stop import StopReason, counted, is_interrupt
+from sklearn_gn.core.stop import StopReason, counted, is_interrupt, is_one_of_many
 
 LOG_COLUMNS = (
     "iteration",
@@ -132,7 +132,7 @@ class FitRun:
         Raises
         ------
         KeyboardInterrupt
-            If Ctrl-C comes before there is a network.
+            If Ctrl-C comes before there is a network, or within a search.
         """
         self._until_interrupted(self._loop, tasks, attributes)
         self._until_interrupted(self._evaluate_last_network)
@@ -147,8 +147,11 @@ class FitRun:
             self.interrupt()
 
     def interrupt(self):
-        """Stop because of Ctrl-C, if there is a network to keep."""
-        if self._progress is None or self._data is None:
+        """Stop because of Ctrl-C, if there is a network to keep.
+
+        Within a search it is the search that is to stop.
+        """
+        if self._progress is None or self._data is None or is_one_of_many():
             raise KeyboardInterrupt
         self.stop_reason = StopReason.INTERRUPTED
 

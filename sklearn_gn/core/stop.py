@@ -1,5 +1,6 @@
 """Why a fit stops, what that means, and what to do about it."""
 
+import sys
 from enum import Enum
 
 
@@ -85,6 +86,17 @@ def is_interrupt(error):
             return True
         seen.add(id(error))
         error = error.__cause__ or error.__context__
+    return False
+
+
+def is_one_of_many():
+    """Whether a search or a cross-validation of scikit-learn runs this fit."""
+    frame = sys._getframe()
+    while frame is not None:
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        if module.startswith("sklearn.model_selection") and name.startswith("_fit_and"):
+            return True
+        frame = frame.f_back
     return False
 
 

@@ -35,6 +35,7 @@ _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalti
 _BLOCK_ROWS = 4096  # of predictions
 _NOT_OF_EVERY_FIT = (
     "_covariances",
+    "_degrees_of_freedom",
     "_noise_ratios",
     "_error_bars",
     "coefs_",

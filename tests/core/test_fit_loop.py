@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.callback import ProgressBar, ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -183,6 +183,11 @@ def test_ctrl_c_in_a_step_keeps_the_best_model(call):
     model = interrupted(failing("step", call))
     assert model.n_iter_ == call
     np.testing.assert_array_equal(model.predict(data()[0]), after(call))
+
+
+def test_ctrl_c_ends_a_cross_validation():
+    with pytest.raises(KeyboardInterrupt):
+        cross_val_score(failing("step", 2), *data(), cv=3)
 
 
 def test_ctrl_c_in_the_first_step_keeps_the_start():

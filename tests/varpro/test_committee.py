@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 from threadpoolctl import threadpool_limits
@@ -130,8 +131,9 @@ def test_standard_error_holds_the_spread_of_the_members(fitted):
 def test_interval_is_that_of_a_new_observation(fitted):
     model, X, _ = fitted
     y, std = model.predict(X, return_std=True)
-    lower, upper = model.predict_interval(X, level=0.6826894921370859)
-    assert_allclose(upper - y, np.hypot(std, model.noise_std_), rtol=1e-9)
+    lower, upper = model.predict_interval(X, level=0.9)
+    quantile = stats.t.ppf(0.95, len(X) - model.n_effective_parameters_)
+    assert_allclose(upper - y, quantile * np.hypot(std, model.noise_std_), rtol=1e-9)
     assert_allclose(y - lower, upper - y, rtol=1e-9)
     with pytest.raises(ValueError, match=r"level must lie between 0 and 1, got 1\.5"):
         model.predict_interval(X, level=1.5)
