@@ -35,8 +35,8 @@ class ConvergenceDisplay(Display):
     """Loss or error over the iterations, the time or the work of a fit.
 
     Use :meth:`from_estimator` to create it. Repeated calls with the same ``ax`` lay the
-    curves of several fits over each other. Values that differ by a factor of ten or more
-    make the vertical axis logarithmic.
+    curves of several fits over each other. Values that differ by a factor of ten make
+    the vertical axis logarithmic.
 
     Parameters
     ----------
@@ -164,10 +164,11 @@ class ConvergenceDisplay(Display):
         if any(_spans_decades(values) for *_, values in curves):
             ax.set_yscale("log", nonpositive="mask")
         ax.set(xlabel=_X_LABELS[x], ylabel=_Y_LABELS[y])
-        if x in _COUNTS:
+        if x in _COUNTS and ax.get_xscale() == "linear":
             ax.xaxis.get_major_locator().set_params(integer=True)
         handles, _ = ax.get_legend_handles_labels()
-        marks = (_WINDOW, _PENALTY, _REFINEMENT, _LOWEST)  # the last entries of the legend
+        # The last entries of the legend.
+        marks = (_WINDOW, _PENALTY, _REFINEMENT, _LOWEST)
         ax.legend(
             handles=sorted(handles, key=lambda h: h.get_label().startswith(marks))
         )

@@ -224,3 +224,10 @@ def test_narrow_ranges_and_counts_have_plain_labels(loss, scale):
     assert display.ax_.get_yscale() == scale
     display.figure_.canvas.draw()
     assert all(tick == round(tick) for tick in display.ax_.get_xticks())
+
+
+def test_a_logarithmic_axis_of_iterations_stays():
+    _, ax = plt.subplots()
+    ax.set_xscale("log")
+    display = ConvergenceDisplay(convergence_log=_log()).plot(ax)
+    assert display.ax_.get_xscale() == "log"
