@@ -18,7 +18,7 @@ from sklearn_gn.core import backend, extremes, live_programs
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis, diagnose
-from sklearn_gn.core.row_checks import checked_rows
+from sklearn_gn.core.row_checks import checked_rows, target_spread
 from sklearn_gn.core.stop import is_interrupt
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.solvers import Solver
@@ -147,6 +147,21 @@ class GaussNewtonEstimator(
         """(cause, text, parameter) of what limited a fit; None: as its log shows."""
         return None
 
+    def _n_linear_networks(self):
+        """Number of networks that are linear although they have neurons, and of all."""
+        return 0, 1
+
+    def _naming_its_budget(self, text):
+        """A text in which ``max_time`` is the callback that bounds the fit instead."""
+        bounds = [
+            (callback.seconds, repr(callback))
+            for callback in getattr(self, "_skl_callbacks", [])
+            if isinstance(callback, TimeBudget)
+        ]
+        seconds, name = min(bounds, default=(np.inf, ""))
+        limit = np.inf if self.max_time is None else self.max_time
+        return text.replace("max_time", name) if seconds < limit else text
+
     def _arithmetic(self, X, y):
         """The context in which to compute with data, and with numbers as parameters."""
         numbers = np.array([*_numbers_in(self.get_params(deep=False).values()), 1.0])
@@ -234,6 +249,14 @@ class GaussNewtonEstimator(
         with backend.one_blas_thread:  # its factorisations are as small as the fit's
             set_fitted()
             self._row_checks = self._checked_rows(run.given)
+            self._target_spread = self._spread_of_targets(run.given)
+
+    def _spread_of_targets(self, data):
+        """Standard deviation of each target; None without noise that is known."""
+        if data["y"] is None or not hasattr(self, "noise_std_"):
+            return None
+        weight = (data["metadata"] or {}).get("sample_weight")
+        return target_spread(data["y"], weight)
 
     def _checked_rows(self, data):
         """What the evidence assumes of the rows and is not so; None without it."""

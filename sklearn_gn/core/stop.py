@@ -30,7 +30,8 @@ class StopReason(Enum):
     )
     MAX_TIME = "max_time", "budget", "The time budget was used up. Raise max_time."
     INTERRUPTED = "interrupted", "budget", (
-        "It was interrupted; the best model so far is kept."
+        "It was interrupted; the best model so far is kept. To go on from it, set "
+        "warm_start=True and call fit again."
     )
     LINE_SEARCH = "line_search", "", (
         "No step along the search direction lowers the loss, and more iterations do "

@@ -267,6 +267,11 @@ class _VarProNet(
     def _most_iterations(self):
         return self._iterations if self.max_iter == "auto" else self.max_iter
 
+    def _n_linear_networks(self):
+        members = [one.coefs_ for one in getattr(self, "estimators_", ())]
+        linear = [coefs and not any(map(np.any, coefs)) for coefs in members]
+        return int(np.sum(linear)), len(linear)
+
     def _default_solver(self):
         """Whether the solver is the default one, with its default settings."""
         solver = self._solver_object()

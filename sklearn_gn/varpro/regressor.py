@@ -240,7 +240,9 @@ class VarProNetRegressor(
     loss_ : float
         Objective of the returned network, in units of y; for a committee, the mean over
         its members, weighted as in predictions. Where targets have different scales,
-        the objective in scaled units times the mean square of the scales.
+        the objective in scaled units times the mean square of the scales. If the
+        evidence prefers the linear model to some members, it takes their place here;
+        the log is that of the networks, and may end at a lower loss.
 
     n_iter_ : int
         Number of iterations of this fit.

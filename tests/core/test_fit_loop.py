@@ -1,6 +1,8 @@
 """The fit loop: log, stopping, warnings, Ctrl-C, callbacks."""
 
 import itertools
+import re
+import time
 import warnings
 from dataclasses import replace
 
@@ -195,6 +197,28 @@ def test_ctrl_c_in_the_first_step_keeps_the_start():
     assert model.n_iter_ == 0
     assert all(len(column) == 0 for column in model.convergence_log_.values())
     assert np.isfinite(model.predict(data()[0])).all()
+
+
+def test_the_warning_after_ctrl_c_counts_the_first_iteration():
+    def step(*arguments):
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+    model = make(Given(replace(SGGN, name="slow", step=step)))
+    with pytest.warns(ConvergenceWarning, match="0 iterations") as record:
+        model.fit(*data())
+    seconds = re.search("and (.*) s at loss", str(record[0].message)).group(1)
+    assert float(seconds) >= 0.2
+
+
+def test_the_warning_names_a_long_first_iteration():
+    def step(*arguments):
+        time.sleep(1.1)
+        return SGGN.step(*arguments)
+
+    model = make(Given(replace(SGGN, name="slow", step=step)), max_time=1.0)
+    with pytest.warns(ConvergenceWarning, match="Raise max_time. 1.* mostly to comp"):
+        model.fit(*data())
 
 
 def test_ctrl_c_that_compiled_code_turns_into_another_error_is_one():
