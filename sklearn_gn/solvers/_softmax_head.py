@@ -24,9 +24,12 @@ class FGNNewton(Solver):
     -----
     The estimator's ``damping`` is the shift added to the Hessian in the coefficients,
     and in the intercept at the mean of the features; None adds nothing. Steps become
-    shorter and more of them are needed. Its ``rank`` is the most conjugate-gradient
-    iterations of a step, the dimension of the Krylov space in which the system is
-    solved; None is 100. For sparse features the step before is one of the dimensions.
+    shorter and more of them are needed, though each is combined with the one before, as
+    in the conjugate-gradient method. The steps that search for ``alpha="auto"`` are not
+    damped: the penalty does not depend on ``damping``. Its ``rank`` is the most
+    conjugate-gradient iterations of a step, the dimension of the Krylov space in which
+    the system is solved; None is 100. For sparse features the step before is one of the
+    dimensions.
 
     References
     ----------

@@ -204,6 +204,22 @@ def test_damping_and_rank_shorten_newton_steps_and_keep_the_optimum():
         np.testing.assert_allclose(model.coef_, plain.coef_, atol=1e-5)
 
 
+@pytest.mark.parametrize("damping", [0.1, 1.0])
+def test_much_damping_neither_halts_a_fit_nor_changes_the_penalty(damping):
+    X, y = load_digits(return_X_y=True)
+    X, y = X[::3] / 16, y[::3]
+    fixed = FGNSoftmaxHead(alpha=1e-3, damping=damping, random_state=0).fit(X, y)
+    assert fixed.converged_
+    assert fixed.n_iter_ < 50  # twice as many without the step before
+    plain, damped = (
+        FGNSoftmaxHead(damping=value, random_state=0).fit(X, y)
+        for value in (None, damping)
+    )
+    assert damped.converged_
+    assert damped.alpha_ == plain.alpha_
+    np.testing.assert_allclose(damped.loss_, plain.loss_, rtol=1e-4)
+
+
 def test_a_grid_over_damping_and_rank_searches_the_default_solver():
     X, y = small(n=60)
     grid = {"damping": [None, 0.1], "rank": [None, 1]}
