@@ -73,7 +73,9 @@ class FGN(_MiniBatchSolver):
     ----------
     learning_rate : float, default=None
         Learning rate. If None, it is 1, a full step, for :class:`FGNSoftmaxHead`, and
-        0.1 for networks. [1]_ has 0.1 for both.
+        the heads after the first 256 steps are averaged, with weights that grow like
+        the number of the step; for networks it is 0.1. [1]_ has 0.1 for both, and does
+        not average.
 
     batch_size : int, default=256
         Rows of a mini-batch.
