@@ -34,8 +34,11 @@ from sklearn_gn.pde.shapes import Box
 _MOST = 4  # breaks
 _POINTS, _CUTS = 256, 6  # of the axis, of which the steepest parts are cut again
 _BREAK = 1e-3  # of values, or of slopes times half the axis, relative to the values
+_FEW = 16  # points that show the size of residuals
 _SAME, _DIGITS = 1e-6, 10  # distance of two places; digits of one; relative to the axis
 _NEAR = 1e-4  # distance, relative to the axis, at which the equation is taken
+_NEGLIGIBLE = 1e-12  # size of values that count as none, relative to other outputs
+_AGREE = 1e-6  # residual of the equation that is rounding, relative to those inside
 _ABSENT = 1e-6  # size of a term of the equation that counts as none, relative
 _ORDERS = {Dirichlet: 0, Neumann: 1, Robin: 1}  # of the derivative that is given
 _EQUAL = 1e-3  # difference of two rates that are the same, relative
@@ -108,7 +111,8 @@ def _places(problem, axis):
     value, slope = _values_and_slopes(problem, np.linspace(low, high, _POINTS), axis)
     if not (np.isfinite(value).all() and np.isfinite(slope).all()):
         return []
-    size = np.maximum(np.abs(value).max(axis=0), np.finfo(float).tiny)
+    size = np.abs(value).max(axis=0)
+    size = np.maximum(size, max(_NEGLIGIBLE * size.max(), np.finfo(float).tiny))
     units = size, 2 * size / (high - low)
     if _is_periodic(problem, axis):
         differ = [
@@ -140,6 +144,8 @@ def _inside(problem, axis, order, unit):
         largest, ends = changes[row, part], (x[row, part], x[row, part + 1])
         x = np.linspace(*ends, _POINTS // _MOST, axis=1)
     broken = largest > _BREAK
+    if broken.all():  # values of a table
+        return []
     digits = _DIGITS - math.ceil(math.log10(high - low))
     middle = np.round((ends[0] + ends[1]) / 2, digits)
     return sorted(set(map(float, middle[broken] + 0.0)))
@@ -194,17 +200,20 @@ def _at_an_end(problem, axis, end, entries):
     x, normal = np.empty(2), np.zeros(2)
     x[axis], x[1 - axis] = end, domain.bounds[1 - axis, 0]
     normal[axis] = 1 if end > domain.bounds[axis].mean() else -1
-    residuals, equation, slopes = backend.to_numpy(
-        _compiled_at_an_end(problem, axis, entries, x, normal)
+    inside = np.broadcast_to(x, (_FEW, 2)).copy()
+    inside[:, axis] = np.linspace(*domain.bounds[axis], _FEW + 2)[1:-1]
+    residuals, equation = backend.to_numpy(
+        _compiled_at_an_end(problem, axis, entries, x, normal, inside)
     )
-    rate = None
-    if slopes is not None and np.isfinite(slopes).all() and np.isfinite(equation).all():
-        rate = np.linalg.lstsq(slopes, equation, rcond=None)[0]
-    return residuals, rate
+    if equation is None or not all(np.isfinite(part).all() for part in equation):
+        return residuals, None
+    there, slopes, elsewhere = equation
+    there = np.where(np.abs(there) > _AGREE * np.abs(elsewhere).max(axis=0), there, 0.0)
+    return residuals, np.linalg.lstsq(slopes, there, rcond=None)[0]
 
 
 @partial(jit_by_size, static_argnames=("problem", "axis", "entries"))
-def _compiled_at_an_end(problem, axis, entries, x, normal):
+def _compiled_at_an_end(problem, axis, entries, x, normal, inside):
     start, q = _start(problem), len(problem.outputs)
     interior, *kinds = problem.residual_classes()
     named = [condition for _, condition in problem._named_conditions()]
@@ -216,7 +225,7 @@ def _compiled_at_an_end(problem, axis, entries, x, normal):
     given = [named[number] for number, order in entries if order == 0]
     outputs = {k for condition in given for k in _numbers(problem, condition)}
     if len(outputs) < q:
-        return residuals, None, None
+        return residuals, None
 
     def residual(rate):
         def values(y):
@@ -227,8 +236,12 @@ def _compiled_at_an_end(problem, axis, entries, x, normal):
         fields = (problem.field(values),)
         return interior.function(fields, x[None], x[:0], problem.start)
 
+    def of_start(x):
+        return interior.function((field,), x[None], x[:0], problem.start)
+
     zero = jnp.zeros(q, x.dtype)
-    return residuals, residual(zero), jax.jacrev(residual)(zero)
+    slopes = jax.jacrev(residual)(zero)
+    return residuals, (residual(zero), slopes, jax.vmap(of_start)(inside))
 
 
 def _start(problem):

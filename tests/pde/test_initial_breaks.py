@@ -29,6 +29,14 @@ def heated(u, x):
     return heat(u, x) - 1
 
 
+def waving(u, x):
+    return heat(u, x) - jnp.sin(np.pi * x[0])
+
+
+def table(x):
+    return jnp.interp(x[0], jnp.linspace(0, 3, 9), jnp.array([0.0, 1, 3, 2] * 2 + [5]))
+
+
 def options(u, x):
     return x[0] * (d(u, "t")(x) - (0.2 * x[0]) ** 2 * d(u, "x", "x")(x))
 
@@ -58,6 +66,8 @@ def wave(x):
         (heat, [Initial(2.0), Robin(1.0, 3.0, 2.1, on="x=max")], [(3.0, 1)]),
         (heated, [Initial(0.0), Dirichlet(0.0)], [(0.0, 2), (3.0, 2)]),
         (heated, [Initial(0.0), Dirichlet(lambda x: x[1] - 1)], []),
+        (waving, [Initial(0.0), Dirichlet(0.0)], []),  # but for rounding
+        (heat, [Initial(table)], []),
         (heat, [Initial(wave), Periodic("x")], [(0.0, 1)]),  # half of a wave more
         (heat, [Initial(lambda x: wave(2 * x)), Periodic("x")], []),
     ],
