@@ -13,8 +13,9 @@ The step is never recovered as ``-(J^T y + g) / lambda``, which cancels, but as 
 (J J^T + lambda I)^-1 r``.
 
 Jacobians on a CPU that are not large are multiplied out, and their linear algebra is
-that of NumPy: what remains to be compiled are the residuals and their derivatives, for
-a piece of the points (``pieces``).
+that of NumPy. So are the networks of most (``numpy_residuals``): what remains to be
+compiled are the residuals as functions of the network's derivatives at a point, for a
+piece of the points (``pieces``).
 """
 
 from functools import partial

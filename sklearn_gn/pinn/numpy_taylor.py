@@ -23,10 +23,12 @@ class Layer(NamedTuple):
 
 def _tanh(z):
     value = np.tanh(z)
-    first = 1 - value * value
     yield value
+    first = value * value
+    np.subtract(1, first, out=first)
     yield first
-    second = -2 * value * first
+    second = value * first
+    second *= -2
     yield second
     yield first * (4 - 6 * first)
 
@@ -75,39 +77,38 @@ def propagate(activations, layers, rows, kinds, n_waves=0, differentiable=False)
         inputs.append(rows)
         z = rows @ matrix
         value, *slopes = islice(ACTIVATIONS[name](z[0]), 3 + differentiable)
-        layer = Layer(z, tuple(slopes), _sums_of_products(z, z, kinds))
+        layer = Layer(z, tuple(slopes), _squares(z, kinds))
         hidden.append(layer)
         rows = np.empty((*z.shape[:2], z.shape[2] + 1), z.dtype)
         rows[..., -1] = 0
         rows[0, :, -1] = 1
         rows[0, :, :-1] = value
-        rows[1:, :, :-1] = _after_activation(layer, kinds)
+        _activate_derivatives(layer, kinds, rows[1:, :, :-1])
     if n_waves:
         rows = np.concatenate([rows[..., :-1], waves, rows[..., -1:]], axis=-1)
     return rows @ layers[-1], [*inputs, rows], hidden
 
 
-def _after_activation(layer, kinds):
-    """Rows of the derivatives after an activation."""
+def _activate_derivatives(layer, kinds, out):
+    """Write the rows of the derivatives after an activation."""
     z, (first, second, *_), squares = layer
-    found = first * z[1:]
-    found[len(kinds.first) :] += second * squares
-    return found
+    np.multiply(first, z[1:], out=out)
+    out[len(kinds.first) :] += second * squares
 
 
 def _pairs(kinds):
-    """For each second row its number and those of the first rows that it multiplies."""
-    place = {axis: k for k, axis in enumerate(kinds.first)}
-    for g, group in enumerate(kinds.second):
-        for i, j in group:
-            yield g, place[i], place[j]
+    """For each second row, the pairs of first rows whose products it sums."""
+    place = {axis: k for k, axis in enumerate(kinds.first, start=1)}
+    return [[(place[i], place[j]) for i, j in group] for group in kinds.second]
 
 
-def _sums_of_products(a, b, kinds):
-    """Sums over each second row's pairs of ``a_i b_j``, for rows (C, n, v)."""
-    found = np.zeros((len(kinds.second), *a.shape[1:]), a.dtype)
-    for g, i, j in _pairs(kinds):
-        found[g] += a[1 + i] * b[1 + j]
+def _squares(z, kinds):
+    """The sums of products that each second row adds up."""
+    found = np.empty((len(kinds.second), *z.shape[1:]), z.dtype)
+    for own, ((i, j), *others) in zip(found, _pairs(kinds), strict=True):
+        np.multiply(z[i], z[j], out=own)
+        for i, j in others:
+            own += z[i] * z[j]
     return found
 
 
@@ -143,7 +144,8 @@ def _before_activation(gradients, layer, kinds):
     found[:, 0] += second * np.einsum("kcnv,cnv->knv", gradients[:, 1:], z[1:])
     found[:, 0] += third * np.einsum("kcnv,cnv->knv", gradients[:, cut:], squares)
     bent = second * gradients[:, cut:]
-    for g, i, j in _pairs(kinds):
-        found[:, 1 + i] += bent[:, g] * z[1 + j]
-        found[:, 1 + j] += bent[:, g] * z[1 + i]
+    for g, pairs in enumerate(_pairs(kinds)):
+        for i, j in pairs:
+            found[:, i] += bent[:, g] * z[j]
+            found[:, j] += bent[:, g] * z[i]
     return found
