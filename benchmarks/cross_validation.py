@@ -34,7 +34,7 @@ def compilations():
     return {
         name: function._cache_size()
         for name, function in {**vars(sggn), **vars(dense)}.items()
-        if hasattr(function, "_cache_size")
+        if hasattr(function, "_cache_size") and not isinstance(function, type)
     }
 
 

@@ -127,6 +127,15 @@ def numbered(chunks):
             yield number, chunk
 
 
+def labels_of(chunks):
+    """Return labels of the rows that have weight, each at least once."""
+    labels = []
+    for number, (_, y, *weight) in numbered(chunks):
+        counted = _weight(weight, len(y), f"Chunk {number}") > 0
+        labels.append(np.unique(np.asarray(y)[counted]))
+    return np.concatenate(labels)
+
+
 class CheckedChunks:
     """Chunks ``(X, targets, weight)``, checked as they are read.
 
@@ -137,7 +146,7 @@ class CheckedChunks:
     chunks : iterable of tuples (X, y) or (X, y, sample_weight)
     n_features : int
     targets_of : callable
-        Maps the y of a chunk, and its name in messages, to an array.
+        Maps the y of a chunk, the weights, and the name of y in messages to an array.
     factors_of : callable, default=None
         Maps that array to factors of the weights. If None, there are none.
     """
@@ -151,12 +160,12 @@ class CheckedChunks:
         for number, (X, y, *weight) in numbered(self._chunks):
             name = f"Chunk {number}"
             X = _features(X, self._n_features, name)
-            targets = self._targets_of(y, f"{name}: y")
-            weight = np.asarray(weight[0], float) if weight else np.ones(len(targets))
+            weight = _weight(weight, len(X), name)
+            if not weight.any():
+                continue
+            targets = self._targets_of(y, weight, f"{name}: y")
             if self._factors_of is not None:
                 weight = weight * self._factors_of(targets)
-            if not (np.isfinite(weight).all() and (weight >= 0).all()):
-                raise ValueError(f"{name}: weights must be finite, and zero or larger.")
             if weight.any():
                 yield X, targets, weight
 
@@ -173,18 +182,22 @@ def chunks_of_classes(estimator, chunks):
     """
     of_class = estimator.class_weight or {}
     factors = np.array([of_class.get(label, 1.0) for label in estimator.classes_])
+
+    def codes(y, weight, name):
+        y, counted = np.asarray(y), weight > 0
+        if not counted.all():  # labels of other rows need not be known
+            y = np.where(counted, y, y[counted][0])
+        return estimator._encode(y, name)
+
     return CheckedChunks(
-        chunks,
-        estimator.n_features_in_,
-        lambda y, name: estimator._encode(np.asarray(y), name),
-        lambda code: factors[code],
+        chunks, estimator.n_features_in_, codes, lambda code: factors[code]
     )
 
 
 def chunks_of_targets(chunks, n_features, n_targets):
     """Return checked chunks with targets of shape (m, n_targets), in float64."""
 
-    def targets_of(y, name):
+    def targets_of(y, weight, name):
         y = np.asarray(y, dtype=np.float64)
         y = y.reshape(len(y), -1)
         if y.shape[1] != n_targets:
@@ -196,6 +209,14 @@ def chunks_of_targets(chunks, n_features, n_targets):
         return y
 
     return CheckedChunks(chunks, n_features, targets_of)
+
+
+def _weight(weight, n_rows, name):
+    """Return the weights of a chunk, which may have none."""
+    weight = np.asarray(weight[0], float) if weight else np.ones(n_rows)
+    if not (np.isfinite(weight).all() and (weight >= 0).all()):
+        raise ValueError(f"{name}: weights must be finite, and zero or larger.")
+    return weight
 
 
 def _features(X, n_features, name):

@@ -38,9 +38,15 @@ def insertion_gains(problem, knots):
     rss : ndarray of shape (B,)
         Without a new breakpoint.
     """
-    form, t = problem.form, problem.candidates.t
     pieces = all_pieces(problem, knots)
-    found = solve(problem.table, pieces, form.flat_end)
+    found = solve(problem.table, pieces, problem.form.flat_end)
+    gain, t = gains(problem, pieces, found)
+    return np.where(allowed(problem, knots, t), np.maximum(gain, -1), -1), t, found.rss
+
+
+def gains(problem, pieces, found):
+    """Return the decrease by each candidate and its breakpoint, allowed or not."""
+    form, t = problem.form, problem.candidates.t
     residual, inner, outside = orthogonal_part(problem, pieces, found)
     gain, first = _gain(residual[0], outside[0, 0], inner[0, 0])
     if form.ramp:
@@ -61,7 +67,13 @@ def insertion_gains(problem, knots):
             if form.sign:
                 change = np.where(inside, change, first)
                 gain = np.where(form.sign * change >= 0, gain, -1)
-    return np.where(allowed(problem, knots, t), np.maximum(gain, -1), -1), t, found.rss
+    return gain, t
+
+
+def gain_of_ramps(problem, pieces, found):
+    """Return the decrease by a kink at each candidate itself, of shape (B, c)."""
+    residual, inner, outside = orthogonal_part(problem, pieces, found)
+    return _gain(residual[0], outside[0, 0], inner[0, 0])[0]
 
 
 def orthogonal_part(problem, pieces, found):

@@ -11,6 +11,7 @@ import numpy as np
 _DEPENDENT = 1e-10  # relative singular value of a direction that is left out
 _RESOLVED = 1e-9  # share of the variance above which running sums are exact enough
 _MOST_STEPS = 30
+_PART_ROWS = 2048  # of a matrix that is factored part by part, in the cache
 _LARGEST_CORRELATION = 0.97  # of neighbouring scores, in prewhitening
 COVARIANCES = ("nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened")
 
@@ -120,7 +121,7 @@ def solve(columns, y, weight, level=None):
         found = solve(columns @ space, y, weight)
         coef, half = _times(space, found.coef), space @ found.half
         return found._replace(coef=coef, half=half)
-    factor = np.linalg.qr(np.sqrt(weight)[..., None] * columns, mode="r")
+    factor = _triangle(np.sqrt(weight)[..., None] * columns)
     # Columns of unit length, so that what counts as dependent knows no units.
     length = np.linalg.norm(factor, axis=-2)
     length = np.where(length > 0, length, 1)
@@ -135,6 +136,18 @@ def solve(columns, y, weight, level=None):
         residual = y - _times(columns, coef)
     rss = np.sum(weight * residual**2, axis=-1)
     return LinearFit(coef, residual, rss, half, kept.sum(axis=-1))
+
+
+def _triangle(matrix):
+    """Return the triangular factor; that of a long matrix from those of its parts."""
+    n, p = matrix.shape[-2:]
+    size = max(_PART_ROWS, 4 * p)
+    if n < 2 * size:
+        return np.linalg.qr(matrix, mode="r")
+    whole = n // size * size
+    parts = matrix[..., :whole, :].reshape(*matrix.shape[:-2], -1, size, p)
+    factors = np.linalg.qr(parts, mode="r").reshape(*matrix.shape[:-2], -1, p)
+    return _triangle(np.concatenate([factors, matrix[..., whole:, :]], axis=-2))
 
 
 def _times(matrix, vector):

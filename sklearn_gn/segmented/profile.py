@@ -18,13 +18,12 @@ true position is distributed exponentially, so that the true one is more than
 the timing of structural breaks", 2015); here :math:`s^2` counts as an estimate.
 """
 
-from functools import partial
-
 import numpy as np
 from scipy.optimize import brentq
 
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.problem import all_pieces, sum_of_squares
+from sklearn_gn.segmented.insertion import gain_of_ramps, gains
+from sklearn_gn.segmented.problem import all_pieces, make_candidates
 from sklearn_gn.segmented.products import Pieces, concatenate, locate, solve
 
 _RESOLVED = 1e-11  # rise, over the total, that is more than rounding errors
@@ -57,8 +56,7 @@ def kink_intervals(problem, fit, width, rows):
         least = _RESOLVED * fit.total * curvature[k]
         if not max(least, 0) < half**2 < np.inf:
             continue
-        others = np.delete(fit.t[fit.free], k)
-        rise = _rise(fit, k, partial(_squares_with_shifts, problem, others))
+        rise = _rise_of_kink(problem, fit, k)
         threshold = half**2 / curvature[k]
         for side, end in ((0, ends[ends < at].max()), (1, ends[ends > at].min())):
             interval[k, side] = _last_below(rise, at, end, half, threshold)
@@ -126,8 +124,16 @@ def _free_rows(problem, row, k):
 
 def _rise_of_row(problem, fit, place):
     """Return the rise of the sum of squares as a function of the row after a break."""
-    x, rise = problem.table.x[0], _rise(fit, place, partial(sum_of_squares, problem))
-    return lambda rows: rise((x[rows - 1] + x[rows]) / 2)
+    table, form = problem.table, problem.form
+    pieces = all_pieces(problem, np.delete(fit.t[fit.free], place)[None])
+    found = solve(table, pieces, form.flat_end)
+
+    def gain(rows):
+        candidates = make_candidates(table, form, rows)
+        each, _ = gains(problem._replace(candidates=candidates), pieces, found)
+        return each[0]
+
+    return _rise(fit, gain, np.searchsorted(table.x[0], fit.t[fit.free][[place]]))
 
 
 def _last_row_below(rise, start, end, threshold):
@@ -157,40 +163,35 @@ def _inverse_curvature(fit, rows):
     return np.sum(half[len(fit.coef) :] ** 2, axis=-1)
 
 
-def _squares_with_shifts(problem, others, trials):
-    """Return sums of squares that follow moves of the other kinks to first order."""
-    there = np.broadcast_to(others, (*trials.shape[:-1], len(others)))
-    one = np.ones_like(there)
-    steps = Pieces(locate(problem.table, there), one, 0 * one)
-    pieces = concatenate(all_pieces(problem, trials), steps)
-    return solve(problem.table, pieces, problem.form.flat_end).rss
+def _rise_of_kink(problem, fit, place):
+    """Return the rise of the sum of squares as a function of the position of a kink.
 
-
-def _rise(fit, place, squares):
-    """Return the rise of the sum of squares as a function of the position of a break.
-
-    Parameters
-    ----------
-    fit : Fit
-    place : int
-        Of the break, among those that are free.
-    squares : callable
-        Maps breakpoints of shape (1, n, n_free) to mean squares of shape (1, n).
+    The other kinks move to first order: a step at each is that of the slope there.
     """
-    knots, n_rows = fit.t[fit.free], float(fit.n_rows)
+    table, form = problem.table, problem.form
+    others = np.delete(fit.t[fit.free], place)[None]
+    one = np.ones_like(others)
+    steps = Pieces(locate(table, others), one, 0 * one)
+    pieces = concatenate(all_pieces(problem, others), steps)
+    found = solve(table, pieces, form.flat_end)
 
-    def rss(t):
-        return n_rows * squares(_with_position(knots, place, t))[0]
+    def gain(t):
+        rows = np.minimum(locate(table, t[None])[0], table.n_rows[0] - 1)
+        candidates = make_candidates(table, form, rows)._replace(t=t[None])
+        ramp = gain_of_ramps(problem._replace(candidates=candidates), pieces, found)
+        return ramp[0]
 
-    least = rss(knots[[place]])
-    return lambda t: rss(t) - least
+    return _rise(fit, gain, fit.t[fit.free][[place]])
 
 
-def _with_position(knots, place, t):
-    """Return the breakpoints with one of them at each of many positions."""
-    trials = np.broadcast_to(knots, (1, len(t), len(knots))).copy()
-    trials[..., place] = t
-    return trials
+def _rise(fit, gain, at):
+    """Return what a break gains at its place more than at others, the rest held."""
+    largest = np.maximum(gain(at), 0)
+
+    def rise(places):
+        return float(fit.n_rows) * (largest - np.maximum(gain(places), 0))
+
+    return rise
 
 
 def _last_below(rise, at, end, half, threshold):

@@ -18,7 +18,7 @@ from sklearn_gn.core.chunks import (
     check_repeatable,
     chunks_of_classes,
     first_of,
-    numbered,
+    labels_of,
 )
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.fit_loop import FitRun
@@ -84,11 +84,7 @@ class _ChunkFit(_HeadFit):
         self._check_chunks_are_possible(solver, chunks, X_val)
         start = self._previous_head() if self.warm_start else None
         first = first_of(chunks)
-        if classes is None:
-            parts = [np.unique(np.asarray(chunk[1])) for _, chunk in numbered(chunks)]
-            labels = np.concatenate(parts)
-        else:
-            labels = np.asarray(classes)
+        labels = labels_of(chunks) if classes is None else np.asarray(classes)
         self._find_classes(labels, np.ones(len(labels)), previous=start is not None)
         self._check_data(*(array[:1] for array in first[:2]), reset=True)
         validation = self._check_validation(X_val, y_val)

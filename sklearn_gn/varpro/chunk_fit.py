@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import _fit_context
+from sklearn.base import _fit_context, is_classifier
 from sklearn.utils import check_random_state
 
 from sklearn_gn._typing import ArrayLike
@@ -22,7 +22,7 @@ from sklearn_gn.core.chunks import (
     chunks_of_classes,
     chunks_of_targets,
     first_of,
-    numbered,
+    labels_of,
 )
 from sklearn_gn.core.data import (
     canonical_rows,
@@ -64,6 +64,44 @@ class _ChunkFit(_VarProNet):
         check_repeatable(chunks)
         check_on_one_device(self)
         check_early_stopping(self, X_val)
+
+    def _fit_distinct(self, X, y, weight, data, validation):
+        """Fit to the distinct ones of checked rows in memory.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, n_features)
+        y : ndarray of shape (n, n_targets) or (n,)
+            Targets, or numbers of the classes.
+        weight : ndarray of shape (n,)
+        data : dict
+            X and y as given, and the metadata of the fit.
+        validation : tuple or None
+            X, y and weights; the last ones sum to one.
+        """
+        rng = check_random_state(self.random_state)
+        n_effective = total_weight(weight)
+        columns = y.reshape(len(y), -1).astype(np.float64)
+        kept, weight = canonical_rows(X, columns, weight)
+        X, y = X[kept], y[kept]
+        if self.early_stopping and validation is None:
+            labels = y if is_classifier(self) else None
+            (X, y, weight), validation, share = self._split_rows(
+                (X, y), weight, rng, labels
+            )
+            n_effective *= share
+        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
+            self._fit(
+                X,
+                self._targets(y),
+                weight,
+                n_samples=len(X) if is_classifier(self) else n_effective,
+                n_effective=n_effective,
+                validation=validation,
+                solver=self._solver_object(),
+                data=data,
+                rng=rng,
+            )
 
     def _fit_surveyed(self, chunks, n_columns, fit_in_memory, validation, n_samples):
         """Fit checked chunks: as a whole where they are few, or else in batches.
@@ -220,26 +258,8 @@ class _RegressorOnChunks(_ChunkFit):
     def _fit_rows(self, X, y, weight, metadata, validation):
         """Fit to checked rows in memory."""
         data = {"X": X, "y": y, "metadata": metadata}
-        rng = check_random_state(self.random_state)
-        n_samples = total_weight(weight)
         y = y.reshape(len(y), -1).astype(np.float64)
-        kept, weight = canonical_rows(X, y, weight)
-        X, y = X[kept], y[kept]
-        if self.early_stopping and validation is None:
-            (X, y, weight), validation, share = self._split_rows((X, y), weight, rng)
-            n_samples *= share
-        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
-            self._fit(
-                X,
-                y,
-                weight,
-                n_samples=n_samples,
-                n_effective=n_samples,
-                validation=validation,
-                solver=self._solver_object(),
-                data=data,
-                rng=rng,
-            )
+        self._fit_distinct(X, y, weight, data, validation)
 
 
 class _ClassifierOnChunks(_ChunkFit):
@@ -305,7 +325,7 @@ class _ClassifierOnChunks(_ChunkFit):
         check_class_weight(self)
         self._check_class_weight()
         first = first_of(chunks)
-        labels = _labels_of(chunks) if classes is None else np.asarray(classes)
+        labels = labels_of(chunks) if classes is None else np.asarray(classes)
         previous = self.warm_start and hasattr(self, "_fitted")
         self._find_classes(labels, np.ones(len(labels)), previous=previous)
         self._check_data(*(array[:1] for array in first[:2]), reset=True)
@@ -315,7 +335,7 @@ class _ClassifierOnChunks(_ChunkFit):
             code = y[:, 0].astype(int)
             metadata = {"sample_weight": weight}
             data = {"X": X, "y": self.classes_[code], "metadata": metadata}
-            self._fit_codes(X, code, weight, data, validation)
+            self._fit_distinct(X, code, weight, data, validation)
 
         self._fit_surveyed(
             _Columns(chunks_of_classes(self, chunks)),
@@ -327,31 +347,7 @@ class _ClassifierOnChunks(_ChunkFit):
         return self
 
     def _targets(self, y):
-        return np.eye(len(self.classes_))[y[:, 0].astype(int)]
-
-    def _fit_codes(self, X, code, weight, data, validation):
-        """Fit to checked rows in memory, whose weights are positive."""
-        rng = check_random_state(self.random_state)
-        n_effective = total_weight(weight)
-        kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
-        X, code = X[kept], code[kept]
-        if self.early_stopping and validation is None:
-            (X, code, weight), validation, share = self._split_rows(
-                (X, code), weight, rng, code
-            )
-            n_effective *= share
-        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
-            self._fit(
-                X,
-                np.eye(len(self.classes_))[code],
-                weight,
-                n_samples=len(X),
-                n_effective=n_effective,
-                validation=validation,
-                solver=self._solver_object(),
-                data=data,
-                rng=rng,
-            )
+        return np.eye(len(self.classes_))[y.ravel().astype(int)]
 
 
 class _Columns:
@@ -362,12 +358,3 @@ class _Columns:
 
     def __iter__(self):
         return ((X, code[:, None], weight) for X, code, weight in self._chunks)
-
-
-def _labels_of(chunks):
-    """Return the labels that have weight."""
-    labels = []
-    for _, (_, y, *weight) in numbered(chunks):
-        y = np.asarray(y)
-        labels.append(np.unique(y[np.asarray(weight[0]) > 0] if weight else y))
-    return np.concatenate(labels)

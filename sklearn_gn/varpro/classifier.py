@@ -394,7 +394,7 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         self._find_classes(y, weight, previous=previous)
         validation = self._check_validation(X_val, y_val)
         X, code, weight = self._encode_weighted(X, y, weight)
-        self._fit_codes(X, code, weight, data, validation)
+        self._fit_distinct(X, code, weight, data, validation)
         return self
 
     def _scaled_part(self, y):

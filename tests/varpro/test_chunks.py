@@ -97,6 +97,8 @@ def test_names_of_features_and_numbers_of_far_rows_are_those_of_the_chunks():
 
 def test_few_rows_of_classes_are_fitted_as_by_fit():
     X, y, weight = (a[:SAMPLE] for a in data(n_classes=3))
+    y, weight = y.copy(), weight.copy()
+    y[0], weight[0] = "z", 0.0  # a label without weight is no class
     model = classifier(class_weight={"a": 2.0}, max_iter=3)
     whole = clone(model).fit(X, y, weight)
     again = clone(model).fit_chunks(pieces(X, y, weight, size=25))
