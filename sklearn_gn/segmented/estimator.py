@@ -34,6 +34,7 @@ from sklearn_gn.segmented.preparation import (
     check_inside,
     prepare,
     problem_of,
+    stack,
     with_known,
 )
 from sklearn_gn.segmented.robust import infer_all
@@ -430,13 +431,13 @@ class SegmentedRegressor(
         fit, figures, noise = infer_all(
             options, t[None], free, [prepared], [clipped], self._covariance
         )
+        fitted = clipped or prepared
+        problem = problem_of([fitted], options)
+        interval = inference.breakpoint_intervals(fit, problem, stack([fitted])[0])[0]
         fit = fit.of(0)
         self._fit = fit
         self.breakpoints_ = self._to_user(fit.breakpoints)
         self.breakpoint_std_ = inference.breakpoint_errors(fit)
-        fitted = clipped or prepared
-        problem = problem_of([fitted], options)
-        interval = inference.breakpoint_intervals(fit, problem, fitted.rows)
         self.breakpoint_interval_ = self._to_user(interval)
         self.segments_ = inference.segment_table(fit, rows)
         self.jumps_ = self.segments_["jump"][1:]

@@ -259,25 +259,27 @@ def breakpoint_errors(fit):
 
 
 def breakpoint_intervals(fit, problem, rows, level=LEVEL):
-    """Return confidence intervals of the breakpoints, of shape (k, 2).
+    """Return confidence intervals of the breakpoints, of shape (B, k, 2).
 
     Parameters
     ----------
     fit : Fit
-        Of one series.
+        Of several series.
     problem : Problem
     rows : Rows
         Those of the problem.
     level : float, default=0.95
     """
-    interval = np.stack([fit.t, fit.t], axis=1)
+    interval = np.stack([fit.t, fit.t], axis=-1)
     if fit.form.step:
-        interval[fit.free] = jump_intervals(problem, fit, level)
+        interval[:, fit.free] = jump_intervals(problem, fit, level)
     else:
-        std = breakpoint_errors(fit)[fit.kinks] / fit.scaling.size
-        width = fit.quantile(level) * std
-        interval[fit.kinks] = kink_intervals(problem, fit, width, rows)
-    return fit.scaling.to_user(interval)
+        std = breakpoint_errors(fit)[:, fit.kinks] / fit.scaling.size[:, None]
+        width = fit.quantile(level)[:, None] * std
+        interval[:, fit.kinks] = kink_intervals(problem, fit, width, rows)
+    return np.stack(
+        [fit.scaling.to_user(end) for end in np.moveaxis(interval, -1, 0)], -1
+    )
 
 
 # --- segments ------------------------------------------------------------------------
