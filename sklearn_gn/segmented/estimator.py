@@ -31,6 +31,7 @@ from sklearn_gn.segmented import (
 from sklearn_gn.segmented.answers import FittedMixin
 from sklearn_gn.segmented.least_squares import COVARIANCES
 from sklearn_gn.segmented.preparation import (
+    advice_on_room,
     check_inside,
     prepare,
     problem_of,
@@ -415,8 +416,8 @@ class SegmentedRegressor(
         if n_breakpoints is not None and len(t) < n_breakpoints:
             warnings.warn(
                 f"The data have room for {len(t)} of the n_breakpoints={n_breakpoints} "
-                "breakpoints: the fit has fewer. Lower n_breakpoints, or min_rows and "
-                "min_distance.",
+                f"breakpoints: the fit has fewer. "
+                f"{advice_on_room(prepared, options, n_breakpoints, kind)}",
                 UserWarning,
                 stacklevel=3,
             )
@@ -436,6 +437,9 @@ class SegmentedRegressor(
         interval = inference.breakpoint_intervals(fit, problem, stack([fitted])[0])[0]
         fit = fit.of(0)
         self._fit = fit
+        self._held_by_bounds, self._cut_by_bounds = inference.at_bounds(
+            fit, problem, interval
+        )
         self.breakpoints_ = self._to_user(fit.breakpoints)
         self.breakpoint_std_ = inference.breakpoint_errors(fit)
         self.breakpoint_interval_ = self._to_user(interval)

@@ -71,7 +71,20 @@ def kink_intervals(problem, fit, width, rows):
             interval[b, k, side] = np.where(
                 share < 1, t[b, k] + share * reach, room[b, k, side]
             )
-    return interval
+    return _through_last_gaps(problem, interval, room, known)
+
+
+def _through_last_gaps(problem, interval, room, known):
+    """Return the intervals that end between the last two rows as reaching the end.
+
+    There a kink is a parameter of the last row alone, wherever it lies.
+    """
+    table, form = problem.table, problem.form
+    second = np.stack([np.ones_like(table.n_rows), table.n_rows - 2], axis=1)
+    second = take(table.x, second)
+    below = known & (interval[..., 0] < second[:, :1]) & form.slope
+    above = known & (interval[..., 1] > second[:, 1:]) & (not form.flat_end)
+    return np.where(np.stack([below, above], axis=-1), room, interval)
 
 
 def _neighbour(fit, side):
