@@ -26,7 +26,7 @@ from sklearn_gn.softmax_head.baselines import (
     sgn_start,
 )
 from sklearn_gn.softmax_head.curvature import dropped_part, retained_part, traces
-from sklearn_gn.softmax_head.fgn import FGN, fgn_epoch
+from sklearn_gn.softmax_head.fgn import FGN, fgn_epoch, walk_from
 from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
 from sklearn_gn.softmax_head.minibatch import feature_grams, step_settings
 
@@ -86,9 +86,9 @@ METHODS = {  # epoch, what it carries at first, solver object, further arguments
     "adam": (adam_epoch, adam_start, solvers.Adam(learning_rate=3e-4), {}),
     "fgn": (
         fgn_epoch,
-        lambda net: None,
+        walk_from,
         solvers.FGN(),
-        {"n_competitors": 0, "cg_iterations": CG_ITERATIONS},
+        {"averaged": True, "n_competitors": 0, "cg_iterations": CG_ITERATIONS},
     ),
     "sgn": (
         sgn_epoch,

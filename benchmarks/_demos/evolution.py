@@ -211,7 +211,7 @@ def black_scholes():
 
 
 def american_put():
-    r, sigma, strike = 0.05, 0.2, 1.0
+    r, sigma, strike, smoothing = 0.05, 0.2, 1.0, 1e-8
 
     def residual(u, x):
         s, value = x[0], u(x)
@@ -219,7 +219,7 @@ def american_put():
         rate = d(u, "t")(x) - sigma**2 * s**2 / 2 * d(u, "s", "s")(x) - drift
         excess = value - jnp.maximum(strike - s, 0.0)
         # Both are non-negative and one of them is zero (Fischer and Burmeister).
-        return jnp.sqrt(excess**2 + rate**2 + 1e-8) - excess - rate
+        return jnp.sqrt(excess**2 + rate**2 + smoothing) - excess - rate
 
     problem = Problem(
         residual,
@@ -232,7 +232,8 @@ def american_put():
     )
     s = np.linspace(0.1, 2, 100)
     points = np.column_stack([s, np.ones(100)])
-    return Demo(problem, points=points, values=references.american_put(s)[:, None])
+    values = references.american_put(s, smoothing)[:, None]
+    return Demo(problem, points=points, values=values)
 
 
 ROWS = {

@@ -15,6 +15,7 @@ from scipy.interpolate import BarycentricInterpolator
 from scipy.linalg import solve_banded
 from scipy.special import jv, jvp, yv, yvp
 
+_NEWTON = 100  # iterations at most
 FOLDER = Path(__file__).parents[1] / "data" / "demos"
 
 
@@ -244,50 +245,48 @@ def gray_scott(feed, kill, slow, n=96):
     return points, path.reshape(2, -1).T
 
 
-def american_put(s, n=4000, n_steps=2000):
-    """Values at time 1 to expiry: implicit differences, with the constraint in them.
+def american_put(s, smoothing, n=4000, n_steps=2000):
+    """Values at time 1 to expiry, by implicit differences.
 
-    The banded systems are solved from the side where the option is held, so that the
-    constraint is part of the substitution (Brennan and Schwartz).
+    The demo states ``sqrt(a^2 + b^2 + smoothing) = a + b`` of the excess a over the
+    payoff and the rate b at which the equation fails. This is ``2 a b = smoothing``,
+    with both positive: a source that keeps the value above the payoff. With 1e-8 the
+    solution is above the option's value by 1e-4 where that vanishes, and by 1.4e-4 in
+    the mean square, relative.
     """
-    grid, values = kept(f"american_put_{n}", _american_put, n, n_steps)
+    grid, values = kept(f"smoothed_put_{n}", _american_put, n, n_steps, smoothing)
     return np.interp(s, grid, values)
 
 
-def _american_put(n, n_steps, r=0.05, sigma=0.2, strike=1.0):
+def _american_put(n, n_steps, smoothing, r=0.05, sigma=0.2, strike=1.0):
     s = np.linspace(0, 4, n + 1)
     step, index = 1 / n_steps, np.arange(1, n)
     half = sigma**2 * index**2 / 2
     lower, upper = half - r * index / 2, half + r * index / 2
     payoff = np.maximum(strike - s, 0)
-    value = payoff.copy()
+    inner, below = payoff[1:-1], payoff[1:-1]
+
+    def rate(inner):
+        value = np.concatenate([[strike], inner, [0.0]])
+        move = lower * value[:-2] + upper * value[2:] - (2 * half + r) * inner
+        return move + smoothing / 2 / (inner - below)
+
+    found = below + np.sqrt(smoothing * step)
     for k in range(n_steps):
         theta = 1.0 if k < 20 else 0.5  # implicit first, for the kink
-        inner = value[1:-1]
-        move = lower * value[:-2] + upper * value[2:] - (2 * half + r) * inner
-        right = inner + (1 - theta) * step * move
-        low, high = -theta * step * lower, -theta * step * upper
-        middle = 1 + theta * step * (2 * half + r)
-        right[0] -= low[0] * strike
-        value[1:-1] = _projected(low, middle, high, right, payoff[1:-1])
-    return np.stack([s, value])
-
-
-def _projected(low, middle, high, right, payoff):
-    """Solve a tridiagonal system above the payoff, which holds at small s."""
-    n = len(middle)
-    band = np.zeros((3, n))
-    active = np.zeros(n, bool)
-    for _ in range(50):  # policy iteration on where the constraint holds
-        band[1] = np.where(active, 1.0, middle)
-        band[0, 1:] = np.where(active[:-1], 0.0, high[:-1])
-        band[2, :-1] = np.where(active[1:], 0.0, low[1:])
-        found = solve_banded((1, 1), band, np.where(active, payoff, right))
-        residual = middle * found - right
-        residual[1:] += low[1:] * found[:-1]
-        residual[:-1] += high[:-1] * found[1:]
-        now = np.where(active, residual > 0, found < payoff)
-        if (now == active).all():
-            return found
-        active = now
-    return found
+        known = inner if theta == 1 else inner + (1 - theta) * step * rate(inner)
+        for _ in range(_NEWTON):
+            slope = 2 * half + r + smoothing / 2 / (found - below) ** 2
+            band = np.zeros((3, n - 1))
+            band[0, 1:] = -theta * step * upper[:-1]
+            band[1] = 1 + theta * step * slope
+            band[2, :-1] = -theta * step * lower[1:]
+            change = solve_banded(
+                (1, 1), band, known + theta * step * rate(found) - found
+            )
+            change = np.maximum(change, -0.9 * (found - below))  # it stays above
+            found = found + change
+            if np.abs(change).max() < 1e-13:
+                break
+        inner = found
+    return np.stack([s, np.concatenate([[strike], inner, [0.0]])])

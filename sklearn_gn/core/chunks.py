@@ -114,7 +114,11 @@ def first_of(chunks):
 
 
 def numbered(chunks):
-    """Yield number and arrays of the chunks that hold rows, all of one length."""
+    """Yield number and arrays of the chunks that hold rows.
+
+    All arrays of a chunk have one length, and all data frames the same columns.
+    """
+    first_names = None
     for number, chunk in enumerate(chunks):
         if not isinstance(chunk, tuple) or len(chunk) not in (2, 3):
             raise ValueError(
@@ -124,6 +128,14 @@ def numbered(chunks):
         if lengths[0] == () or any(length != lengths[0] for length in lengths):
             raise ValueError(f"Chunk {number}: X, y and weights differ in length.")
         if lengths[0][0]:
+            names = getattr(chunk[0], "columns", None)
+            names = None if names is None else list(names)
+            first_names = names if first_names is None else first_names
+            if names is not None and names != first_names:
+                raise ValueError(
+                    f"Chunk {number}: the columns of X are {names}; those of the first "
+                    f"chunk are {first_names}."
+                )
             yield number, chunk
 
 

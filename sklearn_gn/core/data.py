@@ -13,6 +13,9 @@ from sklearn_gn.core.extremes import largest_size
 _ADVICE_ON_TEXT = (
     "encode it as numbers, or leave it out. Documents become numbers by TfidfVectorizer"
 )
+_ADVICE_ON_LABELS = (
+    "targets are numbers. VarProNetClassifier and FGNSoftmaxHead fit labels"
+)
 _SHORT = 30  # characters of a text that a message repeats
 _LEXICOGRAPHIC_COLUMNS = 16
 _LOOKED_AT = 1000  # rows, to compare the features
@@ -30,8 +33,12 @@ def validate_data(estimator, *data, **checks):
     are refused as well, and so are dates; columns of text are named.
     """
     dates.refuse_dates(data[0])
-    with np.errstate(all="ignore"), naming_text(data[0]):
+    targets = () if len(data) == 1 else data[1]
+    in_targets = naming_text(targets, _ADVICE_ON_LABELS, "y")
+    with np.errstate(all="ignore"), in_targets, naming_text(data[0]):
         checked = validation.validate_data(estimator, *data, **checks)
+        if checks.get("y_numeric") and checked[1].dtype.kind in "SU":
+            checked = checked[0], checked[1].astype(np.float64)
     if isinstance(checked, tuple):
         for name, array in zip(("X", "y"), checked, strict=True):
             check_differences(name, array)
@@ -39,7 +46,7 @@ def validate_data(estimator, *data, **checks):
 
 
 @contextmanager
-def naming_text(X, advice=_ADVICE_ON_TEXT):
+def naming_text(X, advice=_ADVICE_ON_TEXT, name="X"):
     """Say in the error about text that is not a number where it is, in a few words.
 
     Parameters
@@ -48,11 +55,12 @@ def naming_text(X, advice=_ADVICE_ON_TEXT):
         What is converted; columns of data frames are named.
     advice : str
         What to do.
+    name : str
     """
     try:
         yield
     except ValueError as error:
-        found = _first_text(X) if "could not convert" in str(error) else None
+        found = _first_text(X, name) if "could not convert" in str(error) else None
         if found is None:
             raise
         where, value = found
@@ -61,13 +69,13 @@ def naming_text(X, advice=_ADVICE_ON_TEXT):
         raise ValueError(f"{where} holds text ({short!r}): {advice}.") from None
 
 
-def _first_text(X):
+def _first_text(X, name):
     """Return where X first holds text that is not a number, and the text, or None."""
-    columns = [("X", X)]
+    columns = [(name, X)]
     if dates.is_frame(X):
         columns = [
-            (f"Column {name!r} of X", dates.column_at(X, place))
-            for place, name in enumerate(X.columns)
+            (f"Column {column!r} of {name}", dates.column_at(X, place))
+            for place, column in enumerate(X.columns)
         ]
     for where, column in columns:
         for value in np.asarray(column, dtype=object).ravel():

@@ -19,7 +19,9 @@ _NULL = 1e-12  # eigenvalue, over the largest, of a direction without influence
 _COMPILED = 0.5  # share of the time before the end of the first iteration
 _LONG = 1.0  # seconds of a first iteration that are worth a word
 _CROWDED = 0.5  # parameters that the data determine, over the rows
-_EXACT = 1e-6  # noise, over the size of the targets, of data without any
+_EXACT = 1e-6  # noise, over the deviation of the targets, of data without any
+_JUDGED = 10  # rows, less the parameters, whose residuals tell what they are
+_APART = 0.01  # relative difference between two losses that is worth a word
 _UNEVEN = 1e3  # largest over smallest deviation of features that are not scaled
 
 
@@ -30,8 +32,8 @@ class Finding(NamedTuple):
     ----------
     cause : str
         One of "iterations", "time", "stopped", "overfitting", "points", "steps",
-        "copies", "outliers", "scale", "noise", "rank", "compilation", and "none" where
-        nothing limited the fit; of :class:`~sklearn_gn.SegmentedRegressor`
+        "copies", "outliers", "scale", "linear", "noise", "rank", "compilation", and
+        "none" where nothing limited the fit; of :class:`~sklearn_gn.SegmentedRegressor`
         "breakpoints", "correlation", "points", "noise" and "none".
     text : str
         What was seen, and what to do.
@@ -91,7 +93,7 @@ def diagnose(model):
         return Diagnosis(f"{name}, after partial_fit", [Finding("none", text)])
     own = model._limits()
     # Where the estimator has findings of its own, they are the same as in its warning.
-    rules = RULES if own is None else (_compilation,)
+    rules = RULES if own is None else (compilation,)
     findings = [Finding(*found) for found in own or []]
     findings += [finding for rule in rules if (finding := rule(model)) is not None]
     if not findings:
@@ -99,7 +101,16 @@ def diagnose(model):
     n_iter = counted(model.n_iter_, "iteration")
     loss = f"loss {model.loss_:.4g}" if hasattr(model, "loss_") else ""
     described = f"{name}, {model.stop_reason_} after {n_iter}, {loss}"
+    findings = [_with_its_budget(model, finding) for finding in findings]
     return Diagnosis(described.removesuffix(", "), findings)
+
+
+def _with_its_budget(model, finding):
+    """A finding that names the callback where not ``max_time`` has ended the fit."""
+    text = model._naming_its_budget(finding.text)
+    if finding.parameter == "max_time" and text != finding.text:
+        return finding._replace(text=text, parameter=None)
+    return finding._replace(text=text)
 
 
 # --- the rules -----------------------------------------------------------------------
@@ -109,6 +120,10 @@ def _budget(model):
     reason = StopReason(model.stop_reason_)
     if not reason.budget:
         return None
+    if reason is StopReason.INTERRUPTED:
+        return Finding("stopped", reason.advice, "warm_start")
+    if reason is StopReason.CALLBACK:
+        return Finding("stopped", "A callback asked for the end of the fit.")
     parameter = "max_time" if reason is StopReason.MAX_TIME else "max_iter"
     cause = "time" if reason is StopReason.MAX_TIME else "iterations"
     if _by_evidence(model):
@@ -217,7 +232,7 @@ def _points(model):
     if not one_target:
         return None
     n_rows, used = model._n_rows, model.n_effective_parameters_
-    if used <= _CROWDED * n_rows:
+    if used <= _CROWDED * n_rows or _is_constant(model):
         return None
     text = (
         f"The model uses {counted(used, 'parameter')} for "
@@ -243,6 +258,9 @@ def _outliers(model):
     checks = getattr(model, "_row_checks", None)
     if checks is None or checks.n_far == 0 or _is_robust(model):
         return None  # they count as little as they should
+    used = model.n_effective_parameters_ / np.size(model.noise_std_)
+    if checks.n_rows - used < _JUDGED:
+        return None  # of so few residuals some always look far
     several = "s" if len(checks.farthest) > 1 else ""
     rows = ", ".join(map(str, checks.farthest))
     cure = (
@@ -316,27 +334,100 @@ def _rank(model):
     return Finding("rank", text)
 
 
-def _noise(model):
-    known = _by_evidence(model) and hasattr(model, "noise_std_")
-    if not (known and model.converged_) or _held_back(model):
+def _linear(model):
+    """The linear model in place of networks: their log is not that of the answer."""
+    n_linear, n = model._n_linear_networks()
+    if n_linear == 0 or _is_constant(model):
         return None
-    used = model.n_effective_parameters_
-    if np.max(model.convergence_log_.get("noise_std", (1.0,))[-1:], initial=0) < _EXACT:
+    if n_linear == n:
+        text = "The returned model is linear: a network is"
+    else:
         text = (
-            f"The data determine {used:.0f} parameters and leave no noise: the model "
-            "goes through them."
+            f"The linear model takes the place of {n_linear} of {n} networks: they are"
+        )
+    text += " no better by the evidence, or on rows that are left out."
+    losses = model.convergence_log_["loss"]
+    if len(losses) and abs(losses[-1] - model.loss_) > _APART * model.loss_:
+        text += (
+            " The log is that of networks alone, and ends at a loss of "
+            f"{losses[-1]:.4g}; loss_ is that of the returned model, {model.loss_:.4g}."
+        )
+    return Finding("linear", text)
+
+
+def _constant(model):
+    if not _is_constant(model):
+        return None
+    one = len(model._target_spread) == 1
+    which = "The target is" if one else "All targets are"
+    return Finding("none", f"{which} constant: there is nothing to fit.")
+
+
+def _noise(model):
+    noise = np.atleast_1d(getattr(model, "noise_std_", np.nan))
+    known = np.isfinite(noise).all() and model.converged_ and not _is_constant(model)
+    if not known or (_by_evidence(model) and _held_back(model)):
+        return None
+    if not _by_evidence(model):
+        return _noise_at_given_penalties(model, noise)
+    used = counted(model.n_effective_parameters_, "parameter")
+    if _is_exact(model, noise):
+        text = (
+            f"The data determine {used} and leave no noise: the model goes through "
+            "them."
         )
         return Finding("none", text)
-    noise = ", ".join(f"{value:.3g}" for value in np.atleast_1d(model.noise_std_))
     text = (
-        f"The data determine {used:.0f} parameters. The model treats the rest as noise,"
-        f" with a standard deviation of {noise}. More iterations will not help; more "
-        "features or more rows may."
+        f"The data determine {used}. The model treats the rest as noise, with "
+        f"{_deviations(noise)}. More iterations will not help; more features or more "
+        "rows may."
     )
     return Finding("noise", text)
 
 
-def _compilation(model):
+def _noise_at_given_penalties(model, noise):
+    """The same for a number of neurons that a criterion has chosen, or that is given.
+
+    Other networks of given penalties are fitted to data without noise.
+    """
+    if not hasattr(model, "n_neurons") or _is_exact(model, noise):
+        return None
+    text = f"The data lie about the model with {_deviations(noise)}. "
+    if hasattr(model, "selection_path_"):
+        text += "According to the criterion it is noise: more neurons are not worth it."
+    else:
+        text += "Where the residuals are not random, raise n_neurons."
+    return Finding("noise", text)
+
+
+def _deviations(noise):
+    """Standard deviations of the noise, in words."""
+    if len(noise) == 1:
+        return f"a standard deviation of {noise[0]:.3g}"
+    if len(noise) == 2:
+        return f"standard deviations of {noise[0]:.3g} and {noise[1]:.3g}"
+    return f"standard deviations from {noise.min():.3g} to {noise.max():.3g}"
+
+
+def _is_exact(model, noise):
+    """Whether the noise is below what one would call noise."""
+    spread = getattr(model, "_target_spread", None)
+    return spread is not None and bool(np.all(noise <= _EXACT * spread))
+
+
+def _is_constant(model):
+    """Whether no target varies."""
+    spread = getattr(model, "_target_spread", None)
+    return spread is not None and not np.any(spread)
+
+
+def compilation(model):
+    """Return the finding that much of the time went into the first iteration, or None.
+
+    Parameters
+    ----------
+    model : GaussNewtonEstimator
+    """
     times = model.convergence_log_["time"]
     if not getattr(model, "_is_compiled", True) or len(times) == 0:
         return None
@@ -360,9 +451,11 @@ RULES = (
     _copies,
     _outliers,
     _scale,
+    _linear,
+    _constant,
     _noise,
     _rank,
-    _compilation,
+    compilation,
 )
 
 

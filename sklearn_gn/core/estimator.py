@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.special import ndtri
+from scipy.special import stdtrit
 from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -18,7 +18,7 @@ from sklearn_gn.core import backend, extremes, live_programs
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair, validate_data
 from sklearn_gn.core.diagnosis import Diagnosis, diagnose
-from sklearn_gn.core.row_checks import checked_rows
+from sklearn_gn.core.row_checks import checked_rows, target_spread
 from sklearn_gn.core.stop import is_interrupt
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.solvers import Solver
@@ -117,13 +117,17 @@ class GaussNewtonEstimator(
             raise ValueError(f"y_val has {y_val.shape[1]} targets, y has {n_targets}.")
         return X_val, y_val
 
-    def _normal_interval(self, X, level):
-        """Intervals of new observations, from ``predict`` and ``_noise_std``."""
+    def _observation_interval(self, X, level):
+        """Intervals of new observations, by Student's t distribution.
+
+        The estimator has the methods ``_noise_std`` and ``_noise_freedom``.
+        """
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         y, std = self.predict(X, return_std=True)
         with np.errstate(over="ignore"):
-            width = ndtri((1 + level) / 2) * np.hypot(std, self._noise_std())
+            deviation = np.hypot(std, self._noise_std())
+            width = stdtrit(max(self._noise_freedom(), 1), (1 + level) / 2) * deviation
         return extremes.interval(y, width)
 
     def _fit_callbacks(self):
@@ -142,6 +146,21 @@ class GaussNewtonEstimator(
     def _limits(self):
         """(cause, text, parameter) of what limited a fit; None: as its log shows."""
         return None
+
+    def _n_linear_networks(self):
+        """Number of networks that are linear although they have neurons, and of all."""
+        return 0, 1
+
+    def _naming_its_budget(self, text):
+        """A text in which ``max_time`` is the callback that bounds the fit instead."""
+        bounds = [
+            (callback.seconds, repr(callback))
+            for callback in getattr(self, "_skl_callbacks", [])
+            if isinstance(callback, TimeBudget)
+        ]
+        seconds, name = min(bounds, default=(np.inf, ""))
+        limit = np.inf if self.max_time is None else self.max_time
+        return text.replace("max_time", name) if seconds < limit else text
 
     def _arithmetic(self, X, y):
         """The context in which to compute with data, and with numbers as parameters."""
@@ -230,6 +249,14 @@ class GaussNewtonEstimator(
         with backend.one_blas_thread:  # its factorisations are as small as the fit's
             set_fitted()
             self._row_checks = self._checked_rows(run.given)
+            self._target_spread = self._spread_of_targets(run.given)
+
+    def _spread_of_targets(self, data):
+        """Standard deviation of each target; None without noise that is known."""
+        if data["y"] is None or not hasattr(self, "noise_std_"):
+            return None
+        weight = (data["metadata"] or {}).get("sample_weight")
+        return target_spread(data["y"], weight)
 
     def _checked_rows(self, data):
         """What the evidence assumes of the rows and is not so; None without it."""

@@ -187,10 +187,8 @@ def init_at(model, rows, theta, alpha, beta, options):
     options : EvidenceOptions
     """
     sums = sums_of(model, theta, rows)
-    if model.loss != "squared":
-        beta = 1.0
-    elif beta is None:
-        beta = 1 / max(sums.error / model.n_targets, EXACT)
+    if beta is None or model.loss != "squared":
+        beta = first_beta(model, sums.error)
     if options.alpha is not None:
         alpha = options.alpha * beta * options.n_effective
     state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
@@ -200,6 +198,13 @@ def init_at(model, rows, theta, alpha, beta, options):
         loss = _objective(state, model, options.n_effective)
         return state._replace(net=net, loss=loss, criterion=loss)
     return state._replace(net=net, criterion=-value / options.n_effective)
+
+
+def first_beta(model, error):
+    """Return the precision of noise that is all of an error; one for classes."""
+    if model.loss != "squared":
+        return 1.0
+    return 1 / max(error / model.n_targets, EXACT)
 
 
 def step(model, rows, state, options):

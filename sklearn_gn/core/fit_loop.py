@@ -14,10 +14,11 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn.core import backend, checkpoint
+from sklearn_gn.core.diagnosis import compilation
 from sklearn_gn.core.extremes import squares_overflow
 from sklearn_gn.core.fingerprint import digest
 from sklearn_gn.core.question import budgets_of, digests_of_question
-from sklearn_gn.core.stop import StopReason, counted, is_interrupt
+from sklearn_gn.core.stop import StopReason, counted, is_interrupt, is_one_of_many
 
 LOG_COLUMNS = (
     "iteration",
@@ -132,7 +133,7 @@ class FitRun:
         Raises
         ------
         KeyboardInterrupt
-            If Ctrl-C comes before there is a network.
+            If Ctrl-C comes before there is a network, or within a search.
         """
         self._until_interrupted(self._loop, tasks, attributes)
         self._until_interrupted(self._evaluate_last_network)
@@ -147,10 +148,15 @@ class FitRun:
             self.interrupt()
 
     def interrupt(self):
-        """Stop because of Ctrl-C, if there is a network to keep."""
-        if self._progress is None or self._data is None:
+        """Stop because of Ctrl-C, if there is a network to keep.
+
+        Within a search it is the search that is to stop.
+        """
+        if self._progress is None or self._data is None or is_one_of_many():
             raise KeyboardInterrupt
         self.stop_reason = StopReason.INTERRUPTED
+        elapsed = time.perf_counter() - self._clock  # also before the first iteration
+        self._progress = self._progress._replace(elapsed=elapsed)
 
     def _loop(self, tasks, attributes):
         tasks.begin()  # where a checkpoint is resumed
@@ -453,6 +459,10 @@ class FitRun:
         advice = self.estimator._advice(reason)
         if advice is None:
             return
+        if reason is StopReason.MAX_TIME:
+            advice = self.estimator._naming_its_budget(advice)
+            first = compilation(self.estimator)
+            advice += "" if first is None else f" {first.text}"
         loss = self.log[-1]["loss"] if self.log else np.nan
         loss = getattr(self.estimator, "loss_", loss)  # that of the returned model
         warnings.warn(

@@ -11,6 +11,8 @@ from functools import cache, cached_property, partial, update_wrapper
 import numpy as np
 from scipy.linalg import lapack
 
+_LEAST_SUM = 1e-20  # of exponentials in single precision, for shares with all digits
+
 
 class NumPy:
     """Control flow and functions that NumPy lacks, or has under other names."""
@@ -95,20 +97,29 @@ class NumPy:
 
     @staticmethod
     def softmax(logits):
-        """Softmax along the last axis."""
-        found = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
-        found /= np.sum(found, axis=-1, keepdims=True)
-        return found
+        """Softmax of each row."""
+        shares, total, _ = _exponentials(logits)
+        shares /= total[:, None]
+        return shares
 
     @staticmethod
     def logsumexp_and_softmax(logits):
-        """Log of the sum of the exponentials along the last axis, and their shares."""
-        largest = np.max(logits, axis=-1, keepdims=True)
-        largest = np.where(np.isfinite(largest), largest, 0)
-        shares = np.exp(logits - largest)
-        total = np.sum(shares, axis=-1, keepdims=True)
-        shares /= total
-        return (np.log(total) + largest)[..., 0], shares
+        """Log of the sum of the exponentials of each row, and their shares."""
+        shares, total, shift = _exponentials(logits)
+        shares /= total[:, None]
+        return np.log(total) + shift, shares
+
+    @staticmethod
+    def at_label(matrix, label):
+        """Return the entry of each row in the column that is its label."""
+        return matrix[np.arange(len(label)), label]
+
+    @staticmethod
+    def with_label(matrix, label, value):
+        """Return a matrix with another value in the column of each row's label."""
+        found = matrix.copy()
+        found[np.arange(len(label)), label] = value
+        return found
 
     @staticmethod
     def sigmoid(x):
@@ -172,6 +183,15 @@ class NumPy:
         return trtri(factor, lower=1)[0]
 
     @staticmethod
+    def cholesky_inverse(factor):
+        """Inverse of the matrix with a lower Cholesky factor."""
+        potri = lapack.spotri if factor.dtype == np.float32 else lapack.dpotri
+        inverse, _ = potri(factor, lower=1)  # with zeros above the diagonal
+        inverse = inverse + inverse.T
+        np.einsum("ii->i", inverse)[...] /= 2
+        return inverse
+
+    @staticmethod
     def eigh(matrix):
         """Eigenvalues and vectors; NaN where the matrix is not finite."""
         try:
@@ -191,6 +211,23 @@ class NumPy:
     def symmetric_product(a):
         """``a a^T``."""
         return a @ a.T
+
+
+def _exponentials(logits):
+    """Exponentials of logits less a shift, their sums by rows, and the shift.
+
+    The shift is the largest logit of all. Where a row is so far below it that digits
+    are lost, each row has its own, which takes much longer.
+    """
+    shift, ones = np.max(logits), np.ones(logits.shape[1], logits.dtype)
+    found = np.exp(logits - shift)
+    total = found @ ones
+    if np.min(total) >= _LEAST_SUM:
+        return found, total, shift
+    shift = np.max(logits, axis=1)
+    shift = np.where(np.isfinite(shift), shift, 0)
+    found = np.exp(logits - shift[:, None])
+    return found, found @ ones, shift
 
 
 class JAX:
@@ -225,6 +262,19 @@ class JAX:
 
         log_sum = logsumexp(logits, axis=-1)
         return log_sum, self.xp.exp(logits - log_sum[:, None])
+
+    def at_label(self, matrix, label):
+        """Return the entry of each row in the column that is its label."""
+        here = self._is_label(matrix, label)
+        return self.xp.sum(self.xp.where(here, matrix, 0), axis=1)
+
+    def with_label(self, matrix, label, value):
+        """Return a matrix with another value in the column of each row's label."""
+        return self.xp.where(self._is_label(matrix, label), value, matrix)
+
+    def _is_label(self, matrix, label):
+        columns = self.xp.arange(matrix.shape[1], dtype=label.dtype)
+        return label[:, None] == columns[None, :]
 
     def row_products(self, a, b):
         """Inner products of the rows of two matrices."""

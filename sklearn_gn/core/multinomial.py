@@ -81,16 +81,15 @@ class Margins(NamedTuple):
 def margins(logits, label):
     """Split the rows of the given logits (n, C) and labels (n,)."""
     library = library_of((logits, label))
-    xp, true = library.xp, is_true_class(label, logits.shape[1])
-    competitors = xp.where(true, -xp.inf, logits)
+    competitors = library.with_label(logits, label, -library.xp.inf)
     log_sum, rho = library.logsumexp_and_softmax(competitors)
-    margin = log_sum - xp.sum(xp.where(true, logits, 0), axis=1)
+    margin = log_sum - library.at_label(logits, label)
     return Margins(
         margin=margin,
         p_true=library.sigmoid(-margin),
         p_rest=library.sigmoid(margin),
         rho=rho,
-        gradient=rho - true.astype(rho.dtype),
+        gradient=library.with_label(rho, label, -1),
     )
 
 

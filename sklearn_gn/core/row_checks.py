@@ -20,6 +20,7 @@ _SKEWED = 1.0  # skewness of positive targets whose logarithm may do better
 _SEEN = 0.1  # of a target's deviation, below which a residual is no outlier
 _CLEAN = 0.03  # robust deviation, in the same unit, of data that may have no noise
 _NAMED = 3  # far rows that are named
+_SAME = 1e-15  # range, over the size, of numbers that differ by rounding at most
 _ROUNDING = 1e-10  # of the targets' size, below which residuals are not noise
 
 
@@ -42,6 +43,22 @@ class RowChecks(NamedTuple):
     def renumbered(self, number):
         """Return the checks of a sample, whose rows have these numbers."""
         return self._replace(farthest=tuple(int(number[k]) for k in self.farthest))
+
+
+def target_spread(y, sample_weight):
+    """Return the standard deviation of each target, zero of one that is constant.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n_samples,) or (n_samples, n_targets)
+    sample_weight : ndarray of shape (n_samples,) or None
+    """
+    y = y if sample_weight is None else y[sample_weight > 0]
+    y = y.reshape(len(y), -1).astype(np.float64)
+    _, exponent = np.frexp(np.abs(y).max(axis=0))
+    y = np.ldexp(y, -exponent)  # of size one, without rounding
+    varies = np.ptp(y, axis=0) > _SAME
+    return np.where(varies, np.ldexp(np.std(y, axis=0), exponent), 0.0)
 
 
 def checked_rows(X, y, sample_weight, predictions):

@@ -1,5 +1,6 @@
 """Why a fit stops, what that means, and what to do about it."""
 
+import sys
 from enum import Enum
 
 
@@ -29,7 +30,8 @@ class StopReason(Enum):
     )
     MAX_TIME = "max_time", "budget", "The time budget was used up. Raise max_time."
     INTERRUPTED = "interrupted", "budget", (
-        "It was interrupted; the best model so far is kept."
+        "It was interrupted; the best model so far is kept. To go on from it, set "
+        "warm_start=True and call fit again."
     )
     LINE_SEARCH = "line_search", "", (
         "No step along the search direction lowers the loss, and more iterations do "
@@ -85,6 +87,17 @@ def is_interrupt(error):
             return True
         seen.add(id(error))
         error = error.__cause__ or error.__context__
+    return False
+
+
+def is_one_of_many():
+    """Whether a search or a cross-validation of scikit-learn runs this fit."""
+    frame = sys._getframe()
+    while frame is not None:
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        if module.startswith("sklearn.model_selection") and name.startswith("_fit_and"):
+            return True
+        frame = frame.f_back
     return False
 
 

@@ -73,10 +73,9 @@ def check_signature(function, n_given, coefficients, what):
     try:
         _signature(function).bind(*[None] * n_given, **words)
     except TypeError as error:
-        raise ValueError(
-            f"it is called with {what} and, of the coefficients {tuple(coefficients)}, "
-            f"those that it names: {error}."
-        ) from error
+        named = ", ".join(repr(c) for c in coefficients if c != "normal")
+        more = f" and those of the coefficients {named} that it names" if named else ""
+        raise ValueError(f"it is called with {what}{more}: {error}.") from error
 
 
 def _required(function, n_given):

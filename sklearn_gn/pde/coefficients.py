@@ -118,16 +118,22 @@ def frozen_coefficient(name, value):
     """
     if isinstance(value, Unknown):
         return value
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        array = np.array(np.nan)
+    array = numbers(value)
     if not np.isfinite(array).all():
         raise ValueError(
             f"coefficient {name!r} must be a finite number, an array or Unknown, got "
             f"{value!r}."
         )
     return _nested(array)
+
+
+def numbers(value):
+    """A value as an array of floats; NaN if it holds anything but numbers."""
+    try:
+        array = np.asarray(value)
+        return np.array(np.nan) if array.dtype.kind in "SU" else array.astype(float)
+    except (TypeError, ValueError):
+        return np.array(np.nan)
 
 
 def as_array(value):

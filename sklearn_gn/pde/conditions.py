@@ -15,7 +15,7 @@ import numpy as np
 
 from sklearn_gn._typing import Array
 from sklearn_gn.pde.calls import call, named_parameters
-from sklearn_gn.pde.coefficients import Unknown
+from sklearn_gn.pde.coefficients import Unknown, numbers
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.operators import d, value_and_slope
 from sklearn_gn.pde.outlines import PointCloud
@@ -168,6 +168,11 @@ def _frozen(value, name):
     if name == "on":
         if isinstance(value, (str, Domain)) or callable(value):
             return value
+        if np.ndim(value) == 0:
+            raise ValueError(
+                "on must be 'boundary', faces such as 'x=min', a function of a point, "
+                f"points, or a Domain, got {value!r}."
+            )
         if all(isinstance(entry, str) for entry in value):
             return tuple(value)
         return PointCloud(value)
@@ -179,7 +184,7 @@ def _frozen(value, name):
             f"coefficients={{'g': Unknown(1.0)}}, and write {name} as a function that "
             "takes it, such as lambda x, g: g."
         )
-    array = np.array(np.nan) if isinstance(value, str) else np.asarray(value, float)
+    array = numbers(value)
     if array.ndim > 1 or not np.isfinite(array).all():
         raise ValueError(
             f"{name} must be a finite number, a list of one for each output, or a "

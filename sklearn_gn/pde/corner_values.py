@@ -8,6 +8,7 @@ from sklearn_gn.pde.calls import named_parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import values_of
+from sklearn_gn.pde.initial_breaks import has_initial_jump
 from sklearn_gn.pde.patches import draw
 
 MOST_AXES = 6  # of conditions that are searched by themselves
@@ -72,15 +73,20 @@ def _of_a_pair(problem, first, second, rng):
     output, place, values = found
     who = f"The conditions {first[0]!r} and {second[0]!r} contradict each other where"
     meet = "their parts of the boundary meet"
+    meant = (
+        "The solution jumps there, which limits the accuracy. If that is not meant, "
+        "let the values agree; if it is, let one pass into the other smoothly, within "
+        "a few thousandths of the axis."
+    )
     if first is second:
         who, meet = f"The values of the condition {first[0]!r} jump where", "edges meet"
     elif isinstance(second[1], Initial):
         meet = "the boundary meets the start of time"
+        if has_initial_jump(problem):
+            meant = "If a jump of the solution is not meant, let the values agree."
     yield (
         f"{who} {meet}: the output {output!r} is {values[0]:.4g} and {values[1]:.4g} "
-        f"at {coordinates(problem.domain, place)}. The solution jumps there, which "
-        "limits the accuracy. If that is not meant, let the values agree; if it is, "
-        "let one pass into the other smoothly, within a few thousandths of the axis."
+        f"at {coordinates(problem.domain, place)}. {meant}"
     )
 
 

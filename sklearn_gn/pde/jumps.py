@@ -1,8 +1,9 @@
 """Given values that jump: within one condition, or where two of them meet.
 
 Near a jump no smooth function fulfils equation and conditions: it may be meant, as for
-a lid that moves in a cavity or a body that is suddenly heated, and limits the accuracy
-that can be reached.
+a lid that moves in a cavity, and limits the accuracy that can be reached. Jumps of
+initial values that one diffusion smooths are left out: the default network follows them
+(:mod:`sklearn_gn.pde.initial_breaks`).
 """
 
 import warnings
@@ -10,6 +11,7 @@ import warnings
 import numpy as np
 from scipy.spatial import KDTree
 
+from sklearn_gn.pde.conditions import Initial
 from sklearn_gn.pde.corner_values import (
     MOST_AXES,
     contradictions,
@@ -18,6 +20,7 @@ from sklearn_gn.pde.corner_values import (
     gives_values,
 )
 from sklearn_gn.pde.given_values import values_of
+from sklearn_gn.pde.initial_breaks import has_initial_jump
 
 _NEIGHBOURS = 4  # of each point, to which chords lead
 _PARALLEL = 0.9  # scalar product of the normals at the ends of a chord
@@ -68,6 +71,8 @@ def _jumps_within(problem):
         found = _jump(problem, condition, _chords(domain, condition, rng))
         if found is None:
             continue
+        if isinstance(condition, Initial) and has_initial_jump(problem):
+            continue  # the default network follows it
         output, place, values = found
         place = np.round(place / size, _DIGITS) * size + 0.0
         messages.append(

@@ -5,7 +5,7 @@ if their functions are the same objects and all else has the same value, so that
 compiled functions are shared.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import MappingProxyType
@@ -146,10 +146,11 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
             name: frozen_coefficient(name, value) for name, value in given.items()
         }
         object.__setattr__(self, "coefficients", MappingProxyType(values))
-        axes = {n: _tuple(a) for n, a in dict(self.depends_on or {}).items()}
+        given = dict(self.depends_on or {})
+        axes = {name: _tuple(value, "depends_on") for name, value in given.items()}
         object.__setattr__(self, "depends_on", MappingProxyType(axes))
         for name in ("conditions", "outputs", "periodic", "up_to_constant"):
-            object.__setattr__(self, name, _tuple(getattr(self, name)))
+            object.__setattr__(self, name, _tuple(getattr(self, name), name))
 
     def _arguments(self):
         values = (getattr(self, field.name) for field in fields(self))
@@ -325,5 +326,10 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
         check_problem(self)
 
 
-def _tuple(value):
-    return (value,) if isinstance(value, (str, BaseCondition)) else tuple(value)
+def _tuple(value, name):
+    if isinstance(value, (str, BaseCondition)):
+        return (value,)
+    if not isinstance(value, Iterable):
+        kind = "conditions" if name == "conditions" else "names, such as 'u'"
+        raise ValueError(f"{name} must hold {kind}, got {value!r}.")
+    return tuple(value)

@@ -22,9 +22,8 @@ from scipy.linalg import cho_factor, cho_solve
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
-from sklearn_gn.pinn.damped_step import weighted_jacobian
+from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.pieces import cut
 from sklearn_gn.pinn.residuals import row_residuals
@@ -282,8 +281,8 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     balance = np.ones(len(batches), net.extra.dtype)
     both = (cut(model.classes, points, like=batches) for points in (batches, fresh))
     for piece in chain(*both):
-        _, _, parts = weighted_jacobian(model, net, piece, balance)
-        gramian = gramian + np.asarray(_gramian(parts), np.float64)
+        _, rows = dense_jacobian_of_piece(model, net, piece, balance)
+        gramian = gramian + np.float64(rows.T @ rows)
     x = fresh[0].x[:_N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     values, slopes = np.float64(values), np.float64(slopes)
@@ -299,12 +298,6 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     is_zero = size <= _ZERO**2 * unit  # a solution to which changes cannot be relative
     square = np.linalg.eigvalsh(answer)[-1] / (unit if is_zero else size)
     return math.sqrt(max(square, 0.0) * 2 * untrained_loss)
-
-
-@jit_by_size
-def _gramian(parts):
-    matrix = operators.dense(parts)
-    return matrix.T @ matrix
 
 
 @partial(jit_by_size, static_argnames="model")

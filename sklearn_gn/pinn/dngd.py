@@ -9,13 +9,13 @@ An iteration is the function :func:`step`:
 
 1.  the collocation points, drawn anew where it is time (``fit``);
 2.  the residuals, and the Jacobian in factors (``residuals``), multiplied out where it
-    is small (``damped_step``);
+    is small (``damped_step``); small networks compute in NumPy (``numpy_residuals``);
 3.  the Gramian, ``K = J J^T`` (dual) or ``J^T J`` (primal), and the damped step, ``v =
     -J^T (K + lambda I)^-1 r``, by a Cholesky factor, or by conjugate gradients with a
     Nystrom preconditioner (``damped_step``);
 4.  the geodesic acceleration: with ``f_vv`` the second derivative of r along v, half of
     ``a = -J^T (K + lambda I)^-1 f_vv`` is added where a is short compared with v
-    (``damped_step``);
+    (``damped_step``); in the trust region f_vv is a difference of residuals;
 5.  the damping: a trust region, of which several radii are tried, each with its own
     factor and acceleration (``trust_region``); or a rule for lambda, with a line search
     as in the paper (``damping_rules``);

@@ -24,14 +24,12 @@ error may consist. Triangular factors of J keep them, and take longer: they are 
 
 import math
 
-import jax
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra import jacobian as operators
-from sklearn_gn.pinn.damped_step import weighted_jacobian
+from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece, jacobian_of_piece
 from sklearn_gn.pinn.determination import (
     free_functions_of_time,
     output_slopes,
@@ -112,9 +110,9 @@ def sums_over_pieces(model, net, points, balance, like=None):
     """``J^T J``, ``J^T r`` and ``|r|^2`` of all points; ``like`` as in ``cut``."""
     gramian = gradient = square = 0.0
     for piece in cut(model.classes, points, like):
-        sums = _sums(*weighted_jacobian(model, net, piece, balance)[1:])
-        matrix, slope, part = backend.to_numpy(sums)
-        gramian, gradient, square = gramian + matrix, gradient + slope, square + part
+        r, rows = dense_jacobian_of_piece(model, net, piece, balance)
+        gramian, gradient = gramian + rows.T @ rows, gradient + rows.T @ r
+        square = square + np.sum(r**2)
     return gramian, gradient, square
 
 
@@ -128,10 +126,11 @@ def even_weights(model, net, batches):
     ones = np.ones(len(batches))
     if any(kind.residual.name == "data" for kind in model.classes):
         return ones
-    squares = 0.0
+    squares = np.zeros(len(batches))
     for piece in cut(model.classes, batches):
-        parts = weighted_jacobian(model, net, piece, ones)[2]
-        squares = squares + np.asarray(_squares(parts))
+        _, parts = jacobian_of_piece(model, net, piece, ones)
+        dense = (operators.multiplied_out([part])[0] for part in parts)
+        squares = squares + [np.sum(a.dense**2) + np.sum(a.extra**2) for a in dense]
     usual = (squares > 0) & np.isfinite(squares)
     return np.where(usual, 1 / np.where(usual, squares, 1), 1)
 
@@ -195,8 +194,8 @@ def factor_over_pieces(model, net, points, balance, like):
     """
     factor = None
     for piece in cut(model.classes, points, like):
-        rows = _rows(*weighted_jacobian(model, net, piece, balance)[1:])
-        rows = backend.to_numpy(rows)
+        r, rows = dense_jacobian_of_piece(model, net, piece, balance)
+        rows = np.column_stack([rows, r])
         factor = _triangle(rows if factor is None else np.concatenate([factor, rows]))
     return factor
 
@@ -256,20 +255,3 @@ def in_double_precision(tree):
 def _double(leaf):
     leaf = np.asarray(leaf)
     return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
-
-
-@jit_by_size
-def _squares(parts):
-    """The sum of the squares of each part."""
-    return jax.numpy.stack([operators.row_squares([part]).sum() for part in parts])
-
-
-@jit_by_size
-def _rows(r, parts):
-    return jax.numpy.column_stack([operators.dense(parts), r])
-
-
-@jit_by_size
-def _sums(r, parts):
-    matrix = operators.dense(parts)
-    return matrix.T @ matrix, matrix.T @ r, jax.numpy.sum(r**2)

@@ -14,6 +14,7 @@ import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import first_points
+from sklearn_gn.pinn import numpy_residuals
 from sklearn_gn.pinn import residuals as of_points
 
 _LEAST_RESIDUALS = 768  # in a piece, which has less than twice as many
@@ -96,26 +97,27 @@ def _rows(batch, start, stop):
 def residuals(model, net, batches, like=None):
     """Return the residuals of all points, in NumPy; ``like`` as for :func:`cut`."""
     parts = cut(model.classes, batches, like)
-    return joined(model, batches, parts, [_residuals(model, net, p) for p in parts])
-
-
-def second_derivative(model, net, batches, direction):
-    """Return that of the residuals along a change of the network, in NumPy."""
-    parts = cut(model.classes, batches)
-    found = [_second_derivative(model, net, part, direction) for part in parts]
-    return joined(model, batches, parts, found)
+    evaluate = _in_numpy_or(_residuals, model, batches)
+    return joined(model, batches, parts, [evaluate(model, net, p) for p in parts])
 
 
 def class_residuals(model, kind, net, batch):
     """Return the residuals of a class as they are, in NumPy, of shape (N, k)."""
     parts = cut((kind,), (batch,))
-    found = [np.asarray(_of_class(model, kind, net, part)) for (part,) in parts]
+    evaluate = _in_numpy_or(_of_class, model, (batch,))
+    found = [np.asarray(evaluate(model, kind, net, part)) for (part,) in parts]
     return np.concatenate(found)[: len(batch.x)]
+
+
+def _in_numpy_or(compiled, model, batches):
+    """The function of this name in ``numpy_residuals`` where that serves."""
+    if numpy_residuals.serve(model, batches):
+        return getattr(numpy_residuals, compiled.__name__)
+    return compiled
 
 
 _compiled = partial(jit_by_size, largest=0, medium=2**15)
 _residuals = _compiled(of_points.residuals, static_argnames="model")
-_second_derivative = _compiled(of_points.second_derivative, static_argnames="model")
 _of_class = _compiled(
     of_points.class_residuals, static_argnames=("model", "class_model")
 )

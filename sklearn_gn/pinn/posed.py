@@ -9,7 +9,9 @@ axes, mapped to [-1, 1], the network has
   equation lets pass (:mod:`sklearn_gn.pinn.dispersion`);
 - singular functions of corners of the domain, and of right angles that need them
   (:mod:`sklearn_gn.pde.corners`);
-- functions that fall off from its small holes (:mod:`sklearn_gn.pde.holes`).
+- functions that fall off from its small holes (:mod:`sklearn_gn.pde.holes`);
+- solutions of the heat equation from jumps and kinks of the initial values
+  (:mod:`sklearn_gn.pde.initial_breaks`).
 
 These are inputs of the first layer and of the output layer: a solution that is made of
 them is linear in the weights, and one that is modulated by a smooth function can be
@@ -25,9 +27,11 @@ import numpy as np
 from sklearn_gn.pde import Problem
 from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pde.holes import holes
+from sklearn_gn.pde.initial_breaks import initial_breaks
 from sklearn_gn.pde.local_functions import followed_by
 from sklearn_gn.pinn import dispersion, spectrum
 from sklearn_gn.pinn.output_units import units
+from sklearn_gn.pinn.similarity import n_similarity_functions, similarity_functions
 
 _WHOLE = 0.01  # distance of an exponent to a whole number
 _TINY = 1e-30  # what is left alone
@@ -42,6 +46,7 @@ class PosedProblem(Problem):
     waves: tuple = ()  # wave vectors, each of d numbers
     corners: tuple = ()  # Corner, each with two functions
     holes: tuple = ()  # Hole, each with one function more than it has axes
+    breaks: tuple = ()  # Break, each with two functions for each of its rates
 
     def __reduce__(self):
         return PosedProblem, self._arguments()
@@ -55,7 +60,8 @@ class PosedProblem(Problem):
     def n_functions(self):
         """Number of the last inputs of the network, which are no axes."""
         of_holes = sum(1 + len(hole.axes) for hole in self.holes)
-        return 2 * (len(self.waves) + len(self.corners)) + of_holes
+        plane = 2 * (len(self.waves) + len(self.corners))
+        return plane + of_holes + n_similarity_functions(self.breaks)
 
     def embedding(self, x):
         """Inputs of the network: those of the axes, then cosines and sines of waves."""
@@ -71,6 +77,8 @@ class PosedProblem(Problem):
         if self.corners:
             found.append(corner_functions(self.corners, x, size))
         found += [hole_functions(hole, x) for hole in self.holes]
+        if self.breaks:
+            found.append(similarity_functions(self.breaks, self.domain, x))
         return jnp.concatenate(found)
 
     def field(self, function, directions=None):
@@ -157,6 +165,7 @@ def posed(problem, stages, y=None, observed=()):
         "waves": waves,
         "corners": rough_corners(problem),
         "holes": holes(problem.domain),
+        "breaks": initial_breaks(problem),
     }
 
     def pose(entry):

@@ -225,11 +225,11 @@ def _stacks(model, class_model, batch):
         return _sparse_stack(embedding, x, batch.axes, rows)
     if not (model.problem.periodic or n_waves(model.problem)):
         return scaled_axes(embedding, x, rows)
-    return by_kind(_input_stacks(model.problem, rows, x, batch.axes), rows)
+    return by_kind(input_stacks(model.problem, rows, x, batch.axes), rows)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _input_stacks(problem, rows, x, axes):
+def input_stacks(problem, rows, x, axes):
     """Rows of the inputs at points; compiled apart, so that they are traced once."""
     make = partial(input_stack, problem.embedding, rows=rows, axes=axes)
     return jax.vmap(make)(x)

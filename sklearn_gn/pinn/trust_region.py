@@ -34,6 +34,7 @@ from sklearn_gn.pinn.damped_step import (
     Linearisation,
     LocalProblem,
     accelerated_step,
+    by_difference,
     by_factor,
     candidate,
     gradient_figures,
@@ -301,7 +302,8 @@ def trial(model, net, batches, linear, matrix, floor, shift, *, geodesic):
     step, slope = shifted_solution(linear, net, factor, shift, refine)
     local = LocalProblem(model, net, batches, linear, geodesic)
     solve = by_factor(linear, net, factor, refine)
-    new = candidate(local, accelerated_step(local, solve, shift, step, 1), shift)
+    damped = accelerated_step(local, solve, shift, step, 1, by_difference)
+    new = candidate(local, damped, shift)
     square = new.length**2
     square = namespace(square).where(square > 0, square, 1)
     return Trial(new, shift * slope / square)

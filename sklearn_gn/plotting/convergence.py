@@ -18,9 +18,16 @@ _X_LABELS = {
 }
 _Y_LABELS = {"loss": "Loss", "relative_error": "Relative error"}
 _TRAINING, _VALIDATION = "(training)", "(validation)"
+_BY_WINDOW = {
+    _TRAINING: "(training, this window)",
+    _VALIDATION: "(validation, all windows)",
+}
 _LOWEST = "Lowest"
 _REFINEMENT = "Refinement"
 _WINDOW = "New window of time"
+_PENALTY = "New penalty"
+_COUNTS = ("iteration", "inner_iterations")  # axes of integers
+_FEW_DIGITS = 10.0  # largest over smallest value on a linear axis
 _PALE = {"linewidth": 4.5, "alpha": 0.35}  # of a broad line under a thin one
 
 
@@ -28,7 +35,8 @@ class ConvergenceDisplay(Display):
     """Loss or error over the iterations, the time or the work of a fit.
 
     Use :meth:`from_estimator` to create it. Repeated calls with the same ``ax`` lay the
-    curves of several fits over each other.
+    curves of several fits over each other. Values that differ by a factor of ten make
+    the vertical axis logarithmic.
 
     Parameters
     ----------
@@ -36,7 +44,8 @@ class ConvergenceDisplay(Display):
         With the keys ``iteration``, ``time``, ``inner_iterations``, ``loss`` and
         ``val_loss``. Further keys of some fits: ``relative_error``, ``work_units``,
         ``level``, the number of the level of a network that is refined during the fit,
-        and ``window_end``, where the window of time ends that is solved.
+        ``window_end``, where the window of time ends that is solved, and ``alpha``, the
+        penalty of a softmax head.
 
     name : str, default=None
         Name of the fit in the legend.
@@ -46,7 +55,8 @@ class ConvergenceDisplay(Display):
     lines_ : list of matplotlib Line2D
         The curve of the loss and, where there are validation data, that of the
         validation loss; or the curve of the error. The training loss is that of one
-        window of time: its curve is interrupted where a new one begins.
+        window of time: its curve is interrupted where a new one begins. The validation
+        loss is that of all windows, and stays large until the last one is solved.
 
     lowest_ : matplotlib Line2D or None
         The mark at the lowest validation loss or, without validation data, at the
@@ -58,6 +68,10 @@ class ConvergenceDisplay(Display):
 
     windows_ : list of matplotlib Line2D
         Vertical lines at the first iterations of new windows of time.
+
+    penalties_ : list of matplotlib Line2D
+        Vertical lines at the first iterations with a new penalty. The loss contains
+        the penalty, and may jump there.
 
     ax_ : matplotlib Axes
         Axes with the curves.
@@ -77,8 +91,8 @@ class ConvergenceDisplay(Display):
     >>> X = np.linspace(0, 1, 50)[:, None]
     >>> model = ShallowReLURegressor(n_neurons=3, random_state=0)
     >>> display = ConvergenceDisplay.from_estimator(model.fit(X, np.exp(X[:, 0])))
-    >>> display.ax_.get_yscale()
-    'log'
+    >>> display.ax_.get_ylabel()
+    'Loss'
     """
 
     def __init__(
@@ -130,9 +144,11 @@ class ConvergenceDisplay(Display):
         ax = self._axes(ax)
         name = self.name if name is None else name
         self.lines_, self.refinements_ = [], []
-        self.windows_ = self._mark_windows(ax, position)
+        self.windows_ = self._mark_changes(ax, position, "window_end", _WINDOW)
+        self.penalties_ = self._mark_changes(ax, position, "alpha", _PENALTY)
         for suffix, style, values in curves:
-            label = " ".join(filter(None, [name, suffix])) or _Y_LABELS[y]
+            shown = _BY_WINDOW[suffix] if suffix and self.windows_ else suffix
+            label = " ".join(filter(None, [name, shown])) or _Y_LABELS[y]
             line_kwargs = {**style, "label": label, **kwargs}
             if self.lines_:  # one colour for one fit
                 line_kwargs.setdefault("color", self.lines_[0].get_color())
@@ -145,11 +161,14 @@ class ConvergenceDisplay(Display):
         self.lowest_ = None
         if y != "loss" or several or not self._penalty_changes():
             self.lowest_ = _mark_lowest(ax, position, curves[-1][-1], _LOWEST + several)
-        if any(np.any(values > 0) for *_, values in curves):
+        if any(_spans_decades(values) for *_, values in curves):
             ax.set_yscale("log", nonpositive="mask")
         ax.set(xlabel=_X_LABELS[x], ylabel=_Y_LABELS[y])
+        if x in _COUNTS and ax.get_xscale() == "linear":
+            ax.xaxis.get_major_locator().set_params(integer=True)
         handles, _ = ax.get_legend_handles_labels()
-        marks = (_WINDOW, _REFINEMENT, _LOWEST)  # the last entries of the legend
+        # The last entries of the legend.
+        marks = (_WINDOW, _PENALTY, _REFINEMENT, _LOWEST)
         ax.legend(
             handles=sorted(handles, key=lambda h: h.get_label().startswith(marks))
         )
@@ -182,20 +201,20 @@ class ConvergenceDisplay(Display):
         evidence = np.asarray(self.convergence_log.get("log_evidence", np.nan))
         return len(np.unique(alpha)) > 1 or not np.isnan(evidence).all()
 
-    def _new_windows(self):
-        """Numbers of the iterations that begin another window of time."""
-        return 1 + np.flatnonzero(np.diff(self.convergence_log.get("window_end", ())))
+    def _changes(self, column):
+        """Numbers of the iterations at which a column of the log, if any, changes."""
+        return 1 + np.flatnonzero(np.diff(self.convergence_log.get(column, ())))
 
-    def _mark_windows(self, ax, position):
+    def _mark_changes(self, ax, position, column, label):
         style = {"color": "0.8", "linewidth": 1, "zorder": 0}
-        lines = [ax.axvline(position[k], **style) for k in self._new_windows()]
-        if lines and not any(line.get_label() == _WINDOW for line in ax.lines):
-            lines[0].set_label(_WINDOW)
+        lines = [ax.axvline(position[k], **style) for k in self._changes(column)]
+        if lines and not any(line.get_label() == label for line in ax.lines):
+            lines[0].set_label(label)
         return lines
 
     def _interrupted(self, position, values):
         """Points of a curve, without a line from one window to the next."""
-        new = self._new_windows()
+        new = self._changes("window_end")
         position = np.insert(np.asarray(position, float), new, np.nan)
         return position, np.insert(np.asarray(values, float), new, np.nan)
 
@@ -256,6 +275,17 @@ class ConvergenceDisplay(Display):
         log = fitted_attribute(estimator, "convergence_log_")
         name = type(estimator).__name__ if name is None else name
         return cls(convergence_log=log, name=name).plot(ax, x=x, y=y, **kwargs)
+
+
+def _spans_decades(values):
+    """Whether the positive values are so different that they need a logarithmic axis.
+
+    Zeros do, too: next to them the positive values are orders of magnitude.
+    """
+    positive = values[values > 0]
+    if not len(positive):
+        return False
+    return np.any(values == 0) or positive.max() >= _FEW_DIGITS * positive.min()
 
 
 def _mark_lowest(ax, position, values, label):

@@ -32,8 +32,8 @@ class GramSpectrumDisplay(Display):
     ----------
     lines_ : list of matplotlib Line2D
         The eigenvalues of each matrix over their numbers, from 1. Zeros have no place
-        on a logarithmic axis; the legend counts them. A model that came out
-        linear has no Gauss-Newton matrix, and no line for it.
+        on a logarithmic axis; the legend counts them. Without a Gauss-Newton matrix,
+        as of a model that came out linear, there are no lines, and a text says so.
 
     truncation_lines_ : list of matplotlib Line2D
         The level of truncation of each matrix, if any positive eigenvalue is below it.
@@ -89,16 +89,24 @@ class GramSpectrumDisplay(Display):
         """
         ax = self._axes(ax)
         self.lines_, self.truncation_lines_ = [], []
-        if len(self.gram_spectrum):
-            self._draw(ax, self.gram_spectrum, "Gauss-Newton matrix", "o", kwargs)
-        else:
-            ax.set_title("No Gauss-Newton matrix: the model is linear")
+        if len(self.gram_spectrum) == 0:
+            return self._without_matrix(ax)
+        self._draw(ax, self.gram_spectrum, "Gauss-Newton matrix", "o", kwargs)
         if self.mass_spectrum is not None:
             self._draw(ax, self.mass_spectrum, "Mass matrix", "s", kwargs)
         ax.set(xlabel="Number of the eigenvalue", ylabel="Eigenvalue")
         ax.xaxis.get_major_locator().set_params(integer=True)
-        if self.lines_:
-            ax.legend()
+        ax.legend()
+        return self._drawn_on(ax)
+
+    def _without_matrix(self, ax):
+        """Say on the axes why there is nothing to draw."""
+        reason = "the solver forms none"
+        if self.mass_spectrum is not None:
+            reason = "the model is linear"
+        ax.set_axis_off()
+        text = f"No Gauss-Newton matrix:\n{reason}"
+        ax.text(0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes)
         return self._drawn_on(ax)
 
     def _draw(self, ax, spectrum, label, marker, kwargs):

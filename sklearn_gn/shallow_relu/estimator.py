@@ -245,7 +245,9 @@ class ShallowReLURegressor(
         Half the weighted mean squared error of the returned network, plus the
         penalties. Where targets have different scales, the same in scaled units times
         the mean square of the scales. With ``loss="huber"``, this and ``log_evidence_``
-        are computed with clipped residuals.
+        are computed with clipped residuals. If the evidence prefers a linear model, and
+        ``hyperplanes_`` is empty, it is the loss of this model; the log is that of the
+        network, and may end at a lower loss.
 
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in units of y, one for each target. With
@@ -453,6 +455,10 @@ class ShallowReLURegressor(
         with backend.one_blas_thread, self._arithmetic(X, y):
             self._fit(X, y, weight, validation, data)
         return self
+
+    def _n_linear_networks(self):
+        by_evidence = self.alpha_method_ != "fixed"
+        return int(by_evidence and len(self.hyperplanes_) == 0), 1
 
     def _check_data(self, X, y, sample_weight):
         self._solver_object()

@@ -147,12 +147,13 @@ def fitted_attributes(net, rows, scaling, options, *, robust=False):
     noise_std = found.noise_std * y_scale
     # At the last penalties; those of the log are at the ones before.
     found_curvature = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
+    n_parameters = float(np.sum(found_curvature.gamma)) + shape.q
     if robust:
         noise_std = y_scale * huber.noise_std(
             evidence_gn.values(net, rows.x),
             observed,
             n_effective,
-            np.sum(found_curvature.gamma) / shape.q + 1,
+            n_parameters / shape.q,
         )
     shown = evidence_gn.pruned(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
@@ -190,7 +191,8 @@ def fitted_attributes(net, rows, scaling, options, *, robust=False):
             "weights": net.alpha[3:] / scale,
         },
         "noise_std_": one_or_each(noise_std),
-        "n_effective_parameters_": float(np.sum(found_curvature.gamma)) + shape.q,
+        "n_effective_parameters_": n_parameters,
+        "_degrees_of_freedom": n_effective * shape.q - n_parameters,
         "log_evidence_": float(value)
         - n_effective
         * float(np.sum(np.log(np.broadcast_to(scaling.y_scale, shape.q)))),

@@ -147,7 +147,12 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
             "breakpoint_std_": std * scaling.x_scale[0],
         }
     noise = np.sqrt(found.variance * n_effective) * scaling.y_scale
-    return {**attributes, "noise_std_": noise, "_posterior": found}
+    return {
+        **attributes,
+        "noise_std_": noise,
+        "_posterior": found,
+        "_degrees_of_freedom": found.degrees_of_freedom,
+    }
 
 
 class _Products:

@@ -33,8 +33,9 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     _active_slots: Any
     _posterior: Any
     _single_target: bool
-    _normal_interval: Callable[..., tuple[Array, Array]]
+    _observation_interval: Callable[..., tuple[Array, Array]]
     noise_std_: Any
+    _degrees_of_freedom: float
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -131,7 +132,7 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Returns
         -------
         lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
-            Prediction minus and plus a quantile of the normal distribution times the
+            Prediction minus and plus a quantile of Student's t distribution times the
             standard deviation of an observation: that of the noise, ``noise_std_``,
             and the standard error of the mean together.
 
@@ -140,10 +141,13 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ValueError
             If ``level`` is not between 0 and 1.
         """
-        return self._normal_interval(X, level)
+        return self._observation_interval(X, level)
 
     def _noise_std(self):
         return self.noise_std_
+
+    def _noise_freedom(self):
+        return self._degrees_of_freedom
 
     def _deviation(self, X):
         net, scaling = self._network
@@ -153,7 +157,7 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 std = scaling.deviations(X, std, partial(evidence_gn.values, net))
             with np.errstate(over="ignore"):  # what is no float is infinite
                 return std * scaling.y_scale
-        freedom = self._posterior.degrees_of_freedom
+        freedom = self._degrees_of_freedom
         if freedom <= 0:
             n_rows, q = self._posterior.n_effective, net.coef.shape[1]
             warnings.warn(

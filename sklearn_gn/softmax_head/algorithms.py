@@ -8,7 +8,7 @@ ALGORITHMS = {a.name: a for a in (NEWTON, fgn.FGN, *baselines.ALGORITHMS)}
 CHUNKED_ALGORITHMS = {
     name: chunked_algorithm(name, *parts)
     for name, *parts in (
-        ("fgn", fgn.fgn_epoch, fgn.static_arguments),
+        ("fgn", fgn.fgn_epoch, fgn.static_arguments, fgn.walk_from),
         ("sgn", baselines.sgn_epoch, baselines.krylov_dimension, baselines.sgn_start),
         ("adam", baselines.adam_epoch, baselines.no_arguments, baselines.adam_start),
     )

@@ -21,6 +21,9 @@ _LARGEST_SLOTS = 4096  # rows of a class block
 _BLOCK_FLOATS = 2**26  # of all blocks together
 _LEAST_CURVATURE = 1e-6  # of a class, relative to the largest
 _BLOCK_COST = 8  # products with the Hessian that building the blocks may cost
+_FEW_FEATURES = 4 * _BLOCK_COST
+_FEWEST_ROWS = 4096  # of which the blocks of few features are made,
+_ROWS_A_CLASS = 128  # or so many for each class
 
 
 class ClassBlocks(NamedTuple):
@@ -34,14 +37,41 @@ class ClassBlocks(NamedTuple):
 def n_slots(data, n_columns):
     """Rows that enter a class block of the preconditioner; 0 where it does not pay.
 
-    With few features all do, which costs less than to choose some.
+    With few features all of :func:`some_rows` do, which costs less than to choose.
     """
     if n_columns * (data.x.shape[1] + 1) ** 2 > _BLOCK_FLOATS:
         return 0
     n, d = data.x.shape
-    if d <= 4 * _BLOCK_COST:  # d^2 for each row, where a product takes 4 d
+    if d <= _FEW_FEATURES:  # d^2 for each row, where a product takes 4 d
         return n
     return min(affordable_rows(data, _BLOCK_COST), _LARGEST_SLOTS)
+
+
+def some_rows(data, n_columns):
+    """Rows of which the blocks of a preconditioner are made.
+
+    With few features the first ones, which are in random order, are enough; else all.
+
+    Parameters
+    ----------
+    data : Whitened
+    n_columns : int
+
+    Returns
+    -------
+    Whitened
+    """
+    (n, d), rows = data.x.shape, data.rows
+    size = max(_FEWEST_ROWS, _ROWS_A_CLASS * n_columns)
+    if d > _FEW_FEATURES or n <= size or rows.order is not None:
+        return data
+    first = rows._replace(
+        x=rows.x[:size],
+        label=rows.label[:size],
+        weight=rows.weight[:size],
+        n_rows=np.minimum(rows.n_rows, np.int32(size)),
+    )
+    return data._replace(rows=first, x=data.x[:size])
 
 
 def affordable_rows(data, cost):
@@ -79,7 +109,7 @@ def class_blocks(net, data, settings, slots, inverses=True):
         )
     )
     x, d = data.x, data.x.shape[1]
-    curvature, whole = curvatures(head, x, weight)
+    curvature, whole = curvatures(probabilities(values(head, x)), weight)
     slots = max(1, slots // n_devices())  # of the rows of each device
     library = library_of(x)
     xp = library.xp
@@ -121,7 +151,7 @@ def kronecker_blocks(net, data, settings):
             settings.intercept,
         )
     )
-    _, whole = curvatures(head, data.x, weight)
+    _, whole = curvatures(probabilities(values(head, data.x)), weight)
     xp = namespace(whole)
     penalised = shift > 0
     ratio = variance * whole[None, :] / xp.where(penalised, shift, 1)
@@ -138,7 +168,7 @@ def exact_blocks(net, rows, center, alpha, intercept):
     weight = counted_weights(rows)
     x = xp.where(weight[:, None] > 0, x, 0)
     d = x.shape[1]
-    curvature, whole = curvatures(net, rows.x, weight)
+    curvature, whole = curvatures(probabilities(values(net, rows.x)), weight)
     h = xp.append(x, xp.full((len(x), 1), intercept, x.dtype), axis=1)
     floor = xp.max(whole) * _LEAST_CURVATURE
 
@@ -153,9 +183,9 @@ def exact_blocks(net, rows, center, alpha, intercept):
     return ClassBlocks(None, xp.sum(log_det), xp.sum(gamma))
 
 
-def curvatures(head, x, weight):
+def curvatures(p, weight):
     """``w p (1 - p)`` of all rows and columns, and its sums over the rows."""
-    xp, p = namespace((head, x)), probabilities(values(head, x))
+    xp = namespace(p)
     curvature = to_columns(p * (1 - p) * weight[:, None])
     whole = total(xp.sum(curvature, axis=0))
     return curvature, xp.maximum(whole, _LEAST_CURVATURE * xp.max(whole))

@@ -10,7 +10,7 @@ The covariance of the softmax splits into two positive semidefinite parts,
 dropped part can be taken back (:func:`competitor_directions`).
 """
 
-from sklearn_gn.core.libraries import namespace
+from sklearn_gn.core.libraries import library_of, namespace
 from sklearn_gn.core.multinomial import is_true_class, root_curvature
 
 
@@ -38,8 +38,10 @@ def curvature_rows(split, weight, n_competitors, root_of=root_curvature):
         The margin gradient of each example, then its competitor directions.
     """
     xp = namespace(split)
-    curvature, others = competitor_directions(split, n_competitors)
     first = xp.sqrt(weight) * root_of(split.margin)
+    if not n_competitors:
+        return first, weight * split.p_rest, split.gradient
+    curvature, others = competitor_directions(split, n_competitors)
     root = xp.concatenate(
         [first[:, None], xp.sqrt(weight[:, None] * curvature)], axis=1
     )
@@ -98,7 +100,7 @@ def competitor_directions(split, n_competitors):
 
 def dispersion(rho):
     """``xi = 1 - |rho|^2`` in [0, 1 - 1/(C - 1)]: how widely the error is spread."""
-    return namespace(rho).sum(rho * (1 - rho), axis=1)
+    return library_of(rho).row_products(rho, 1 - rho)
 
 
 def traces(split):

@@ -1,8 +1,11 @@
-r"""The penalty that the evidence chooses.
+r"""The penalty that is chosen along a path, by rows that are left out or the evidence.
 
-With n rows, counted by their weights, and W normal a priori with precision
-``a = n alpha``, Laplace's approximation of the evidence (MacKay, "The evidence
-framework applied to classification networks", 1992) is
+Where the whole Hessian is affordable, each minimum says how well it would predict its
+own rows without them (:mod:`sklearn_gn.softmax_head.leave_one_out`), which chooses as
+cross-validation does. Elsewhere the evidence chooses. With n rows, counted by their
+weights, and W normal a priori with precision ``a = n alpha``, Laplace's approximation
+of the evidence (MacKay, "The evidence framework applied to classification networks",
+1992) is
 
 .. math::
     \log p(y) \approx -n J(W) - \frac12 \log\det H + \frac12 N \log a,
@@ -102,23 +105,26 @@ def log_evidence(data, net, loss, settings, n_effective):
     return (value if math.isfinite(value) else -math.inf), gamma + n_free
 
 
-def log_posterior(alpha, value, first):
-    """Log evidence of a penalty, with its prior: log-normal, of one decade.
+def log_posterior(point, first):
+    """What a penalty is judged by, with its prior: log-normal, of one decade.
 
     Parameters
     ----------
-    alpha, value : float
-        A penalty, and the log evidence there.
+    point : tuple
+        A penalty, the log evidence there, and the log probability of rows that are left
+        out, which counts instead, or None.
     first : float
         The penalty of :func:`first_alpha`.
     """
+    alpha, value, held_out = point
+    value = value if held_out is None else held_out
     return value - math.log10(_FIRST * alpha / first) ** 2 / 2
 
 
 def best_penalty(path):
     """Return the penalty of the highest :func:`log_posterior` on a path."""
     first = path[0][0]
-    return max(path, key=lambda point: log_posterior(*point, first))[0]
+    return max(path, key=lambda point: log_posterior(point, first))[0]
 
 
 def next_alpha(path):
@@ -126,8 +132,8 @@ def next_alpha(path):
 
     Parameters
     ----------
-    path : sequence of (alpha, log_evidence)
-        In the order in which they were tried.
+    path : sequence of tuples
+        The points of :func:`log_posterior`, in the order in which they were tried.
 
     Returns
     -------
@@ -137,7 +143,8 @@ def next_alpha(path):
     first = path[0][0]
     steps, values = zip(
         *sorted(
-            (math.log10(a / first), log_posterior(a, value, first)) for a, value in path
+            (math.log10(point[0] / first), log_posterior(point, first))
+            for point in path
         ),
         strict=True,
     )

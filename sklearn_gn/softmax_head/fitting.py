@@ -252,12 +252,20 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
                 newton_settings(options),
                 options.n_effective,
             )
-        path = {*state.path}
-        if not path or run.data.part is None:  # else of other rows
-            path.add((self.alpha_, self.log_evidence_))
-        path = sorted(path)
-        columns = map(np.array, zip(*path, strict=True))
-        self.evidence_path_ = dict(zip(("alpha", "log_evidence"), columns, strict=True))
+        self._set_path(state.path, run.data)
+
+    def _set_path(self, path, data):
+        """Set what was said of the penalties that were tried, and by which method."""
+        left_out = bool(path) and path[0][2] is not None
+        if not path or not (left_out or data.part):  # else it is not known of this one
+            path = {*path, (self.alpha_, self.log_evidence_, None)}
+        columns = map(np.array, zip(*sorted(path), strict=True))
+        alphas, values, predictive = columns
+        self.evidence_path_ = {"alpha": alphas, "log_evidence": values}
+        self.alpha_method_ = "leave-one-out" if left_out else "evidence"
+        if left_out:
+            n_effective = (data.part or data).options.n_effective
+            self.evidence_path_["leave_one_out"] = -predictive / n_effective
 
     def _set_fitted(self, net, rows, options, evaluated=None):
         """Set the fitted attributes; ``evaluated`` is the row of the log, if known."""
@@ -270,7 +278,10 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         head = self._affine(net, rows)
         vars(self).update(self._coefficients(head, copy=head is net))
         self.alpha_ = float(options.alpha)
+        self.alpha_method_ = "fixed"
         if isinstance(rows, SparseRows):
+            if self.alpha == "auto":
+                self.alpha_method_ = "held-out"
             found, self._spectrum = evaluation_and_spectrum(
                 head, rows, options, min(_BATCH_SIZE, _SPECTRUM_ROWS)
             )

@@ -10,9 +10,9 @@ Gauss-Newton matrix, which for an affine head is the exact Hessian, takes over:
 3.  Newton steps follow by conjugate gradients in single precision, preconditioned by
     one block a class, with gradient and loss in the precision of the fit.
 
-Where the evidence chooses the penalty, steps 3 lead from one minimum to the next along
-a path of penalties (:mod:`sklearn_gn.softmax_head.evidence`), with many rows for a part
-of them (:mod:`sklearn_gn.softmax_head.part`).
+Where the penalty is chosen, steps 3 lead from one minimum to the next along a path of
+penalties (:mod:`sklearn_gn.softmax_head.evidence`), with many rows for a part of them
+(:mod:`sklearn_gn.softmax_head.part`).
 """
 
 import math
@@ -24,8 +24,8 @@ import numpy as np
 from sklearn_gn.core.libraries import NumPy, in_either_library, library_of
 from sklearn_gn.core.multinomial import backtrack, insufficient_decrease
 from sklearn_gn.core.solver import Algorithm
-from sklearn_gn.softmax_head import evidence, start
-from sklearn_gn.softmax_head.blocks import class_blocks, n_slots
+from sklearn_gn.softmax_head import evidence, leave_one_out, start
+from sklearn_gn.softmax_head.blocks import class_blocks, n_slots, some_rows
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -40,7 +40,9 @@ from sklearn_gn.softmax_head.whitened_step import whitened_newton_direction
 from sklearn_gn.softmax_head.whitening import whitened_rows
 
 _CG_ITERATIONS = 100
-_SETTLED = 0.05  # slope of a step, over the loss, that ends near enough to a minimum
+# Slope of a step, over the loss, that ends near enough to a minimum to leave rows out,
+_SETTLED = 0.01
+_ROUGHLY = 0.05  # and for the evidence
 _SMALL = 2**21  # features and values of all rows that NumPy computes with
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
@@ -73,18 +75,20 @@ class NewtonState(NamedTuple):
     loss: float
     gradient: AffineHead | None  # None at zero, before the start
     grad_norm: float
-    # The loss; in a search minus the log evidence at the end of a penalty, so that what
-    # cuts it short leaves the best head so far.
+    # The loss; in a search minus the log posterior at the end of a penalty, so that
+    # what cuts it short leaves the best head so far.
     criterion: float
     alpha: float
     epoch: int  # of the start; past the last one: Newton
     searching: bool = False  # for the penalty
-    path: tuple = ()  # penalties that were tried, with their log evidence
+    # Penalties that were tried, with their log evidence and what :func:`held_out` says.
+    path: tuple = ()
     likeliest: AffineHead | None = None  # the head of the best of them
     slope: float = -math.inf  # of the last step
     anchor: tuple | None = None  # head and penalty of which the preconditioner is
     usual: int = 0  # CG iterations there
     last: int = 0
+    last_step: AffineHead | None = None  # where damping makes steps short
 
 
 class NewtonData(NamedTuple):
@@ -113,9 +117,14 @@ def prepare(rows, options):
 
 
 def searched(data, state):
-    """The data, and the options, of the present step."""
+    """The data, and the options, of the present step.
+
+    Steps of a search are not damped: where they are short, a path of rough minima would
+    end at another penalty.
+    """
     data = data.part if data.part and state.searching else data
-    return data, at_penalty(data.options, state.alpha * data.factor)
+    options = at_penalty(data.options, state.alpha * data.factor)
+    return data, options._replace(damping=None) if state.searching else options
 
 
 def whitened(data):
@@ -167,7 +176,8 @@ def step(data, state, options):
     report = report._replace(extra=report.extra | {"alpha": state.alpha})
     if not state.searching or report.stop == "non_finite":
         return state, report
-    if report.stop or -state.slope <= _SETTLED * abs(state.loss):
+    settled = _SETTLED if leaves_rows_out(rows, state.net) else _ROUGHLY
+    if report.stop or -state.slope <= settled * abs(state.loss):
         state = _next_penalty(data, state)
     return state, report._replace(stop=None)
 
@@ -178,13 +188,13 @@ def at_penalty(options, alpha):
 
 
 def _next_penalty(data, state):
-    """Extend the path by the evidence at the head."""
+    """Extend the path by what is said of the head."""
     rows, options = searched(data, state)
     settings, n_effective = newton_settings(options), options.n_effective
     value, _ = evidence.log_evidence(
         whitened(rows), state.net, state.loss, settings, n_effective
     )
-    path = (*state.path, (state.alpha, value))
+    path = (*state.path, (state.alpha, value, held_out(rows, state.net, options)))
     alpha, last = evidence.next_alpha(path)
     best = evidence.best_penalty(path)
     likeliest = state.net if best == state.alpha else state.likeliest
@@ -204,8 +214,27 @@ def _next_penalty(data, state):
         gradient=found.gradient,
         grad_norm=float(found.grad_norm),
         slope=-math.inf,
-        criterion=-evidence.log_posterior(path[-1][0], value, path[0][0]),
+        last_step=None,
+        criterion=-evidence.log_posterior(path[-1], path[0][0]),
     )
+
+
+def leaves_rows_out(data, net):
+    """Return whether rows that are left out choose the penalty, not the evidence."""
+    return leave_one_out.is_affordable(*data.rows.x.shape, len(net.bias))
+
+
+def held_out(data, net, options):
+    """:func:`leave_one_out.log_predictive`, or None where that costs too much."""
+    if not leaves_rows_out(data, net):
+        return None
+    whole = whitened(data)
+    if options.mesh is not None:
+        from sklearn_gn.core.devices import gathered
+
+        whole = gathered(whole)
+    settings = newton_settings(options)
+    return leave_one_out.log_predictive(net, whole, settings, options.n_effective)
 
 
 def penalty_of_best(state):
@@ -253,7 +282,7 @@ def _newton_step(data, state, options):
     inverses, state = _preconditioner(data, state, settings)
     # 2. The direction, and the step length near the least loss along it.
     direction, length, slope, iterations = whitened_newton_direction(
-        state.net, state.gradient, whole, inverses, settings
+        state.net, state.gradient, whole, inverses, settings, state.last_step
     )
     length, slope, iterations = float(length), float(slope), int(iterations)
     state = state._replace(
@@ -267,6 +296,8 @@ def _newton_step(data, state, options):
         "inner_iterations": iterations,
     }
     if moved:
+        if options.damping:
+            state = state._replace(last_step=direction)
         return _finish(state, *moved[:2], options, **columns)
     evaluation = objective(state.net, data.rows, options)
     eps = float(np.finfo(data.rows.x.dtype).eps)
@@ -355,8 +386,9 @@ def _finish(state, net, evaluation, options, *, stop=None, **columns):
 
 def _preconditioner(data, state, settings):
     """Inverses of the class blocks, built again when CG has become slow."""
-    whole = whitened(data)
-    slots = n_slots(whole, state.net.bias.shape[0])
+    m = state.net.bias.shape[0]
+    some = some_rows(whitened(data), m)
+    slots = n_slots(some, m)
     if not slots:
         return None, state
     if state.anchor is None or state.last > 2 * state.usual + 5:
@@ -365,7 +397,7 @@ def _preconditioner(data, state, settings):
         data.memo["anchor"] = state.anchor
         net, alpha = state.anchor
         data.memo["inverses"] = class_blocks(
-            net, whole, settings._replace(alpha=alpha), slots
+            net, some, settings._replace(alpha=alpha), slots
         ).inverses
     return data.memo["inverses"], state
 

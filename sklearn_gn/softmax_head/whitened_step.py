@@ -6,13 +6,12 @@ least loss along the direction, roughly.
 
 from functools import partial
 
-from sklearn_gn.core.libraries import in_either_library, library_of
+from sklearn_gn.core.libraries import in_either_library, library_of, namespace
+from sklearn_gn.core.linear_algebra.trees import add, dot
 from sklearn_gn.core.multinomial import (
     all_classes,
     hessian_product,
-    is_true_class,
     newton_direction,
-    probabilities,
 )
 from sklearn_gn.core.parts import total
 from sklearn_gn.softmax_head.blocks import curvatures, in_whitened, single
@@ -33,11 +32,16 @@ from sklearn_gn.softmax_head.whitening import (
 _FORCING = 0.1  # relative residual of the Newton system
 _FLAT = 0.3  # part of the slope that may be left where the line search ends
 _LINE_ITERATIONS = 8
+_ALIKE = 1e-4  # curvature left of a direction, that is made conjugate to another
 
 
 @in_either_library
-def whitened_newton_direction(net, gradient, data, inverses, settings):
+def whitened_newton_direction(net, gradient, data, inverses, settings, last=None):
     """Inexact Newton step in single precision, and where to try it first.
+
+    Where ``last``, the step before, is given, the direction is that of the least
+    undamped model over both: damping alone would make it a gradient step, along which
+    a minimum is approached slowly.
 
     Returns
     -------
@@ -60,8 +64,9 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
         )
     )
     library, n_classes = library_of(x), max(net.bias.shape[0], 2)
-    xp, p = library.xp, probabilities(values(head, x))
-    _, curvature = curvatures(head, x, weight)
+    logits = all_classes(values(head, x))
+    xp, p = library.xp, library.softmax(logits)
+    _, curvature = curvatures(p, weight)
 
     def product(v):
         def body(carry, x, p, weight):
@@ -110,11 +115,25 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
         forcing=_FORCING,
         max_iter=settings.cg_iterations,
     )
+    if last is not None:
+        last = single(to_whitened(last, data.center, data.dual))
+        moving = in_whitened(settings.damping, data.squares).astype(x.dtype)
+
+        def undamped(v):
+            image = product(v)
+            return AffineHead(
+                image.weight - moving * v.weight,
+                image.bias - intercept * damping * v.bias,
+            )
+
+        right = library.tree_map(lambda g: (-g / size).astype(x.dtype), whitened)
+        unit_step = least_of_both(undamped, right, unit_step, last)
     direction = library.tree_map(lambda d: d.astype(size.dtype) * size, unit_step)
     slope = sum(xp.sum(d * g) for d, g in zip(direction, whitened, strict=True))
     along = single(direction)
     trial = _line_minimum(
-        all_classes(values(head, x)),
+        logits,
+        p,
         all_classes(values(along, x)),
         rows.label,
         weight,
@@ -125,25 +144,55 @@ def whitened_newton_direction(net, gradient, data, inverses, settings):
     return direction, trial.astype(size.dtype), slope, iterations
 
 
-def _line_minimum(here, change, label, weight, slope, penalty_curvature):
+def least_of_both(product, right, step, last):
+    """Minimum of the quadratic model over two directions; ``step`` if it has none.
+
+    Parameters
+    ----------
+    product : callable
+        Product with the Hessian.
+    right : AffineHead
+        Minus the gradient.
+    step, last : AffineHead
+    """
+    xp = namespace(right)
+
+    def length(direction, image, least):
+        bend = dot(direction, image)
+        usable = bend > least
+        along = dot(direction, right) / xp.where(usable, bend, 1)
+        return xp.where(usable, along, 0)
+
+    image, image_of_last = product(step), product(last)
+    bend, bend_of_last = dot(step, image), dot(last, image_of_last)
+    share = -dot(step, image_of_last) / xp.where(bend > 0, bend, 1)
+    # What rounding leaves of a last step along this one says nothing.
+    least = _ALIKE * bend_of_last
+    other = add(last, share, step)
+    further = length(other, add(image_of_last, share, image), least)
+    own = length(step, image, 0)
+    return add(add(step, xp.where(own > 0, own - 1, 0), step), further, other)
+
+
+def _line_minimum(here, p, change, label, weight, slope, penalty_curvature):
     """Rough zero of the derivative along a direction, by Newton's method in a bracket.
 
     The logits ``here + t change`` need no product with the features. The loss is
-    convex, so the zero is unique. ``slope`` is the derivative at zero,
-    ``penalty_curvature`` the second derivative of the penalty.
+    convex, so the zero is unique. ``p`` are the probabilities at zero, ``slope`` is the
+    derivative there, ``penalty_curvature`` the second derivative of the penalty.
     """
-    library, true = library_of(here), is_true_class(label, here.shape[1])
-    xp = library.xp
+    library = library_of(here)
+    xp, squares = library.xp, change**2
+    at_true = library.at_label(change, label)
 
     def derivatives(t):
         p = library.softmax(here + t * change)
         first = library.row_products(p, change)
-        second = library.row_products(p, change**2) - first**2
-        at_true = xp.sum(xp.where(true, change, 0), axis=1)
+        second = library.row_products(p, squares) - first**2
         return total((weight @ (first - at_true), weight @ second))
 
     # What the penalty adds at zero, from the exact slope.
-    at_zero, _ = derivatives(xp.zeros_like(slope))
+    at_zero = total(weight @ (library.row_products(p, change) - at_true))
     correction = slope - at_zero
 
     def improve(carry):

@@ -24,9 +24,12 @@ class FGNNewton(Solver):
     -----
     The estimator's ``damping`` is the shift added to the Hessian in the coefficients,
     and in the intercept at the mean of the features; None adds nothing. Steps become
-    shorter and more of them are needed. Its ``rank`` is the most conjugate-gradient
-    iterations of a step, the dimension of the Krylov space in which the system is
-    solved; None is 100. For sparse features the step before is one of the dimensions.
+    shorter and more of them are needed, though each is combined with the one before, as
+    in the conjugate-gradient method. The steps that search for ``alpha="auto"`` are not
+    damped: the penalty does not depend on ``damping``. Its ``rank`` is the most
+    conjugate-gradient iterations of a step, the dimension of the Krylov space in which
+    the system is solved; None is 100. For sparse features the step before is one of the
+    dimensions.
 
     References
     ----------
@@ -70,7 +73,9 @@ class FGN(_MiniBatchSolver):
     ----------
     learning_rate : float, default=None
         Learning rate. If None, it is 1, a full step, for :class:`FGNSoftmaxHead`, and
-        0.1 for networks. [1]_ has 0.1 for both.
+        the heads after the first 256 steps are averaged, with weights that grow like
+        the number of the step; for networks it is 0.1. [1]_ has 0.1 for both, and does
+        not average.
 
     batch_size : int, default=256
         Rows of a mini-batch.

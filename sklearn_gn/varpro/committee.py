@@ -9,13 +9,15 @@ only wait for each other.
 
 In a regression, a feature whose weights in the first layer the evidence has switched
 off leaves that layer, which makes the later steps of wide tables much cheaper. It stays
-in the linear term.
+in the linear term. The members of wide tables therefore begin in two groups: the first
+one of each activation, then, without the features that have left it, the others.
 """
 
 import math
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from itertools import cycle
 from typing import NamedTuple
 
 import joblib
@@ -34,6 +36,9 @@ _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that i
 _SAVED = 0.1  # share of the parameters for which leaving features are waited for
 _PATIENCE = 5  # iterations in which the members together gain nothing
 _FIRST_DROP = 6  # iteration from which features leave
+_MANY = 10  # features, of which some will leave ...
+_LEAD = 12  # ... in so many iterations of the first members, for which others wait
+_WAITING = 1e6  # more than any criterion, of a member that has not begun
 _WORK_OF_A_THREAD = 3e7  # products of matrix entries in a step that a thread pays for
 
 
@@ -48,10 +53,15 @@ class MemberRun(NamedTuple):
     """What the fit of one member has reached."""
 
     model: Layers
-    state: EvidenceState
+    state: EvidenceState | None  # None before it begins
     best: Member
     lowest: float  # criterion of the best
     report: Report | None = None
+
+    @property
+    def waits(self):
+        """Whether the member is still to begin."""
+        return self.state is None and self.report is None
 
 
 class CommitteeState(NamedTuple):
@@ -146,9 +156,13 @@ def _first_layers(model, rows, rng):
 
 def init(rows, members, options):
     """Return the state of a fit that starts from some members."""
+    n_first = len(members) if options.alpha is not None else _n_first(members)
     with_threads = is_worth_threads(members[0].model, rows)
-    runs = side_by_side(partial(_begun, rows, options), members, with_threads)
-    return _state(runs, float(np.mean([run.state.loss for run in runs])))
+    first = side_by_side(
+        partial(_begun, rows, options), members[:n_first], with_threads
+    )
+    waiting = [_waiting(rows, member) for member in members[n_first:]]
+    return _state(first + waiting, float(np.mean([run.state.loss for run in first])))
 
 
 def _begun(rows, options, member):
@@ -160,18 +174,74 @@ def _begun(rows, options, member):
     return MemberRun(member.model, state, best, state.criterion)
 
 
+def _waiting(rows, member):
+    """Return the run of a member that begins later; until then it is its start."""
+    model, net = member
+    error = evidence_gn.trial_of(model, net.theta, rows).error
+    net = net._replace(beta=evidence_gn.first_beta(model, error))
+    return MemberRun(model, None, Member(model, net), _WAITING)
+
+
+def _n_first(members):
+    """Number of members that begin: one of each kind, and of two only one.
+
+    Members of a former fit all begin, and those from which no features will leave.
+    """
+    model = members[0].model
+    fitted = any(member.net.log_evidence > -math.inf for member in members)
+    if fitted or model.loss != "squared" or len(model.features) < _MANY:
+        return len(members)
+    kinds = len({member.model.activations for member in members})
+    return kinds if len(members) > kinds else 1
+
+
+def _all_begun(rows, options, runs):
+    """Let the members that wait begin, once the first are ahead.
+
+    They do not see the features that have left the first member of their kind.
+    """
+    waiting = [run.best for run in runs if run.waits]
+    first = [run for run in runs if run.state is not None]
+    if not waiting or not all(map(_is_ahead, first)):
+        return runs
+    members = [
+        member
+        if run.model.features == member.model.features
+        else _seeing(member, run.model.features)
+        for member, run in zip(waiting, cycle(first), strict=False)
+    ]
+    with_threads = is_worth_threads(runs[0].model, rows)
+    begun = iter(side_by_side(partial(_begun, rows, options), members, with_threads))
+    return [next(begun) if run.waits else run for run in runs]
+
+
+def _is_ahead(run):
+    return _stop(run) is not None or run.state.iteration >= _LEAD
+
+
+def _seeing(member, features):
+    """Return a member whose first layer sees only some of its features."""
+    model, net = member
+    output, layers = model.split(net.theta)
+    layers[0] = layers[0][:, [0, *(1 + model.features.index(j) for j in features)]]
+    theta = model.join(output, layers)
+    return Member(model._replace(features=features), net._replace(theta=theta))
+
+
 def step(rows, state, options):
     """Take a step of every member that has not ended."""
-    running = [run for run in state.runs if _stop(run) is None]
-    with_threads = is_worth_threads(state.runs[0].model, rows)
+    runs = _all_begun(rows, options, state.runs)
+    running = [run for run in runs if _is_running(run)]
+    with_threads = is_worth_threads(runs[0].model, rows)
     moved = iter(side_by_side(partial(_advanced, rows, options), running, with_threads))
-    runs = [next(moved) if _stop(run) is None else run for run in state.runs]
+    runs = [next(moved) if _is_running(run) else run for run in runs]
     runs = _without_idle_members(runs)
     report = _report(runs, len(running))
     after = _state(runs, report.loss)
     if options.tol > 0:
         fell = state.criterion - after.criterion > options.tol
-        after = after._replace(waited=0 if fell else state.waited + 1)
+        waits = any(run.waits for run in runs)
+        after = after._replace(waited=0 if fell or waits else state.waited + 1)
         if after.waited >= _PATIENCE and report.stop is None:
             report = report._replace(stop="tol")  # a few members go on, for little
     return after, report
@@ -205,10 +275,11 @@ def _advanced(rows, options, run):
 
 def _without_idle_members(runs):
     """End the members without a share in the predictions, once another is exact."""
-    if all(_stop(run) != "rounding" for run in runs):
+    exact = next((run.report for run in runs if _stop(run) == "rounding"), None)
+    if exact is None:
         return runs
     return [
-        run._replace(report=run.report._replace(stop="rounding"))
+        run._replace(report=(run.report or exact)._replace(stop="rounding"))
         if _stop(run) is None and share < _HARDLY_ANY
         else run
         for run, share in zip(runs, shares([run.best for run in runs]), strict=True)
@@ -227,12 +298,10 @@ def _without_dead_features(run, rows):
     width = model.sizes[1]
     if (len(gamma) - len(kept)) * width <= _SAVED * len(state.theta):
         return run
-    output, layers = model.split(state.theta)
-    layers[0] = layers[0][:, [0, *(1 + kept)]]
-    smaller = model._replace(features=tuple(model.features[j] for j in kept))
-    theta = smaller.join(output, layers)
-    state = state._replace(theta=theta, sums=smaller.sums(theta, rows))
-    return run._replace(model=smaller, state=state)
+    features = tuple(model.features[j] for j in kept)
+    model, (theta, *_) = _seeing(Member(model, state.net), features)
+    state = state._replace(theta=theta, sums=model.sums(theta, rows))
+    return run._replace(model=model, state=state)
 
 
 def _state(runs, loss):
@@ -244,9 +313,13 @@ def _stop(run):
     return None if run.report is None else run.report.stop
 
 
+def _is_running(run):
+    return not run.waits and _stop(run) is None
+
+
 def _report(runs, n_running):
     """What the log shows: means over the members, at the last step of each."""
-    reports = [run.report for run in runs]
+    reports = [run.report for run in runs if not run.waits]
 
     def mean(values):
         """Mean over the members for which the value means something."""
@@ -261,7 +334,7 @@ def _report(runs, n_running):
         damping=mean(r.damping for r in reports),
         gain_ratio=mean(r.gain_ratio for r in reports),
         inner_iterations=max(r.inner_iterations for r in reports),
-        stop=_common_stop([r.stop for r in reports]),
+        stop=_common_stop([_stop(run) for run in runs]),
         extra={**extra, "n_running": n_running},
     )
 
@@ -277,6 +350,9 @@ def continued(rows, state):
     """Return a state whose members all go on with the targets of other rows."""
     runs = []
     for run in state.runs:
+        if run.state is None:  # without a share beside a member that is exact
+            runs.append(run)
+            continue
         member = evidence_gn.continued(run.model, rows, run.state)
         runs.append(run._replace(state=member, lowest=math.inf, report=None))
     return state._replace(runs=tuple(runs), criterion=math.inf, waited=0)
@@ -371,37 +447,3 @@ def posterior_variances(model, net, covariance, x):
             covariance, jacobian[t, used], used
         )
     return found
-
-
-# --- another fit's units -------------------------------------------------------------
-
-
-def in_units(member, before, after):
-    """Return a member of a former fit as a start, in the units of this one.
-
-    Parameters
-    ----------
-    member : Member
-    before, after : Scaling
-        Units of the former fit and of this one.
-    """
-    model, net = member
-    output, layers = model.split(net.theta)
-    output, layers = output.copy(), [layer.copy() for layer in layers]
-    ratio = after.x_scale / before.x_scale
-    moved = (after.x_center - before.x_center) / before.x_scale
-    end = 1 + model.sizes[0]
-    output[0] += moved @ output[1:end]
-    output[1:end] *= ratio[:, None]
-    if layers:
-        seen = list(model.features)
-        layers[0][:, 0] += layers[0][:, 1:] @ moved[seen]
-        layers[0][:, 1:] *= ratio[seen]
-    if model.loss == "squared":
-        output *= before.y_scale / after.y_scale
-        output[0] += (before.y_center - after.y_center) / after.y_scale
-    theta = model.join(output, layers)
-    names = ("x_center", "x_scale", "y_center", "y_scale")
-    pairs = ((getattr(before, name), getattr(after, name)) for name in names)
-    same = all(np.array_equal(a, b) for a, b in pairs)
-    return Member(model, net._replace(theta=theta, beta=net.beta if same else None))

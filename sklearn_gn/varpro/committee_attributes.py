@@ -122,6 +122,10 @@ def set_fitted(estimator, members, problem):
                 estimator.n_effective_parameters_ / fitted.shape[1],
             )
         estimator.noise_std_ = evidence_posterior.one_or_each(noise_std)
+        n_numbers = problem.options.n_effective * len(variance)
+        estimator._degrees_of_freedom = n_numbers - np.mean(
+            [s.n_effective_parameters for s in chosen]
+        )
     _set_output_layer(estimator, members, scaling)
 
 

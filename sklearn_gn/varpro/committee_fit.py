@@ -15,7 +15,7 @@ from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.batch_committee import BATCH_COMMITTEE, BatchOptions
-from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE
+from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE, Member
 from sklearn_gn.varpro.committee_attributes import set_fitted
 from sklearn_gn.varpro.mixed_committee import MIXED_COMMITTEE, MixedOptions
 
@@ -220,9 +220,40 @@ def _starts(estimator, models, problem, rng):
         # The linear model has no hidden weights to go on with.
         start
         if committee.is_linear(member)
-        else committee.in_units(member, scaling, problem.scaling)
+        else in_units(member, scaling, problem.scaling)
         for member, start in zip(members, drawn, strict=True)
     )
+
+
+def in_units(member, before, after):
+    """Return a member of a former fit as a start, in the units of this one.
+
+    Parameters
+    ----------
+    member : Member
+    before, after : Scaling
+        Units of the former fit and of this one.
+    """
+    model, net = member
+    output, layers = model.split(net.theta)
+    output, layers = output.copy(), [layer.copy() for layer in layers]
+    ratio = after.x_scale / before.x_scale
+    moved = (after.x_center - before.x_center) / before.x_scale
+    end = 1 + model.sizes[0]
+    output[0] += moved @ output[1:end]
+    output[1:end] *= ratio[:, None]
+    if layers:
+        seen = list(model.features)
+        layers[0][:, 0] += layers[0][:, 1:] @ moved[seen]
+        layers[0][:, 1:] *= ratio[seen]
+    if model.loss == "squared":
+        output *= before.y_scale / after.y_scale
+        output[0] += (before.y_center - after.y_center) / after.y_scale
+    theta = model.join(output, layers)
+    names = ("x_center", "x_scale", "y_center", "y_scale")
+    pairs = ((getattr(before, name), getattr(after, name)) for name in names)
+    same = all(np.array_equal(a, b) for a, b in pairs)
+    return Member(model, net._replace(theta=theta, beta=net.beta if same else None))
 
 
 def _validation_loss(estimator, validation, scaling):

@@ -35,6 +35,7 @@ _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalti
 _BLOCK_ROWS = 4096  # of predictions
 _NOT_OF_EVERY_FIT = (
     "_covariances",
+    "_degrees_of_freedom",
     "_noise_ratios",
     "_error_bars",
     "coefs_",
@@ -265,6 +266,11 @@ class _VarProNet(
 
     def _most_iterations(self):
         return self._iterations if self.max_iter == "auto" else self.max_iter
+
+    def _n_linear_networks(self):
+        members = [one.coefs_ for one in getattr(self, "estimators_", ())]
+        linear = [coefs and not any(map(np.any, coefs)) for coefs in members]
+        return int(np.sum(linear)), len(linear)
 
     def _default_solver(self):
         """Whether the solver is the default one, with its default settings."""

@@ -74,7 +74,7 @@ class ErrorBars:
         small = n_weights <= _JOINT_WEIGHTS and size <= _JACOBIAN_FLOATS
         self._joint = small and z is None
         self._root = None
-        self.noise = None
+        self.noise = self.degrees_of_freedom = None
         order = n_weights if self._joint else net.output.shape[0]
         columns = 16 * net.output.shape[1] * order
         self.batch_rows = max(32, _JACOBIAN_FLOATS // columns)
@@ -103,6 +103,7 @@ class ErrorBars:
         q = rows.y.shape[1] if self._joint else 1
         left = degrees_of_freedom(self._n_samples, q, float(n_parameters))
         self.noise = np.sqrt(q / left) * size * float(self._unit)
+        self.degrees_of_freedom = left
         self._root, self._rows, self._z = root, None, None
 
 

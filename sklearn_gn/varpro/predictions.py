@@ -24,7 +24,8 @@ class PredictionsMixin:
 
     _fitted: tuple[Any, Any, Any]
     _single_target: bool
-    _normal_interval: Callable[..., tuple[Array, Array]]
+    _degrees_of_freedom: float
+    _observation_interval: Callable[..., tuple[Array, Array]]
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -133,7 +134,7 @@ class PredictionsMixin:
         Returns
         -------
         lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
-            Prediction minus and plus a quantile of the normal distribution times the
+            Prediction minus and plus a quantile of Student's t distribution times the
             standard deviation of an observation: that of the noise and that of the
             mean together.
 
@@ -142,7 +143,7 @@ class PredictionsMixin:
         ValueError
             If ``level`` is not between 0 and 1.
         """
-        return self._normal_interval(X, level)
+        return self._observation_interval(X, level)
 
     def _noise_std(self):
         """Standard deviation of the noise: one, or one a target."""
@@ -150,3 +151,9 @@ class PredictionsMixin:
             return self.noise_std_
         noise = self._error_bars.noise * self._fitted[2].y_scale
         return float(noise[0]) if self._single_target else noise
+
+    def _noise_freedom(self):
+        """Degrees of freedom that this estimate has."""
+        if hasattr(self, "noise_std_"):
+            return self._degrees_of_freedom
+        return self._error_bars.degrees_of_freedom

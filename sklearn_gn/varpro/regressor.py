@@ -121,9 +121,9 @@ class VarProNetRegressor(
 
     max_iter : "auto" or int, default="auto"
         Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
-        An iteration of a committee is a step of every member. If "auto", 1000 if the
-        evidence chooses the penalties, which fits to noisy data do not reach, and 100
-        otherwise.
+        An iteration of a committee is a step of every member; with ten features or
+        more, most begin after the first ones. If "auto", 1000 if the evidence chooses
+        the penalties, which fits to noisy data do not reach, and 100 otherwise.
 
     tol : float, default=0.001
         The fit stops when the loss has fallen by less than ``tol`` times its size in
@@ -240,7 +240,9 @@ class VarProNetRegressor(
     loss_ : float
         Objective of the returned network, in units of y; for a committee, the mean over
         its members, weighted as in predictions. Where targets have different scales,
-        the objective in scaled units times the mean square of the scales.
+        the objective in scaled units times the mean square of the scales. If the
+        evidence prefers the linear model to some members, it takes their place here;
+        the log is that of the networks, and may end at a lower loss.
 
     n_iter_ : int
         Number of iterations of this fit.

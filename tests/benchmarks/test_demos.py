@@ -67,14 +67,32 @@ def test_differentiation_of_chebyshev():
     np.testing.assert_allclose(first @ x**3, 3 * x**2, atol=1e-11)
 
 
-def test_an_american_put_is_worth_more_than_its_payoff():
-    s, value = references._american_put(200, 100)
+def test_an_american_put_is_that_of_a_tree():
+    s, value = references._american_put(400, 200, 1e-12)
     payoff = np.maximum(1 - s, 0)
-    assert (value >= payoff - 1e-12).all()
-    # Where it is worth more it fulfils the equation, hence is convex and falls.
-    assert (np.diff(value) <= 1e-12).all()
-    held = np.flatnonzero(value > payoff + 1e-9)
-    assert (np.diff(value, 2)[held[1:-2] - 1] > -1e-9).all()
+    assert (value >= payoff).all()
+    # Cox, Ross and Rubinstein: up and down by the same factor, in 400 steps.
+    n, r = 400, 0.05
+    up, discount = np.exp(0.2 / np.sqrt(n)), np.exp(-r / n)
+    chance = (1 / discount - 1 / up) / (up - 1 / up)
+    of_tree = []
+    for start in (0.85, 1.0, 1.2):
+        price = start * up ** np.arange(-n, n + 1, 2.0)
+        option = np.maximum(1 - price, 0)
+        for _ in range(n):
+            price = price[1:] / up
+            option = discount * (chance * option[1:] + (1 - chance) * option[:-1])
+            option = np.maximum(option, 1 - price)
+        of_tree.append(option[0])
+    np.testing.assert_allclose(np.interp((0.85, 1, 1.2), s, value), of_tree, atol=2e-4)
+
+
+def test_smoothing_keeps_a_put_above_nothing():
+    s, value = references._american_put(200, 100, 1e-8)
+    # Where nothing else is left, the excess a has a' = 1e-8 / (2 a) - 0.05 a.
+    far = (s > 2.25) & (s < 2.5)
+    wanted = np.sqrt(1e-8 / 0.1 * (1 - np.exp(-0.1)))
+    np.testing.assert_allclose(value[far], wanted, rtol=0.02)
 
 
 def test_errors():

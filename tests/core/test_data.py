@@ -37,6 +37,14 @@ def test_rows_whose_share_is_no_float_are_dropped():
     assert weight.tolist() == [1.0]
 
 
+@pytest.mark.parametrize("kind", [SegmentedRegressor, VarProNetRegressor])
+def test_labels_are_no_targets(kind):
+    labels = np.array(["a", "b"] * 3)
+    for y in (labels, labels.astype(object)):
+        with pytest.raises(ValueError, match=r"^y holds text \('a'\): targets are num"):
+            kind().fit(np.arange(6.0)[:, None], y)
+
+
 @pytest.mark.parametrize(
     "kind",
     [

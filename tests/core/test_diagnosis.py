@@ -4,12 +4,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from sklearn_gn import FGNSoftmaxHead, SegmentedRegressor, ShallowReLURegressor
+from sklearn_gn import (
+    FGNSoftmaxHead,
+    SegmentedRegressor,
+    ShallowReLURegressor,
+    VarProNetRegressor,
+)
 from sklearn_gn._discovery import all_estimators
+from sklearn_gn.callbacks import TimeBudget
 from sklearn_gn.core.data import feature_spread
 from sklearn_gn.core.diagnosis import Finding, diagnose
+from sklearn_gn.core.row_checks import RowChecks, target_spread
 
 
 def fitted(stop_reason="tol", loss=(1.0, 0.5, 0.5), **attributes):
@@ -31,6 +39,8 @@ def fitted(stop_reason="tol", loss=(1.0, 0.5, 0.5), **attributes):
         convergence_log_=log,
         _cure_of_overfitting=("overfitting", "alpha", "Raise alpha."),
         _limits=lambda: None,
+        _naming_its_budget=lambda text: text,
+        _n_linear_networks=lambda: (0, 1),
         **attributes,
     )
 
@@ -197,9 +207,93 @@ def test_steps_that_are_kept_small_are_named():
 
 def test_exact_data_have_no_noise_to_speak_of():
     X = np.linspace(0, 1, 60).reshape(30, 2)
-    model = ShallowReLURegressor(random_state=0).fit(X, np.ones(30))
+    model = ShallowReLURegressor(random_state=0).fit(X, X @ [1.0, 2.0])
     (finding,) = [f for f in model.diagnose().findings if f.cause == "none"]
     assert "leave no noise" in finding.text
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_a_constant_target_is_named(d):
+    X = np.linspace(0, 1, 60).reshape(-1, d)
+    model = ShallowReLURegressor(random_state=0).fit(X, np.full(len(X), 3.0))
+    (finding,) = model.diagnose().findings
+    assert finding.text.startswith("The target is constant")
+    weight = np.r_[0.0, np.ones(len(X) - 1)]
+    y = np.r_[4.0, np.full(len(X) - 1, 3.0)]
+    assert causes(model.fit(X, y, weight)) == [("none", None)]
+    assert "target is constant" in str(model.diagnose())
+
+
+@pytest.mark.parametrize("estimator", [ShallowReLURegressor, VarProNetRegressor])
+def test_a_linear_model_in_place_of_networks_is_named(estimator):
+    X, y = load_diabetes(return_X_y=True)
+    model = estimator(random_state=0).fit(X[:5], y[:5])
+    assert [cause for cause, _ in causes(model)] == ["points", "linear", "noise"]
+    _, linear, noise = model.diagnose().findings
+    assert linear.text.startswith("The returned model is linear")
+    assert f"ends at a loss of {model.convergence_log_['loss'][-1]:.4g}" in linear.text
+    assert f"returned model, {model.loss_:.4g}" in linear.text
+    assert f"a standard deviation of {model.noise_std_:.3g}." in noise.text
+
+
+def test_a_part_of_a_committee_may_be_linear():
+    some = fitted()
+    some._n_linear_networks = lambda: (2, 6)
+    assert causes(some) == [("linear", None)]
+    assert "takes the place of 2 of 6 networks" in str(diagnose(some))
+    assert "ends at" not in str(diagnose(some))  # at the loss of the model
+
+
+def test_few_residuals_have_no_outliers():
+    far = RowChecks(12, n_far=2, far_squares=0.9, farthest=(3, 1))
+    model = fitted(n_effective_parameters_=3.0, noise_std_=0.1, _row_checks=far)
+    model._n_rows = 12
+    assert causes(model) == [("noise", None)]
+    model.n_effective_parameters_ = 2.0
+    assert causes(model) == [("outliers", None), ("noise", None)]
+
+
+@pytest.mark.parametrize(
+    ("n_neurons", "said"), [("auto", "According to the criterion"), (3, "Where the")]
+)
+def test_one_feature_has_noise_too(n_neurons, said):
+    rng = np.random.RandomState(0)
+    X = np.linspace(0, 1, 60)[:, None]
+    model = ShallowReLURegressor(n_neurons, random_state=0)
+    model.fit(X, abs(X[:, 0] - 0.4) + 0.1 * rng.randn(60))
+    (noise,) = [f for f in model.diagnose().findings if f.cause == "noise"]
+    assert f"deviation of {model.noise_std_:.3g}. {said}" in noise.text
+    exact = model.fit(X, abs(X[:, 0] - 0.4))
+    assert "noise" not in [cause for cause, _ in causes(exact)]
+
+
+def test_numbers_agree_with_their_nouns():
+    one = fitted(n_effective_parameters_=1.0, noise_std_=np.array([0.222, 104.0]))
+    text = str(diagnose(one))
+    assert "The data determine 1 parameter." in text
+    assert "standard deviations of 0.222 and 104." in text
+    one.noise_std_ = np.arange(1.0, 8.0)
+    assert "standard deviations from 1 to 7." in str(diagnose(one))
+
+
+def test_the_one_who_ends_a_fit_is_named():
+    falling = np.geomspace(1, 1e-6, 20)
+    interrupted = fitted("interrupted", falling)
+    assert causes(interrupted) == [("stopped", "warm_start")]
+    assert "max_iter" not in str(diagnose(interrupted))
+    assert causes(fitted("callback", falling)) == [("stopped", None)]
+    X = np.random.RandomState(0).randn(30, 2)
+    head = FGNSoftmaxHead().set_callbacks(TimeBudget(1e-9))
+    name = r"TimeBudget\(seconds=1e-09\)"
+    with pytest.warns(ConvergenceWarning, match=rf"used up. Raise {name}\. diagnose"):
+        head.fit(X, np.arange(30) % 3)
+    time = head.diagnose().findings[0]
+    assert (time.cause, time.parameter) == ("time", None)
+    assert "TimeBudget(seconds=1e-09)" in time.text
+    assert "max_time" not in time.text
+    with pytest.warns(ConvergenceWarning, match="Raise max_time"):
+        head.set_params(max_time=1e-10).fit(X, np.arange(30) % 3)
+    assert head.diagnose().findings[0].parameter == "max_time"
 
 
 def test_partial_fit_keeps_no_log():
@@ -208,3 +302,13 @@ def test_partial_fit_keeps_no_log():
     assert [f.cause for f in head.diagnose().findings] == ["none"]
     with pytest.raises(NotFittedError):
         FGNSoftmaxHead("fgn").diagnose()
+
+
+def test_targets_that_differ_are_not_constant():
+    y = 1.7e9 + np.arange(4.0)[:, None] * [0.0, 1e-3]
+    spread = target_spread(y, None)
+    assert spread[0] == 0
+    assert spread[1] == pytest.approx(np.std(y[:, 1]), rel=1e-6)
+    assert target_spread(np.zeros(3), None) == 0
+    huge = target_spread(np.array([-1e300, 1e300]), np.ones(2))
+    assert huge == pytest.approx(1e300)

@@ -1,6 +1,8 @@
 """The fit loop: log, stopping, warnings, Ctrl-C, callbacks."""
 
 import itertools
+import re
+import time
 import warnings
 from dataclasses import replace
 
@@ -11,7 +13,7 @@ from sklearn.base import clone
 from sklearn.callback import ProgressBar, ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -185,11 +187,38 @@ def test_ctrl_c_in_a_step_keeps_the_best_model(call):
     np.testing.assert_array_equal(model.predict(data()[0]), after(call))
 
 
+def test_ctrl_c_ends_a_cross_validation():
+    with pytest.raises(KeyboardInterrupt):
+        cross_val_score(failing("step", 2), *data(), cv=3)
+
+
 def test_ctrl_c_in_the_first_step_keeps_the_start():
     model = interrupted(failing("step", 0))
     assert model.n_iter_ == 0
     assert all(len(column) == 0 for column in model.convergence_log_.values())
     assert np.isfinite(model.predict(data()[0])).all()
+
+
+def test_the_warning_after_ctrl_c_counts_the_first_iteration():
+    def step(*arguments):
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+    model = make(Given(replace(SGGN, name="slow", step=step)))
+    with pytest.warns(ConvergenceWarning, match="0 iterations") as record:
+        model.fit(*data())
+    seconds = re.search("and (.*) s at loss", str(record[0].message)).group(1)
+    assert float(seconds) >= 0.2
+
+
+def test_the_warning_names_a_long_first_iteration():
+    def step(*arguments):
+        time.sleep(1.1)
+        return SGGN.step(*arguments)
+
+    model = make(Given(replace(SGGN, name="slow", step=step)), max_time=1.0)
+    with pytest.warns(ConvergenceWarning, match="Raise max_time. 1.* mostly to comp"):
+        model.fit(*data())
 
 
 def test_ctrl_c_that_compiled_code_turns_into_another_error_is_one():

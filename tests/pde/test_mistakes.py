@@ -127,6 +127,14 @@ STATEMENTS = {
         lambda: Problem(decay, DOMAIN, Dirichlet(0.0, on=lambda x, on_boundary: True)),
         r"dirichlet: on must be a function of points.*There is no second argument",
     ),
+    "a number for on": (
+        lambda: Problem(decay, DOMAIN, Dirichlet(0.0, on=0)),
+        r"on must be 'boundary', faces such as.*got 0",
+    ),
+    "values by name": (
+        lambda: Problem(decay, DOMAIN, Initial({"u": 1.0})),
+        r"value must be a finite number, a list of one for each output.*\{'u': 1.0\}",
+    ),
     "on for one point": (
         lambda: Problem(decay, DOMAIN, Dirichlet(0.0, on=lambda x: x[0] < 0.5)),
         r"dirichlet: .*one bool for each point.*write X\[:, 0\]",

@@ -1138,8 +1138,10 @@ def root_of_a_negative_number(u, x, kappa):
         ({"conditions": [Dirichlet(0.0, name="data")]}, r"cannot have the name 'data'"),
         ({"outputs": ()}, r"outputs must be different names, got \(\)"),
         ({"outputs": ("u", "u")}, r"outputs must be different names, got \('u', 'u'\)"),
+        ({"outputs": 2}, r"outputs must hold names, such as 'u', got 2"),
         ({"outputs": (0,)}, r"outputs must be different names, got \(0,\)"),
         ({"periodic": "y"}, r"periodic='y' is unknown; the axes are \('x', 't'\)"),
+        ({"coefficients": {"kappa": "1"}}, r"'kappa' must be a finite number"),
         ({"coefficients": {}}, r"residual: .*'kappa' is not declared as a coeff"),
         (
             {"coefficients": {"kappa": 1, "mu": 2}},

@@ -97,7 +97,6 @@ def test_padding_changes_nothing(in_rows, monkeypatch):
     batches = tuple(batch_of(*points[k.name], k.weight, "float64") for k in kinds)
     rows = rows if in_rows else [None] * len(kinds)
     model = Model(PROBLEM, ("tanh", "tanh"), tuple(map(ClassModel, kinds, rows)))
-    step = jax.tree.map(lambda a: rng.standard_normal(a.shape), net)
     balance = rng.uniform(1, 2, len(kinds))
 
     def found():
@@ -109,7 +108,6 @@ def test_padding_changes_nothing(in_rows, monkeypatch):
             part.dense,
             part.extra,
             pieces.residuals(model, net, weighted),
-            pieces.second_derivative(model, net, batches, step),
             pieces.class_residuals(model, model.classes[0], net, batches[0]),
             total_loss(model, net, batches),
         )

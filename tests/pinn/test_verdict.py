@@ -358,7 +358,11 @@ def test_a_jump_of_the_given_values_is_named_where_it_limits():
     def step(x):
         return jnp.where(x[0] > 0.25, 3.0, 1.0)
 
-    problem = replace(HEAT, conditions=(Neumann(0.0), Initial(step)))
+    def transport(u, x):
+        return d(u, "t")(x) + d(u, "x")(x)
+
+    conditions = (Dirichlet(1.0, on="x=min"), Initial(step))
+    problem = replace(HEAT, residual=transport, conditions=conditions)
     for reason in ("max_time", "stalled"):
         found = verdict.limit(_ended(problem=problem), StopReason(reason))
         assert "'u' is 1 and 3 on the two sides of x = 0.25, t = 0." in found.text
@@ -371,6 +375,9 @@ def test_a_jump_of_the_given_values_is_named_where_it_limits():
     assert "jump" not in message
     message = advice(_ended(problem=problem), StopReason("non_finite"))
     assert message == StopReason("non_finite").advice
+    diffused = replace(HEAT, conditions=conditions)  # the network follows it
+    message = advice(_ended(problem=diffused), StopReason("max_time"))
+    assert "jump" not in message
     clash = replace(HEAT, conditions=(*HEAT.conditions, Initial(1.0)))
     message = advice(_ended(problem=clash), StopReason("max_time"))
     assert "'u' is 0 and 1 at x = " in message

@@ -22,7 +22,7 @@ def test_curves_are_the_log(model_1d, x):
     np.testing.assert_array_equal(
         display.lowest_.get_xydata(), [[position[best], log["val_loss"][best]]]
     )
-    assert display.ax_.get_yscale() == "log"
+    assert display.ax_.get_ylabel() == "Loss"
 
 
 def test_lowest_loss_is_marked_without_validation_data(model_2d):
@@ -163,7 +163,12 @@ def test_training_losses_of_different_windows_are_not_joined():
     np.testing.assert_array_equal(validation.get_ydata(), log["val_loss"])
     assert [line.get_xdata()[0] for line in display.windows_] == [3, 5]
     labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
-    assert labels[2:] == ["New window of time", "Lowest (validation)"]
+    assert labels == [
+        "(training, this window)",
+        "(validation, all windows)",
+        "New window of time",
+        "Lowest (validation)",
+    ]
 
 
 def _log(**columns):
@@ -200,3 +205,29 @@ def test_an_exact_fit_has_no_convergence():
     model = SegmentedRegressor(0).fit(np.arange(6.0)[:, None], np.arange(6.0))
     with pytest.raises(ValueError, match="no iterations"):
         ConvergenceDisplay.from_estimator(model)
+
+
+def test_changes_of_the_penalty_are_marked():
+    log = _log(alpha=np.array([1.0, 1.0, 0.1]))
+    display = ConvergenceDisplay(convergence_log=log).plot()
+    assert [line.get_xdata()[0] for line in display.penalties_] == [3]
+    labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert labels == ["Loss", "New penalty"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "scale"), [([3.0, 1.0, 2.0], "linear"), ([10.0, 1.0, 2.0], "log")]
+)
+def test_narrow_ranges_and_counts_have_plain_labels(loss, scale):
+    log = _log(loss=np.array(loss))
+    display = ConvergenceDisplay(convergence_log=log).plot()
+    assert display.ax_.get_yscale() == scale
+    display.figure_.canvas.draw()
+    assert all(tick == round(tick) for tick in display.ax_.get_xticks())
+
+
+def test_a_logarithmic_axis_of_iterations_stays():
+    _, ax = plt.subplots()
+    ax.set_xscale("log")
+    display = ConvergenceDisplay(convergence_log=_log()).plot(ax)
+    assert display.ax_.get_xscale() == "log"

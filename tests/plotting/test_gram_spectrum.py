@@ -58,6 +58,13 @@ def test_constant_target_leaves_an_empty_spectrum(model_1d, data_1d):
     display = GramSpectrumDisplay.from_estimator(model)
     display.figure_.canvas.draw()
     assert len(model.gram_spectrum_) == 0
-    labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
-    assert [label.split()[0] for label in labels] == ["Mass"]
-    assert "linear" in display.ax_.get_title()
+    assert display.lines_ == []
+    assert not display.ax_.axison
+    (text,) = display.ax_.texts
+    assert "the model is linear" in text.get_text()
+
+
+def test_a_solver_without_a_matrix_has_no_spectrum():
+    display = GramSpectrumDisplay(gram_spectrum=np.zeros(0)).plot()
+    (text,) = display.ax_.texts
+    assert "the solver forms none" in text.get_text()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpydoc.docscrape import ClassDoc
+from scipy import stats
 from scipy.optimize import minimize
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
@@ -196,8 +197,9 @@ def test_standard_errors_are_those_of_the_inverse_matrix(fitted):
 def test_intervals_hold_noise_and_error(fitted):
     X, _ = data()
     y, std = fitted.predict(X, return_std=True)
-    lower, upper = fitted.predict_interval(X, level=0.6826894921370859)
-    width = np.hypot(std, fitted.noise_std_)
+    lower, upper = fitted.predict_interval(X, level=0.9)
+    freedom = len(X) - fitted.n_effective_parameters_
+    width = stats.t.ppf(0.95, freedom) * np.hypot(std, fitted.noise_std_)
     np.testing.assert_allclose(lower, y - width, rtol=1e-9)
     np.testing.assert_allclose(upper, y + width, rtol=1e-9)
     with pytest.raises(ValueError, match=r"level must lie between 0 and 1, got 95"):

@@ -4,6 +4,7 @@ import tracemalloc
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
@@ -105,6 +106,13 @@ def test_memory_is_that_of_a_few_chunks(monkeypatch):
     assert peak < 10 * X.nbytes < 40 * X.nbytes
 
 
+def frames(chunks, *orders):
+    """The first chunks with data frames whose columns are in these orders."""
+    names = np.array([f"column {k}" for k in range(D)])
+    several = zip(chunks, orders, strict=False)
+    return [(pd.DataFrame(X, columns=names[::k]), y) for (X, y), k in several]
+
+
 def test_dask_arrays_are_read_by_their_blocks():
     da = pytest.importorskip("dask.array")
     X, y = data()
@@ -130,6 +138,7 @@ def test_dask_arrays_are_read_by_their_blocks():
         ({}, lambda c: [c[0], [1]], "Chunk 1 must be a tuple"),
         ({}, lambda c: [c[0], (c[1][0], c[1][1][:3])], "Chunk 1: X, y and weights"),
         ({}, lambda c: [c[0], (c[1][0][:, :2], c[1][1])], "Chunk 1: X has the shape"),
+        ({}, lambda c: frames(c, 1, -1), "Chunk 1: the columns of X are"),
         ({}, lambda c: [c[0], (c[1][0] * np.inf, c[1][1])], "Chunk 1: X holds NaN"),
         ({}, lambda c: [(*c[0], -np.ones(100))], "Chunk 0: weights must be finite"),
         ({}, lambda c: [c[0], (c[0][0][:0], []), c[0][::-1]], "Chunk 2: X has the"),

@@ -172,6 +172,40 @@ def test_sgn_and_fgn_of_full_rank_take_the_same_path():
     np.testing.assert_allclose(a.coef_, c.coef_, atol=1e-3)  # five steps of CG
 
 
+# --- full steps ----------------------------------------------------------------------
+
+
+def test_heads_after_the_approach_count_by_their_number(monkeypatch, float64):
+    monkeypatch.setattr(fgn, "_APPROACH", 3)
+    heads = np.random.RandomState(0).randn(8, 2, 3)
+    mean = fgn.walk_from(head.AffineHead(heads[0], heads[0, 0])).head
+    for k, weight in enumerate(heads, start=1):
+        walk = fgn.Walk(head.AffineHead(weight, weight[0]), np.int32(k))
+        mean = fgn.averaged_over(walk, mean)
+        if k <= 3:
+            np.testing.assert_array_equal(mean.weight, weight)
+    expected = np.average(heads[2:], axis=0, weights=np.arange(1, 7))
+    np.testing.assert_allclose(mean.weight, expected, rtol=1e-14)
+    np.testing.assert_allclose(mean.bias, expected[0], rtol=1e-14)
+
+
+def test_many_full_steps_do_not_hover():
+    X, y = small(4, n=4096)
+    losses = []
+    for rate in (None, 1.0):
+        model = FGNSoftmaxHead(
+            FGN(learning_rate=rate, batch_size=8), max_iter=2, random_state=0
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            losses.append(model.fit(X, y).loss_)
+            pieces = clone(model).set_params(max_iter=1).fit_chunks([(X, y), (X, y)])
+            losses.append(pieces.loss_)
+    least = FGNSoftmaxHead(alpha=1e-3, random_state=0).fit(X, y).loss_
+    averaged, full = np.array(losses[:2]) - least, np.array(losses[2:]) - least
+    assert (averaged < full / 2).all()
+
+
 # --- damping and rank ----------------------------------------------------------------
 
 
@@ -202,6 +236,22 @@ def test_damping_and_rank_shorten_newton_steps_and_keep_the_optimum():
         assert model.converged_
         assert model.n_iter_ > plain.n_iter_
         np.testing.assert_allclose(model.coef_, plain.coef_, atol=1e-5)
+
+
+@pytest.mark.parametrize("damping", [0.1, 1.0])
+def test_much_damping_neither_halts_a_fit_nor_changes_the_penalty(damping):
+    X, y = load_digits(return_X_y=True)
+    X, y = X[::3] / 16, y[::3]
+    fixed = FGNSoftmaxHead(alpha=1e-3, damping=damping, random_state=0).fit(X, y)
+    assert fixed.converged_
+    assert fixed.n_iter_ < 50  # twice as many without the step before
+    plain, damped = (
+        FGNSoftmaxHead(damping=value, random_state=0).fit(X, y)
+        for value in (None, damping)
+    )
+    assert damped.converged_
+    assert damped.alpha_ == plain.alpha_
+    np.testing.assert_allclose(damped.loss_, plain.loss_, rtol=1e-4)
 
 
 def test_a_grid_over_damping_and_rank_searches_the_default_solver():

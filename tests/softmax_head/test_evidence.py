@@ -13,9 +13,22 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.softmax_head import evidence, newton, part
+from sklearn_gn.softmax_head import evidence, leave_one_out, newton, part
 
 AUTO = FGNSoftmaxHead(alpha="auto", tol=1e-9, random_state=0)
+
+
+@pytest.fixture(autouse=True, params=["evidence"])
+def method(request, monkeypatch):
+    """How penalties are chosen: here by the evidence, unless a test has both ways."""
+    if request.param == "evidence":
+        monkeypatch.setattr(leave_one_out, "_WORK", 0)
+    return request.param
+
+
+in_both_ways = pytest.mark.parametrize(
+    "method", ["evidence", "leave-one-out"], indirect=True
+)
 
 
 def data(n_classes=2, n=60, d=4):
@@ -101,7 +114,7 @@ def followed(value):
     alpha, last = 1.0, False
     while not last:
         step = math.log10(alpha)
-        path.append((alpha, value(step) + (step + 1) ** 2 / 2))
+        path.append((alpha, value(step) + (step + 1) ** 2 / 2, None))
         alpha, last = evidence.next_alpha(path)
     return alpha, len(path)
 
@@ -133,6 +146,7 @@ def test_the_head_is_that_of_the_penalty_found():
     assert not hasattr(fixed, "log_evidence_")
 
 
+@in_both_ways
 def test_weights_equal_repetition():
     X, y = data(3)
     weight = 1 + np.arange(len(X)) % 2
@@ -145,6 +159,7 @@ def test_weights_equal_repetition():
     assert padded.alpha_ == weighted.alpha_
 
 
+@in_both_ways
 def test_weights_that_sum_to_one_are_shares():
     X, y = data()
     head = clone(AUTO).fit(X, y)
@@ -153,6 +168,7 @@ def test_weights_that_sum_to_one_are_shares():
     assert shares.log_evidence_ == pytest.approx(head.log_evidence_)
 
 
+@in_both_ways
 def test_units_of_the_features_change_no_probability():
     X, y = data(3)
     model, scaled = clone(AUTO).fit(X, y), clone(AUTO).fit(1000 * X, y)
@@ -162,6 +178,7 @@ def test_units_of_the_features_change_no_probability():
     )
 
 
+@in_both_ways
 def test_a_resumed_search_ends_as_an_uninterrupted_one(tmp_path):
     X, y = data(3)
     with warnings.catch_warnings():
@@ -272,10 +289,12 @@ def hard_cases():
     }
 
 
+@in_both_ways
 @pytest.mark.parametrize("case", hard_cases())
-def test_hard_data_give_finite_penalties(case):
+def test_hard_data_give_finite_penalties(case, method):
     X, y = hard_cases()[case]
     model = FGNSoftmaxHead(alpha="auto", random_state=0).fit(X, y)
+    assert model.alpha_method_ == method
     assert 0 < model.alpha_ < np.inf
     assert np.isfinite(model.log_evidence_)
     assert np.isfinite(model.predict_log_proba(X)).all()

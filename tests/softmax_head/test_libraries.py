@@ -3,8 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from scipy.special import logsumexp, softmax
 
 from sklearn_gn import FGNSoftmaxHead
+from sklearn_gn.core.libraries import NumPy
 from sklearn_gn.softmax_head import head, newton, start
 from sklearn_gn.softmax_head.direction import row_spectrum
 from sklearn_gn.softmax_head.evidence import log_evidence
@@ -92,6 +94,18 @@ def test_both_libraries_find_the_same_head(
     for one, other in zip(ours, theirs, strict=True):
         assert isinstance(other, jax.Array | float)
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("far", [0.0, 40.0, 1e3, -1e3])
+def test_rows_of_logits_far_apart_keep_their_digits(far):
+    logits = np.random.RandomState(0).randn(5, 3)
+    logits[1] += far
+    logits[2, 0] = -np.inf
+    shares, log_sum = softmax(logits, axis=1), logsumexp(logits, axis=1)
+    np.testing.assert_allclose(NumPy.softmax(logits), shares, rtol=1e-14)
+    found = NumPy.logsumexp_and_softmax(logits)
+    np.testing.assert_allclose(found[0], log_sum, rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(found[1], shares, rtol=1e-14)
 
 
 def test_shapes_decide(monkeypatch):

@@ -90,6 +90,32 @@ def test_damping_is_the_shift_of_the_hessian(
     assert int(count) > 1
 
 
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_damped_step_takes_the_one_before_into_account(alike):
+    rng = np.random.RandomState(0)
+    root = rng.randn(6, 6)
+    hessian, (right, step, last) = root @ root.T, rng.randn(3, 6)
+    last = 2 * step if alike else last
+
+    def as_head(v):
+        return head.AffineHead(v[:4].reshape(2, 2), v[4:])
+
+    def as_vector(net):
+        return np.concatenate([net.weight.ravel(), net.bias])
+
+    found = as_vector(
+        whitened_step.least_of_both(
+            lambda net: as_head(hessian @ as_vector(net)),
+            as_head(right),
+            as_head(step),
+            as_head(last),
+        )
+    )
+    basis = np.stack([step] if alike else [step, last], axis=1)
+    lengths = np.linalg.solve(basis.T @ hessian @ basis, basis.T @ right)
+    np.testing.assert_allclose(found, basis @ lengths, rtol=1e-12)
+
+
 @pytest.mark.parametrize("rank", [1, 3, 10**12])
 def test_rank_bounds_the_iterations_of_conjugate_gradients(rank):
     rows, options, net = problem(4, rank=rank)
@@ -122,6 +148,26 @@ def test_classes_do_not_move_all_alike(by_class):
         np.testing.assert_allclose(
             part.mean(axis=-1), 0, atol=1e-5 * np.abs(part).max()
         )
+
+
+def test_some_rows_make_the_preconditioner_of_few_features(monkeypatch):
+    rows, options, net = problem(4)
+    data = whitening.whitened_rows(rows, options)
+    assert blocks.some_rows(data, 4) is data
+    monkeypatch.setattr(blocks, "_FEWEST_ROWS", 32)
+    monkeypatch.setattr(blocks, "_ROWS_A_CLASS", 0)
+    some = blocks.some_rows(data, 4)
+    alone = rows._replace(
+        x=rows.x[:32], label=rows.label[:32], weight=rows.weight[:32], n_rows=32
+    )
+    settings = newton.newton_settings(options)
+    expected = blocks.class_blocks(
+        net, data._replace(rows=alone, x=data.x[:32]), settings, 64
+    )
+    found = blocks.class_blocks(net, some, settings, 64)
+    np.testing.assert_array_equal(found.inverses, expected.inverses)
+    monkeypatch.setattr(blocks, "_FEW_FEATURES", N_FEATURES - 1)
+    assert blocks.some_rows(data, 4) is data
 
 
 def test_approximate_blocks_have_the_determinant_of_exact_ones():

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 from threadpoolctl import threadpool_limits
@@ -108,7 +109,7 @@ def test_exact_linear_data_end_without_a_warning():
     y = X @ rng.normal(size=10) + 1
     model = VarProNetRegressor(random_state=0).fit(X, y)
     assert model.stop_reason_ == "rounding"
-    assert model.n_iter_ < 50
+    assert model.convergence_log_["n_running"].sum() < 50 * len(model.estimators_)
     assert_allclose(model.predict(X), y, rtol=1e-9, atol=1e-12)
 
 
@@ -130,8 +131,9 @@ def test_standard_error_holds_the_spread_of_the_members(fitted):
 def test_interval_is_that_of_a_new_observation(fitted):
     model, X, _ = fitted
     y, std = model.predict(X, return_std=True)
-    lower, upper = model.predict_interval(X, level=0.6826894921370859)
-    assert_allclose(upper - y, np.hypot(std, model.noise_std_), rtol=1e-9)
+    lower, upper = model.predict_interval(X, level=0.9)
+    quantile = stats.t.ppf(0.95, len(X) - model.n_effective_parameters_)
+    assert_allclose(upper - y, quantile * np.hypot(std, model.noise_std_), rtol=1e-9)
     assert_allclose(y - lower, upper - y, rtol=1e-9)
     with pytest.raises(ValueError, match=r"level must lie between 0 and 1, got 1\.5"):
         model.predict_interval(X, level=1.5)
@@ -278,7 +280,7 @@ def test_a_former_member_is_the_same_function_in_other_units(fitted):
         np.array([1.0, -2.0, 0.5]), np.array([2.0, 0.3, 1.0]), np.array([3.0]), 0.7
     )
     for member in members:
-        moved = committee.in_units(member, before, after)
+        moved = committee_fit.in_units(member, before, after)
         found = moved.model.values(moved.net.theta, after.x(X))
         known = member.model.values(member.net.theta, before.x(X))
         assert_allclose(
@@ -608,3 +610,44 @@ def test_variances_beyond_the_floats_are_infinite(monkeypatch, precisions, expec
     monkeypatch.setattr(committee, "posterior_variances", lambda *a: np.full((5, 1), 3))
     found = committee.variances(members, [None, None], np.ones((2, 1)), np.ones((5, 2)))
     assert_allclose(found, np.full((5, 1), expected))
+
+
+def wide(seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((200, 12))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(200)
+
+
+def test_members_of_a_wide_table_begin_without_features_that_have_left_the_first():
+    X, y = wide()
+    model = VarProNetRegressor(n_init=6, random_state=0).fit(X, y)
+    n_running = model.convergence_log_["n_running"]
+    assert list(n_running[: committee._LEAD]) == [2] * committee._LEAD
+    assert n_running[committee._LEAD] > 4
+    relu, tanh, *others = (member.model for member in model._fitted[1])
+    for other, first in zip(others, (relu, tanh) * 2, strict=True):
+        assert other.activations == first.activations
+        assert len(other.features) < 12
+        assert 0 in other.features
+    assert model.score(*wide(1)) > 0.95
+
+
+def test_members_that_have_not_begun_are_members_all_the_same():
+    X, y = wide()
+    most = committee._LEAD - 2
+    model = VarProNetRegressor(n_init=4, random_state=0, warm_start=True, max_iter=most)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    assert len(model.estimators_) == 4
+    assert list(model.convergence_log_["n_running"]) == [2] * most
+    share = shares(model)  # the linear starts have what their residuals deserve
+    assert_allclose(share @ [e.predict(X) for e in model.estimators_], model.predict(X))
+    assert share[2:].max() < 0.2 * share[:2].min()
+    model.set_params(max_iter="auto").fit(X, y)  # all go on at once
+    assert model.convergence_log_["n_running"][0] == 4
+    assert model.converged_
+
+
+def test_members_of_a_narrow_table_begin_together(fitted):
+    model, *_ = fitted
+    assert model.convergence_log_["n_running"][0] == len(model.estimators_)

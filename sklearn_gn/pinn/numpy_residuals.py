@@ -1,0 +1,181 @@
+"""Residuals of small networks with NumPy, and their derivatives in the weights.
+
+What is compiled is what the user has written: the residuals of points as functions of
+the rows of the last layer. It knows nothing of the network, so one that grows compiles
+nothing. The network's own part is in ``numpy_taylor``. The formulas are those of
+``residuals``.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.linear_algebra.jacobian import Part
+from sklearn_gn.pinn import numpy_taylor
+from sklearn_gn.pinn.model import Model, n_waves
+from sklearn_gn.pinn.residuals import input_stacks, row_from_top
+
+_quiet = np.errstate(all="ignore")  # as in a compiled function
+
+
+def serve(model, batches):
+    """Whether residuals are functions of rows that NumPy can propagate."""
+    known = all(name in numpy_taylor.ACTIVATIONS for name in model.activations)
+    in_rows = all(kind.rows is not None for kind in model.classes)
+    exact = all(batch.axes is None for batch in batches)
+    return known and in_rows and exact and model.features is None
+
+
+@_quiet
+def residuals(model, params, batches):
+    """The vector r of shape (m,), weighted, one class after the other."""
+    params = backend.views(params)
+    tops = [
+        _as_rows(_propagated(model, kind, params, batch)[0], batch)
+        for kind, batch in zip(model.classes, batches, strict=True)
+    ]
+    found = _residuals(*_stated(model, model.classes, batches), tops, params.extra)
+    return _weighted(found, batches)
+
+
+@_quiet
+def class_residuals(model, kind, params, batch):
+    """Residuals of a class as they are, of shape (N, k)."""
+    params = backend.views(params)
+    top = _as_rows(_propagated(model, kind, params, batch)[0], batch)
+    stated = _stated(model, (kind,), (batch,))
+    return np.asarray(_residuals(*stated, [top], params.extra)[0])
+
+
+@_quiet
+def jacobian(model, params, batches):
+    """r, and the parts of its Jacobian."""
+    params = backend.views(params)
+    pairs = list(zip(model.classes, batches, strict=True))
+    states = [_propagated(model, kind, params, batch, True) for kind, batch in pairs]
+    tops = [_as_rows(s[0], batch) for s, (_, batch) in zip(states, pairs, strict=True)]
+    stated = _stated(model, model.classes, batches)
+    found, slopes, extra = _first_order(*stated, tops, params.extra)
+    parts = [
+        _part(kind, params, batch, state, *map(np.asarray, derivatives))
+        for (kind, batch), state, *derivatives in zip(
+            pairs, states, slopes, extra, strict=True
+        )
+    ]
+    return _weighted(found, batches), parts
+
+
+# --- the network's part --------------------------------------------------------------
+
+
+def _propagated(model, kind, params, batch, differentiable=False):
+    """Rows of the last layer, and what they were made of."""
+    return numpy_taylor.propagate(
+        model.activations,
+        params.layers,
+        _input_rows(model, kind, batch),
+        kind.rows,
+        n_waves(model.problem),
+        differentiable,
+    )
+
+
+def _input_rows(model, kind, batch):
+    """Rows of the inputs of the network, with the column of the biases."""
+    problem, kinds = model.problem, kind.rows
+    n, points, dim = batch.x.shape
+    x = np.asarray(batch.x).reshape(n * points, dim)
+    if problem.periodic or n_waves(problem):
+        rows = np.moveaxis(np.asarray(input_stacks(problem, kinds, x, None)), 1, 0)
+    else:  # the axes, mapped to [-1, 1]
+        rows = np.zeros((kinds.size, *x.shape), x.dtype)
+        rows[0] = problem.embedding(x)
+        low, high = problem.domain.bounds.T
+        for k, axis in enumerate(kinds.first, start=1):
+            rows[k, :, axis] = 2 / (high[axis] - low[axis])
+    return numpy_taylor.with_biases(rows)
+
+
+def _as_rows(top, batch):
+    """Rows (C, n P, q) of the last layer as the residual takes them, (n, P C, q)."""
+    n, points, _ = batch.x.shape
+    return np.moveaxis(top, 0, 1).reshape(n, points * len(top), -1)
+
+
+def _part(kind, params, batch, state, slopes, extra):
+    """The Jacobian of a class from the derivatives (n, k, P C, q) in the last layer."""
+    (n, points, _), (_, inputs, hidden) = batch.x.shape, state
+    k, c = slopes.shape[1], kind.rows.size
+    scale = np.asarray(batch.scale)[:, None, None]
+    slopes = (scale[..., None] * slopes).reshape(n, k, points, c, -1)
+    slopes = np.moveaxis(slopes, (1, 3), (0, 1)).reshape(k, c, n * points, -1)
+    gradients = numpy_taylor.pull_back(slopes, params.layers, hidden, kind.rows)
+
+    def by_point(g):
+        g = g.reshape(k, c, n, points, -1)
+        return np.moveaxis(g, (0, 1), (1, 3)).reshape(n, k, points * c, -1)
+
+    layers = tuple(
+        (_as_rows(a, batch), by_point(g))
+        for a, g in zip(inputs, gradients, strict=True)
+    )
+    extra = (scale * extra).reshape(n * k, -1)
+    return Part(layers, np.zeros((n * k, 0), extra.dtype), extra)
+
+
+# --- the user's part -----------------------------------------------------------------
+
+
+def _stated(model, classes, batches):
+    """What is compiled for, and the points."""
+    plain = Model(model.problem, (), classes)
+    return plain, [(batch.x, batch.data) for batch in batches]
+
+
+def _weighted(found, batches):
+    return np.concatenate(
+        [
+            (np.asarray(batch.scale)[:, None] * np.asarray(rho)).ravel()
+            for rho, batch in zip(found, batches, strict=True)
+        ]
+    )
+
+
+def _by_rows(model, points, function, *arrays):
+    """``function(residual, *arrays)`` of each row, class by class."""
+
+    def of_class(kind, x, data, *own):
+        def one(x, data, *own):
+            def residual(top, extra):
+                return row_from_top(model, kind, None, top, x, data, extra)
+
+            return function(residual, *own)
+
+        return jax.vmap(one)(x, data, *own)
+
+    pairs = zip(model.classes, points, *arrays, strict=True)
+    return [of_class(kind, *point, *own) for kind, point, *own in pairs]
+
+
+_compiled = partial(jit_by_size, static_argnames="model")
+
+
+@_compiled
+def _residuals(model, points, tops, extra):
+    """Residuals of each class, of shape (n, k)."""
+    return _by_rows(model, points, lambda one, top: one(top, extra), tops)
+
+
+@_compiled
+def _first_order(model, points, tops, extra):
+    """The same, with their derivatives (n, k, P C, q) and (n, k, c)."""
+
+    def both(residual, top):
+        rho, pull = jax.vjp(residual, top, extra)
+        return rho, *jax.vmap(pull)(jnp.eye(rho.shape[0], dtype=rho.dtype))
+
+    return tuple(zip(*_by_rows(model, points, both, tops), strict=True))
