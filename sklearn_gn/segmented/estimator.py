@@ -145,8 +145,8 @@ class SegmentedRegressor(
     breakpoint_interval_ : ndarray of shape (n_breakpoints, 2)
         95 % confidence intervals, read off the profile of the sum of squares: of kinks
         by the F test of a position, of jumps by the likelihood ratio of Eo and Morley
-        (2015), from row to row. They reach at most to the next breakpoint or to the end
-        of the data.
+        (2015), from row to row. They reach at most to the next breakpoint, to the end
+        of the data or to ``bounds``.
 
     jumps_ : ndarray of shape (n_breakpoints,)
         Jump at every breakpoint; 0 where the function is continuous.

@@ -76,9 +76,10 @@ def fit_groups(
     -------
     pandas.DataFrame
         A row for every segment of every series, in the order in which series first
-        appear: the group, ``segment`` (from 0 on), ``breakpoint_std_error`` (of the
-        start), the columns of ``segments_``, and ``n_breakpoints``, ``noise_std`` and
-        ``r2`` of the series.
+        appear: the group, ``segment`` (from 0 on), ``breakpoint_std_error``,
+        ``breakpoint_lower`` and ``breakpoint_upper`` (of the start, as
+        ``breakpoint_std_`` and ``breakpoint_interval_`` of a fit), the columns of
+        ``segments_``, and ``n_breakpoints``, ``noise_std`` and ``r2`` of the series.
 
     Raises
     ------
