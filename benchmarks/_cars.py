@@ -16,7 +16,7 @@ from sklearn_gn.softmax_head.baselines import (
     sgn_epoch,
     sgn_start,
 )
-from sklearn_gn.softmax_head.fgn import fgn_epoch
+from sklearn_gn.softmax_head.fgn import fgn_epoch, walk_from
 from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
 from sklearn_gn.softmax_head.minibatch import step_settings
 from sklearn_gn.solvers import FGN, SGN, Adam
@@ -35,9 +35,9 @@ CARS_METHODS = {  # epoch, what it carries at first, solver object, further argu
     ),
     "fgn": (
         fgn_epoch,
-        lambda net: None,
+        walk_from,
         FGN(learning_rate=RATE),
-        {"n_competitors": 0, "cg_iterations": 5},
+        {"averaged": False, "n_competitors": 0, "cg_iterations": 5},
     ),
 }
 CARS_NOTES = (

@@ -96,11 +96,12 @@ for each, color, label in (
     (middle, "tab:orange", "Fall begins"),
     (last, "tab:blue", "Fall ends"),
 ):
-    width = pd.to_timedelta(1.96 * each.loc[order, "breakpoint_std_error"], unit="D")
+    at = each.loc[order, "start"]
+    below, above = (each.loc[order, f"breakpoint_{end}"] for end in ("lower", "upper"))
     ax.errorbar(
-        each.loc[order, "start"],
+        at,
         rows,
-        xerr=width,
+        xerr=[at - below, above - at],
         fmt="o",
         color=color,
         capsize=3,

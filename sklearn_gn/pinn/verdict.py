@@ -28,6 +28,7 @@ from sklearn_gn.pinn.windows import Pieces
 _FAR = 10.0  # fresh over training loss, beyond which points are what a fit lacks
 _NEGLECTED = 0.9  # share of a condition in the loss
 _LAST, _AS_PREDICTED = 10, 0.5  # iterations; gain ratio of a fit in a minimum
+_FEW = 12  # iterations, which say nothing of where the loss ends
 _FALLING = 0.5  # of the lowest fresh loss, by the last quarter of a fit
 # Estimated relative error beyond which a fit has not converged.
 LARGEST_ERROR = 1e-2
@@ -177,9 +178,9 @@ def _limit_of_a_stall(solver):
 
 
 def _may_go_on(solver):
-    """Whether the loss of a fit that ran out of budget was falling."""
+    """Whether the loss of a fit that ran out of budget was falling, or may yet."""
     losses = solver.convergence_log_["val_loss"]
-    if not np.isfinite(losses).any():
+    if len(losses) < _FEW or not np.isfinite(losses).any():
         return True
     before = losses[: 3 * len(losses) // 4]
     lowest = np.nanmin(before) if np.isfinite(before).any() else math.inf

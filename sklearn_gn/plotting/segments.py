@@ -186,13 +186,15 @@ class SegmentsDisplay(Display):
         segment = np.searchsorted(self.breakpoints, self.x, side="right")
         for k in range(len(self.breakpoints) + 1):
             own = segment == k
-            color = ("tab:blue", "tab:orange")[k % 2]
+            color = ("0.3", "0.6")[k % 2]
             self.residuals_.append(
                 ax.scatter(
                     self.x[own], self.residuals[own], s=12, color=color, linewidths=0
                 )
             )
         ax.axhline(0, color="0.3", linewidth=0.8)
+        lines = {"color": "tab:orange", "linewidth": 0.6, "alpha": 0.5}
+        ax.vlines(self.breakpoints, 0, 1, transform=ax.get_xaxis_transform(), **lines)
         ax.set(ylabel="Residual", xlim=limits)
 
     @classmethod

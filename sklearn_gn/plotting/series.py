@@ -29,8 +29,7 @@ class SeriesDisplay(Display):
         For each series the ends (x, y) of its straight lines.
 
     intervals : list of ndarray of shape (n_breakpoints, 3)
-        For each series its breakpoints and the limits of their 95 % intervals, by the
-        delta method; NaN where a breakpoint has no standard error.
+        For each series its breakpoints and the limits of their 95 % intervals.
 
     samples : list of tuple (x, y), default=None
         Samples of each series. None draws none.
@@ -264,9 +263,6 @@ def _lines(part):
 
 def _intervals(part):
     """Breakpoints of one series and the limits of their intervals."""
-    std, t = part["breakpoint_std_error"].to_numpy()[1:], _numbers(part["start"])[1:]
-    width = (part["slope_upper"] - part["slope"]).to_numpy()[1:]
-    error = part["slope_std_error"].to_numpy()[1:]
-    known = error > 0
-    width = np.where(known, width / np.where(known, error, 1), np.nan) * std
-    return np.stack([t, t - width, t + width], axis=1)
+    names = "start", "breakpoint_lower", "breakpoint_upper"
+    after_first = part.iloc[1:]  # which has no breakpoint
+    return np.stack([_numbers(after_first[name]) for name in names], axis=1)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from sklearn_gn.core.diagnosis import Diagnosis, Finding
+from sklearn_gn.core.stop import counted
 from sklearn_gn.segmented.autoregression import SIGNIFICANT
 
 _EXACT = 1e-12  # unexplained share of the variance that is rounding errors
@@ -22,6 +23,26 @@ def diagnose(model):
     n = len(model.breakpoints_)
     described = f"{type(model).__name__}, {n} breakpoint{'' if n == 1 else 's'}"
     return Diagnosis(f"{described}, R2 {model.statistics_['r2']:.4g}", findings)
+
+
+def _bounds(model):
+    """Breakpoints that the bounds hold back, and intervals that they cut."""
+    held, cut = (int(n.sum()) for n in (model._held_by_bounds, model._cut_by_bounds))
+    if not cut:
+        return None
+    of = f"of {counted(len(model.breakpoints_), 'breakpoint')}"
+    if held:
+        text = (
+            f"{held} {of} {'lies' if held == 1 else 'lie'} at an end of bounds="
+            f"{model.bounds!r}: the best position may be outside, and then residuals "
+            "and standard errors are those of a wrong line. Widen bounds."
+        )
+    else:
+        text = (
+            f"The 95 % intervals of {cut} {of} end at bounds={model.bounds!r}: the "
+            "data would allow positions outside. Widen bounds, unless they are certain."
+        )
+    return Finding("breakpoints", text, "bounds")
 
 
 def _limit(model):
@@ -151,4 +172,4 @@ def _is_exact(model):
     return model.statistics_["r2"] >= 1 - _EXACT
 
 
-RULES = (_correlation, _limit, _points, _uncertain, _noise)
+RULES = (_bounds, _correlation, _limit, _points, _uncertain, _noise)

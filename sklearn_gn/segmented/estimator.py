@@ -31,9 +31,11 @@ from sklearn_gn.segmented import (
 from sklearn_gn.segmented.answers import FittedMixin
 from sklearn_gn.segmented.least_squares import COVARIANCES
 from sklearn_gn.segmented.preparation import (
+    advice_on_room,
     check_inside,
     prepare,
     problem_of,
+    stack,
     with_known,
 )
 from sklearn_gn.segmented.robust import infer_all
@@ -143,8 +145,8 @@ class SegmentedRegressor(
     breakpoint_interval_ : ndarray of shape (n_breakpoints, 2)
         95 % confidence intervals, read off the profile of the sum of squares: of kinks
         by the F test of a position, of jumps by the likelihood ratio of Eo and Morley
-        (2015), from row to row. They reach at most to the next breakpoint or to the end
-        of the data.
+        (2015), from row to row. They reach at most to the next breakpoint, to the end
+        of the data or to ``bounds``.
 
     jumps_ : ndarray of shape (n_breakpoints,)
         Jump at every breakpoint; 0 where the function is continuous.
@@ -414,8 +416,8 @@ class SegmentedRegressor(
         if n_breakpoints is not None and len(t) < n_breakpoints:
             warnings.warn(
                 f"The data have room for {len(t)} of the n_breakpoints={n_breakpoints} "
-                "breakpoints: the fit has fewer. Lower n_breakpoints, or min_rows and "
-                "min_distance.",
+                f"breakpoints: the fit has fewer. "
+                f"{advice_on_room(prepared, options, n_breakpoints, kind)}",
                 UserWarning,
                 stacklevel=3,
             )
@@ -430,13 +432,16 @@ class SegmentedRegressor(
         fit, figures, noise = infer_all(
             options, t[None], free, [prepared], [clipped], self._covariance
         )
-        fit = fit.of(0)
-        self._fit = fit
-        self.breakpoints_ = self._to_user(fit.breakpoints)
-        self.breakpoint_std_ = inference.breakpoint_errors(fit)
         fitted = clipped or prepared
         problem = problem_of([fitted], options)
-        interval = inference.breakpoint_intervals(fit, problem, fitted.rows)
+        interval = inference.breakpoint_intervals(fit, problem, stack([fitted])[0])[0]
+        fit = fit.of(0)
+        self._fit = fit
+        self._held_by_bounds, self._cut_by_bounds = inference.at_bounds(
+            fit, problem, interval
+        )
+        self.breakpoints_ = self._to_user(fit.breakpoints)
+        self.breakpoint_std_ = inference.breakpoint_errors(fit)
         self.breakpoint_interval_ = self._to_user(interval)
         self.segments_ = inference.segment_table(fit, rows)
         self.jumps_ = self.segments_["jump"][1:]

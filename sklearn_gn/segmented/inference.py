@@ -10,11 +10,12 @@ off the profile of the sum of squares, :mod:`sklearn_gn.segmented.profile`.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import ndtr, stdtr, stdtrit
 
 from sklearn_gn.core import extremes
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.problem import Form
+from sklearn_gn.segmented.problem import MOST_CANDIDATES, Form
+from sklearn_gn.segmented.products import locate
 from sklearn_gn.segmented.profile import jump_intervals, kink_intervals
 
 LEVEL = 0.95  # of the confidence limits
@@ -155,19 +156,35 @@ def infer(form, t, free, rows, scaling, kind):
 
 
 def predict(fit, x, linear):
-    """Return values and standard errors at positions in the user's units."""
+    """Return values and standard errors at positions in the user's units.
+
+    The variance is that of the delta method, averaged over whether a position lies
+    before or after each kink, whose estimates are normal and taken as independent.
+    """
     u, linear = fit.scaling.x(x), fit.scaling.linear(linear)
     columns = least_squares.jacobian(fit.form, u, linear, fit.t, fit.free, fit.coef)
-    size = fit.scaling.y_size
-    value = columns[:, : len(fit.coef)] @ fit.coef
+    size, n = fit.scaling.y_size, len(fit.coef)
+    value = columns[:, :n] @ fit.coef
+    variance = np.maximum(np.diagonal(fit.covariance)[n:], 0)
+    after = _probability_after(u[:, None] - fit.t[fit.kinks], np.sqrt(variance))
+    change = fit.coef[fit.ramps[fit.kinks]] if len(fit.kinks) else np.empty(0)
+    columns[:, n:] = -change * after
+    either = (after * (1 - after)) @ (change**2 * variance)
     far = np.maximum(np.max(np.abs(columns), axis=1), 1)  # the square may overflow
     columns = columns / far[:, None]
     variance = np.sum((columns @ fit.covariance) * columns, axis=1)
+    variance = variance + either / far**2
     std = far * np.sqrt(np.maximum(variance, 0))
     return (
         extremes.scaled_back(value, size, fit.scaling.y_center),
         extremes.scaled_back(std, size),
     )
+
+
+def _probability_after(distance, std):
+    """Return the probability that a position lies after a normally distributed kink."""
+    known = std > 0
+    return np.where(known, ndtr(distance / np.where(known, std, 1)), distance >= 0)
 
 
 def _bounded(values, center, size):
@@ -259,25 +276,57 @@ def breakpoint_errors(fit):
 
 
 def breakpoint_intervals(fit, problem, rows, level=LEVEL):
-    """Return confidence intervals of the breakpoints, of shape (k, 2).
+    """Return confidence intervals of the breakpoints, of shape (B, k, 2).
 
     Parameters
     ----------
     fit : Fit
-        Of one series.
+        Of several series.
     problem : Problem
     rows : Rows
         Those of the problem.
     level : float, default=0.95
     """
-    interval = np.stack([fit.t, fit.t], axis=1)
+    interval = np.stack([fit.t, fit.t], axis=-1)
     if fit.form.step:
-        interval[fit.free] = jump_intervals(problem, fit, level)
+        interval[:, fit.free] = jump_intervals(problem, fit, level)
     else:
-        std = breakpoint_errors(fit)[fit.kinks] / fit.scaling.size
-        width = fit.quantile(level) * std
-        interval[fit.kinks] = kink_intervals(problem, fit, width, rows)
-    return fit.scaling.to_user(interval)
+        std = breakpoint_errors(fit)[:, fit.kinks] / fit.scaling.size[:, None]
+        width = fit.quantile(level)[:, None] * std
+        interval[:, fit.kinks] = kink_intervals(problem, fit, width, rows)
+    return np.stack(
+        [fit.scaling.to_user(end) for end in np.moveaxis(interval, -1, 0)], -1
+    )
+
+
+def at_bounds(fit, problem, interval):
+    """Return which breakpoints the bounds hold back, and which intervals they cut.
+
+    Parameters
+    ----------
+    fit : Fit
+        Of one series, as the problem.
+    problem : Problem
+    interval : ndarray of shape (k, 2)
+        Those of :func:`breakpoint_intervals`.
+
+    Returns
+    -------
+    held : ndarray of shape (k,), dtype bool
+        Whether hardly a row lies between a breakpoint and a bound which its interval
+        reaches.
+    cut : ndarray of shape (k,), dtype bool
+        Whether an interval reaches a bound.
+    """
+    table = problem.table
+    bounds = np.concatenate([problem.limits.low, problem.limits.high])
+    inside = [bounds[0] > table.x[0, 0], bounds[1] < table.x[0, table.n_rows[0] - 1]]
+    ends = fit.scaling.to_user(bounds)
+    reached = np.stack([interval[:, 0] <= ends[0], interval[:, 1] >= ends[1]], axis=1)
+    reached &= fit.free[:, None] & inside
+    rows = np.abs(locate(table, fit.t[None]).T - locate(table, bounds[None]))
+    near = rows <= 1 + table.n_rows[0] // MOST_CANDIDATES
+    return np.any(reached & near, axis=1), np.any(reached, axis=1)
 
 
 # --- segments ------------------------------------------------------------------------

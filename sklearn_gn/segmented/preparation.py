@@ -117,13 +117,49 @@ def check_inside(prepared, known, kind=None):
         return
     low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
     if np.any((known <= low) | (known >= high)):
-        given, ends = known.tolist(), [f"{end:.6g}" for end in (low, high)]
-        if kind is not None:
-            given, ends = (list(map(dates.as_text, t)) for t in (known, (low, high)))
+        ends = _as_text((low, high), kind)
+        given = known.tolist() if kind is None else _as_text(known, kind)
         raise ValueError(
             f"breakpoints={given!r} must lie inside the data, between {ends[0]} and "
             f"{ends[1]}."
         )
+
+
+def _as_text(positions, kind):
+    """Return positions in the user's units as text, dates as dates."""
+    if kind is None:
+        return [f"{t:.6g}" for t in positions]
+    return [dates.as_text(t) for t in positions]
+
+
+def advice_on_room(prepared, options, n_breakpoints, kind=None):
+    """Return why there is no room for a number of breakpoints, and what to do."""
+    low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
+    first, last = options.bounds
+    if first >= high or last <= low:
+        bounds, ends = _as_text((first, last), kind), _as_text((low, high), kind)
+        return (
+            f"bounds=({bounds[0]}, {bounds[1]}) lie outside the data, which reach from "
+            f"{ends[0]} to {ends[1]}: give bounds inside."
+        )
+    n_segments = n_breakpoints + len(options.known) + 1
+    least = _rows_of_segment(options, n_segments)
+    n_rows = prepared.rows.weight.sum()
+    if n_rows < least * n_segments:
+        return (
+            f"The {n_segments} segments need {least:g} rows each, "
+            f"{least * n_segments:g} in all, and the data have {n_rows:g}. Lower "
+            "n_breakpoints, or min_rows."
+        )
+    wider = ", or widen bounds" if np.isfinite(options.bounds).any() else ""
+    return f"Lower n_breakpoints, or min_rows and min_distance{wider}."
+
+
+def _rows_of_segment(options, n_segments):
+    """Return the rows that a segment needs in the shortest series that has room."""
+    if options.min_rows is not None:
+        return options.min_rows
+    return 10 if options.form.step and n_segments > 10 else _ROWS_OF_SEGMENT
 
 
 def stack(prepared):

@@ -23,8 +23,8 @@ from scipy.optimize import brentq
 
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.insertion import gain_of_ramps, gains
-from sklearn_gn.segmented.problem import all_pieces, make_candidates
-from sklearn_gn.segmented.products import Pieces, concatenate, locate, solve
+from sklearn_gn.segmented.problem import Candidates, all_pieces
+from sklearn_gn.segmented.products import Pieces, concatenate, locate, solve, take
 
 _RESOLVED = 1e-11  # rise, over the total, that is more than rounding errors
 _NEAR = 4.0  # half-widths of the delta method within which positions are close
@@ -34,61 +34,93 @@ _ROWS = 64  # the same for jumps: every row near, some far, and in between
 
 
 def kink_intervals(problem, fit, width, rows):
-    """Return the intervals of the kinks in the units of the search, (n_kinks, 2).
+    """Return the intervals of the kinks in the units of the search, (B, n_kinks, 2).
 
     Parameters
     ----------
     problem : Problem
-        Of one series.
     fit : Fit
-    width : ndarray of shape (n_kinks,)
+        Of the series of the problem.
+    width : ndarray of shape (B, n_kinks)
         Half-widths by the delta method.
     rows : Rows
         Of the series, with the targets that were fitted.
     """
-    t = fit.t[fit.kinks]
-    interval = np.stack([t - width, t + width], axis=1)
-    if not len(t):
-        return interval
+    t = fit.t[:, fit.kinks]
+    room = np.stack([t, t], axis=-1)
+    if not t.size:
+        return room
+    low, high = (bound[:, None] for bound in problem.limits[:2])
+    room[..., 0] = np.minimum(np.maximum(_neighbour(fit, -1), low), t)
+    room[..., 1] = np.maximum(np.minimum(_neighbour(fit, 1), high), t)
     curvature = _inverse_curvature(fit, rows)
-    ends = np.concatenate([[-1.0], fit.t, [1.0]])
-    for k, (at, half) in enumerate(zip(t, width, strict=True)):
-        least = _RESOLVED * fit.total * curvature[k]
-        if not max(least, 0) < half**2 < np.inf:
+    square = width**2
+    known = (square > _RESOLVED * fit.total[:, None] * curvature) & (square < np.inf)
+    interval = t[..., None] + np.stack([-width, width], axis=-1)
+    interval = np.clip(interval, room[..., :1], room[..., 1:])
+    problem = problem._replace(candidates=None)
+    for k in range(t.shape[1]):
+        b = np.flatnonzero(known[:, k])
+        if not len(b):
             continue
-        rise = _rise_of_kink(problem, fit, k)
-        threshold = half**2 / curvature[k]
-        for side, end in ((0, ends[ends < at].max()), (1, ends[ends > at].min())):
-            interval[k, side] = _last_below(rise, at, end, half, threshold)
-    return interval
+        rise = _rise_of_kink(problem.of(b), fit.of(b), k)
+        threshold = square[b, k] / curvature[b, k]
+        for side in (0, 1):
+            reach = room[b, k, side] - t[b, k]
+            share = _last_below(rise, t[b, k], reach, width[b, k], threshold)
+            interval[b, k, side] = np.where(
+                share < 1, t[b, k] + share * reach, room[b, k, side]
+            )
+    return _through_last_gaps(problem, interval, room, known)
+
+
+def _through_last_gaps(problem, interval, room, known):
+    """Return the intervals that end between the last two rows as reaching the end.
+
+    There a kink is a parameter of the last row alone, wherever it lies.
+    """
+    table, form = problem.table, problem.form
+    second = np.stack([np.ones_like(table.n_rows), table.n_rows - 2], axis=1)
+    second = take(table.x, second)
+    below = known & (interval[..., 0] < second[:, :1]) & form.slope
+    above = known & (interval[..., 1] > second[:, 1:]) & (not form.flat_end)
+    return np.where(np.stack([below, above], axis=-1), room, interval)
+
+
+def _neighbour(fit, side):
+    """Return the breakpoint before (-1) or after (1) each kink, or the end."""
+    ends = np.pad(fit.t, ((0, 0), (1, 1)), constant_values=((0, 0), (-1.0, 1.0)))
+    return ends[:, fit.kinks + 1 + side]
 
 
 def jump_intervals(problem, fit, level):
-    """Return the intervals of the jumps in the units of the search, (n_jumps, 2).
+    """Return the intervals of the jumps in the units of the search, (B, n_jumps, 2).
 
     They reach from the row before the first break that belongs to them to the row after
-    the last one.
+    the last one, and no farther than the bounds.
 
     Parameters
     ----------
     problem : Problem
-        Of one series.
     fit : Fit
+        Of the series of the problem.
     level : float
     """
-    x, jumps = problem.table.x[0], np.flatnonzero(fit.free)
-    row = np.searchsorted(x, fit.t)  # the first one after each break
-    variance = fit.rss / fit.degrees_of_freedom
-    threshold = walk_quantile(level, fit.degrees_of_freedom) * variance
-    threshold = max(threshold, _RESOLVED * fit.total)
-    interval = np.empty((len(jumps), 2))
+    table, jumps = problem.table, np.flatnonzero(fit.free)
+    row = locate(table, fit.t)  # the first one after each break
+    freedom, same = np.unique(fit.degrees_of_freedom, return_inverse=True)
+    quantile = np.array([walk_quantile(level, each) for each in freedom])[same]
+    threshold = quantile * fit.rss / fit.degrees_of_freedom
+    threshold = np.maximum(threshold, _RESOLVED * fit.total)
+    ends = np.empty((len(row), len(jumps), 2), np.intp)
     for place, k in enumerate(jumps):
         rise = _rise_of_row(problem, fit, place)
-        first, last = _free_rows(problem, row, k)
-        low = _last_row_below(rise, row[k], first, threshold)
-        high = _last_row_below(rise, row[k], last, threshold)
-        interval[place] = x[max(low - 1, 0)], x[min(high, len(x) - 1)]
-    return interval
+        for side, end in enumerate(_free_rows(problem, row, k)):
+            ends[:, place, side] = _last_row_below(rise, row[:, k], end, threshold)
+    ends[..., 0] -= 1
+    ends = np.minimum(ends, table.n_rows[:, None, None] - 1)
+    low, high = (bound[:, None, None] for bound in problem.limits[:2])
+    return np.clip(take(table.x, ends), low, high)
 
 
 def walk_quantile(level, degrees_of_freedom):
@@ -109,58 +141,60 @@ def walk_quantile(level, degrees_of_freedom):
 def _free_rows(problem, row, k):
     """Return the least and the largest row at which a segment may begin, not others."""
     table, limits = problem.table, problem.limits
-    n, x, count = int(table.n_rows[0]), table.x[0], table.count[0]
-    before = row[k - 1] if k else 0
-    after = row[k + 1] if k + 1 < len(row) else n
-    places = np.arange(before + 1, after)
-    breaks = (x[places - 1] + x[places]) / 2
-    free = (limits.low[0] <= breaks) & (breaks <= limits.high[0])
-    free &= count[places] - count[before] >= limits.min_rows[0]
-    free &= count[after] - count[places] >= limits.min_rows[0]
-    free &= x[places - 1] - x[before] >= limits.min_distance[0] * (k > 0)
-    places = np.append(places[free], row[k])
-    return places.min(), places.max()
+    x, count, places = table.x, table.count, np.pad(row, ((0, 0), (1, 1)))
+    places[:, -1] = table.n_rows
+    before, after = places[:, [k]], places[:, [k + 2]]
+    places = np.arange(before.min() + 1, after.max())
+    breaks = (x[:, places - 1] + x[:, places]) / 2
+    free = (before < places) & (places < after)
+    free &= (limits.low[:, None] <= breaks) & (breaks <= limits.high[:, None])
+    least = limits.min_rows[:, None]
+    free &= count[:, places] - take(count, before) >= least
+    free &= take(count, after) - count[:, places] >= least
+    distance = limits.min_distance[:, None] * (k > 0)
+    free &= x[:, places - 1] - take(x, before) >= distance
+    rows = np.where(free, places, row[:, [k]])
+    return rows.min(axis=1), rows.max(axis=1)
 
 
 def _rise_of_row(problem, fit, place):
     """Return the rise of the sum of squares as a function of the row after a break."""
     table, form = problem.table, problem.form
-    pieces = all_pieces(problem, np.delete(fit.t[fit.free], place)[None])
+    t = fit.t[:, fit.free]
+    pieces = all_pieces(problem, np.delete(t, place, axis=1))
     found = solve(table, pieces, form.flat_end)
 
     def gain(rows):
-        candidates = make_candidates(table, form, rows)
-        each, _ = gains(problem._replace(candidates=candidates), pieces, found)
-        return each[0]
+        breaks = (take(table.x, rows - 1) + take(table.x, rows)) / 2
+        candidates = _candidates_at(table, rows, breaks)
+        return gains(problem._replace(candidates=candidates), pieces, found)[0]
 
-    return _rise(fit, gain, np.searchsorted(table.x[0], fit.t[fit.free][[place]]))
+    return _rise(fit, gain, locate(table, t[:, [place]]))
 
 
 def _last_row_below(rise, start, end, threshold):
-    """Return the last row from a break to an end whose rise is small enough."""
-    distance = abs(end - start)
-    steps = np.append(
-        np.arange(_ROWS), np.geomspace(_ROWS, max(distance, _ROWS), _ROWS)
-    )
-    steps = np.unique(np.minimum(steps, distance).astype(np.intp))
+    """Return each series' last row from a break to an end with a small enough rise."""
+    distance, towards = np.abs(end - start)[:, None], np.sign(end - start)[:, None]
+    steps = np.broadcast_to(np.arange(_ROWS), (len(start), _ROWS))
+    if distance.max() >= _ROWS:
+        far = np.geomspace(_ROWS, np.maximum(distance[:, 0], _ROWS), _ROWS, axis=1)
+        steps = np.concatenate([steps, far], axis=1)
+    steps = np.minimum(steps, distance).astype(np.intp)
     while True:
-        below = rise(start + np.sign(end - start) * steps) <= threshold
-        below[0] = True
-        last = np.flatnonzero(below)[-1]
-        if last == len(steps) - 1 or steps[last + 1] == steps[last] + 1:
-            return start + np.sign(end - start) * steps[last]
-        between = np.linspace(steps[last], steps[last + 1], _ROWS).astype(np.intp)
-        steps = np.unique(between)
+        below = rise(start[:, None] + towards * steps) <= threshold[:, None]
+        low, high = _at_last(below, steps)
+        if np.all(high - low <= 1):
+            return start + towards[:, 0] * low
+        steps = np.linspace(low, high, _ROWS, axis=1).astype(np.intp)
 
 
 def _inverse_curvature(fit, rows):
-    """Return the diagonal of the inverse normal matrix, of the kinks."""
+    """Return the diagonal of the inverse normal matrix, of the kinks: (B, n_kinks)."""
     columns = least_squares.jacobian(
         fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
     )
-    level = least_squares.end_slope(fit.form, len(fit.t), columns.shape[-1])
-    half = least_squares.solve(columns, rows.y, rows.weight, level).half
-    return np.sum(half[len(fit.coef) :] ** 2, axis=-1)
+    half = least_squares.solve_columns(fit.form, columns, rows, fit.t.shape[1]).half
+    return np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)
 
 
 def _rise_of_kink(problem, fit, place):
@@ -169,44 +203,66 @@ def _rise_of_kink(problem, fit, place):
     The other kinks move to first order: a step at each is that of the slope there.
     """
     table, form = problem.table, problem.form
-    others = np.delete(fit.t[fit.free], place)[None]
+    t = fit.t[:, fit.free]
+    others = np.delete(t, place, axis=1)
     one = np.ones_like(others)
     steps = Pieces(locate(table, others), one, 0 * one)
     pieces = concatenate(all_pieces(problem, others), steps)
     found = solve(table, pieces, form.flat_end)
 
     def gain(t):
-        rows = np.minimum(locate(table, t[None])[0], table.n_rows[0] - 1)
-        candidates = make_candidates(table, form, rows)._replace(t=t[None])
-        ramp = gain_of_ramps(problem._replace(candidates=candidates), pieces, found)
-        return ramp[0]
+        rows = np.minimum(locate(table, t), table.n_rows[:, None] - 1)
+        candidates = _candidates_at(table, rows, t)
+        return gain_of_ramps(problem._replace(candidates=candidates), pieces, found)
 
-    return _rise(fit, gain, fit.t[fit.free][[place]])
+    return _rise(fit, gain, t[:, [place]])
+
+
+def _candidates_at(table, rows, t):
+    """Return candidates that differ from series to series, rows and t are (B, c)."""
+    powers, targets = (
+        np.ascontiguousarray(np.moveaxis(take(sums, rows), 1, -1))
+        for sums in (table.powers, table.targets)
+    )
+    return Candidates(rows, t, t, powers, targets)
 
 
 def _rise(fit, gain, at):
     """Return what a break gains at its place more than at others, the rest held."""
-    largest = np.maximum(gain(at), 0)
+    largest, n_rows = np.maximum(gain(at), 0), np.reshape(fit.n_rows, (-1, 1))
 
     def rise(places):
-        return float(fit.n_rows) * (largest - np.maximum(gain(places), 0))
+        return n_rows * (largest - np.maximum(gain(places), 0))
 
     return rise
 
 
-def _last_below(rise, at, end, half, threshold):
-    """Return the last position from a kink to an end whose rise is small enough."""
-    far = abs(end - at)
-    near = min(_NEAR * half, far)
-    share = np.linspace(0, near, _EACH)
-    if near < far:
-        share = np.append(share, np.geomspace(near, far, _EACH)[1:])
-    share = share / far
+def _at_last(below, *arrays):
+    """Return the values of arrays where a row of them is last below, and those after.
+
+    The first value counts as below; where the last one is too, both are that one.
+    """
+    below[:, 0] = True
+    end = below.shape[1] - 1
+    last = end - np.argmax(below[:, ::-1], axis=1)[:, None]
+    return [
+        np.take_along_axis(array, at, axis=1)[:, 0]
+        for array in arrays
+        for at in (last, np.minimum(last + 1, end))
+    ]
+
+
+def _last_below(rise, at, reach, half, threshold):
+    """Return how far each series' rise is small enough, as a share of its reach."""
+    far = np.where(reach != 0, np.abs(reach), 1)
+    near = np.minimum(_NEAR * half, far)
+    share = np.linspace(0, near, _EACH, axis=1)
+    beyond = np.geomspace(near, far, _EACH, axis=1)[:, 1:]
+    share = np.concatenate([share, beyond], axis=1) / far[:, None]
     for _ in range(2):
-        excess = rise(at + share * (end - at)) - threshold
-        last = np.flatnonzero(excess <= 0)[-1]
-        if last == len(share) - 1:
-            return end
-        (low, high), (below, above) = share[last : last + 2], excess[last : last + 2]
-        share = np.linspace(low, high, _EACH)
-    return at + (low + (high - low) * below / (below - above)) * (end - at)
+        excess = rise(at[:, None] + share * reach[:, None]) - threshold[:, None]
+        low, high, below, above = _at_last(excess <= 0, share, excess)
+        share = np.linspace(low, high, _EACH, axis=1)
+    crossed = above > below
+    size = np.where(crossed, above - below, 1)
+    return np.where(crossed, low - (high - low) * below / size, high)

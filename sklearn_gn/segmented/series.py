@@ -19,6 +19,7 @@ from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.preparation import (
     check_inside,
     prepare,
+    problem_of,
     sorted_rows,
     stack,
     with_known,
@@ -75,9 +76,10 @@ def fit_groups(
     -------
     pandas.DataFrame
         A row for every segment of every series, in the order in which series first
-        appear: the group, ``segment`` (from 0 on), ``breakpoint_std_error`` (of the
-        start), the columns of ``segments_``, and ``n_breakpoints``, ``noise_std`` and
-        ``r2`` of the series.
+        appear: the group, ``segment`` (from 0 on), ``breakpoint_std_error``,
+        ``breakpoint_lower`` and ``breakpoint_upper`` (of the start, as
+        ``breakpoint_std_`` and ``breakpoint_interval_`` of a fit), the columns of
+        ``segments_``, and ``n_breakpoints``, ``noise_std`` and ``r2`` of the series.
 
     Raises
     ------
@@ -145,7 +147,7 @@ def fit_groups(
         name: np.concatenate([table[name] for table in tables]) for name in tables[0]
     }
     if kind is not None:
-        for name in ("start", "end"):
+        for name in ("start", "end", "breakpoint_lower", "breakpoint_upper"):
             columns[name] = dates.from_days(columns[name])
     counts = [len(table["segment"]) for table in tables]
     return pd.DataFrame({group: names.repeat(counts), **columns})
@@ -230,11 +232,17 @@ def _tables(estimator, options, t, free, prepared, clipped):
     kind = estimator._covariance_kind()
     fit, figures, noise = robust.infer_all(options, t, free, prepared, clipped, kind)
     rows, _ = stack(prepared)
+    fitted = prepared if clipped[0] is None else clipped
+    interval = inference.breakpoint_intervals(
+        fit, problem_of(fitted, options), stack(fitted)[0]
+    )
     shape = len(t), t.shape[1] + 1
-    std = inference.breakpoint_errors(fit)
+    none, std = np.full((len(t), 1), np.nan), inference.breakpoint_errors(fit)
     columns = {
         "segment": np.broadcast_to(np.arange(shape[1]), shape),
-        "breakpoint_std_error": np.column_stack([np.full(len(t), np.nan), std]),
+        "breakpoint_std_error": np.hstack([none, std]),
+        "breakpoint_lower": np.hstack([none, interval[..., 0]]),
+        "breakpoint_upper": np.hstack([none, interval[..., 1]]),
         **inference.segment_table(fit, rows),
         "n_breakpoints": np.full(shape, shape[1] - 1),
         "noise_std": np.broadcast_to(noise[:, None], shape),

@@ -35,8 +35,9 @@ def summarise(model, covariance, *, dates):
         "std err": model.breakpoint_std_,
         limits[0]: model.breakpoint_interval_[:, 0],
         limits[1]: model.breakpoint_interval_[:, 1],
-        "jump": model.jumps_,
     }
+    if model._fit.form.step:
+        breakpoints["jump"] = model.jumps_
     lines = {
         "number": np.arange(1, len(segments["start"]) + 1),
         "start": segments["start"],

@@ -224,6 +224,15 @@ def test_the_free_change_is_that_of_a_dense_computation():
 # --- time ----------------------------------------------------------------------------
 
 
+def test_a_few_iterations_do_not_say_where_the_loss_ends():
+    solver = PINNSolver(string(Dirichlet(0.0)), (8,), max_iter=3, random_state=0)
+    with pytest.warns(ConvergenceWarning) as caught:
+        solver.fit()
+    (message,) = (str(warning.message) for warning in caught)
+    assert "Raise max_iter" in message
+    assert "would not help" not in message
+
+
 def test_an_iteration_that_cannot_end_in_time_is_not_begun():
     run = SimpleNamespace(
         began=time.perf_counter() - 8, expected_seconds=3.0, request_stop=list

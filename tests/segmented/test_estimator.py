@@ -539,3 +539,43 @@ def test_intervals_of_kinks_end_at_their_neighbours_and_may_be_robust():
         half = stats.t.ppf(0.975, 76) * model.breakpoint_std_[0]
         distance = np.abs(model.breakpoint_interval_[0] - model.breakpoints_)
         assert_allclose(distance, half, rtol=2e-3)
+
+
+def test_a_breakpoint_at_its_bound_is_said_and_intervals_stay_inside():
+    rng = np.random.default_rng(0)
+    x = np.linspace(0, 1, 80)
+    y = np.abs(x - 0.3) + 0.05 * rng.normal(size=80)
+    model = SegmentedRegressor(1, bounds=(0.8, 0.9)).fit(x[:, None], y)
+    low, high = model.breakpoint_interval_[0]
+    assert 0.8 <= low <= model.breakpoints_[0] <= high <= 0.9
+    (finding, *_) = model.diagnose().findings
+    assert finding.parameter == "bounds"
+    assert "1 of 1 breakpoint lies at an end of bounds=(0.8, 0.9)" in str(finding)
+    model = SegmentedRegressor(1, bounds=(0.1, 0.9)).fit(x[:, None], y)
+    assert "bounds" not in [f.parameter for f in model.diagnose().findings]
+
+
+def test_bounds_outside_the_data_and_missing_rows_are_named():
+    x = np.linspace(0, 10, 30)
+    with pytest.warns(UserWarning, match=r"bounds=\(80, 95\) lie outside.*0 to 10"):
+        SegmentedRegressor(1, bounds=(80, 95)).fit(x[:, None], np.abs(x - 5))
+    with pytest.warns(UserWarning, match=r"segments need \d+ rows each, \d+ in"):
+        SegmentedRegressor(2).fit(x[:5, None], np.abs(x[:5] - 1))
+
+
+def test_errors_of_a_continuous_line_are_continuous_at_its_kink():
+    rng = np.random.default_rng(0)
+    x = np.linspace(0, 1, 80)
+    y = np.maximum(x - 0.5, 0) + 0.1 * rng.normal(size=80)
+    model = SegmentedRegressor(1).fit(x[:, None], y)
+    t = model.breakpoints_[0]
+    _, std = model.predict([[t - 1e-9], [t + 1e-9]], return_std=True)
+    assert_allclose(std[0], std[1], rtol=1e-6)
+
+
+def test_a_summary_has_jumps_only_where_there_are_some():
+    x = np.linspace(0, 1, 40)
+    y = np.abs(x - 0.5)
+    assert "jump" not in str(SegmentedRegressor(1).fit(x[:, None], y).summary())
+    steps = SegmentedRegressor(1, degree=0).fit(x[:, None], np.sign(x - 0.5))
+    assert "jump" in str(steps.summary())

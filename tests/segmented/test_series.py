@@ -47,6 +47,8 @@ def test_rows_are_those_of_separate_fits(data, settings):
         assert_allclose(
             rows["breakpoint_std_error"][1:], one.breakpoint_std_, rtol=1e-4
         )
+        limits = rows[["breakpoint_lower", "breakpoint_upper"]][1:]
+        assert_allclose(limits, one.breakpoint_interval_, rtol=1e-4)
         assert_allclose(rows["noise_std"], one.noise_std_, rtol=1e-7)
         assert_allclose(rows["r2"], one.statistics_["r2"], rtol=1e-7)
 
