@@ -225,7 +225,8 @@ def test_the_free_change_is_that_of_a_dense_computation():
 
 
 def test_a_few_iterations_do_not_say_where_the_loss_ends():
-    solver = PINNSolver(string(Dirichlet(0.0)), (8,), max_iter=3, random_state=0)
+    words = {"hidden_layer_sizes": (8,), "max_iter": 3, "random_state": 0}
+    solver = PINNSolver(string(Dirichlet(0.0)), **words)
     with pytest.warns(ConvergenceWarning) as caught:
         solver.fit()
     (message,) = (str(warning.message) for warning in caught)
