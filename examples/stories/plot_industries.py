@@ -96,12 +96,15 @@ for each, color, label in (
     (middle, "tab:orange", "Fall begins"),
     (last, "tab:blue", "Fall ends"),
 ):
-    at = each.loc[order, "start"]
-    below, above = (each.loc[order, f"breakpoint_{end}"] for end in ("lower", "upper"))
+    ends = each.loc[order]
+    at = ends["start"]
     ax.errorbar(
         at,
         rows,
-        xerr=[at - below, above - at],
+        xerr=[
+            at - ends["breakpoint_lower"],
+            ends["breakpoint_upper"] - at,
+        ],
         fmt="o",
         color=color,
         capsize=3,
