@@ -262,20 +262,21 @@ def test_dask_arrays_are_read_by_their_blocks():
 
 
 def test_memory_is_that_of_a_sample_and_a_few_parts(monkeypatch):
-    rows, d = 1_000, 40
+    rows, d, n_chunks = 1_000, 40, 60
     monkeypatch.setattr(chunked_rows, "_PART_ROWS", 512)
     X = np.random.default_rng(0).normal(size=(rows, d))
 
     class Chunks:
         def __iter__(self):
-            return (((1 + 1e-3 * k) * X, X[:, 0] + k) for k in range(20))
+            return (((1 + 1e-3 * k) * X, X[:, 0] + k) for k in range(n_chunks))
 
-    regressor(max_iter=2).fit_chunks(Chunks())
+    regressor(max_iter=2).fit_chunks(Chunks())  # compiles, and fills the caches
     tracemalloc.start()
     regressor(max_iter=2).fit_chunks(Chunks())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 8 * X.nbytes < 20 * X.nbytes
+    # Seven of the sixty chunks, and what other tests have left to be collected.
+    assert peak < 10 * X.nbytes
 
 
 # --- stopping, resuming ---------------------------------------------------------------
