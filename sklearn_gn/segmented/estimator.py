@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
@@ -20,6 +19,7 @@ from sklearn_gn.core.chunks import check_repeatable
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.huber import BOUND
 from sklearn_gn.core.memory import check_table_fits
+from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     autoregression,
@@ -341,6 +341,7 @@ class SegmentedRegressor(
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @unchanged_on_failure
     def fit_chunks(self, chunks: Iterable[tuple[ArrayLike, ...]]) -> Self:
         """Fit points that come in chunks and do not fit into memory.
 
@@ -414,12 +415,10 @@ class SegmentedRegressor(
         else:
             ((t, path),), clipped = search([prepared]), None
         if n_breakpoints is not None and len(t) < n_breakpoints:
-            warnings.warn(
+            warn_user(
                 f"The data have room for {len(t)} of the n_breakpoints={n_breakpoints} "
                 f"breakpoints: the fit has fewer. "
                 f"{advice_on_room(prepared, options, n_breakpoints, kind)}",
-                UserWarning,
-                stacklevel=3,
             )
         self._date_kind = kind
         self.selection_path_ = path
