@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -12,6 +11,7 @@ from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import dates, extremes
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.diagnosis import Diagnosis
+from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.segmented import inference
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated
 from sklearn_gn.segmented.inputs import InputsMixin
@@ -76,12 +76,10 @@ class FittedMixin(InputsMixin):
         if not return_std:
             return y
         if self._fit.n_rows <= self._fit.n_parameters:
-            warnings.warn(
+            warn_user(
                 f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
                 f"has {self._fit.n_parameters} parameters: the noise cannot be "
                 "estimated, and the standard deviations mean nothing.",
-                UserWarning,
-                stacklevel=2,
             )
         return y, std
 
