@@ -74,6 +74,7 @@ class GaussNewtonEstimator(
     }
 
     _short_forms = {}
+    _not_of_every_fit: tuple[str, ...] = ()  # fitted attributes that some fits lack
     _cure_of_overfitting = (  # cause, parameter, advice
         "overfitting",
         "alpha",
@@ -211,9 +212,14 @@ class GaussNewtonEstimator(
             Called without arguments after the run to set the fitted attributes; once
             more where Ctrl-C falls into it.
         """
+        self._forget_former_fit()
         with self._arithmetic(data["X"], data["y"]):
             self._run_quietly(run, max_steps, data, attributes, set_fitted)
         run.warn_if_not_converged()
+
+    def _forget_former_fit(self):
+        for name in self._not_of_every_fit:
+            vars(self).pop(name, None)
 
     def _run_quietly(self, run, max_steps, data, attributes, set_fitted):
         named = isinstance(self.device, str)

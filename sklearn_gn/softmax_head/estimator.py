@@ -28,6 +28,8 @@ from sklearn_gn.softmax_head.chunk_fit import _ChunkFit
 from sklearn_gn.softmax_head.fitting import logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, Solver
 
+_LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
+
 
 def _has_mini_batches(estimator):
     solver = estimator.solver
@@ -366,8 +368,10 @@ class FGNSoftmaxHead(_ChunkFit):
         solver = self._solver_object()
         chunks = chunks_of(X, y, sample_weight)
         if chunks is not None and hasattr(solver, "batch_size"):
+            # Some labels may have no weight.
+            classes = np.asarray(y) if sample_weight is None else None
             words = {"X_val": X_val, "y_val": y_val}
-            return self.fit_chunks(chunks, classes=np.asarray(y), **words)
+            return self.fit_chunks(chunks, classes=classes, **words)
         self._check_memory(X, y, solver)
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
@@ -471,6 +475,9 @@ class FGNSoftmaxHead(_ChunkFit):
                 f"solver={self.solver!r}."
             )
         self._carried = solver.name, memory
+        self._forget_former_fit()
+        for name in _LOG_OF_FIT:  # not of this head
+            vars(self).pop(name, None)
         self._set_fitted(net, rows, options)
         self.n_iter_ = 1 if first else self.n_iter_ + 1
         return self
