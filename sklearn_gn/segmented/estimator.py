@@ -18,8 +18,10 @@ from sklearn_gn._typing import ArrayLike
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.chunks import check_repeatable
 from sklearn_gn.core.estimator import unchanged_on_failure
+from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.huber import BOUND
 from sklearn_gn.core.memory import check_table_fits
+from sklearn_gn.core.stop import counted
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     autoregression,
@@ -395,6 +397,7 @@ class SegmentedRegressor(
         t, clipped = self._search(prepared, kind, order, y)
         options = self._options(kind)
         self._set_fitted(prepared, clipped, options, *with_known(prepared, options, t))
+        self._check_residuals(prepared.rows, order)
 
     def _search(self, prepared, kind, order, y):
         """The breakpoints, and the series with residuals clipped by Huber's loss."""
@@ -415,11 +418,11 @@ class SegmentedRegressor(
             ((t, path),), clipped = search([prepared]), None
         if n_breakpoints is not None and len(t) < n_breakpoints:
             warnings.warn(
-                f"The data have room for {len(t)} of the n_breakpoints={n_breakpoints} "
-                f"breakpoints: the fit has fewer. "
+                f"The fit has {counted(len(t), 'breakpoint')}, not n_breakpoints="
+                f"{n_breakpoints}: the data have no room for more. "
                 f"{advice_on_room(prepared, options, n_breakpoints, kind)}",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=level_of_the_user(),
             )
         self._date_kind = kind
         self.selection_path_ = path
@@ -427,7 +430,8 @@ class SegmentedRegressor(
 
     def _set_fitted(self, prepared, clipped, options, t, free):
         rows = prepared.rows
-        vars(self).pop("robust_weights_", None)  # of an earlier fit
+        for name in ("robust_weights_", "_row_checks"):
+            vars(self).pop(name, None)  # of an earlier fit
         self._covariance = self._covariance_kind()
         fit, figures, noise = infer_all(
             options, t[None], free, [prepared], [clipped], self._covariance

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.data import validate_data
+from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.fitted import (
     hidden_features,
@@ -165,7 +166,7 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 f"{n_rows * q - freedom:.0f} parameters: the noise cannot be "
                 "estimated, and the standard deviations mean nothing. Lower n_neurons.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=level_of_the_user(),
             )
         std = prediction_errors(self._posterior, net, self._active_slots, scaling.x(X))
         with np.errstate(over="ignore"):  # what is no float is infinite
