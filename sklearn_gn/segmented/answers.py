@@ -63,7 +63,7 @@ class FittedMixin(InputsMixin):
 
         y_std : ndarray of shape (n_samples,)
             Standard errors of the predicted means by the delta method, with the kinks
-            uncertain too; the noise of a new observation is not in them
+            uncertain too; the noise of a new observation is not included
             (:meth:`predict_interval` adds it). Only with ``return_std``.
 
         Warns
