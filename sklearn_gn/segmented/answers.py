@@ -11,6 +11,7 @@ from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import dates, extremes
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.diagnosis import Diagnosis
+from sklearn_gn.core.row_checks import RowChecks, with_tails
 from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.segmented import inference
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated
@@ -44,7 +45,7 @@ class FittedMixin(InputsMixin):
     def predict(
         self, X: ArrayLike, return_std: bool = False
     ) -> Array | tuple[Array, Array]:
-        """Predict the target; outside the data the first and last lines go on.
+        """Predict the target; outside the data, the first and last lines extend.
 
         Parameters
         ----------
@@ -61,7 +62,7 @@ class FittedMixin(InputsMixin):
 
         y_std : ndarray of shape (n_samples,)
             Standard errors of the predicted means by the delta method, with the kinks
-            uncertain too; the noise of a new observation is not in them
+            uncertain too; the noise of a new observation is not included
             (:meth:`predict_interval` adds it). Only with ``return_std``.
 
         Warns
@@ -146,10 +147,18 @@ class FittedMixin(InputsMixin):
         )
         if is_correlated(self):
             found.notes.append(
-                "Neighbouring residuals are correlated, by "
-                f"{self.residual_correlation_:.2f}; diagnose() says what to do."
+                "Neighbouring residuals are correlated "
+                f"({self.residual_correlation_:.2f}); diagnose() says what to do."
             )
         return found
+
+    def _check_residuals(self, rows, numbers):
+        """Keep which rows are far from the lines, by their numbers in the data."""
+        y = rows.y * self._fit.scaling.y_size + self._fit.scaling.y_center
+        left = inference.residuals(self._fit, rows) * self._fit.scaling.y_size
+        self._row_checks = with_tails(
+            RowChecks(len(y)), y[:, None], left[:, None], rows.weight, numbers
+        )
 
     def _names(self):
         """Name of the feature that breaks, and those of the others."""

@@ -179,7 +179,7 @@ class ShallowReLURegressor(
         feature, are computed on the CPU.
 
     verbose : int, default=0
-        If 1, print a line a second; if 2, one for each iteration.
+        If 1, print a line per second; if 2, one per iteration.
 
     random_state : int, RandomState instance or None, default=None
         Seed of initialisation, global search and validation split. The draws depend on
