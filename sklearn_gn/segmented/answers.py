@@ -8,9 +8,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.core import dates, extremes
+from sklearn_gn.core import dates
 from sklearn_gn.core.data import validate_data
-from sklearn_gn.core.diagnosis import Diagnosis
+from sklearn_gn.core.diagnose_method import DiagnoseMixin
+from sklearn_gn.core.noise import observation_interval
 from sklearn_gn.core.row_checks import RowChecks, with_tails
 from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.segmented import inference
@@ -25,7 +26,7 @@ _KINDS = {
 }
 
 
-class FittedMixin(InputsMixin):
+class FittedMixin(DiagnoseMixin, InputsMixin):
     """Reads the fitted attributes only."""
 
     _fit: Any
@@ -109,28 +110,15 @@ class FittedMixin(InputsMixin):
         ValueError
             If ``level`` is not between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
-        y, std = self.predict(X, return_std=True)
-        with np.errstate(over="ignore"):
-            width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
-        return extremes.interval(y, width)
+        return observation_interval(self, X, level)
 
-    def diagnose(self) -> Diagnosis:
-        """Say what limited the fit, and which parameter to change.
+    def _noise_std(self):
+        return self.noise_std_
 
-        Returns
-        -------
-        diagnosis : Diagnosis
-            Prints as text; ``diagnosis.findings`` is a list of ``(cause, text,
-            parameter)``, the most serious first.
+    def _noise_freedom(self):
+        return self._fit.degrees_of_freedom
 
-        Raises
-        ------
-        NotFittedError
-            If the estimator is not fitted.
-        """
-        check_is_fitted(self)
+    def _diagnosis(self):
         return diagnose(self)
 
     def summary(self) -> Summary:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -17,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.data import validate_data
+from sklearn_gn.core.noise import observation_interval
 from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.fitted import (
@@ -33,7 +33,6 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     _active_slots: Any
     _posterior: Any
     _single_target: bool
-    _observation_interval: Callable[..., tuple[Array, Array]]
     noise_std_: Any
     _degrees_of_freedom: float
 
@@ -141,7 +140,7 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ValueError
             If ``level`` is not between 0 and 1.
         """
-        return self._observation_interval(X, level)
+        return observation_interval(self, X, level)
 
     def _noise_std(self):
         return self.noise_std_
