@@ -369,8 +369,9 @@ class FGNSoftmaxHead(_ChunkFit):
         from sklearn_gn.softmax_head.row_space import with_start
 
         solver = self._solver_object()
-        chunks = chunks_of(X, y, sample_weight)
-        if chunks is not None and hasattr(solver, "batch_size"):
+        batches = hasattr(solver, "batch_size")
+        chunks = chunks_of(X, y, sample_weight) if batches else None
+        if chunks is not None:
             # Some labels may have no weight.
             classes = np.asarray(y) if sample_weight is None else None
             words = {"X_val": X_val, "y_val": y_val}

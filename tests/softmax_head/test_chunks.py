@@ -181,3 +181,26 @@ def test_a_fit_that_would_not_fit_into_memory_says_what_would(monkeypatch):
     with pytest.raises(ValueError, match=r"GiB are available.*'float32'.*fit_chunks"):
         FGNSoftmaxHead().fit(X, y)
     FGNSoftmaxHead(dtype="float32").fit(X.astype(np.float32), y)
+
+
+def test_lengths_of_dask_arrays_are_checked():
+    da = pytest.importorskip("dask.array")
+    X, y = data()
+    blocks, model = da.from_array(X, chunks=(100, 2)), FGNSoftmaxHead("fgn")
+    with pytest.raises(ValueError, match=r"call X\.compute_chunk_sizes\(\)"):
+        model.fit(blocks[blocks[:, 0] > 0], y)
+    with pytest.raises(ValueError, match=f"y has the shape .* X has {N} rows"):
+        model.fit(blocks, np.append(y, 0))
+    with pytest.raises(ValueError, match="sample_weight has the shape"):
+        model.fit(blocks, y, sample_weight=np.ones(N + 1))
+
+
+def test_one_weight_is_that_of_all_rows():
+    da = pytest.importorskip("dask.array")
+    X, y = data()
+    blocks = da.from_array(X, chunks=(100, 2))
+    model = FGNSoftmaxHead("fgn", max_iter=1, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        same = model.fit(blocks, y, sample_weight=2.0).coef_
+    with pytest.warns(ConvergenceWarning):
+        np.testing.assert_array_equal(same, model.fit(blocks, y).coef_)
