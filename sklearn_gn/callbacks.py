@@ -9,7 +9,6 @@ work with any estimator that supports callbacks.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from sklearn_gn._typing import ArrayLike, PathLike
 from sklearn_gn.core import checkpoint
 from sklearn_gn.core.stop import is_interrupt
+from sklearn_gn.core.user_warning import warn_user
 
 __all__ = [
     "Checkpoint",
@@ -403,9 +403,7 @@ def _save(path, run):
     except Exception as error:
         if is_interrupt(error):
             raise
-        warnings.warn(
+        warn_user(
             f"The checkpoint {str(path)!r} could not be written ({error}); the fit "
             "goes on.",
-            UserWarning,
-            stacklevel=3,
         )

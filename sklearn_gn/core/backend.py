@@ -9,7 +9,6 @@ compiled function run without it.
 import os
 import sys
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -17,6 +16,8 @@ from multiprocessing import current_process
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
+
+from sklearn_gn.core.user_warning import warn_user
 
 _SMALLEST_BUCKET = 32
 _OF_MEMORY = (  # variables by which processes that share a GPU divide its memory
@@ -64,13 +65,12 @@ def _warn_of_shared_gpu():
     divided = any(name in os.environ for name in _OF_MEMORY)
     if divided or jax.default_backend() != "gpu":
         return
-    warnings.warn(
+    warn_user(
         "A worker process uses a GPU, of which JAX reserves three quarters of the "
         "memory: a second one would run out of it. Set "
         "XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_CLIENT_MEM_FRACTION to the share "
         "of a worker, before the workers start; with several GPUs, give each worker "
-        "its own by CUDA_VISIBLE_DEVICES; or set JAX_PLATFORMS=cpu.",
-        stacklevel=2,
+        "its own by CUDA_VISIBLE_DEVICES; or set JAX_PLATFORMS=cpu."
     )
 
 

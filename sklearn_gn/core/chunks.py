@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from numbers import Real
 
 import numpy as np
 from scipy import sparse
@@ -48,12 +49,29 @@ def is_dask(array):
 
 
 def chunks_of(X, y, sample_weight=None):
-    """Return the chunks of an array on disk, or None for one in memory."""
-    if is_dask(X) and X.ndim == 2:
-        return DaskRows(X, y, sample_weight)
-    if isinstance(X, np.memmap) and X.ndim == 2 and X.nbytes >= MAPPED_BYTES:
-        return MappedRows(X, y, sample_weight)
-    return None
+    """Return the chunks of an array on disk, or None for one in memory.
+
+    Raises
+    ------
+    ValueError
+        If y or the weights differ in length from X, or if its length is not known.
+    """
+    mapped = isinstance(X, np.memmap) and X.nbytes >= MAPPED_BYTES
+    if not (mapped or is_dask(X)) or X.ndim != 2:
+        return None
+    n_rows = X.shape[0]
+    if isinstance(n_rows, float):  # NaN
+        raise ValueError(
+            "X is a dask array of unknown length: call X.compute_chunk_sizes() first."
+        )
+    if isinstance(sample_weight, Real):  # the same for all rows
+        sample_weight = np.full(n_rows, float(sample_weight))
+    for name, array in (("y", y), ("sample_weight", sample_weight)):
+        if array is not None and np.shape(array)[:1] != (n_rows,):
+            raise ValueError(
+                f"{name} has the shape {np.shape(array)}, and X has {n_rows} rows."
+            )
+    return (MappedRows if mapped else DaskRows)(X, y, sample_weight)
 
 
 def prefetched(chunks):

@@ -13,6 +13,10 @@ from sklearn_gn.core.extremes import largest_size
 _ADVICE_ON_TEXT = (
     "encode it as numbers, or leave it out. Documents become numbers by TfidfVectorizer"
 )
+_ADVICE_ON_DATES = (
+    "make dates of it by pandas.to_datetime for SegmentedRegressor, and numbers, such "
+    "as the days since the first date, for the others"
+)
 _ADVICE_ON_LABELS = (
     "targets are numbers. VarProNetClassifier and FGNSoftmaxHead fit labels"
 )
@@ -32,7 +36,7 @@ def validate_data(estimator, *data, **checks):
     which they are found. Training data whose differences may leave the range of floats
     are refused as well, and so are dates; columns of text are named.
     """
-    dates.refuse_dates(data[0])
+    dates.refuse_dates(data[0], takes_dates=hasattr(estimator, "broken_feature"))
     targets = () if len(data) == 1 else data[1]
     in_targets = naming_text(targets, _ADVICE_ON_LABELS, "y")
     with np.errstate(all="ignore"), in_targets, naming_text(data[0]):
@@ -64,6 +68,8 @@ def naming_text(X, advice=_ADVICE_ON_TEXT, name="X"):
         if found is None:
             raise
         where, value = found
+        if name == "X" and _is_date(value):
+            advice = _ADVICE_ON_DATES
         short = value if len(value) <= _SHORT else f"{value[:_SHORT]}..."
         # The error itself may hold a whole document.
         raise ValueError(f"{where} holds text ({short!r}): {advice}.") from None
@@ -84,6 +90,14 @@ def _first_text(X, name):
             except (TypeError, ValueError):
                 return where, str(value)
     return None
+
+
+def _is_date(text):
+    """Whether a text is a date in the form 2024-01-31, with or without a time."""
+    try:
+        return "-" in text and not np.isnat(np.datetime64(text))
+    except ValueError:
+        return False
 
 
 def check_differences(name, array):

@@ -10,6 +10,8 @@ from numbers import Number
 
 import numpy as np
 
+from sklearn_gn.core.stop import counted
+
 _DAY = np.timedelta64(1, "D")
 _EPOCH = np.datetime64(0, "us")
 _NUMBERS = "biufc"
@@ -17,6 +19,7 @@ _NUMBERS = "biufc"
 
 def kind_of(column):
     """Return "utc" or "local" for dates with and without a time zone, else None."""
+    column = _listed(column)
     dtype = getattr(column, "dtype", None)
     if getattr(dtype, "tz", getattr(dtype, "time_zone", None)) is not None:
         return "utc"
@@ -24,11 +27,18 @@ def kind_of(column):
     if kind != "O":
         return "local" if kind == "M" else None
     first = next((value for value in np.ravel(column) if not _is_missing(value)), None)
-    if _is_period(first):
-        return "local"
-    if not isinstance(first, date | np.datetime64):
+    if not _is_date(first):
         return None
     return "local" if getattr(first, "tzinfo", None) is None else "utc"
+
+
+def _listed(X):
+    """Return a list whose first entry is a date as an array, anything else as it is."""
+    first = X
+    while isinstance(first, list | tuple):
+        first = first[0] if first else None
+    is_list = isinstance(X, list | tuple)
+    return np.array(X, dtype=object) if is_list and _is_date(first) else X
 
 
 def _dtype_kind(column):
@@ -49,8 +59,10 @@ def to_days(column):
         plain = np.array([_plain(v) for v in values.ravel()], dtype="datetime64[us]")
         values = plain.reshape(values.shape)
     values = values.astype("datetime64[us]")
-    if np.isnat(values).any():
-        raise ValueError("X contains NaT: a row has no date.")
+    n_missing = np.isnat(values).sum()
+    if n_missing:
+        rows = counted(n_missing, "row")
+        raise ValueError(f"X contains NaT in {rows}: drop rows without a date.")
     return (values - _EPOCH) / _DAY
 
 
@@ -102,6 +114,14 @@ def _is_period(value):
     return hasattr(value, "to_timestamp") and hasattr(value, "start_time")
 
 
+def _is_date(value):
+    return isinstance(value, date | np.datetime64) or _is_period(value)
+
+
+def _is_missing_or_date(value):
+    return _is_missing(value) or _is_date(value)
+
+
 def _plain(value):
     """Return a date without a time zone, for datetime64."""
     if _is_missing(value):
@@ -148,6 +168,7 @@ def replace_dates(X, column):
     kind : {"utc", "local", None}
     """
     if not is_frame(X):
+        X = _listed(X)
         kind = kind_of(X)
         if kind is not None and len(X.shape) == 1:
             name = repr(getattr(X, "name", None) or "date")
@@ -156,7 +177,14 @@ def replace_dates(X, column):
                 f"frame[[{name}]] instead of frame[{name}], or an array by "
                 "reshape(-1, 1)."
             )
-        return (X, None) if kind is None else (to_days(X), kind)
+        if kind is None:
+            return X, None
+        if _dtype_kind(X) == "O" and not all(map(_is_missing_or_date, np.ravel(X))):
+            raise ValueError(
+                "X holds dates and other values in one array: give several columns as "
+                "a data frame."
+            )
+        return to_days(X), kind
     place = _place(X, column)
     kind = None if place is None else kind_of(column_at(X, place))
     if kind is None:
@@ -188,10 +216,16 @@ def held(X, column):
     return "text: convert it to dates, by pandas.to_datetime"
 
 
-def refuse_dates(X):
+def refuse_dates(X, *, takes_dates=False):
     """Raise a ValueError if a column holds dates or durations.
 
     They would be taken as numbers of nanoseconds, or of microseconds.
+
+    Parameters
+    ----------
+    X : array-like
+    takes_dates : bool, default=False
+        Whether the estimator takes dates as the feature that breaks, for the message.
     """
     columns = [("X", X)]
     if is_frame(X):
@@ -202,15 +236,20 @@ def refuse_dates(X):
             if not plain[place]
         ]
     for name, column in columns:
+        name = f"{name[0].upper()}{name[1:]}"
         if _dtype_kind(column) == "m":
             raise ValueError(
-                f"{name[0].upper()}{name[1:]} holds durations. Divide them by a unit: "
+                f"{name} holds durations. Divide them by a unit: "
                 'column / numpy.timedelta64(1, "D") is days.'
             )
         if kind_of(column) is not None:
+            who = (
+                "Only the feature that breaks may be dates: set broken_feature to it."
+                if takes_dates
+                else "Only SegmentedRegressor takes dates, as the feature that breaks "
+                "(broken_feature)."
+            )
             raise ValueError(
-                f"{name[0].upper()}{name[1:]} holds dates. Only SegmentedRegressor "
-                "takes dates, as the feature that breaks (broken_feature). Give "
-                "numbers instead, such as the year, the month, or the days since the "
-                "first date."
+                f"{name} holds dates. {who} Otherwise give numbers, such as the year, "
+                "the month, or the days since the first date."
             )

@@ -100,7 +100,7 @@ def diagnose(model):
         findings = [Finding("none", "The fit converged; nothing points to a limit.")]
     n_iter = counted(model.n_iter_, "iteration")
     loss = f"loss {model.loss_:.4g}" if hasattr(model, "loss_") else ""
-    described = f"{name}, {model.stop_reason_} after {n_iter}, {loss}"
+    described = f"{name} stopped ({model.stop_reason_}) after {n_iter}, {loss}"
     findings = [_with_its_budget(model, finding) for finding in findings]
     return Diagnosis(described.removesuffix(", "), findings)
 
@@ -236,7 +236,7 @@ def _points(model):
         return None
     text = (
         f"The model uses {counted(used, 'parameter')} for "
-        f"{counted(n_rows, 'row')}. More rows, or fewer features, would do most."
+        f"{counted(n_rows, 'row')}. More rows, or fewer features, would help most."
     )
     return Finding("points", text)
 
@@ -248,8 +248,8 @@ def _copies(model):
     text = (
         f"{checks.n_copies} of {checks.n_rows} rows repeat other rows, target included."
         " The evidence counts them as independent observations: the model follows "
-        "their noise, and intervals are too narrow. If they are copies, drop them (by "
-        "drop_duplicates of pandas)."
+        "their noise, and intervals are too narrow. If they are copies, drop them "
+        "(drop_duplicates() of pandas)."
     )
     return Finding("copies", text)
 
@@ -259,7 +259,21 @@ def _outliers(model):
     if checks is None or checks.n_far == 0 or _is_robust(model):
         return None  # they count as little as they should
     used = model.n_effective_parameters_ / np.size(model.noise_std_)
-    if checks.n_rows - used < _JUDGED:
+    return outliers(checks, used, _robust_cure(model))
+
+
+def outliers(checks, n_parameters, cure):
+    """Return the finding that a few rows decide the noise level, or None.
+
+    Parameters
+    ----------
+    checks : RowChecks
+    n_parameters : float
+        Parameters that the data determine, for each target.
+    cure : str
+        What makes such rows count less.
+    """
+    if checks.n_far == 0 or checks.n_rows - n_parameters < _JUDGED:
         return None  # of so few residuals some always look far
     several = "s" if len(checks.farthest) > 1 else ""
     rows = ", ".join(map(str, checks.farthest))
@@ -267,8 +281,8 @@ def _outliers(model):
         "The targets are positive and skewed, their logarithms are not: try "
         "TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp)."
         if checks.log_helps
-        else f"Look at row{several} {rows}; {_robust_cure(model)}, or transform "
-        "all targets (TransformedTargetRegressor)."
+        else f"Look at row{several} {rows}. Then {cure}, or transform all targets "
+        "(TransformedTargetRegressor)."
     )
     if checks.nearly_exact:
         cure += (
@@ -306,7 +320,7 @@ def _scale(model):
     text = (
         f"The largest standard deviation of a feature is {spread:.1g} times the "
         "smallest. The penalty holds back the weights of small features, and steps "
-        f"along them are slow. Put StandardScaler() before{cure}."
+        f"along them are slow. Put a StandardScaler() in front{cure}."
     )
     return Finding("scale", text)
 
@@ -342,15 +356,13 @@ def _linear(model):
     if n_linear == n:
         text = "The returned model is linear: a network is"
     else:
-        text = (
-            f"The linear model takes the place of {n_linear} of {n} networks: they are"
-        )
-    text += " no better by the evidence, or on rows that are left out."
+        text = f"The linear model replaces {n_linear} of {n} networks: they are"
+    text += " no better by the evidence, or on rows that were left out."
     losses = model.convergence_log_["loss"]
     if len(losses) and abs(losses[-1] - model.loss_) > _APART * model.loss_:
         text += (
-            " The log is that of networks alone, and ends at a loss of "
-            f"{losses[-1]:.4g}; loss_ is that of the returned model, {model.loss_:.4g}."
+            f" convergence_log_ is of networks alone and ends at a loss of "
+            f"{losses[-1]:.4g}; the returned model has a loss_ of {model.loss_:.4g}."
         )
     return Finding("linear", text)
 
@@ -373,8 +385,8 @@ def _noise(model):
     used = counted(model.n_effective_parameters_, "parameter")
     if _is_exact(model, noise):
         text = (
-            f"The data determine {used} and leave no noise: the model goes through "
-            "them."
+            f"The data determine {used} and leave no noise: the model passes through "
+            "all rows."
         )
         return Finding("none", text)
     text = (
@@ -394,7 +406,7 @@ def _noise_at_given_penalties(model, noise):
         return None
     text = f"The data lie about the model with {_deviations(noise)}. "
     if hasattr(model, "selection_path_"):
-        text += "According to the criterion it is noise: more neurons are not worth it."
+        text += "By the criterion this is noise: more neurons are not worth it."
     else:
         text += "Where the residuals are not random, raise n_neurons."
     return Finding("noise", text)
@@ -434,9 +446,9 @@ def compilation(model):
     if times[0] < max(_LONG, _COMPILED * times[-1]):
         return None
     text = (
-        f"{times[0]:.1f} of {times[-1]:.1f} seconds went by before the first iteration "
-        "had ended, mostly to compile. Later fits of these shapes do not compile; "
-        "across processes, a compilation cache on disk avoids it."
+        f"The first iteration took {times[0]:.1f} of {times[-1]:.1f} seconds, mostly "
+        "for compilation. Later fits of these shapes do not compile; other processes "
+        "need not either with enable_compilation_cache()."
     )
     return Finding("compilation", text)
 

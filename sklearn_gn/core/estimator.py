@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.special import stdtrit
 from sklearn.base import BaseEstimator
 from sklearn.utils import gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.core import backend, extremes, live_programs
 from sklearn_gn.core.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.core.data import check_validation_pair, validate_data
-from sklearn_gn.core.diagnosis import Diagnosis, diagnose
+from sklearn_gn.core.diagnose_method import DiagnoseMixin
+from sklearn_gn.core.diagnosis import diagnose
 from sklearn_gn.core.row_checks import checked_rows, target_spread
 from sklearn_gn.core.stop import is_interrupt
 from sklearn_gn.core.versions import VersionStampMixin
@@ -52,7 +51,11 @@ def unchanged_on_failure(fit):
 
 
 class GaussNewtonEstimator(
-    ReferenceLinkMixin, VersionStampMixin, CallbackSupportMixin, BaseEstimator
+    DiagnoseMixin,
+    ReferenceLinkMixin,
+    VersionStampMixin,
+    CallbackSupportMixin,
+    BaseEstimator,
 ):
     """What the estimators share: parameters, validation, and the run of a solver."""
 
@@ -74,27 +77,14 @@ class GaussNewtonEstimator(
     }
 
     _short_forms = {}
+    _not_of_every_fit: tuple[str, ...] = ()  # fitted attributes that some fits lack
     _cure_of_overfitting = (  # cause, parameter, advice
         "overfitting",
         "alpha",
         "Raise alpha, or set early_stopping=True.",
     )
 
-    def diagnose(self) -> Diagnosis:
-        """Say what limited the fit, and which parameter to change.
-
-        Returns
-        -------
-        diagnosis : Diagnosis
-            Prints as text; ``diagnosis.findings`` is a list of ``(cause, text,
-            parameter)``, the most serious first.
-
-        Raises
-        ------
-        NotFittedError
-            If the estimator is not fitted.
-        """
-        check_is_fitted(self)
+    def _diagnosis(self):
         return diagnose(self)
 
     def _solver_object(self):
@@ -116,19 +106,6 @@ class GaussNewtonEstimator(
         if y_val.shape[1] != n_targets:
             raise ValueError(f"y_val has {y_val.shape[1]} targets, y has {n_targets}.")
         return X_val, y_val
-
-    def _observation_interval(self, X, level):
-        """Intervals of new observations, by Student's t distribution.
-
-        The estimator has the methods ``_noise_std`` and ``_noise_freedom``.
-        """
-        if not 0 < level < 1:
-            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
-        y, std = self.predict(X, return_std=True)
-        with np.errstate(over="ignore"):
-            deviation = np.hypot(std, self._noise_std())
-            width = stdtrit(max(self._noise_freedom(), 1), (1 + level) / 2) * deviation
-        return extremes.interval(y, width)
 
     def _fit_callbacks(self):
         """The callbacks that parameters stand for."""
@@ -211,9 +188,14 @@ class GaussNewtonEstimator(
             Called without arguments after the run to set the fitted attributes; once
             more where Ctrl-C falls into it.
         """
+        self._forget_former_fit()
         with self._arithmetic(data["X"], data["y"]):
             self._run_quietly(run, max_steps, data, attributes, set_fitted)
         run.warn_if_not_converged()
+
+    def _forget_former_fit(self):
+        for name in self._not_of_every_fit:
+            vars(self).pop(name, None)
 
     def _run_quietly(self, run, max_steps, data, attributes, set_fitted):
         named = isinstance(self.device, str)

@@ -196,10 +196,20 @@ def _function_content(function):
     name = function.__name__
     inside = [_cell_content(cell) for cell in function.__closure__ or ()]
     settings = [function.__defaults__, function.__kwdefaults__, inside]
-    if _is_installed(function):
-        return b"function", [function.__module__, name, settings]
-    code = function.__code__
-    return b"function", [name, code, settings, _referenced(function)]
+    if not _is_installed(function):
+        return b"function", [name, function.__code__, settings, _referenced(function)]
+    place = [function.__module__, function.__qualname__]
+    # A local function or a lambda shares its name with others.
+    code = None if _is_found_by_name(function) else function.__code__
+    return b"function", [*place, code, settings]
+
+
+def _is_found_by_name(function):
+    """Whether the module of a function has it under its name."""
+    found = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
 
 
 def _cell_content(cell):

@@ -5,9 +5,7 @@ iteration replaces in a single assignment. An interrupt at any moment therefore 
 that of the last complete iteration.
 """
 
-import sys
 import time
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +17,7 @@ from sklearn_gn.core.extremes import squares_overflow
 from sklearn_gn.core.fingerprint import digest
 from sklearn_gn.core.question import budgets_of, digests_of_question
 from sklearn_gn.core.stop import StopReason, counted, is_interrupt, is_one_of_many
+from sklearn_gn.core.user_warning import warn_user
 
 LOG_COLUMNS = (
     "iteration",
@@ -465,13 +464,12 @@ class FitRun:
             advice += "" if first is None else f" {first.text}"
         loss = self.log[-1]["loss"] if self.log else np.nan
         loss = getattr(self.estimator, "loss_", loss)  # that of the returned model
-        warnings.warn(
+        warn_user(
             f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
             f"({reason.value}) after {counted(len(self.log), 'iteration')} and "
             f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. "
             f"{advice} diagnose() says more.",
             ConvergenceWarning,
-            stacklevel=level_of_the_user(),
         )
 
     def _print_progress(self):
@@ -491,16 +489,6 @@ class FitRun:
                 f"loss {row['loss']:.6e}{val}  {elapsed:7.1f} s{end}",
                 flush=True,
             )
-
-
-def level_of_the_user():
-    """The stacklevel, seen from the caller, of the call from outside the package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(
-        "."
-    )[0] in ("sklearn_gn", "sklearn"):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _answer(state):

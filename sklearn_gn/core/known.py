@@ -8,13 +8,13 @@ what was compiled from it is not.
 """
 
 import threading
-from collections import OrderedDict
+from typing import Any
 
 from sklearn_gn.core.fingerprint import digest
 
-_MOST = 64
+_MOST = 64  # values; then all are forgotten
 
-_known: OrderedDict = OrderedDict()  # values by the digests of their content
+_known: dict[str, Any] = {}  # by the digests of their content
 _lock = threading.Lock()
 
 
@@ -27,23 +27,37 @@ def known(value):
         A function, or an object that holds functions. One whose content has no digest
         counts by its identity.
     """
-    try:
-        content = digest(value)
-    except TypeError:
+    content = _content_of(value)
+    if content is None:
         return value
     with _lock:
-        if content in _known:
-            _known.move_to_end(content)
-            return _known[content]
-        former = [key for key, other in _known.items() if other == value]
-        for key in former:  # its functions refer to other values now
-            del _known[key]
+        first = _known.get(content)
+        if first is value or (first is not None and _content_of(first) == content):
+            return first
+        outdated = [key for key, other in _known.items() if _is_same(other, value)]
+        if first is not None:  # what it refers to has changed since
+            outdated.append(content)
+        if len(_known) == _MOST:  # nobody would notice that one of these has changed
+            outdated = list(_known)
+        for key in outdated:
+            _known.pop(key, None)
         _known[content] = value
-        if len(_known) > _MOST:
-            _known.popitem(last=False)
-    if former:
+    if outdated:
         _forget_compiled_functions()
     return value
+
+
+def _content_of(value):
+    """Return the digest of a value, None where it has none."""
+    try:
+        return digest(value)
+    except TypeError:
+        return None
+
+
+def _is_same(other, value):
+    """Whether JAX takes two values for the same."""
+    return type(other) is type(value) and other == value
 
 
 def _forget_compiled_functions():

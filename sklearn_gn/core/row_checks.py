@@ -84,10 +84,8 @@ def checked_rows(X, y, sample_weight, predictions):
     weight = None if sample_weight is None else sample_weight[used]
     every = slice(None, None, -(-len(rows) // _MOST_ROWS))
     residuals = targets[every] - predictions(rows[every])
-    if weight is not None:  # rows that count less are meant to be far
-        share = weight[every] / np.median(weight)
-        residuals *= np.sqrt(np.minimum(share, 1))[:, None]
-    return _with_tails(checks, targets[every], residuals, numbers[every])
+    weight = None if weight is None else weight[every]
+    return with_tails(checks, targets[every], residuals, weight, numbers[every])
 
 
 def _n_copies(X, y):
@@ -104,9 +102,20 @@ def _n_copies(X, y):
     return n_copies if 2 * n_copies > n_equal_features else 0
 
 
-def _with_tails(checks, y, residuals, numbers):
-    """Add the rows with far residuals, if they decide the noise level."""
+def with_tails(checks, y, residuals, weight, numbers):
+    """Add the rows with far residuals, if they decide the noise level.
+
+    Parameters
+    ----------
+    checks : RowChecks
+    y, residuals : ndarrays of shape (n_samples, n_targets)
+    weight : ndarray of shape (n_samples,) or None
+    numbers : ndarray of int of shape (n_samples,)
+        Numbers of the rows in the training data.
+    """
     size = np.abs(residuals)
+    if weight is not None:  # rows that count less are meant to be far
+        size *= np.sqrt(np.minimum(weight / np.median(weight), 1))[:, None]
     deviation = _DEVIATION * np.median(size, axis=0)
     noisy = deviation > _ROUNDING * np.abs(y).max(axis=0)
     if not noisy.any():
@@ -131,11 +140,12 @@ def _with_tails(checks, y, residuals, numbers):
 
 
 def _log_helps(y):
-    """Whether targets are positive, and their logarithms less than half as skewed."""
+    """Whether targets are positive and skewed, and their logarithms are not."""
     if y.min() <= 0:
         return False
     skewed, of_logs = _skewness(y / y.max(axis=0)), _skewness(np.log(y))
-    return bool(np.all((skewed > _SKEWED) & (np.abs(of_logs) < skewed / 2)))
+    unskewed = np.abs(of_logs) < np.minimum(skewed / 2, _SKEWED)
+    return bool(np.all((skewed > _SKEWED) & unskewed))
 
 
 def _skewness(y):

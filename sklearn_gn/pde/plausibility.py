@@ -6,7 +6,6 @@ that does not depend on the field.) What may be
 meant is a warning: a least-squares fit of more equations than outputs is a method.
 """
 
-import warnings
 from functools import partial
 
 import jax
@@ -15,6 +14,7 @@ import numpy as np
 
 from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.pde.conditions import Neumann
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import values_of
@@ -26,7 +26,6 @@ from sklearn_gn.pde.shapes import Ball, Box
 _SAME = 1e-9  # the same of numbers that differ by rounding errors
 _QUADRATURE = 1024  # points of an integral over the domain, and over its boundary
 _UNBALANCED = 0.02  # what is left of two integrals, relative to their absolute values
-_STACKLEVEL = 2
 
 
 # --- equations and outputs -----------------------------------------------------------
@@ -64,12 +63,10 @@ def check_equations(problem, points, levels, rng):
         slopes = np.concatenate([s for _, s in found])
         if np.isfinite(rows).all() and np.isfinite(slopes).all():
             _check_contradictions(problem, rows, slopes)
-    warnings.warn(
+    warn_user(
         f"The residual has {n_equations} equations for the {_named(outputs)}. They "
         "hold together only if they agree; else the fit is a compromise between them."
         f"{_hint_at_the_point(problem)}",
-        UserWarning,
-        stacklevel=_STACKLEVEL,
     )
 
 
@@ -135,12 +132,10 @@ def warn_of_missing_equations(problem):
     if n_equations >= len(outputs) or problem.depends_on or inside:
         return
     plural = "s" * (n_equations > 1)
-    warnings.warn(
+    warn_user(
         f"The residual has {n_equations} equation{plural} for the {_named(outputs)}, "
         "and there are no observations: the outputs are not determined. Return a "
         "residual for each of them, as a tuple.",
-        UserWarning,
-        stacklevel=_STACKLEVEL,
     )
 
 
@@ -179,12 +174,10 @@ def warn_of_fluxes(problem):
     total = area * source.mean() + length * flux.mean()
     size = area * np.abs(source).mean() + length * np.abs(flux).mean()
     if np.abs(total) > _UNBALANCED * size:
-        warnings.warn(
+        warn_user(
             "No solution exists: integrated over the domain, the equation without u is "
             f"{area * source.mean():.3g}, and the slopes of the Neumann condition "
             f"contribute {length * flux.mean():.3g}; the sum of both must be zero.",
-            UserWarning,
-            stacklevel=_STACKLEVEL,
         )
 
 

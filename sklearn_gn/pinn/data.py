@@ -1,6 +1,5 @@
 """What a fit of PINNSolver is given: problems and observations, validated."""
 
-import warnings
 from collections.abc import Iterable
 from numbers import Integral
 from typing import NamedTuple
@@ -13,9 +12,9 @@ from sklearn_gn.core.data import (
     validate_data,
     validation_split,
 )
-from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.known import known
 from sklearn_gn.core.scaling import Scaling
+from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.pde import Condition, Problem, Unknown
 from sklearn_gn.pde.plausibility import warn_of_missing_equations
 from sklearn_gn.pinn import setup
@@ -237,13 +236,11 @@ def _warn_of_points_outside(problem, X):
     outside = ~problem.domain.contains(X)
     if outside.any():
         where = X[outside][0].tolist()
-        warnings.warn(
+        warn_user(
             f"{outside.sum()} of {len(X)} different observations lie outside of the "
             f"domain, such as that at {where}: the equation does not hold there, and "
             "says nothing about them. Enlarge the domain, or check the units and the "
-            f"order of the columns, which is {problem.domain.axes}.",
-            UserWarning,
-            stacklevel=level_of_the_user(),
+            f"order of the columns, which is {problem.domain.axes}."
         )
 
 
@@ -251,11 +248,9 @@ def _warn_of_missing_data(problem):
     """Warn of unknown coefficients that only the usual conditions speak about."""
     unknown = without_data(problem)
     if unknown:
-        warnings.warn(
+        warn_user(
             f"The coefficients {unknown} are Unknown, and there are no observations "
-            "and no Condition to find them from: call fit(X, y).",
-            UserWarning,
-            stacklevel=level_of_the_user(),
+            "and no Condition to find them from: call fit(X, y)."
         )
 
 

@@ -23,14 +23,14 @@ _MOST_ITERATIONS = 1000  # where neither iterations nor seconds are given
 
 
 class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
-    r"""Differential equations solved by a network, trained by Gauss-Newton methods.
+    r"""Solve differential equations by a network, trained by Gauss-Newton methods.
 
-    Use it for forward and inverse problems whose solution is smooth: to high accuracy,
-    in any number of dimensions, without a mesh. For linear problems in two or three
-    dimensions on simple domains use finite elements; for noisy data without an
-    equation, :class:`VarProNetRegressor`.
+    Use it for forward and inverse problems with smooth solutions, if you need high
+    accuracy, unknown coefficients, many dimensions or no mesh. For linear problems in
+    two or three dimensions on simple domains use finite elements; for noisy data
+    without an equation, use :class:`VarProNetRegressor`.
 
-    A network u is fitted to an equation, its conditions and, where there are any,
+    A network u is fitted to an equation, its conditions and, if there are any,
     observations, in the least-squares sense at points of the domain,
 
     .. math::
@@ -117,7 +117,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     n_boundary : int or "auto", default="auto"
         Number of collocation points of all conditions together, in equal parts. If
-        "auto", it grows with ``n_interior``, and is 200 if that does not grow.
+        "auto", it grows with ``n_interior``, or is 200 if that does not grow.
 
     sampling : {"auto", "sobol", "halton", "uniform", "residual"}, default="auto"
         How collocation points are drawn. "residual" draws half of the interior points
@@ -131,9 +131,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         drawn once.
 
     observed_outputs : sequence of str or callable, default=None
-        What the columns of y hold: names of outputs, or functions of the field and a
+        What the columns of y contain: names of outputs, or functions of the field and a
         point for other observed quantities, such as ``lambda u, x: d(u, "x")(x)``. If
-        None, y holds all outputs in their order.
+        None, y has all outputs in their order.
 
     observation_weight : float or "auto", default="auto"
         Weight of the mean squared misfit to y in the loss. If "auto", it starts with 1
@@ -144,16 +144,16 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         and a number least squares without penalties.
 
     max_iter : int or None, default=None
-        Maximum number of iterations. If None, it is 1000 without ``max_time``; with
-        ``max_time`` that alone ends the fit, except that the learning rates of "sgd"
-        are made for a number of iterations, which then is 1000, too.
+        Maximum number of iterations. If None, it is 1000 without ``max_time`` and
+        unlimited with it, except for "sgd", whose schedule needs a number and takes
+        1000.
 
     tol : float, default=0.001
         The fit stops when twenty successive iterations have lowered the lowest loss on
         fresh points by less than ``tol`` times its value and, with
-        ``hidden_layer_sizes="auto"``, growing no longer pays. It stops earlier where
-        layers or points find their size, the loss has not halved in a dozen iterations,
-        and the estimated relative error is below 1e-7. It has converged if the equation
+        ``hidden_layer_sizes="auto"``, growing no longer pays. If layers or points are
+        "auto", it also stops when the loss has not halved in a dozen iterations and the
+        estimated relative error is below 1e-7. It has converged if the equation
         then holds on the fresh points; otherwise it has stalled, and a warning says
         what to change. In plain regression, it stops when the log evidence per
         row has risen by less than ``tol`` in three iterations (in least squares: when
@@ -183,7 +183,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         several devices; see :doc:`/user_guide/devices`.
 
     verbose : int, default=0
-        If 1, print a line a second; if 2, one for each iteration.
+        If 1, print a line per second; if 2, one per iteration.
 
     random_state : int, RandomState instance or None, default=None
         Seed of weights and points.
@@ -203,9 +203,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Values of the :class:`~sklearn_gn.pde.Unknown` coefficients, by name.
 
     coefficients_std_ : dict
-        Their standard deviations, from the Gauss-Newton matrix and the misfits; NaN
-        where the matrix is too large, and infinite where no residual depends on the
-        coefficient, or there are neither observations nor a Condition for it.
+        Their standard deviations, from the Gauss-Newton matrix and the misfits. NaN if
+        the matrix is too large; infinite if no residual depends on the coefficient, or
+        if there are neither observations nor a Condition for it.
 
     noise_std_ : float or ndarray of shape (n_outputs,)
         Estimated standard deviation of the observations' noise, the same for all
@@ -225,8 +225,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Logarithm of the evidence in plain regression, else NaN.
 
     gram_spectrum_ : ndarray
-        Eigenvalues of the Gauss-Newton Gramian of the last iteration, descending; those
-        of its Nystrom approximation where it was not formed. Empty where there is none.
+        Eigenvalues of the Gauss-Newton Gramian of the last iteration, in descending
+        order, or of its Nystrom approximation if it was not formed. Empty if the solver
+        has neither.
 
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         ``iteration``, ``time`` (seconds), ``loss``, ``val_loss`` (on fresh points),
@@ -249,8 +250,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         correction on fresh points in a richer network, computed at the first access.
         With windows of time, the error of each is carried into the next. The effect of
         noisy observations is not included: see ``predict(X, return_std=True)``. It
-        takes a second or a few. NaN in plain regression, if the windows end
-        before the interval does, and for more than about 3,000 weights.
+        takes a few seconds. NaN in plain regression, if the windows end before the
+        interval does, and for more than about 3,000 weights.
 
     window_ends_ : ndarray
         Ends of the windows of time, empty if the problem was solved at once. Each

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -14,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.data import validate_data
-from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.scaling import Scaling
+from sklearn_gn.core.user_warning import warn_user
 
 _SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
 _OUTSIDE = 1e-6  # of the longest axis, by which a point may be outside
@@ -141,12 +140,11 @@ class SolutionMixin:
         beyond = X[:, 0] > self._solved_until
         if beyond.any():
             name = self._fitted.problem.domain.time
-            warnings.warn(
+            warn_user(
                 f"{beyond.sum()} of {len(X)} points lie beyond {name} = "
                 f"{self._solved_until:.4g}, up to where the equation is solved: what "
                 "is returned there is extrapolated. Fit with a larger max_time.",
                 ConvergenceWarning,
-                stacklevel=level_of_the_user(),
             )
 
     def _warn_of_points_outside(self, X):
@@ -157,12 +155,10 @@ class SolutionMixin:
         slack = _OUTSIDE * np.ptp(problem.domain.bounds, axis=1).max()
         outside = problem.domain.depth(X) < -slack
         if outside.any():
-            warnings.warn(
+            warn_user(
                 f"{outside.sum()} of {len(X)} points lie outside of the domain, such "
                 f"as {X[outside][0].tolist()}: what is returned there is extrapolated, "
-                "and need not satisfy the equation.",
-                UserWarning,
-                stacklevel=level_of_the_user(),
+                "and need not satisfy the equation."
             )
 
     def residual(self, X: ArrayLike) -> Array:

@@ -5,15 +5,14 @@ All of it is about the network that is returned, which is the best one on fresh 
 
 import math
 import time
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.stop import StopReason
+from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import determination
 from sklearn_gn.pinn.concentration import concentration
@@ -441,4 +440,4 @@ def _listed(names):
 
 
 def _warn(message):
-    warnings.warn(message, ConvergenceWarning, stacklevel=level_of_the_user())
+    warn_user(message, ConvergenceWarning)

@@ -229,7 +229,7 @@ class FeatureDisplay(Display):
             )
         if not isinstance(estimator, VarProNetClassifier):
             raise ValueError(
-                "FeatureDisplay fits a VarProNetClassifier, got "
+                "FeatureDisplay draws a VarProNetClassifier, got "
                 f"{type(estimator).__name__}; of a pipeline give the last step."
             )
         recorder = _Recorder(X, wanted)

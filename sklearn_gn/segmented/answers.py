@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Literal, overload
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.core import dates, extremes
+from sklearn_gn.core import dates
 from sklearn_gn.core.data import validate_data
-from sklearn_gn.core.diagnosis import Diagnosis
+from sklearn_gn.core.diagnose_method import DiagnoseMixin
+from sklearn_gn.core.noise import observation_interval
+from sklearn_gn.core.row_checks import RowChecks, with_tails
+from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.segmented import inference
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated
 from sklearn_gn.segmented.inputs import InputsMixin
@@ -24,7 +26,7 @@ _KINDS = {
 }
 
 
-class FittedMixin(InputsMixin):
+class FittedMixin(DiagnoseMixin, InputsMixin):
     """Reads the fitted attributes only."""
 
     _fit: Any
@@ -44,7 +46,7 @@ class FittedMixin(InputsMixin):
     def predict(
         self, X: ArrayLike, return_std: bool = False
     ) -> Array | tuple[Array, Array]:
-        """Predict the target; outside the data the first and last lines go on.
+        """Predict the target; outside the data, the first and last lines extend.
 
         Parameters
         ----------
@@ -61,7 +63,7 @@ class FittedMixin(InputsMixin):
 
         y_std : ndarray of shape (n_samples,)
             Standard errors of the predicted means by the delta method, with the kinks
-            uncertain too; the noise of a new observation is not in them
+            uncertain too; the noise of a new observation is not included
             (:meth:`predict_interval` adds it). Only with ``return_std``.
 
         Warns
@@ -76,12 +78,10 @@ class FittedMixin(InputsMixin):
         if not return_std:
             return y
         if self._fit.n_rows <= self._fit.n_parameters:
-            warnings.warn(
+            warn_user(
                 f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
                 f"has {self._fit.n_parameters} parameters: the noise cannot be "
                 "estimated, and the standard deviations mean nothing.",
-                UserWarning,
-                stacklevel=2,
             )
         return y, std
 
@@ -110,28 +110,15 @@ class FittedMixin(InputsMixin):
         ValueError
             If ``level`` is not between 0 and 1.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
-        y, std = self.predict(X, return_std=True)
-        with np.errstate(over="ignore"):
-            width = self._fit.quantile(level) * np.hypot(std, self.noise_std_)
-        return extremes.interval(y, width)
+        return observation_interval(self, X, level)
 
-    def diagnose(self) -> Diagnosis:
-        """Say what limited the fit, and which parameter to change.
+    def _noise_std(self):
+        return self.noise_std_
 
-        Returns
-        -------
-        diagnosis : Diagnosis
-            Prints as text; ``diagnosis.findings`` is a list of ``(cause, text,
-            parameter)``, the most serious first.
+    def _noise_freedom(self):
+        return self._fit.degrees_of_freedom
 
-        Raises
-        ------
-        NotFittedError
-            If the estimator is not fitted.
-        """
-        check_is_fitted(self)
+    def _diagnosis(self):
         return diagnose(self)
 
     def summary(self) -> Summary:
@@ -148,10 +135,18 @@ class FittedMixin(InputsMixin):
         )
         if is_correlated(self):
             found.notes.append(
-                "Neighbouring residuals are correlated, by "
-                f"{self.residual_correlation_:.2f}; diagnose() says what to do."
+                "Neighbouring residuals are correlated "
+                f"({self.residual_correlation_:.2f}); diagnose() says what to do."
             )
         return found
+
+    def _check_residuals(self, rows, numbers):
+        """Keep which rows are far from the lines, by their numbers in the data."""
+        y = rows.y * self._fit.scaling.y_size + self._fit.scaling.y_center
+        left = inference.residuals(self._fit, rows) * self._fit.scaling.y_size
+        self._row_checks = with_tails(
+            RowChecks(len(y)), y[:, None], left[:, None], rows.weight, numbers
+        )
 
     def _names(self):
         """Name of the feature that breaks, and those of the others."""

@@ -16,7 +16,7 @@ squares.
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented import inference, least_squares
 
 _GRID = np.tanh(np.linspace(-3, 4, 36))  # correlations that are tried first
 SIGNIFICANT = 3.0  # standard errors
@@ -34,8 +34,7 @@ def of_residuals(fit, rows):
     rows : Rows
         Of one series, of shape (n,).
     """
-    fitted = least_squares.design(fit.form, rows.x, rows.linear, fit.t) @ fit.coef
-    residual = rows.y - fitted
+    residual = inference.residuals(fit, rows)
     first = np.flatnonzero(np.diff(rows.x, prepend=-np.inf) > 0)
     total = np.add.reduceat(rows.weight, first)
     scaled = np.add.reduceat(rows.weight * residual, first) / np.sqrt(total)

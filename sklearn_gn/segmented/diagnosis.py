@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sklearn_gn.core.diagnosis import Diagnosis, Finding
+from sklearn_gn.core.diagnosis import Diagnosis, Finding, outliers
 from sklearn_gn.core.stop import counted
 from sklearn_gn.segmented.autoregression import SIGNIFICANT
 
@@ -77,6 +77,13 @@ def _points(model):
     return Finding("points", text, "n_breakpoints")
 
 
+def _outliers(model):
+    checks = getattr(model, "_row_checks", None)
+    if checks is None or model.loss == "huber":
+        return None
+    return outliers(checks, model.statistics_["n_parameters"], "set loss='huber'")
+
+
 def _uncertain(model):
     """Breakpoints whose intervals reach their neighbours."""
     ends = model.segments_["start"][0], model.segments_["end"][-1]
@@ -98,16 +105,19 @@ def _noise(model):
     if _is_exact(model):
         return None
     text = (
-        f"The standard deviation of the data about the lines is {model.noise_std_:.3g}."
+        f"The data lie about the lines with a standard deviation of "
+        f"{model.noise_std_:.3g}."
     )
     if model.n_breakpoints == "auto":
         if not (_is_at_limit(model) or is_correlated(model)):
             text += (
-                " According to the criterion it is noise: further breakpoints are not "
-                "worth their parameters."
+                " By the criterion this is noise: further breakpoints are not worth "
+                "their parameters."
             )
     elif not np.any(model.jumps_ != 0):
-        text += " Where the residuals are not random, raise n_breakpoints or set jumps."
+        text += (
+            " If the residuals show a pattern, raise n_breakpoints or set jumps=True."
+        )
     return Finding("noise", text)
 
 
@@ -121,15 +131,15 @@ def _correlation(model):
     ):
         return None
     text = (
-        "Neighbouring residuals are correlated, by "
-        f"{model.residual_correlation_:.2f}, which is {_standard_errors(model):.0f} "
-        "standard errors. "
+        "Neighbouring residuals are correlated: the correlation is "
+        f"{model.residual_correlation_:.2f}, {_standard_errors(model):.0f} standard "
+        "errors from zero. "
     )
     if chosen:
         text += (
-            "The criterion takes noise for independent and the waves of correlated "
+            "The criterion assumes independent noise and takes the waves of correlated "
             'noise for breakpoints: set criterion="bic-ar1", or a min_distance longer '
-            "than the waves. If the waves are seasonal, add month columns; they enter "
+            "than the waves. For seasonal waves add columns for the months; they enter "
             "linearly. "
         )
     if may_miss:
@@ -142,7 +152,7 @@ def _correlation(model):
             'Standard errors are too small: set covariance="HAC-prewhitened". Where '
             "the correlation is near one, fit the differences of y. "
         )
-    text += "If it is a curve that is left over, the function is no broken line."
+    text += "If the residuals follow a curve, the function is no broken line."
     parameter = "n_breakpoints" if may_miss else "covariance"
     return Finding("correlation", text, "criterion" if chosen else parameter)
 
@@ -172,4 +182,4 @@ def _is_exact(model):
     return model.statistics_["r2"] >= 1 - _EXACT
 
 
-RULES = (_bounds, _correlation, _limit, _points, _uncertain, _noise)
+RULES = (_bounds, _outliers, _correlation, _limit, _points, _uncertain, _noise)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
@@ -20,6 +19,8 @@ from sklearn_gn.core.chunks import check_repeatable
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.huber import BOUND
 from sklearn_gn.core.memory import check_table_fits
+from sklearn_gn.core.stop import counted
+from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     autoregression,
@@ -51,15 +52,15 @@ class SegmentedRegressor(
     VersionStampMixin,
     BaseEstimator,
 ):
-    """Segmented regression: straight lines between breakpoints that are found.
+    """Segmented regression: finds breakpoints, and fits straight lines between them.
 
     Use it for growth phases, dose thresholds, interrupted time series, calibration
     curves and changes of level, where the positions of the breakpoints and their
     uncertainty matter. For smooth curves use a spline; for many features that all
     break, :class:`ShallowReLURegressor`.
 
-    The mean of y is a broken line in one feature: the slope changes at breakpoints
-    (kinks), the value jumps there (jumps), or both; other features enter linearly.
+    The mean of y is a broken line in one feature: at the breakpoints the slope changes
+    (kinks), the value jumps (jumps), or both. Other features enter linearly.
 
     Parameters
     ----------
@@ -75,129 +76,132 @@ class SegmentedRegressor(
         segments are parallel.
 
     degree : {0, 1}, default=1
-        Straight lines (1) or constants (0) between the breakpoints. Constants jump,
-        whatever ``kinks`` and ``jumps`` are.
+        If 1, the segments are straight lines; if 0, constants, which jump whatever
+        ``kinks`` and ``jumps`` are.
 
     broken_feature : int or str, default=0
-        Number or name of the feature that breaks. The others enter linearly.
+        Number or name of the feature in which the line breaks. The others enter
+        linearly.
 
     breakpoints : array-like of shape (n_known,), default=None
-        Known breakpoints, in the units of the feature. They are kept as they are, and
+        Known breakpoints, in the units of the feature. The fit does not move them, and
         ``n_breakpoints`` counts the others.
 
     bounds : tuple (low, high), default=None
-        Range in which breakpoints are sought. If None, the range of the data.
+        Range in which breakpoints are searched. If None, the range of the data.
 
     min_distance : float or timedelta, default=0.0
-        Least distance between breakpoints, and between them and the ends of the data.
-        With dates it is a number of days or a ``timedelta``.
+        Minimum distance between breakpoints, and between them and the ends of the
+        data. For dates, a number of days or a ``timedelta``.
 
     min_rows : int, default=None
-        Least number of rows of a segment, counted by their weights. If None, three,
-        and where the function jumps a tenth of the rows, at most ten.
+        Minimum number of rows of a segment, counted by their weights. If None, it is
+        three; if the function jumps, it is a tenth of the rows, but at least three and
+        at most ten.
 
     max_breakpoints : int, default=10
-        Largest number of breakpoints that "auto" tries.
+        Maximum number of breakpoints that "auto" tries.
 
     criterion : {"bic", "aic", "gcv", "evidence", "bic-ar1", "cv"}, int, \
             cross-validation generator or iterable, default="bic"
-        How "auto" chooses: by an information criterion (Bayesian or Akaike), by
-        generalised cross-validation, by the evidence (the probability of the data,
-        see the user guide), by "bic" for noise that is correlated from row to row
-        ("bic-ar1", an autoregression), or by cross-validation, where the smallest
-        number wins whose error is within one standard error of the least. A number of
-        folds or a generator is cross-validation too, and "cv" is five folds; of a
-        number of folds, each takes every so many rows in the order of the feature.
+        How "auto" chooses the number of breakpoints. "bic" and "aic" are the Bayesian
+        and Akaike information criteria, and "bic-ar1" is "bic" for autoregressive
+        noise; "gcv" is generalised cross-validation, "evidence" the probability of the
+        data. "cv" is cross-validation with five folds, a number or a generator is
+        cross-validation with these folds; it chooses the smallest number whose error is
+        within one standard error of the lowest.
 
     covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"}, \
             default="nonrobust"
-        Covariance of the parameters: for noise of one variance, for noise whose
-        variance differs from row to row (HC), or for noise that is correlated along the
-        feature as well (HAC, Newey and West). Where it is strongly correlated, errors
-        by "HAC" are too small and those by "HAC-prewhitened" less so.
+        Estimator of the covariance of the parameters. "nonrobust" assumes independent
+        noise of one variance, HC a variance that differs from row to row, and HAC
+        (Newey and West) noise that is also correlated along the feature. If it is
+        strongly correlated, use "HAC-prewhitened": standard errors by "HAC" are too
+        small there.
 
     hac_lags : int, default=None
-        Number of lags of both "HAC". If None, ``4 (n / 100)^(2 / 9)``, rounded down.
+        Number of lags of both HAC estimators. If None, ``4 (n / 100)^(2 / 9)``, rounded
+        down.
 
     flat : {"first", "last", "both"}, default=None
-        Segments that are level: the first, as below a threshold of a dose, the last,
-        as above a saturation, or both. If None, none has to be.
+        Which segments are level: the first, such as below the threshold of a dose; the
+        last, such as above a saturation; or both. If None, no segment has to be level.
 
     shape : {"convex", "concave"}, default=None
-        Whether slopes only rise ("convex") or only fall ("concave") from segment to
-        segment. If None, they do either.
+        If "convex", slopes only rise from segment to segment; if "concave", they only
+        fall. If None, they may do either.
 
     loss : {"squared_error", "huber"}, default="squared_error"
-        What is minimised. With "huber" residuals beyond 1.345 robust standard
-        deviations count linearly: rows get weights that follow from their residuals,
-        and the search goes on with them until they no longer change. Use it where some
-        rows are far off.
+        Loss of the residuals. With "huber", residuals beyond 1.345 robust standard
+        deviations count linearly: rows get weights according to their residuals, and
+        the search is repeated with these weights until they no longer change. Use it if
+        some rows are outliers.
 
     Attributes
     ----------
     breakpoints_ : ndarray of shape (n_breakpoints,)
-        Breakpoints, ascending, known ones included. Dates where the feature is dates.
+        Breakpoints, ascending, including the known ones. Dates if the feature holds
+        dates.
 
     breakpoint_std_ : ndarray of shape (n_breakpoints,)
         Standard errors by the delta method; 0 for known breakpoints, NaN for jumps,
-        whose positions have none. In days where the feature is dates.
+        whose positions have none. In days if the feature holds dates.
 
     breakpoint_interval_ : ndarray of shape (n_breakpoints, 2)
-        95 % confidence intervals, read off the profile of the sum of squares: of kinks
-        by the F test of a position, of jumps by the likelihood ratio of Eo and Morley
-        (2015), from row to row. They reach at most to the next breakpoint, to the end
+        95 % confidence intervals from the profile of the sum of squares: for kinks by
+        the F test of a position, for jumps by the likelihood ratio of Eo and Morley
+        (2015), from row to row. They extend at most to the next breakpoint, to the end
         of the data or to ``bounds``.
 
     jumps_ : ndarray of shape (n_breakpoints,)
         Jump at every breakpoint; 0 where the function is continuous.
 
     segments_ : dict of ndarrays
-        The straight lines, an entry for each: ``start``, ``end``, ``intercept`` (at
-        zero of all features), ``slope``, their ``_std_error`` and 95 % limits
-        (``_lower``, ``_upper``), ``jump`` at the start and its error, ``n_rows``.
-        ``pd.DataFrame(model.segments_)`` shows it.
+        Table of the straight lines: ``start``, ``end``, ``intercept`` (where all
+        features are zero), ``slope``, both with ``_std_error`` and 95 % limits
+        (``_lower``, ``_upper``), ``jump`` at the start with its standard error, and
+        ``n_rows``. ``pd.DataFrame(model.segments_)`` shows it.
 
     parameters_ : dict of ndarrays
-        Intercept, slope of the first segment, changes of slope, jumps and linear
-        features: ``name``, ``estimate``, ``std_error``, ``t``, ``p_value``, ``lower``,
-        ``upper``.
+        Table of the intercept, the slope of the first segment, the changes of slope,
+        the jumps and the coefficients of the linear features: ``name``, ``estimate``,
+        ``std_error``, ``t``, ``p_value``, ``lower`` and ``upper``.
 
     noise_std_ : float
-        Standard deviation of the noise; with ``loss="huber"`` a robust one, from the
-        median of the absolute residuals.
+        Standard deviation of the noise; with ``loss="huber"`` a robust estimate from
+        the median of the absolute residuals.
 
     robust_weights_ : ndarray of shape (n_samples,)
-        Weights of the rows that follow from their residuals. Only with
-        ``loss="huber"``.
+        Weights of the rows according to their residuals. Only with ``loss="huber"``.
 
     residual_correlation_ : float
         Correlation of the residuals of neighbouring rows, in the order of the feature
-        that breaks. NaN after :meth:`fit_chunks` where points were not kept.
+        that breaks. NaN after :meth:`fit_chunks` if the points were not kept.
 
     statistics_ : dict of float
         ``n_rows`` (sum of the weights), ``n_parameters`` (breakpoints included),
-        ``degrees_of_freedom``, ``rss``, ``r2``, and ``aic`` and ``bic`` of independent
-        normal noise, whose variance is not counted as a parameter, as in
-        ``statsmodels``; R counts it, and its BIC is ``log(n_rows)`` higher. With
-        ``loss="huber"`` of targets whose residuals are clipped.
+        ``degrees_of_freedom``, ``rss``, ``r2``, and ``aic`` and ``bic`` for independent
+        normal noise. As in ``statsmodels``, the variance of the noise is not counted as
+        a parameter; R counts it, and its BIC is ``log(n_rows)`` higher. With
+        ``loss="huber"`` the residuals are clipped.
 
     selection_path_ : dict of ndarrays
-        ``n_breakpoints`` that were tried, besides known ones, ``n_parameters``, ``rss``
-        over that of the mean, and the criterion: "bic" and "aic" as in
-        ``statistics_``, "gcv" and "evidence" over that of the mean; with "cv" also
-        ``cv_std_error``.
+        The numbers ``n_breakpoints`` that were tried, without known ones, with
+        ``n_parameters``, ``rss`` and the criterion. ``rss``, "gcv" and "evidence" are
+        relative to those of a constant, "bic" and "aic" are as in ``statistics_``; with
+        "cv" there is also ``cv_std_error``.
 
     n_features_in_ : int
         Number of features.
 
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, where X has string names.
+        Names of the features, if all of them are strings.
 
     Notes
     -----
-    Outside the data the first and the last line go on. The standard errors of the
-    lines include the uncertainty of the kinks' positions, and take those of jumps as
-    known. A row of weight two counts as two rows.
+    Outside the data, the first and the last line are extended. The standard errors of
+    the lines include the uncertainty of the positions of kinks, but treat those of
+    jumps as known. A row of weight two counts as two rows.
 
     If the fit is poor, :meth:`diagnose` says what limited it: raise
     ``max_breakpoints``, allow ``jumps``, or compare the numbers of breakpoints in
@@ -300,14 +304,16 @@ class SegmentedRegressor(
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Training samples, in any order. The feature that breaks may be dates, in
-            a data frame of pandas or polars or an array; periods count as their starts.
+            Training samples, in any order. The feature that breaks may hold dates, in a
+            data frame of pandas or polars, an array or a list; a period counts as its
+            start.
 
         y : array-like of shape (n_samples,)
             Target values.
 
         sample_weight : array-like of shape (n_samples,), default=None
-            Non-negative weights; a weight of two is two rows. If None, all are one.
+            Non-negative weights; a row of weight two counts as two rows. If None, all
+            weights are one.
 
         Returns
         -------
@@ -318,14 +324,14 @@ class SegmentedRegressor(
         ------
         ValueError
             If a parameter is out of its range, if known breakpoints or bounds do not
-            fit the data, if the data hold NaN or infinity, if they would not fit into
-            memory, if all weights are zero, or if they differ and
-            ``criterion="bic-ar1"`` is asked for.
+            match the data, if the data contain NaN or infinity or do not fit into
+            memory, if all weights are zero, or if weights differ and ``criterion`` is
+            "bic-ar1".
 
         Warns
         -----
         UserWarning
-            If the data have no room for as many breakpoints as are asked for.
+            If the data have no room for ``n_breakpoints`` breakpoints.
         """
         if streams.is_mapped(X) and self._takes_chunks() is None:
             return self.fit_chunks(streams.MappedRows(X, y, sample_weight))
@@ -341,19 +347,20 @@ class SegmentedRegressor(
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
+    @unchanged_on_failure
     def fit_chunks(self, chunks: Iterable[tuple[ArrayLike, ...]]) -> Self:
         """Fit points that come in chunks and do not fit into memory.
 
-        Sums are kept, not points. The chunks are gone through a few times. What the fit
-        says of its breakpoints is what all points say; where others are almost as good,
-        :meth:`fit` in memory may find those. :meth:`fit` does the same as this method
-        where X is a large memory-mapped array.
+        The fit keeps sums, not points, and reads the chunks a few times. Residuals and
+        standard errors are those of all points at the breakpoints found; where other
+        breakpoints are almost as good, :meth:`fit` in memory may find those.
+        :meth:`fit` calls this method if X is a large memory-mapped array.
 
         Parameters
         ----------
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
-            Arrays of any length; X has one feature. An object that can be gone through
-            again and again, such as a list or one with ``__iter__``, not a generator.
+            Arrays of any length; X has one feature. The object must be iterable several
+            times, such as a list or an object with ``__iter__``, not a generator.
 
         Returns
         -------
@@ -363,8 +370,8 @@ class SegmentedRegressor(
         Raises
         ------
         ValueError
-            If the chunks can be gone through only once, if one is malformed, if they
-            hold NaN or infinity, or if a parameter needs all points at once: a
+            If the chunks can be iterated only once, if one is malformed, if they
+            contain NaN or infinity, or if a parameter needs all points at once: a
             ``covariance`` other than "nonrobust", Huber's loss, cross-validation, or
             the evidence.
         """
@@ -395,6 +402,7 @@ class SegmentedRegressor(
         t, clipped = self._search(prepared, kind, order, y)
         options = self._options(kind)
         self._set_fitted(prepared, clipped, options, *with_known(prepared, options, t))
+        self._check_residuals(prepared.rows, order)
 
     def _search(self, prepared, kind, order, y):
         """The breakpoints, and the series with residuals clipped by Huber's loss."""
@@ -414,12 +422,10 @@ class SegmentedRegressor(
         else:
             ((t, path),), clipped = search([prepared]), None
         if n_breakpoints is not None and len(t) < n_breakpoints:
-            warnings.warn(
-                f"The data have room for {len(t)} of the n_breakpoints={n_breakpoints} "
-                f"breakpoints: the fit has fewer. "
+            warn_user(
+                f"The fit has {counted(len(t), 'breakpoint')}, not n_breakpoints="
+                f"{n_breakpoints}: the data have no room for more. "
                 f"{advice_on_room(prepared, options, n_breakpoints, kind)}",
-                UserWarning,
-                stacklevel=3,
             )
         self._date_kind = kind
         self.selection_path_ = path
@@ -427,7 +433,8 @@ class SegmentedRegressor(
 
     def _set_fitted(self, prepared, clipped, options, t, free):
         rows = prepared.rows
-        vars(self).pop("robust_weights_", None)  # of an earlier fit
+        for name in ("robust_weights_", "_row_checks"):
+            vars(self).pop(name, None)  # of an earlier fit
         self._covariance = self._covariance_kind()
         fit, figures, noise = infer_all(
             options, t[None], free, [prepared], [clipped], self._covariance

@@ -396,6 +396,12 @@ def _line_gradients(fit, values):
     return slope, intercept
 
 
+def residuals(fit, rows):
+    """Return the residuals of the rows of one series, in the units of the search."""
+    columns = least_squares.design(fit.form, rows.x, rows.linear, fit.t)
+    return rows.y - columns @ fit.coef
+
+
 # --- the whole fit -------------------------------------------------------------------
 
 

@@ -1,8 +1,11 @@
 """Summary of a fit as text and as HTML."""
 
+from functools import partial
 from html import escape
 
 import numpy as np
+
+_FEW_DAYS = np.timedelta64(3, "D")  # shorter series show their dates to the second
 
 
 def summarise(model, covariance, *, dates):
@@ -29,19 +32,21 @@ def summarise(model, covariance, *, dates):
     }
     limits = "[0.025", "0.975]"
     segments, parameters = model.segments_, model.parameters_
+    span = segments["end"][-1] - segments["start"][0]
+    positions = partial(_dates, span=span) if dates else np.asarray
     breakpoints = {
         "number": np.arange(1, len(model.breakpoints_) + 1),
-        "position": model.breakpoints_,
+        "position": positions(model.breakpoints_),
         "std err": model.breakpoint_std_,
-        limits[0]: model.breakpoint_interval_[:, 0],
-        limits[1]: model.breakpoint_interval_[:, 1],
+        limits[0]: positions(model.breakpoint_interval_[:, 0]),
+        limits[1]: positions(model.breakpoint_interval_[:, 1]),
     }
     if model._fit.form.step:
         breakpoints["jump"] = model.jumps_
     lines = {
         "number": np.arange(1, len(segments["start"]) + 1),
-        "start": segments["start"],
-        "end": segments["end"],
+        "start": positions(segments["start"]),
+        "end": positions(segments["end"]),
         "rows": segments["n_rows"],
         "intercept": segments["intercept"],
         "slope": segments["slope"],
@@ -60,14 +65,22 @@ def summarise(model, covariance, *, dates):
     }
     tables = {"Breakpoints": breakpoints} if len(model.breakpoints_) else {}
     tables |= {"Segments": lines, "Parameters": coefficients}
-    notes = ["Outside the data the first and the last line go on."]
-    if len(model.breakpoints_):
+    notes = ["Outside the data, the first and the last line are extended."]
+    if model._fit.free.any():
         notes.append(
-            "Parameters that vanish together with an estimated breakpoint have no "
-            "p-value."
+            "Changes at an estimated breakpoint have no p-value; breakpoint_test() "
+            "has one."
         )
     if dates:
-        notes.append("Slopes are per day; intercepts are those of 1970-01-01.")
+        notes.append(
+            "Slopes are per day, standard errors of breakpoints in days; intercepts "
+            "are values at 1970-01-01."
+        )
+    if figures["n_rows"] <= figures["n_parameters"]:
+        notes.append(
+            "There are no more rows than parameters: the noise cannot be estimated, "
+            "and standard errors mean nothing."
+        )
     return Summary("Segmented regression", facts, tables, notes)
 
 
@@ -154,6 +167,14 @@ def _text_table(name, table):
     return lines
 
 
+def _dates(values, span):
+    """Return dates as text, with seconds only if the data span less than a few days."""
+    unit = "datetime64[s]" if span < _FEW_DAYS else "datetime64[m]"
+    whole = "T00:00:00" if span < _FEW_DAYS else "T00:00"
+    texts = values.astype(unit).astype(str)
+    return [text.removesuffix(whole).replace("T", " ") for text in texts]
+
+
 def _cells(table):
     return [[_cell(value) for value in column] for column in table.values()]
 
@@ -161,8 +182,6 @@ def _cells(table):
 def _cell(value):
     if isinstance(value, str):
         return value
-    if isinstance(value, np.datetime64):
-        return str(value.astype("datetime64[s]")).replace("T", " ")
     value = float(value)
     if not np.isfinite(value):
         return "" if np.isnan(value) else str(value)

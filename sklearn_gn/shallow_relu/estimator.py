@@ -28,15 +28,6 @@ from sklearn_gn.shallow_relu.predictions import PredictionsMixin
 from sklearn_gn.shallow_relu.setup import problem_of
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
 
-_NOT_OF_EVERY_FIT = (
-    "alpha_",
-    "breakpoint_std_",
-    "breakpoints_",
-    "log_evidence_",
-    "n_effective_parameters_",
-    "selection_path_",
-)
-
 
 class ShallowReLURegressor(
     PredictionsMixin,
@@ -188,7 +179,7 @@ class ShallowReLURegressor(
         feature, are computed on the CPU.
 
     verbose : int, default=0
-        If 1, print a line a second; if 2, one for each iteration.
+        If 1, print a line per second; if 2, one per iteration.
 
     random_state : int, RandomState instance or None, default=None
         Seed of initialisation, global search and validation split. The draws depend on
@@ -341,6 +332,14 @@ class ShallowReLURegressor(
     """
 
     _short_forms = SHALLOW_RELU_SOLVERS
+    _not_of_every_fit = (
+        "alpha_",
+        "breakpoint_std_",
+        "breakpoints_",
+        "log_evidence_",
+        "n_effective_parameters_",
+        "selection_path_",
+    )
     _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "n_neurons": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
@@ -516,9 +515,6 @@ class ShallowReLURegressor(
             attributes["intercept_"] = float(attributes["intercept_"][0])
             attributes["linear_coef_"] = attributes["linear_coef_"][0]
             attributes["noise_std_"] = float(np.ravel(attributes["noise_std_"])[0])
-        for name in _NOT_OF_EVERY_FIT:
-            if hasattr(self, name):
-                delattr(self, name)
         if problem.selection_path is not None:
             self.selection_path_ = problem.selection_path
         for name, value in attributes.items():

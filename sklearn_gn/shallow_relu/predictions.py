@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -18,6 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.data import validate_data
+from sklearn_gn.core.noise import observation_interval
+from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.fitted import (
     hidden_features,
@@ -33,7 +33,6 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     _active_slots: Any
     _posterior: Any
     _single_target: bool
-    _observation_interval: Callable[..., tuple[Array, Array]]
     noise_std_: Any
     _degrees_of_freedom: float
 
@@ -141,7 +140,7 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         ValueError
             If ``level`` is not between 0 and 1.
         """
-        return self._observation_interval(X, level)
+        return observation_interval(self, X, level)
 
     def _noise_std(self):
         return self.noise_std_
@@ -160,12 +159,10 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         freedom = self._degrees_of_freedom
         if freedom <= 0:
             n_rows, q = self._posterior.n_effective, net.coef.shape[1]
-            warnings.warn(
+            warn_user(
                 f"The weights of the rows sum to {n_rows:.4g}, and the network has "
                 f"{n_rows * q - freedom:.0f} parameters: the noise cannot be "
                 "estimated, and the standard deviations mean nothing. Lower n_neurons.",
-                UserWarning,
-                stacklevel=3,
             )
         std = prediction_errors(self._posterior, net, self._active_slots, scaling.x(X))
         with np.errstate(over="ignore"):  # what is no float is infinite

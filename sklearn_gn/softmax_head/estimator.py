@@ -28,6 +28,8 @@ from sklearn_gn.softmax_head.chunk_fit import _ChunkFit
 from sklearn_gn.softmax_head.fitting import logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, Solver
 
+_LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
+
 
 def _has_mini_batches(estimator):
     solver = estimator.solver
@@ -44,10 +46,10 @@ def _has_mini_batches(estimator):
 class FGNSoftmaxHead(_ChunkFit):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
-    Use it for the last layer of a classifier: from twenty to thousands of classes, on
-    features that another model or a transformer computes. For a few classes use
+    Use it as the last layer of a classifier with twenty to thousands of classes, on
+    features that another model or a transformer computes. For fewer classes use
     :class:`~sklearn.linear_model.LogisticRegression`; for tables whose classes no
-    plane separates, :class:`VarProNetClassifier` or gradient boosting.
+    plane separates, use :class:`VarProNetClassifier` or gradient boosting.
 
     The objective is that of multinomial
     :class:`~sklearn.linear_model.LogisticRegression`,
@@ -56,10 +58,10 @@ class FGNSoftmaxHead(_ChunkFit):
         \frac{1}{\sum_i v_i} \sum_i v_i \, \big({-\log} p_{t_i}(x_i)\big)
         + \frac{\alpha}{2} |W|^2, \qquad p(x) = \mathrm{softmax}(W x + b),
 
-    with sample weights :math:`v_i` and a free intercept, for up to thousands of
-    classes. Of each example's curvature, fast Gauss-Newton (FGN) [1]_ keeps the part
-    of rank one that sets the true class against the rest, and it solves for the step in
-    the space of the examples.
+    with sample weights :math:`v_i` and an intercept that is not penalised. Fast
+    Gauss-Newton (FGN) [1]_ keeps the rank-one part of each example's curvature, that of
+    the true class versus the rest, and solves for the step in the space of the
+    examples.
 
     Parameters
     ----------
@@ -72,43 +74,44 @@ class FGNSoftmaxHead(_ChunkFit):
           full softmax curvature, a baseline.
         - "adam" or :class:`~sklearn_gn.solvers.Adam`: mini-batch Adam, a baseline.
 
-        An object holds what only that solver needs, such as
+        An object has further parameters of its solver, such as
         ``FGN(learning_rate=0.5, batch_size=128)``.
 
     alpha : float or "auto", default="auto"
-        Factor of the penalty. If "auto", "fgn_newton" chooses it in one fit and without
-        validation data: ``alpha_method_`` says how. The mini-batch solvers cannot
-        choose, and take 0.001. A number fixes it, and corresponds to ``C = 1 / (alpha *
-        sum of weights)`` of ``LogisticRegression``. With 0, classes that a head
-        separates have no optimum.
+        Factor of the penalty. If "auto", "fgn_newton" chooses it within one fit and
+        without validation data (``alpha_method_`` says how); the mini-batch solvers
+        cannot choose it, and use 0.001. If a number, it is fixed, and corresponds to
+        ``C = 1 / (alpha * sum of weights)`` of ``LogisticRegression``. If 0, there is
+        no optimum for classes that a head separates.
 
     damping : float or None, default=None
-        Shift added to the matrix of a step, never part of the objective. If None,
-        nothing is added by "fgn_newton", and 1 by "fgn" and "sgn", for features of size
-        one. Raise it where mini-batch steps are too long. "adam" does not use it.
+        Shift added to the matrix of a step; it changes the steps, not the objective. If
+        None, it is 0 for "fgn_newton", and 1 for "fgn" and "sgn", which suits features
+        of size one. Raise it if mini-batch steps are too long. "adam" does not use it.
 
     rank : int or None, default=None
         Dimension in which the system of a step is solved. For "fgn_newton" and "sgn",
-        the most conjugate-gradient iterations of a step; if None, 100 and 5. For "fgn",
-        the curvature directions kept for each example; if None, 1, the method of [1]_,
-        and the number of classes less 1 is the full curvature. "adam" does not use it.
+        it is the maximum number of conjugate-gradient iterations of a step; if None,
+        100 and 5. For "fgn", it is the number of curvature directions kept for each
+        example; if None, 1, which is the method of [1]_. The number of classes minus 1
+        keeps the full curvature. "adam" does not use it.
 
     fit_intercept : bool, default=True
-        Whether there is an intercept, which is not penalised.
+        Whether to fit an intercept, which is not penalised.
 
     class_weight : dict, "balanced" or None, default=None
-        Factors of the sample weights by class; "balanced" makes all classes count
-        alike.
+        Factors of the sample weights by class. If "balanced", all classes have the same
+        total weight. If None, all factors are 1.
 
     max_iter : int, default=100
-        Largest number of iterations: epochs of a mini-batch solver; Newton steps of
-        "fgn_newton", with the epochs that a head of 16,384 or more coefficients starts
-        with.
+        Maximum number of iterations. For mini-batch solvers these are epochs; for
+        "fgn_newton" they are Newton steps, and the epochs with which a head of 16,384
+        or more coefficients starts.
 
     tol : float, default=1e-06
-        "fgn_newton" ends when no component of the gradient is larger. A mini-batch
-        solver ends when in five epochs the loss has not fallen by more than ``tol``
-        times its size.
+        "fgn_newton" stops when no component of the gradient is larger. A mini-batch
+        solver stops when the loss has fallen by less than ``tol`` times its size in
+        five epochs.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. If None, there is no
@@ -116,15 +119,16 @@ class FGNSoftmaxHead(_ChunkFit):
 
     early_stopping : bool, default=False
         Whether to stop when the cross-entropy on validation data no longer falls, and
-        to return the iterate with the lowest. The data are ``X_val`` and ``y_val`` of
-        ``fit``, or else a random part of the training data, stratified where that is
-        possible.
+        to return the iterate with the lowest one. The data are ``X_val`` and ``y_val``
+        of ``fit``, or else a random part of the training data, stratified if possible.
 
     validation_fraction : float, default=0.1
-        Share of the rows set aside where ``early_stopping`` has no ``X_val``.
+        Fraction of the rows set aside if ``early_stopping`` is True and no ``X_val`` is
+        given.
 
     n_iter_no_change : int, default=10
-        Iterations without improvement that ``early_stopping`` waits for.
+        Number of iterations without improvement after which ``early_stopping`` stops
+        the fit.
 
     warm_start : bool, default=False
         Whether to start from the coefficients of the previous fit, which must have had
@@ -139,7 +143,7 @@ class FGNSoftmaxHead(_ChunkFit):
         see :doc:`/user_guide/devices`.
 
     verbose : int, default=0
-        If 1, print a line a second; if 2, one for each iteration.
+        If 1, print a line per second; if 2, one per iteration.
 
     random_state : int, RandomState instance or None, default=None
         Seed of batches and validation split. The draws depend on the weighted data
@@ -148,7 +152,7 @@ class FGNSoftmaxHead(_ChunkFit):
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Labels of the classes that have weight.
+        Labels of the classes of positive weight.
 
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
         Coefficients; one row for two classes.
@@ -160,53 +164,54 @@ class FGNSoftmaxHead(_ChunkFit):
         The penalty of the returned head.
 
     alpha_method_ : str
-        How ``alpha_`` was chosen: "leave-one-out" by the cross-entropy of rows that are
-        left out, to the second order, where a head has up to 1,024 coefficients;
-        "evidence" where it has more; "held-out" by rows left out of a part of the data,
-        for large sparse input. "fixed" if it was not chosen.
+        How ``alpha_`` was chosen: "leave-one-out" by the cross-entropy of left-out
+        rows, to second order, for heads of up to 1,024 coefficients; "evidence" for
+        larger ones; "held-out" by held-out rows of a part of the data, for large
+        sparse input. "fixed" if ``alpha`` is a number.
 
     log_evidence_ : float
-        Logarithm of the evidence of the returned head. Only where the method is one of
-        the first two, as the next two.
+        Logarithm of the evidence of the returned head. Only if ``alpha_method_`` is
+        "leave-one-out" or "evidence".
 
     n_effective_parameters_ : float
-        Number of parameters that the data determine.
+        Number of parameters that the data determine. Only if ``alpha_method_`` is
+        "leave-one-out" or "evidence".
 
     evidence_path_ : dict of ndarrays
-        ``alpha``, ascending, and ``log_evidence``: the penalties that were tried, where
-        ``alpha_method_`` is "leave-one-out" with the mean cross-entropy of rows left
-        out, ``leave_one_out``. Then, and with many rows of each class, of which a part
-        is used, there is no entry for ``alpha_``, which it leads to.
+        The penalties that were tried: ``alpha``, ascending, ``log_evidence`` and, if
+        ``alpha_method_`` is "leave-one-out", ``leave_one_out``, the mean cross-entropy
+        of left-out rows. ``alpha_`` itself need not be among them. Only if
+        ``alpha_method_`` is "leave-one-out" or "evidence".
 
     competitor_dispersion_ : float
         Training mean of :math:`\xi = 1 - |\rho|^2`, where :math:`\rho` are the
-        probabilities of the wrong classes relative to each other: 0 where each example
-        has one competitor, near 1 where it has many alike.
+        probabilities of the wrong classes relative to each other: 0 if each example
+        has one competitor, near 1 if it has many equally likely ones.
 
     retained_trace_ : float
         Training mean of the trace of the softmax curvature that FGN keeps.
 
     dropped_trace_ : float
-        Training mean of the trace that it drops. Their ratio says how close FGN is to
-        the full Gauss-Newton method.
+        Training mean of the trace that FGN drops. The ratio of the two says how close
+        FGN is to the full Gauss-Newton method.
 
     gram_spectrum_ : ndarray
-        Eigenvalues of the FGN matrix of one batch, from its row Gram, descending; at
-        most 1024.
+        Largest eigenvalues of the FGN matrix of one batch, in descending order; at most
+        1024.
 
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         ``iteration``, ``time`` (seconds), ``loss``, ``val_loss``, ``grad_norm``,
         ``step_size``, ``damping``, ``gain_ratio``, ``inner_iterations`` (conjugate
         gradient steps of "fgn_newton"), ``alpha``, ``competitor_dispersion``,
-        ``retained_trace`` and ``dropped_trace``, one row an iteration. A column that
-        means nothing to the solver is NaN. With ``alpha="auto"``, losses of different
-        ``alpha`` do not compare.
+        ``retained_trace`` and ``dropped_trace``, one row per iteration. A column that
+        does not apply to the solver is NaN. With ``alpha="auto"``, losses at different
+        values of ``alpha`` are not comparable.
 
     loss_ : float
         Objective of the returned head on the training data.
 
     n_iter_ : int
-        Iterations of this fit.
+        Number of iterations of this fit.
 
     converged_ : bool
         Whether the fit ended by ``tol``, or with the loss at rounding level.
@@ -219,7 +224,7 @@ class FGNSoftmaxHead(_ChunkFit):
         Number of features.
 
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, where all are strings.
+        Names of the features, if all of them are strings.
 
     See Also
     --------
@@ -227,20 +232,20 @@ class FGNSoftmaxHead(_ChunkFit):
 
     Notes
     -----
-    FGN is exact for two classes, and close to the full Gauss-Newton method where
+    FGN is exact for two classes, and close to the full Gauss-Newton method if
     ``dropped_trace_`` is small compared with ``retained_trace_``.
 
-    "fgn_newton" leaves large sparse input (more than 4 million entries, at most a tenth
-    of them stored) sparse, and works in the space of the rows. The other solvers make
-    it dense, up to 4 GiB.
+    "fgn_newton" keeps large sparse input (more than 4 million entries, of which at most
+    a tenth are stored) sparse, and works in the space of the rows. The other solvers
+    make it dense, up to 4 GiB.
 
-    ``alpha="auto"`` takes one and a half to four times as long as a number. On 214
-    small tables the evidence lowers the mean log loss of held-out rows from .65, with
-    0.001, to .62; rows that are left out choose better still.
+    ``alpha="auto"`` takes 1.5 to 4 times as long as a number. On 214 small tables the
+    evidence lowers the mean log loss of held-out rows from 0.65, with 0.001, to 0.62;
+    "leave-one-out" chooses better still.
 
-    If the fit is poor, :meth:`diagnose` says what limited it: scale the features. With
-    a number, lower ``alpha`` if training and test accuracy are both low, and raise it
-    if they differ. The :doc:`user guide </user_guide/softmax_head>` has more.
+    If the fit is poor, :meth:`diagnose` says what limited it. Scale the features first.
+    If ``alpha`` is a number, lower it if training and test accuracy are both low, and
+    raise it if they differ. The :doc:`user guide </user_guide/softmax_head>` has more.
 
     References
     ----------
@@ -364,10 +369,13 @@ class FGNSoftmaxHead(_ChunkFit):
         from sklearn_gn.softmax_head.row_space import with_start
 
         solver = self._solver_object()
-        chunks = chunks_of(X, y, sample_weight)
-        if chunks is not None and hasattr(solver, "batch_size"):
+        batches = hasattr(solver, "batch_size")
+        chunks = chunks_of(X, y, sample_weight) if batches else None
+        if chunks is not None:
+            # Some labels may have no weight.
+            classes = np.asarray(y) if sample_weight is None else None
             words = {"X_val": X_val, "y_val": y_val}
-            return self.fit_chunks(chunks, classes=np.asarray(y), **words)
+            return self.fit_chunks(chunks, classes=classes, **words)
         self._check_memory(X, y, solver)
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
@@ -471,6 +479,9 @@ class FGNSoftmaxHead(_ChunkFit):
                 f"solver={self.solver!r}."
             )
         self._carried = solver.name, memory
+        self._forget_former_fit()
+        for name in _LOG_OF_FIT:  # not of this head
+            vars(self).pop(name, None)
         self._set_fitted(net, rows, options)
         self.n_iter_ = 1 if first else self.n_iter_ + 1
         return self

@@ -23,6 +23,8 @@ _LARGEST_INT = np.iinfo(np.int32).max
 class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     """Base class of the softmax head, with the steps around the run of a solver."""
 
+    _not_of_every_fit = ("evidence_path_", "log_evidence_", "n_effective_parameters_")
+
     # -- before the run ---------------------------------------------------------------
 
     @property

@@ -139,7 +139,6 @@ class _ChunkFit(_VarProNet):
     def _fit_in_batches(self, chunks, found, n_samples, validation, solver):
         from sklearn_gn.varpro.chunked import ChunkedRows
 
-        self._forget_former_fit()
         self._refuse_huber()
         self._iterations = _MOST_STEPS
         _, weight, X, y, _ = found.sample

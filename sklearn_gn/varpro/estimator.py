@@ -33,20 +33,6 @@ _MOST_STEPS_BY_EVIDENCE = 1000  # the same of committees, whose steps take milli
 _LARGEST_INT = np.iinfo(np.int32).max
 _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalties
 _BLOCK_ROWS = 4096  # of predictions
-_NOT_OF_EVERY_FIT = (
-    "_covariances",
-    "_degrees_of_freedom",
-    "_noise_ratios",
-    "_error_bars",
-    "coefs_",
-    "estimators_",
-    "intercepts_",
-    "linear_coef_",
-    "log_evidence_",
-    "n_effective_parameters_",
-    "n_work_units_",
-    "noise_std_",
-)
 
 
 class _VarProNet(
@@ -76,11 +62,24 @@ class _VarProNet(
         "damping": [Interval(Real, 0, None, closed="left"), None],
         "scale": ["boolean"],
     }
+    _not_of_every_fit = (
+        "_covariances",
+        "_degrees_of_freedom",
+        "_noise_ratios",
+        "_error_bars",
+        "coefs_",
+        "estimators_",
+        "intercepts_",
+        "linear_coef_",
+        "log_evidence_",
+        "n_effective_parameters_",
+        "n_work_units_",
+        "noise_std_",
+    )
     _loss: str | None = None  # of the rows: "squared" or "cross_entropy"
     _cross_validates = False  # whether the output penalty may be "gcv"
-    _default_penalties: Any = (
-        None  # where alpha="auto" and the evidence does not choose
-    )
+    # Where alpha="auto" and the evidence does not choose.
+    _default_penalties: Any = None
 
     def __init__(
         self,
@@ -133,7 +132,6 @@ class _VarProNet(
         self, X, y, weight, *, n_samples, n_effective, validation, solver, data, rng
     ):
         """Fit to canonical rows with targets, or probabilities, y of shape (m, k)."""
-        self._forget_former_fit()
         backend.mesh_of(self.device)  # a device that there is not is an error
         n_independent = 1.0
         by_width = isinstance(self.hidden_layer_sizes, str)
@@ -143,6 +141,8 @@ class _VarProNet(
         self._iterations = _MOST_STEPS if plan is None else _MOST_STEPS_BY_EVIDENCE
         if plan is None or self._loss != "squared":
             self._refuse_huber()
+        has_units = self.scale or plan is not None
+        self._feature_spread = 1.0 if has_units else feature_spread(X)
         if plan is not None:
             committee_fit.fit(
                 self,
@@ -157,7 +157,6 @@ class _VarProNet(
             )
             return
 
-        self._feature_spread = 1.0 if self.scale else feature_spread(X)
         scaling = self._units(X, y, weight)
         rows = self._rows(scaling.x(X), self._scaled_targets(y, scaling), weight)
         self._fit_network(
@@ -170,10 +169,6 @@ class _VarProNet(
             data=data,
             rng=rng,
         )
-
-    def _forget_former_fit(self):
-        for name in _NOT_OF_EVERY_FIT:
-            vars(self).pop(name, None)
 
     def _refuse_huber(self):
         if self._is_robust():

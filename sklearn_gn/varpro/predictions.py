@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -13,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.data import validate_data
+from sklearn_gn.core.noise import observation_interval
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.estimator import blockwise
 
@@ -25,7 +25,6 @@ class PredictionsMixin:
     _fitted: tuple[Any, Any, Any]
     _single_target: bool
     _degrees_of_freedom: float
-    _observation_interval: Callable[..., tuple[Array, Array]]
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -143,7 +142,7 @@ class PredictionsMixin:
         ValueError
             If ``level`` is not between 0 and 1.
         """
-        return self._observation_interval(X, level)
+        return observation_interval(self, X, level)
 
     def _noise_std(self):
         """Standard deviation of the noise: one, or one a target."""

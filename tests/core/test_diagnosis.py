@@ -135,7 +135,7 @@ def test_an_estimator_says_what_is_noise():
     noise = next(f for f in diagnosis.findings if f.cause == "noise")
     assert isinstance(noise, Finding)
     assert f"deviation of {model.noise_std_:.3g}" in noise.text
-    assert str(diagnosis).startswith("ShallowReLURegressor, tol after")
+    assert str(diagnosis).startswith("ShallowReLURegressor stopped (tol) after")
     assert "<li><b>noise</b>" in diagnosis._repr_html_()
 
 
@@ -232,7 +232,7 @@ def test_a_linear_model_in_place_of_networks_is_named(estimator):
     _, linear, noise = model.diagnose().findings
     assert linear.text.startswith("The returned model is linear")
     assert f"ends at a loss of {model.convergence_log_['loss'][-1]:.4g}" in linear.text
-    assert f"returned model, {model.loss_:.4g}" in linear.text
+    assert f"model has a loss_ of {model.loss_:.4g}" in linear.text
     assert f"a standard deviation of {model.noise_std_:.3g}." in noise.text
 
 
@@ -240,7 +240,7 @@ def test_a_part_of_a_committee_may_be_linear():
     some = fitted()
     some._n_linear_networks = lambda: (2, 6)
     assert causes(some) == [("linear", None)]
-    assert "takes the place of 2 of 6 networks" in str(diagnose(some))
+    assert "replaces 2 of 6 networks" in str(diagnose(some))
     assert "ends at" not in str(diagnose(some))  # at the loss of the model
 
 
@@ -254,7 +254,7 @@ def test_few_residuals_have_no_outliers():
 
 
 @pytest.mark.parametrize(
-    ("n_neurons", "said"), [("auto", "According to the criterion"), (3, "Where the")]
+    ("n_neurons", "said"), [("auto", "By the criterion"), (3, "Where the")]
 )
 def test_one_feature_has_noise_too(n_neurons, said):
     rng = np.random.RandomState(0)

@@ -181,6 +181,16 @@ def test_functions_of_installed_packages_count_by_name_and_closure():
     assert not equal(smoothed(1.0), smoothed(2.0))
 
 
+def test_local_functions_of_installed_packages_differ_by_their_code():
+    def power(exponent):
+        f = eval(f"lambda u: u**{exponent}")
+        f.__module__ = "scipy.special"  # which has no function of this name
+        return f
+
+    assert equal(power(2), power(2))
+    assert not equal(power(2), power(3))
+
+
 # -- objects --------------------------------------------------------------------------
 
 

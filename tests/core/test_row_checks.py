@@ -51,6 +51,9 @@ def test_far_rows_are_named_by_their_numbers_in_the_data():
     assert not checks.log_helps
     assert not checks.nearly_exact
     assert checked_rows(X, np.exp(3 * data()[1]), None, zeros).log_helps
+    y = np.abs(np.random.RandomState(2).randn(200)) + 5
+    y[7] = 5000  # whose logarithm is still far
+    assert not checked_rows(X, y, None, zeros).log_helps
     assert checked_rows(X, 1e-16 * y + 1, None, np.ones_like).n_far == 0
 
 
@@ -91,7 +94,7 @@ def test_every_regression_by_the_evidence_says_so(model):
     assert {"copies", "outliers"} <= causes(model)
     text = str(model.diagnose())
     assert "40 of 100 rows repeat other rows" in text
-    assert "row 5;" in text
+    assert "row 5." in text
 
 
 def causes(model):

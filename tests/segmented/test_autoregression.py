@@ -31,8 +31,8 @@ def test_correlated_noise_is_named_and_chosen_for():
     assert len(model.breakpoints_) > 1
     assert causes(model)[0] == ("correlation", "criterion")
     assert "not worth" not in str(model.diagnose())
-    assert "add month columns" in str(model.diagnose())
-    assert f"correlated, by {expected:.2f}" in str(model.summary())
+    assert "add columns for the months" in str(model.diagnose())
+    assert f"correlated ({expected:.2f})" in str(model.summary())
     model.set_params(criterion="bic-ar1").fit(X, y)
     assert len(model.breakpoints_) == 1
     assert causes(model)[0] == ("correlation", "covariance")

@@ -1,5 +1,7 @@
 """SegmentedRegressor against statsmodels, and against its own contract."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate, stats
 from sklearn.base import clone
 
-from sklearn_gn import SegmentedRegressor
+from sklearn_gn import SegmentedRegressor, ShallowReLURegressor
 from sklearn_gn.datasets import load_nile
 from sklearn_gn.segmented.profile import walk_quantile
 from sklearn_gn.shallow_relu import partition
@@ -362,6 +364,61 @@ def test_dates(zone):
         model.fit(X["day"], y)
 
 
+def test_dates_in_lists_and_columns_that_hold_none():
+    days = pd.date_range("2020-01-01", periods=120, freq="D")
+    y = np.abs(np.arange(120.0) - 60)
+    rows = [[day] for day in days.date]
+    found = SegmentedRegressor(1).fit(rows, y).breakpoints_
+    assert_array_equal(
+        found, SegmentedRegressor(1).fit(days.to_frame(), y).breakpoints_
+    )
+    with pytest.raises(ValueError, match="several columns as a data frame"):
+        SegmentedRegressor(1).fit([[day, 1.0] for day in days.date], y)
+    with pytest.raises(ValueError, match="X holds dates"):
+        ShallowReLURegressor().fit(rows, y)
+    with pytest.raises(ValueError, match="make dates of it by pandas"):
+        SegmentedRegressor().fit(pd.DataFrame({"day": days.astype(str)}), y)
+    frame = pd.DataFrame({"z": y, "day": days})
+    with pytest.raises(ValueError, match="set broken_feature to it"):
+        SegmentedRegressor().fit(frame, y)
+    frame.loc[3, "day"] = pd.NaT
+    with pytest.raises(ValueError, match="NaT in 1 row"):
+        SegmentedRegressor(broken_feature="day").fit(frame, y)
+
+
+def test_diagnose_names_outliers_unless_the_loss_is_robust():
+    x = np.arange(100.0)[:, None]
+    y = np.abs(x[:, 0] - 40) + np.random.RandomState(0).randn(100)
+    y[[10, 70]] += 60
+    model = SegmentedRegressor(1).fit(x[::-1], y[::-1])
+    (finding, *_) = model.diagnose().findings
+    assert finding.cause == "outliers"
+    assert re.search(r"2 of 100 rows .* Look at rows (89, 29|29, 89)\.", finding.text)
+    robust = SegmentedRegressor(1, loss="huber").fit(x, y)
+    assert "outliers" not in [f.cause for f in robust.diagnose().findings]
+
+
+def test_summary_says_what_cannot_be_estimated():
+    x = np.arange(20.0)[:, None]
+    y = np.abs(x[:, 0] - 7)
+    assert "no more rows than parameters" in str(
+        SegmentedRegressor(0).fit(x[:2], y[:2]).summary()
+    )
+    assert "p-value" in str(SegmentedRegressor(1).fit(x, y).summary())
+    known = SegmentedRegressor(0, breakpoints=[7.0]).fit(x, y)
+    assert "p-value" not in str(known.summary())
+    days = pd.date_range("2020-01-01", periods=20, freq="D").to_frame()
+    assert "2020-01-20 " in str(SegmentedRegressor(1).fit(days, y).summary())
+    assert "00:00" not in str(SegmentedRegressor(0).fit(days, y).summary())
+
+
+def test_warnings_name_the_line_of_the_user():
+    x = np.arange(20.0)[:, None]
+    with pytest.warns(UserWarning, match="not n_breakpoints=50") as caught:
+        SegmentedRegressor(50).fit(x, x[:, 0])
+    assert caught[0].filename == __file__
+
+
 def polars_frame(days):
     return pytest.importorskip("polars").DataFrame({"day": days})
 
@@ -403,11 +460,11 @@ def test_least_distance_of_dates_is_days_or_a_timedelta():
 
 def test_too_few_positions_give_fewer_segments_and_a_warning():
     y = np.arange(12.0)
-    with pytest.warns(UserWarning, match="room for 0 of the n_breakpoints=2"):
+    with pytest.warns(UserWarning, match="0 breakpoints, not n_breakpoints=2"):
         model = SegmentedRegressor(2).fit(np.ones((12, 1)), y)
     assert_allclose(model.predict([[1.0], [5.0]]), y.mean())
     x = np.repeat([0.0, 1.0, 2.0], 4)
-    with pytest.warns(UserWarning, match="room for 1 of the n_breakpoints=3"):
+    with pytest.warns(UserWarning, match="1 breakpoint, not n_breakpoints=3"):
         model = SegmentedRegressor(3).fit(x[:, None], np.abs(x - 1) + y % 2)
     assert_allclose(model.predict([[0.0], [1.0], [2.0]]), [1.5, 0.5, 1.5])
     model = SegmentedRegressor().fit(x[3:5, None], y[:2])

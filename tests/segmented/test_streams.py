@@ -126,3 +126,25 @@ def test_few_points_are_kept(data):
 def test_bad_chunks(chunks, settings, message):
     with pytest.raises(ValueError, match=message):
         SegmentedRegressor(**settings).fit_chunks(chunks)
+
+
+def test_chunks_that_fail_leave_the_former_fit(monkeypatch):
+    class BrokenOff:
+        """Chunks that can be read three times, and not after the first fit of bins."""
+
+        n_left = 4
+
+        def __iter__(self):
+            self.n_left -= 1
+            if not self.n_left:
+                raise OSError("the disk is gone")
+            x = np.linspace(-1, 1, 100)[:, None]
+            yield x, np.abs(x[:, 0])
+
+    monkeypatch.setattr(streams, "FEW", 10)
+    x = np.linspace(0, 1, 30)[:, None]
+    model = SegmentedRegressor(1).fit(x, np.abs(x[:, 0] - 0.3))
+    before = dict(vars(model))
+    with pytest.raises(OSError, match="the disk is gone"):
+        model.fit_chunks(BrokenOff())
+    assert vars(model) == before

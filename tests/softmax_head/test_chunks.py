@@ -88,6 +88,28 @@ def test_a_mapped_file_is_read_in_chunks(tmp_path, monkeypatch):
     assert not np.array_equal(model.coef_, in_memory.coef_)
 
 
+def test_classes_without_weight_are_none_in_a_mapped_file(tmp_path, monkeypatch):
+    X, y = data()
+    mapped = np.memmap(tmp_path / "x", np.float64, "w+", shape=X.shape)
+    mapped[:] = X
+    monkeypatch.setattr(core_chunks, "MAPPED_BYTES", 0)
+    model = FGNSoftmaxHead("fgn", max_iter=1, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(mapped, y, sample_weight=(y != 1).astype(float))
+    assert model.classes_.tolist() == [label for label in range(C) if label != 1]
+
+
+def test_chunks_after_a_fit_by_evidence():
+    X, y = data()
+    whole = FGNSoftmaxHead(random_state=0).fit(X, y)
+    assert np.isfinite(whole.log_evidence_)
+    with pytest.warns(ConvergenceWarning):
+        whole.set_params(solver="fgn", max_iter=1).fit_chunks(pieces(X, y))
+    same = fitted("fgn", pieces(X, y), max_iter=1, random_state=0)
+    np.testing.assert_array_equal(whole.coef_, same.coef_)
+    assert set(vars(whole)) == set(vars(same))
+
+
 def test_memory_is_that_of_a_few_chunks(monkeypatch):
     rows, d = 2_000, 50
     X = np.random.default_rng(0).normal(size=(rows, d)).astype(np.float32)
@@ -159,3 +181,26 @@ def test_a_fit_that_would_not_fit_into_memory_says_what_would(monkeypatch):
     with pytest.raises(ValueError, match=r"GiB are available.*'float32'.*fit_chunks"):
         FGNSoftmaxHead().fit(X, y)
     FGNSoftmaxHead(dtype="float32").fit(X.astype(np.float32), y)
+
+
+def test_lengths_of_dask_arrays_are_checked():
+    da = pytest.importorskip("dask.array")
+    X, y = data()
+    blocks, model = da.from_array(X, chunks=(100, 2)), FGNSoftmaxHead("fgn")
+    with pytest.raises(ValueError, match=r"call X\.compute_chunk_sizes\(\)"):
+        model.fit(blocks[blocks[:, 0] > 0], y)
+    with pytest.raises(ValueError, match=f"y has the shape .* X has {N} rows"):
+        model.fit(blocks, np.append(y, 0))
+    with pytest.raises(ValueError, match="sample_weight has the shape"):
+        model.fit(blocks, y, sample_weight=np.ones(N + 1))
+
+
+def test_one_weight_is_that_of_all_rows():
+    da = pytest.importorskip("dask.array")
+    X, y = data()
+    blocks = da.from_array(X, chunks=(100, 2))
+    model = FGNSoftmaxHead("fgn", max_iter=1, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        same = model.fit(blocks, y, sample_weight=2.0).coef_
+    with pytest.warns(ConvergenceWarning):
+        np.testing.assert_array_equal(same, model.fit(blocks, y).coef_)

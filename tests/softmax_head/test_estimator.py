@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 from scipy.special import log_softmax
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -422,6 +422,16 @@ def test_partial_fit_with_classes_missing_from_the_batch():
         model.partial_fit(X[:1], [9])
     with pytest.raises(ValueError, match=r"classes=\[0, 1\] differ"):
         model.partial_fit(X, y, classes=[0, 1])
+
+
+def test_a_refit_keeps_nothing_of_the_former_fit():
+    X, y = load_iris(return_X_y=True)
+    model = FGNSoftmaxHead(random_state=0).fit(X, y)
+    assert np.isfinite(model.log_evidence_)
+    fixed = FGNSoftmaxHead(alpha=0.1, random_state=0).fit(X, y)
+    assert set(vars(model.set_params(alpha=0.1).fit(X, y))) == set(vars(fixed))
+    model.set_params(solver="fgn").partial_fit(X, y)
+    assert "partial_fit keeps no log" in str(model.diagnose())
 
 
 def test_partial_fit_needs_a_mini_batch_solver():
