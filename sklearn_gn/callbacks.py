@@ -405,7 +405,7 @@ def _save(path, run):
             raise
         warnings.warn(
             f"The checkpoint {str(path)!r} could not be written ({error}); the fit "
-            "goes on.",
+            "continues.",
             UserWarning,
             stacklevel=3,
         )

@@ -143,7 +143,7 @@ class SolutionMixin:
             name = self._fitted.problem.domain.time
             warnings.warn(
                 f"{beyond.sum()} of {len(X)} points lie beyond {name} = "
-                f"{self._solved_until:.4g}, up to where the equation is solved: what "
+                f"{self._solved_until:.4g}, where the solved part ends: what "
                 "is returned there is extrapolated. Fit with a larger max_time.",
                 ConvergenceWarning,
                 stacklevel=level_of_the_user(),

@@ -162,7 +162,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         if sparse.issparse(X):
             raise ValueError(
                 f"device={self.device!r}: sparse features that are not made dense are "
-                "computed with on the CPU. Give device=None."
+                "fitted on the CPU. Give device=None."
             )
         if getattr(solver, "shuffle", False):
             raise ValueError(
