@@ -339,8 +339,14 @@ LATE = np.append(np.ones(19), 0.1)
     ("changes", "match"),
     [
         ({"fresh": 30.0}, "better at the training points. Take more points"),
-        ({"fresh": 30.0, "sizes": (50, 20)}, "too large for them, with 50 weights for 20"),
-        ({"loss_dirichlet": np.full(20, 0.95)}, "condition 'dirichlet' contributes 95% of"),
+        (
+            {"fresh": 30.0, "sizes": (50, 20)},
+            "too large for them, with 50 weights for 20",
+        ),
+        (
+            {"loss_dirichlet": np.full(20, 0.95)},
+            "condition 'dirichlet' contributes 95% of",
+        ),
         ({"gain_ratio": np.ones(20)}, "too small for this solution"),
         ({}, "stuck: state the problem in units"),
     ],
