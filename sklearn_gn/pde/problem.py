@@ -74,7 +74,7 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
         They are compared with the exact solution without their means.
 
     n_laplacian_directions : int or None, default=None
-        Number of axes of space, drawn anew with the points, from whose second
+        Number of axes of space, redrawn with the points, from whose second
         derivatives :func:`laplacian` is estimated: for hundreds of axes and more [1]_.
         If None, Laplacians are exact.
 

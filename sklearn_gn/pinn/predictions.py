@@ -35,7 +35,7 @@ class Fitted(NamedTuple):
 class SolutionMixin:
     """Predictions of a fitted solver."""
 
-    _error_estimate: float | None  # None until it is asked for
+    _error_estimate: float | None  # None until it is computed
     _window_points: tuple | None  # fresh ones, of a fit in windows
 
     def __sklearn_is_fitted__(self):

@@ -300,7 +300,7 @@ class ShallowReLURegressor(
     training data the model continues linearly, with standard errors that grow with the
     distance. If the evidence has chosen the penalties, it continues up to ten times the
     usual distance of a row from the centre, and is constant beyond; standard errors
-    there include what a function that goes on changing would differ by.
+    there include how much the function could change over that distance.
 
     If the fit is poor, :meth:`diagnose` says what limited it. Raise ``n_init`` or
     ``n_neurons``; for data without noise, set ``alpha=0`` and the number of neurons,

@@ -142,7 +142,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         return backend.scope(self.dtype, self.device)
 
     def _options(self, solver, batch_size, rng):
-        """What an algorithm is told besides the rows."""
+        """What an algorithm gets besides the rows."""
         from sklearn_gn.softmax_head.head import HeadOptions
 
         return HeadOptions(
@@ -323,7 +323,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     def gram_spectrum_(self) -> np.ndarray:
         """Eigenvalues of the Gauss-Newton matrix of some rows, descending.
 
-        After ``partial_fit``, they are computed when they are first asked for.
+        After ``partial_fit``, they are computed at the first access.
         """
         found = vars(self).get("_spectrum")
         if found is None:
