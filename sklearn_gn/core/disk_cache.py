@@ -45,14 +45,20 @@ def cached_on_disk(
         memorized = memory.cache(function, ignore=list(ignore))
         known = memorized.check_call_in_cache(**arguments)
     except OSError as error:
-        warn(f"The folder of stored results cannot be used ({error}): computed anew.")
+        warn(
+            f"The folder of stored results cannot be used ({error}): the result is "
+            "computed again."
+        )
         return function(**arguments)
     if known:
         stored = memorized.call_and_shelve(**arguments)
         try:
             result = stored.get()
         except Exception as error:  # of a damaged file it can be nearly anything
-            warn(f"A result stored in {place} cannot be used ({error}): computed anew.")
+            warn(
+                f"A result stored in {place} cannot be used ({error}): it is computed "
+                "again."
+            )
             stored.clear()
         else:
             if on_read is not None:

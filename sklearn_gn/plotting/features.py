@@ -49,7 +49,7 @@ class FeatureDisplay(Display):
         Numbers of the iterations.
 
     name : str, default=None
-        Name of the method, written beside the first panel.
+        Name of the method, written next to the first panel.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class FeatureDisplay(Display):
             for all that would follow.
 
         name : str, default=None
-            Name of the method, written beside the first panel.
+            Name of the method, written next to the first panel.
 
         ax : matplotlib Axes or array of them, default=None
             Axes to divide into panels, or one for each panel. If None, a new figure is
@@ -275,7 +275,7 @@ class FeatureDisplay(Display):
             Their classes.
 
         name : str, default=None
-            Name of the method, written beside the first panel.
+            Name of the method, written next to the first panel.
 
         ax : matplotlib Axes or array of them, default=None
             Axes to divide into panels, or one for each panel. If None, a new figure is

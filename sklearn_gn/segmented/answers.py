@@ -46,7 +46,7 @@ class FittedMixin(DiagnoseMixin, InputsMixin):
     def predict(
         self, X: ArrayLike, return_std: bool = False
     ) -> Array | tuple[Array, Array]:
-        """Predict the target; outside the data, the first and last lines extend.
+        """Predict the target; the first and the last line extend beyond the data.
 
         Parameters
         ----------
@@ -102,8 +102,8 @@ class FittedMixin(DiagnoseMixin, InputsMixin):
         -------
         lower, upper : ndarrays of shape (n_samples,)
             Prediction minus and plus a quantile of Student's t distribution times the
-            standard deviation of an observation: that of the noise, ``noise_std_``,
-            and the standard error of the mean together.
+            standard deviation of an observation, which combines the noise,
+            ``noise_std_``, and the standard error of the mean.
 
         Raises
         ------
