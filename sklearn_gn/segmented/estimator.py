@@ -333,8 +333,9 @@ class SegmentedRegressor(
         UserWarning
             If the data have no room for ``n_breakpoints`` breakpoints.
         """
-        if streams.is_mapped(X) and self._takes_chunks() is None:
-            return self.fit_chunks(streams.MappedRows(X, y, sample_weight))
+        chunks = streams.mapped_rows(X, y, sample_weight)
+        if chunks is not None and self._takes_chunks() is None:
+            return self.fit_chunks(chunks)
         check_table_fits(X, "fit_chunks reads points piece by piece.")
         prepared, kind, order = self._prepare(X, y, sample_weight)
         with one_blas_thread, prepared.scaling.arithmetic():
