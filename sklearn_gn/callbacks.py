@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from sklearn_gn._typing import ArrayLike, PathLike
 from sklearn_gn.core import checkpoint
+from sklearn_gn.core.caller import level_of_the_user
 from sklearn_gn.core.stop import is_interrupt
 
 __all__ = [
@@ -408,5 +409,5 @@ def _save(path, run):
             f"The checkpoint {str(path)!r} could not be written ({error}); the fit "
             "continues.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=level_of_the_user(),
         )

@@ -5,7 +5,6 @@ iteration replaces in a single assignment. An interrupt at any moment therefore 
 that of the last complete iteration.
 """
 
-import sys
 import time
 import warnings
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn.core import backend, checkpoint
+from sklearn_gn.core.caller import level_of_the_user
 from sklearn_gn.core.diagnosis import compilation
 from sklearn_gn.core.extremes import squares_overflow
 from sklearn_gn.core.fingerprint import digest
@@ -491,16 +491,6 @@ class FitRun:
                 f"loss {row['loss']:.6e}{val}  {elapsed:7.1f} s{end}",
                 flush=True,
             )
-
-
-def level_of_the_user():
-    """The stacklevel, seen from the caller, of the call from outside the package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(
-        "."
-    )[0] in ("sklearn_gn", "sklearn"):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _answer(state):

@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 from scipy.spatial import KDTree
 
+from sklearn_gn.core.caller import level_of_the_user
 from sklearn_gn.pde.conditions import Initial
 from sklearn_gn.pde.corner_values import (
     MOST_AXES,
@@ -28,7 +29,6 @@ _OFF = 0.05  # distance to a curved boundary, relative to a chord
 _PARTS, _CUTS = 64, 4  # of a chord, of which the steepest is cut again
 _JUMP = 1e-3  # of a value, relative to the largest one
 _DIGITS = 6  # of a place, in units of the domain's size
-_STACKLEVEL = 2
 
 
 def warn_of_jumps(problem):
@@ -39,7 +39,7 @@ def warn_of_jumps(problem):
     problem : Problem
     """
     for message in jumps(problem):
-        warnings.warn(message, UserWarning, stacklevel=_STACKLEVEL)
+        warnings.warn(message, UserWarning, stacklevel=level_of_the_user())
 
 
 def jumps(problem):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.backend import scope, to_numpy
+from sklearn_gn.core.caller import level_of_the_user
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.conditions import Neumann
 from sklearn_gn.pde.domains import Domain
@@ -26,7 +27,6 @@ from sklearn_gn.pde.shapes import Ball, Box
 _SAME = 1e-9  # the same of numbers that differ by rounding errors
 _QUADRATURE = 1024  # points of an integral over the domain, and over its boundary
 _UNBALANCED = 0.02  # what is left of two integrals, relative to their absolute values
-_STACKLEVEL = 2
 
 
 # --- equations and outputs -----------------------------------------------------------
@@ -69,7 +69,7 @@ def check_equations(problem, points, levels, rng):
         "hold together only if they agree; else the fit is a compromise between them."
         f"{_hint_at_the_point(problem)}",
         UserWarning,
-        stacklevel=_STACKLEVEL,
+        stacklevel=level_of_the_user(),
     )
 
 
@@ -140,7 +140,7 @@ def warn_of_missing_equations(problem):
         "and there are no observations: the outputs are not determined. Return a "
         "residual for each of them, as a tuple.",
         UserWarning,
-        stacklevel=_STACKLEVEL,
+        stacklevel=level_of_the_user(),
     )
 
 
@@ -184,7 +184,7 @@ def warn_of_fluxes(problem):
             f"{area * source.mean():.3g}, and the slopes of the Neumann condition "
             f"contribute {length * flux.mean():.3g}; the sum of both must be zero.",
             UserWarning,
-            stacklevel=_STACKLEVEL,
+            stacklevel=level_of_the_user(),
         )
 
 

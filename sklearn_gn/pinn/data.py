@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core.caller import level_of_the_user
 from sklearn_gn.core.data import (
     canonical_rows,
     check_sample_weight,
     validate_data,
     validation_split,
 )
-from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.known import known
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.pde import Condition, Problem, Unknown

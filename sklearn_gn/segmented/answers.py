@@ -10,9 +10,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import dates, extremes
+from sklearn_gn.core.caller import level_of_the_user
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.diagnosis import Diagnosis
-from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.core.row_checks import RowChecks, with_tails
 from sklearn_gn.segmented import inference
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated

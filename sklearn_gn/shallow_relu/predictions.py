@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.caller import level_of_the_user
 from sklearn_gn.core.data import validate_data
-from sklearn_gn.core.fit_loop import level_of_the_user
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.fitted import (
     hidden_features,
