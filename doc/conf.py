@@ -58,7 +58,7 @@ html_static_path = ["_static"]
 html_css_files = ["gallery.css"]
 html_title = f"sklearn_gn {__version__.partition('+')[0]}"  # without the commit
 html_show_sourcelink = False
-# Pages without a section of their own need no navigation beside them.
+# Pages without a section of their own need no navigation next to them.
 html_sidebars = {
     page: []
     for page in ("index", "getting_started", "choose", "coming_from", "glossary")

@@ -1,9 +1,9 @@
 """Callbacks for the fit loop, set by ``estimator.set_callbacks(...)``.
 
-They follow scikit-learn's callback protocol. What they read beyond it is the run of the
-fit (log, state, best iterate), which every estimator of this package offers while it is
-being fitted; :class:`ValidationMonitor` and :class:`TimeBudget` need none of that and
-work with any estimator that supports callbacks.
+They follow scikit-learn's callback protocol. :class:`ValidationMonitor` and
+:class:`TimeBudget` work with any estimator that supports callbacks. The others also
+read the run of the fit (log, state, best iterate), which only the estimators of this
+package provide.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 from sklearn_gn._typing import ArrayLike, PathLike
 from sklearn_gn.core import checkpoint
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.stop import is_interrupt
-from sklearn_gn.core.user_warning import warn_user
 
 __all__ = [
     "Checkpoint",
@@ -131,7 +131,7 @@ class EarlyStopping(_Callback):
     Parameters
     ----------
     monitor : {"val_loss", "loss"}, default="val_loss"
-        Column of ``convergence_log_`` that has to fall.
+        Column of ``convergence_log_`` that must fall.
     n_iter_no_change : int, default=10
         Number of iterations without improvement after which the fit stops, or continues
         with its next start if there are several. With batches of rows, only iterations
@@ -225,8 +225,8 @@ class ValidationMonitor(_Callback):
     Attributes
     ----------
     history_ : dict of lists
-        ``step`` (from 1) and ``score`` of the latest fit; of several at a time, of the
-        one that ended last.
+        ``step`` (from 1) and ``score`` of the latest fit; of several fits at a time,
+        the one that ended last.
     """
 
     def __init__(
@@ -279,9 +279,9 @@ class LogWriter(_Callback):
     ----------
     write : callable
         Called as ``write(row)`` after each iteration. ``row`` is a dict with the
-        columns of ``convergence_log_``, and ``"start"``, which of several starts it
-        is. A fit that is resumed from a checkpoint goes on with the
-        next row. An exception from ``write`` ends the fit.
+        columns of ``convergence_log_``, and ``"start"``, the number of the start if
+        there are several. A fit that is resumed from a checkpoint continues with the
+        next row. An exception from ``write`` aborts the fit.
 
     Examples
     --------
@@ -322,40 +322,41 @@ class Checkpoint(_Callback):
     Parameters
     ----------
     path : str or path-like
-        File of the checkpoint. It is replaced in one move, so that a crash while it is
-        written leaves the previous one intact. In a search or a pipeline each fit has a
-        file of its own beside it: "fit.ckpt" becomes "fit-3f2a91c04b7d.ckpt", whose
-        digits follow from the rows and the parameters of that fit.
+        File of the checkpoint. It is replaced in one operation, so that a crash while
+        it is written leaves the previous one intact. In a search or a pipeline each fit
+        has a file of its own next to it: "fit.ckpt" becomes "fit-3f2a91c04b7d.ckpt",
+        whose digits are a hash of the rows and the parameters of that fit.
     resume : bool, default=True
         If True, continue from ``path`` if it exists. The resumed fit gives the same
         result, bit for bit, as one that was never interrupted. If False, replace it.
     every : float, default=30.0
-        Seconds between two savings. The end of a fit is saved too, also after Ctrl-C.
+        Minimum number of seconds between two saves. The end of a fit is saved too, also
+        after Ctrl-C.
 
     Raises
     ------
     OSError
         At ``fit``, if the file cannot be read or written: a FileNotFoundError if its
-        folder does not exist, an IsADirectoryError if it is a folder. A file that
-        cannot be written later on leads to a warning, and the fit goes on.
+        folder does not exist, an IsADirectoryError if it is a folder. If the file
+        cannot be written later, the fit warns and continues.
     ValueError
-        At ``fit``, if ``path`` is damaged or no checkpoint, or that of another fit; the
-        message says what differs: training or validation data, sample weights, a
+        At ``fit``, if ``path`` is damaged, is no checkpoint, or belongs to another fit;
+        the message says what differs: training or validation data, sample weights, a
         parameter, the version of this package, or, with ``warm_start=True``, the
         network to start from. ``max_iter``, ``max_time`` and ``verbose`` may differ. A
         fit that sets validation rows aside at random needs a number as
-        ``random_state``. Also if a parameter holds something whose value cannot be
-        told, such as a generator or an open file, or if the parameters of a network of
+        ``random_state``. Also if a parameter holds something without a comparable
+        value, such as a generator or an open file, or if the parameters of a network of
         your own are neither arrays nor numbers in tuples, lists and dicts.
 
     Notes
     -----
     Parameters are compared by value: functions by their code and all that it refers to,
-    objects of your own classes by the code of the class and by their state. A function
-    from an installed package counts by its name.
+    objects of your own classes by the code of the class and by their state. Functions
+    of installed packages are compared by their name.
 
-    The file holds numbers, arrays and names, and no code: a foreign file can be opened
-    without harm. :func:`numpy.load` opens it too.
+    The file contains numbers, arrays and names, but no code, so a file from others can
+    be opened without harm. :func:`numpy.load` opens it too.
     """
 
     def __init__(
@@ -405,5 +406,5 @@ def _save(path, run):
             raise
         warn_user(
             f"The checkpoint {str(path)!r} could not be written ({error}); the fit "
-            "goes on.",
+            "continues.",
         )

@@ -500,7 +500,7 @@ def test_damaged_file_is_made_again(damage, monkeypatch, tmp_path):
     Y = coarse_dcr(2, data_home=tmp_path)[1]
     (file,) = results(tmp_path)
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.warns(UserWarning, match=r"cannot be used .*computed anew") as warned:
+    with pytest.warns(UserWarning, match=r"cannot be used .*computed again") as warned:
         again = coarse_dcr(2, data_home=tmp_path)[1]
     assert warned[0].filename == __file__
     np.testing.assert_array_equal(again, Y)

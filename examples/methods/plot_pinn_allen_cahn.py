@@ -64,7 +64,7 @@ final = SolutionDisplay.from_estimator(solver, at={"t": 1.0}, n_points=256)
 # The log
 # -------
 #
-# Points are drawn anew every fifth iteration. The loss falls on these five times and
+# The points are redrawn every fifth iteration. The loss falls on these five times and
 # jumps when others come; on points that are never trained on it stays ten to a hundred
 # times higher. This is how a fit looks that has too few points, and the model says so.
 

@@ -26,7 +26,7 @@ print(problem.domain)
 # -------
 #
 # The Laplacian is propagated through the network by hand, so that its price grows with
-# the number of axes and not with its square. Points are drawn anew in every iteration:
+# the number of axes and not with its square. The points are redrawn in every iteration:
 # some hundred cannot stand for a space of eleven axes, but all that the fit has seen
 # can. The fit is ended by its number of iterations, while the loss still falls, and a
 # ConvergenceWarning says so.

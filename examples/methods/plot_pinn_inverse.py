@@ -47,7 +47,7 @@ solver = PINNSolver(
 ).fit(X, y)
 
 # %%
-# The viscosity and the noise, each beside its true value.
+# The viscosity and the noise, each with its true value.
 
 import pandas as pd
 

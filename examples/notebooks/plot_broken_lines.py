@@ -154,7 +154,7 @@ pd.DataFrame(
 # Step 7: what to report
 # ----------------------
 # The break with its interval, the two levels with theirs, and what the next year will
-# bring. The first dam at Aswan was begun in 1899.
+# bring. Work on the first dam at Aswan began in 1899.
 
 segments = pd.DataFrame(nile.segments_, index=["before", "after"])
 segments[["start", "end", "intercept", "intercept_lower", "intercept_upper"]].round(1)

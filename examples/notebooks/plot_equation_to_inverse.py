@@ -110,8 +110,8 @@ finder = PINNSolver(inverse, **settings).fit(measured_at[:, None], measured)
 finder.diagnose()
 
 # %%
-# Estimates and intervals, beside those of least squares on the integrator, which is
-# possible here since an ordinary differential equation is quickly integrated.
+# Estimates and intervals, compared with those of least squares on the integrator. That
+# is possible here because an ordinary differential equation is quickly integrated.
 
 from scipy.optimize import least_squares
 

@@ -136,7 +136,7 @@ right.legend()
 plt.show()
 
 # %%
-# The estimate of the noise, beside the noise that was added. What the networks cannot
+# The estimated noise, compared with the noise that was added. What the networks cannot
 # fit counts as noise, too.
 
 pd.Series(

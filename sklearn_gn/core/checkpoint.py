@@ -5,7 +5,7 @@ the arrays that the text numbers are ``0.npy``, ``1.npy`` and so on. It holds no
 Named tuples and members of enumerations are stored by the name of their class, and made
 again where it belongs to this package, to optax, or to a module that is loaded already.
 
-A file is written beside its place and moved there, so that a reader never sees half of
+A file is written next to its place and moved there, so that a reader never sees half of
 it and a crash leaves the previous one.
 """
 
@@ -146,7 +146,7 @@ def check_place(path):
 
 
 def _temporary(path):
-    """Open a new file beside a path; its lock says that its writer is alive."""
+    """Open a new file next to a path; its lock says that its writer is alive."""
     file = tempfile.NamedTemporaryFile(
         dir=path.parent, prefix=f"{path.name}.", suffix=_TEMPORARY, delete=False
     )

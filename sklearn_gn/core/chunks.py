@@ -92,10 +92,10 @@ def prefetched(chunks):
 
 
 def check_repeatable(chunks):
-    """Raise a ValueError if chunks can be gone through only once."""
+    """Raise a ValueError if chunks can be iterated only once."""
     if iter(chunks) is chunks:
         raise ValueError(
-            "chunks can be gone through only once, and a fit goes through them several "
+            "chunks can be iterated only once, but a fit reads them several "
             "times. Give a list, or an object whose __iter__ begins again, instead of "
             "a generator."
         )
@@ -105,7 +105,7 @@ def check_on_one_device(estimator):
     """Raise a ValueError if an estimator is to compute on several devices."""
     if backend.mesh_of(estimator.device) is not None:
         raise ValueError(
-            f"device={estimator.device!r}: chunks are computed with on one device. "
+            f"device={estimator.device!r}: chunks are fitted on one device. "
             "Give its name, or fit arrays."
         )
 

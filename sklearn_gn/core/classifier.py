@@ -132,7 +132,7 @@ class SoftmaxClassifier(ClassifierMixin):
         Returns
         -------
         y : ndarray of shape (n_samples,)
-            The likeliest classes.
+            The most probable classes.
         """
         logits = self.decision_function(X)
         code = (logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(axis=1)

@@ -123,7 +123,7 @@ def _budget(model):
     if reason is StopReason.INTERRUPTED:
         return Finding("stopped", reason.advice, "warm_start")
     if reason is StopReason.CALLBACK:
-        return Finding("stopped", "A callback asked for the end of the fit.")
+        return Finding("stopped", "A callback stopped the fit.")
     parameter = "max_time" if reason is StopReason.MAX_TIME else "max_iter"
     cause = "time" if reason is StopReason.MAX_TIME else "iterations"
     if _by_evidence(model):

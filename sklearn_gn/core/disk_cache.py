@@ -2,7 +2,7 @@
 
 from joblib import Memory
 
-from sklearn_gn.core.user_warning import warn_user
+from sklearn_gn.core.caller import warn_user
 
 _CHECKED = ("gzip", 1)  # has a checksum, which a plain file has not
 
@@ -38,7 +38,8 @@ def cached_on_disk(function, arguments, *, folder, ignore=(), on_read=None):
         known = memorized.check_call_in_cache(**arguments)
     except OSError as error:
         warn_user(
-            f"The folder of stored results cannot be used ({error}): computed anew."
+            f"The folder of stored results cannot be used ({error}): the result is "
+            "computed again."
         )
         return function(**arguments)
     if known:
@@ -47,7 +48,8 @@ def cached_on_disk(function, arguments, *, folder, ignore=(), on_read=None):
             result = stored.get()
         except Exception as error:  # of a damaged file it can be nearly anything
             warn_user(
-                f"A result stored in {place} cannot be used ({error}): computed anew."
+                f"A result stored in {place} cannot be used ({error}): it is computed "
+                "again."
             )
             stored.clear()
         else:

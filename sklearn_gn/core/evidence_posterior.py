@@ -38,7 +38,7 @@ def covariance(model, sums, alpha, beta, n_effective):
 
 
 class PosteriorCovariance:
-    """The posterior covariance, computed when it is first asked for.
+    """The posterior covariance, computed at the first access.
 
     Until then the Gauss-Newton matrix is kept, which is as large. That of a large
     network holds all rows, so its approximation is computed at once.

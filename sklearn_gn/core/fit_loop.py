@@ -12,12 +12,12 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn.core import backend, checkpoint
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.diagnosis import compilation
 from sklearn_gn.core.extremes import squares_overflow
 from sklearn_gn.core.fingerprint import digest
 from sklearn_gn.core.question import budgets_of, digests_of_question
 from sklearn_gn.core.stop import StopReason, counted, is_interrupt, is_one_of_many
-from sklearn_gn.core.user_warning import warn_user
 
 LOG_COLUMNS = (
     "iteration",

@@ -30,7 +30,7 @@ class StopReason(Enum):
     )
     MAX_TIME = "max_time", "budget", "The time budget was used up. Raise max_time."
     INTERRUPTED = "interrupted", "budget", (
-        "It was interrupted; the best model so far is kept. To go on from it, set "
+        "It was interrupted; the best model so far is kept. To continue from it, set "
         "warm_start=True and call fit again."
     )
     LINE_SEARCH = "line_search", "", (
@@ -45,7 +45,7 @@ class StopReason(Enum):
         "data. Raise damping or lower rank."
     )
     SEPARABLE = "separable", "", (
-        "A head separates the classes and alpha is 0: the loss has no minimum, it "
+        "A head separates the classes and alpha is 0: the loss has no minimum, but "
         "falls to zero as the coefficients grow. Set alpha > 0."
     )
     NON_FINITE = "non_finite", "", (
@@ -80,7 +80,7 @@ class StopReason(Enum):
 
 
 def is_interrupt(error):
-    """Whether an error is a KeyboardInterrupt, or what compiled code made of one."""
+    """Whether an error is a KeyboardInterrupt, or was one in compiled code."""
     seen = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt) or "KeyboardInterrupt" in str(error):

@@ -21,10 +21,10 @@ class NeuralODE(Network):
         u(0) = \tanh(K_0 x + b_0), \qquad
         u' = \tanh((K(t) - K(t)^T - \gamma I) \, u + b(t)), \quad 0 < t < T,
 
-    by the classical Runge-Kutta method with one step a cell. Weights are given at the
-    ends of the cells and linear between. Of the antisymmetric matrix only the strict
-    triangle is a parameter. Training begins with few cells; on every further level
-    their number doubles and the weights are interpolated.
+    by the classical Runge-Kutta method with one step per cell. The weights are
+    parameters at the ends of the cells and linear in between; the strict triangle
+    determines the antisymmetric matrix. Training begins with few cells; on every
+    further level their number doubles and the weights are interpolated.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class NeuralODE(Network):
         T, without unit.
 
     n_cells : int, default=2
-        Cells of the first level.
+        Number of cells on the first level.
 
     n_levels : int, default=3
         Number of levels.

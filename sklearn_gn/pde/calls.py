@@ -64,7 +64,7 @@ def check_signature(function, n_given, coefficients, what):
         verb, what_for = ("is", "a coefficient") if few else ("are", "coefficients")
         has = ", ".join(repr(c) for c in coefficients if c != "normal") or "none"
         raise ValueError(
-            f"it is called with {what} and the coefficients that it names, and "
+            f"its parameters must be {what} and coefficients of the problem, and "
             f"{', '.join(map(repr, missing))} {verb} not declared as {what_for}; the "
             f"problem has {has}. Declare {'it' if few else 'them'} in "
             f"coefficients={{{declared}}} of the problem, as a number or an Unknown. "

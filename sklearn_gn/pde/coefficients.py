@@ -19,10 +19,10 @@ class Unknown:
     Parameters
     ----------
     initial : float or array
-        Where the search begins.
+        Value from which the search starts.
 
     positive : bool, default=False
-        Whether it must be positive: the search is then for its logarithm.
+        Whether the coefficient is positive. The search is then for its logarithm.
     """
 
     initial: float | tuple
@@ -71,8 +71,8 @@ class Piecewise:
         Value, or function of a point, outside all of the domains.
 
     *pieces : tuple of Domain and value
-        The first domain that has the point decides. Domains are those of all axes of
-        the problem, or of its first ones, such as those of space before time.
+        The first domain that contains the point gives the value. Domains have all axes
+        of the problem, or its first ones, such as those of space before time.
 
     Examples
     --------

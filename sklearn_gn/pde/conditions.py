@@ -32,7 +32,7 @@ class Points(NamedTuple):
         P points for each of N residuals.
 
     data : ndarray of shape (N, e)
-        What else a residual needs, such as normals.
+        Further data of a residual, such as normals.
     """
 
     x: np.ndarray
@@ -53,7 +53,7 @@ class BaseCondition:
 
     n_points : int, default=None
         Number of points. If None, the condition shares ``n_boundary`` with the others,
-        or takes all points where ``on`` gives points.
+        or uses all points if ``on`` gives points.
     """
 
     weight: float = 1.0
@@ -209,9 +209,9 @@ class Condition(BaseCondition):
     Parameters
     ----------
     residual : callable
-        ``residual(u, x)``, as that of :class:`Problem`: what must vanish. It takes the
-        coefficients that it names, and ``normal`` if it names that: the outward normal,
-        of one number for each axis of space, like the last axis of ``grad(u)(x)``.
+        ``residual(u, x)`` returns what must vanish, like that of :class:`Problem`. Its
+        further parameters may be coefficients, and ``normal``, the outward normal, with
+        one component for each axis of space, like the last axis of ``grad(u)(x)``.
 
     on : str, tuple of str, callable, array or Domain, default="boundary"
         "boundary" for that of space; faces by name; a function of points (n, d) that
@@ -219,15 +219,14 @@ class Condition(BaseCondition):
         domain on whose boundary it holds, such as an interface.
 
     weight : float, default=1.0
-        Factor of the condition's part of the loss. Keyword only, like the parameters
-        below.
+        Factor of the condition in the loss. Keyword only, like the parameters below.
 
     name : str, default=None
         Name in logs. If None, that of the class.
 
     n_points : int, default=None
         Number of points. If None, the condition shares ``n_boundary`` with the others,
-        or takes all points where ``on`` gives points.
+        or uses all points if ``on`` gives points.
 
     Examples
     --------
@@ -280,14 +279,15 @@ class Dirichlet(_Values):
     Parameters
     ----------
     value : float, array or callable
-        One for all outputs or one each; or a function of one point that returns that,
-        and takes the coefficients that it names: ``lambda x, g: g * x[0]``.
+        One number for all outputs or one for each; or a function of a point that
+        returns these. Coefficients may be further parameters of the function: ``lambda
+        x, g: g * x[0]``.
 
     on : str, tuple of str, callable, array or Domain, default="boundary"
         As for :class:`Condition`.
 
     outputs : str, int or tuple of these, default=None
-        The outputs that the condition is about. If None, all of them.
+        The outputs to which the condition applies. If None, all of them.
 
     weight, name, n_points : float, str and int
         As for :class:`Condition`; keyword only.
@@ -312,14 +312,15 @@ class Neumann(_NormalDerivative):
     Parameters
     ----------
     value : float, array or callable
-        One for all outputs or one each; or a function of one point that returns that,
-        and takes the coefficients that it names: ``lambda x, g: g * x[0]``.
+        One number for all outputs or one for each; or a function of a point that
+        returns these. Coefficients may be further parameters of the function: ``lambda
+        x, g: g * x[0]``.
 
     on : str, tuple of str, callable, array or Domain, default="boundary"
         As for :class:`Condition`; your own points need normals.
 
     outputs : str, int or tuple of these, default=None
-        The outputs that the condition is about. If None, all of them.
+        The outputs to which the condition applies. If None, all of them.
 
     weight, name, n_points : float, str and int
         As for :class:`Condition`; keyword only.
@@ -343,14 +344,15 @@ class Robin(_NormalDerivative):
     Parameters
     ----------
     a, b, value : float, array or callable
-        One for all outputs or one each; or a function of one point that returns that,
-        and takes the coefficients that it names: ``lambda x, g: g * x[0]``.
+        One number for all outputs or one for each; or a function of a point that
+        returns these. Coefficients may be further parameters of the function: ``lambda
+        x, g: g * x[0]``.
 
     on : str, tuple of str, callable, array or Domain, default="boundary"
         As for :class:`Condition`; your own points need normals.
 
     outputs : str, int or tuple of these, default=None
-        The outputs that the condition is about. If None, all of them.
+        The outputs to which the condition applies. If None, all of them.
 
     weight, name, n_points : float, str and int
         As for :class:`Condition`; keyword only.
@@ -380,11 +382,12 @@ class Initial(_Values):
     Parameters
     ----------
     value : float, array or callable
-        One for all outputs or one each; or a function of one point that returns that,
-        and takes the coefficients that it names: ``lambda x, g: g * x[0]``.
+        One number for all outputs or one for each; or a function of a point that
+        returns these. Coefficients may be further parameters of the function: ``lambda
+        x, g: g * x[0]``.
 
     outputs : str, int or tuple of these, default=None
-        The outputs that the condition is about. If None, all of them.
+        The outputs to which the condition applies. If None, all of them.
 
     order : int, default=0
         Order of the derivative in time that has these values: 1 for a velocity.
@@ -433,10 +436,10 @@ class Periodic(BaseCondition):
     Parameters
     ----------
     axis : str
-        The axis along which the faces lie opposite each other.
+        The axis whose two faces are opposite each other.
 
     outputs : str, int or tuple of these, default=None
-        The outputs that the condition is about. If None, all of them.
+        The outputs to which the condition applies. If None, all of them.
 
     derivatives : bool, default=True
         Whether the first derivatives along the axis must agree, too.

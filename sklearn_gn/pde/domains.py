@@ -88,14 +88,14 @@ class Domain:
         n : int
             Number of points.
         rng : numpy.random.RandomState
-            Where the random numbers come from.
+            Source of the random numbers.
         method : {"sobol", "halton", "uniform"}, default="sobol"
             Sequence of the points.
 
         Returns
         -------
         points : ndarray of shape (n, d)
-            Of the same density on all faces.
+            Points of the same density on all faces.
         normals : ndarray of shape (n, d)
             Outward, of length one, zero along time.
         """

@@ -20,8 +20,8 @@ def integral(
 ) -> Field:
     """Integral of a field along an axis, by the Gauss-Legendre rule.
 
-    An equation with an integral takes the field at other points than its own, so that
-    the network is differentiated as a whole, which is slower than other residuals.
+    An equation with an integral needs the field at other points than its own. The
+    network is then differentiated as a whole, which is slower than other residuals.
 
     Parameters
     ----------

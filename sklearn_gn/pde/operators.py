@@ -50,8 +50,8 @@ class Field:
         Names of the components.
 
     directions : jax.Array of int, default=None
-        Axes of space from whose second derivatives ``laplacian`` estimates the sum
-        over all of them, in very high dimension.
+        Axes of space from whose second derivatives ``laplacian`` estimates the sum over
+        all axes, in very high dimensions.
 
     Examples
     --------
@@ -220,7 +220,7 @@ def apply(function: Callable[..., Any], *fields: Field) -> Field:
     Returns
     -------
     Field
-        Of the function's values.
+        Field of the function's values.
     """
     for field in fields:
         _check(field, "apply")

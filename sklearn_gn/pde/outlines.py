@@ -228,8 +228,9 @@ class PointCloud(Domain):
     """A domain given by points, such as the nodes of a mesh.
 
     Its face is "points". As ``on`` of a condition it stands for its boundary points, or
-    where it has none for all its points: all of them are taken, in their order.
-    ``contains`` knows its bounding box only; it cannot be united with other domains.
+    for all its points if it has none; the condition uses all of them, in their order.
+    ``contains`` uses the bounding box only. A point cloud cannot be combined with other
+    domains.
 
     Parameters
     ----------
@@ -240,7 +241,7 @@ class PointCloud(Domain):
         Points of the boundary.
 
     normals : array of shape (m, d), default=None
-        Outward normals there, of any length.
+        Outward normals at these points, of any length.
 
     axes : tuple of str, default=None
         Names of the axes. If None, x, y, z up to three axes, and x1, x2, ... beyond.

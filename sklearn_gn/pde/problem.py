@@ -32,10 +32,10 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
     Parameters
     ----------
     residual : callable
-        ``residual(u, x)`` of the field u and one point x of shape (d,), with the
-        coefficients that it names as further parameters. Returns what must vanish:
-        numbers, arrays, fields, or a tuple of these. Residuals that take u at x alone,
-        with at most two derivatives, are the quick ones.
+        ``residual(u, x)`` of the field u and one point x of shape (d,); coefficients
+        are further parameters. It returns what must vanish: numbers, arrays, fields, or
+        a tuple of these. Residuals that use u at x alone, with at most two derivatives,
+        are fastest.
 
     domain : Domain
         Where the equation holds: :class:`Interval`, :class:`Box`, :class:`Ball`,
@@ -43,7 +43,7 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
         ``|``, ``&``, ``-`` and ``*``. The axis named "t" is time.
 
     conditions : sequence of conditions, default=()
-        What holds on the boundary and at the start: :class:`Dirichlet`,
+        Conditions on the boundary and at the start: :class:`Dirichlet`,
         :class:`Neumann`, :class:`Robin`, :class:`Initial`, :class:`Periodic`, or a
         :class:`Condition` with any residual, also at points and on interfaces.
 
@@ -52,28 +52,29 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
         string is one name, however long: ``"ab"`` is one output, not two.
 
     coefficients : dict, default=None
-        Numbers, arrays or :class:`Unknown` by name. The residual and the functions of
-        the conditions take those that they name; each must be named by one of them.
+        Numbers, arrays or :class:`Unknown`, by name. The residual and the functions of
+        the conditions get those that are among their parameters; each coefficient must
+        be a parameter of at least one of them.
 
     exact : callable or Reference, default=None
-        The solution, as a function of one point; or an object with the attributes
-        ``points`` and ``values``, where it is known at some points only.
+        The solution as a function of one point; or, if it is known at some points only,
+        an object with the attributes ``points`` and ``values``.
 
     transform : callable, default=None
-        ``transform(x, u)`` takes the outputs (q,) of the network at the point x to
-        those of the solution (q,): conditions that it fulfils hold exactly, and there
-        is one term less to balance.
+        ``transform(x, u)`` maps the outputs (q,) of the network at the point x to those
+        of the solution (q,). Conditions that it satisfies hold exactly, and there is
+        one term less to balance.
 
     periodic : sequence of str, default=()
-        Axes along which the solution is periodic: the network sees the sine and cosine
-        of their angle, so that it is, exactly.
+        Axes along which the solution is periodic. The inputs of the network are then
+        the sine and cosine of their angle, which makes the solution exactly periodic.
 
     up_to_constant : sequence of str, default=()
-        Outputs that the equations determine up to a constant only, such as a pressure:
-        they are compared with the exact solution without their means.
+        Outputs that the equations determine only up to a constant, such as a pressure.
+        They are compared with the exact solution without their means.
 
     n_laplacian_directions : int or None, default=None
-        Number of axes of space, drawn anew with the points, from whose second
+        Number of axes of space, redrawn with the points, from whose second
         derivatives :func:`laplacian` is estimated: for hundreds of axes and more [1]_.
         If None, Laplacians are exact.
 
@@ -81,8 +82,8 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
         Name in logs and plots.
 
     depends_on : dict, default=None
-        Axes that an output depends on, by its name: ``{"k": "x"}`` makes the unknown
-        function k one of x alone. Outputs that are not named depend on all axes.
+        Axes on which an output depends, by its name: with ``{"k": "x"}`` the unknown
+        function k depends on x alone. Other outputs depend on all axes.
 
     See Also
     --------
@@ -94,11 +95,11 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
     Notes
     -----
     Write functions with :mod:`jax.numpy`, and define them at the top of a module or a
-    notebook: compiled code is kept for the very function, and functions inside
-    functions cannot be pickled. ``u(x)`` is the value, ``u["p"]`` an output as a field,
-    ``d(u, "x", "x")(x)`` a derivative. See the :ref:`user guide <pinn>`, also for
-    :ref:`ordinary differential equations <pinn_odes>`, :ref:`conditions
-    <pinn_conditions>` and :ref:`inverse problems <pinn_inverse>`.
+    notebook, since functions inside functions cannot be pickled. ``u(x)`` is the value,
+    ``u["p"]`` an output as a field, ``d(u, "x", "x")(x)`` a derivative. See the
+    :ref:`user guide <pinn>`, also for :ref:`ordinary differential equations
+    <pinn_odes>`, :ref:`conditions <pinn_conditions>` and :ref:`inverse problems
+    <pinn_inverse>`.
 
     References
     ----------
@@ -305,7 +306,7 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
     def check(self) -> None:
         """Find mistakes before anything large is compiled.
 
-        It evaluates everything at a few points with smooth fields, and finds wrong
+        It evaluates the statement at a few points with smooth fields, and finds wrong
         names and shapes, parts of the boundary without points, residuals that are not
         finite or do not depend on the field (with up to 1000 axes), and equations that
         contradict each other.

@@ -9,19 +9,19 @@ import numpy as np
 class Reference:
     """A solution known at some points only, such as one computed on a grid.
 
-    Any object with these attributes may take its place, and may compute them when they
+    Any object with these attributes can be used instead, and may compute them when they
     are first needed.
 
     Parameters
     ----------
     points : ndarray of shape (N, d)
-        Where the solution is known.
+        Points at which the solution is known.
 
     values : ndarray of shape (N, q)
-        NaN in the columns of components that are not known.
+        Values at these points, NaN for components that are not known.
 
     name : str, default=None
-        Says where the values come from.
+        Source of the values.
     """
 
     points: np.ndarray

@@ -32,7 +32,7 @@ class ResidualClass(NamedTuple):
         Number of points of one residual, P.
 
     weight : float
-        Factor of its part of the loss.
+        Factor in the loss.
 
     n_outputs : int
         Number of residuals, k.

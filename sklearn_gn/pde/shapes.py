@@ -19,7 +19,7 @@ class Box(Domain):
     Parameters
     ----------
     *unnamed : tuple
-        Refused, with an error: intervals need the names of their axes.
+        Raises an error: intervals need the names of their axes.
 
     time : str or None, default="t"
         The axis that is time. If None, "t", too, is an axis of space.
@@ -86,7 +86,7 @@ class Box(Domain):
             Interval of time, the last axis "t". If None, there is no time.
 
         prefix : str, default="x"
-            What the names of the axes begin with.
+            Prefix of the names of the axes.
 
         Returns
         -------
@@ -179,7 +179,7 @@ class Interval(Box):
 class Ball(Domain):
     """A ball in space; ``Ball(2) * Box(t=(0, 1))`` adds time. Its face is "sphere".
 
-    Of a ring, ``Ball(2) - Ball(2, radius=0.3)``, the outer face is "sphere" and the
+    In a ring, ``Ball(2) - Ball(2, radius=0.3)``, the outer face is "sphere" and the
     inner one "sphere (2)".
 
     Parameters

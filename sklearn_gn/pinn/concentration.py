@@ -35,7 +35,7 @@ def concentration(solver):
     if count > _SMALL * len(X):
         return ""
     return (
-        f"Half of what is left of the equation is on {100 * count / len(X):.2g} % of "
+        f"Half of the remaining residual is on {100 * count / len(X):.2g} % of "
         f"the domain, {_place(domain, X[order[:count]])}: the solution is steep or "
         "singular there, or jumps. What is steep needs more neurons "
         "(hidden_layer_sizes); a jump needs a little diffusion, or a domain that ends "

@@ -3,7 +3,7 @@ r"""Whether equation, conditions and observations determine the solution.
 A change of the weights along v changes the outputs at some points by ``T v`` and the
 residuals by ``J v``. A solution is determined where no change of the outputs leaves the
 residuals as they are. The largest one for residuals of length one is the largest
-eigenvalue of ``T (J^T J)^-1 T^T``, which is small beside the number of weights.
+eigenvalue of ``T (J^T J)^-1 T^T``, which is small compared with the number of weights.
 
 The rank is looked at where it is in question: an equation with k derivatives along an
 axis needs k conditions at the ends of that axis. Fewer do where the equation is not

@@ -188,7 +188,7 @@ def correction(gramian, gradient, square, damping=0.0):
 
 
 def factor_over_pieces(model, net, points, balance, like):
-    """Triangular factor of the Jacobian of all points, with their residuals beside it.
+    """Triangular factor of the Jacobian of all points, with the residuals appended.
 
     Of the shape (n + 1, n + 1), or with fewer rows if there are fewer residuals.
     """

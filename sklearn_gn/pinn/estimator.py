@@ -435,8 +435,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             Points of observations. Columns named like the axes may come in any order.
 
         y : array-like of shape (n_samples,) or (n_samples, n_observed), default=None
-            What was observed there. With a problem, NaN stands for what was not: so
-            each output can have points of its own.
+            Observations at these points. With a problem, NaN marks what was not
+            observed, so that each output can have points of its own.
 
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights of the observations. If None, all are one.
@@ -447,7 +447,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_observed), \
                 default=None
-            What was observed there.
+            Observations at these points.
 
         Returns
         -------
@@ -458,7 +458,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ------
         ValueError
             If a parameter is out of its range, if the problem is not well stated, if
-            the data hold NaN or infinity or do not fit together, if there is neither a
+            the data contain NaN or infinity or are inconsistent, if there is neither a
             problem nor data, or if the fit would not fit into memory.
         """
         from sklearn_gn.pinn import fitting

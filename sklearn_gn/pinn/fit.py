@@ -427,7 +427,7 @@ def rebalanced_weights(losses, balance):
     """Return class weights that slowly even out the classes' shares of the loss.
 
     No loss counts as less than a millionth of their mean: the weight of one that is
-    zero would grow until the others were lost beside it.
+    zero would grow until the others were lost next to it.
     """
     floor = np.maximum(_SMALLEST_LOSS * losses.mean(), np.finfo(float).tiny)
     shares = np.maximum(losses, floor) * balance

@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.scaling import Scaling
-from sklearn_gn.core.user_warning import warn_user
 
 _SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
 _OUTSIDE = 1e-6  # of the longest axis, by which a point may be outside
@@ -34,7 +34,7 @@ class Fitted(NamedTuple):
 class SolutionMixin:
     """Predictions of a fitted solver."""
 
-    _error_estimate: float | None  # None until it is asked for
+    _error_estimate: float | None  # None until it is computed
     _window_points: tuple | None  # fresh ones, of a fit in windows
 
     def __sklearn_is_fitted__(self):
@@ -59,15 +59,15 @@ class SolutionMixin:
             Points. Columns named like the axes may come in any order.
 
         return_std : bool, default=False
-            Whether to return standard deviations too, from the Gauss-Newton matrix:
-            observations vary by their noise, the equation by its residuals on fresh
-            points. Those of unknown functions are of a Gaussian process whose
-            smoothness the evidence chooses, and hold the bias of the fit.
+            Whether to also return standard deviations, from the Gauss-Newton matrix,
+            the noise of the observations, and the residuals of the equation on fresh
+            points. Those of unknown functions come from a Gaussian process whose
+            smoothness the evidence chooses, and include the bias of the fit.
 
         Returns
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Values of the outputs; one dimension where there is one output.
+            Values of the outputs; one-dimensional if there is one output.
 
         std : ndarray of the same shape
             Their standard deviations. Only with ``return_std``.
@@ -75,9 +75,8 @@ class SolutionMixin:
         Raises
         ------
         ValueError
-            If standard deviations are wanted of a fit that is too large for them, that
-            is in windows of time, or that has unknown functions of more than three
-            axes.
+            If ``return_std`` is True and the fit is too large, is divided into windows
+            of time, or has unknown functions of more than three axes.
         """
         from sklearn_gn.pinn import solution
         from sklearn_gn.pinn.windows import at_points
@@ -142,7 +141,7 @@ class SolutionMixin:
             name = self._fitted.problem.domain.time
             warn_user(
                 f"{beyond.sum()} of {len(X)} points lie beyond {name} = "
-                f"{self._solved_until:.4g}, up to where the equation is solved: what "
+                f"{self._solved_until:.4g}, where the solved part ends: what "
                 "is returned there is extrapolated. Fit with a larger max_time.",
                 ConvergenceWarning,
             )

@@ -167,7 +167,7 @@ class EvidencePosterior(NamedTuple):
 
     layers: Layers
     theta: np.ndarray
-    covariance: Any  # of evidence_posterior.covariance, made when it is first asked for
+    covariance: Any  # of evidence_posterior.covariance, made at the first access
 
     def output_deviations(self, x):
         """Standard deviations of the outputs at points, of shape (n, q)."""

@@ -1,7 +1,7 @@
 """How much residuals count: in the units of the statement, or in those of their size.
 
 Sizes that are more than a factor of 1,000 apart come from units that do not fit
-together, such as volts and coulombs: the one would hardly count beside the other. So
+together, such as volts and coulombs: the one would hardly count next to the other. So
 the residuals of such a class are divided by their sizes each, and such classes count in
 units of their sizes, the observations too.
 """
@@ -35,7 +35,7 @@ def in_units(kind, sizes):
     """A class of residuals that differ in size by 1,000 at most, and its size.
 
     Sizes that are further apart come from units that do not fit together, such as volts
-    and coulombs: beside the one, the other would hardly count.
+    and coulombs: next to the one, the other would hardly count.
     """
     finite = np.isfinite(sizes) & (sizes > 0)
     if not finite.any():

@@ -3,10 +3,10 @@ r"""Waves that a problem shows: the peaks of the spectra of its source and value
 The source is the residual of the function that is zero. It is taken on a grid of the
 bounding box, and so are the values of conditions on the faces of a box. A peak of the
 discrete Fourier transform is a wave if it stands out from its surroundings, is not
-small beside the largest one, and oscillates at least twice along an axis. Slower waves,
-which a network learns by itself, count where a sum of waves describes the function
-entirely; the wave vectors are then refined by least squares, since periods need not
-divide the box. Other smooth and slow functions show no waves.
+small compared with the largest one, and oscillates at least twice along an axis. Slower
+waves, which a network learns by itself, count where a sum of waves describes the
+function entirely; the wave vectors are then refined by least squares, since periods
+need not divide the box. Other smooth and slow functions show no waves.
 """
 
 from functools import partial

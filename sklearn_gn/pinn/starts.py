@@ -19,7 +19,7 @@ _ASTRAY_LOSS = 1e-4  # relative to that of no solution, of a fit that has gone w
 
 
 def with_new_network(state, settings):
-    """Return the state at the start, with a network that is drawn anew."""
+    """Return the state at the start, with a newly drawn network."""
     model, old = settings.models[-1], settings.untrained.layers
     rng = np.random.RandomState([settings.seed, state.iteration])
     functions = n_waves(model.problem)
@@ -43,7 +43,7 @@ def with_new_network(state, settings):
 
 
 def has_another(state, settings):
-    """Whether a fit may begin anew: alone, without windows, at the first weight."""
+    """Whether a fit may start again: alone, without windows, at the first weight."""
     model = settings.models[-1]
     plain = model.features is None and state.march is None and state.stage == 0
     exact = state.observation_weight == 1  # else coefficients explain the observations

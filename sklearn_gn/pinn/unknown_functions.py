@@ -296,7 +296,7 @@ class Found(NamedTuple):
 class FunctionPosterior(StoredWithoutCaches):
     """Error bars of a solution with unknown functions.
 
-    They are computed when they are first asked for, and then kept; they are not stored
+    They are computed at the first access, and then kept; they are not stored
     with the object. To be used in the precision and on the device of the fit.
 
     Parameters

@@ -11,8 +11,8 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn.core import backend
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.stop import StopReason
-from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import determination
 from sklearn_gn.pinn.concentration import concentration
@@ -95,8 +95,8 @@ def limit(solver, reason):
         return Limit(
             cause,
             f"The equation is solved: the loss on fresh points is "
-            f"{solver.fresh_loss_ / unit:.1g} of that of no solution. If you need more "
-            f"digits than error_estimate_ says, raise {budget}.",
+            f"{solver.fresh_loss_ / unit:.1g} times that of an untrained network. If "
+            f"you need more digits than error_estimate_ says, raise {budget}.",
             budget,
         )
     if _may_go_on(solver):
@@ -119,12 +119,10 @@ def _with_place(solver, text):
     return f"{text} {concentration(solver)}".rstrip()
 
 
-_STILL_GROWING = (
-    "The network had not found its size: with more time it gets more neurons."
-)
+_STILL_GROWING = "The network was still growing: with more time it gets more neurons."
 
 
-_IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is all the same."
+_IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
 
 
 def _limit_in_windows(solver, cause, budget):
@@ -138,8 +136,9 @@ def _limit_in_windows(solver, cause, budget):
     if budget is None:
         return Limit(
             cause,
-            f"{so_far}; beyond, not even short windows of time are: the solution may "
-            "end there, or change too fast. Try another activation or random_state.",
+            f"{so_far}; after that, not even short windows of time are solved: the "
+            "solution may end there, or change too fast. Try another activation or "
+            "random_state.",
             "random_state",
         )
     return Limit(
@@ -158,16 +157,16 @@ def _limit_of_a_stall(solver):
     if solver.window_ends_.size:
         return Limit(
             "stopped",
-            "The equation holds in every window of time (window_ends_), but what is "
-            "left of it grows from one to the next: the relative error is estimated to "
-            f"be {solver._estimated_at_end:.2g} (error_estimate_). Solve a shorter "
+            "The equation holds in every window of time (window_ends_), but its "
+            "errors grow from window to window: the estimated relative error is "
+            f"{solver._estimated_at_end:.2g} (error_estimate_). Solve a shorter "
             "time, or give larger layers (hidden_layer_sizes).",
             "hidden_layer_sizes",
         )
     return Limit(
         "stopped",
-        f"Its residuals are small, but the relative error of the solution is estimated "
-        f"to be {solver._estimated_at_end:.2g} (error_estimate_): the equation is "
+        f"Its residuals are small, but the estimated relative error of the solution is "
+        f"{solver._estimated_at_end:.2g} (error_estimate_): the equation is "
         "stiff, or its terms and outputs differ in size. State axes and outputs in "
         "units in which they are of size one, divide each equation by its largest "
         "coefficient, solve a part of the domain, or give larger layers "
@@ -197,14 +196,14 @@ def _limit_of_the_network(solver):
         if n_weights > n_residuals:
             return Limit(
                 "points",
-                f"It holds better at the points of training: the network is too large "
-                f"for them, {n_weights} weights for {n_residuals} residuals. Take a "
+                f"It holds better at the training points: the network is too large for "
+                f"them, with {n_weights} weights for {n_residuals} residuals. Take a "
                 "smaller one (hidden_layer_sizes), or more points (n_interior, "
                 "n_boundary).",
                 "hidden_layer_sizes",
             )
         cause, parameter, cure = solver._cure_of_overfitting
-        text = f"It holds better at the points of training. {cure}"
+        text = f"It holds better at the training points. {cure}"
         return Limit(cause, text, parameter)
     shares = {
         name.removeprefix("loss_"): values[best] / loss
@@ -215,7 +214,7 @@ def _limit_of_the_network(solver):
     if worst not in ("interior", "data") and shares[worst] > _NEGLECTED:
         return Limit(
             "stopped",
-            f"{shares[worst]:.0%} of the loss are those of the condition {worst!r}: "
+            f"The condition {worst!r} contributes {shares[worst]:.0%} of the loss: "
             "check its values, raise its weight, or state it by transform.",
             "problem",
         )
@@ -232,8 +231,8 @@ def _limit_of_the_network(solver):
     return Limit(
         "steps",
         "The fit is stuck: state the problem in units in which axes and solution are "
-        "of size one, try another random_state, or begin with easier problems, by a "
-        "sequence.",
+        "of size one, try another random_state, or begin with easier problems, in a "
+        "sequence (problem=[(easier, 50), problem]).",
         "random_state",
     )
 
@@ -318,10 +317,10 @@ def warn_if_not_solved(solver, untrained_loss):
     said = StopReason(solver.stop_reason_).is_warned_about
     if fresh > OVERFITTED * loss and not solved and not said:
         _warn(
-            f"On fresh points the loss of the network is {fresh:.3g}, on its points of "
-            f"training {loss:.3g}. Between these the equation does not hold, and the "
-            "solution is not to be trusted. Raise n_interior and n_boundary, or lower "
-            "resample."
+            f"The loss of the network is {fresh:.3g} on fresh points, versus "
+            f"{loss:.3g} on its training points. Between these the equation does not "
+            "hold: do not trust the solution. Raise n_interior and n_boundary, or "
+            "lower resample."
         )
     vague = [
         name

@@ -50,7 +50,7 @@ class FeatureDisplay(Display):
         Numbers of the iterations.
 
     name : str, default=None
-        Name of the method, written beside the first panel.
+        Name of the method, written next to the first panel.
 
     Attributes
     ----------
@@ -202,7 +202,7 @@ class FeatureDisplay(Display):
             for all that would follow.
 
         name : str, default=None
-            Name of the method, written beside the first panel.
+            Name of the method, written next to the first panel.
 
         ax : matplotlib Axes or array of them, default=None
             Axes to divide into panels, or one for each panel. If None, a new figure is
@@ -276,7 +276,7 @@ class FeatureDisplay(Display):
             Their classes.
 
         name : str, default=None
-            Name of the method, written beside the first panel.
+            Name of the method, written next to the first panel.
 
         ax : matplotlib Axes or array of them, default=None
             Axes to divide into panels, or one for each panel. If None, a new figure is

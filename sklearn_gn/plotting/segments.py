@@ -239,7 +239,7 @@ class SegmentsDisplay(Display):
         Raises
         ------
         ValueError
-            If X or y do not fit the estimator, or if residuals are asked for without y.
+            If X or y do not fit the estimator, or if ``residuals=True`` without y.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
         intervals = fitted_attribute(estimator, "breakpoint_interval_")

@@ -285,7 +285,7 @@ class SurrogateDisplay(Display):
         ax: Any = None,
         **kwargs: Any,
     ) -> Self:
-        """Draw predictions of a fitted regressor beside the true outputs.
+        """Compare predictions of a fitted regressor with the true outputs.
 
         Parameters
         ----------
@@ -415,7 +415,7 @@ def _spread(error, n):
 
 
 def _side_by_side(values, shape):
-    """Fields of one sample beside each other, with an empty column between them."""
+    """Fields of one sample side by side, with an empty column between them."""
     fields = values.reshape(-1, *shape)
     gap = np.full((shape[0], 1), np.nan)
     parts = [part for field in fields for part in (gap, field)]

@@ -9,11 +9,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import dates
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.diagnose_method import DiagnoseMixin
 from sklearn_gn.core.noise import observation_interval
 from sklearn_gn.core.row_checks import RowChecks, with_tails
-from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.segmented import inference
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated
 from sklearn_gn.segmented.inputs import InputsMixin
@@ -46,7 +46,7 @@ class FittedMixin(DiagnoseMixin, InputsMixin):
     def predict(
         self, X: ArrayLike, return_std: bool = False
     ) -> Array | tuple[Array, Array]:
-        """Predict the target; outside the data, the first and last lines extend.
+        """Predict the target; the first and the last line extend beyond the data.
 
         Parameters
         ----------
@@ -102,8 +102,8 @@ class FittedMixin(DiagnoseMixin, InputsMixin):
         -------
         lower, upper : ndarrays of shape (n_samples,)
             Prediction minus and plus a quantile of Student's t distribution times the
-            standard deviation of an observation: that of the noise, ``noise_std_``,
-            and the standard error of the mean together.
+            standard deviation of an observation, which combines the noise,
+            ``noise_std_``, and the standard error of the mean.
 
         Raises
         ------

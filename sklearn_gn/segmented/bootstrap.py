@@ -8,7 +8,7 @@ jointly as in Hansen, "Inference when a nuisance parameter is not identified und
 null hypothesis", 1996). Where the noise is correlated, the signs are those of the
 innovations of an autoregression (Buhlmann, "Sieve bootstrap for time series", 1997).
 
-Of few rows V is estimated anew from every draw, from its residuals about the old
+For few rows V is estimated again from every draw, from its residuals about the old
 columns (Davidson and Flachaire, "The wild bootstrap, tamed at last", 2008): the fit
 takes a share of the residuals away, which V of many rows does not show.
 """

@@ -14,7 +14,7 @@ _ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
 
 
 class Options(NamedTuple):
-    """What is asked for, in the user's units."""
+    """The options, in the user's units."""
 
     form: Form
     known: np.ndarray  # (k,) breakpoints that are kept

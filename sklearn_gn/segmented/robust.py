@@ -118,7 +118,7 @@ def infer_all(options, t, free, prepared, clipped, kind):
     free : ndarray of shape (k,)
     prepared : list of Prepared
     clipped : list of Prepared or None
-        The series with residuals clipped; None where least squares are asked for.
+        The series with residuals clipped; None for least squares.
     kind : Covariance
     """
     form = options.form

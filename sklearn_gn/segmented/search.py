@@ -246,7 +246,7 @@ def delete_cheapest(problem, knots):
 
 
 def delete_wrong(problem, knots):
-    """Return the kinks without the one that is farthest from the sign asked for."""
+    """Return the kinks without the one that is farthest from the given sign."""
     found = solve(problem.table, all_pieces(problem, knots), problem.form.flat_end)
     first = 1 + problem.form.slope
     changes = problem.form.sign * found.coef[:, first : first + knots.shape[1]]

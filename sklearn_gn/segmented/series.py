@@ -109,7 +109,9 @@ def fit_groups(
     estimator = clone(estimator)
     estimator._validate_params()
     if estimator._criterion() == "cv" and estimator.n_breakpoints == "auto":
-        raise ValueError("fit_groups chooses by a criterion other than 'cv'.")
+        raise ValueError(
+            "fit_groups does not support criterion='cv': choose another one."
+        )
     features = _features(data, features, [group, target, sample_weight])
     column = estimator.broken_feature
     dates.check_column(column, features)

@@ -31,11 +31,11 @@ class BreakpointTestMixin:
         """Test whether there is a breakpoint besides those in ``breakpoints``.
 
         The statistic is the largest F statistic over all positions that the parameters
-        allow, and its distribution without a breakpoint is drawn. ``covariance`` says
-        for which noise: normal noise of one variance ("nonrobust"), independent noise
-        of any variance (HC, by a wild bootstrap of score statistics), or noise that is
-        correlated along the feature too (both HAC, by a bootstrap of its
-        autoregression). ``fit`` need not be called before, and is not.
+        allow; its distribution without a breakpoint is simulated. ``covariance`` states
+        what is assumed of the noise: that it is normal with one variance ("nonrobust"),
+        independent with any variance (HC, by a wild bootstrap of score statistics), or
+        also correlated along the feature (both HAC, by a bootstrap of its
+        autoregression). The estimator need not be fitted.
 
         Parameters
         ----------
@@ -46,7 +46,8 @@ class BreakpointTestMixin:
             Target values.
 
         sample_weight : array-like of shape (n_samples,), default=None
-            Non-negative weights; a weight of two is two rows. If None, all are one.
+            Non-negative weights; a row of weight two counts as two rows. If None, all
+            weights are one.
 
         n_draws : int, default=1999
             Number of draws; the smallest p-value is ``1 / (1 + n_draws)``.

@@ -38,20 +38,20 @@ class _ChunkFit(GaussNewtonEstimator):
     ) -> Self:
         """Fit rows that come in chunks and do not fit into memory.
 
-        Each of ``n_init`` networks is fitted to a sample of the rows first, which is
-        one iteration of the log where the evidence chooses the penalties; the best one
-        is then fitted to all rows, and every iteration goes through the chunks a few
-        times. The result does not depend on how the rows are cut into chunks; up to
-        65,536 distinct rows, which all fit into the sample, give that of :meth:`fit`.
-        Takes the solvers "vpgn" and "sggn" with the squared loss; with one feature,
-        ``alpha`` must be a dict. Then :meth:`fit` does the same as this method where X
-        is a dask array, or a memory-mapped array of 1 GiB or more.
+        Each of ``n_init`` networks is first fitted to a sample of the rows, which is
+        one iteration of the log if the evidence chooses the penalties. The best one is
+        then fitted to all rows; every iteration reads the chunks a few times. The
+        result does not depend on how the rows are divided into chunks; up to 65,536
+        distinct rows, which all fit into the sample, give that of :meth:`fit`. Takes
+        the solvers "vpgn" and "sggn" with the squared loss; with one feature, ``alpha``
+        must be a dict. Then :meth:`fit` calls this method if X is a dask array, or a
+        memory-mapped array of 1 GiB or more.
 
         Parameters
         ----------
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
-            Arrays of any length. An object that can be gone through again and again,
-            such as a list or one with ``__iter__``, not a generator.
+            Arrays of any length. The object must be iterable several times, such as a
+            list or an object with ``__iter__``, not a generator.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples, which ``early_stopping`` needs here.
@@ -68,8 +68,8 @@ class _ChunkFit(GaussNewtonEstimator):
         Raises
         ------
         ValueError
-            If a parameter needs all rows at once, if the chunks can be gone through
-            only once, or if one is malformed or holds NaN or infinity.
+            If a parameter needs all rows at once, if the chunks can be iterated only
+            once, or if one is malformed or holds NaN or infinity.
         """
         check_repeatable(chunks)
         first = first_of(chunks)

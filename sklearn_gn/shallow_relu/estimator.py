@@ -291,7 +291,7 @@ class ShallowReLURegressor(
     training data the model continues linearly, with standard errors that grow with the
     distance. If the evidence has chosen the penalties, it continues up to ten times the
     usual distance of a row from the centre, and is constant beyond; standard errors
-    there include what a function that goes on changing would differ by.
+    there include how much the function could change over that distance.
 
     If the fit is poor, :meth:`diagnose` says what limited it. Raise ``n_init`` or
     ``n_neurons``; for data without noise, set ``alpha=0`` and the number of neurons,
@@ -424,8 +424,8 @@ class ShallowReLURegressor(
             Non-negative weights. If None, all are equal.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
-            Validation samples. Their loss goes to ``convergence_log_["val_loss"]``,
-            and decides where ``early_stopping`` is set.
+            Validation samples. Their loss goes to ``convergence_log_["val_loss"]``, and
+            is used by ``early_stopping``.
 
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
@@ -439,8 +439,8 @@ class ShallowReLURegressor(
         Raises
         ------
         ValueError
-            If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, if they would not fit into memory, or if all weights are
+            If a parameter is out of its range, if the data contain NaN or infinity or
+            are inconsistent, if they would not fit into memory, or if all weights are
             zero.
         """
         chunks = self._large_rows(X, y, sample_weight, X_val)

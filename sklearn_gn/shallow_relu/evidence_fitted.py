@@ -40,7 +40,7 @@ class EvidencePosterior(NamedTuple):
 
 
 class Fitted:
-    """A network, and what is computed when it is first asked for.
+    """A network, and what is computed at the first access.
 
     Parameters
     ----------

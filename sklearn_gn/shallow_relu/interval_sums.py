@@ -4,7 +4,7 @@ All that a least-squares fit of straight lines needs to know of the rows are sum
 (1, x, x^2, t, x t, t^2) over the intervals: differences of running sums, found by
 bisection, at a cost of O(n log N) for n breakpoints whatever the number N of rows.
 Such differences have rounding errors of the size of the total; :func:`exact_moments`
-sums over every interval anew.
+sums over every interval again.
 """
 
 from typing import NamedTuple
@@ -103,7 +103,7 @@ def moments_from_sums(sums, ends):
 
 
 def exact_moments(knots, rows):
-    """Return centred sums, each interval summed anew: nothing cancels."""
+    """Return centred sums, each interval summed again: nothing cancels."""
     n = len(rows.x)
     first = np.searchsorted(rows.x, knots, side="left")
     bounds = np.concatenate([[0], first, [n]])

@@ -15,9 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.noise import observation_interval
-from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.fitted import (
     hidden_features,
@@ -65,7 +65,7 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         y_std : ndarray of the same shape
             Standard errors of the predicted means by the delta method, with the
             breaking hyperplanes uncertain too; the noise of a new observation is not
-            in them (:meth:`predict_interval` adds it). A weight of two counts as two
+            included (:meth:`predict_interval` adds it). A weight of two counts as two
             rows. Only with ``return_std``.
 
         Warns
@@ -93,8 +93,8 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         """Return a fitted pipeline of scikit-learn, which predicts without JAX.
 
         Predictions are the same to rounding errors for rows within ten times the usual
-        distance from the centre; farther ones, which the choice of penalties by the
-        evidence moves to there, are extrapolated.
+        distance from the centre; this model extrapolates for farther ones, which the
+        estimator moves to that distance.
 
         Returns
         -------
@@ -132,8 +132,8 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         -------
         lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
             Prediction minus and plus a quantile of Student's t distribution times the
-            standard deviation of an observation: that of the noise, ``noise_std_``,
-            and the standard error of the mean together.
+            standard deviation of an observation, which combines the noise,
+            ``noise_std_``, and the standard error of the mean.
 
         Raises
         ------

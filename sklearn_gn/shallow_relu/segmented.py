@@ -4,7 +4,7 @@ With one feature the network is a continuous piecewise-linear function, see
 :mod:`sklearn_gn.shallow_relu.broken_line`, and all that the search needs of the data
 are running sums, see :mod:`sklearn_gn.shallow_relu.interval_sums`. Differences of these
 have rounding errors of the size of the total; the last iterations therefore sum over
-every interval anew.
+every interval again.
 
 The arrays are small whatever the number of rows, so NumPy computes all of this; nothing
 is compiled.
@@ -56,7 +56,7 @@ from sklearn_gn.shallow_relu.sorted_rows import (
 )
 
 START_STEPS = 50  # most Gauss-Newton steps of the starts
-POLISH_STEPS = 50  # most steps with sums over every interval anew, where ...
+POLISH_STEPS = 50  # most steps with sums over every interval again, where ...
 POLISH_BELOW = 1e-9  # ... the relative loss is less than this
 _AHEAD = 250  # breakpoints up to which rounds are carried out ahead of their turn
 _AT_ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
@@ -189,7 +189,7 @@ class Draws:
     Parameters
     ----------
     seeds : list of int
-        One for every series, which draws the same alone as beside others.
+        One for every series, which draws the same alone as with others.
     n_starts : int
         Starts of each series.
     """

@@ -102,7 +102,7 @@ class StackedSums(NamedTuple):
 
 
 class SortedRows(NamedTuple):
-    """The rows themselves, without padding, for sums over every interval anew."""
+    """The rows themselves, without padding, for sums over every interval again."""
 
     x: np.ndarray  # (N,)
     y: np.ndarray  # (N, q) means of the targets of equal x
@@ -164,7 +164,7 @@ def row_slices(n):
 
 def _fill_running_sums(x, y, weight, sums):
     n = len(x)
-    # In blocks, whose sums begin anew: quick, and little is lost to rounding.
+    # In blocks, whose sums start again: quick, and little is lost to rounding.
     for rows in row_slices(n):
         w, u, t = weight[rows], x[rows], y[rows].T
         wu, wt = w * u, w * t

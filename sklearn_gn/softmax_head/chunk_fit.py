@@ -41,22 +41,22 @@ class _ChunkFit(_HeadFit):
     ) -> Self:
         """Fit rows that come in chunks and do not fit into memory.
 
-        Takes a mini-batch solver, such as ``solver="fgn"``. Each epoch goes through the
-        chunks once, in their order, and sweeps the rows of a chunk in random order, so
-        chunks should be samples of the data and not sorted by class. ``loss`` in
-        ``convergence_log_`` is estimated as an epoch goes; ``loss_`` is that of all
-        rows. :meth:`fit` does the same as this method where X is a dask array, or a
-        memory-mapped array of 1 GiB or more.
+        Takes a mini-batch solver, such as ``solver="fgn"``. Each epoch reads the chunks
+        once, in their order, and takes the rows of a chunk in random order, so chunks
+        should be samples of the data and not sorted by class. ``loss`` in
+        ``convergence_log_`` is estimated during an epoch; ``loss_`` is computed from
+        all rows. :meth:`fit` calls this method if X is a dask array, or a memory-mapped
+        array of 1 GiB or more.
 
         Parameters
         ----------
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
-            Arrays of any length. An object that can be gone through again and again,
-            such as a list or one with ``__iter__``, not a generator.
+            Arrays of any length. The object must be iterable several times, such as a
+            list or an object with ``__iter__``, not a generator.
 
         classes : array-like, default=None
-            All labels, in any order and number. If None, the chunks are gone through
-            once more to find them.
+            All labels, in any order and number. If None, one more pass over the chunks
+            finds them.
 
         X_val : {array-like, sparse matrix} of shape (n_val_samples, n_features), \
                 default=None
@@ -73,7 +73,7 @@ class _ChunkFit(_HeadFit):
         Raises
         ------
         ValueError
-            If the solver needs all rows at once, if the chunks can be gone through only
+            If the solver needs all rows at once, if the chunks can be iterated only
             once, if one is malformed or holds NaN or infinity, or if ``class_weight``
             is "balanced".
         """

@@ -348,8 +348,7 @@ class FGNSoftmaxHead(_ChunkFit):
         X_val : {array-like, sparse matrix} of shape (n_val_samples, n_features), \
                 default=None
             Validation features. Their cross-entropy goes to
-            ``convergence_log_["val_loss"]``, and decides where ``early_stopping`` is
-            set.
+            ``convergence_log_["val_loss"]``, and is used by ``early_stopping``.
 
         y_val : array-like of shape (n_val_samples,), default=None
             Validation labels, all of them among those of y.
@@ -362,8 +361,8 @@ class FGNSoftmaxHead(_ChunkFit):
         Raises
         ------
         ValueError
-            If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, if fewer than two classes have weight, or if the fit needs
+            If a parameter is out of its range, if the data contain NaN or infinity or
+            are inconsistent, if fewer than two classes have weight, or if the fit needs
             more memory than there is.
         """
         from sklearn_gn.softmax_head.row_space import with_start
@@ -428,7 +427,7 @@ class FGNSoftmaxHead(_ChunkFit):
             Labels.
 
         classes : array-like of shape (n_classes,), default=None
-            All labels that will ever come. Needed by the first call.
+            All labels that will ever occur. The first call needs them.
 
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights. If None, all are equal.
@@ -518,7 +517,7 @@ class FGNSoftmaxHead(_ChunkFit):
         Returns
         -------
         logits : ndarray of shape (n_samples,) or (n_samples, n_classes)
-            One column a class. For two classes the logit of the second alone.
+            One column per class. For two classes, the logit of the second one only.
         """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)

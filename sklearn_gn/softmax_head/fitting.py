@@ -144,7 +144,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         return backend.scope(self.dtype, self.device)
 
     def _options(self, solver, batch_size, rng):
-        """What an algorithm is told besides the rows."""
+        """What an algorithm gets besides the rows."""
         from sklearn_gn.softmax_head.head import HeadOptions
 
         return HeadOptions(
@@ -164,7 +164,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         if sparse.issparse(X):
             raise ValueError(
                 f"device={self.device!r}: sparse features that are not made dense are "
-                "computed with on the CPU. Give device=None."
+                "fitted on the CPU. Give device=None."
             )
         if getattr(solver, "shuffle", False):
             raise ValueError(
@@ -325,7 +325,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     def gram_spectrum_(self) -> np.ndarray:
         """Eigenvalues of the Gauss-Newton matrix of some rows, descending.
 
-        After ``partial_fit``, they are computed when they are first asked for.
+        After ``partial_fit``, they are computed at the first access.
         """
         found = vars(self).get("_spectrum")
         if found is None:

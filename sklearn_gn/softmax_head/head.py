@@ -63,7 +63,7 @@ class Batch(NamedTuple):
 
 
 class HeadOptions(NamedTuple):
-    """What an algorithm is told beside the rows.
+    """What an algorithm gets besides the rows.
 
     Arrays are numpy scalars in the precision of the fit.
     """

@@ -5,7 +5,7 @@ A method is a function of one epoch,
     head, memory = epoch(head, memory, data, settings, batch_size, **static)
 
 which :func:`sweep` folds over the batches. What is here is the same for all of them.
-Batches are drawn once, or anew in every epoch (``shuffle``).
+Batches are drawn once, or again in every epoch (``shuffle``).
 """
 
 import math

@@ -85,8 +85,8 @@ class DNGD(Solver):
 class LBFGS(Solver):
     """Limited-memory BFGS with a line search for the strong Wolfe conditions.
 
-    An iteration of the log is 20 steps. When collocation points are drawn anew, the
-    memory is emptied: gradients at different points do not tell the curvature.
+    An iteration of the log is 20 steps. When collocation points are redrawn, the memory
+    is emptied, because gradients at different points do not determine the curvature.
     """
 
     name = "lbfgs"

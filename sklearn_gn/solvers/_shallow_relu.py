@@ -71,7 +71,7 @@ class JointGN(Solver):
     The output layer is projected out, as in the variable projection method [1]_ with
     the approximation of Kaufman [2]_. With one feature, the step is computed from
     straight-line fits between the breakpoints, at a cost of O(n_neurons log n_samples)
-    an iteration, unless ``alpha``, ``damping``, ``rank`` or float32 is asked for.
+    an iteration, unless ``alpha``, ``damping``, ``rank`` or float32 is set.
 
     Parameters
     ----------

@@ -26,10 +26,10 @@ class FGNNewton(Solver):
     and in the intercept at the mean of the features; None adds nothing. Steps become
     shorter and more of them are needed, though each is combined with the one before, as
     in the conjugate-gradient method. The steps that search for ``alpha="auto"`` are not
-    damped: the penalty does not depend on ``damping``. Its ``rank`` is the most
-    conjugate-gradient iterations of a step, the dimension of the Krylov space in which
-    the system is solved; None is 100. For sparse features the step before is one of the
-    dimensions.
+    damped: the penalty does not depend on ``damping``. Its ``rank`` is the maximum
+    number of conjugate-gradient iterations of a step, the dimension of the Krylov space
+    in which the system is solved; if None, it is 100. For sparse features the previous
+    step is one of the dimensions.
 
     References
     ----------
@@ -64,9 +64,9 @@ class _MiniBatchSolver(Solver):
 class FGN(_MiniBatchSolver):
     """Fast Gauss-Newton on mini-batches, Algorithm 1 of [1]_.
 
-    Of each example's softmax curvature it keeps the part of rank one that sets the true
-    class against the rest, and it solves for the step in the space of the examples. Use
-    it for data that come in pieces and for fits that need not be finished. Features
+    It keeps the rank-one part of each example's softmax curvature, that of the true
+    class versus the rest, and solves for the step in the space of the examples. Use it
+    for data that arrive in pieces and for fits that need not be finished. Features
     should have size one.
 
     Parameters
@@ -74,8 +74,8 @@ class FGN(_MiniBatchSolver):
     learning_rate : float, default=None
         Learning rate. If None, it is 1, a full step, for :class:`FGNSoftmaxHead`, and
         the heads after the first 256 steps are averaged, with weights that grow like
-        the number of the step; for networks it is 0.1. [1]_ has 0.1 for both, and does
-        not average.
+        the number of the step; for networks it is 0.1. In [1]_ it is 0.1 for both,
+        without averaging.
 
     batch_size : int, default=256
         Rows of a mini-batch.
@@ -91,10 +91,11 @@ class FGN(_MiniBatchSolver):
     Notes
     -----
     The estimator's ``damping`` is the shift added to the Gauss-Newton matrix of a
-    mini-batch; None is 1. Its ``rank`` is the number of curvature directions kept for
-    each example: 1 is the method of [1]_, each one more takes back the next competitor
-    of the true class, and the number of classes less 1 is the full curvature. None
-    is 1. For networks, ``rank`` is 1 and ``shuffle`` is True, whatever they are set to.
+    mini-batch; if None, it is 1. Its ``rank`` is the number of curvature directions
+    kept for each example: 1 is the method of [1]_, each further one recovers the next
+    competitor of the true class, and the number of classes minus 1 is the full
+    curvature. If None, it is 1. For networks, ``rank`` is always 1 and ``shuffle``
+    always True.
 
     References
     ----------
@@ -107,8 +108,8 @@ class FGN(_MiniBatchSolver):
 class SGN(_MiniBatchSolver):
     """Gauss-Newton with the full softmax curvature on mini-batches [1]_.
 
-    Conjugate gradients in the space of the parameters, each system started from the
-    last step. A baseline for :class:`FGN`.
+    A baseline for :class:`FGN`. It uses conjugate gradients in the space of the
+    parameters, started from the previous step.
 
     Parameters
     ----------
@@ -124,8 +125,8 @@ class SGN(_MiniBatchSolver):
     Notes
     -----
     The estimator's ``damping`` is the shift added to the Gauss-Newton matrix of a
-    mini-batch; None is 1. Its ``rank`` is the most conjugate-gradient iterations of a
-    step; None is 5.
+    mini-batch; if None, it is 1. Its ``rank`` is the maximum number of
+    conjugate-gradient iterations of a step; if None, it is 5.
 
     References
     ----------

@@ -21,7 +21,7 @@ class GNvpro(Solver):
     """Gauss-Newton-Krylov variable projection (GNvpro) [1]_.
 
     The output layer is solved for, to rounding, and a Gauss-Newton method with a trust
-    region minimises what is left as a function of the hidden layers. Each step solves a
+    region minimises the remaining function of the hidden layers. Each step solves a
     system with the Gauss-Newton matrix of that reduced objective.
 
     Parameters
@@ -47,11 +47,11 @@ class GNvpro(Solver):
         been spent, more often at first, and at the end.
 
     loss : {"squared_error", "huber"}, default="squared_error"
-        What a regressor with ``alpha="auto"`` minimises. With "huber" residuals beyond
-        1.345 robust standard deviations count linearly. Use it where some rows are far
-        off; where targets are skewed, the fit is nearer to their median than to their
-        mean. ``noise_std_`` is a robust one then, from the median absolute residual,
-        and intervals are those of rows that are not far off.
+        Loss of a regressor with ``alpha="auto"``. With "huber", residuals beyond 1.345
+        robust standard deviations count linearly. Use it if some rows are outliers; if
+        targets are skewed, the fit is nearer to their median than to their mean.
+        ``noise_std_`` is then a robust estimate from the median absolute residual, and
+        intervals are for rows that are not outliers.
 
     See Also
     --------

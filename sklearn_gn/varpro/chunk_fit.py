@@ -186,19 +186,19 @@ class _RegressorOnChunks(_ChunkFit):
     ) -> Self:
         """Fit the network to rows that come in chunks and need not fit into memory.
 
-        Up to 2**20 distinct rows, with up to 2**24 numbers in them, are put together
-        and fitted as by :meth:`fit`. To more rows one network is fitted, with default
-        penalties if ``alpha="auto"``: the solver goes through batches of a random
-        sample, and draws another one, in a pass over the chunks, when all of it is
-        used. Loss and output layer are those of all rows. The result does not depend on
-        how the rows are cut into chunks. :meth:`fit` does the same as this method where
-        X is a dask array, or a memory-mapped array of 1 GiB or more.
+        Up to 2**20 distinct rows, with up to 2**24 numbers, are collected and fitted as
+        by :meth:`fit`. For more rows one network is fitted, with default penalties if
+        ``alpha="auto"``: the solver takes batches of a random sample, and draws another
+        sample, in one pass over the chunks, when all of it is used. Loss and output
+        layer are computed from all rows. The result does not depend on how the rows are
+        divided into chunks. :meth:`fit` calls this method if X is a dask array, or a
+        memory-mapped array of 1 GiB or more.
 
         Parameters
         ----------
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
-            Arrays of any length. An object that can be gone through again and again,
-            such as a list or one with ``__iter__``, not a generator.
+            Arrays of any length. The object must be iterable several times, such as a
+            list or an object with ``__iter__``, not a generator.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples, which ``early_stopping`` needs here.
@@ -215,9 +215,9 @@ class _RegressorOnChunks(_ChunkFit):
         Raises
         ------
         ValueError
-            If the chunks can be gone through only once, if one is malformed or holds
-            NaN or infinity, if the solver needs all rows at once and they are too many,
-            or if ``device`` names several devices.
+            If the chunks can be iterated only once, if one is malformed or holds NaN or
+            infinity, if the solver needs all rows at once and they are too many, or if
+            ``device`` names several devices.
         """
         self._check_chunks_are_possible(chunks, X_val)
         _, y = self._validated(*(array[:1] for array in first_of(chunks)[:2]))
@@ -284,23 +284,23 @@ class _ClassifierOnChunks(_ChunkFit):
     ) -> Self:
         """Fit the network to rows that come in chunks and need not fit into memory.
 
-        Up to 2**20 distinct rows, with up to 2**24 numbers in them, are put together
-        and fitted as by :meth:`fit`. To more rows one network is fitted, with default
-        penalties if ``alpha="auto"``: the solver goes through batches of a random
-        sample, and draws another one, in a pass over the chunks, when all of it is
-        used. Loss and output layer are those of all rows. The result does not depend on
-        how the rows are cut into chunks. :meth:`fit` does the same as this method where
-        X is a dask array, or a memory-mapped array of 1 GiB or more.
+        Up to 2**20 distinct rows, with up to 2**24 numbers, are collected and fitted as
+        by :meth:`fit`. For more rows one network is fitted, with default penalties if
+        ``alpha="auto"``: the solver takes batches of a random sample, and draws another
+        sample, in one pass over the chunks, when all of it is used. Loss and output
+        layer are computed from all rows. The result does not depend on how the rows are
+        divided into chunks. :meth:`fit` calls this method if X is a dask array, or a
+        memory-mapped array of 1 GiB or more.
 
         Parameters
         ----------
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
-            Arrays of any length. An object that can be gone through again and again,
-            such as a list or one with ``__iter__``, not a generator.
+            Arrays of any length. The object must be iterable several times, such as a
+            list or an object with ``__iter__``, not a generator.
 
         classes : array-like, default=None
-            All labels, in any order and number. If None, the chunks are gone through
-            once more to find them.
+            All labels, in any order and number. If None, one more pass over the chunks
+            finds them.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples, which ``early_stopping`` needs here.
@@ -316,9 +316,9 @@ class _ClassifierOnChunks(_ChunkFit):
         Raises
         ------
         ValueError
-            If the chunks can be gone through only once, if one is malformed or holds
-            NaN or infinity, if the solver needs all rows at once and they are too many,
-            if ``class_weight`` is "balanced", or if ``device`` names several devices.
+            If the chunks can be iterated only once, if one is malformed or holds NaN or
+            infinity, if the solver needs all rows at once and they are too many, if
+            ``class_weight`` is "balanced", or if ``device`` names several devices.
         """
         self._check_chunks_are_possible(chunks, X_val)
         check_class_weight(self)

@@ -365,7 +365,7 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their cross-entropy goes to
-            ``convergence_log_["val_loss"]``, and is what ``early_stopping`` watches.
+            ``convergence_log_["val_loss"]``, and is used by ``early_stopping``.
 
         y_val : array-like of shape (n_val_samples,), default=None
             Validation labels, all of them among those of y.
@@ -378,8 +378,8 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         Raises
         ------
         ValueError
-            If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, if they would not fit into memory, or if fewer than two
+            If a parameter is out of its range, if the data contain NaN or infinity or
+            are inconsistent, if they would not fit into memory, or if fewer than two
             classes have weight.
         """
         chunks = self._chunks_of(X, y, sample_weight, X_val)
@@ -432,8 +432,8 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         A single network becomes a pipeline of a ``StandardScaler`` and an
         ``MLPClassifier``, a committee a ``VotingClassifier`` of such pipelines.
         Probabilities are the same to rounding errors for rows within ten times the
-        usual distance from the centre; farther ones, which a committee moves to there,
-        are extrapolated.
+        usual distance from the centre; it extrapolates for farther ones, which a
+        committee moves to that distance.
 
         Returns
         -------

@@ -35,7 +35,7 @@ class ErrorBars:
 
     The Gauss-Newton matrix is that of all weights in a small network, of the output
     layer alone in one of more than 1200, or fitted to rows in chunks. It is computed
-    when a variance is first asked for; until then the training rows are kept.
+    at the first request of a variance; until then the training rows are kept.
 
     Parameters
     ----------

@@ -47,9 +47,9 @@ class PredictionsMixin:
         return_std : bool, default=False
             Whether to return standard deviations of the predicted means too. They come
             from the Gauss-Newton matrix; those of a committee also from the spread of
-            its members. Of a single network of more than 1200 weights they are those of
-            the output layer alone, and they are computed, and the training data given
-            up, when they are asked for the first time.
+            its members. For a single network of more than 1200 weights they include
+            only those of the output layer. They are computed at the first request;
+            until then the model keeps the training data.
 
         Returns
         -------
@@ -98,8 +98,8 @@ class PredictionsMixin:
         A single network becomes a pipeline of a ``StandardScaler`` and an
         ``MLPRegressor``, a committee a ``VotingRegressor`` of such pipelines, one for
         each target. Predictions are the same to rounding errors for rows within ten
-        times the usual distance from the centre; farther ones, which a committee moves
-        to there, are extrapolated.
+        times the usual distance from the centre; it extrapolates for farther ones,
+        which a committee moves to that distance.
 
         Returns
         -------
@@ -134,8 +134,8 @@ class PredictionsMixin:
         -------
         lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
             Prediction minus and plus a quantile of Student's t distribution times the
-            standard deviation of an observation: that of the noise and that of the
-            mean together.
+            standard deviation of an observation, which combines the noise and the
+            standard deviation of the mean.
 
         Raises
         ------

@@ -384,7 +384,7 @@ class VarProNetRegressor(
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their loss goes to ``convergence_log_["val_loss"]``, and
-            is what ``early_stopping`` watches.
+            is used by ``early_stopping``.
 
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
@@ -398,8 +398,8 @@ class VarProNetRegressor(
         Raises
         ------
         ValueError
-            If a parameter is out of its range, if the data hold NaN or infinity or do
-            not fit together, if they would not fit into memory, or if all weights are
+            If a parameter is out of its range, if the data contain NaN or infinity or
+            are inconsistent, if they would not fit into memory, or if all weights are
             zero.
         """
         chunks = self._chunks_of(X, y, sample_weight, X_val)

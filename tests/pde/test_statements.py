@@ -377,11 +377,11 @@ def test_residuals_take_it_at_a_second_point():
         ({"coefficients": {"c": 1.0}}, r"coefficient 'c' is a parameter of neither"),
         (
             {"conditions": Dirichlet(lambda x, g: g)},
-            r"dirichlet: it is called with the point and.*'g' is not declared as",
+            r"dirichlet: its parameters must be the point and.*'g' is not declared as",
         ),
         (
             {"conditions": Condition(lambda u, x, n: n)},
-            r"condition: it is called with the field and the point.*'n' is not",
+            r"condition: its parameters must be the field and the point.*'n' is not",
         ),
     ],
 )

@@ -16,7 +16,7 @@ _memory = {}
 def stored(name, function, **arguments):
     """Return what a function returns, from memory or disk if it is there.
 
-    The folder is beside those of the generated data sets: ``sklearn_gn`` in the data
+    The folder is next to those of the generated data sets: ``sklearn_gn`` in the data
     folder of scikit-learn, which the environment variable ``SCIKIT_LEARN_DATA`` moves.
 
     Parameters
