@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 from sklearn_gn._typing import ArrayLike, PathLike
 from sklearn_gn.core import checkpoint
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.stop import is_interrupt
-from sklearn_gn.core.user_warning import warn_user
 
 __all__ = [
     "Checkpoint",

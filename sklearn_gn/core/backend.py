@@ -17,7 +17,7 @@ from multiprocessing import current_process
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from sklearn_gn.core.user_warning import warn_user
+from sklearn_gn.core.caller import warn_user
 
 _SMALLEST_BUCKET = 32
 _OF_MEMORY = (  # variables by which processes that share a GPU divide its memory

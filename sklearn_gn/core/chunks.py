@@ -16,9 +16,9 @@ MAPPED_BYTES = 2**30  # from which on a memory-mapped array is read in chunks
 class MappedRows:
     """Chunks ``(X, y)`` or ``(X, y, weight)`` of an array on disk."""
 
-    def __init__(self, X, y, sample_weight=None):
-        self.arrays = [X, y] + ([] if sample_weight is None else [sample_weight])
-        self._size = max(1, _CHUNK_BYTES // max(X.itemsize * X.shape[1], 1))
+    def __init__(self, X, y, sample_weight=None, n_rows=None):
+        self.arrays = _arrays_of_one_length(X, y, sample_weight)
+        self._size = n_rows or max(1, _CHUNK_BYTES // max(X.itemsize * X.shape[1], 1))
 
     def __iter__(self):
         """Yield views of the arrays, which are read where they are used."""
@@ -30,8 +30,8 @@ class DaskRows:
     """Chunks of a dask array: its blocks of rows, computed one at a time."""
 
     def __init__(self, X, y, sample_weight=None):
+        X, *self.others = _arrays_of_one_length(X, y, sample_weight)
         self.X = X.rechunk({1: -1})
-        self.others = [y] + ([] if sample_weight is None else [sample_weight])
 
     def __iter__(self):
         """Yield blocks as numpy arrays."""
@@ -43,22 +43,8 @@ class DaskRows:
             start += size
 
 
-def is_dask(array):
-    """Return whether an array is one of dask."""
-    return type(array).__module__.startswith("dask.array")
-
-
-def chunks_of(X, y, sample_weight=None):
-    """Return the chunks of an array on disk, or None for one in memory.
-
-    Raises
-    ------
-    ValueError
-        If y or the weights differ in length from X, or if its length is not known.
-    """
-    mapped = isinstance(X, np.memmap) and X.nbytes >= MAPPED_BYTES
-    if not (mapped or is_dask(X)) or X.ndim != 2:
-        return None
+def _arrays_of_one_length(X, y, sample_weight):
+    """Return X, y and the weights, if there are any, in a list."""
     n_rows = X.shape[0]
     if isinstance(n_rows, float):  # NaN
         raise ValueError(
@@ -66,12 +52,29 @@ def chunks_of(X, y, sample_weight=None):
         )
     if isinstance(sample_weight, Real):  # the same for all rows
         sample_weight = np.full(n_rows, float(sample_weight))
-    for name, array in (("y", y), ("sample_weight", sample_weight)):
-        if array is not None and np.shape(array)[:1] != (n_rows,):
+    arrays = {"X": X, "y": y, "sample_weight": sample_weight}
+    if sample_weight is None:
+        del arrays["sample_weight"]
+    for name, array in arrays.items():
+        if np.shape(array)[:1] != (n_rows,):
             raise ValueError(
                 f"{name} has the shape {np.shape(array)}, and X has {n_rows} rows."
             )
-    return (MappedRows if mapped else DaskRows)(X, y, sample_weight)
+    return list(arrays.values())
+
+
+def is_dask(array):
+    """Return whether an array is one of dask."""
+    return type(array).__module__.startswith("dask.array")
+
+
+def chunks_of(X, y, sample_weight=None):
+    """Return the chunks of an array on disk, or None for one in memory."""
+    if is_dask(X) and X.ndim == 2:
+        return DaskRows(X, y, sample_weight)
+    if isinstance(X, np.memmap) and X.ndim == 2 and X.nbytes >= MAPPED_BYTES:
+        return MappedRows(X, y, sample_weight)
+    return None
 
 
 def prefetched(chunks):

@@ -1,15 +1,13 @@
 """Results of long computations on disk, kept by joblib."""
 
-import warnings
-
 from joblib import Memory
+
+from sklearn_gn.core.caller import warn_user
 
 _CHECKED = ("gzip", 1)  # has a checksum, which a plain file has not
 
 
-def cached_on_disk(
-    function, arguments, *, folder, ignore=(), stacklevel=1, on_read=None
-):
+def cached_on_disk(function, arguments, *, folder, ignore=(), on_read=None):
     """Call a function, or read its result from disk if it is there.
 
     A folder that cannot be read or written, and a damaged file, lead to a warning and
@@ -25,8 +23,6 @@ def cached_on_disk(
         Called without arguments; returns the folder of the results.
     ignore : sequence of str, default=()
         Names of arguments that do not change the result.
-    stacklevel : int, default=1
-        Where warnings point to: 1 is the caller.
     on_read : callable, default=None
         Called with the folder if the result was read from it.
 
@@ -35,17 +31,13 @@ def cached_on_disk(
     object
         What the function returns.
     """
-
-    def warn(message):
-        warnings.warn(message, UserWarning, stacklevel=stacklevel + 2)
-
     try:
         place = folder()
         memory = Memory(place, compress=_CHECKED, verbose=0)
         memorized = memory.cache(function, ignore=list(ignore))
         known = memorized.check_call_in_cache(**arguments)
     except OSError as error:
-        warn(
+        warn_user(
             f"The folder of stored results cannot be used ({error}): the result is "
             "computed again."
         )
@@ -55,7 +47,7 @@ def cached_on_disk(
         try:
             result = stored.get()
         except Exception as error:  # of a damaged file it can be nearly anything
-            warn(
+            warn_user(
                 f"A result stored in {place} cannot be used ({error}): it is computed "
                 "again."
             )

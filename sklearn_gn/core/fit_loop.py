@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_gn.core import backend, checkpoint
-from sklearn_gn.core.diagnosis import compilation
+from sklearn_gn.core import backend, checkpoint, fit_messages
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.extremes import squares_overflow
 from sklearn_gn.core.fingerprint import digest
 from sklearn_gn.core.question import budgets_of, digests_of_question
-from sklearn_gn.core.stop import StopReason, counted, is_interrupt, is_one_of_many
-from sklearn_gn.core.user_warning import warn_user
+from sklearn_gn.core.stop import StopReason, is_interrupt, is_one_of_many
 
 LOG_COLUMNS = (
     "iteration",
@@ -343,6 +342,11 @@ class FitRun:
         """Number of the current start."""
         return self._progress.start
 
+    @property
+    def elapsed(self):
+        """Seconds since the fit began."""
+        return self._progress.elapsed
+
     def request_stop(self, reason):
         """Stop after this iteration; the first reason given stays.
 
@@ -452,43 +456,18 @@ class FitRun:
 
     def warn_if_not_converged(self):
         """Warn with the cause, and with advice that fits it."""
-        reason = self.stop_reason
-        if not reason.is_warned_about:
-            return
-        advice = self.estimator._advice(reason)
-        if advice is None:
-            return
-        if reason is StopReason.MAX_TIME:
-            advice = self.estimator._naming_its_budget(advice)
-            first = compilation(self.estimator)
-            advice += "" if first is None else f" {first.text}"
-        loss = self.log[-1]["loss"] if self.log else np.nan
-        loss = getattr(self.estimator, "loss_", loss)  # that of the returned model
-        warn_user(
-            f"{type(self.estimator).__name__}(solver={self.solver.name!r}) stopped "
-            f"({reason.value}) after {counted(len(self.log), 'iteration')} and "
-            f"{self._progress.elapsed:.3g} s at loss {loss:.6g}. "
-            f"{advice} diagnose() says more.",
-            ConvergenceWarning,
-        )
+        message = fit_messages.why_not_converged(self)
+        if message is not None:
+            warn_user(message, ConvergenceWarning)
 
     def _print_progress(self):
-        verbose, elapsed = self.estimator.verbose, self._progress.elapsed
-        last = self.stop_reason is not None
+        verbose, elapsed = self.estimator.verbose, self.elapsed
         if not verbose or not self.log:
             return
-        if last or verbose > 1 or elapsed - self._last_printed > 1:
+        last, waited = self.stop_reason is not None, elapsed - self._last_printed
+        if last or verbose > 1 or waited > 1:
             self._last_printed = elapsed
-            row = self.log[-1]
-            val = (
-                f"  val_loss {row['val_loss']:.4e}" if self.has_validation_data else ""
-            )
-            end = f"  ({self.stop_reason.value})" if last else ""
-            print(
-                f"[{type(self.estimator).__name__}] iteration {row['iteration']:4d}  "
-                f"loss {row['loss']:.6e}{val}  {elapsed:7.1f} s{end}",
-                flush=True,
-            )
+            print(fit_messages.progress_line(self), flush=True)
 
 
 def _answer(state):

@@ -103,12 +103,10 @@ def cached(name, function, arguments, *, cache, data_home):
         if arguments["verbose"]:
             print(f"[make_{name.partition('_')[0]}] read from {place}", flush=True)
 
-    # Warnings point to the caller of the generator, which is our caller.
     return cached_on_disk(
         function,
         arguments,
         folder=folder,
         ignore=("n_jobs", "verbose"),
-        stacklevel=3,
         on_read=announce,
     )

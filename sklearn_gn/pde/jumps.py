@@ -9,7 +9,7 @@ initial values that one diffusion smooths are left out: the default network foll
 import numpy as np
 from scipy.spatial import KDTree
 
-from sklearn_gn.core.user_warning import warn_user
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.pde.conditions import Initial
 from sklearn_gn.pde.corner_values import (
     MOST_AXES,

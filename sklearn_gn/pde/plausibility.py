@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.backend import scope, to_numpy
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.pde.conditions import Neumann
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import values_of

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.data import (
     canonical_rows,
     check_sample_weight,
@@ -14,7 +15,6 @@ from sklearn_gn.core.data import (
 )
 from sklearn_gn.core.known import known
 from sklearn_gn.core.scaling import Scaling
-from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.pde import Condition, Problem, Unknown
 from sklearn_gn.pde.plausibility import warn_of_missing_equations
 from sklearn_gn.pinn import setup

@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.scaling import Scaling
-from sklearn_gn.core.user_warning import warn_user
 
 _SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
 _OUTSIDE = 1e-6  # of the longest axis, by which a point may be outside

@@ -11,8 +11,8 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn.core import backend
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.stop import StopReason
-from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import determination
 from sklearn_gn.pinn.concentration import concentration
@@ -122,7 +122,7 @@ def _with_place(solver, text):
 _STILL_GROWING = "The network was still growing: with more time it gets more neurons."
 
 
-_IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is all the same."
+_IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
 
 
 def _limit_in_windows(solver, cause, budget):

@@ -103,6 +103,13 @@ def panels_or_new(ax, n_rows, n_columns, *, size, share=False, layout="constrain
     return axes
 
 
+def rows_like(X, values):
+    """Return an array of rows in a data frame like X, or as it is if X is none."""
+    if not hasattr(X, "columns"):
+        return values
+    return type(X)(dict(zip(X.columns, values.T, strict=True)))
+
+
 def class_numbers(classes, y):
     """Number of the class of every label in y, which must be among the classes."""
     y = column_or_1d(y)

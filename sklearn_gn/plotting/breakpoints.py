@@ -10,7 +10,7 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length, validate_data
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.plotting._common import Display, fitted_attribute
+from sklearn_gn.plotting._common import Display, fitted_attribute, rows_like
 
 
 class BreakpointDisplay(Display):
@@ -257,11 +257,9 @@ def _check_samples(estimator, X):
 
 
 def _predict(estimator, grid, X):
-    """Predictions at the points of a grid, which is put into a container like X."""
-    points = [values.ravel() for values in np.meshgrid(*grid)]
-    if hasattr(X, "columns"):
-        return estimator.predict(type(X)(dict(zip(X.columns, points, strict=True))))
-    return estimator.predict(np.column_stack(points))
+    """Predictions at the points of a grid."""
+    points = np.column_stack([values.ravel() for values in np.meshgrid(*grid)])
+    return estimator.predict(rows_like(X, points))
 
 
 def _select_target(y, target):

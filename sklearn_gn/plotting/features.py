@@ -14,6 +14,7 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.callbacks import _Callback
+from sklearn_gn.core.classifier import all_logits
 from sklearn_gn.plotting._common import Display, class_numbers, fitted_attribute
 from sklearn_gn.varpro.classifier import VarProNetClassifier
 
@@ -365,9 +366,7 @@ def _features_and_output(model, X):
 
 
 def _logits(z, output):
-    """Logits of all classes."""
-    values = z @ output[:-1] + output[-1]
-    return values if values.shape[1] > 1 else np.hstack([np.zeros_like(values), values])
+    return all_logits(z @ output[:-1] + output[-1])
 
 
 def _class_colors(n_classes):

@@ -11,7 +11,7 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.plotting._common import Display
+from sklearn_gn.plotting._common import Display, rows_like
 
 _MOST_BARS = 20  # features that one picture shows
 
@@ -192,9 +192,7 @@ class RelevanceDisplay(Display):
         values = check_array(X)
 
         def predict(values):
-            named = hasattr(X, "iloc")  # pandas, as the estimator may have seen
-            rows = type(X)(values, columns=X.columns) if named else values
-            y = estimator.predict(rows)
+            y = estimator.predict(rows_like(X, values))
             return y if y.ndim == 1 else y[:, target]
 
         slope = getattr(estimator, "linear_coef_", None)

@@ -15,12 +15,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.core.backend import one_blas_thread
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.chunks import check_repeatable
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.huber import BOUND
 from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.core.stop import counted
-from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.core.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     autoregression,
@@ -333,8 +333,9 @@ class SegmentedRegressor(
         UserWarning
             If the data have no room for ``n_breakpoints`` breakpoints.
         """
-        if streams.is_mapped(X) and self._takes_chunks() is None:
-            return self.fit_chunks(streams.MappedRows(X, y, sample_weight))
+        chunks = streams.mapped_rows(X, y, sample_weight)
+        if chunks is not None and self._takes_chunks() is None:
+            return self.fit_chunks(chunks)
         check_table_fits(X, "fit_chunks reads points piece by piece.")
         prepared, kind, order = self._prepare(X, y, sample_weight)
         with one_blas_thread, prepared.scaling.arithmetic():

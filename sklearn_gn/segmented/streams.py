@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.chunks import numbered
+from sklearn_gn.core.chunks import MappedRows, numbered
 
 FEW = 1 << 17  # rows that are simply kept
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
@@ -31,21 +31,13 @@ class Points(NamedTuple):
     rest: float
 
 
-class MappedRows:
-    """Chunks of arrays, which may be memory-mapped."""
-
-    def __init__(self, X, y, sample_weight=None):
-        self.arrays = [X, y] + ([] if sample_weight is None else [sample_weight])
-
-    def __iter__(self):
-        for start in range(0, len(self.arrays[0]), _CHUNK_ROWS):
-            yield tuple(array[start : start + _CHUNK_ROWS] for array in self.arrays)
-
-
-def is_mapped(X):
-    """Return whether X is a memory-mapped array that is read in chunks."""
-    large = isinstance(X, np.memmap) and len(X) >= MAPPED
-    return large and X.reshape(len(X), -1).shape[1] == 1
+def mapped_rows(X, y, sample_weight):
+    """Return the chunks of a large memory-mapped array; None if X is none."""
+    if not (isinstance(X, np.memmap) and len(X) >= MAPPED):
+        return None
+    if X.reshape(len(X), -1).shape[1] != 1:
+        return None
+    return MappedRows(X, y, sample_weight, _CHUNK_ROWS)
 
 
 def fit_points(chunks, known, fit):

@@ -15,9 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.noise import observation_interval
-from sklearn_gn.core.user_warning import warn_user
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.fitted import (
     hidden_features,

@@ -21,7 +21,6 @@ from sklearn_gn.core.chunks import (
     labels_of,
 )
 from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.memory import check_fits
 from sklearn_gn.softmax_head.fitting import _BATCH_SIZE, _HeadFit
 
@@ -91,27 +90,11 @@ class _ChunkFit(_HeadFit):
         rows = ChunkedRows(chunks_of_classes(self, chunks), np.dtype(self.dtype))
         rng = check_random_state(self.random_state)
         options = self._options(solver, solver.batch_size or _BATCH_SIZE, rng)
-        run = FitRun(
-            self,
-            solver.algorithm(CHUNKED_ALGORITHMS),
-            (rows, options),
-            [self._zero_head() if start is None else start],
-            loss_scale=1.0,
-            val_loss=self._validation_loss(validation, rows),
-            validation=validation,
-        )
+        start = self._zero_head() if start is None else start
+        algorithm = solver.algorithm(CHUNKED_ALGORITHMS)
+        data = {"X": None, "y": None, "metadata": None}
         self._feature_spread = 1.0
-        self._run(
-            run,
-            max_steps=self.max_iter,
-            data={"X": None, "y": None, "metadata": None},
-            attributes=lambda net: {
-                "classes_": self.classes_,
-                **self._coefficients(net),
-            },
-            set_fitted=lambda: self._set_fitted(run.best_net, rows, options),
-        )
-        self._carried = None, None
+        self._run_algorithm(algorithm, rows, options, start, validation, data)
         return self
 
     def _check_chunks_are_possible(self, solver, chunks, X_val):

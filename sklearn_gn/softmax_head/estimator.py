@@ -23,7 +23,6 @@ from sklearn_gn.core.data import (
     validate_data,
 )
 from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
-from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.softmax_head.chunk_fit import _ChunkFit
 from sklearn_gn.softmax_head.fitting import logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, Solver
@@ -391,26 +390,9 @@ class FGNSoftmaxHead(_ChunkFit):
         start = self._zero_head() if start is None else start
         if issparse(Z):
             rows, start = with_start(rows, start)
-        run = FitRun(
-            self,
-            solver.algorithm(self._algorithms(Z, options)),
-            (rows, options),
-            [start],
-            loss_scale=1.0,
-            val_loss=self._validation_loss(validation, rows),
-            validation=validation,
-        )
-        self._run(
-            run,
-            max_steps=self.max_iter,
-            data={"X": X, "y": y, "metadata": metadata},
-            attributes=lambda net: {
-                "classes_": self.classes_,
-                **self._coefficients(self._affine(net, rows)),
-            },
-            set_fitted=lambda: self._set_fitted_by(run),
-        )
-        self._carried = None, None
+        algorithm = solver.algorithm(self._algorithms(Z, options))
+        data = {"X": X, "y": y, "metadata": metadata}
+        self._run_algorithm(algorithm, rows, options, start, validation, data)
         return self
 
     @available_if(_has_mini_batches)

@@ -7,6 +7,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
 from sklearn_gn.core.data import canonical_rows, shares, validation_split
 from sklearn_gn.core.estimator import GaussNewtonEstimator
+from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.solvers import FGN, FGNNewton
 
 _BATCH_SIZE = 256  # where a solver does not say
@@ -207,6 +208,31 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             return cross_entropy(logits_of(X, net.weight.T, net.bias), label, weight)
 
         return loss
+
+    # -- the run ----------------------------------------------------------------------
+
+    def _run_algorithm(self, algorithm, rows, options, start, validation, data):
+        """Run an algorithm from a head and set the fitted attributes."""
+        run = FitRun(
+            self,
+            algorithm,
+            (rows, options),
+            [start],
+            loss_scale=1.0,
+            val_loss=self._validation_loss(validation, rows),
+            validation=validation,
+        )
+        self._run(
+            run,
+            max_steps=self.max_iter,
+            data=data,
+            attributes=lambda net: {
+                "classes_": self.classes_,
+                **self._coefficients(self._affine(net, rows)),
+            },
+            set_fitted=lambda: self._set_fitted_by(run),
+        )
+        self._carried = None, None
 
     # -- after the run ----------------------------------------------------------------
 

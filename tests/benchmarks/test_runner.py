@@ -17,7 +17,7 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import Ridge
 
 from benchmarks import __main__ as runner
-from benchmarks import _rename_settings, _report, _timing, sggn
+from benchmarks import _report, _timing, sggn
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.solvers import JointGN, SgGN
 
@@ -163,61 +163,6 @@ def test_settings_of_a_solver_stand_beside_the_others():
     assert _report.settings(model) == expected
     default = ShallowReLURegressor(solver=JointGN(relocations=3))
     assert _report.settings(default) == {"solver__relocations": 3}
-
-
-OLD_SETTINGS = {  # by experiment, problem and method
-    ("sggn", "peaks", "vpgn"): (
-        {"solver": "vpgn", "relocations": 60, "n_starts": 8},
-        {"solver": "vpgn", "solver__relocations": 60, "n_init": 8},
-    ),
-    ("fgn_heads", "mnist", "adam"): (
-        {"batch_size": 512, "learning_rate": 0.1, "tol": 0.0},
-        {"solver__batch_size": 512, "solver__learning_rate": 0.1, "tol": 0.0},
-    ),
-    ("fgn_heads", "mnist", "lbfgs"): ({"C": 0.5}, {"C": 0.5}),
-    ("varpro_dcr", "dcr_work", "gnvpro"): (
-        {"alpha": 1e-7, "alpha_output": 1e-6, "curvature_solver": "krylov"},
-        {"alpha": [1e-7, 1e-6], "solver__curvature": "krylov"},
-    ),
-    ("varpro_tabular", "diabetes", "varpro_tuned"): (
-        {"alpha": 0.1},
-        {"alpha": [0.1, 1e-4]},
-    ),
-    ("varpro_tabular", "letters", "mlp_adam"): ({"alpha": 0.1}, {"alpha": 0.1}),
-    ("pinn_step", "race", "dngd"): (
-        {"damping": "loss", "geodesic_acceleration": False, "resample": None},
-        {
-            "solver__damping_rule": "loss",
-            "solver__geodesic_acceleration": False,
-            "resample": None,
-        },
-    ),
-    ("pinn_step", "race", "fixed"): ({"damping": 0.5}, {"damping": 0.5}),
-}
-
-
-@pytest.mark.parametrize(("place", "change"), OLD_SETTINGS.items())
-def test_settings_in_old_results_are_renamed(place, change, tmp_path):
-    experiment, problem, method = place
-    figures = {"runs": [{"seed": 0, "alpha": 0.1}], "summary": {"damping": 1.5}}
-    path = tmp_path / "result.json"
-
-    def write(date, settings):
-        methods = {method: {"settings": settings, **figures}}
-        problems = {problem: {"methods": methods, "learning_rate": 0.1}}
-        result = {"experiment": experiment, "date": date, "problems": problems}
-        path.write_text(json.dumps(result, indent=1) + "\n")
-        return path.read_text()
-
-    old, new = change
-    expected = write(_rename_settings.LAST, new)
-    write(_rename_settings.LAST, old)
-    for _ in range(2):
-        _rename_settings.main([path])
-        assert json.loads(path.read_text()) == json.loads(expected)
-    later = write("9999-01-01", old)
-    _rename_settings.main([path])
-    assert path.read_text() == later
 
 
 def test_nested_intervals_count_once():

@@ -226,8 +226,9 @@ def test_equations_that_contradict_each_other(residual, match):
     ],
 )
 def test_more_equations_than_outputs(residual, coefficients, match):
-    with pytest.warns(UserWarning, match=match):
+    with pytest.warns(UserWarning, match=match) as caught:
         Problem(residual, SQUARE, coefficients=coefficients).check()
+    assert caught[0].filename == __file__  # the line of the user, not of the package
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,8 @@ def test_memory_mapped_file(data, monkeypatch, tmp_path):
     other = SegmentedRegressor(3).fit_chunks([(x, y)])
     assert_allclose(model.breakpoints_, other.breakpoints_, rtol=1e-10)
     assert model.statistics_["n_rows"] == 6000
+    with pytest.raises(ValueError, match="y has the shape"):
+        SegmentedRegressor(3).fit(points[0][:, None], np.append(y, 0))
 
 
 @pytest.mark.usefixtures("few_bins")

@@ -35,7 +35,7 @@ def stored(name, function, **arguments):
     key = name, *arguments.items()
     if key not in _memory:
         _memory[key] = cached_on_disk(
-            function, arguments, folder=lambda: _folder() / name, stacklevel=2
+            function, arguments, folder=lambda: _folder() / name
         )
     return _memory[key]
 

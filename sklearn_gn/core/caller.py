@@ -1,4 +1,4 @@
-"""Warnings that point to the line of the user's code from which they come."""
+"""Where a warning comes from, as the user sees it."""
 
 import sys
 import warnings
@@ -8,11 +8,11 @@ _OURS = ("sklearn_gn", "sklearn")
 
 def warn_user(message, category=UserWarning):
     """Warn at the call from outside of this package and of scikit-learn."""
-    warnings.warn(message, category, stacklevel=_level_of_the_user())
+    warnings.warn(message, category, stacklevel=level_of_the_user())
 
 
-def _level_of_the_user():
-    """The stacklevel, seen from the caller, of the call from outside."""
+def level_of_the_user():
+    """The stacklevel, seen from the caller, of the call from outside the package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and _package_of(frame) in _OURS:
         frame, level = frame.f_back, level + 1
