@@ -58,3 +58,15 @@ def test_target_is_chosen(data):
     assert np.argmax(display.total) == 2
     names = [label.get_text() for label in display.ax_.get_yticklabels()]
     assert names[0] == "x2"
+
+
+def test_legend_is_above_the_bars_and_inside_the_figure(data):
+    X = pd.DataFrame(data[0], columns=[f"a rather long name {k}" for k in range(3)])
+    model = ShallowReLURegressor(random_state=0).fit(X, data[1])
+    display = RelevanceDisplay.from_estimator(model, X)
+    figure = display.figure_
+    figure.canvas.draw()
+    box = display.ax_.get_legend().get_window_extent()
+    assert box.y0 >= display.ax_.get_window_extent().y1 - 1
+    assert box.x1 <= figure.bbox.x1
+    assert box.y1 <= figure.bbox.y1
