@@ -31,7 +31,7 @@ class ClassBlocks(NamedTuple):
 
     inverses: Array | None  # (m, d + 1, d + 1); None where they are not formed
     log_det: Array  # sum of log det M_c - d log alpha
-    gamma: Array  # sum of d - alpha tr(M_c^-1), over the coefficients
+    gamma: Array | None  # sum of d - alpha tr(M_c^-1), over the coefficients
 
 
 def n_slots(data, n_columns):
@@ -44,7 +44,7 @@ def n_slots(data, n_columns):
     n, d = data.x.shape
     if d <= _FEW_FEATURES:  # d^2 for each row, where a product takes 4 d
         return n
-    return min(affordable_rows(data, _BLOCK_COST), _LARGEST_SLOTS)
+    return min(affordable_rows(n, d, _BLOCK_COST), _LARGEST_SLOTS)
 
 
 def some_rows(data, n_columns):
@@ -74,25 +74,24 @@ def some_rows(data, n_columns):
     return data._replace(rows=first, x=data.x[:size])
 
 
-def affordable_rows(data, cost):
+def affordable_rows(n, d, cost):
     """Rows of a block so that all cost as much as so many products with the Hessian.
 
-    A power of two, or all rows, or 0 where the factors alone would cost more.
+    A power of two, or all n rows, or 0 where the factors alone would cost more.
     """
-    n, d = data.x.shape
     # A product takes 4 n d multiply-adds a class; d^2 for each row of a block, and
     # about d^3 for its inverse.
     most = (cost - d * d / (4 * n)) * 2 * n / d
     return min(1 << (int(most).bit_length() - 1), n) if most >= 1 else 0
 
 
-@partial(in_either_library, static_argnames=("slots", "inverses"))
-def class_blocks(net, data, settings, slots, inverses=True):
+@partial(in_either_library, static_argnames=("slots", "inverses", "gamma"))
+def class_blocks(net, data, settings, slots, inverses=True, gamma=True):
     """Blocks in whitened coordinates, in single precision.
 
     The ``slots`` rows of largest curvature ``p_c (1 - p_c)`` enter the block of a class
     with their features; the rest of its curvature counts as if it were spread over all
-    rows. ``inverses`` says whether the inverses are kept.
+    rows. ``inverses`` and ``gamma`` say whether these are wanted.
 
     Returns
     -------
@@ -126,17 +125,20 @@ def class_blocks(net, data, settings, slots, inverses=True):
         k, curvature, rest = arrays
         h = features(k)
         spread = xp.append((shift + rest * variance)[:, 0], rest + damping)
-        root, log_det = inverse_root(h, curvature, spread)
+        factor, scale, log_det = scaled_factor(h, curvature, spread)
         # A direction without penalty has no feature either, and stands by itself.
         log_det = log_det - xp.sum(xp.log(xp.where(shift > 0, shift, spread[:d, None])))
         log_det = log_det - (1 - intercept) * xp.log(spread[d])
+        if not (inverses or gamma):
+            return None, log_det, None
+        root = inverse_root(factor, scale)
         # Without an intercept its row and column drop out.
         own = root * keep[None, :]
         return own.T @ own if inverses else None, log_det, determined(shift, root)
 
     keep = xp.append(xp.ones(d, x.dtype), intercept)
-    found, log_det, gamma = library.map(block, (xp.arange(len(rest)), kept, rest))
-    return ClassBlocks(found, xp.sum(log_det), xp.sum(gamma))
+    found, log_det, own = library.map(block, (xp.arange(len(rest)), kept, rest))
+    return ClassBlocks(found, xp.sum(log_det), None if own is None else xp.sum(own))
 
 
 @in_either_library
@@ -176,7 +178,8 @@ def exact_blocks(net, rows, center, alpha, intercept):
         shift = xp.append(xp.full(d, alpha), 0 * alpha)
         lacking = xp.maximum(floor - total(xp.sum(curvature)), 0)
         spread = xp.append(shift[:d], xp.where(intercept > 0, lacking, 1))
-        root, log_det = inverse_root(h, curvature, spread)
+        factor, scale, log_det = scaled_factor(h, curvature, spread)
+        root = inverse_root(factor, scale)
         return log_det - d * xp.log(alpha), determined(shift[:d, None], root)
 
     log_det, gamma = library.map(block, curvature.T)
@@ -191,13 +194,14 @@ def curvatures(p, weight):
     return curvature, xp.maximum(whole, _LEAST_CURVATURE * xp.max(whole))
 
 
-def inverse_root(h, curvature, spread):
-    """A root R of the inverse of ``M = h^T diag(curvature) h + diag(spread)``.
+def scaled_factor(h, curvature, spread):
+    """Cholesky factor of ``M = h^T diag(curvature) h + diag(spread)``.
 
     Returns
     -------
-    root : array of shape (d, d)
-        Lower triangular up to a scale of its columns, with ``R^T R = M^-1``.
+    factor : array of shape (d, d)
+        Of M with rows and columns times ``scale``, by which its diagonal is one.
+    scale : array of shape (d,)
     log_det : scalar
         Of M.
     """
@@ -206,11 +210,17 @@ def inverse_root(h, curvature, spread):
     h = h * xp.sqrt(curvature)[:, None]
     matrix = total(h.T @ h) + xp.diag(spread)
     scale = library.rsqrt(xp.maximum(xp.diagonal(matrix), xp.finfo(h.dtype).tiny))
-    matrix = matrix * scale[:, None] * scale[None, :]
-    factor = library.cholesky(matrix)
-    root = library.triangular_inverse(factor)
+    factor = library.cholesky(matrix * scale[:, None] * scale[None, :])
     log_det = 2 * xp.sum(xp.log(xp.diagonal(factor)) - xp.log(scale))
-    return root * scale[None, :], log_det
+    return factor, scale, log_det
+
+
+def inverse_root(factor, scale):
+    """A root R of the inverse of the matrix of :func:`scaled_factor`, ``R^T R``.
+
+    Lower triangular up to a scale of its columns.
+    """
+    return library_of(factor).triangular_inverse(factor) * scale[None, :]
 
 
 def determined(shift, root):

@@ -2,7 +2,8 @@ r"""The penalty that is chosen along a path, by rows that are left out or the ev
 
 Where the whole Hessian is affordable, each minimum says how well it would predict its
 own rows without them (:mod:`sklearn_gn.softmax_head.leave_one_out`), which chooses as
-cross-validation does. Elsewhere the evidence chooses. With n rows, counted by their
+cross-validation does. Elsewhere the evidence chooses, by blocks of the Hessian; and
+where these are not affordable either, a fifth of the rows that is left out. With n rows, counted by their
 weights, and W normal a priori with precision ``a = n alpha``, Laplace's approximation
 of the evidence (MacKay, "The evidence framework applied to classification networks",
 1992) is
@@ -64,7 +65,17 @@ def first_alpha(X, weight, n_effective, intercept):
     return _FIRST * np.clip(size, 1e-200, 1e200) / n_effective if size > 0 else 1.0
 
 
-def log_evidence(data, net, loss, settings, n_effective):
+def is_affordable(n_rows, n_features, n_columns):
+    """Return whether a block for each class may be computed for each penalty."""
+    slots = affordable_rows(n_rows, n_features, _BLOCK_COST)
+    return slots > 0 or _is_exact(n_rows, n_features, n_columns)
+
+
+def _is_exact(n_rows, n_features, n_columns):
+    return n_rows * (n_features + 1) ** 2 * n_columns <= _EXACT
+
+
+def log_evidence(data, net, loss, settings, n_effective, gamma=True):
     """Logarithm of the evidence, and the number of well-determined parameters.
 
     Parameters
@@ -77,32 +88,35 @@ def log_evidence(data, net, loss, settings, n_effective):
     settings : NewtonSettings
     n_effective : float
         Number of rows, counted by their weights.
+    gamma : bool, default=True
+        Whether the second result is wanted.
 
     Returns
     -------
     log_evidence : float
         ``-inf`` where a block is not positive definite to rounding.
     gamma : float
-        Intercepts included.
+        Intercepts included. None if it is not wanted.
     """
     (n, d), m = data.rows.x.shape, len(net.bias)
     settings = settings._replace(damping=0 * settings.damping)
-    if n * (d + 1) ** 2 * m <= _EXACT:
+    if _is_exact(n, d, m):
         blocks = exact_blocks(
             net, data.rows, data.center, settings.alpha, settings.intercept
         )
-    elif slots := min(affordable_rows(data, _BLOCK_COST), _ROWS_OF_BLOCK * d):
-        blocks = class_blocks(net, data, settings, slots, inverses=False)
+    elif slots := min(affordable_rows(n, d, _BLOCK_COST), _ROWS_OF_BLOCK * d):
+        wanted = {"inverses": False, "gamma": gamma}
+        blocks = class_blocks(net, data, settings, slots, **wanted)
     else:
         blocks = kronecker_blocks(net, data, settings)
     share = 1.0 if m == 1 else (m - 1) / m
     n_free = (m if m == 1 else m - 1) * float(settings.intercept)
     # From the mean to the sum over the rows: every intercept has its factor n.
     log_det = share * float(blocks.log_det) + n_free * math.log(n_effective)
-    gamma = share * float(blocks.gamma)
-    curvature = evidence.Curvature(np.array([gamma]), n_free, log_det)
+    curvature = evidence.Curvature(None, n_free, log_det)
     value = evidence.log_evidence_of_classes(curvature, n_effective * loss)
-    return (value if math.isfinite(value) else -math.inf), gamma + n_free
+    value = value if math.isfinite(value) else -math.inf
+    return value, share * float(blocks.gamma) + n_free if gamma else None
 
 
 def log_posterior(point, first):
@@ -127,13 +141,15 @@ def best_penalty(path):
     return max(path, key=lambda point: log_posterior(point, first))[0]
 
 
-def next_alpha(path):
+def next_alpha(path, strides=(1.0,)):
     """Penalty to try next, and whether it is the last one.
 
     Parameters
     ----------
     path : sequence of tuples
         The points of :func:`log_posterior`, in the order in which they were tried.
+    strides : tuple of float, default=(1.0,)
+        Decades from a penalty to the next beyond all others; the last one is repeated.
 
     Returns
     -------
@@ -149,12 +165,13 @@ def next_alpha(path):
         strict=True,
     )
     best = int(np.argmax(values))
+    stride = strides[min(len(path), len(strides)) - 1]
     if values[best] == -math.inf:
         return first, True
     if best == 0 and steps[0] > 0.5 - _DECADES:
-        return first * 10 ** (steps[0] - 1), False
+        return first * 10 ** (steps[0] - stride), False
     if best == len(path) - 1 and steps[-1] < _DECADES - 0.5:
-        return first * 10 ** (steps[-1] + 1), False
+        return first * 10 ** (steps[-1] + stride), False
     top = slice(best - 1, best + 2)
     step = steps[best]
     if 0 < best < len(path) - 1 and np.isfinite(values[top]).all():

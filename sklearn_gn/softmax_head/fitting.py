@@ -284,16 +284,23 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
     def _set_path(self, path, data):
         """Set what was said of the penalties that were tried, and by which method."""
+        from sklearn_gn.softmax_head.newton import n_left_out
+
         left_out = bool(path) and path[0][2] is not None
         if not path or not (left_out or data.part):  # else it is not known of this one
             path = {*path, (self.alpha_, self.log_evidence_, None)}
-        columns = map(np.array, zip(*sorted(path), strict=True))
-        alphas, values, predictive = columns
-        self.evidence_path_ = {"alpha": alphas, "log_evidence": values}
-        self.alpha_method_ = "leave-one-out" if left_out else "evidence"
+        alphas, values, predictive = map(np.array, zip(*sorted(path), strict=True))
+        data = data.part or data
+        method = "evidence"
         if left_out:
-            n_effective = (data.part or data).options.n_effective
-            self.evidence_path_["leave_one_out"] = -predictive / n_effective
+            method = "leave-one-out" if data.test is None else "held-out"
+        self.alpha_method_ = method
+        self.evidence_path_ = {"alpha": alphas}
+        if method != "held-out":
+            self.evidence_path_["log_evidence"] = values
+        if left_out:
+            figures = -predictive / n_left_out(data)
+            self.evidence_path_[method.replace("-", "_")] = figures
 
     def _set_fitted(self, net, rows, options, evaluated=None):
         """Set the fitted attributes; ``evaluated`` is the row of the log, if known."""

@@ -157,15 +157,24 @@ def on_devices(rows, options):
 
     if options.mesh is None:
         return jax.device_put(rows)
-    size = min(options.batch_size, _SHARED_ROWS)
-    if len(rows.weight) % size:
-        size = options.batch_size
     order = np.arange(len(rows.weight), dtype=np.int32)
     arrays = [rows.x, rows.label, rows.weight, order]
+    x, label, weight, order = divided(arrays, options)
+    return rows._replace(x=x, label=label, weight=weight, order=order)
+
+
+def divided(arrays, options):
+    """Divide arrays of rows among several devices, or put them on the one."""
+    if options.mesh is None:
+        import jax
+
+        return jax.device_put(arrays)
     from sklearn_gn.core.devices import divide_rows
 
-    x, label, weight, order = divide_rows(arrays, options.mesh, size)
-    return rows._replace(x=x, label=label, weight=weight, order=order)
+    n_rows, size = len(arrays[0]), min(options.batch_size, _SHARED_ROWS)
+    if n_rows % size:
+        size = options.batch_size
+    return divide_rows(arrays, options.mesh, size)
 
 
 def on_device(head, options):

@@ -11,7 +11,8 @@ row are
     W = \mathrm{diag}(p) - p p^T.
 
 H is the whole Hessian. From its diagonal blocks alone, rows that waver between two
-classes would get twice the A.
+classes would get twice the A. With fewer rows than features, it is that of as many
+coordinates as there are rows, in which their inner products are the same.
 """
 
 import math
@@ -39,7 +40,7 @@ _ROWS = 512  # that are left out, those which are predicted worst; others change
 
 def is_affordable(n_rows, n_features, n_columns):
     """Return whether the whole Hessian may be computed for each penalty."""
-    order = n_columns * (n_features + 1)
+    order = n_columns * (min(n_rows, n_features) + 1)
     return order <= _COEFFICIENTS and n_rows * order**2 <= _WORK
 
 
@@ -64,9 +65,11 @@ def log_predictive(net, data, settings, n_effective):
     label, intercept = data.rows.label, settings.intercept
     x, head = features(data, len(net.bias)), to_whitened(net, data.center, data.dual)
     count = n_effective * counted_weights(data.rows).astype(np.float64)
-    h = np.append(x, np.full((len(count), 1), intercept, x.dtype), axis=1)
+    logits = x @ head.weight.astype(x.dtype) + head.bias.astype(x.dtype)
     penalty = n_effective * in_whitened(settings.alpha, data.squares)[:, 0]
-    logits = h @ np.vstack(head).astype(x.dtype)
+    if len(x) < x.shape[1]:
+        x, penalty = in_row_space(x, penalty)
+    h = np.append(x, np.full((len(count), 1), intercept, x.dtype), axis=1)
     with np.errstate(all="ignore"):
         inverse = inverse_hessian(h, count, logits, penalty, intercept)
         split = margins(all_classes(logits), label)
@@ -81,12 +84,26 @@ def log_predictive(net, data, settings, n_effective):
 
 def features(data, n_columns):
     """The features in whitened coordinates, of few rows in the precision of the fit."""
-    rows, order = data.rows, n_columns * (data.x.shape[1] + 1)
+    rows, order = data.rows, n_columns * (min(data.x.shape) + 1)
     if len(rows.x) * order**2 > _EXACT:
         return data.x
     counted = weights_once(rows)[:, None] > 0
     x = np.where(counted, rows.x - data.center[None, :], 0)
     return x @ data.basis if data.basis.ndim == 2 else x * data.basis[None, :]
+
+
+def in_row_space(x, penalty):
+    """As many coordinates as rows, with a penalty of one, for more features.
+
+    Returns
+    -------
+    x : ndarray of shape (n, n)
+    penalty : ndarray of shape (n,)
+    """
+    scaled = x / np.sqrt(np.where(penalty > 0, penalty, np.inf))
+    squares, axes = np.linalg.eigh(scaled @ scaled.T)
+    coordinates = axes * np.sqrt(np.maximum(squares, 0))[None, :]
+    return coordinates.astype(x.dtype), np.ones(len(x))
 
 
 def inverse_hessian(h, count, logits, penalty, intercept):

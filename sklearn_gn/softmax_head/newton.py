@@ -35,7 +35,7 @@ from sklearn_gn.softmax_head.head import (
     on_device,
     on_devices,
 )
-from sklearn_gn.softmax_head.part import part_of
+from sklearn_gn.softmax_head.part import divided_in_two, left_out, part_of
 from sklearn_gn.softmax_head.whitened_step import whitened_newton_direction
 from sklearn_gn.softmax_head.whitening import whitened_rows
 
@@ -44,6 +44,7 @@ _CG_ITERATIONS = 100
 _SETTLED = 0.01
 _ROUGHLY = 0.05  # and for the evidence
 _SMALL = 2**21  # features and values of all rows that NumPy computes with
+_STRIDES = {True: (1.0,), False: (0.5, 0.5, 1.0)}  # decades from penalty to penalty
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -97,23 +98,46 @@ class NewtonData(NamedTuple):
     rows: BatchedRows
     scaling: start.Scaling
     options: HeadOptions  # with the first penalty
-    memo: dict  # the whitened rows, and the preconditioner by the head of its making
+    coordinates: dict  # the whitened rows
+    memo: dict  # the preconditioner by the head of its making
     part: "NewtonData | None" = None  # on which a penalty is searched for
     factor: float = 1.0  # that a penalty grows by on these rows
+    test: BatchedRows | None = None  # rows that are left out, which judge a penalty
 
 
 def prepare(rows, options):
     """Put the rows on the device."""
     scaling = start.feature_scaling(rows, bool(options.intercept))
-    data = NewtonData(on_devices(rows, options), scaling, options, {})
-    part, factor = part_of(rows, options)
-    if part is None:
-        return data
+    placed = on_devices(rows, options)
+    data = NewtonData(placed, scaling, options, {}, {})
+    return data if options.n_effective is None else data._replace(**_part(data, rows))
+
+
+def _part(data, rows):
+    """The part of the rows on which a penalty is searched for, by its name."""
+    options, n_classes = data.options, int(rows.label[: int(rows.n_rows)].max()) + 1
+    some, factor = part_of(rows, options)
+    placed, coordinates = some, {}
+    if some is None:
+        some, placed, coordinates, factor = rows, data.rows, data.coordinates, 1.0
+    else:
+        options = options._replace(compiled=False)
+    shape = *some.x.shape, 1 if n_classes < 3 else n_classes
+    out = None
+    if not (leave_one_out.is_affordable(*shape) or evidence.is_affordable(*shape)):
+        out = left_out(some)
+    if out is None and some is rows:
+        return {}
+    test = None
+    if out is not None:
+        placed, test = divided_in_two(some, out, placed, options)
+        factor *= float(some.weight.sum() / some.weight[~out].sum())
+        coordinates = coordinates if options.compiled else {}
     options = at_penalty(options, options.alpha * factor)._replace(
-        n_effective=options.n_effective / factor, compiled=False
+        n_effective=options.n_effective / factor
     )
-    part = NewtonData(part, scaling, options, {}, factor=factor)
-    return data._replace(part=part)
+    more = {"factor": factor, "test": test}
+    return {"part": NewtonData(placed, data.scaling, options, coordinates, {}, **more)}
 
 
 def searched(data, state):
@@ -129,9 +153,13 @@ def searched(data, state):
 
 def whitened(data):
     """The rows with whitened features, which the first Newton step needs."""
-    if "whitened" not in data.memo:
-        data.memo["whitened"] = whitened_rows(data.rows, data.options)
-    return data.memo["whitened"]
+    if not data.coordinates:
+        rows = data.rows
+        if data.test is not None and data.options.compiled:
+            # Directions of the rows left out alone would be blown up.
+            rows = rows._replace(weight=rows.weight + data.test.weight)
+        data.coordinates["x"] = whitened_rows(rows, data.options)
+    return data.coordinates["x"]._replace(rows=data.rows)
 
 
 # --- the iteration -------------------------------------------------------------------
@@ -176,7 +204,7 @@ def step(data, state, options):
     report = report._replace(extra=report.extra | {"alpha": state.alpha})
     if not state.searching or report.stop == "non_finite":
         return state, report
-    settled = _SETTLED if leaves_rows_out(rows, state.net) else _ROUGHLY
+    settled = _SETTLED if _by_leave_one_out(rows, state.net) else _ROUGHLY
     if report.stop or -state.slope <= settled * abs(state.loss):
         state = _next_penalty(data, state)
     return state, report._replace(stop=None)
@@ -190,12 +218,10 @@ def at_penalty(options, alpha):
 def _next_penalty(data, state):
     """Extend the path by what is said of the head."""
     rows, options = searched(data, state)
-    settings, n_effective = newton_settings(options), options.n_effective
-    value, _ = evidence.log_evidence(
-        whitened(rows), state.net, state.loss, settings, n_effective
-    )
-    path = (*state.path, (state.alpha, value, held_out(rows, state.net, options)))
-    alpha, last = evidence.next_alpha(path)
+    path = (*state.path, (state.alpha, *_judged(rows, options, state)))
+    # Where rows are left out one by one, a minimum costs less than to judge it.
+    strides = _STRIDES[_by_leave_one_out(rows, state.net)]
+    alpha, last = evidence.next_alpha(path, strides)
     best = evidence.best_penalty(path)
     likeliest = state.net if best == state.alpha else state.likeliest
     # From the nearer one of the last head and the best one.
@@ -205,7 +231,10 @@ def _next_penalty(data, state):
     rows, options = searched(data, state)
     if last and data.part:
         net = on_device(net, options)
-        state = state._replace(epoch=start.n_passes(net), anchor=None)
+        epoch = start.n_passes(net)
+        if options.mesh is None and start.is_long(net, int(data.rows.n_rows)):
+            epoch -= 1  # rows that are new are met by a pass
+        state = state._replace(epoch=epoch, anchor=None)
     found = objective(net, rows.rows, options)
     return state._replace(
         net=net,
@@ -219,22 +248,40 @@ def _next_penalty(data, state):
     )
 
 
-def leaves_rows_out(data, net):
-    """Return whether rows that are left out choose the penalty, not the evidence."""
-    return leave_one_out.is_affordable(*data.rows.x.shape, len(net.bias))
+def _by_leave_one_out(data, net):
+    affordable = leave_one_out.is_affordable(*data.rows.x.shape, len(net.bias))
+    return data.test is None and affordable
 
 
-def held_out(data, net, options):
-    """:func:`leave_one_out.log_predictive`, or None where that costs too much."""
-    if not leaves_rows_out(data, net):
-        return None
-    whole = whitened(data)
+def _judged(data, options, state):
+    """Log evidence of a head, and the log probability of rows that are left out.
+
+    None stands for what costs too much, or is not needed.
+    """
+    net, settings = state.net, newton_settings(options)
+    if data.test is not None:
+        loss = objective(net, data.test, at_penalty(options, 0)).loss
+        return None, -float(loss) * n_left_out(data)
+    whole, n_effective = whitened(data), options.n_effective
+    value, _ = evidence.log_evidence(
+        # Compiled, one program is quicker to have than two.
+        *(whole, net, state.loss, settings, n_effective, options.compiled)
+    )
+    if not _by_leave_one_out(data, net):
+        return value, None
     if options.mesh is not None:
         from sklearn_gn.core.devices import gathered
 
         whole = gathered(whole)
-    settings = newton_settings(options)
-    return leave_one_out.log_predictive(net, whole, settings, options.n_effective)
+    return value, leave_one_out.log_predictive(net, whole, settings, n_effective)
+
+
+def n_left_out(data):
+    """Number of rows that judge a penalty, by their weights."""
+    n_effective = data.options.n_effective
+    if data.test is None:
+        return n_effective  # all, one by one
+    return n_effective * float(data.test.weight.sum() / data.rows.weight.sum())
 
 
 def penalty_of_best(state):

@@ -49,9 +49,14 @@ class Scaling(NamedTuple):
 
 def pays(net, n_rows):
     """Return whether a start is worth its price: at zero, and for many rows."""
+    fresh = not (np.any(net.weight) or np.any(net.bias))
+    return fresh and is_long(net, n_rows)
+
+
+def is_long(net, n_rows):
+    """Return whether a pass is short beside Newton steps on so many rows."""
     work = n_rows * net.weight.size
-    fresh = not (np.any(net.weight) or np.any(net.bias)) and len(net.bias) > 1
-    return fresh and n_rows >= _FEWEST_ROWS and work >= _LEAST_WORK
+    return len(net.bias) > 1 and n_rows >= _FEWEST_ROWS and work >= _LEAST_WORK
 
 
 def n_passes(net):

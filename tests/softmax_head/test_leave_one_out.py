@@ -13,11 +13,11 @@ from sklearn_gn.solvers import FGNNewton
 N, D, ALPHA = 60, 4, 0.02
 
 
-def problem(n_classes, intercept=True):
+def problem(n_classes, intercept=True, d=D):
     """Rows with their weights, and the minimum of the objective for them."""
     rng = np.random.RandomState(0)
-    X = rng.randn(N, D) @ rng.randn(D, D)
-    logits = X @ rng.randn(D, n_classes)
+    X = rng.randn(N, d) @ rng.randn(d, d) * np.sqrt(D / d)
+    logits = X @ rng.randn(d, n_classes)
     X = X + 2 * intercept
     y = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
     count = 1.0 + np.arange(N) % 3
@@ -61,7 +61,7 @@ def by_dense_algebra(X, y, count, model):
     each = np.einsum("nab,ni,nj->naibj", curvature, h, h).reshape(N, h.shape[1] * m, -1)
     free = np.zeros(h.shape[1])
     free[-1] = 1e-6  # of what all classes share
-    penalty = np.append(np.full(D, count.sum() * ALPHA), 0) + free
+    penalty = np.append(np.full(X.shape[1], count.sum() * ALPHA), 0) + free
     hessian = np.einsum("n,nab->ab", count, each) + np.diag(np.tile(penalty, m))
     value = 0.0
     for k in range(N):
@@ -78,6 +78,12 @@ def by_dense_algebra(X, y, count, model):
 def test_it_is_that_of_dense_algebra(n_classes, intercept):
     case = problem(n_classes, intercept)
     assert found(*case) == pytest.approx(by_dense_algebra(*case), rel=1e-6)
+
+
+def test_more_features_than_rows_are_as_many_coordinates():
+    case = problem(3, d=N + 20)
+    assert found(*case) == pytest.approx(by_dense_algebra(*case), rel=1e-5)
+    assert leave_one_out.is_affordable(N, 10**5, 3)
 
 
 def test_it_is_near_that_of_refits():
