@@ -7,13 +7,14 @@ damped step of the shift lambda for which ``|v(lambda)| = R``. Moré and Sorense
 1983) find that shift by Newton's method, with a factorisation for every shift tried.
 Here one factorisation suffices for most radii:
 
-- the shift is kept from iteration to iteration, and for the next radius it is moved by
-  the derivative of the length;
+- the shift is kept from iteration to iteration, in proportion to the loss where this
+  rises, as it does at new points, and to its root where it falls; for the next radius
+  it is moved by the derivative of the length;
 - the radius of a candidate is the length that it has, which need not be the one that
   was aimed at;
 - the gain ratio of a candidate says which length to try next. It falls steeply: one
-  minus the ratio grows about like the fifth power of the length where the step is
-  trusted, and like the third beyond (medians of the default steps on several problems).
+  minus the ratio grows like a power of the length, between the fifth and the sixth in
+  the default steps on several problems. Two candidates tell the power.
 
 The loop over radii runs in Python on :func:`trial`: a factor with its step,
 acceleration and loss, compiled or, where they are small, in NumPy.
@@ -40,6 +41,7 @@ from sklearn_gn.pinn.damped_step import (
     gradient_figures,
     linearise,
     no_step,
+    right_side,
     shifted_solution,
     small_gramian,
 )
@@ -47,10 +49,12 @@ from sklearn_gn.pinn.residuals import rows_of_jacobian
 
 _RADII = 12  # at most, in an iteration
 _SHORTEST, _LONGEST = 1 / 8, 5.0  # radii tried, relative to the last one
-_AIM = 0.2  # gain ratio that the next radius is to have
-_HIGH = 0.7  # from which a longer step is tried
+_AIM = 0.35  # gain ratio that the next radius is to have
+_HIGH = 0.8  # from which a longer step is tried
 _GAP = 1.4  # of a trusted and a longer step, up to which none between is tried
-_POWER, _POWER_BEYOND = 5.0, 3.0  # of the length, with which the gain ratio falls
+_MARGIN = 0.2  # of the gap, that a radius between keeps from both
+_POWER = 5.5  # of the length, with which the gain ratio falls
+_LEAST_LOSS_OF_GAIN = 1e-3  # one minus the gain ratio: below, it is rounding
 _LONGER, _SHORTER = 1.5, 0.8  # at most and at least, from one radius to the next
 _SHRINK, _COLLAPSE = 0.5, 0.125  # where no step is trusted; where none lowers the loss
 _TOLERANCE = 1.5  # length versus radius, beyond which a trial is repeated
@@ -60,13 +64,15 @@ _LARGEST_CHANGE = 100.0  # of the shift from one factor to the next
 _LEAST_DECAY = 0.02
 _FIRST_SHIFT = 1e-3  # relative to the largest diagonal element of the Gramian
 _ROUNDING = 1e-6  # relative change of a step by it, above which the step is refined
+_ROUNDING_OF_ACCELERATION = 1e-3  # the same for what is added to the step
 
 
 class Region(NamedTuple):
     """What is remembered from one iteration to the next."""
 
     radius: np.ndarray
-    shift: np.ndarray  # expected to lead to the first radius tried; NaN: not known
+    shift: np.ndarray  # that led to it; NaN: not known
+    loss: np.ndarray  # before the step of that shift
 
 
 class Quadratic(NamedTuple):
@@ -74,6 +80,7 @@ class Quadratic(NamedTuple):
 
     linear: Linearisation
     matrix: jnp.ndarray  # the smaller Gramian
+    right: jnp.ndarray  # the right-hand side that belongs to it
     largest: jnp.ndarray  # diagonal element
     floor: jnp.ndarray  # shift at rounding level
     start: Candidate  # the step of length zero
@@ -91,7 +98,8 @@ class Trial(NamedTuple):
 def first_region(net, dtype):
     """Return the region of the first step, as wide as the network's own length."""
     squares = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(net))
-    return Region(np.asarray(math.sqrt(squares), dtype), np.asarray(np.nan, dtype))
+    unknown = np.asarray(np.nan, dtype)
+    return Region(np.asarray(math.sqrt(squares), dtype), unknown, unknown)
 
 
 def search(model, net, batches, quadratic, region, *, geodesic):
@@ -118,53 +126,69 @@ def search(model, net, batches, quadratic, region, *, geodesic):
     region : Region
         Of the next iteration.
     """
-    evaluate = partial(
-        trial,
-        *(model, net, batches, quadratic.linear, quadratic.matrix, quadratic.floor),
-        geodesic=geodesic,
-    )
-    shifts = _Shifts(evaluate, quadratic, float(region.shift))
-    radius, best = float(region.radius), quadratic.start
-    target, longest_trusted, shortest_untrusted = radius, 0.0, math.inf
+    system = quadratic.linear, quadratic.matrix, quadratic.right, quadratic.floor
+    evaluate = partial(trial, model, net, batches, *system, geodesic=geodesic)
+    start = quadratic.start
+    shifts = _Shifts(evaluate, quadratic, _expected_shift(region, float(start.loss)))
+    radius, best = float(region.radius), start
+    # Length and gain ratio of the longest trusted step, and of the shortest other one.
+    target, trusted, untrusted = radius, (0.0, 1.0), (math.inf, -math.inf)
     for _ in range(_RADII):
         within = _SHORTEST * radius <= target <= _LONGEST * radius
         found = shifts.trial_of_length(target) if within else None
         if found is None:
             break
-        new, length = found.candidate, float(found.candidate.length)
-        trusted, gain = bool(new.trusted), float(new.gain_ratio)
-        if trusted or (not best.trusted and float(new.loss) < float(best.loss)):
+        new, gain = found.candidate, float(found.candidate.gain_ratio)
+        tried = float(new.length), gain if math.isfinite(gain) else -math.inf
+        if new.trusted or (not best.trusted and float(new.loss) < float(best.loss)):
             best = new
-        if trusted:
-            longest_trusted = max(length, longest_trusted)
+        if new.trusted:
+            trusted = max(tried, trusted)
         else:
-            shortest_untrusted = min(length, shortest_untrusted)
+            untrusted = min(tried, untrusted)
         if best.trusted and (float(best.gain_ratio) < _HIGH or shifts.at_floor):
             break
-        target = length * _length_ratio(gain, trusted)
-        if 0 < longest_trusted and shortest_untrusted < math.inf:
-            if shortest_untrusted < _GAP * longest_trusted:
-                break
-            target = math.sqrt(longest_trusted * shortest_untrusted)
+        if untrusted[0] < _GAP * trusted[0]:
+            break
+        target = _next_length(trusted, untrusted)
         shifts.aim_at(target, found)
     best = best._replace(inner_iterations=np.int32(shifts.n_factors))
     if best.trusted:
         radius, shift = float(best.length), best.shift
     else:
-        falls = float(best.loss) < float(quadratic.start.loss)
+        falls = float(best.loss) < float(start.loss)
         radius, shift = radius * (_SHRINK if falls else _COLLAPSE), shifts.shift
-    dtype = region.radius.dtype
-    return best, Region(np.asarray(radius, dtype), np.asarray(shift, dtype))
+    remembered = radius, shift, start.loss
+    return best, Region(*(np.asarray(x, region.radius.dtype) for x in remembered))
 
 
-def _length_ratio(gain, trusted):
-    """The length to try next, relative to that of a step with this gain ratio."""
-    if not math.isfinite(gain):
-        return _SHORTEST
-    missing = (1 - _AIM) / max(1 - gain, 1e-3)
-    if trusted:
-        return min(max(missing ** (1 / _POWER), 1.0), _LONGER)
-    return min(max(missing ** (1 / _POWER_BEYOND), _SHORTEST), _SHORTER)
+def _expected_shift(region, loss):
+    """The shift to try first at a loss: NaN where none is known."""
+    shift, before = float(region.shift), float(region.loss)
+    if not (loss > 0 and before > 0):
+        return shift
+    return shift * max(loss / before, math.sqrt(loss / before))
+
+
+def _next_length(trusted, untrusted):
+    """The length to try next, from the longest trusted step and the shortest other one.
+
+    Each is a pair of a length and a gain ratio.
+    """
+    (low, gain), (high, worse) = trusted, untrusted
+    if high == math.inf:
+        return low * min(max(_length_ratio(gain, _POWER), 1.0), _LONGER)
+    if low == 0:
+        return high * min(max(_length_ratio(worse, _POWER), _SHORTEST), _SHORTER)
+    growth = (1 - worse) / max(1 - gain, _LEAST_LOSS_OF_GAIN)
+    power = max(math.log(growth) / math.log(high / low), 1.0)
+    margin = (high / low) ** _MARGIN
+    return min(max(low * _length_ratio(gain, power), low * margin), high / margin)
+
+
+def _length_ratio(gain, power):
+    """The length of the gain ratio aimed at, relative to that of a gain ratio."""
+    return ((1 - _AIM) / max(1 - gain, _LEAST_LOSS_OF_GAIN)) ** (1 / power)
 
 
 class _Shifts:
@@ -254,7 +278,7 @@ def _counted_of_model(model, net, batches, r, parts, previous_step, **options):
     return net, batches, r, without_dense(parts)
 
 
-def _counted_of_trial(model, net, batches, linear, matrix, floor, shift, **options):
+def _counted_of_trial(model, net, batches, linear, matrix, *rest, **options):
     return net, batches, matrix, linear._replace(parts=without_dense(linear.parts))
 
 
@@ -277,7 +301,8 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     floor = np.finfo(matrix.dtype).eps * matrix.trace()
     largest = matrix.diagonal().max()
     figures = gradient_figures(r, parts, net)
-    return Quadratic(linear, matrix, largest, floor, no_step(local), *figures)
+    right = right_side(linear, net, linear.target)
+    return Quadratic(linear, matrix, right, largest, floor, no_step(local), *figures)
 
 
 @partial(
@@ -292,16 +317,16 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     counted=_counted_of_trial,
     static_argnames=("model", "geodesic"),
 )
-def trial(model, net, batches, linear, matrix, floor, shift, *, geodesic):
+def trial(model, net, batches, linear, matrix, right, floor, shift, *, geodesic):
     """The step of a shift and its effect on the loss; NaN where there is no factor.
 
     Rounding of the Gramian changes the step by about ``floor / shift``.
     """
     factor = library_of(matrix).shifted_cholesky(matrix, shift)
     refine = floor > _ROUNDING * shift
-    step, slope = shifted_solution(linear, net, factor, shift, refine)
+    step, slope = shifted_solution(linear, net, factor, shift, right, refine)
     local = LocalProblem(model, net, batches, linear, geodesic)
-    solve = by_factor(linear, net, factor, refine)
+    solve = by_factor(linear, net, factor, floor > _ROUNDING_OF_ACCELERATION * shift)
     damped = accelerated_step(local, solve, shift, step, 1, by_difference)
     new = candidate(local, damped, shift)
     square = new.length**2
