@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -18,11 +19,13 @@ from sklearn_gn.pde import (
     Dirichlet,
     Initial,
     Interval,
+    Neumann,
     Problem,
     Unknown,
     d,
 )
 from sklearn_gn.pinn import residual_sizes, setup, starts
+from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.points import batch_of
 from sklearn_gn.pinn.posed import posed
@@ -192,6 +195,23 @@ def test_a_condition_may_stand_for_observations():
         warnings.filterwarnings("ignore", "PINNSolver")
         solver = PINNSolver(problem, **SMALL, max_iter=20).fit()
     np.testing.assert_allclose(solver.coefficients_["w"], np.log(2), rtol=1e-6)
+
+
+def test_usual_conditions_may_determine_an_eigenvalue():
+    """u'' + w u = 0 between two zeros: w = pi**2, as the slope fixes the size."""
+    problem = Problem(
+        lambda u, x, w: d(u, "x", "x")(x) + w * u(x),
+        Interval(0, 1, axis="x"),
+        [Dirichlet(0.0), Neumann(-1.0, on="x=min")],
+        coefficients={"w": Unknown(8.0, positive=True)},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        solver = PINNSolver(problem, **{**SMALL, "n_boundary": 3}, max_iter=30).fit()
+    np.testing.assert_allclose(solver.coefficients_["w"], np.pi**2, rtol=1e-5)
+    assert solver.coefficients_std_["w"] < 1e-3
+    fewer = replace(problem, conditions=problem.conditions[:1])
+    assert without_data(fewer) == ["w"]
 
 
 @pytest.mark.parametrize(
