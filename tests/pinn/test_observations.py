@@ -308,6 +308,8 @@ def test_outputs_without_values_have_the_unit_that_balances_the_equations():
     wave = np.pi / 6
     balanced = math.sqrt(wave * (1 / wave))  # geometric mean of q' / i and q / i'
     assert_allclose(scale, [coulomb, balanced * coulomb / second], rtol=0.5)
+    # An ordinary size is taken, too, where that of the other output is none.
+    assert_allclose(posed(circuit(64.0, 1024.0), [])[0].scale, [1024, 16], rtol=0.5)
     # Exact in the units: those of another statement, scaled.
     other = posed(circuit(second, 4 * coulomb), [])[0].scale
     assert_allclose(other, [4 * scale[0], 4 * scale[1]], rtol=1e-12)
