@@ -15,7 +15,7 @@ from sklearn_gn.pde.coefficients import as_array
 from sklearn_gn.pde.conditions import BaseCondition
 from sklearn_gn.pde.corner_values import check_shared_places
 from sklearn_gn.pde.domains import Domain
-from sklearn_gn.pde.jumps import warn_of_jumps
+from sklearn_gn.pde.jumps import warn_of_jumps, warn_of_lost_jumps
 from sklearn_gn.pde.local_functions import fields_and_points
 from sklearn_gn.pde.mistakes import explained_errors
 from sklearn_gn.pde.plausibility import check_equations, warn_of_fluxes
@@ -33,8 +33,8 @@ def check_problem(problem):
 
     Warns of what is allowed but rarely intended: more equations than outputs, values
     that jump, or contradict each other where two parts of the boundary meet, or the
-    boundary and the start of time, and a pure Neumann problem of the Laplacian whose
-    source and slopes do not cancel out.
+    boundary and the start of time, derivatives of products with coefficients that jump,
+    and a pure Neumann problem of the Laplacian whose source and slopes do not cancel.
 
     Raises
     ------
@@ -54,6 +54,7 @@ def check_problem(problem):
         check_equations(problem, points["interior"], _LEVELS, rng)
     check_shared_places(problem)
     warn_of_jumps(problem)
+    warn_of_lost_jumps(problem)
     warn_of_fluxes(problem)
 
 

@@ -60,10 +60,13 @@ def integral(
     True
     """
     if not isinstance(u, Field):
-        raise TypeError(
-            f"integral takes a field, got {type(u).__name__}; write "
-            "integral(u, 't', 0, 1)(x), not integral(u(x), 't', 0, 1)."
-        )
+        cure = "integral(u, 't', 0, 1)(x), not integral(u(x), 't', 0, 1)."
+        if callable(u):
+            cure = (
+                "integral(u, 't', 0, 1, kernel=lambda x, y: y[0])(x) for the integrand "
+                "y[0] * u(y), or apply(jnp.square, u) as the integrand u(y)**2."
+            )
+        raise TypeError(f"integral takes a field, got {type(u).__name__}; write {cure}")
     if not isinstance(order, int) or order < 1:
         raise ValueError(f"order must be an integer >= 1, got {order!r}.")
     index = u.axis(axis)

@@ -6,6 +6,8 @@ initial values that one diffusion smooths are left out: the default network foll
 (:mod:`sklearn_gn.pde.initial_breaks`).
 """
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import KDTree
 
@@ -18,8 +20,10 @@ from sklearn_gn.pde.corner_values import (
     drawn_part,
     gives_values,
 )
+from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.initial_breaks import has_initial_jump
+from sklearn_gn.pde.operators import differentiates_jumps
 
 _NEIGHBOURS = 4  # of each point, to which chords lead
 _PARALLEL = 0.9  # scalar product of the normals at the ends of a chord
@@ -57,6 +61,40 @@ def jumps(problem):
     if problem.domain.dim <= MOST_AXES:
         found += _jumps_within(problem)
     return found
+
+
+def warn_of_lost_jumps(problem):
+    """Warn where the equation differentiates a product with a coefficient that jumps.
+
+    Its derivative is taken on each side, without the jump, so that no residual says
+    that the flux is continuous. A Condition on an interface may do so.
+
+    Parameters
+    ----------
+    problem : Problem
+    """
+    interior, *_ = problem.residual_classes()
+    faces = [getattr(condition, "on", None) for condition in problem.conditions]
+    joined = any(isinstance(on, Domain) for on in faces)
+    x = jax.ShapeDtypeStruct((interior.n_points, problem.domain.dim), np.float64)
+
+    def residual(x):
+        field = problem.field(lambda x: jnp.ones(len(problem.outputs), x.dtype))
+        fields = (field,) * interior.n_points
+        return interior.function(fields, x, x[0, :0], problem.start)
+
+    def trace():
+        with jax.enable_x64(True):
+            jax.eval_shape(residual, x)
+
+    if not joined and differentiates_jumps(trace):
+        warn_user(
+            "The equation differentiates a product with a Piecewise coefficient, as in "
+            "div(k * grad(u)): the derivative of its jump is left out, and nothing "
+            "keeps the flux continuous there, so that the solution is another one. "
+            "Use one output for each side and join them by a Condition on the interface: see "
+            "'Two materials' in the user guide.",
+        )
 
 
 def _jumps_within(problem):

@@ -12,6 +12,7 @@ there and nowhere else.
 
 import operator
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import reduce
 from numbers import Integral
 from typing import Any
@@ -24,6 +25,7 @@ from jax import lax
 from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, followed_by
 
 _AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
+_lost_jumps: ContextVar[list | None] = ContextVar("lost_jumps", default=None)
 
 
 class Field:
@@ -183,6 +185,7 @@ def _binary(symbol, function):
                 )
             return function(a, b)
 
+        value.jumps = any(map(_jumps, (left, right)))
         return owner.derived(value)
 
     def forward(self, other):
@@ -364,6 +367,25 @@ def _check(field, name):
             f"{name} takes a field, got {type(field).__name__}; write "
             f"{name}(u{axis})(x), not {name}(u(x){axis})."
         )
+    noted = _lost_jumps.get()
+    if noted is not None and name != "apply" and _jumps(field):
+        noted.append(name)
+
+
+def _jumps(function):
+    """Whether a function, or a field, has a factor that is defined in pieces."""
+    inner = function.function if isinstance(function, Field) else function
+    return getattr(inner, "jumps", False)
+
+
+def differentiates_jumps(function: Callable[[], Any]) -> bool:
+    """Whether a call differentiates a product with a coefficient in pieces."""
+    token = _lost_jumps.set([])
+    try:
+        function()
+        return bool(_lost_jumps.get())
+    finally:
+        _lost_jumps.reset(token)
 
 
 def _check_in_space(field, name):

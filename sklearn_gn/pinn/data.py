@@ -15,9 +15,10 @@ from sklearn_gn.core.data import (
 )
 from sklearn_gn.core.known import known
 from sklearn_gn.core.scaling import Scaling
-from sklearn_gn.pde import Condition, Problem, Unknown
+from sklearn_gn.pde import Condition, Problem
 from sklearn_gn.pde.plausibility import warn_of_missing_equations
 from sklearn_gn.pinn import setup
+from sklearn_gn.pinn.determination import conditions_determine_coefficients
 from sklearn_gn.pinn.fit import Observations
 
 _VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
@@ -256,9 +257,11 @@ def _warn_of_missing_data(problem):
 
 def without_data(problem):
     """Names of unknown coefficients that only observations could determine."""
-    if any(isinstance(c, Condition) for c in problem.conditions):
+    if not problem.unknown or any(isinstance(c, Condition) for c in problem.conditions):
         return []
-    return [n for n, c in problem.coefficients.items() if isinstance(c, Unknown)]
+    if conditions_determine_coefficients(problem, np.random.RandomState(0)):
+        return []
+    return list(problem.unknown)
 
 
 def in_order_of_axes(X, problem):

@@ -259,6 +259,28 @@ def _conditions_at_ends(problem, rng):
     return ends
 
 
+def conditions_determine_coefficients(problem, rng):
+    """Whether the usual conditions suffice for the unknown coefficients, too.
+
+    Those of an ordinary differential equation do if they are as many more than its
+    derivatives, such as the ends of a string with its slope at one of them: an
+    eigenvalue.
+    """
+    if problem.domain.dim > 1:
+        return False
+    orders = _high_orders(problem, rng)
+    if orders is None:
+        return False
+    _, *conditions = problem.residual_classes()
+    points = problem.probes(_N_POINTS, rng)
+    n_given = sum(
+        kind.n_outputs * len(np.unique(points[kind.name].x, axis=0))
+        for kind in conditions
+    )
+    n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
+    return n_given >= len(problem.outputs) * orders[0] + n_unknown
+
+
 def largest_free_change(model, net, batches, fresh, untrained_loss):
     """Largest change of the solution that the residuals do not see.
 

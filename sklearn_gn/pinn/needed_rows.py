@@ -12,7 +12,7 @@ import numpy as np
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.pde.local_functions import LocalFunction, points_of_row
-from sklearn_gn.pinn.model import Batch, ClassModel, Model
+from sklearn_gn.pinn.model import Batch, ClassModel, Model, n_waves
 from sklearn_gn.pinn.residuals import row_from_top, row_residuals
 from sklearn_gn.pinn.taylor import DerivativeRows, input_stack, local_field
 
@@ -83,7 +83,9 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
         slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
     classes = tuple(map(ClassModel, kinds, found))
-    weights = rng.standard_normal((2 * problem.n_inputs + 1, q))
+    # Waves and singular functions, the last inputs, vary more than once.
+    n_plain = problem.n_inputs - n_waves(problem)
+    weights = rng.standard_normal((2 * n_plain + 1, q))
     doubtful = [
         k
         for k, (kind, batch) in enumerate(zip(classes, few, strict=True))
@@ -184,7 +186,7 @@ def _both_ways(model, classes, batches, weights, extra):
     """Residuals of a wave, from its Taylor polynomials and from itself."""
 
     def wave(x):
-        a = model.problem.embedding(x)
+        a = model.problem.embedding(x)[: len(weights) // 2]
         a = jnp.concatenate([a, a**2, jnp.ones_like(a[:1])])
         return jnp.sin(a @ weights)
 

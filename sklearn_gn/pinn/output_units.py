@@ -154,9 +154,11 @@ def _with_balanced_sizes(problem, found):
             ratio == 0, 1, (lack_before - lack) / np.where(ratio, ratio, 1)
         )
         before, sizes = sizes, sizes * np.exp(lack / np.clip(power, *_POWERS))
+    ordinary = (sizes >= 1 / _FAR) & (sizes <= _FAR)
+    kept = known | (ordinary & ordinary[known].all())
     return [
-        (0.0, float(size)) if unit is None and not 1 / _FAR <= size <= _FAR else unit
-        for unit, size in zip(found, sizes, strict=True)
+        unit if keeps else (0.0, float(size))
+        for unit, size, keeps in zip(found, sizes, kept, strict=True)
     ]
 
 

@@ -88,7 +88,11 @@ RESIDUALS = {
     ),
     "integral of a value": (
         lambda u, x: integral(u(x), "x", 0, 1),
-        r"interior: integral takes a field",
+        r"interior: integral takes a field.* not integral\(u\(x\)",
+    ),
+    "integral of a function": (
+        lambda u, x: integral(lambda y: y[0] * u(y), "x", 0, 1)(x),
+        r"interior: integral takes a field, got function; .*kernel=lambda x, y: y\[0\]",
     ),
     "swapped": (
         swapped,

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -420,6 +421,33 @@ def test_volterra_equation_with_a_kernel():
     )
     residual = jax.jit(jax.vmap(d(u, "t") + u - memory))
     close(residual(np.array([[0.0], [1.0], [5.0]])), np.zeros(3), 1e-11)
+
+
+def test_a_lost_jump_is_warned_of():
+    """The slope of k u' misses the jump of k, for which a Condition may make up."""
+    k = Piecewise(1.0, (Interval(0.5, 1, axis="x"), 10.0))
+
+    def rod(u, x):
+        return d(k * d(u, "x"), "x")(x) + 1
+
+    def plain(u, x):
+        return k(x) * d(u, "x", "x")(x) + 1
+
+    interface = Condition(lambda u, x: u(x) - 0.1, on=[[0.5]])
+    ends = Dirichlet(0.0)
+    for residual, conditions, lost in [
+        (rod, [ends], True),
+        (rod, [ends, interface], False),
+        (plain, [ends], False),
+    ]:
+        problem = Problem(residual, Interval(0, 1, axis="x"), conditions)
+        for _ in range(2):  # what is compiled is kept, and says nothing any more
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                problem.check()
+            assert ["nothing keeps the flux" in str(w.message) for w in caught] == (
+                [True] * lost
+            )
 
 
 def test_coefficients_in_pieces():

@@ -36,6 +36,7 @@ from sklearn_gn.pinn.losses import total_loss
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import needed_rows, rows_and_sizes
 from sklearn_gn.pinn.points import Sampler, batch_of
+from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import jacobian, residuals, second_derivative
 from sklearn_gn.pinn.taylor import DerivativeRows, _group_sums
 
@@ -142,6 +143,22 @@ def test_the_size_of_a_residual_is_its_change_with_a_solution_of_size_one():
     interior = np.sqrt((3 * 4**2) ** 2 + (2 / 2) ** 2 + 7**2)
     np.testing.assert_allclose(np.ravel(sizes[:2]), [interior, 1.0], rtol=1e-12)
     assert 1 / 2 < sizes[2][0] < 4
+
+
+def test_the_size_of_a_residual_of_high_order_knows_no_waves():
+    """A wave of the solution may be fast, and its fourth derivative huge."""
+
+    def vibration(u, x):
+        return d(u, "t", "t")(x) + d(u, "x", "x", "x", "x")(x)
+
+    start = Initial(lambda x: jnp.sin(3 * jnp.pi * x[0]))
+    problem, _ = posed(Problem(vibration, Box(x=(0, 1), t=(0, 1)), [start]), [])
+    assert problem.waves
+    sizes = [
+        rows_and_sizes(kind, np.zeros(0))[1]
+        for kind in (problem, replace(problem, waves=()))
+    ]
+    np.testing.assert_allclose(*sizes, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

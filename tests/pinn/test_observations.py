@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -18,11 +19,13 @@ from sklearn_gn.pde import (
     Dirichlet,
     Initial,
     Interval,
+    Neumann,
     Problem,
     Unknown,
     d,
 )
 from sklearn_gn.pinn import residual_sizes, setup, starts
+from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.points import batch_of
 from sklearn_gn.pinn.posed import posed
@@ -194,6 +197,23 @@ def test_a_condition_may_stand_for_observations():
     np.testing.assert_allclose(solver.coefficients_["w"], np.log(2), rtol=1e-6)
 
 
+def test_usual_conditions_may_determine_an_eigenvalue():
+    """u'' + w u = 0 between two zeros: w = pi**2, as the slope fixes the size."""
+    problem = Problem(
+        lambda u, x, w: d(u, "x", "x")(x) + w * u(x),
+        Interval(0, 1, axis="x"),
+        [Dirichlet(0.0), Neumann(-1.0, on="x=min")],
+        coefficients={"w": Unknown(8.0, positive=True)},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        solver = PINNSolver(problem, **{**SMALL, "n_boundary": 3}, max_iter=30).fit()
+    np.testing.assert_allclose(solver.coefficients_["w"], np.pi**2, rtol=1e-5)
+    assert solver.coefficients_std_["w"] < 1e-3
+    fewer = replace(problem, conditions=problem.conditions[:1])
+    assert without_data(fewer) == ["w"]
+
+
 @pytest.mark.parametrize(
     ("y", "words", "match"),
     [
@@ -288,6 +308,8 @@ def test_outputs_without_values_have_the_unit_that_balances_the_equations():
     wave = np.pi / 6
     balanced = math.sqrt(wave * (1 / wave))  # geometric mean of q' / i and q / i'
     assert_allclose(scale, [coulomb, balanced * coulomb / second], rtol=0.5)
+    # An ordinary size is taken, too, where that of the other output is none.
+    assert_allclose(posed(circuit(64.0, 1024.0), [])[0].scale, [1024, 16], rtol=0.5)
     # Exact in the units: those of another statement, scaled.
     other = posed(circuit(second, 4 * coulomb), [])[0].scale
     assert_allclose(other, [4 * scale[0], 4 * scale[1]], rtol=1e-12)
