@@ -92,8 +92,8 @@ def warn_of_lost_jumps(problem):
             "The equation differentiates a product with a Piecewise coefficient, as in "
             "div(k * grad(u)): the derivative of its jump is left out, and nothing "
             "keeps the flux continuous there, so that the solution is another one. "
-            "Use one output for each side and join them by a Condition on the interface: see "
-            "'Two materials' in the user guide.",
+            "Use one output for each side, and join them by a Condition on the "
+            "interface: see 'Two materials' in the user guide."
         )
 
 
