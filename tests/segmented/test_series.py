@@ -65,13 +65,25 @@ def test_dates(data):
     assert_allclose(days, plain["start"], atol=1e-8)
 
 
+def test_polars_frames(data):
+    pl = pytest.importorskip("polars")
+    other = pl.DataFrame({name: data[name].to_numpy() for name in data.columns})
+    words = {"group": "g", "target": "y", "features": ["x"]}
+    table = fit_groups(SegmentedRegressor(), other, **words)
+    pd.testing.assert_frame_equal(
+        table, fit_groups(SegmentedRegressor(), data, **words), check_dtype=False
+    )
+
+
 def test_bad_input(data):
     words = {"group": "g", "target": "y", "features": ["x"]}
+    with pytest.raises(ValueError, match="data frame of pandas or polars, got dict"):
+        fit_groups(SegmentedRegressor(), dict(data), **words)
     with pytest.raises(ValueError, match="fit_groups takes a SegmentedRegressor"):
         fit_groups(None, data, **words)
     with pytest.raises(ValueError, match=r"Column 'text' of X .*: leave it out of"):
         fit_groups(SegmentedRegressor(), data.assign(text="x"), group="g", target="y")
-    with pytest.raises(ValueError, match="other than 'cv'"):
+    with pytest.raises(ValueError, match="does not support criterion='cv'"):
         fit_groups(SegmentedRegressor(criterion="cv"), data, **words)
     with pytest.raises(ValueError, match=r"missing are \['q'\]"):
         fit_groups(SegmentedRegressor(), data, group="q", target="y")
