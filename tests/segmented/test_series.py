@@ -6,6 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_gn import SegmentedRegressor, fit_groups
+from sklearn_gn.plotting import SeriesDisplay
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,10 @@ def test_polars_frames(data):
     pd.testing.assert_frame_equal(
         table, fit_groups(SegmentedRegressor(), data, **words), check_dtype=False
     )
+    drawn = {"group": "g", "target": "y", "feature": "x"}
+    ours, theirs = (SeriesDisplay.from_table(table, d, **drawn) for d in (data, other))
+    for one, two in zip(ours.samples, theirs.samples, strict=True):
+        assert_allclose(one, two)
 
 
 def test_bad_input(data):
