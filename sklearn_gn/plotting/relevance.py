@@ -138,8 +138,8 @@ class RelevanceDisplay(Display):
         if len(parts) > 1:
             total = np.asarray(self.total)[order]
             (self.points_,) = ax.plot(total, place, "k|", ms=14, mew=2, label="Both")
-            above = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
-            ax.legend(**above, ncols=3, frameon=False)
+            above = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
+            ax.legend(**above, ncols=3, columnspacing=1, frameon=False)
         return self._drawn_on(ax)
 
     @classmethod

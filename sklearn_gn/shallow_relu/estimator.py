@@ -198,7 +198,7 @@ class ShallowReLURegressor(
         parameter. Only if ``criterion`` has chosen the size.
 
     coef_ : ndarray of shape (n_active,) or (n_targets, n_active)
-        Output coefficients, in the order of ``hyperplanes_``.
+        Output coefficients of the neurons, in the order of ``hyperplanes_``.
 
     linear_coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
         Slopes s of the linear term, including those of neurons whose hyperplanes lie

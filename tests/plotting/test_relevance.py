@@ -65,3 +65,15 @@ def test_models_of_polars_frames_get_polars_frames(data):
     X = polars.DataFrame(dict(zip("abc", data[0].T, strict=True)))
     model = ShallowReLURegressor(2, alpha=1e-3, random_state=0).fit(X, data[1])
     RelevanceDisplay.from_estimator(model, X)  # without a warning about names
+
+
+def test_legend_is_above_the_bars_and_inside_the_figure(data):
+    X = pd.DataFrame(data[0], columns=[f"a rather long name {k}" for k in range(3)])
+    model = ShallowReLURegressor(random_state=0).fit(X, data[1])
+    display = RelevanceDisplay.from_estimator(model, X)
+    figure = display.figure_
+    figure.canvas.draw()
+    box = display.ax_.get_legend().get_window_extent()
+    assert box.y0 >= display.ax_.get_window_extent().y1 - 1
+    assert box.x1 <= figure.bbox.x1
+    assert box.y1 <= figure.bbox.y1
