@@ -38,6 +38,10 @@ def validate_data(estimator, *data, **checks):
     """
     dates.refuse_dates(data[0], takes_dates=hasattr(estimator, "broken_feature"))
     targets = () if len(data) == 1 else data[1]
+    if checks.get("y_numeric") and dates.kind_of(targets) is not None:
+        raise ValueError(
+            "y holds dates: targets are numbers, such as the days since the first date."
+        )
     in_targets = naming_text(targets, _ADVICE_ON_LABELS, "y")
     with np.errstate(all="ignore"), in_targets, naming_text(data[0]):
         checked = validation.validate_data(estimator, *data, **checks)

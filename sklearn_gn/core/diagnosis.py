@@ -17,11 +17,11 @@ _FAR = 10.0  # validation loss over training loss of a model that does not gener
 _POOR_GAIN = 0.1  # gain ratio of steps whose quadratic model is of no use
 _NULL = 1e-12  # eigenvalue, over the largest, of a direction without influence
 _COMPILED = 0.5  # share of the time before the end of the first iteration
-_LONG = 1.0  # seconds of a first iteration that are worth a word
+_LONG = 1.0  # seconds of a first iteration that are worth mentioning
 _CROWDED = 0.5  # parameters that the data determine, over the rows
 _EXACT = 1e-6  # noise, over the deviation of the targets, of data without any
-_JUDGED = 10  # rows, less the parameters, whose residuals tell what they are
-_APART = 0.01  # relative difference between two losses that is worth a word
+_JUDGED = 10  # fewest degrees of freedom at which outliers are reported
+_APART = 0.01  # relative difference between two losses that is worth mentioning
 _UNEVEN = 1e3  # largest over smallest deviation of features that are not scaled
 
 
@@ -33,8 +33,8 @@ class Finding(NamedTuple):
     cause : str
         One of "iterations", "time", "stopped", "overfitting", "points", "steps",
         "copies", "outliers", "scale", "linear", "noise", "rank", "compilation", and
-        "none" where nothing limited the fit; of :class:`~sklearn_gn.SegmentedRegressor`
-        "breakpoints", "correlation", "points", "noise" and "none".
+        "none" if nothing limited the fit. For :class:`~sklearn_gn.SegmentedRegressor`,
+        one of "breakpoints", "outliers", "correlation", "points", "noise" and "none".
     text : str
         What was seen, and what to do.
     parameter : str or None
@@ -413,7 +413,7 @@ def _noise_at_given_penalties(model, noise):
 
 
 def _deviations(noise):
-    """Standard deviations of the noise, in words."""
+    """Standard deviations of the noise as text."""
     if len(noise) == 1:
         return f"a standard deviation of {noise[0]:.3g}"
     if len(noise) == 2:

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn_gn.core.data import row_codes
 
 _MOST_ROWS = 100_000  # whose residuals are looked at; every k-th of more
-_COPIES = 0.05  # share of the rows that is worth a word
+_COPIES = 0.05  # share of the rows that is worth mentioning
 _FAR = 5.0  # robust standard deviations, beyond which normal noise has no row
 _DEVIATION = 1.4826  # of normal noise, over its median size
 _FAR_SQUARES = 0.1  # share of the squares that decides the noise level

@@ -231,8 +231,8 @@ class SeriesDisplay(Display):
                 if column not in data.columns:
                     raise ValueError(f"{name}={column!r} is not a column of data.")
             x = _numbers(data[feature])
-            y, given = data[target].to_numpy(dtype=float), data[group]
-            rows = [(given == name).to_numpy() for name in series]
+            y, given = np.asarray(data[target], dtype=float), np.asarray(data[group])
+            rows = [given == name for name in series]
             samples = [(x[own], y[own]) for own in rows]
         parts = [table[table[group] == name] for name in series]
         return cls(
@@ -251,7 +251,7 @@ def _numbers(column):
     """Positions as numbers; dates in days."""
     if dates.kind_of(column) is not None:
         return dates.to_days(column)
-    return column.to_numpy(dtype=float)
+    return np.asarray(column, dtype=float)
 
 
 def _lines(part):

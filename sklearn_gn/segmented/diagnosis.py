@@ -7,6 +7,7 @@ from sklearn_gn.core.stop import counted
 from sklearn_gn.segmented.autoregression import SIGNIFICANT
 
 _EXACT = 1e-12  # unexplained share of the variance that is rounding errors
+_ROUNDING = 1e-14  # deviation, over the mean, of a target that is constant
 _NEAR_ONE = 0.9  # a correlation with which "bic-ar1" misses real kinks
 
 
@@ -17,12 +18,28 @@ def diagnose(model):
     ----------
     model : SegmentedRegressor
     """
+    described = (
+        f"{type(model).__name__}, {counted(len(model.breakpoints_), 'breakpoint')}"
+    )
+    constant = _constant(model)
+    if constant is not None:
+        return Diagnosis(described, [constant])
     findings = [finding for rule in RULES if (finding := rule(model)) is not None]
     if not findings:
         findings = [Finding("none", "The lines pass through the data.")]
-    n = len(model.breakpoints_)
-    described = f"{type(model).__name__}, {n} breakpoint{'' if n == 1 else 's'}"
     return Diagnosis(f"{described}, R2 {model.statistics_['r2']:.4g}", findings)
+
+
+def _constant(model):
+    """Targets, or positions, that do not vary, up to rounding."""
+    fit = model._fit
+    spread = fit.scaling.y_size * np.sqrt(fit.total / fit.n_rows)
+    if spread <= _ROUNDING * abs(fit.scaling.y_center):
+        return Finding("none", "The target is constant: there is nothing to fit.")
+    if model.segments_["start"][0] == model.segments_["end"][-1]:
+        text = "The feature that breaks is constant: set broken_feature to another one."
+        return Finding("points", text, "broken_feature")
+    return None
 
 
 def _bounds(model):

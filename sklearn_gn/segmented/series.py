@@ -41,16 +41,16 @@ def fit_groups(
 ) -> Any:
     """Fit a broken line to every group of a data frame; return one table.
 
-    Series are searched side by side, many of them in the time of a few. Each has the
+    Series are searched side by side, many of them in the time of a few. Each gets the
     breakpoints that ``fit`` finds for it alone.
     :class:`~sklearn_gn.plotting.SeriesDisplay` draws the table.
 
     Parameters
     ----------
     estimator : SegmentedRegressor
-        What to fit; it is not changed. ``criterion="cv"`` is not possible.
+        Estimator to fit; it is not changed. ``criterion="cv"`` is not supported.
 
-    data : pandas.DataFrame
+    data : pandas.DataFrame or polars.DataFrame
         The rows of all series, in any order.
 
     group : str
@@ -84,8 +84,8 @@ def fit_groups(
     Raises
     ------
     ValueError
-        If a column is missing, if the data hold NaN or infinity, or if the estimator
-        cannot be fitted, with the name of the series.
+        If a column is missing, if the data contain NaN or infinity, or if the estimator
+        cannot be fitted; the message names the series.
 
     Examples
     --------
@@ -112,13 +112,18 @@ def fit_groups(
         raise ValueError(
             "fit_groups does not support criterion='cv': choose another one."
         )
+    if not dates.is_frame(data):
+        raise ValueError(
+            f"data must be a data frame of pandas or polars, got {type(data).__name__}."
+        )
     features = _features(data, features, [group, target, sample_weight])
     column = estimator.broken_feature
     dates.check_column(column, features)
     column = features.index(column) if isinstance(column, str) else column
     X, kind = dates.replace_dates(data[features], column)
     dates.refuse_dates(X)
-    codes, names = pd.factorize(data[group], use_na_sentinel=False)
+    names = data[group] if hasattr(data, "iloc") else data[group].to_numpy()
+    codes, names = pd.factorize(names, use_na_sentinel=False)
     as_numbers = partial(check_array, dtype=np.float64, ensure_all_finite=False)
     with naming_text(X, f"leave it out of features={features}"):
         X = as_numbers(X)

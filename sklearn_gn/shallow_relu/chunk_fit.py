@@ -18,13 +18,14 @@ from sklearn_gn.core.chunks import (
     first_of,
 )
 from sklearn_gn.core.data import check_sample_weight
-from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
+from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.memory import check_table_fits
 from sklearn_gn.core.survey import survey
 from sklearn_gn.shallow_relu.chunked import on_all_rows, reason_against_chunks
+from sklearn_gn.shallow_relu.fitting import _NetworkFit
 
 
-class _ChunkFit(GaussNewtonEstimator):
+class _ChunkFit(_NetworkFit):
     """Base class of the regressor, for data that do not fit into memory."""
 
     @unchanged_on_failure
@@ -73,7 +74,7 @@ class _ChunkFit(GaussNewtonEstimator):
         """
         check_repeatable(chunks)
         first = first_of(chunks)
-        X, y, _ = self._check_data(*(array[:1] for array in first[:2]), None)
+        X, y, _ = self._check_data(first[0][:1], first[1][:1], None)
         reason = reason_against_chunks(self, X.shape[1])
         if reason is not None:
             raise ValueError(f"fit_chunks never has all rows in memory. {reason}")

@@ -67,8 +67,8 @@ def reason_against_chunks(estimator, n_features):
     by_evidence |= isinstance(estimator.alpha, dict)
     if not by_evidence and backend.mesh_of(estimator.device) is not None:
         return (
-            f"device={estimator.device!r} is several, and chunks are computed with on "
-            "one. Give its name."
+            f"device={estimator.device!r}: chunks are fitted on one device. Give its "
+            "name."
         )
     if n_features == 1 and not isinstance(estimator.alpha, dict):
         return (

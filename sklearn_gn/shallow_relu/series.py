@@ -37,8 +37,9 @@ def fit_series(
     estimator : ShallowReLURegressor
         Estimator to clone; it is not changed. It needs a number for ``n_neurons`` and
         the default solver, which may be ``JointGN(relocations=...)`` with another
-        number of rounds. ``alpha``, ``damping``, ``rank``, ``early_stopping``,
-        ``max_time``, ``warm_start`` and ``dtype`` must have their defaults.
+        number of rounds. ``alpha``, ``loss``, ``damping``, ``rank``,
+        ``early_stopping``, ``max_time``, ``warm_start`` and ``dtype`` must have their
+        defaults.
         ``max_iter`` is not read: the number of rounds ends the search.
 
     X : list of array-likes of shape (n_samples_k,) or (n_samples_k, 1)
@@ -101,6 +102,7 @@ def _check_estimator(estimator):
             f"{estimator.solver!r}."
         )
     needed = {
+        "loss": "squared_error",
         "damping": None,
         "rank": None,
         "early_stopping": False,

@@ -341,17 +341,18 @@ class _VarProNet(
         from sklearn_gn.networks._base import initial_parameters, n_features
         from sklearn_gn.varpro.problem import Net
 
-        network, n_inputs = model.network, rows.x.shape[1]
+        network = model.network
         if self.warm_start and hasattr(self, "_fitted"):
-            return self._previous(model, n_inputs, scaling)
+            return self._previous(model, rows, scaling)
         with backend.scope(self.dtype, self.device):
             theta = backend.to_numpy(initial_parameters(network, rng, rows.x[:1]))
             theta = backend.map_leaves(self._cast, theta)
             width = n_features(network, theta, rows.x[:1])
         return Net(theta, self._cast(np.zeros((width + 1, self._n_values(rows.y)))))
 
-    def _previous(self, model, n_inputs, scaling):
+    def _previous(self, model, rows, scaling):
         before, net, former = self._fitted
+        n_inputs, n_values = rows.x.shape[1], self._n_values(rows.y)
         if before is None:
             raise ValueError(
                 "warm_start=True continues with the committee of the previous fit, "
@@ -364,7 +365,9 @@ class _VarProNet(
                 f"{len(former.x_center)} features, not with {model.network!r} on "
                 f"{n_inputs}."
             )
-        if np.ndim(former.y_scale) or np.ndim(scaling.y_scale):
+        if net.output.shape[1] != n_values:  # only the features are those of before
+            net = net._replace(output=np.zeros((len(net.output), n_values)))
+        elif np.ndim(former.y_scale) or np.ndim(scaling.y_scale):
             # The units of single targets may be others by powers of ten.
             net = net._replace(output=net.output * (former.y_scale / scaling.y_scale))
         return backend.map_leaves(self._cast, net)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import is_regressor
 
 from sklearn_gn import (
     FGNSoftmaxHead,
@@ -61,6 +62,9 @@ def test_columns_that_are_no_numbers_are_named(kind):
     for column in (days, days.dt.tz_localize("UTC"), days.dt.date):
         with pytest.raises(ValueError, match="Column 'b' of X holds dates"):
             kind().fit(pd.DataFrame({"a": y, "b": column}), y)
+        if is_regressor(kind()):
+            with pytest.raises(ValueError, match="y holds dates: targets are numbers"):
+                kind().fit(y[:, None], column)
     with pytest.raises(ValueError, match="Column 'b' of X holds durations"):
         kind().fit(pd.DataFrame({"a": y, "b": days - days[0]}), y)
     with pytest.raises(ValueError, match="Column 'b' of X holds text"):

@@ -398,6 +398,16 @@ def test_diagnose_names_outliers_unless_the_loss_is_robust():
     assert "outliers" not in [f.cause for f in robust.diagnose().findings]
 
 
+def test_diagnose_says_that_nothing_varies():
+    x = np.arange(60.0)[:, None]
+    for y in (np.zeros(60), np.ones(60), np.full(60, 1e9 + 0.1)):
+        (finding,) = SegmentedRegressor().fit(x, y).diagnose().findings
+        assert "target is constant" in finding.text
+    (finding,) = SegmentedRegressor().fit(np.ones((60, 1)), x[:, 0]).diagnose().findings
+    assert finding.parameter == "broken_feature"
+    assert "constant" not in str(SegmentedRegressor().fit(x, x[:, 0]).diagnose())
+
+
 def test_summary_says_what_cannot_be_estimated():
     x = np.arange(20.0)[:, None]
     y = np.abs(x[:, 0] - 7)

@@ -6,6 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_gn import SegmentedRegressor, fit_groups
+from sklearn_gn.plotting import SeriesDisplay
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +66,24 @@ def test_dates(data):
     assert_allclose(days, plain["start"], atol=1e-8)
 
 
+def test_polars_frames(data):
+    pl = pytest.importorskip("polars")
+    other = pl.DataFrame({name: data[name].to_numpy() for name in data.columns})
+    words = {"group": "g", "target": "y", "features": ["x"]}
+    table = fit_groups(SegmentedRegressor(), other, **words)
+    pd.testing.assert_frame_equal(
+        table, fit_groups(SegmentedRegressor(), data, **words), check_dtype=False
+    )
+    drawn = {"group": "g", "target": "y", "feature": "x"}
+    ours, theirs = (SeriesDisplay.from_table(table, d, **drawn) for d in (data, other))
+    for one, two in zip(ours.samples, theirs.samples, strict=True):
+        assert_allclose(one, two)
+
+
 def test_bad_input(data):
     words = {"group": "g", "target": "y", "features": ["x"]}
+    with pytest.raises(ValueError, match="data frame of pandas or polars, got dict"):
+        fit_groups(SegmentedRegressor(), dict(data), **words)
     with pytest.raises(ValueError, match="fit_groups takes a SegmentedRegressor"):
         fit_groups(None, data, **words)
     with pytest.raises(ValueError, match=r"Column 'text' of X .*: leave it out of"):

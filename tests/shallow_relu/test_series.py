@@ -77,6 +77,7 @@ def test_series_of_several_targets_share_breakpoints(data):
     [
         ({"alpha": 0.1}, r"alpha=0 or 'auto', got 0\.1"),
         ({"damping": 0.1}, r"damping=None, got 0\.1"),
+        ({"loss": "huber"}, "loss='squared_error', got 'huber'"),
         ({"rank": 2}, "rank=None, got 2"),
         ({"solver": "lm"}, "solver='vpgn' or a JointGN object, got 'lm'"),
         ({"solver": LM()}, r"a JointGN object, got LM\(\)"),

@@ -1050,3 +1050,17 @@ def test_equal_networks_make_one_model():
     assert Model(MLP((3, 4)), "cross_entropy") is not model
     assert Model.__eq__ is object.__eq__
     assert Model.__hash__ is object.__hash__
+
+
+@pytest.mark.parametrize("solver", ["gnvpro", "adam"])
+def test_a_warm_start_with_other_targets_goes_on_with_the_features(solver):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    y = X[:, 0] + np.abs(X[:, 1])
+    words = {"alpha": 1e-2, "hidden_layer_sizes": (4,), "max_iter": 2}
+    model = VarProNetRegressor(solver=solver, warm_start=True, random_state=0, **words)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        before = model.fit(X, np.c_[y, 1e4 * y]).loss_
+        model.fit(X, np.c_[y, 1e4 * y, 1e8 * y])
+        assert model.predict(X).shape == (60, 3)
+        assert model.fit(X, np.c_[y, 1e4 * y]).loss_ < before
