@@ -5,10 +5,11 @@ from contextlib import contextmanager
 import numpy as np
 from scipy import sparse
 from sklearn.model_selection import train_test_split
-from sklearn.utils import gen_batches, validation
+from sklearn.utils import validation
 
 from sklearn_gn.core import dates
 from sklearn_gn.core.extremes import largest_size
+from sklearn_gn.core.hashing import row_codes
 
 _ADVICE_ON_TEXT = (
     "encode it as numbers, or leave it out. Documents become numbers by TfidfVectorizer"
@@ -249,20 +250,6 @@ def _content_order(X, y):
     order = np.argsort(code, kind="stable")
     new[1:] = np.diff(code[order]) != 0
     return order, new
-
-
-def row_codes(X, y):
-    """Return a 64-bit hash of each row; equal rows have equal ones."""
-    n_columns = X.shape[1] + y.shape[1]
-    factors = np.random.RandomState(0).randint(2**62, size=n_columns, dtype=np.int64)
-    factors = 2 * factors.astype(np.uint64) + np.uint64(1)
-    code = np.empty(len(X), dtype=np.uint64)
-    for part in gen_batches(len(X), _CHUNK_ROWS):
-        table = np.concatenate([X[part], y[part]], axis=1)
-        bits = (table + 0.0).view(np.uint64)  # -0.0 becomes 0.0
-        # Wrap-around is meant; the shift lets the high bits take part.
-        code[part] = (bits ^ (bits >> np.uint64(29))) @ factors
-    return code
 
 
 def check_sample_weight(sample_weight, X):

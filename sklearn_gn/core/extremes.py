@@ -8,7 +8,7 @@ from scipy import sparse
 _LARGE = 1e100  # the square of a product of two such numbers leaves the range
 _LARGEST = np.finfo(np.float64).max
 _ROOM = 1e8  # between the largest input of a network and the largest float
-_BLOCK = 2**16
+_BLOCK = 2**15  # numbers, which stay in the processor's cache
 MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 
 
@@ -31,22 +31,20 @@ def _is_ordinary(array):
     array = array.data if sparse.issparse(array) else array
     if array is None or array.dtype.kind != "f" or array.size == 0:
         return True
-    return largest_size(array) < _LARGE and not _any_tiny(array)
+    flat = array.reshape(-1, order="A")
+    blocks = range(0, flat.size, _BLOCK)
+    return all(_are_ordinary(flat[first : first + _BLOCK]) for first in blocks)
+
+
+def _are_ordinary(numbers):
+    size = np.abs(numbers)
+    n_tiny = np.count_nonzero(size <= 1 / _LARGE)
+    return float(size.max()) < _LARGE and n_tiny == np.count_nonzero(size == 0)
 
 
 def largest_size(array):
     """Return the largest absolute value: 0 of no numbers, NaN where one is NaN."""
     return max(float(np.max(array, initial=0)), -float(np.min(array, initial=0)))
-
-
-def _any_tiny(array):
-    """Return whether a number other than zero is smaller than ``1 / _LARGE``."""
-    flat = array.reshape(-1, order="A")
-    for first in range(0, flat.size, _BLOCK):  # that stays in the processor's cache
-        size = np.abs(flat[first : first + _BLOCK])
-        if np.count_nonzero(size <= 1 / _LARGE) > np.count_nonzero(size == 0):
-            return True
-    return False
 
 
 def cast_within_range(values, dtype):

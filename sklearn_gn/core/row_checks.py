@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.data import row_codes
+from sklearn_gn.core.hashing import row_codes
 
 _MOST_ROWS = 100_000  # whose residuals are looked at; every k-th of more
 _COPIES = 0.05  # share of the rows that is worth mentioning

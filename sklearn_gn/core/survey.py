@@ -11,8 +11,9 @@ import numpy as np
 
 from sklearn_gn.core.chunked_rows import even_parts
 from sklearn_gn.core.chunks import prefetched
-from sklearn_gn.core.data import check_differences, row_codes, total_weight
+from sklearn_gn.core.data import check_differences, total_weight
 from sklearn_gn.core.extremes import largest_size
+from sklearn_gn.core.hashing import row_codes
 
 _SAMPLE_ROWS = 2**16
 _SAMPLE_NUMBERS = 2**24  # at most

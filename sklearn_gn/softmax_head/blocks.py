@@ -14,7 +14,7 @@ from sklearn_gn._typing import Array
 from sklearn_gn.core.libraries import in_either_library, library_of, namespace
 from sklearn_gn.core.multinomial import probabilities, to_columns
 from sklearn_gn.core.parts import n_devices, total
-from sklearn_gn.softmax_head.head import values
+from sklearn_gn.softmax_head.head import over_blocks, values
 from sklearn_gn.softmax_head.whitening import counted_weights, to_whitened
 
 _LARGEST_SLOTS = 4096  # rows of a class block
@@ -115,17 +115,17 @@ def class_blocks(net, data, settings, slots, inverses=True, gamma=True):
     ones = xp.full((min(slots, len(x)), 1), intercept)
     if slots < len(x):
         kept, chosen = library.top_k(curvature.T, slots)
-        features = lambda k: xp.append(x[chosen[k]], ones, axis=1)  # noqa: E731
+        gram = lambda k, curvature: weighted_gram(  # noqa: E731
+            xp.append(x[chosen[k]], ones, axis=1), curvature
+        )
     else:
-        kept, every_row = curvature.T, xp.append(x, ones, axis=1)
-        features = lambda k: every_row  # noqa: E731
+        kept, gram = curvature.T, class_grams(xp.append(x, ones, axis=1), curvature)
     rest = xp.maximum(whole - total(xp.sum(kept, axis=1)), 1e-3 * whole)
 
     def block(arrays):
         k, curvature, rest = arrays
-        h = features(k)
         spread = xp.append((shift + rest * variance)[:, 0], rest + damping)
-        factor, scale, log_det = scaled_factor(h, curvature, spread)
+        factor, scale, log_det = scaled_factor(gram(k, curvature), spread)
         # A direction without penalty has no feature either, and stands by itself.
         log_det = log_det - xp.sum(xp.log(xp.where(shift > 0, shift, spread[:d, None])))
         log_det = log_det - (1 - intercept) * xp.log(spread[d])
@@ -172,17 +172,18 @@ def exact_blocks(net, rows, center, alpha, intercept):
     d = x.shape[1]
     curvature, whole = curvatures(probabilities(values(net, rows.x)), weight)
     h = xp.append(x, xp.full((len(x), 1), intercept, x.dtype), axis=1)
-    floor = xp.max(whole) * _LEAST_CURVATURE
+    gram, floor = class_grams(h, curvature), xp.max(whole) * _LEAST_CURVATURE
 
-    def block(curvature):
+    def block(arrays):
+        k, curvature = arrays
         shift = xp.append(xp.full(d, alpha), 0 * alpha)
         lacking = xp.maximum(floor - total(xp.sum(curvature)), 0)
         spread = xp.append(shift[:d], xp.where(intercept > 0, lacking, 1))
-        factor, scale, log_det = scaled_factor(h, curvature, spread)
+        factor, scale, log_det = scaled_factor(gram(k, curvature), spread)
         root = inverse_root(factor, scale)
         return log_det - d * xp.log(alpha), determined(shift[:d, None], root)
 
-    log_det, gamma = library.map(block, curvature.T)
+    log_det, gamma = library.map(block, (xp.arange(len(whole)), curvature.T))
     return ClassBlocks(None, xp.sum(log_det), xp.sum(gamma))
 
 
@@ -194,8 +195,33 @@ def curvatures(p, weight):
     return curvature, xp.maximum(whole, _LEAST_CURVATURE * xp.max(whole))
 
 
-def scaled_factor(h, curvature, spread):
-    """Cholesky factor of ``M = h^T diag(curvature) h + diag(spread)``.
+def weighted_gram(h, curvature):
+    """``h^T diag(curvature) h``."""
+    h = h * namespace(h).sqrt(curvature)[:, None]
+    return total(h.T @ h)
+
+
+def class_grams(h, curvature):
+    """Return a function from k and column k of ``curvature`` to its weighted Gram.
+
+    With few features, those of all columns are one product.
+    """
+    xp, size = namespace(h), h.shape[1]
+    if size > _FEW_FEATURES + 1:
+        return lambda k, column: weighted_gram(h, column)
+
+    def add(found, h, curvature):
+        products = (h[:, :, None] * h[:, None, :]).reshape(-1, size * size)
+        return found + curvature.T @ products
+
+    start = xp.zeros((curvature.shape[1], size * size), h.dtype)
+    found = total(over_blocks(add, start, (h, curvature), size * size))
+    found = found.reshape(-1, size, size)
+    return lambda k, column: found[k]
+
+
+def scaled_factor(gram, spread):
+    """Cholesky factor of ``M = gram + diag(spread)``.
 
     Returns
     -------
@@ -205,11 +231,9 @@ def scaled_factor(h, curvature, spread):
     log_det : scalar
         Of M.
     """
-    library = library_of(h)
-    xp = library.xp
-    h = h * xp.sqrt(curvature)[:, None]
-    matrix = total(h.T @ h) + xp.diag(spread)
-    scale = library.rsqrt(xp.maximum(xp.diagonal(matrix), xp.finfo(h.dtype).tiny))
+    library = library_of(gram)
+    xp, matrix = library.xp, gram + library.xp.diag(spread)
+    scale = library.rsqrt(xp.maximum(xp.diagonal(matrix), xp.finfo(gram.dtype).tiny))
     factor = library.cholesky(matrix * scale[:, None] * scale[None, :])
     log_det = 2 * xp.sum(xp.log(xp.diagonal(factor)) - xp.log(scale))
     return factor, scale, log_det

@@ -3,10 +3,12 @@ r"""The penalty that is chosen along a path, by rows that are left out or the ev
 Where the whole Hessian is affordable, each minimum says how well it would predict its
 own rows without them (:mod:`sklearn_gn.softmax_head.leave_one_out`), which chooses as
 cross-validation does. Elsewhere the evidence chooses, by blocks of the Hessian; and
-where these are not affordable either, a fifth of the rows that is left out. With n rows, counted by their
-weights, and W normal a priori with precision ``a = n alpha``, Laplace's approximation
-of the evidence (MacKay, "The evidence framework applied to classification networks",
-1992) is
+where these are not affordable either, a fifth of the rows that is left out
+(:mod:`sklearn_gn.softmax_head.part`).
+
+With n rows, counted by their weights, and W normal a priori with precision
+``a = n alpha``, Laplace's approximation of the evidence (MacKay, "The evidence
+framework applied to classification networks", 1992) is
 
 .. math::
     \log p(y) \approx -n J(W) - \frac12 \log\det H + \frac12 N \log a,
@@ -19,7 +21,8 @@ count all of them.
 
 The curvature moves with W and alpha, which MacKay's fixed point leaves out; where
 classes are nearly separated, it ends far from the maximum. So the evidence is evaluated
-along a path of penalties, a decade apart, each minimum started from the one before.
+along a path of penalties, a decade or half of one apart, each minimum started from the
+one before.
 The vertex of the parabola through the three highest points is taken.
 
 Where few rows are separated, Laplace's approximation grows without end as alpha falls.

@@ -284,8 +284,6 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
     def _set_path(self, path, data):
         """Set what was said of the penalties that were tried, and by which method."""
-        from sklearn_gn.softmax_head.newton import n_left_out
-
         left_out = bool(path) and path[0][2] is not None
         if not path or not (left_out or data.part):  # else it is not known of this one
             path = {*path, (self.alpha_, self.log_evidence_, None)}
@@ -299,8 +297,8 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         if method != "held-out":
             self.evidence_path_["log_evidence"] = values
         if left_out:
-            figures = -predictive / n_left_out(data)
-            self.evidence_path_[method.replace("-", "_")] = figures
+            count = data.options.n_effective if data.test is None else data.n_test
+            self.evidence_path_[method.replace("-", "_")] = -predictive / count
 
     def _set_fitted(self, net, rows, options, evaluated=None):
         """Set the fitted attributes; ``evaluated`` is the row of the log, if known."""

@@ -102,7 +102,8 @@ class NewtonData(NamedTuple):
     memo: dict  # the preconditioner by the head of its making
     part: "NewtonData | None" = None  # on which a penalty is searched for
     factor: float = 1.0  # that a penalty grows by on these rows
-    test: BatchedRows | None = None  # rows that are left out, which judge a penalty
+    test: BatchedRows | None = None  # rows that are left out, which judge a penalty,
+    n_test: float = math.nan  # and their number, by the weights
 
 
 def prepare(rows, options):
@@ -114,7 +115,7 @@ def prepare(rows, options):
 
 
 def _part(data, rows):
-    """The part of the rows on which a penalty is searched for, by its name."""
+    """The rows on which a penalty is searched for, as a field, unless it is all."""
     options, n_classes = data.options, int(rows.label[: int(rows.n_rows)].max()) + 1
     some, factor = part_of(rows, options)
     placed, coordinates = some, {}
@@ -128,16 +129,18 @@ def _part(data, rows):
         out = left_out(some)
     if out is None and some is rows:
         return {}
-    test = None
+    more = {}
     if out is not None:
         placed, test = divided_in_two(some, out, placed, options)
-        factor *= float(some.weight.sum() / some.weight[~out].sum())
         coordinates = coordinates if options.compiled else {}
+        share = float(some.weight[out].sum() / some.weight.sum())
+        more = {"test": test, "n_test": share * options.n_effective / factor}
+        factor /= 1 - share
     options = at_penalty(options, options.alpha * factor)._replace(
         n_effective=options.n_effective / factor
     )
-    more = {"factor": factor, "test": test}
-    return {"part": NewtonData(placed, data.scaling, options, coordinates, {}, **more)}
+    part = NewtonData(placed, data.scaling, options, coordinates, {}, factor=factor)
+    return {"part": part._replace(**more)}
 
 
 def searched(data, state):
@@ -261,7 +264,7 @@ def _judged(data, options, state):
     net, settings = state.net, newton_settings(options)
     if data.test is not None:
         loss = objective(net, data.test, at_penalty(options, 0)).loss
-        return None, -float(loss) * n_left_out(data)
+        return None, -float(loss) * data.n_test
     whole, n_effective = whitened(data), options.n_effective
     value, _ = evidence.log_evidence(
         # Compiled, one program is quicker to have than two.
@@ -274,14 +277,6 @@ def _judged(data, options, state):
 
         whole = gathered(whole)
     return value, leave_one_out.log_predictive(net, whole, settings, n_effective)
-
-
-def n_left_out(data):
-    """Number of rows that judge a penalty, by their weights."""
-    n_effective = data.options.n_effective
-    if data.test is None:
-        return n_effective  # all, one by one
-    return n_effective * float(data.test.weight.sum() / data.rows.weight.sum())
 
 
 def penalty_of_best(state):
@@ -312,7 +307,10 @@ def _step_at_penalty(data, state, options):
         if loss < state.loss:
             if loss > (1 - start.LEAST_FALL) * state.loss:
                 state = state._replace(epoch=n_passes)
-            columns = {"step_size": 1.0, "damping": start.DAMPINGS[number]}
+            columns = {
+                "step_size": 1.0,
+                "damping": start.last_damping(net, int(data.rows.n_rows), number),
+            }
             return _finish(state, net, evaluation, options, **columns)
     return _newton_step(data, state, options)
 

@@ -12,7 +12,7 @@ the path, and its cross-entropy judges the penalties.
 
 import numpy as np
 
-from sklearn_gn.core.data import row_codes
+from sklearn_gn.core.hashing import row_codes
 from sklearn_gn.softmax_head.head import divided
 
 # A part with fewer rows chooses another penalty where classes nearly coincide.

@@ -12,7 +12,8 @@ centered and scaled:
 -   the penalty is a part of the matrix of the system, like the damping;
 -   the heads of the second half of a pass are averaged (Polyak and Juditsky,
     "Acceleration of stochastic approximation by averaging", 1992);
--   the damping rises from pass to pass, by which the steps become shorter.
+-   from some steps on the damping rises with their number, by which they become
+    shorter.
 
 With few features a Newton step costs no more than a pass. One short pass is enough
 then.
@@ -28,11 +29,13 @@ from sklearn_gn.softmax_head.blocks import single
 from sklearn_gn.softmax_head.direction import fgn_direction
 from sklearn_gn.softmax_head.head import AffineHead, Batch
 
-DAMPINGS = (0.1, 1.0, 3.0, 10.0)  # of the passes, for features of size one
+_DAMPING = 0.1  # of the first steps, for features of size one
+_STEPS = 32  # with that damping, which is in proportion to their number afterwards
+_PASSES = 4  # at most
 _BATCH = 128
 _FEWEST_ROWS = 1024  # for a start
 _LEAST_WORK = 2**22  # rows times coefficients for a start; less is little for Newton
-_BATCHES = 256  # of a pass,
+_BATCHES = 320  # of a pass,
 _SHARE = 4  # or one batch in four, where that is more
 LEAST_FALL = 0.01  # of the loss, relative, in a pass that another one follows
 _FEW_BATCHES = 32  # of the one pass where Newton steps are cheap, or two a class,
@@ -61,7 +64,7 @@ def is_long(net, n_rows):
 
 def n_passes(net):
     """Return the number of passes at most."""
-    return 1 if newton_is_cheap(*net.weight.shape) else len(DAMPINGS)
+    return 1 if newton_is_cheap(*net.weight.shape) else _PASSES
 
 
 def newton_is_cheap(n_features, n_columns):
@@ -116,35 +119,42 @@ def run_pass(net, rows, scaling, number, alpha, intercept):
     AffineHead
     """
     total = int(rows.n_rows) // _BATCH
+    count = n_batches(*net.weight.shape, total)
+    batches = np.array([number * count, count, total], np.int32)
+    return fgn_pass(net, rows, scaling, alpha, intercept, batches)
+
+
+def n_batches(n_features, n_columns, total):
+    """Return the batches of a pass, of so many."""
     least, share = _BATCHES, _SHARE
-    if newton_is_cheap(*net.weight.shape):
-        least, share = max(_FEW_BATCHES, 2 * net.weight.shape[1]), _SMALL_SHARE
-    count = min(total, max(least, total // share))
-    return fgn_pass(
-        net,
-        rows,
-        scaling,
-        alpha,
-        intercept,
-        np.float32(DAMPINGS[number]),
-        np.array([number * count % total, count, total], np.int32),
-    )
+    if newton_is_cheap(n_features, n_columns):
+        least, share = max(_FEW_BATCHES, 2 * n_columns), _SMALL_SHARE
+    return min(total, max(least, total // share))
+
+
+def last_damping(net, n_rows, number):
+    """Return the damping at the end of a pass."""
+    count = n_batches(*net.weight.shape, n_rows // _BATCH)
+    return float(damping_of((number + 1) * count))
+
+
+def damping_of(step, xp=np):
+    """Return the damping of a step, counted from the first pass on."""
+    return xp.float32(_DAMPING) * xp.maximum(1, xp.float32(1 / _STEPS) * step)
 
 
 @in_either_library
-def fgn_pass(net, rows, scaling, alpha, intercept, damping, batches):
+def fgn_pass(net, rows, scaling, alpha, intercept, batches):
     """Full FGN steps of some mini-batches, and the mean of the last half of the heads.
 
-    ``batches`` holds the number of the first one, that of those to take, and that of
-    all there are, from the last of which the pass goes on with the first.
+    ``batches`` holds the number of the first step, that of those to take, and that of
+    all batches, from the last of which steps go on with the first.
     """
     first, count, total = batches
     library = library_of(rows)
     xp, (center, scale) = library.xp, scaling
     penalty = single(alpha / scale**2)[:, None]
     has_intercept = single(intercept)
-    on_weight = penalty + damping
-    size = library.rsqrt(on_weight)[:, 0]
 
     def batch_of(k):
         begin = (first + k) % total * _BATCH
@@ -160,6 +170,9 @@ def fgn_pass(net, rows, scaling, alpha, intercept, damping, batches):
     def move(k, carry):
         head, mean, averaged = carry
         batch = batch_of(k)
+        damping = damping_of(xp.asarray(first + k, xp.float32), xp)
+        on_weight = penalty + damping
+        size = library.rsqrt(on_weight)[:, 0]
         features = library.symmetric_product(batch.x * size[None, :])
         features = features + has_intercept / damping
         step = fgn_direction(
@@ -174,7 +187,7 @@ def fgn_pass(net, rows, scaling, alpha, intercept, damping, batches):
             bounding_root,
         )
         head = library.tree_map(xp.add, head, step)
-        averaged = averaged + xp.where(2 * k >= count, 1, 0).astype(damping.dtype)
+        averaged = averaged + xp.where(2 * k >= count, 1, 0).astype(xp.float32)
         share = 1 / xp.maximum(averaged, 1)
         mean = library.tree_map(lambda m, h: m + share * (h - m), mean, head)
         return head, mean, averaged

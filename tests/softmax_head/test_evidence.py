@@ -237,7 +237,7 @@ def test_many_rows_choose_a_penalty_by_a_part_of_them(small, monkeypatch):
     X, y = many_rows()
     model = clone(AUTO).fit(X, y)
     fixed = clone(AUTO).set_params(alpha=model.alpha_).fit(X, y)
-    np.testing.assert_allclose(model.coef_, fixed.coef_, atol=1e-6)
+    np.testing.assert_allclose(model.coef_, fixed.coef_, atol=5e-6)
     assert model.loss_ == pytest.approx(fixed.loss_, rel=1e-10)
     log, path = model.convergence_log_, model.evidence_path_
     assert log["alpha"][-1] == model.alpha_ not in path["alpha"]

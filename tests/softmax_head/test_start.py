@@ -28,7 +28,7 @@ def dense_step(x, label, weight, scale):
     s = np.log(M - 1)
     curvature = weight * np.tanh(s / 2) / (2 * s)
     jacobian = np.einsum("ni,nc->nic", h, a).reshape(n, -1)
-    shift = np.append(start.DAMPINGS[0] + ALPHA / scale**2, start.DAMPINGS[0])
+    shift = np.append(0.1 + ALPHA / scale**2, 0.1)
     matrix = jacobian.T @ (curvature[:, None] * jacobian)
     matrix += np.diag(np.repeat(shift, M))
     gradient = jacobian.T @ (weight / (1 + np.exp(-s)))
@@ -57,7 +57,7 @@ def test_a_pass_of_one_batch_solves_the_damped_system(float64, intercept):
 def test_passes_take_all_batches_in_turn(float64, monkeypatch):
     taken = []
 
-    def fgn_pass(net, rows, scaling, alpha, intercept, damping, batches):
+    def fgn_pass(net, rows, scaling, alpha, intercept, batches):
         first, count, total = map(int, batches)
         taken.append({(first + k) % total for k in range(count)})
         return net
@@ -76,6 +76,15 @@ def test_passes_take_all_batches_in_turn(float64, monkeypatch):
     assert start.n_passes(narrow) == 1
     start.run_pass(narrow, rows, None, 0, 0.0, 1.0)
     assert taken[-1] == set(range(2 * M))  # two batches a class
+
+
+def test_the_damping_is_in_proportion_to_the_number_of_the_step():
+    found = [start.damping_of(step) for step in (0, 32, 64, 320)]
+    np.testing.assert_allclose(found, [0.1, 0.1, 0.2, 1.0], rtol=1e-6)
+    wide = np.zeros((500, M))
+    net = head.AffineHead(wide, wide[0])
+    ends = [start.last_damping(net, 320 * 128, number) for number in range(4)]
+    np.testing.assert_allclose(ends, [1.0, 2.0, 3.0, 4.0], rtol=1e-6)
 
 
 def objective(model, X, y, alpha):
