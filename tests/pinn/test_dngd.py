@@ -453,6 +453,41 @@ def test_trust_region_takes_the_longest_step_that_keeps_its_promise():
     np.testing.assert_array_equal(flat(found.net), flat(params))
 
 
+def test_residuals_in_other_units_make_the_same_step_by_as_many_factors():
+    model, params, batches = setting("burgers", 12, 6)
+    first = updated_in_region(model, params, batches, 0.05)
+    ones, words = np.ones(len(batches)), dict(geodesic=False, momentum=0.0)
+    found = []
+    for size in (1.0, 3.0):
+        scaled = tuple(batch._replace(scale=size * batch.scale) for batch in batches)
+        system = damped_step.linear_system(model, params, scaled, ones)
+        found.append(
+            dngd.update_in_region(
+                model, *system, None, first.memory, jacobi=False, **words
+            )
+        )
+    one, other = found
+    assert other.best_step.shift == pytest.approx(9 * one.best_step.shift, rel=1e-9)
+    assert other.best_step.inner_iterations == one.best_step.inner_iterations
+    np.testing.assert_allclose(flat(other.net), flat(one.net), rtol=1e-9)
+
+
+@pytest.mark.parametrize("power", [4.0, 5.5, 8.0])
+def test_two_trials_tell_the_length_of_a_gain_ratio(power):
+    def tried(length):
+        return length, 1 - length**power
+
+    low, high = tried(0.7), tried(1.5)
+    found = trust_region._next_length(low, high)
+    assert tried(found)[1] == pytest.approx(trust_region._AIM, rel=1e-12)
+    if power == trust_region._POWER:  # the usual one: a single trial tells it
+        longer = trust_region._next_length(low, (np.inf, -np.inf))
+        shorter = trust_region._next_length((0.0, 1.0), high)
+        assert [longer, shorter] == pytest.approx([found, found], rel=1e-12)
+    # No gain ratio, as where the loss is not finite: a length between.
+    assert 0.7 < trust_region._next_length(low, (1.5, -np.inf)) < 1.5
+
+
 @pytest.mark.parametrize("n_interior", [12, 90], ids=["dual", "primal"])
 def test_the_step_of_a_radius_is_the_damped_step_of_its_length(n_interior):
     model, params, batches = setting("burgers", n_interior, 6)
