@@ -1,11 +1,11 @@
-"""Thirteen problems from textbooks, stated before any of them was solved."""
+"""Eighteen problems from textbooks, stated before any of them was solved."""
 
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.integrate import solve_bvp
+from scipy.integrate import solve_bvp, solve_ivp
 from scipy.optimize import brentq
 
 from benchmarks._demos import references
@@ -347,6 +347,128 @@ def epidemic():
     )
 
 
+def spread_in_persons():
+    """An SEIR model of 1,000 persons, who are not divided by 1,000."""
+    n, beta, sigma, gamma = 1000.0, 0.6, 0.2, 0.15
+
+    def residual(u, x):
+        s, e, i, _ = u(x)
+        new = beta * s * i / n
+        return (
+            d(u["s"], "t")(x) + new,
+            d(u["e"], "t")(x) - new + sigma * e,
+            d(u["i"], "t")(x) - sigma * e + gamma * i,
+            d(u["r"], "t")(x) - gamma * i,
+        )
+
+    def flow(t, y):
+        new = beta * y[0] * y[2] / n
+        return [-new, new - sigma * y[1], sigma * y[1] - gamma * y[2], gamma * y[2]]
+
+    start = [990.0, 0.0, 10.0, 0.0]
+    problem = Problem(
+        residual, Interval(0, 120), [Initial(start)], outputs=("s", "e", "i", "r")
+    )
+    points, values = path(flow, 120, start)
+    return Demo(problem, points=points, values=values)
+
+
+def robertson():
+    """Three reactions, of rates 0.04, 1e4 and 3e7."""
+
+    def rates(a, b, c):
+        slow, back, fast = 0.04 * a, 1e4 * b * c, 3e7 * b**2
+        return back - slow, slow - back - fast, fast
+
+    def residual(u, x):
+        slopes = [d(u[name], "t")(x) for name in "abc"]
+        return tuple(
+            slope - rate for slope, rate in zip(slopes, rates(*u(x)), strict=True)
+        )
+
+    start, times = [1.0, 0.0, 0.0], np.linspace(0, 40, 1001)
+    options = dict(rtol=1e-11, atol=1e-15, t_eval=times)
+    found = solve_ivp(lambda t, y: rates(*y), (0, 40), start, "Radau", **options)
+    problem = Problem(residual, Interval(0, 40), [Initial(start)], outputs=tuple("abc"))
+    return Demo(problem, points=times[:, None], values=found.y.T)
+
+
+def vibrating_beam():
+    """u_tt + u_xxxx = 0, simply supported, in its first two modes."""
+
+    def exact(x):
+        modes = jnp.array([1.0, 2.0])
+        shapes = jnp.sin(modes * pi * x[0]) * jnp.cos((modes * pi) ** 2 * x[1])
+        return jnp.array([1.0, 0.3]) @ shapes
+
+    return Demo(
+        Problem(
+            lambda u, x: d(u, "t", "t")(x) + d(u, "x", "x", "x", "x")(x),
+            Box(x=(0, 1), t=(0, 0.5)),
+            [
+                Dirichlet(0.0),
+                Condition(lambda u, x: d(u, "x", "x")(x), on="boundary"),
+                Initial(exact),
+                Initial(0.0, order=1),
+            ],
+            exact=exact,
+        )
+    )
+
+
+def radiating_plate():
+    """A hot copper plate that radiates, in kelvin, metres and watts."""
+    conductance, film, around = 400.0 * 0.01, 1.0, 300.0
+    radiation = 0.5 * 5.670373e-8
+
+    def loss(t):
+        return 2 * film * (t - around) + 2 * radiation * (t**4 - around**4)
+
+    def flow(y, t):  # in 1,000 K
+        return np.stack([t[1], loss(1000 * t[0]) / conductance / 1000])
+
+    y = np.linspace(0, 1, 201)
+    found = solve_bvp(
+        flow,
+        lambda a, b: np.array([a[0] - 1, b[1]]),
+        y,
+        np.stack([1 - y / 2, np.full(201, -0.5)]),
+        tol=1e-9,
+        max_nodes=100_000,
+    )
+    problem = Problem(
+        lambda u, x: conductance * laplacian(u)(x) - loss(u(x)),
+        Box(x=(0, 1), y=(0, 1)),
+        [
+            Dirichlet(1000.0, on="y=min"),
+            Neumann(0.0, on=("x=min", "x=max", "y=max")),
+        ],
+    )
+    points = np.stack(np.meshgrid(np.linspace(0, 1, 11), y), -1).reshape(-1, 2)
+    return Demo(problem, points=points, values=1000 * found.sol(points[:, 1])[:1].T)
+
+
+def loaded_cube():
+    """Laplace u = -1 in a cube, zero on its faces: not smooth at its edges."""
+
+    def exact(x):
+        n = jnp.arange(1, 160, 2.0) * pi
+        first, second = n[:, None], n[None, :]
+        rate = jnp.sqrt(first**2 + second**2)
+        ends = jnp.exp(-rate * x[2]) + jnp.exp(-rate * (1 - x[2]))
+        height = 16 / (first * second * rate**2) * (1 - ends / (1 + jnp.exp(-rate)))
+        return jnp.sin(n * x[0]) @ height @ jnp.sin(n * x[1])
+
+    return Demo(
+        Problem(
+            lambda u, x: laplacian(u)(x) + 1,
+            Box(x=(0, 1), y=(0, 1), z=(0, 1)),
+            [Dirichlet(0.0)],
+            exact=exact,
+        )
+    )
+
+
 ROWS = {
     function.__name__: function
     for function in (
@@ -363,5 +485,10 @@ ROWS = {
         gray_scott,
         stefan,
         epidemic,
+        spread_in_persons,
+        robertson,
+        vibrating_beam,
+        radiating_plate,
+        loaded_cube,
     )
 }

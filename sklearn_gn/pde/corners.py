@@ -48,14 +48,15 @@ def rough_corners(problem):
     """Return the corners at which the solution of a problem is not smooth, as a tuple.
 
     Those of the domain, and where it has none but right angles, those at which the
-    values on both sides contradict the equation.
+    values on both sides contradict the equation. In space they are edges.
 
     Parameters
     ----------
     problem : Problem
     """
     corners = _corners(problem.domain, 0)
-    return _singular(corners) or contradicted_corners(problem, corners)
+    right = corners or _edges_of_box(problem.domain)
+    return _singular(corners) or contradicted_corners(problem, right)
 
 
 def singular_corners(domain):
@@ -96,6 +97,17 @@ def _corners(domain, first_axis):
         if key not in found:
             found[key] = _corner(domain, place, first_axis)
     return [corner for corner in found.values() if corner is not None]
+
+
+def _edges_of_box(domain):
+    """Edges of a box of three axes of space, each as a corner of a plane across it."""
+    if not (isinstance(domain, Box) and domain.dim == 3 and domain.time is None):
+        return []
+    found = []
+    for axes in combinations(range(3), 2):
+        plane = Box(**{domain.axes[k]: tuple(domain.bounds[k]) for k in axes})
+        found += [corner._replace(axes=axes) for corner in _corners(plane, 0)]
+    return found
 
 
 def _edges(domain):

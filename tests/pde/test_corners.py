@@ -108,6 +108,26 @@ def test_right_angles_at_which_values_contradict_the_equation(
         assert found[0].place == (-1, -1)
 
 
+@pytest.mark.parametrize(
+    ("values", "n_edges"),
+    [
+        (0.0, 12),
+        (lambda x: -(x[1] ** 2) / 2, 0),  # a solution
+        (lambda x: -(x[1] ** 2) / 2 + x[0] ** 3, 8),  # not where x[0] = 0
+    ],
+)
+def test_edges_of_a_box_are_right_angles(values, n_edges):
+    box = Box(x=(0, 1), y=(-1, 1), z=(0, 3))
+    problem = Problem(lambda u, x: laplacian(u)(x) + 1, box, [Dirichlet(values)])
+    found = rough_corners(problem)
+    assert len(found) == n_edges
+    if n_edges == 12:
+        places = [(entry.axes, entry.place) for entry in found]
+        assert {((0, 2), (1.0, 3.0)), ((1, 2), (-1.0, 0.0))} <= set(places)
+        n_inputs = posed(problem, [])[0].n_inputs
+        assert n_inputs == 3 + 2 * 12
+
+
 def test_right_angles_are_not_looked_at_where_values_are_not_known():
     pair = Problem(
         lambda u, x: (laplacian(u["u"])(x) + 1, u["v"](x) - 1),
