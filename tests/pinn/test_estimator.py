@@ -919,7 +919,7 @@ def test_the_warning_measures_by_an_untrained_network():
         warnings.simplefilter("error")
         warn_if_not_solved(solver, 1.0)  # of a warm start: solved all along
     solver.fresh_loss_ = 1e-2
-    with pytest.warns(ConvergenceWarning, match="not to be trusted"):
+    with pytest.warns(ConvergenceWarning, match="do not trust the solution"):
         warn_if_not_solved(solver, 1.0)
     solver.coefficients_, solver.coefficients_std_ = {"k": -6.1}, {"k": 7.0}
     solver.fresh_loss_ = 1e-20
