@@ -161,22 +161,22 @@ class FGNSoftmaxHead(_ChunkFit):
 
     alpha_method_ : str
         How ``alpha_`` was chosen: "leave-one-out" by the cross-entropy of rows that are
-        left out, to the second order, where a head has up to 1,024 coefficients;
-        "evidence" where it has more; "held-out" by rows left out of a part of the data,
-        for large sparse input. "fixed" if it was not chosen.
+        left out, to the second order, where a head has up to 1,024 coefficients, or few
+        rows; "evidence" where it has more; "held-out" by a fifth of the rows with very
+        many features, and for large sparse input. "fixed" if it was not chosen.
 
     log_evidence_ : float
-        Logarithm of the evidence of the returned head. Only where the method is one of
-        the first two, as the next two.
+        Logarithm of the evidence of the returned head, where its penalty was chosen.
+        Not set for input that stays sparse, as the next two.
 
     n_effective_parameters_ : float
         Number of parameters that the data determine.
 
     evidence_path_ : dict of ndarrays
-        ``alpha``, ascending, and ``log_evidence``: the penalties that were tried, where
-        ``alpha_method_`` is "leave-one-out" with the mean cross-entropy of rows left
-        out, ``leave_one_out``. Then, and with many rows of each class, of which a part
-        is used, there is no entry for ``alpha_``, which it leads to.
+        ``alpha``, ascending: the penalties that were tried, with ``log_evidence`` and,
+        where rows left out choose, their mean cross-entropy ``leave_one_out``, or
+        ``held_out`` in place of both. Then, and with many rows of each class, of which
+        a part is used, there is no entry for ``alpha_``, which it leads to.
 
     competitor_dispersion_ : float
         Training mean of :math:`\xi = 1 - |\rho|^2`, where :math:`\rho` are the
