@@ -164,23 +164,22 @@ class FGNSoftmaxHead(_ChunkFit):
 
     alpha_method_ : str
         How ``alpha_`` was chosen: "leave-one-out" by the cross-entropy of left-out
-        rows, to second order, for heads of up to 1,024 coefficients; "evidence" for
-        larger ones; "held-out" by held-out rows of a part of the data, for large
-        sparse input. "fixed" if ``alpha`` is a number.
+        rows, to second order, for heads of up to 1,024 coefficients or of few rows;
+        "evidence" for larger ones; "held-out" by a fifth of the rows with very many
+        features, and for large sparse input. "fixed" if ``alpha`` is a number.
 
     log_evidence_ : float
-        Logarithm of the evidence of the returned head. Only if ``alpha_method_`` is
-        "leave-one-out" or "evidence".
+        Logarithm of the evidence of the returned head. Only if ``alpha`` is "auto" and
+        the input does not stay sparse.
 
     n_effective_parameters_ : float
-        Number of parameters that the data determine. Only if ``alpha_method_`` is
-        "leave-one-out" or "evidence".
+        Number of parameters that the data determine. Set where ``log_evidence_`` is.
 
     evidence_path_ : dict of ndarrays
         The penalties that were tried: ``alpha``, ascending, ``log_evidence`` and, if
         ``alpha_method_`` is "leave-one-out", ``leave_one_out``, the mean cross-entropy
-        of left-out rows. ``alpha_`` itself need not be among them. Only if
-        ``alpha_method_`` is "leave-one-out" or "evidence".
+        of left-out rows; or ``held_out`` in place of both. ``alpha_`` itself need not
+        be among them. Only if ``alpha`` is "auto" and the input does not stay sparse.
 
     competitor_dispersion_ : float
         Training mean of :math:`\xi = 1 - |\rho|^2`, where :math:`\rho` are the

@@ -11,7 +11,8 @@ Gauss-Newton matrix, which for an affine head is the exact Hessian, takes over:
     one block a class, with gradient and loss in the precision of the fit.
 
 Where the penalty is chosen, steps 3 lead from one minimum to the next along a path of
-penalties (:mod:`sklearn_gn.softmax_head.evidence`), with many rows for a part of them
+penalties (:mod:`sklearn_gn.softmax_head.evidence`), with many rows for a part of them,
+and with very many features for those that are not left out to judge it
 (:mod:`sklearn_gn.softmax_head.part`).
 """
 
