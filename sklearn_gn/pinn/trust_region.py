@@ -49,8 +49,8 @@ from sklearn_gn.pinn.residuals import rows_of_jacobian
 
 _RADII = 12  # at most, in an iteration
 _SHORTEST, _LONGEST = 1 / 8, 5.0  # radii tried, relative to the last one
-_AIM = 0.35  # gain ratio that the next radius is to have
-_HIGH = 0.8  # from which a longer step is tried
+_AIM, _AIM_BELOW = 0.2, 0.4  # gain ratio aimed at, beyond and below a radius tried
+_HIGH = 0.7  # gain ratio from which a longer step is tried
 _GAP = 1.4  # of a trusted and a longer step, up to which none between is tried
 _MARGIN = 0.2  # of the gap, that a radius between keeps from both
 _POWER = 5.5  # of the length, with which the gain ratio falls
@@ -177,18 +177,20 @@ def _next_length(trusted, untrusted):
     """
     (low, gain), (high, worse) = trusted, untrusted
     if high == math.inf:
-        return low * min(max(_length_ratio(gain, _POWER), 1.0), _LONGER)
+        return low * min(max(_length_ratio(gain, _AIM, _POWER), 1.0), _LONGER)
     if low == 0:
-        return high * min(max(_length_ratio(worse, _POWER), _SHORTEST), _SHORTER)
+        ratio = _length_ratio(worse, _AIM_BELOW, _POWER)
+        return high * min(max(ratio, _SHORTEST), _SHORTER)
     growth = (1 - worse) / max(1 - gain, _LEAST_LOSS_OF_GAIN)
     power = max(math.log(growth) / math.log(high / low), 1.0)
+    between = low * _length_ratio(gain, _AIM_BELOW, power)
     margin = (high / low) ** _MARGIN
-    return min(max(low * _length_ratio(gain, power), low * margin), high / margin)
+    return min(max(between, low * margin), high / margin)
 
 
-def _length_ratio(gain, power):
+def _length_ratio(gain, aim, power):
     """The length of the gain ratio aimed at, relative to that of a gain ratio."""
-    return ((1 - _AIM) / max(1 - gain, _LEAST_LOSS_OF_GAIN)) ** (1 / power)
+    return ((1 - aim) / max(1 - gain, _LEAST_LOSS_OF_GAIN)) ** (1 / power)
 
 
 class _Shifts:
