@@ -58,54 +58,58 @@ class LinearModel(NamedTuple):
         return alpha, gamma
 
 
-def is_more_probable(linear, log_evidence, gamma, rows):
-    r"""Whether the linear model is more probable than a network.
+def beats(linear, log_evidence, gamma, rows, n_effective, left_out_errors):
+    r"""Whether the linear model is to be preferred to a network.
+
+    The log evidence takes the noise for normal: a few far residuals make a network that
+    follows them look probable, and those of skewed counts one that predicts them well
+    improbable. So a difference is decisive only if it is above 10 in units of what it
+    says of noise whose squares vary more than those of normal noise. Otherwise rows
+    that are left out decide, and where they do not tell the two apart the linear model
+    is preferred.
 
     With as many features as rows a network has more penalties than there are data, and
     their choice alone fits noise. Each that the data determine then counts as what they
     leave of its range, of which :math:`\sqrt{2 / \gamma}` is the deviation
-    (MacKay, "Bayesian interpolation", 1992).
-    """
-    more = 0.0
-    if n_rows_of(rows) < len(linear.center) + 2:
-        more = _share_of_penalties(gamma) - _share_of_penalties(np.array(linear.gamma))
-    return log_evidence + more < linear.log_evidence
-
-
-def _share_of_penalties(gamma):
-    """Logarithm of the share of the range of all penalties that the data leave."""
-    root = np.log(LARGEST / SMALLEST) * np.sqrt(gamma / (4 * np.pi))
-    return -float(np.sum(np.log(np.maximum(root, 1))))
-
-
-def predicts_as_well(linear, log_evidence, rows, n_effective, left_out_errors):
-    """Whether rows that are left out do not tell a network from the linear model.
-
-    A few far residuals make a network that follows them look probable. The log evidence
-    counts, too: in units of what it says of noise whose squares vary more than those of
-    normal noise, it is decisive above 10.
+    (MacKay, "Bayesian interpolation", 1992), and the log evidence alone speaks for the
+    linear model.
 
     Parameters
     ----------
     linear : LinearModel
     log_evidence : float
         Of the network.
-    rows : Rows
+    gamma : ndarray
+        Well-determined parameters of its groups.
+    rows : Rows or ChunkedRows
     n_effective : float
         Number of rows, counted by their weights.
     left_out_errors : callable
         Maps rows to errors of the network, of shape (m, k), where these are left out.
     """
+    gain = log_evidence - linear.log_evidence
+    if n_rows_of(rows) < len(linear.center) + 2:
+        more = _share_of_penalties(gamma) - _share_of_penalties(np.array(linear.gamma))
+        if gain + more < 0:
+            return True
     rows = left_out.some_of(rows)
     residuals = linear.coef[0] + rows.x @ linear.coef[1:] - rows.y
     leverage = linear.leverage(rows.x)
     errors = left_out.errors(residuals, leverage, rows.weight, n_effective)
     squares = np.sum(errors**2, axis=1)
-    gain = log_evidence - linear.log_evidence
-    if gain > _DECISIVE * left_out.spread(squares, rows.weight):
-        return False
+    if abs(gain) > _DECISIVE * left_out.spread(squares, rows.weight):
+        return bool(gain < 0)
     of_network = np.sum(left_out_errors(rows) ** 2, axis=1)
-    return not left_out.are_clearly_lower(of_network, squares, rows.weight, n_effective)
+    clear = left_out.CLEAR if gain > 0 else left_out.AGAINST_EVIDENCE
+    return not left_out.are_clearly_lower(
+        of_network, squares, rows.weight, n_effective, clear
+    )
+
+
+def _share_of_penalties(gamma):
+    """Logarithm of the share of the range of all penalties that the data leave."""
+    root = np.log(LARGEST / SMALLEST) * np.sqrt(gamma / (4 * np.pi))
+    return -float(np.sum(np.log(np.maximum(root, 1))))
 
 
 def linear_model(rows, n_effective):

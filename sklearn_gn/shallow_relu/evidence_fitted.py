@@ -15,11 +15,7 @@ from sklearn_gn.core.evidence_posterior import (
     posterior_variances,
 )
 from sklearn_gn.core.extremes import noise_deviation
-from sklearn_gn.core.linear_evidence import (
-    is_more_probable,
-    linear_model,
-    predicts_as_well,
-)
+from sklearn_gn.core.linear_evidence import beats, linear_model
 from sklearn_gn.core.low_rank import LowRank
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
@@ -105,9 +101,8 @@ def best_of_network_and_linear_model(fitted, rows, n_effective):
         return left_out.errors(residuals, leverage, some.weight, n_effective)
 
     linear, value = linear_model(rows, n_effective), net.log_evidence
-    if linear is None or not (
-        is_more_probable(linear, value, net.gamma, rows)
-        or predicts_as_well(linear, value, rows, n_effective, left_out_errors)
+    if linear is None or not beats(
+        linear, value, net.gamma, rows, n_effective, left_out_errors
     ):
         return fitted
     shape = net.shape

@@ -40,8 +40,9 @@ from sklearn_gn.core.solver import Algorithm, Rows
 
 _BLOCK_ROWS = 2048  # whose products stay in the processor's cache
 _START_COEF = 0.1  # standard deviation of the first coefficients
-_TRIAL_ITERATIONS = 6  # of every start, before the best one goes on
+_TRIAL_ITERATIONS = 6  # of every start, and then of the two best
 _TRIAL_ROWS = 2000  # at most, for them
+_LONGER_TRIAL = 2  # times as many iterations, where they take a part of the rows
 _FIRST_REMOVAL = 12  # iteration from which features may leave the hidden layer
 FIRST_UPDATE = evidence_gn.FIRST_UPDATE  # iteration from which penalties move
 _SWITCHED_OFF = 0.01  # determined share of the weights of a feature that leaves
@@ -302,28 +303,36 @@ def _in_parameters(theta, shape, gram, slope, error):
 
 
 def init(rows, nets, options):
-    """Start from a network; from the best after a short trial, if there are several.
+    """Start from a network; from the best after short trials, if there are several.
 
-    Trials take every k-th row of a long table.
+    All take a few iterations, and the two best of them as many again: early on the
+    evidence hardly tells where a start will end. Trials take every k-th row of a long
+    table, and more iterations.
     """
     if len(nets) == 1:
         return init_one(rows, nets[0], options)
-    few = Rows(*(a[:: -(-len(rows.x) // _TRIAL_ROWS)] for a in rows))
+    every = -(-len(rows.x) // _TRIAL_ROWS)
+    n_iterations = _TRIAL_ITERATIONS * min(every, _LONGER_TRIAL)
+    few = Rows(*(a[::every] for a in rows))
     share = few.weight.sum()
     few = few._replace(weight=few.weight / share)
     few_options = options._replace(n_effective=share * options.n_effective)
-    state = min(
-        (_after_trial(few, net, few_options) for net in nets),
-        key=lambda state: state.criterion,
-    )
+    states = [init_one(few, net, few_options) for net in nets]
+    for n_best in (2, 1):
+        states = [
+            _after_trial(few, state, few_options, n_iterations) for state in states
+        ]
+        states = sorted(states, key=lambda state: state.criterion)[:n_best]
+    (state,) = states
+    # The other rows may be noisier than those of the trial, which may be exact.
+    beta = state.beta if every == 1 else None
     return evidence_gn.init_at(
-        state.net.shape, rows, state.theta, state.alpha, state.beta, options
+        state.net.shape, rows, state.theta, state.alpha, beta, options
     )
 
 
-def _after_trial(rows, net, options):
-    state = init_one(rows, net, options)
-    for _ in range(_TRIAL_ITERATIONS):
+def _after_trial(rows, state, options, n_iterations):
+    for _ in range(n_iterations):
         state, report = step(rows, state, options)
         if report.stop is not None:
             break

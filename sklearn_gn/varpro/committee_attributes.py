@@ -18,11 +18,7 @@ from sklearn_gn.core import (
 from sklearn_gn.core.extremes import noise_deviation
 from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.layers import row_blocks
-from sklearn_gn.core.linear_evidence import (
-    is_more_probable,
-    linear_model,
-    predicts_as_well,
-)
+from sklearn_gn.core.linear_evidence import beats, linear_model
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.batch_committee import BatchOptions, objective
 from sklearn_gn.varpro.calibration import calibrated
@@ -258,9 +254,7 @@ def _or_linear(problem, pairs):
     def is_beaten(member, summary):
         value = summary.log_evidence + units
         errors = partial(_left_out_errors, member, summary, n_effective)
-        return is_more_probable(
-            linear, value, member.net.gamma, rows
-        ) or predicts_as_well(linear, value, rows, n_effective, errors)
+        return beats(linear, value, member.net.gamma, rows, n_effective, errors)
 
     @cache
     def linear_pair(model):

@@ -5,10 +5,11 @@ import pytest
 from scipy.linalg import null_space
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import Ridge
+from sklearn.model_selection import cross_val_predict
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.core import left_out, linear_evidence
-from sklearn_gn.core.linear_evidence import linear_model
+from sklearn_gn.core.linear_evidence import beats, linear_model
 from sklearn_gn.core.solver import Rows
 
 
@@ -59,7 +60,7 @@ def test_without_variance_or_noise_there_is_none():
 @pytest.mark.parametrize(("n", "d"), [(134, 15), (40, 60)])
 @pytest.mark.parametrize("kind", [ShallowReLURegressor, VarProNetRegressor])
 def test_a_network_that_finds_structure_in_noise_loses_to_it(kind, n, d):
-    rng = np.random.RandomState(0)
+    rng = np.random.RandomState(3)
     X, y = rng.randn(n, d), rng.randn(n)
     model = kind(random_state=0).fit(X, y)
     slopes = model.predict(np.eye(d)) - model.predict(np.zeros((1, d)))
@@ -99,14 +100,47 @@ def test_errors_at_left_out_rows_are_those_of_fits_without_them(d):
 
 
 @pytest.mark.parametrize("factor", [0.99, 1.01])
-def test_of_models_that_rows_do_not_tell_apart_the_linear_one_is_chosen(factor):
+@pytest.mark.parametrize("clear", [left_out.CLEAR, left_out.AGAINST_EVIDENCE])
+def test_of_models_that_rows_do_not_tell_apart_the_linear_one_is_chosen(clear, factor):
     rng = np.random.default_rng(0)
     gain, count = rng.standard_normal(50), rng.integers(1, 4, 50)
     n, repeated = count.sum(), np.repeat(gain, count)
-    limit = left_out.CLEAR * np.std(repeated) / np.sqrt(n)
+    limit = clear * np.std(repeated) / np.sqrt(n)
     others = gain - np.mean(repeated) + factor * limit
-    clear = left_out.are_clearly_lower(np.zeros(50), others, count / n, n)
-    assert clear is (factor > 1)
+    lower = left_out.are_clearly_lower(np.zeros(50), others, count / n, n, clear)
+    assert lower is (factor > 1)
+
+
+@pytest.mark.parametrize(
+    ("gain", "share", "is_linear"),
+    [
+        (1e4, 2.0, False),  # the evidence is decisive, whatever left-out rows say
+        (-1e4, 0.0, True),
+        (-1.0, 0.0, False),  # it is not, and the rows are clear
+        (1.0, 1.0, True),  # the rows tell nothing
+    ],
+)
+def test_rows_that_are_left_out_decide_where_the_evidence_does_not(
+    gain, share, is_linear
+):
+    rng = np.random.default_rng(0)
+    x, n = rng.normal(size=(60, 2)), 60
+    y = (x[:, 0] + rng.normal(size=n))[:, None]
+    rows = Rows(x, y, np.full(n, 1 / n))
+    linear = linear_model(rows, float(n))
+    ridge = Ridge(alpha=linear.alpha / linear.beta)
+    errors = y - cross_val_predict(ridge, x, y, cv=n).reshape(n, 1)
+    assert (
+        beats(
+            linear,
+            linear.log_evidence + gain,
+            np.array([5.0]),
+            rows,
+            float(n),
+            lambda _: share * errors,
+        )
+        is is_linear
+    )
 
 
 def test_a_network_that_follows_far_rows_loses_to_the_linear_model(monkeypatch):

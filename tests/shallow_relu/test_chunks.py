@@ -139,7 +139,7 @@ def test_sums_over_chunks_are_those_over_rows(small_sample):
 def test_with_fixed_penalties_it_ends_at_a_minimum_over_all_rows(small_sample):
     X, y = data()
     alpha = make().fit(X, y).alpha_
-    model = fitted(pieces(X, y), alpha=alpha, tol=1e-12)
+    model = fitted(pieces(X, y), alpha=alpha, tol=1e-12, max_iter=400)
     net, scaling = model._network
     rows = Rows(scaling.x(X), scaling.y(y[:, None]), np.full(N, 1 / N))
     penalties = np.concatenate([np.atleast_1d(a) for a in alpha.values()])
