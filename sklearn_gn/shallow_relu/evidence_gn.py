@@ -43,6 +43,7 @@ _START_COEF = 0.1  # standard deviation of the first coefficients
 _TRIAL_ITERATIONS = 6  # of every start, and then of the two best
 _TRIAL_ROWS = 2000  # at most, for them
 _LONGER_TRIAL = 2  # times as many iterations, where they take a part of the rows
+_HARDLY_ANY_NOISE = 1e-9  # variance, of which one trial is enough
 _FIRST_REMOVAL = 12  # iteration from which features may leave the hidden layer
 FIRST_UPDATE = evidence_gn.FIRST_UPDATE  # iteration from which penalties move
 _SWITCHED_OFF = 0.01  # determined share of the weights of a feature that leaves
@@ -317,13 +318,13 @@ def init(rows, nets, options):
     share = few.weight.sum()
     few = few._replace(weight=few.weight / share)
     few_options = options._replace(n_effective=share * options.n_effective)
-    states = [init_one(few, net, few_options) for net in nets]
+    trials = [(init_one(few, net, few_options), None) for net in nets]
     for n_best in (2, 1):
-        states = [
-            _after_trial(few, state, few_options, n_iterations) for state in states
-        ]
-        states = sorted(states, key=lambda state: state.criterion)[:n_best]
-    (state,) = states
+        trials = [_continued(few, *pair, few_options, n_iterations) for pair in trials]
+        trials = sorted(trials, key=lambda pair: pair[0].criterion)[:n_best]
+        if trials[0][0].beta * _HARDLY_ANY_NOISE > 1:
+            break  # at rounding errors the evidence tells nothing
+    state, _ = trials[0]
     # The other rows may be noisier than those of the trial, which may be exact.
     beta = state.beta if every == 1 else None
     return evidence_gn.init_at(
@@ -331,12 +332,14 @@ def init(rows, nets, options):
     )
 
 
-def _after_trial(rows, state, options, n_iterations):
+def _continued(rows, state, stop, options, n_iterations):
+    """Return the state of a trial after some iterations, and why it has stopped."""
     for _ in range(n_iterations):
-        state, report = step(rows, state, options)
-        if report.stop is not None:
+        if stop is not None:
             break
-    return state
+        state, report = step(rows, state, options)
+        stop = report.stop
+    return state, stop
 
 
 def init_one(rows, net, options):
