@@ -16,6 +16,7 @@ from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import determination
 from sklearn_gn.pinn.concentration import concentration
+from sklearn_gn.pinn.posed import PosedProblem
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
     OVERFITTED,
@@ -80,8 +81,10 @@ def limit(solver, reason):
         )
     if math.isfinite(solver._solved_until):
         return _limit_in_windows(solver, cause, budget)
-    if not is_solved and (budget or reason.value == "stalled"):
-        found = jumps(solver.problem_)
+    stuck = reason.value == "stalled" or (budget and not _may_go_on(solver))
+    if stuck and not is_solved:
+        has_functions = isinstance(solver._fitted.model.problem, PosedProblem)
+        found = jumps(solver.problem_, has_functions)
         if found:
             said = f"{budget} is reached." if budget else reason.advice
             return Limit("stopped", f"{said} {found[0]} {_IN_SPITE_OF_IT}", "problem")

@@ -326,7 +326,11 @@ def _ended(**changes):
         residual=changes.get("residual", lambda X: np.ones(len(X))),
         _untrained_loss=10.0,
         _sizes=changes.get("sizes", (10, 20)),
-        _fitted=SimpleNamespace(problem=object(), net=None),
+        _fitted=SimpleNamespace(
+            problem=object(),
+            net=None,
+            model=SimpleNamespace(problem=changes.get("posed")),
+        ),
         _cure_of_overfitting=PINNSolver._cure_of_overfitting,
     )
 
@@ -392,11 +396,18 @@ def test_a_jump_of_the_given_values_is_named_where_it_limits():
     message = advice(_ended(problem=problem), StopReason("non_finite"))
     assert message == StopReason("non_finite").advice
     diffused = replace(HEAT, conditions=conditions)  # the network follows it
-    message = advice(_ended(problem=diffused), StopReason("max_time"))
+    solver = _ended(problem=diffused, posed=posed(diffused, ())[0])
+    message = advice(solver, StopReason("max_time"))
     assert "jump" not in message
     clash = replace(HEAT, conditions=(*HEAT.conditions, Initial(1.0)))
     message = advice(_ended(problem=clash), StopReason("max_time"))
     assert "'u' is 0 and 1 at x = " in message
+    late = _ended(problem=clash, val_loss=LATE)  # a few iterations blame nothing
+    assert advice(late, StopReason("max_time")) == StopReason("max_time").advice
+    message = advice(
+        _ended(problem=clash, posed=posed(clash, ())[0]), StopReason("max_time")
+    )
+    assert "contradict" not in message
 
 
 def test_a_small_part_of_the_domain_that_has_most_of_the_loss_is_named():
