@@ -463,7 +463,7 @@ def error_wrong(error):
 
 def predictions_wrong(estimator, case, X):
     """What is wrong with the predictions, at the rows of the fit and far away."""
-    n_features = case["shape"][1]
+    n_features, unknown = case["shape"][1], noise_is_unknown(estimator)
     far = np.random.default_rng(1).standard_normal((3, n_features)) * 1e200
     for rows, name in ((X, "training rows"), (far, "rows of 1e200")):
         if name != "training rows" and hasattr(X, "columns"):
@@ -484,9 +484,16 @@ def predictions_wrong(estimator, case, X):
                 else ()
             ),
         ):
-            if np.isnan(numbers).any():
-                return f"standard deviations or intervals at {name} are NaN"
+            if np.any(np.isnan(numbers) != unknown):
+                known = "known" if unknown else "NaN"
+                return f"standard deviations or intervals at {name} are {known}"
     return None
+
+
+def noise_is_unknown(estimator):
+    """Whether the rows are no more than the parameters, and errors are to be NaN."""
+    figures = getattr(estimator, "statistics_", None)
+    return figures is not None and figures["n_rows"] <= figures["n_parameters"]
 
 
 if __name__ == "__main__":  # one case, as it stands in the result: to look into it

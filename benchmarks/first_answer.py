@@ -204,7 +204,7 @@ def tasks():
             {
                 "shallow_relu": ours(
                     "ShallowReLURegressor",
-                    system="len(y), model.hyperplanes_.size + model.coef_.size",
+                    system="len(y), model.hyperplanes_.size + model.output_coef_.size",
                 ),
                 "varpro": ours("VarProNetRegressor"),
                 "varpro_alpha": ours(

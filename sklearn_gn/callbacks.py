@@ -105,14 +105,13 @@ class TimeBudget(_Callback):
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
-        used = time.perf_counter() - self._started[id(estimator)]
+        left = self.seconds - (time.perf_counter() - self._started[id(estimator)])
         run = getattr(estimator, "_fit_run", None)
-        if run is not None:
-            used += run.expected_seconds
-        if used < self.seconds:
+        if left > (0 if run is None else run.expected_seconds):
             return False
         if run is not None:
             run.request_stop("max_time")
+            run.seconds_left = min(left, run.seconds_left)
         return True
 
 

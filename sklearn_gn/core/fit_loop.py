@@ -108,7 +108,9 @@ class FitRun:
         self.monitor = "loss"
         self.stopping_rules = []  # descriptions of callbacks that may end the fit
         self.stop_reason = None
+        self.seconds_left = np.inf  # of the time budget, when it ended the fit
         self.began = None  # when the fit did, if it prepares much before the run
+        self._preparation = 0.0  # seconds from then to the run
         self._continues = estimator.warm_start and hasattr(estimator, "n_iter_")
         self._progress = None
         self._resumable = None  # the progress before the last evaluation
@@ -164,8 +166,12 @@ class FitRun:
 
     def _prepare(self):
         """Give the solver its data; begin with the first start, or as resumed."""
-        before = 0.0 if self._progress is None else self._progress.elapsed
-        self._clock = time.perf_counter() - before
+        before, now = 0.0, time.perf_counter()
+        if self._progress is not None:
+            before = self._progress.elapsed
+        if self.began is not None:
+            self._preparation = now - self.began
+        self._clock = now - before
         with self._scope():
             self._data = self.solver.prepare(self.rows, self.options)
         if self._progress is None:
@@ -344,8 +350,8 @@ class FitRun:
 
     @property
     def elapsed(self):
-        """Seconds since the fit began."""
-        return self._progress.elapsed
+        """Seconds since the fit began; ``time`` of the log begins with the run."""
+        return self._preparation + self._progress.elapsed
 
     def request_stop(self, reason):
         """Stop after this iteration; the first reason given stays.

@@ -26,7 +26,7 @@ _MOST_AXES = 1000  # beyond these an evaluation costs more than it tells
 _LEVELS = (0.0, 2.0, -2.0)  # about which the smooth fields oscillate
 
 
-def check_problem(problem):
+def check_problem(problem, default_network=True):
     """Check names, shapes, and that residuals are finite and depend on the field.
 
     Equations must not contradict each other, nor must values at the same places.
@@ -35,6 +35,12 @@ def check_problem(problem):
     that jump, or contradict each other where two parts of the boundary meet, or the
     boundary and the start of time, derivatives of products with coefficients that jump,
     and a pure Neumann problem of the Laplacian whose source and slopes do not cancel.
+
+    Parameters
+    ----------
+    problem : Problem
+    default_network : bool, default=True
+        Whether to warn of no jumps that the default network follows.
 
     Raises
     ------
@@ -53,7 +59,7 @@ def check_problem(problem):
         _check_residuals(problem, points, rng)
         check_equations(problem, points["interior"], _LEVELS, rng)
     check_shared_places(problem)
-    warn_of_jumps(problem)
+    warn_of_jumps(problem, default_network)
     warn_of_lost_jumps(problem)
     warn_of_fluxes(problem)
 

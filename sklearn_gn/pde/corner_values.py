@@ -8,7 +8,7 @@ from sklearn_gn.pde.calls import named_parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import values_of
-from sklearn_gn.pde.initial_breaks import has_initial_jump
+from sklearn_gn.pde.initial_breaks import follows_jump
 from sklearn_gn.pde.patches import draw
 
 MOST_AXES = 6  # of conditions that are searched by themselves
@@ -48,13 +48,19 @@ def check_shared_places(problem):
             )
 
 
-def contradictions(problem):
+def contradictions(problem, default_network):
     """Yield a message on each two conditions that disagree where their parts meet.
 
     These are values on the boundary and at the start of time, and values on two parts
     of the boundary, of which one is flat, and which may be those of one condition.
     Initial values may disagree with each other, where there are outputs of which each
     has its own.
+
+    Parameters
+    ----------
+    problem : Problem
+    default_network : bool
+        Whether to leave out what the default network follows.
     """
     rng, few = np.random.RandomState(0), problem.domain.dim <= MOST_AXES
     for pair in combinations_with_replacement(_with_values(problem), 2):
@@ -63,11 +69,16 @@ def contradictions(problem):
         sides = [entry for entry in pair if isinstance(entry[1], Dirichlet)]
         starts = [entry for entry in pair if isinstance(entry[1], Initial)]
         if len(sides) == 2 or (sides and starts):
-            yield from _of_a_pair(problem, *sides, *starts, rng)
+            yield from _of_a_pair(problem, *sides, *starts, rng, default_network)
 
 
-def _of_a_pair(problem, first, second, rng):
-    found = _disagreement(problem, first[1], second[1], rng)
+def _of_a_pair(problem, first, second, rng, default_network):
+    conditions, at_start = (first[1], second[1]), isinstance(second[1], Initial)
+    places = _common_points(problem.domain, *conditions, rng)
+    found = _disagreement(problem, *conditions, places, rng)
+    if found and at_start and default_network:
+        places = places[:, ~follows_jump(problem, places[0])]
+        found = _disagreement(problem, *conditions, places, rng)
     if found is None:
         return
     output, place, values = found
@@ -80,10 +91,8 @@ def _of_a_pair(problem, first, second, rng):
     )
     if first is second:
         who, meet = f"The values of the condition {first[0]!r} jump where", "edges meet"
-    elif isinstance(second[1], Initial):
+    elif at_start:
         meet = "the boundary meets the start of time"
-        if has_initial_jump(problem):
-            meant = "If a jump of the solution is not meant, let the values agree."
     yield (
         f"{who} {meet}: the output {output!r} is {values[0]:.4g} and {values[1]:.4g} "
         f"at {coordinates(problem.domain, place)}. {meant}"
@@ -198,12 +207,14 @@ def _is_end_of(domain, condition, place, X):
 # --- values there --------------------------------------------------------------------
 
 
-def _disagreement(problem, first, second, rng):
+def _disagreement(problem, first, second, places, rng):
     """Output, place and both values where two conditions differ most, or None.
+
+    Of the places that :func:`_common_points` returns.
 
     Two sides of one condition differ close to the place, where it has but one value.
     """
-    X, *sides = _common_points(problem.domain, first, second, rng)
+    X, *sides = places
     if not len(X):
         return None
     inside = second.sample(problem.domain, _POINTS, rng).x[:, 0]  # shows the size

@@ -89,9 +89,21 @@ def initial_breaks(problem):
     )
 
 
-def has_initial_jump(problem):
-    """Whether initial values jump, inside or at an end of the axis, and diffuse."""
-    return any(entry.order == 0 for entry in initial_breaks(problem))
+def follows_jump(problem, X):
+    """Return whether the default network follows a jump of initial values, (n,).
+
+    Parameters
+    ----------
+    problem : Problem
+    X : ndarray of shape (n, d)
+        Places of jumps.
+    """
+    found = np.zeros(len(X), bool)
+    for entry in initial_breaks(problem):
+        near = _SAME * np.ptp(problem.domain.bounds[entry.axis])
+        if entry.order == 0:
+            found |= np.abs(X[:, entry.axis] - entry.place) <= near
+    return found
 
 
 def _is_periodic(problem, axis):

@@ -1,9 +1,9 @@
 """Given values that jump: within one condition, or where two of them meet.
 
 Near a jump no smooth function fulfils equation and conditions: it may be meant, as for
-a lid that moves in a cavity, and limits the accuracy that can be reached. Jumps of
-initial values that one diffusion smooths are left out: the default network follows them
-(:mod:`sklearn_gn.pde.initial_breaks`).
+a lid that moves in a cavity, and limits the accuracy that can be reached. The default
+network follows jumps of initial values that diffusion smooths
+(:mod:`sklearn_gn.pde.initial_breaks`): for it they are left out.
 """
 
 import jax
@@ -22,7 +22,7 @@ from sklearn_gn.pde.corner_values import (
 )
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import values_of
-from sklearn_gn.pde.initial_breaks import has_initial_jump
+from sklearn_gn.pde.initial_breaks import follows_jump
 from sklearn_gn.pde.operators import differentiates_jumps
 
 _NEIGHBOURS = 4  # of each point, to which chords lead
@@ -33,23 +33,20 @@ _JUMP = 1e-3  # of a value, relative to the largest one
 _DIGITS = 6  # of a place, in units of the domain's size
 
 
-def warn_of_jumps(problem):
-    """Warn of each jump of the given values.
-
-    Parameters
-    ----------
-    problem : Problem
-    """
-    for message in jumps(problem):
+def warn_of_jumps(problem, default_network=True):
+    """Warn of each jump of the given values; the parameters are those of jumps()."""
+    for message in jumps(problem, default_network):
         warn_user(message)
 
 
-def jumps(problem):
+def jumps(problem, default_network=True):
     """Return a message, with what to do, for each jump of the given values.
 
     Parameters
     ----------
     problem : Problem
+    default_network : bool, default=True
+        Whether to leave out what the default network follows.
 
     Returns
     -------
@@ -57,9 +54,9 @@ def jumps(problem):
     """
     if problem.domain.dim == 1:  # whose boundary is made of single points
         return []
-    found = list(contradictions(problem))
+    found = list(contradictions(problem, default_network))
     if problem.domain.dim <= MOST_AXES:
-        found += _jumps_within(problem)
+        found += _jumps_within(problem, default_network)
     return found
 
 
@@ -97,7 +94,7 @@ def warn_of_lost_jumps(problem):
         )
 
 
-def _jumps_within(problem):
+def _jumps_within(problem, default_network):
     """Messages on conditions whose own values jump."""
     domain, rng, messages = problem.domain, np.random.RandomState(0), []
     size = np.ptp(domain.bounds, axis=1)
@@ -107,9 +104,10 @@ def _jumps_within(problem):
         found = _jump(problem, condition, _chords(domain, condition, rng))
         if found is None:
             continue
-        if isinstance(condition, Initial) and has_initial_jump(problem):
-            continue  # the default network follows it
         output, place, values = found
+        at_start = default_network and isinstance(condition, Initial)
+        if at_start and follows_jump(problem, place[None]).all():
+            continue
         place = np.round(place / size, _DIGITS) * size + 0.0
         messages.append(
             f"The values of the condition {name!r} jump: the output {output!r} is "

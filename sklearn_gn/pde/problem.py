@@ -321,7 +321,8 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
         UserWarning
             If there are more equations than outputs, if values contradict each other
             where two parts of the boundary meet, or the boundary and the start of
-            time, or if the source and the slopes of a pure Neumann problem of the
+            time (unless the default network of :class:`PINNSolver` has functions for
+            it), or if the source and the slopes of a pure Neumann problem of the
             Laplacian do not cancel out.
         """
         check_problem(self)

@@ -16,6 +16,7 @@ from sklearn_gn.core.data import (
 from sklearn_gn.core.known import known
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.pde import Condition, Problem
+from sklearn_gn.pde.checks import check_problem
 from sklearn_gn.pde.plausibility import warn_of_missing_equations
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.determination import conditions_determine_coefficients
@@ -37,8 +38,15 @@ class FitData(NamedTuple):
     scaling: Scaling | None = None  # of plain regression
 
 
-def problem_sequence(problem):
+def problem_sequence(problem, default_network):
     """Split the parameter ``problem``, and check the problems.
+
+    Parameters
+    ----------
+    problem : Problem, sequence or None
+        The parameter.
+    default_network : bool
+        Whether the network has functions that the problem needs.
 
     Returns
     -------
@@ -79,9 +87,9 @@ def problem_sequence(problem):
         raise ValueError(f"problem must end in the Problem to solve, got {problem!r}.")
     # In place of equal ones: what is compiled belongs to the functions of a problem.
     stages, problem = [(known(stage), n) for stage, n in stages], known(problem)
-    problem.check()
+    check_problem(problem, default_network)
     for stage, _ in stages:
-        stage.check()
+        check_problem(stage, default_network)
         _check_same_frame(stage, problem)
     return stages, problem
 

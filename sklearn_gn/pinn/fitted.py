@@ -10,7 +10,7 @@ from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.dngd import gramian_eigenvalues
 from sklearn_gn.pinn.growth import may_grow
 from sklearn_gn.pinn.losses import total_loss
-from sklearn_gn.pinn.observation_weight import reweighted
+from sklearn_gn.pinn.observation_weight import SMALLEST, has_settled, reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
@@ -18,6 +18,7 @@ from sklearn_gn.pinn.verdict import (
     solved_until,
     take_back_convergence,
     what_is_left_open,
+    why_early,
 )
 from sklearn_gn.pinn.windows import Pieces, last_network
 
@@ -56,6 +57,9 @@ def set_fitted(solver, run, fitted, n_observations):
     solver._sizes, solver._untrained_loss = (n_weights(net), n_residuals), math.nan
     if fitted.problem is not None:
         solver._untrained_loss = state.first_fresh
+    solver._why_early, solver._has_settled_weight = why_early(run), None
+    if run.options.estimates_noise:
+        solver._has_settled_weight = has_settled_weight(state)
     rules = run.options.growth
     solver._may_grow = rules is not None and may_grow(state.level, rules, net)
     solver._estimated_at_end, solver._solved_until = math.nan, math.inf
@@ -90,6 +94,19 @@ def set_fitted(solver, run, fitted, n_observations):
     if fitted.problem is not None:
         solver._left_open = what_is_left_open(solver, run)
         take_back_convergence(solver, run)
+
+
+def has_settled_weight(state):
+    """Whether the weight of the observations has reached its last value.
+
+    Parameters
+    ----------
+    state : PINNState
+    """
+    weight = state.observation_weight
+    if state.next_observation_weight != weight:
+        return False
+    return bool(weight <= SMALLEST or has_settled(state.fresh_losses))
 
 
 def _with_functions(posterior, fitted):

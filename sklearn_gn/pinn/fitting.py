@@ -37,7 +37,9 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     backend.mesh_of(solver.device)  # a device that there is not is an error
     method = solver._solver_object()
     rng = check_random_state(solver.random_state)
-    stages, problem = problem_sequence(solver.problem)
+    stages, problem = problem_sequence(
+        solver.problem, preparation.has_default_network(solver, solver.problem)
+    )
     data = checked_data(solver, problem, X, y, sample_weight, X_val, y_val, rng)
     seed = rng.randint(_LARGEST_INT)
     untrained, models = preparation.network_and_models(solver, stages, data, rng)

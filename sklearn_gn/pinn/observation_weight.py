@@ -20,7 +20,7 @@ import math
 
 import numpy as np
 
-_SMALLEST = 1e-6
+SMALLEST = 1e-6
 _LARGEST_FALL = 100.0  # of the weight, at once
 _LEAST_FALL = 1.5  # below which it stays
 _LARGEST_NOISE = 0.5  # of the variance of the observations
@@ -43,7 +43,7 @@ def next_weight(weight, class_losses, spread_loss=math.inf):
         return weight
     if not is_noise(misfit, spread_loss):
         return weight
-    new = max(weight * equation / misfit, weight / _LARGEST_FALL, _SMALLEST)
+    new = max(weight * equation / misfit, weight / _LARGEST_FALL, SMALLEST)
     return new if _LEAST_FALL * new < weight else weight
 
 

@@ -39,7 +39,7 @@ def network_and_models(solver, stages, data, rng):
     """
     sizes, activations = _widths(solver, data.problem), ()
     frame, problems = data.frame, [problem for problem, _ in stages]
-    if _grows(solver, data.problem):
+    if has_default_network(solver, data.problem):
         batch = data.observations.training
         y = None if batch is None else batch.data
         frame, problems = setup.posed(frame, problems, y, data.observed)
@@ -58,7 +58,7 @@ def network_and_models(solver, stages, data, rng):
         device=solver.device,
     )
     _check_second_derivatives(activations, models[-1].classes[0].rows)
-    if _grows(solver, data.problem) and not stages:
+    if has_default_network(solver, data.problem) and not stages:
         models = (with_windows(*models, data.observations.training is not None),)
     return untrained, models
 
@@ -78,12 +78,21 @@ def _widths(solver, problem):
     """Widths of the hidden layers to begin with."""
     if not _is_auto(solver.hidden_layer_sizes):
         return solver.hidden_layer_sizes
-    small = _grows(solver, problem) or has_chosen_penalties(solver, problem)
+    small = has_default_network(solver, problem) or has_chosen_penalties(
+        solver, problem
+    )
     return setup.FIRST_WIDTHS if small else _FIXED_WIDTHS
 
 
-def _grows(solver, problem):
-    """Whether the network finds its size."""
+def has_default_network(solver, problem):
+    """Whether the network finds its size, and has functions that the problem needs.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+        Its constructor parameters are read.
+    problem : Problem or None
+    """
     auto = _is_auto(solver.hidden_layer_sizes) and solver.network is None
     return auto and problem is not None and solver._solver_object().name == "dngd"
 
@@ -116,7 +125,7 @@ def settings(solver, models, stages, data, networks, seed, deadline):
     chosen = solver.observation_weight == "auto" and solver.loss_weights != "balanced"
     if has_equation:
         points = solver.n_interior, solver.n_boundary
-        grows = _grows(solver, problem)
+        grows = has_default_network(solver, problem)
         free = points == ("auto", "auto") and solver._solver_object().name == "dngd"
         if grows or free:
             size = n_weights(last_network(start))
@@ -170,7 +179,7 @@ def weighted_data(solver, models, data):
 
 
 def _alike_sizes(solver, models):
-    grows = _grows(solver, models[-1].problem)
+    grows = has_default_network(solver, models[-1].problem)
     return alike_sizes(models[-1], solver.loss_weights, grows)
 
 

@@ -16,6 +16,7 @@ from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import determination
 from sklearn_gn.pinn.concentration import concentration
+from sklearn_gn.pinn.posed import PosedProblem
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
     OVERFITTED,
@@ -32,6 +33,7 @@ _FALLING = 0.5  # of the lowest fresh loss, by the last quarter of a fit
 # Estimated relative error beyond which a fit has not converged.
 LARGEST_ERROR = 1e-2
 _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
+_EARLY = 0.1  # of a time budget, which a fit leaves unspent
 
 
 class Limit(NamedTuple):
@@ -64,6 +66,16 @@ def limit(solver, reason):
         With its fitted attributes.
     reason : StopReason
     """
+    found = _limit(solver, reason)
+    if found is None or reason is not StopReason.MAX_TIME:
+        return found
+    # What has another cause says nothing of time.
+    if reason.value not in found.text or solver._why_early in found.text:
+        return found
+    return found._replace(text=f"{found.text} {solver._why_early}")
+
+
+def _limit(solver, reason):
     unit = solver._untrained_loss or 1.0
     is_solved = solver.fresh_loss_ <= SOLVED_LOSS * unit
     if is_solved and solver._left_open:  # more of the same fit would not help
@@ -72,6 +84,9 @@ def limit(solver, reason):
         return None
     budget = reason.value if reason.value in ("max_iter", "max_time") else None
     cause = {"max_iter": "iterations", "max_time": "time"}.get(budget, "stopped")
+    advice = reason.advice
+    if budget == "max_time" and solver._why_early:
+        advice = f"{solver._why_early} Raise max_time."
     if solver._undetermined:
         return Limit(
             "stopped",
@@ -80,8 +95,10 @@ def limit(solver, reason):
         )
     if math.isfinite(solver._solved_until):
         return _limit_in_windows(solver, cause, budget)
-    if not is_solved and (budget or reason.value == "stalled"):
-        found = jumps(solver.problem_)
+    stuck = reason.value == "stalled" or (budget and not _may_go_on(solver))
+    if stuck and not is_solved:
+        has_functions = isinstance(solver._fitted.model.problem, PosedProblem)
+        found = jumps(solver.problem_, has_functions)
         if found:
             said = f"{budget} is reached." if budget else reason.advice
             return Limit("stopped", f"{said} {found[0]} {_IN_SPITE_OF_IT}", "problem")
@@ -92,17 +109,11 @@ def limit(solver, reason):
     if budget is None:
         return Limit("stopped", reason.advice)
     if is_solved:
-        return Limit(
-            cause,
-            f"The equation is solved: the loss on fresh points is "
-            f"{solver.fresh_loss_ / unit:.1g} times that of an untrained network. If "
-            f"you need more digits than error_estimate_ says, raise {budget}.",
-            budget,
-        )
+        return Limit(cause, _solved(solver, unit, budget), budget)
     if _may_go_on(solver):
-        return Limit(cause, reason.advice, budget)
+        return Limit(cause, advice, budget)
     if solver._may_grow:
-        text = _with_place(solver, f"{reason.advice} {_STILL_GROWING}")
+        text = _with_place(solver, f"{advice} {_STILL_GROWING}")
         return Limit(cause, text, budget)
     spent = "iterations" if budget == "max_iter" else "seconds"
     found = _limit_of_the_network(solver)
@@ -112,6 +123,40 @@ def limit(solver, reason):
         f"{found.text}"
     )
     return found._replace(text=_with_place(solver, text))
+
+
+def _solved(solver, unit, budget):
+    """What to say of a fit that has solved the equation within its budget."""
+    text = (
+        "The equation is solved: the loss on fresh points is "
+        f"{solver.fresh_loss_ / unit:.1g} times that of an untrained network."
+    )
+    if solver._has_settled_weight is False:
+        return (
+            f"{text} But the weight of the observations (observation_weight='auto') "
+            "had not settled: solution and coefficients may still follow the noise. "
+            f"Raise {budget}."
+        )
+    if solver._has_settled_weight:
+        text += " The weight of the observations had settled."
+    more = f"If you need more digits than error_estimate_ says, raise {budget}."
+    return f"{text} {more}"
+
+
+def why_early(run):
+    """Why a fit ended well before its time budget did; "" if it did not.
+
+    Parameters
+    ----------
+    run : FitRun
+    """
+    left, needed = run.seconds_left, run.expected_seconds
+    if not _EARLY * (run.elapsed + left) < left < math.inf:
+        return ""
+    return (
+        f"It ended {left:.2g} s before the time was up, because another iteration was "
+        f"expected to take {needed:.2g} s."
+    )
 
 
 def _with_place(solver, text):
@@ -273,8 +318,14 @@ def take_back_convergence(solver, run):
             return
         else:
             reason = StopReason.MAX_TIME
+            solver._why_early = _NO_TIME_FOR_THE_ESTIMATE
     run.stop_reason = reason
     solver.converged_, solver.stop_reason_ = False, reason.value
+
+
+_NO_TIME_FOR_THE_ESTIMATE = (
+    "The loss had settled, but there was no time left to estimate the error."
+)
 
 
 def _needs_estimate(solver):

@@ -70,18 +70,19 @@ class FittedMixin(DiagnoseMixin, InputsMixin):
         -----
         UserWarning
             If ``return_std`` is set and the weights of the rows sum to no more than the
-            number of parameters: the noise cannot be estimated then.
+            number of parameters: the noise cannot be estimated then, and ``y_std`` is
+            NaN.
         """
         check_is_fitted(self)
         X = self._check_X(X)
         y, std = inference.predict(self._fit, *self._split(X))
         if not return_std:
             return y
-        if self._fit.n_rows <= self._fit.n_parameters:
+        if self._fit.is_noise_unknown:
             warn_user(
                 f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
                 f"has {self._fit.n_parameters} parameters: the noise cannot be "
-                "estimated, and the standard deviations mean nothing.",
+                "estimated, and the standard deviations are NaN.",
             )
         return y, std
 

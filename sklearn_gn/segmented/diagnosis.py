@@ -7,7 +7,6 @@ from sklearn_gn.core.stop import counted
 from sklearn_gn.segmented.autoregression import SIGNIFICANT
 
 _EXACT = 1e-12  # unexplained share of the variance that is rounding errors
-_ROUNDING = 1e-14  # deviation, over the mean, of a target that is constant
 _NEAR_ONE = 0.9  # a correlation with which "bic-ar1" misses real kinks
 
 
@@ -32,9 +31,7 @@ def diagnose(model):
 
 def _constant(model):
     """Targets, or positions, that do not vary, up to rounding."""
-    fit = model._fit
-    spread = fit.scaling.y_size * np.sqrt(fit.total / fit.n_rows)
-    if spread <= _ROUNDING * abs(fit.scaling.y_center):
+    if model._fit.is_constant:
         return Finding("none", "The target is constant: there is nothing to fit.")
     if model.segments_["start"][0] == model.segments_["end"][-1]:
         text = "The feature that breaks is constant: set broken_feature to another one."
@@ -86,10 +83,13 @@ def _points(model):
     free, used = figures["degrees_of_freedom"], figures["n_parameters"]
     if free > used:
         return None
+    result = "intervals are wide, and breakpoints may follow the noise"
+    if model._fit.is_noise_unknown:
+        result = "the noise cannot be estimated, and standard errors are NaN"
     text = (
-        f"{free + used:.0f} rows are hardly enough for {used:.0f} parameters: "
-        "intervals are wide, and breakpoints may follow the noise. Take more rows, or "
-        "fewer breakpoints."
+        f"The weights of the rows sum to {figures['n_rows']:.4g}, which is hardly "
+        f"enough for {used:.0f} parameters: {result}. Take more rows, or fewer "
+        "breakpoints."
     )
     return Finding("points", text, "n_breakpoints")
 
@@ -119,7 +119,7 @@ def _uncertain(model):
 
 
 def _noise(model):
-    if _is_exact(model):
+    if _is_exact(model) or model._fit.is_noise_unknown:
         return None
     text = (
         f"The data lie about the lines with a standard deviation of "

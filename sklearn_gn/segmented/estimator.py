@@ -165,11 +165,13 @@ class SegmentedRegressor(
     parameters_ : dict of ndarrays
         Table of the intercept, the slope of the first segment, the changes of slope,
         the jumps and the coefficients of the linear features: ``name``, ``estimate``,
-        ``std_error``, ``t``, ``p_value``, ``lower`` and ``upper``.
+        ``std_error``, ``t``, ``p_value``, ``lower`` and ``upper``. All errors, here and
+        elsewhere, are NaN if the rows are no more than the parameters.
 
     noise_std_ : float
         Standard deviation of the noise; with ``loss="huber"`` a robust estimate from
-        the median of the absolute residuals.
+        the median of the absolute residuals. NaN if the rows are no more than the
+        parameters.
 
     robust_weights_ : ndarray of shape (n_samples,)
         Weights of the rows according to their residuals. Only with ``loss="huber"``.
@@ -183,7 +185,7 @@ class SegmentedRegressor(
         ``degrees_of_freedom``, ``rss``, ``r2``, and ``aic`` and ``bic`` for independent
         normal noise. As in ``statsmodels``, the variance of the noise is not counted as
         a parameter; R counts it, and its BIC is ``log(n_rows)`` higher. With
-        ``loss="huber"`` the residuals are clipped.
+        ``loss="huber"`` the residuals are clipped. ``r2`` of a constant target is 1.
 
     selection_path_ : dict of ndarrays
         The numbers ``n_breakpoints`` that were tried, without known ones, with
@@ -339,11 +341,11 @@ class SegmentedRegressor(
         check_table_fits(X, "fit_chunks reads points piece by piece.")
         prepared, kind, order = self._prepare(X, y, sample_weight)
         with one_blas_thread, prepared.scaling.arithmetic():
-            self._fit_series(prepared, kind, order, y)
+            scale = self._fit_series(prepared, kind, order, y)
             if self.loss == "huber":
                 size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
                 size = np.maximum(size, np.finfo(float).tiny)
-                weight = np.minimum(1, BOUND * self.noise_std_ / size)
+                weight = np.minimum(1, BOUND * scale / size)
                 self.robust_weights_ = weight
         return self
 
@@ -402,8 +404,10 @@ class SegmentedRegressor(
     def _fit_series(self, prepared, kind, order, y):
         t, clipped = self._search(prepared, kind, order, y)
         options = self._options(kind)
-        self._set_fitted(prepared, clipped, options, *with_known(prepared, options, t))
+        t, free = with_known(prepared, options, t)
+        scale = self._set_fitted(prepared, clipped, options, t, free)
         self._check_residuals(prepared.rows, order)
+        return scale
 
     def _search(self, prepared, kind, order, y):
         """The breakpoints, and the series with residuals clipped by Huber's loss."""
@@ -433,11 +437,12 @@ class SegmentedRegressor(
         return t, clipped
 
     def _set_fitted(self, prepared, clipped, options, t, free):
+        """Set the fitted attributes; return the scale of the residuals."""
         rows = prepared.rows
         for name in ("robust_weights_", "_row_checks"):
             vars(self).pop(name, None)  # of an earlier fit
         self._covariance = self._covariance_kind()
-        fit, figures, noise = infer_all(
+        fit, figures, (scale,) = infer_all(
             options, t[None], free, [prepared], [clipped], self._covariance
         )
         fitted = clipped or prepared
@@ -456,8 +461,9 @@ class SegmentedRegressor(
         for name in ("start", "end"):
             self.segments_[name] = self._to_user(self.segments_[name])
         self.parameters_ = inference.parameter_table(fit, *self._names())
-        self.noise_std_ = float(noise[0])
+        self.noise_std_ = float("nan" if fit.is_noise_unknown else scale)
         self.residual_correlation_, self._correlation_error = (
             autoregression.of_residuals(fit, fitted.rows)
         )
         self.statistics_ = {name: value[0].item() for name, value in figures.items()}
+        return float(scale)

@@ -5,6 +5,9 @@ uncertainty in (the delta method). The position of a jump is known to a number o
 that does not depend on how many there are: its interval is that of the likelihood
 ratio, and the other standard errors take it as known. Both kinds of intervals are read
 off the profile of the sum of squares, :mod:`sklearn_gn.segmented.profile`.
+
+Without more rows than parameters the noise cannot be estimated: then the degrees of
+freedom are NaN, and so are all errors and intervals.
 """
 
 from typing import NamedTuple
@@ -20,6 +23,7 @@ from sklearn_gn.segmented.profile import jump_intervals, kink_intervals
 
 LEVEL = 0.95  # of the confidence limits
 _FAR = 1e100  # largest position, in units of the training data
+_ROUNDING = 1e-14  # deviation, over the mean, of a target that is constant
 
 
 class Scaling(NamedTuple):
@@ -67,7 +71,7 @@ class Fit(NamedTuple):
     free: np.ndarray  # (k,) bool, those that are estimated
     coef: np.ndarray  # of the design
     covariance: np.ndarray  # of the coefficients and the free kinks
-    degrees_of_freedom: np.ndarray  # (...)
+    degrees_of_freedom: np.ndarray  # (...) NaN where the noise cannot be estimated
     n_rows: np.ndarray
     n_parameters: np.ndarray  # the free breakpoints included
     rss: np.ndarray
@@ -78,6 +82,17 @@ class Fit(NamedTuple):
     def noise_std(self):
         """Standard deviation of the noise."""
         return self.scaling.y_size * np.sqrt(self.rss / self.degrees_of_freedom)
+
+    @property
+    def is_noise_unknown(self):
+        """Whether there are too few rows to estimate the noise."""
+        return np.isnan(self.degrees_of_freedom)
+
+    @property
+    def is_constant(self):
+        """Whether the target does not vary, up to rounding."""
+        spread = self.scaling.y_size * np.sqrt(self.total / self.n_rows)
+        return spread <= _ROUNDING * np.abs(self.scaling.y_center)
 
     @property
     def breakpoints(self):
@@ -138,17 +153,18 @@ def infer(form, t, free, rows, scaling, kind):
         kind, columns, found, rows.weight, level
     )
     n_jumps = int(np.sum(free)) - len(least_squares.moving(form, free))
-    n_rows = rows.weight.sum(axis=-1)
+    n_rows, n_parameters = rows.weight.sum(axis=-1), rank + n_jumps
+    unknown = n_rows <= n_parameters
     mean = np.sum(rows.weight * rows.y, axis=-1) / n_rows
     return Fit(
         form=form,
         t=t,
         free=free,
         coef=found.coef,
-        covariance=cov,
-        degrees_of_freedom=freedom,
+        covariance=np.where(unknown[:, None, None], np.nan, cov),
+        degrees_of_freedom=np.where(unknown, np.nan, freedom),
         n_rows=n_rows,
-        n_parameters=rank + n_jumps,
+        n_parameters=n_parameters,
         rss=found.rss,
         total=np.sum(rows.weight * (rows.y - mean[:, None]) ** 2, axis=-1) + rows.rest,
         scaling=scaling,
@@ -294,6 +310,7 @@ def breakpoint_intervals(fit, problem, rows, level=LEVEL):
         std = breakpoint_errors(fit)[:, fit.kinks] / fit.scaling.size[:, None]
         width = fit.quantile(level)[:, None] * std
         interval[:, fit.kinks] = kink_intervals(problem, fit, width, rows)
+    interval[np.ix_(fit.is_noise_unknown, fit.free)] = np.nan
     return np.stack(
         [fit.scaling.to_user(end) for end in np.moveaxis(interval, -1, 0)], -1
     )
@@ -338,7 +355,9 @@ def segment_table(fit, rows):
     Each has the shape (..., k + 1).
     """
     values, covariance = user_parameters(fit)
-    covariance = np.nan_to_num(covariance)  # a linear feature may have an infinite one
+    # A linear feature may have an infinite variance.
+    unknown = fit.is_noise_unknown[..., None, None]
+    covariance = np.where(unknown, np.nan, np.nan_to_num(covariance))
     slope, intercept = _line_gradients(fit, values)
     width = fit.quantile()[..., None]
     table, k, t = {}, fit.t.shape[-1], fit.breakpoints
@@ -409,19 +428,20 @@ def statistics(fit):
     """Return figures of the whole fit, a dict of numbers or of arrays.
 
     The likelihood is that of normal noise; its variance is not counted as a parameter.
+    R2 of a constant target is one, as that of an exact fit is in scikit-learn.
     """
     n = fit.n_rows
     size = fit.scaling.y_size
     rss = np.maximum(fit.rss, np.finfo(float).tiny)
-    some = fit.total > 0
+    total = np.where(fit.is_constant, np.inf, fit.total)
     log_variance = np.log(2 * np.pi * rss) - np.log(n) + 2 * np.log(size)
     deviance = n * (log_variance + 1)
     return {
         "n_rows": n,
         "n_parameters": fit.n_parameters,
-        "degrees_of_freedom": fit.degrees_of_freedom,
+        "degrees_of_freedom": np.nan_to_num(fit.degrees_of_freedom, nan=0.0),
         "rss": fit.rss * np.square(size),
-        "r2": np.where(some, 1 - fit.rss / np.where(some, fit.total, 1), 0.0),
+        "r2": 1 - fit.rss / total,
         "aic": deviance + 2 * fit.n_parameters,
         "bic": deviance + np.log(n) * fit.n_parameters,
     }

@@ -127,8 +127,10 @@ def walk_quantile(level, degrees_of_freedom):
     """Return the quantile of the rise at the true break, over the variance.
 
     The estimated variance is that of ``degrees_of_freedom`` normal numbers, over which
-    the probability is averaged.
+    the probability is averaged. It is NaN where these are.
     """
+    if np.isnan(degrees_of_freedom):
+        return np.nan
     half = degrees_of_freedom / 2
 
     def excess(x):

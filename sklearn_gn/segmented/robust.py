@@ -108,7 +108,10 @@ def _clipped(prepared, clipped, options, t):
 
 
 def infer_all(options, t, free, prepared, clipped, kind):
-    """Return the fits of several series, their statistics, and their noise levels.
+    """Return the fits of several series, their statistics, and their scales.
+
+    A scale is the standard deviation of the noise. Of Huber's loss it is that which
+    clips the residuals, also where there are too few rows to call it noise.
 
     Parameters
     ----------

@@ -237,12 +237,13 @@ def _fit_chunk(estimator, kind, series, names):
 def _tables(estimator, options, t, free, prepared, clipped):
     """Tables of series whose breakpoints are known and free in the same order."""
     kind = estimator._covariance_kind()
-    fit, figures, noise = robust.infer_all(options, t, free, prepared, clipped, kind)
+    fit, figures, scale = robust.infer_all(options, t, free, prepared, clipped, kind)
     rows, _ = stack(prepared)
     fitted = prepared if clipped[0] is None else clipped
     interval = inference.breakpoint_intervals(
         fit, problem_of(fitted, options), stack(fitted)[0]
     )
+    noise = np.where(fit.is_noise_unknown, np.nan, scale)
     shape = len(t), t.shape[1] + 1
     none, std = np.full((len(t), 1), np.nan), inference.breakpoint_errors(fit)
     columns = {

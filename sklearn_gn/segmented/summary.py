@@ -76,10 +76,10 @@ def summarise(model, covariance, *, dates):
             "Slopes are per day, standard errors of breakpoints in days; intercepts "
             "are values at 1970-01-01."
         )
-    if figures["n_rows"] <= figures["n_parameters"]:
+    if model._fit.is_noise_unknown:
         notes.append(
             "There are no more rows than parameters: the noise cannot be estimated, "
-            "and standard errors mean nothing."
+            "and there are no standard errors, tests and intervals."
         )
     return Summary("Segmented regression", facts, tables, notes)
 
@@ -172,7 +172,8 @@ def _dates(values, span):
     unit = "datetime64[s]" if span < _FEW_DAYS else "datetime64[m]"
     whole = "T00:00:00" if span < _FEW_DAYS else "T00:00"
     texts = values.astype(unit).astype(str)
-    return [text.removesuffix(whole).replace("T", " ") for text in texts]
+    texts = [text.removesuffix(whole).replace("T", " ") for text in texts]
+    return np.where(np.isnat(values), "", texts)
 
 
 def _cells(table):

@@ -197,14 +197,14 @@ class ShallowReLURegressor(
         were compared. "bic" and "aic" do not count the variance of the noise as a
         parameter. Only if ``criterion`` has chosen the size.
 
-    coef_ : ndarray of shape (n_active,) or (n_targets, n_active)
+    output_coef_ : ndarray of shape (n_active,) or (n_targets, n_active)
         Output coefficients of the neurons, in the order of ``hyperplanes_``.
 
     linear_coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
         Slopes s of the linear term, including those of neurons whose hyperplanes lie
         outside the data. Zero if penalties are given.
 
-    intercept_ : float or ndarray of shape (n_targets,)
+    output_intercept_ : float or ndarray of shape (n_targets,)
         The constant :math:`c_0`.
 
     active_ : ndarray of shape (n_neurons,), dtype bool

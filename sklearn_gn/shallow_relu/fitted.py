@@ -127,9 +127,9 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
         "alpha_method_": "fixed",
         "active_": active[net.alive],
         "hyperplanes_": hyperplanes,
-        "coef_": (net.coef[slots] * scaling.y_scale).T * factor,
+        "output_coef_": (net.coef[slots] * scaling.y_scale).T * factor,
         "linear_coef_": np.zeros((net.coef.shape[1], len(scaling.x_scale))),
-        "intercept_": net.intercept * scaling.y_scale + scaling.y_center,
+        "output_intercept_": net.intercept * scaling.y_scale + scaling.y_center,
         "gram_spectrum_": gram[: hyperplanes.size],
         "mass_spectrum_": mass[: 1 + len(slots)],
         # The scale may be infinite.

@@ -80,8 +80,8 @@ class _NetworkFit(GaussNewtonEstimator):
                 device=self.device,
             )
         if self._single_target:
-            attributes["coef_"] = attributes["coef_"][0]
-            attributes["intercept_"] = float(attributes["intercept_"][0])
+            attributes["output_coef_"] = attributes["output_coef_"][0]
+            attributes["output_intercept_"] = float(attributes["output_intercept_"][0])
             attributes["linear_coef_"] = attributes["linear_coef_"][0]
             attributes["noise_std_"] = float(np.ravel(attributes["noise_std_"])[0])
         if problem.selection_path is not None:

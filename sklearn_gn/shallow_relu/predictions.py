@@ -179,8 +179,9 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Returns
         -------
         features : ndarray of shape (n_samples, n_active)
-            In the order of ``hyperplanes_``; ``features @ coef_ + X @ linear_coef_ +
-            intercept_`` is the prediction for rows that need not be moved (see Notes).
+            In the order of ``hyperplanes_``; ``features @ output_coef_ + X @
+            linear_coef_ + output_intercept_`` is the prediction for rows that need not
+            be moved (see Notes).
         """
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)

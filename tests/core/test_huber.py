@@ -57,13 +57,13 @@ def test_linear_robust_network_is_that_of_scipy():
     alpha = {"slope": 1e-9, "coef": 1e6, "bias": 1e6, "weights": np.full(3, 1e6)}
     model = ShallowReLURegressor(1, alpha=alpha, loss="huber", random_state=0)
     model.fit(x, y, sample_weight=weight)
-    found = np.append(model.intercept_, model.linear_coef_)
+    found = np.append(model.output_intercept_, model.linear_coef_)
     scale = huber.scale_of(y - model.predict(x), weight)
     expected = _reference(x, y, weight, found, scale)
     plain = ShallowReLURegressor(1, alpha=alpha).fit(x, y, sample_weight=weight)
     # Rounds end when the targets move by less than a fiftieth of the noise.
     np.testing.assert_allclose(found, expected, atol=0.02 * scale)
-    assert abs(plain.intercept_ - expected[0]) > scale
+    assert abs(plain.output_intercept_ - expected[0]) > scale
 
 
 @pytest.mark.parametrize("kind", ["shallow_relu", "committee"])

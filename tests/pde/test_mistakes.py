@@ -28,6 +28,8 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.corner_values import check_shared_places
 from sklearn_gn.pde.jumps import jumps, warn_of_jumps
 from sklearn_gn.pde.plausibility import warn_of_fluxes, warn_of_missing_equations
+from sklearn_gn.pinn.data import problem_sequence
+from sklearn_gn.pinn.preparation import has_default_network
 
 DOMAIN = Box(x=(0, 1), t=(0, 1))
 
@@ -466,6 +468,42 @@ def test_values_of_a_condition_that_jump(domain, condition, match):
     found = jumps(problem)
     assert len(found) == (match is not None)
     assert match is None or re.search(match, found[0])
+
+
+def _heat(u, x):
+    return d(u, "t")(x) - d(u, "x", "x")(x)
+
+
+def _wave(u, x):
+    return d(u, "t", "t")(x) - d(u, "x", "x")(x)
+
+
+def _half_insulated(u, x):
+    return d(u, "t")(x) - jnp.where(x[0] < 0.5, 0.0, 1.0) * d(u, "x", "x")(x)
+
+
+@pytest.mark.parametrize(
+    ("residual", "place"),
+    [(_heat, None), (_wave, "x = [01]"), (_half_insulated, "x = 0")],
+)
+def test_only_jumps_without_functions_at_the_start_are_named(residual, place):
+    sides = Dirichlet(0.0, on=("x=min", "x=max"))
+    problem = Problem(residual, Box(x=(0, 1), t=(0, 1)), [sides, Initial(1.0)])
+    found = jumps(problem)
+    assert len(found) == (place is not None)
+    assert place is None or re.search(f"is 0 and 1 at {place}, t = 0", found[0])
+    assert "is 0 and 1 at x = " in jumps(problem, default_network=False)[0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"hidden_layer_sizes": (4,)}])
+def test_fits_warn_of_jumps_that_their_network_does_not_follow(settings):
+    sides = Dirichlet(0.0, on=("x=min", "x=max"))
+    problem = Problem(_heat, Box(x=(0, 1), t=(0, 1)), [sides, Initial(1.0)])
+    solver = PINNSolver(problem, **settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        problem_sequence(problem, has_default_network(solver, problem))
+    assert len(caught) == len(settings)
 
 
 def test_outputs_are_compared_by_name_at_the_start():

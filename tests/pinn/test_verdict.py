@@ -31,9 +31,19 @@ from sklearn_gn.pde import (
     integral,
     laplacian,
 )
-from sklearn_gn.pinn import determination, fit, growth, points, setup, verdict
+from sklearn_gn.pinn import (
+    determination,
+    fit,
+    fitting,
+    growth,
+    points,
+    setup,
+    verdict,
+)
+from sklearn_gn.pinn.data import problem_sequence
+from sklearn_gn.pinn.fitted import has_settled_weight
 from sklearn_gn.pinn.model import Batch
-from sklearn_gn.pinn.observation_weight import next_weight, spread_loss
+from sklearn_gn.pinn.observation_weight import SMALLEST, next_weight, spread_loss
 from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
@@ -236,7 +246,10 @@ def test_a_few_iterations_do_not_say_where_the_loss_ends():
 
 def test_an_iteration_that_cannot_end_in_time_is_not_begun():
     run = SimpleNamespace(
-        began=time.perf_counter() - 8, expected_seconds=3.0, request_stop=list
+        began=time.perf_counter() - 8,
+        expected_seconds=3.0,
+        request_stop=list,
+        seconds_left=np.inf,
     )
     estimator = SimpleNamespace(_fit_run=run)
     for seconds, stops in ((10.0, True), (12.0, False)):
@@ -244,6 +257,63 @@ def test_an_iteration_that_cannot_end_in_time_is_not_begun():
         budget.setup(estimator, None)
         run.request_stop = lambda reason: StopReason(reason)
         assert budget.on_fit_task_end(estimator, None) is stops
+        assert run.seconds_left == pytest.approx(2.0, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        (6.0, "It ended 6 s before the time was up, because another iteration was "),
+        (0.5, ""),
+        (np.inf, ""),
+    ],
+)
+def test_a_fit_says_why_it_ended_before_its_time(left, text):
+    run = SimpleNamespace(seconds_left=left, expected_seconds=7.0, elapsed=9.0)
+    why = verdict.why_early(run)
+    assert why == (text and f"{text}expected to take 7 s.")
+    late = _ended(val_loss=LATE, why_early=why)
+    expected = f"{why} Raise max_time." if why else StopReason("max_time").advice
+    assert advice(late, StopReason("max_time")) == expected
+    assert advice(late, StopReason("max_iter")) == StopReason("max_iter").advice
+    solved = advice(_ended(fresh=1e-6, why_early=why), StopReason("max_time"))
+    assert solved.endswith(f"raise max_time. {why}".rstrip())
+    undetermined = _ended(undetermined=["k"], why_early=why)
+    assert "another iteration" not in advice(undetermined, StopReason("max_time"))
+
+
+def test_the_time_of_a_fit_contains_its_preparation(monkeypatch):
+    def slowly(*arguments):
+        time.sleep(0.5)
+        return problem_sequence(*arguments)
+
+    monkeypatch.setattr(fitting, "problem_sequence", slowly)
+    solver = PINNSolver(string(Dirichlet(0.0)), **SMALL, max_iter=1)
+    with pytest.warns(ConvergenceWarning, match="after 1 iteration") as caught:
+        solver.fit()
+    seconds = float(re.search(r"and (\S+) s at loss", str(caught[0].message))[1])
+    assert seconds >= 0.5 + solver.convergence_log_["time"][-1] - 5e-3
+
+
+def test_a_solved_inverse_problem_says_whether_the_noise_is_known():
+    def message(settled):
+        solver = _ended(fresh=1e-6, settled_weight=settled)
+        return advice(solver, StopReason("max_time"))
+
+    assert "observations" not in message(None)
+    assert "had not settled: solution and coefficients may" in message(False)
+    assert message(False).endswith("Raise max_time.")
+    assert "digits" not in message(False)
+    assert "weight of the observations had settled. If you need" in message(True)
+    same = {"observation_weight": 0.1, "next_observation_weight": 0.1}
+    for losses, settled in ((np.ones(9), True), (np.ones(8), False)):
+        state = SimpleNamespace(fresh_losses=tuple(losses), **same)
+        assert has_settled_weight(state) is settled
+    state.fresh_losses, state.next_observation_weight = (1.0,) * 9, 0.01
+    assert not has_settled_weight(state)
+    state.fresh_losses = ()
+    state.observation_weight = state.next_observation_weight = SMALLEST
+    assert has_settled_weight(state)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +396,13 @@ def _ended(**changes):
         residual=changes.get("residual", lambda X: np.ones(len(X))),
         _untrained_loss=10.0,
         _sizes=changes.get("sizes", (10, 20)),
-        _fitted=SimpleNamespace(problem=object(), net=None),
+        _why_early=changes.get("why_early", ""),
+        _has_settled_weight=changes.get("settled_weight"),
+        _fitted=SimpleNamespace(
+            problem=object(),
+            net=None,
+            model=SimpleNamespace(problem=changes.get("posed")),
+        ),
         _cure_of_overfitting=PINNSolver._cure_of_overfitting,
     )
 
@@ -392,11 +468,18 @@ def test_a_jump_of_the_given_values_is_named_where_it_limits():
     message = advice(_ended(problem=problem), StopReason("non_finite"))
     assert message == StopReason("non_finite").advice
     diffused = replace(HEAT, conditions=conditions)  # the network follows it
-    message = advice(_ended(problem=diffused), StopReason("max_time"))
+    solver = _ended(problem=diffused, posed=posed(diffused, ())[0])
+    message = advice(solver, StopReason("max_time"))
     assert "jump" not in message
     clash = replace(HEAT, conditions=(*HEAT.conditions, Initial(1.0)))
     message = advice(_ended(problem=clash), StopReason("max_time"))
     assert "'u' is 0 and 1 at x = " in message
+    late = _ended(problem=clash, val_loss=LATE)  # a few iterations blame nothing
+    assert advice(late, StopReason("max_time")) == StopReason("max_time").advice
+    message = advice(
+        _ended(problem=clash, posed=posed(clash, ())[0]), StopReason("max_time")
+    )
+    assert "contradict" not in message
 
 
 def test_a_small_part_of_the_domain_that_has_most_of_the_loss_is_named():

@@ -9,6 +9,7 @@ import statsmodels.api as sm
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate, stats
 from sklearn.base import clone
+from sklearn.metrics import r2_score
 
 from sklearn_gn import SegmentedRegressor, ShallowReLURegressor
 from sklearn_gn.datasets import load_nile
@@ -406,6 +407,64 @@ def test_diagnose_says_that_nothing_varies():
     (finding,) = SegmentedRegressor().fit(np.ones((60, 1)), x[:, 0]).diagnose().findings
     assert finding.parameter == "broken_feature"
     assert "constant" not in str(SegmentedRegressor().fit(x, x[:, 0]).diagnose())
+
+
+@pytest.mark.parametrize(
+    "kind", ["nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"]
+)
+@pytest.mark.parametrize("loss", ["squared_error", "huber"])
+def test_as_many_rows_as_parameters_leave_no_errors(kind, loss):
+    X = np.random.default_rng(0).normal(size=(8, 4))
+    y = X[:, 1] ** 3
+    known = SegmentedRegressor(
+        0, breakpoints=[0.0], min_rows=1, covariance=kind, loss=loss
+    )
+    model = clone(known).fit(X[:7], y[:7])  # 2 + 1 + 3 coefficients and a row
+    assert np.isfinite(model.parameters_["std_error"]).all()
+    assert model.statistics_["degrees_of_freedom"] == 1
+    model = known.fit(X[:6], y[:6])
+    assert_allclose(model.predict(X[:6]), y[:6], atol=1e-9)
+    for name in ("std_error", "t", "p_value", "lower", "upper"):
+        assert np.isnan(model.parameters_[name]).all()
+    for name in ("slope_std_error", "slope_lower", "intercept_upper"):
+        assert np.isnan(model.segments_[name]).all()
+    assert np.isnan(model.noise_std_)
+    assert model.statistics_["degrees_of_freedom"] == 0
+    assert "standard errors are NaN" in str(model.diagnose())
+    with pytest.warns(UserWarning, match="standard deviations are NaN"):
+        assert np.isnan(model.predict_interval(X)).all()
+    if loss == "huber":
+        assert np.all(model.robust_weights_ > 0)
+
+
+def test_breakpoints_have_no_intervals_without_free_rows():
+    x, y = np.arange(5.0), np.random.default_rng(1).normal(size=5)
+    days = pd.date_range("2020-01-01", periods=5, freq="D").to_frame()
+    jumps = SegmentedRegressor(1, jumps=True, min_rows=1)
+    for X in (x[:, None], days):
+        model = jumps.fit(X, y)
+        assert pd.isna(model.breakpoint_interval_).all()
+        assert not re.search("nan|nat", str(model.summary()), re.IGNORECASE)
+    few = SegmentedRegressor(1, min_rows=1).fit(x[:4, None], [0, 0, 1, 3])
+    assert few.statistics_["n_parameters"] == 4
+    assert np.isnan([few.breakpoint_std_, *few.breakpoint_interval_.T]).all()
+
+
+def test_residuals_have_robust_weights_where_the_rows_sum_to_few():
+    x, y = np.arange(64.0)[:, None], np.random.default_rng(2).normal(size=64)
+    model = SegmentedRegressor(0, loss="huber")
+    counted = clone(model).fit(x, y).robust_weights_
+    model.fit(x, y, sample_weight=np.full(64, 1 / 64))
+    assert np.isnan(model.noise_std_)
+    assert_allclose(model.robust_weights_, counted, rtol=1e-7)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e9 + 0.1])
+@pytest.mark.parametrize("n", [2, 7, 1000])
+def test_r2_of_a_constant_is_that_of_scikit_learn(value, n):
+    x, y = np.arange(float(n))[:, None], np.full(n, value)
+    model = SegmentedRegressor().fit(x, y)
+    assert model.statistics_["r2"] == r2_score(y, y) == model.score(x, y)
 
 
 def test_summary_says_what_cannot_be_estimated():

@@ -7,6 +7,7 @@ import pytest
 from joblib import parallel_backend
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_selection import RFE, SelectFromModel
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, ParameterGrid, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -97,9 +98,11 @@ def test_attributes_are_the_model_in_the_user_s_units():
     features = np.maximum(b + X @ w.T, 0)
     np.testing.assert_allclose(model.transform(X), features, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(
-        features @ model.coef_ + model.intercept_, model.predict(X), atol=1e-6
+        features @ model.output_coef_ + model.output_intercept_,
+        model.predict(X),
+        atol=1e-6,
     )
-    assert model.coef_.shape == (model.active_.sum(),)
+    assert model.output_coef_.shape == (model.active_.sum(),)
     assert model.gram_spectrum_.shape == (3 * model.active_.sum(),)
     assert model.mass_spectrum_.shape == (1 + model.active_.sum(),)
     assert np.all(np.diff(model.gram_spectrum_) <= 0)
@@ -108,15 +111,26 @@ def test_attributes_are_the_model_in_the_user_s_units():
     assert model.loss_ == pytest.approx(model.convergence_log_["loss"].min(), rel=1e-9)
 
 
+@pytest.mark.parametrize("selector", [RFE, SelectFromModel])
+@pytest.mark.parametrize("alpha", [0.0, "auto"])
+def test_selectors_find_no_coefficients_of_features(selector, alpha):
+    model = ShallowReLURegressor(4, alpha=alpha, random_state=0)
+    if alpha == 0:
+        model.set_params(solver=JointGN(relocations=2))
+    X, y = noisy()
+    with pytest.raises(ValueError, match="should have `coef_` or `feature_imp"):
+        selector(model).fit(X, y).transform(X)
+
+
 def test_several_targets():
     X, y = noisy(q=3)
     model = ShallowReLURegressor(
         4, solver=JointGN(relocations=2), random_state=0, alpha=0.0
     ).fit(X, y)
-    assert model.coef_.shape == (3, model.active_.sum())
-    assert model.intercept_.shape == (3,)
+    assert model.output_coef_.shape == (3, model.active_.sum())
+    assert model.output_intercept_.shape == (3,)
     np.testing.assert_allclose(
-        model.transform(X) @ model.coef_.T + model.intercept_,
+        model.transform(X) @ model.output_coef_.T + model.output_intercept_,
         model.predict(X),
         atol=1e-11,
     )

@@ -50,8 +50,10 @@ def test_an_ordinary_table_converges_without_a_warning():
 
 def test_prediction_is_that_of_the_attributes(fitted):
     X, _ = data()
-    found = fitted.transform(X) @ fitted.coef_ + X @ fitted.linear_coef_
-    np.testing.assert_allclose(found + fitted.intercept_, fitted.predict(X), rtol=1e-9)
+    found = fitted.transform(X) @ fitted.output_coef_ + X @ fitted.linear_coef_
+    np.testing.assert_allclose(
+        found + fitted.output_intercept_, fitted.predict(X), rtol=1e-9
+    )
 
 
 def test_attributes_are_documented_and_exist(fitted):
@@ -308,8 +310,10 @@ def test_several_targets_share_noise_and_hyperplanes():
     assert model.linear_coef_.shape == (2, 3)
     pred, std = model.predict(X, return_std=True)
     assert pred.shape == std.shape == (150, 2)
-    found = model.transform(X) @ model.coef_.T + X @ model.linear_coef_.T
-    np.testing.assert_allclose(found + model.intercept_, pred, rtol=1e-8, atol=1e-8)
+    found = model.transform(X) @ model.output_coef_.T + X @ model.linear_coef_.T
+    np.testing.assert_allclose(
+        found + model.output_intercept_, pred, rtol=1e-8, atol=1e-8
+    )
 
 
 def test_units_of_one_target_change_nothing():

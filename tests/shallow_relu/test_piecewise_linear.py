@@ -85,7 +85,7 @@ def test_several_targets_share_their_breakpoints():
     )
     model.fit(x[:, None], y)
     assert model.loss_ < 1e-24
-    assert model.coef_.shape == (3, 6)
+    assert model.output_coef_.shape == (3, 6)
     np.testing.assert_allclose(model.breakpoints_[1:], kinks, atol=1e-10)
     noise = y + 0.05 * np.random.RandomState(0).randn(*y.shape)
     model.fit(x[:, None], noise)
@@ -106,7 +106,9 @@ def test_breakpoints_do_not_depend_on_the_units_of_targets():
     for unit in np.array([[1, 2.0**14], [2.0**-30, 1.0]]):
         model = ShallowReLURegressor(random_state=0).fit(x[:, None], y * unit)
         mean, std = model.predict(x[:, None], return_std=True)
-        of_targets = np.r_[mean, std, model.noise_std_[None], model.coef_.T] / unit
+        of_targets = (
+            np.r_[mean, std, model.noise_std_[None], model.output_coef_.T] / unit
+        )
         spread = model.breakpoint_std_[model.breakpoints_ > 0]
         found.append(np.r_[of_targets.ravel(), model.breakpoints_, spread])
     np.testing.assert_array_equal(*found)

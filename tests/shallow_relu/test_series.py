@@ -69,7 +69,9 @@ def test_series_of_several_targets_share_breakpoints(data):
     X, Y = data
     Y = [np.c_[y, 2 * y] for y in Y]
     fitted = fit_series(model(relocations=0), X, Y)[0]
-    np.testing.assert_allclose(fitted.coef_[1], 2 * fitted.coef_[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        fitted.output_coef_[1], 2 * fitted.output_coef_[0], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_standard_errors_are_those_of_independent_lines():
             jumps[i] += of_line(inside[i])
     _, std = fitted.predict(at[:, None], return_std=True)
     np.testing.assert_allclose(std, expected, rtol=1e-7)
-    change = fitted.coef_[np.isfinite(fitted.breakpoint_std_)]
+    change = fitted.output_coef_[np.isfinite(fitted.breakpoint_std_)]
     np.testing.assert_allclose(
         fitted.breakpoint_std_[np.isfinite(fitted.breakpoint_std_)],
         np.sqrt(variance * jumps) / np.abs(change),
