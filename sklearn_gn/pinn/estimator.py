@@ -137,9 +137,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     observation_weight : float or "auto", default="auto"
         Weight of the mean squared misfit to y in the loss. If "auto", it starts with 1
-        and falls with the estimated noise of y, to the ratio of the mean squares of the
-        equation's residuals and of the misfit, but not below 1e-6. Exact observations
-        keep the weight 1, as do all with ``loss_weights="balanced"``. Set 1 if the
+        and falls, not below 1e-6, until the noise of y no longer bends the solution, or
+        the equation's loss no longer falls with it. Exact observations keep the weight
+        1, as do all with ``loss_weights="balanced"``. Set 1 if the
         equation holds only roughly. In plain regression "auto" means maximum evidence,
         and a number least squares without penalties.
 

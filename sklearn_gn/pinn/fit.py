@@ -71,7 +71,7 @@ class PINNSettings(NamedTuple):
     growth: Any = None  # growth.Rules, or None where sizes are given
     estimates_noise: bool = False  # whether the weight of observations adapts
     untrained: Any = None  # network to measure by; None: the one to begin with
-    spread_loss: float = math.inf  # of observations, from their means alone
+    observed: observation_weight.Observed = observation_weight.Observed()
     mesh: Any = None  # of the devices among which the points are divided
 
 
@@ -99,6 +99,7 @@ class PINNState(NamedTuple):
     observation_weight: float = 1.0  # in place of the one of the batches
     next_observation_weight: float = 1.0  # for the next iteration
     fresh_losses: tuple = ()  # since that weight has changed
+    share_of_equation: float = math.inf  # where it did, relative to the observations
     began: float = 0.0  # when this iteration did, by time.perf_counter
     first_seconds: float = 0.0  # of the first iteration, which compiles
     steady_seconds: float = 0.0  # of the last one that compiled nothing
@@ -272,6 +273,10 @@ def finish_iteration(points, state, settings, step):
         fresh = fresh_loss_in(state, points, settings, state.net)
     # Losses on points that are drawn anew do not compare: those on fresh ones do.
     judged = loss if math.isnan(fresh) else fresh
+    noise = 0.0
+    if state.observation_weight != 1:
+        noise = float(step.class_losses[-1])  # which no solution lowers
+        judged -= noise
     fell = judged < (1 - float(settings.tol)) * state.lowest_loss
     n_stalled = state.n_stalled + 1 if decisive and not fell else 0
     level = state.level
@@ -296,13 +301,15 @@ def finish_iteration(points, state, settings, step):
             state.net,
             state.steady_seconds,
         )
+    solved = math.isnan(fresh) or is_solved(
+        fresh - noise, loss - noise, state.first_fresh
+    )
     if settings.estimates_noise and decisive:
-        state = _with_next_weight(state, settings, step, fresh)
+        state = _with_next_weight(state, settings, step, fresh, solved)
     reweighted = state.next_observation_weight != state.observation_weight
-    solved = math.isnan(fresh) or is_solved(fresh, loss, state.first_fresh)
-    if state.observation_weight != 1:
-        bound = state.observation_weight * settings.spread_loss
-        solved &= observation_weight.is_noise(step.class_losses[-1], bound)
+    if noise:
+        bound = state.observation_weight * settings.observed.spread_loss
+        solved &= observation_weight.is_noise(noise, bound)
     settled, accurate = n_stalled >= _PATIENCE, False  # accurate: by the estimate
     if in_windows:
         settled = march.ended
@@ -413,14 +420,19 @@ def _relative_error(points, state, settings):
     return float(solution.relative_error(model, state.net, x, exact))
 
 
-def _with_next_weight(state, settings, step, fresh):
+def _with_next_weight(state, settings, step, fresh, solved):
     """Return the state with the weight of the observations for the next iteration."""
     losses, weight = (*state.fresh_losses, fresh), state.observation_weight
+    share = state.share_of_equation
     if step.no_progress or observation_weight.has_settled(losses):
         weight = observation_weight.next_weight(
-            weight, step.class_losses, weight * settings.spread_loss
+            weight, step.class_losses, settings.observed, share, solved
         )
-    return state._replace(fresh_losses=losses, next_observation_weight=weight)
+    if weight != state.observation_weight:
+        share = observation_weight.share_of_equation(step.class_losses)
+    return state._replace(
+        fresh_losses=losses, next_observation_weight=weight, share_of_equation=share
+    )
 
 
 def rebalanced_weights(losses, balance):

@@ -1,33 +1,45 @@
 """The weight of noisy observations versus the equation, estimated in a fit.
 
 Observations have residuals of the variance of their noise; those of the equation can be
-as small as the network is accurate. Weighted by the inverses of these variances, the
-equation is nearly a constraint, and the noise no longer bends the solution away from
-it. With the weight w, both variances are estimated by the mean squares that are left,
-and w becomes their ratio: the loss of the equation is then that of the observations.
+as small as the network is accurate. Where both weigh the same, the network follows the
+noise, away from the equation. Let w be the weight of the observations, w M their loss,
+and E that of the equation and its conditions. Two parts of E matter:
 
-- The weight changes where the loss has settled: before that, a large misfit says
-  nothing about noise.
+- the deviations that follow the noise. The share E / (w M) is 2 / n times the number of
+  parameters that are spent on the noise of n observations, and falls like w;
+- the error that the network has without noise too. It depends on the coefficients (less
+  diffusion is harder to follow) and pulls them to where it is small, against a pull of
+  the observations that falls like w: its share rises like 1 / w.
+
+So the weight begins with one, and falls until hardly a parameter is spent on the noise
+and the equation is solved, as long as the share of E falls with it:
+
+- It changes where the loss has settled: before that, a large misfit says nothing about
+  noise. If the equation has not settled then, its share has not fallen by half since
+  the last change, and the weight waits.
 - It never rises, so that losses on fresh points before and after a change compare: the
   same network has a lower one after.
 - It changes only while the misfit is less than half of the observations' variance:
   a larger one says that the coefficients are wrong, not that the noise is large.
-- It begins with one. Exact observations have residuals as small as those of the
-  equation, and keep that weight.
+- Exact observations have residuals as small as those of the equation, and keep the
+  weight one.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 SMALLEST = 1e-6
-_LARGEST_FALL = 100.0  # of the weight, at once
+_LARGEST_FALL = 10.0  # of the weight, at once
 _LEAST_FALL = 1.5  # below which it stays
+_FALL_OF_SHARE = 0.5  # of the equation, from one change to the next
+_SPENT = 0.01  # parameters on the noise, at which the weight stays
 _LARGEST_NOISE = 0.5  # of the variance of the observations
 _PATIENCE, _FALL = 8, 0.9  # iterations, and the fall of a loss that has not settled
 
 
-def next_weight(weight, class_losses, spread_loss=math.inf):
+def next_weight(weight, class_losses, known, last_share=math.inf, solved=True):
     """Return the weight for the next iterations of a fit whose loss has settled.
 
     Parameters
@@ -35,16 +47,28 @@ def next_weight(weight, class_losses, spread_loss=math.inf):
     weight : float
     class_losses : array of shape (n_classes,)
         Losses of the classes; that of the observations, with their weight, is last.
-    spread_loss : float, default=inf
-        Loss of the observations if their means are all that is known of them.
+    known : Observed
+    last_share : float, default=inf
+        :func:`share_of_equation` where the weight has changed before.
+    solved : bool, default=True
+        Whether the equation is solved.
     """
+    share = share_of_equation(class_losses)
+    if not share < min(1.0, _FALL_OF_SHARE * last_share):
+        return weight
+    if not is_noise(float(class_losses[-1]), weight * known.spread_loss):
+        return weight
+    spent = share * known.n / 2 if solved else math.inf
+    fall = min(spent / _SPENT, _LARGEST_FALL, 1 / share)
+    return max(weight / fall, SMALLEST) if fall > _LEAST_FALL else weight
+
+
+def share_of_equation(class_losses):
+    """Loss of the equation and its conditions over that of the observations."""
     equation, misfit = float(np.sum(class_losses[:-1])), float(class_losses[-1])
     if not (misfit > 0 and math.isfinite(equation + misfit)):
-        return weight
-    if not is_noise(misfit, spread_loss):
-        return weight
-    new = max(weight * equation / misfit, weight / _LARGEST_FALL, SMALLEST)
-    return new if _LEAST_FALL * new < weight else weight
+        return math.inf
+    return max(equation / misfit, np.finfo(float).tiny)
 
 
 def is_noise(misfit, spread_loss):
@@ -56,8 +80,15 @@ def is_noise(misfit, spread_loss):
     return misfit <= _LARGEST_NOISE * spread_loss
 
 
-def spread_loss(data):
-    """Loss of observations from the means of their columns, for the weight one.
+class Observed(NamedTuple):
+    """What is known of the observations before a fit."""
+
+    n: int = 0  # values
+    spread_loss: float = math.inf  # loss, with weight one, of the means of the columns
+
+
+def observed(data):
+    """Number of observations, and their loss if their means are all that is known.
 
     Parameters
     ----------
@@ -70,7 +101,8 @@ def spread_loss(data):
     with np.errstate(over="ignore", invalid="ignore"):
         means = np.sum(weights * y, axis=0) / totals
         spread = 0.5 * float(np.sum(weights * (y - means) ** 2))
-    return spread if math.isfinite(spread) else math.inf
+    n = int(np.count_nonzero(weights))
+    return Observed(n, spread if math.isfinite(spread) else math.inf)
 
 
 def has_settled(losses):

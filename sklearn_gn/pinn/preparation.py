@@ -9,7 +9,7 @@ from sklearn_gn.core.memory import check_fits
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.damped_step import DENSE, RANK
 from sklearn_gn.pinn.fit import PINNSettings
-from sklearn_gn.pinn.observation_weight import reweighted, spread_loss
+from sklearn_gn.pinn.observation_weight import Observed, observed, reweighted
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.regression import has_chosen_penalties
 from sklearn_gn.pinn.residual_sizes import alike_sizes, counted_size
@@ -121,7 +121,7 @@ def settings(solver, models, stages, data, networks, seed, deadline):
     sampler, growth = setup.NoPoints(), None
     problem = models[-1].problem
     has_equation = solver.problem is not None
-    observed = models[-1].classes[-1].residual.name == "data"
+    has_data = models[-1].classes[-1].residual.name == "data"
     chosen = solver.observation_weight == "auto" and solver.loss_weights != "balanced"
     if has_equation:
         points = solver.n_interior, solver.n_boundary
@@ -141,10 +141,10 @@ def settings(solver, models, stages, data, networks, seed, deadline):
             adaptive = growth is not None and problem.domain.dim <= _FEW_AXES
             method = "residual" if adaptive else "sobol"
         sampler = setup.Sampler(*points, method, solver.dtype, alike)
-    estimates_noise = has_equation and observed and chosen
-    spread = math.inf
+    estimates_noise = has_equation and has_data and chosen
+    known = Observed()
     if estimates_noise:
-        spread = spread_loss(data.observations.training)
+        known = observed(data.observations.training)
     return PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
@@ -161,7 +161,7 @@ def settings(solver, models, stages, data, networks, seed, deadline):
         growth=growth,
         estimates_noise=estimates_noise,
         untrained=untrained,
-        spread_loss=spread,
+        observed=known,
         mesh=backend.mesh_of(solver.device),
     )
 

@@ -43,7 +43,7 @@ from sklearn_gn.pinn import (
 from sklearn_gn.pinn.data import problem_sequence
 from sklearn_gn.pinn.fitted import has_settled_weight
 from sklearn_gn.pinn.model import Batch
-from sklearn_gn.pinn.observation_weight import SMALLEST, next_weight, spread_loss
+from sklearn_gn.pinn.observation_weight import SMALLEST, next_weight, observed
 from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
@@ -366,10 +366,13 @@ def test_misfits_as_large_as_the_observations_are_not_noise():
     data = Batch(np.zeros((3, 1, 1)), y, scale)
     means = np.array([0.5 + 0.75 + 0.5, (2.5 + 1.75) / 0.75])
     square = np.nansum(scale[:, None] ** 2 * (y - means) ** 2)
-    spread = spread_loss(data)
+    known = observed(data)
+    assert known.n == 5
+    spread = known.spread_loss
     assert spread == pytest.approx(square / 2, rel=1e-14)
     for misfit, falls in ((0.49 * spread, True), (0.51 * spread, False)):
-        assert (next_weight(1.0, [1e-9, misfit], spread) < 1) is falls
+        losses = np.array([1e-9, misfit])
+        assert (next_weight(1.0, losses, known, solved=False) < 1) is falls
 
 
 def _ended(**changes):
