@@ -7,14 +7,13 @@ damped step of the shift lambda for which ``|v(lambda)| = R``. Moré and Sorense
 1983) find that shift by Newton's method, with a factorisation for every shift tried.
 Here one factorisation suffices for most radii:
 
-- the shift is kept from iteration to iteration, in proportion to the loss where this
-  rises, as it does at new points, and to its root where it falls; for the next radius
-  it is moved by the derivative of the length;
+- the shift is kept from iteration to iteration, and for the next radius it is moved by
+  the derivative of the length;
 - the radius of a candidate is the length that it has, which need not be the one that
   was aimed at;
 - the gain ratio of a candidate says which length to try next. It falls steeply: one
-  minus the ratio grows like a power of the length, between the fifth and the sixth in
-  the default steps on several problems. Two candidates tell the power.
+  minus the ratio grows about like the fifth power of the length where the step is
+  trusted, and like the third beyond (medians of the default steps on several problems).
 
 The loop over radii runs in Python on :func:`trial`: a factor with its step,
 acceleration and loss, compiled or, where they are small, in NumPy.
@@ -49,12 +48,10 @@ from sklearn_gn.pinn.residuals import rows_of_jacobian
 
 _RADII = 12  # at most, in an iteration
 _SHORTEST, _LONGEST = 1 / 8, 5.0  # radii tried, relative to the last one
-_AIM, _AIM_BELOW = 0.2, 0.4  # gain ratio aimed at, beyond and below a radius tried
-_HIGH = 0.7  # gain ratio from which a longer step is tried
+_AIM = 0.2  # gain ratio that the next radius is to have
+_HIGH = 0.7  # from which a longer step is tried
 _GAP = 1.4  # of a trusted and a longer step, up to which none between is tried
-_MARGIN = 0.2  # of the gap, that a radius between keeps from both
-_POWER = 5.5  # of the length, with which the gain ratio falls
-_LEAST_LOSS_OF_GAIN = 1e-3  # one minus the gain ratio: below, it is rounding
+_POWER, _POWER_BEYOND = 5.0, 3.0  # of the length, with which the gain ratio falls
 _LONGER, _SHORTER = 1.5, 0.8  # at most and at least, from one radius to the next
 _SHRINK, _COLLAPSE = 0.5, 0.125  # where no step is trusted; where none lowers the loss
 _TOLERANCE = 1.5  # length versus radius, beyond which a trial is repeated
@@ -64,15 +61,13 @@ _LARGEST_CHANGE = 100.0  # of the shift from one factor to the next
 _LEAST_DECAY = 0.02
 _FIRST_SHIFT = 1e-3  # relative to the largest diagonal element of the Gramian
 _ROUNDING = 1e-6  # relative change of a step by it, above which the step is refined
-_ROUNDING_OF_ACCELERATION = 1e-3  # the same for what is added to the step
 
 
 class Region(NamedTuple):
     """What is remembered from one iteration to the next."""
 
     radius: np.ndarray
-    shift: np.ndarray  # that led to it; NaN: not known
-    loss: np.ndarray  # before the step of that shift
+    shift: np.ndarray  # expected to lead to the first radius tried; NaN: not known
 
 
 class Quadratic(NamedTuple):
@@ -98,8 +93,7 @@ class Trial(NamedTuple):
 def first_region(net, dtype):
     """Return the region of the first step, as wide as the network's own length."""
     squares = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(net))
-    unknown = np.asarray(np.nan, dtype)
-    return Region(np.asarray(math.sqrt(squares), dtype), unknown, unknown)
+    return Region(np.asarray(math.sqrt(squares), dtype), np.asarray(np.nan, dtype))
 
 
 def search(model, net, batches, quadratic, region, *, geodesic):
@@ -128,69 +122,48 @@ def search(model, net, batches, quadratic, region, *, geodesic):
     """
     system = quadratic.linear, quadratic.matrix, quadratic.right, quadratic.floor
     evaluate = partial(trial, model, net, batches, *system, geodesic=geodesic)
-    start = quadratic.start
-    shifts = _Shifts(evaluate, quadratic, _expected_shift(region, float(start.loss)))
-    radius, best = float(region.radius), start
-    # Length and gain ratio of the longest trusted step, and of the shortest other one.
-    target, trusted, untrusted = radius, (0.0, 1.0), (math.inf, -math.inf)
+    shifts = _Shifts(evaluate, quadratic, float(region.shift))
+    radius, best = float(region.radius), quadratic.start
+    target, longest_trusted, shortest_untrusted = radius, 0.0, math.inf
     for _ in range(_RADII):
         within = _SHORTEST * radius <= target <= _LONGEST * radius
         found = shifts.trial_of_length(target) if within else None
         if found is None:
             break
-        new, gain = found.candidate, float(found.candidate.gain_ratio)
-        tried = float(new.length), gain if math.isfinite(gain) else -math.inf
-        if new.trusted or (not best.trusted and float(new.loss) < float(best.loss)):
+        new, length = found.candidate, float(found.candidate.length)
+        trusted, gain = bool(new.trusted), float(new.gain_ratio)
+        if trusted or (not best.trusted and float(new.loss) < float(best.loss)):
             best = new
-        if new.trusted:
-            trusted = max(tried, trusted)
+        if trusted:
+            longest_trusted = max(length, longest_trusted)
         else:
-            untrusted = min(tried, untrusted)
+            shortest_untrusted = min(length, shortest_untrusted)
         if best.trusted and (float(best.gain_ratio) < _HIGH or shifts.at_floor):
             break
-        if untrusted[0] < _GAP * trusted[0]:
-            break
-        target = _next_length(trusted, untrusted)
+        target = length * _length_ratio(gain, trusted)
+        if 0 < longest_trusted and shortest_untrusted < math.inf:
+            if shortest_untrusted < _GAP * longest_trusted:
+                break
+            target = math.sqrt(longest_trusted * shortest_untrusted)
         shifts.aim_at(target, found)
     best = best._replace(inner_iterations=np.int32(shifts.n_factors))
     if best.trusted:
         radius, shift = float(best.length), best.shift
     else:
-        falls = float(best.loss) < float(start.loss)
+        falls = float(best.loss) < float(quadratic.start.loss)
         radius, shift = radius * (_SHRINK if falls else _COLLAPSE), shifts.shift
-    remembered = radius, shift, start.loss
-    return best, Region(*(np.asarray(x, region.radius.dtype) for x in remembered))
+    dtype = region.radius.dtype
+    return best, Region(np.asarray(radius, dtype), np.asarray(shift, dtype))
 
 
-def _expected_shift(region, loss):
-    """The shift to try first at a loss: NaN where none is known."""
-    shift, before = float(region.shift), float(region.loss)
-    if not (loss > 0 and before > 0):
-        return shift
-    return shift * max(loss / before, math.sqrt(loss / before))
-
-
-def _next_length(trusted, untrusted):
-    """The length to try next, from the longest trusted step and the shortest other one.
-
-    Each is a pair of a length and a gain ratio.
-    """
-    (low, gain), (high, worse) = trusted, untrusted
-    if high == math.inf:
-        return low * min(max(_length_ratio(gain, _AIM, _POWER), 1.0), _LONGER)
-    if low == 0:
-        ratio = _length_ratio(worse, _AIM_BELOW, _POWER)
-        return high * min(max(ratio, _SHORTEST), _SHORTER)
-    growth = (1 - worse) / max(1 - gain, _LEAST_LOSS_OF_GAIN)
-    power = max(math.log(growth) / math.log(high / low), 1.0)
-    between = low * _length_ratio(gain, _AIM_BELOW, power)
-    margin = (high / low) ** _MARGIN
-    return min(max(between, low * margin), high / margin)
-
-
-def _length_ratio(gain, aim, power):
-    """The length of the gain ratio aimed at, relative to that of a gain ratio."""
-    return ((1 - aim) / max(1 - gain, _LEAST_LOSS_OF_GAIN)) ** (1 / power)
+def _length_ratio(gain, trusted):
+    """The length to try next, relative to that of a step with this gain ratio."""
+    if not math.isfinite(gain):
+        return _SHORTEST
+    missing = (1 - _AIM) / max(1 - gain, 1e-3)
+    if trusted:
+        return min(max(missing ** (1 / _POWER), 1.0), _LONGER)
+    return min(max(missing ** (1 / _POWER_BEYOND), _SHORTEST), _SHORTER)
 
 
 class _Shifts:
@@ -328,7 +301,7 @@ def trial(model, net, batches, linear, matrix, right, floor, shift, *, geodesic)
     refine = floor > _ROUNDING * shift
     step, slope = shifted_solution(linear, net, factor, shift, right, refine)
     local = LocalProblem(model, net, batches, linear, geodesic)
-    solve = by_factor(linear, net, factor, floor > _ROUNDING_OF_ACCELERATION * shift)
+    solve = by_factor(linear, net, factor, refine)
     damped = accelerated_step(local, solve, shift, step, 1, by_difference)
     new = candidate(local, damped, shift)
     square = new.length**2

@@ -302,6 +302,7 @@ class ShallowReLURegressor(
     --------
     A function with kinks at 0.3 and 0.7 is recovered exactly:
 
+    >>> import numpy as np
     >>> from sklearn_gn import ShallowReLURegressor
     >>> X = np.linspace(0, 1, 200)[:, None]
     >>> y = np.abs(X[:, 0] - 0.3) + np.abs(X[:, 0] - 0.7)
