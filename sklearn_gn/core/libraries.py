@@ -9,7 +9,7 @@ function asks :func:`library_of` which library its arrays are of, and
 from functools import cache, cached_property, partial, update_wrapper
 
 import numpy as np
-from scipy.linalg import blas, lapack
+from scipy.linalg import lapack
 
 _LEAST_SUM = 1e-20  # of exponentials in single precision, for shares with all digits
 
@@ -167,10 +167,6 @@ class NumPy:
     @staticmethod
     def cholesky_solve(factor, right):
         """Solve with the lower Cholesky factor."""
-        if right.ndim == 1:  # twice as fast as LAPACK
-            trsv = blas.strsv if factor.dtype == np.float32 else blas.dtrsv
-            half = trsv(factor, right, lower=1)
-            return trsv(factor, half, lower=1, trans=1, overwrite_x=1)
         potrs = lapack.spotrs if factor.dtype == np.float32 else lapack.dpotrs
         return potrs(factor, right, lower=1)[0]
 

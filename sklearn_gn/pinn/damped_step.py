@@ -211,20 +211,18 @@ def by_factor(linear, net, factor, refine=True):
     """Solve with the Cholesky factor of the shift, and refine if this is true."""
 
     def solve(shift, right):
-        b = right_side(linear, net, right)
-        _, correction = _solved(linear, net, factor, shift, b, refine)
+        _, correction = _solved(linear, net, factor, shift, right, refine)
         return correction, 1
 
     return solve
 
 
-def shifted_solution(linear, net, factor, shift, b, refine):
+def shifted_solution(linear, net, factor, shift, refine):
     """The correction v of a shift, and ``v^T (J^T J + shift I)^-1 v``.
 
-    The latter is half of minus the derivative of ``|v|^2`` by the shift. ``b`` is
-    :func:`right_side` of the target.
+    The latter is half of minus the derivative of ``|v|^2`` by the shift.
     """
-    unknowns, v = _solved(linear, net, factor, shift, b, refine)
+    unknowns, v = _solved(linear, net, factor, shift, linear.target, refine)
     half = library_of(factor).triangular_solve(factor, unknowns)
     slope = (half**2).sum()
     if is_dual(linear.r, net):
@@ -258,25 +256,16 @@ def by_conjugate_gradients(linear, net, rank):
     return solve, approximation.values
 
 
-def right_side(linear, net, residuals):
-    """The right-hand side of the linear system whose solution removes some residuals.
-
-    In the primal form these are ``-J^T`` times them, in the dual form they themselves.
-    """
-    b = _scaled(linear, residuals)
-    if is_dual(linear.r, net):
-        return all_rows(b)
-    return library_of(b).ravel(_pull_back(linear, net, b))[0]
-
-
-def _solved(linear, net, factor, shift, b, refine):
+def _solved(linear, net, factor, shift, right, refine):
     """The correction from a factor of the shifted Gramian, refined if this is true.
 
     The refinement is through J itself: the Gramian knows its small eigenvalues only to
     rounding of the largest. The solution of the linear system is returned too: in the
     dual form it is not the correction.
     """
+    b = _scaled(linear, right)
     if is_dual(linear.r, net):
+        b = all_rows(b)
 
         def product(y):
             return -all_rows(_push(linear, _pull_back(linear, net, own_rows(y))))
@@ -284,13 +273,13 @@ def _solved(linear, net, factor, shift, b, refine):
         y = _linear_solution(factor, shift, b, product, refine)
         return y, _pull_back(linear, net, own_rows(y))
     ravel = library_of(b).ravel
-    _, unravel = ravel(net)
+    gradient, unravel = ravel(_pull_back(linear, net, b))
 
     def product(flat):
         back = _pull_back(linear, net, _push(linear, unravel(flat)))
         return -ravel(back)[0]
 
-    flat = _linear_solution(factor, shift, b, product, refine)
+    flat = _linear_solution(factor, shift, gradient, product, refine)
     return flat, unravel(flat)
 
 

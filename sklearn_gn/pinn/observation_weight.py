@@ -23,6 +23,8 @@ and the equation is solved, as long as the share of E falls with it:
   a larger one says that the coefficients are wrong, not that the noise is large.
 - Exact observations have residuals as small as those of the equation, and keep the
   weight one.
+- Unknown functions follow the noise at no loss of the equation, so that its share says
+  nothing: with them the weight falls until E is w M, the ratio of the mean squares.
 """
 
 import math
@@ -32,6 +34,7 @@ import numpy as np
 
 SMALLEST = 1e-6
 _LARGEST_FALL = 10.0  # of the weight, at once
+_LARGEST_FALL_WITH_FUNCTIONS = 100.0
 _LEAST_FALL = 1.5  # below which it stays
 _FALL_OF_SHARE = 0.5  # of the equation, from one change to the next
 _SPENT = 0.01  # parameters on the noise, at which the weight stays
@@ -54,12 +57,15 @@ def next_weight(weight, class_losses, known, last_share=math.inf, solved=True):
         Whether the equation is solved.
     """
     share = share_of_equation(class_losses)
-    if not share < min(1.0, _FALL_OF_SHARE * last_share):
-        return weight
     if not is_noise(float(class_losses[-1]), weight * known.spread_loss):
         return weight
-    spent = share * known.n / 2 if solved else math.inf
-    fall = min(spent / _SPENT, _LARGEST_FALL, 1 / share)
+    if known.has_functions:
+        fall = min(_LARGEST_FALL_WITH_FUNCTIONS, 1 / share)
+    elif share < _FALL_OF_SHARE * last_share:
+        spent = share * known.n / 2 if solved else math.inf
+        fall = min(spent / _SPENT, _LARGEST_FALL, 1 / share)
+    else:
+        return weight
     return max(weight / fall, SMALLEST) if fall > _LEAST_FALL else weight
 
 
@@ -85,6 +91,7 @@ class Observed(NamedTuple):
 
     n: int = 0  # values
     spread_loss: float = math.inf  # loss, with weight one, of the means of the columns
+    has_functions: bool = False  # whether outputs without an equation are looked for
 
 
 def observed(data):

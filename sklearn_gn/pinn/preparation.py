@@ -145,6 +145,8 @@ def settings(solver, models, stages, data, networks, seed, deadline):
     known = Observed()
     if estimates_noise:
         known = observed(data.observations.training)
+        n_equations = models[-1].classes[0].residual.n_outputs
+        known = known._replace(has_functions=len(problem.outputs) > n_equations)
     return PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),

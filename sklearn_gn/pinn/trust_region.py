@@ -40,7 +40,6 @@ from sklearn_gn.pinn.damped_step import (
     gradient_figures,
     linearise,
     no_step,
-    right_side,
     shifted_solution,
     small_gramian,
 )
@@ -75,7 +74,6 @@ class Quadratic(NamedTuple):
 
     linear: Linearisation
     matrix: jnp.ndarray  # the smaller Gramian
-    right: jnp.ndarray  # the right-hand side that belongs to it
     largest: jnp.ndarray  # diagonal element
     floor: jnp.ndarray  # shift at rounding level
     start: Candidate  # the step of length zero
@@ -120,8 +118,11 @@ def search(model, net, batches, quadratic, region, *, geodesic):
     region : Region
         Of the next iteration.
     """
-    system = quadratic.linear, quadratic.matrix, quadratic.right, quadratic.floor
-    evaluate = partial(trial, model, net, batches, *system, geodesic=geodesic)
+    evaluate = partial(
+        trial,
+        *(model, net, batches, quadratic.linear, quadratic.matrix, quadratic.floor),
+        geodesic=geodesic,
+    )
     shifts = _Shifts(evaluate, quadratic, float(region.shift))
     radius, best = float(region.radius), quadratic.start
     target, longest_trusted, shortest_untrusted = radius, 0.0, math.inf
@@ -253,7 +254,7 @@ def _counted_of_model(model, net, batches, r, parts, previous_step, **options):
     return net, batches, r, without_dense(parts)
 
 
-def _counted_of_trial(model, net, batches, linear, matrix, *rest, **options):
+def _counted_of_trial(model, net, batches, linear, matrix, floor, shift, **options):
     return net, batches, matrix, linear._replace(parts=without_dense(linear.parts))
 
 
@@ -276,8 +277,7 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     floor = np.finfo(matrix.dtype).eps * matrix.trace()
     largest = matrix.diagonal().max()
     figures = gradient_figures(r, parts, net)
-    right = right_side(linear, net, linear.target)
-    return Quadratic(linear, matrix, right, largest, floor, no_step(local), *figures)
+    return Quadratic(linear, matrix, largest, floor, no_step(local), *figures)
 
 
 @partial(
@@ -292,14 +292,14 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     counted=_counted_of_trial,
     static_argnames=("model", "geodesic"),
 )
-def trial(model, net, batches, linear, matrix, right, floor, shift, *, geodesic):
+def trial(model, net, batches, linear, matrix, floor, shift, *, geodesic):
     """The step of a shift and its effect on the loss; NaN where there is no factor.
 
     Rounding of the Gramian changes the step by about ``floor / shift``.
     """
     factor = library_of(matrix).shifted_cholesky(matrix, shift)
     refine = floor > _ROUNDING * shift
-    step, slope = shifted_solution(linear, net, factor, shift, right, refine)
+    step, slope = shifted_solution(linear, net, factor, shift, refine)
     local = LocalProblem(model, net, batches, linear, geodesic)
     solve = by_factor(linear, net, factor, refine)
     damped = accelerated_step(local, solve, shift, step, 1, by_difference)

@@ -477,10 +477,8 @@ def test_the_step_of_a_radius_is_the_damped_step_of_its_length(n_interior):
     linear = damped_step.linearise(r, parts, None, momentum=0.0, jacobi=False)
     gram = jax.jit(damped_step.small_gramian)(linear, params)
     shift = float(best.shift)
-    right = jax.jit(damped_step.right_side)(linear, params, r)
-    system = linear, gram, right, 0.0
-    trial = trust_region.trial(model, params, batches, *system, shift, geodesic=False)
-    decay = float(trial.decay)
+    evaluate = partial(trust_region.trial, model, params, batches, linear, gram)
+    decay = float(evaluate(0.0, shift, geodesic=False).decay)
     h = 1e-4
     slope = np.log(length(shift * (1 - h)) / length(shift * (1 + h))) / (2 * h)
     assert decay == pytest.approx(slope, rel=1e-5)
@@ -509,8 +507,7 @@ def test_numpy_and_compiled_functions_make_the_same_step(
         quadratic = trust_region.quadratic_model(
             model, net, weighted, r, parts, params, momentum=0.5, jacobi=True
         )
-        system = quadratic.linear, quadratic.matrix, quadratic.right
-        of_model = model, net, weighted, *system
+        of_model = model, net, weighted, quadratic.linear, quadratic.matrix
         for floor in (0.0, 1.0):  # without refinement and with it
             trial = trust_region.trial(
                 *of_model, ones[0] * floor, ones[0] * shift, geodesic=True

@@ -373,6 +373,9 @@ def test_the_weight_falls_with_the_share_of_the_equation():
     assert next_weight(0.5, losses, many, last_share=0.07) == 0.5
     for kept in ([1e-3, 3e-5, 1e-5], [1e-3, 3e-5, 0.0], [np.nan, 1.0, 1.0]):
         assert next_weight(0.5, np.array(kept), many) == 0.5
+    # With unknown functions, to the ratio of the mean squares.
+    free = Observed(1000, has_functions=True)
+    assert next_weight(0.5, losses, free, last_share=0.01) == pytest.approx(0.02)
     assert has_settled([1.0] * 9)
     assert not has_settled([1.0] * 8)
     assert not has_settled([0.98**k for k in range(9)])
