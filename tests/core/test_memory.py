@@ -59,3 +59,53 @@ def test_matrices_of_a_step(monkeypatch, solver, needed):
     monkeypatch.setattr(memory, "available_bytes", lambda: needed - 1)
     with pytest.raises(ValueError, match=r"GiB are available.*n_interior"):
         model.fit()
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A function that writes the files of a system with 8 MiB free, by path."""
+    monkeypatch.setattr(memory, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "cgroup")
+
+    def write(**files):
+        files["proc/meminfo"] = "MemTotal: 16384 kB\nMemAvailable: 8192 kB\n"
+        for name, text in files.items():
+            file = tmp_path / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{text}\n")
+
+    return write
+
+
+def test_available_of_a_machine(machine):
+    machine()
+    assert memory.available_bytes() == 2**23
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs/mine", "/docker/of_the_host"])
+def test_available_in_a_container(machine, path):
+    folder = "cgroup/jobs" if path == "/jobs/mine" else "cgroup"
+    machine(
+        **{
+            "proc/self/cgroup": f"0::{path}",
+            "cgroup/jobs/mine/memory.max": "max",
+            "cgroup/jobs/mine/memory.current": "500",
+            f"{folder}/memory.max": "5000",
+            f"{folder}/memory.current": "3000",
+            f"{folder}/memory.stat": "anon 2000\ninactive_file 700\nactive_file 300",
+        }
+    )
+    assert memory.available_bytes() == 2700
+
+
+@pytest.mark.parametrize(("limit", "available"), [(5000, 0), (2**63 - 4096, 2**23)])
+def test_available_in_control_groups_of_version_1(machine, limit, available):
+    machine(
+        **{
+            "proc/self/cgroup": "12:cpu,cpuacct:/a\n4:memory:/a\n0::/a",
+            "cgroup/memory/a/memory.limit_in_bytes": limit,
+            "cgroup/memory/a/memory.usage_in_bytes": 7000,
+            "cgroup/memory/a/memory.stat": "inactive_file 1\ntotal_inactive_file 900",
+        }
+    )
+    assert memory.available_bytes() == available
