@@ -1,7 +1,9 @@
 """What a fit needs of memory, and what there is."""
 
+import math
 import os
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -9,6 +11,7 @@ _CGROUP_FILES = (  # limit, usage, and file cache in memory.stat, of versions 2 
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
+_NO_LIMIT = 2**60  # version 1 says so by a larger number
 
 
 def available_bytes():
@@ -16,7 +19,8 @@ def available_bytes():
 
     A container, or a job of a batch system, may take less than its machine has free.
     """
-    return min((*_free_on_machine(), *_free_in_cgroups()), default=None)
+    limits = _cgroup_limits(_PROC, _CGROUPS)
+    return min((*_free_on_machine(), *_free_in_cgroups(limits)), default=None)
 
 
 def _free_on_machine():
@@ -28,30 +32,48 @@ def _free_on_machine():
             yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _free_in_cgroups():
-    """Yield what each control group of this process, and those above it, leave free."""
-    groups = _PROC / "self" / "cgroup"
+def _free_in_cgroups(limits):
+    """Yield what control groups leave free; their cache of files counts as free."""
+    for limit, usage, statistics, cached in limits:
+        with suppress(OSError, ValueError, KeyError):
+            yield max(limit - int(usage.read_text()) + _field(statistics, cached), 0)
+
+
+@cache
+def _cgroup_limits(proc, cgroups):
+    """Return the limits of the control groups of this process, with their files.
+
+    They are looked up once a process.
+    """
+    return tuple(
+        (limit, folder / usage, folder / "memory.stat", name)
+        for folder in _cgroup_folders(proc, cgroups)
+        for file, usage, name in _CGROUP_FILES
+        if (limit := _number_in(folder / file)) < _NO_LIMIT
+    )
+
+
+def _cgroup_folders(proc, cgroups):
+    """Yield the folders of the control groups of this process and those above them."""
+    groups = proc / "self" / "cgroup"
     if not groups.exists():
         return
     for line in groups.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        root = _CGROUPS / "memory" if "memory" in controllers.split(",") else _CGROUPS
-        if controllers and root == _CGROUPS:
-            continue  # of version 1, and of another resource
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = cgroups / "memory" if controllers else cgroups  # versions 1 and 2
         # Inside a container the path may be that outside of it: the root counts too.
         group = root / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if folder.is_relative_to(root):
-                yield from _free_in(folder)
+        yield from (at for at in (group, *group.parents) if at.is_relative_to(root))
 
 
-def _free_in(folder):
-    """Yield what a control group leaves free; its cache of files counts as free."""
-    for limit, usage, cache in _CGROUP_FILES:
-        with suppress(OSError, ValueError, KeyError):
-            most = int((folder / limit).read_text())  # "max" where there is no limit
-            used = int((folder / usage).read_text())
-            yield max(most - used + _field(folder / "memory.stat", cache), 0)
+def _number_in(file):
+    """Return the only number of a file, infinity if there is none."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return math.inf
 
 
 def _field(file, name):
