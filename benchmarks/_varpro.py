@@ -114,7 +114,7 @@ class Recorder:
     def __init__(self, score, *, until=lambda point: False, every=1):
         self.score, self.until, self.every = score, until, every
         self.points, self.nets = [], []
-        self.judged = []  # whether all rows judged a network, where batches made it
+        self.evaluated = []  # whether on all rows, where batches made a network
         self.rows = self.settings = None
         self.trials_per_step = 0.0  # of GNvpro
         self._spent = 0.0
@@ -136,13 +136,13 @@ class Recorder:
         }
         ended = context.max_subtasks != 0  # the fit, not an iteration
         known = self.points and self.points[-1]["iteration"] == row["iteration"]
-        if known and not self.judged[-1]:  # all rows have judged it since
+        if known and not self.evaluated[-1]:  # it has been evaluated on all rows since
             self.keep(self.points[:-1])
             known = False
         if not known and (ended or row["iteration"] % self.every == 0):
             self.points.append({**point, **self.score(fitted_estimator)})
             self.nets.append(run.final_state.net)
-            self.judged.append(row.get("judged", True))
+            self.evaluated.append(row.get("evaluated_on_all_rows", True))
             self.rows, self.settings = run.rows, run.options
         self._spent += time.perf_counter() - begun
         return self.until(point)
@@ -150,7 +150,7 @@ class Recorder:
     def keep(self, points):
         """Forget all but the first points."""
         self.points, self.nets = points, self.nets[: len(points)]
-        self.judged = self.judged[: len(points)]
+        self.evaluated = self.evaluated[: len(points)]
 
 
 def recorded_fit(estimator, problem, **words):
@@ -355,8 +355,12 @@ def inner_seconds(recorder, dtype):
     seconds = []
     with backend.scope(dtype):
         rows = jax.device_put(recorder.rows)
-        for before, net, point, judged in zip(
-            nets[:-1], nets[1:], recorder.points[1:], recorder.judged[1:], strict=True
+        for before, net, point, evaluated in zip(
+            nets[:-1],
+            nets[1:],
+            recorder.points[1:],
+            recorder.evaluated[1:],
+            strict=True,
         ):
             batch, _ = current_batch(rows, told, point["iteration"] - 1)
             solve = partial(_timed_solution, told, batch)
@@ -366,7 +370,7 @@ def inner_seconds(recorder, dtype):
             spent = again + trials * trial
             if batch is not rows:
                 spent += first
-            if batch is not rows and judged:
+            if batch is not rows and evaluated:
                 spent += _timed_solution(told, rows, net.theta, found)[1]
             seconds.append(spent)
     return np.mean(seconds) * recorder.points[-1]["iteration"] if seconds else 0.0

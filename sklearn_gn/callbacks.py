@@ -198,7 +198,7 @@ class EarlyStopping(_Callback):
         for row in run.log[n_rows:]:
             if row["start"] != start:
                 start, best, since = row["start"], float("inf"), 0
-            if not row.get("judged", True):  # an iteration on a batch
+            if not row.get("evaluated_on_all_rows", True):  # an iteration on a batch
                 continue
             if row[self.monitor] < best * (1 - self.min_delta):
                 best, since = row[self.monitor], 0

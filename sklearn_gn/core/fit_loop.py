@@ -203,7 +203,7 @@ class FitRun:
         if not report.accepted:
             return progress
         best, val_loss = progress.best, np.nan
-        if extra.get("judged", True):
+        if extra.get("evaluated_on_all_rows", True):
             best, val_loss = self._compared(
                 _answer(state),
                 _criterion(state, report.loss),
@@ -273,7 +273,7 @@ class FitRun:
                 **log[-1],
                 "loss": loss * self.loss_scale,
                 "val_loss": val_loss * self.loss_scale,
-                "judged": True,
+                "evaluated_on_all_rows": True,
             }
             log = (*log[:-1], row)
         self._progress = progress._replace(best=best, log=log)

@@ -167,7 +167,7 @@ def evaluate_when_due(rows, before, state, report, settings, *, evaluate=None):
     due = state.work - last >= min(EVALUATED_EVERY, last / 4)
     due = due or level_ends(state, settings, patience_of(settings, state))
     if finite and not due:
-        extra = {**log_columns(state), "judged": False}
+        extra = {**log_columns(state), "evaluated_on_all_rows": False}
         return state, report._replace(loss=before.loss, stop=None, extra=extra)
     net, loss = evaluate(rows, state, settings)
     tol = float(settings.tol)
@@ -255,4 +255,8 @@ def nothing_to_train(state):
 
 def log_columns(state):
     """Return further columns of the log."""
-    return {"work_units": state.work, "level": state.level, "judged": True}
+    return {
+        "work_units": state.work,
+        "level": state.level,
+        "evaluated_on_all_rows": True,
+    }

@@ -183,7 +183,7 @@ def test_inner_problems_of_all_iterations_count(monkeypatch, batch_size, every):
         random_state=0,
     )
     model, recorder = _varpro.recorded_fit(estimator, problem, every=every)
-    # All rows have judged the last network, whether it was recorded before or not.
+    # The last network is evaluated on all rows, whether it was recorded before or not.
     last = _varpro.relative_error(Y, model.predict(X))
     assert recorder.points[-1]["test"] == last
 
@@ -193,8 +193,8 @@ def test_inner_problems_of_all_iterations_count(monkeypatch, batch_size, every):
     monkeypatch.setattr(_varpro, "_timed_solution", a_second)
     expected = 9 * (1 + recorder.trials_per_step)
     if batch_size is not None:
-        expected += 9 * (1 + np.mean(recorder.judged[1:]))
-        assert every > 1 or not all(recorder.judged)
+        expected += 9 * (1 + np.mean(recorder.evaluated[1:]))
+        assert every > 1 or not all(recorder.evaluated)
     assert _varpro.inner_seconds(recorder, "float64") == pytest.approx(expected)
 
 

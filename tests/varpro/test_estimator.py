@@ -37,6 +37,8 @@ from sklearn_gn.varpro import (
 )
 from sklearn_gn.varpro.problem import Model
 
+EVALUATED = "evaluated_on_all_rows"  # a column of the log
+
 
 def smooth(n=60, seed=0, noise=0.0):
     """Up to 64 rows have one padded length, so tests share what is compiled."""
@@ -276,15 +278,17 @@ def test_a_fit_on_batches_can_be_prolonged(solver, tmp_path):
     rank = None if solver == "lbfgs_vpro" else 3
     model = regressor(solver=in_batches(solver, 30), tol=0.0, rank=rank)
     whole = quiet(clone(model).set_params(max_iter=30).fit, X, y)
-    judged = whole.convergence_log_["judged"]
-    between = np.flatnonzero(~judged)[1]
+    evaluated = whole.convergence_log_[EVALUATED]
+    between = np.flatnonzero(~evaluated)[1]
     path = tmp_path / "fit.ckpt"
     for max_iter in (between + 1, 30):
         part = clone(model).set_params(max_iter=max_iter)
         quiet(part.set_callbacks(Checkpoint(path)).fit, X, y)
     np.testing.assert_array_equal(part.output_coef_, whole.output_coef_)
-    again = part.convergence_log_["judged"]
-    np.testing.assert_array_equal(np.delete(again, between), np.delete(judged, between))
+    again = part.convergence_log_[EVALUATED]
+    np.testing.assert_array_equal(
+        np.delete(again, between), np.delete(evaluated, between)
+    )
 
 
 def test_warm_start_goes_on():
@@ -551,7 +555,7 @@ def test_single_precision_is_near_double():
 
 
 @pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
-def test_batches_are_judged_by_all_rows(solver):
+def test_batches_are_evaluated_on_all_rows(solver):
     X, y = smooth(64)
     model = regressor(solver=in_batches(solver, 30), max_iter=50, tol=0.0)
     quiet(model.fit, X, y)
@@ -567,32 +571,32 @@ def test_batches_are_judged_by_all_rows(solver):
         best[-1] += center
         np.testing.assert_allclose(found, best, atol=1e-8 * scale)
     # Looks are neither too rare nor too frequent; in between the last loss stands.
-    judged, work = log["judged"], log["work_units"]
-    assert judged[0]
-    assert judged[-1]
-    assert not judged.all()
-    assert np.all(np.diff(log["loss"])[~judged[1:]] == 0)
-    gaps = np.diff(work[judged])[:-1]  # at the end it may be sooner
-    pause = np.minimum(work[judged][:-2] / 4, training.EVALUATED_EVERY)
+    evaluated, work = log[EVALUATED], log["work_units"]
+    assert evaluated[0]
+    assert evaluated[-1]
+    assert not evaluated.all()
+    assert np.all(np.diff(log["loss"])[~evaluated[1:]] == 0)
+    gaps = np.diff(work[evaluated])[:-1]  # at the end it may be sooner
+    pause = np.minimum(work[evaluated][:-2] / 4, training.EVALUATED_EVERY)
     assert np.all(gaps >= pause)
     assert np.all(gaps <= pause + np.diff(work).max() + 1)
     # A pass over a batch of 30 counts as 30 of 64.
-    parts = (np.diff(work)[:-1] - judged[1:-1]) * 64 / 30
+    parts = (np.diff(work)[:-1] - evaluated[1:-1]) * 64 / 30
     np.testing.assert_allclose(parts, np.round(parts), atol=1e-9)
 
 
 @pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
-def test_a_fit_that_stops_between_looks_is_judged(solver):
+def test_a_fit_that_stops_between_looks_is_evaluated(solver):
     X, y = smooth(70)
     words = {"solver": in_batches(solver, 30), "max_iter": 40, "tol": 0.0}
     whole = quiet(regressor(**words).fit, X, y)
-    between = np.flatnonzero(~whole.convergence_log_["judged"])[0]  # far from the end
+    between = np.flatnonzero(~whole.convergence_log_[EVALUATED])[0]  # far from the end
     stop = StopAfter(between + 1)
     stopped = regressor(**words).set_callbacks(stop)
     quiet(stopped.fit, X, y)
     log = stopped.convergence_log_
     assert stopped.stop_reason_ == "callback"
-    assert log["judged"][-1]
+    assert log[EVALUATED][-1]
     assert log["loss"][-1] < whole.convergence_log_["loss"][between]
     assert stopped.loss_ == pytest.approx(log["loss"].min(), rel=1e-9)
 
@@ -610,9 +614,9 @@ def test_early_stopping_waits_for_looks():
     quiet(model.fit, X[:150], y[:150], X_val=X[150:], y_val=y[150:])
     log = model.convergence_log_
     assert model.stop_reason_ == "early_stopping"
-    looks = log["val_loss"][log["judged"]]
+    looks = log["val_loss"][log[EVALUATED]]
     assert len(looks) - 1 - np.argmin(looks) == 3
-    assert np.all(np.diff(log["val_loss"])[~log["judged"][1:]] == 0)
+    assert np.all(np.diff(log["val_loss"])[~log[EVALUATED][1:]] == 0)
 
 
 def test_a_level_ends_with_a_look():
@@ -624,8 +628,8 @@ def test_a_level_ends_with_a_look():
     log = model.convergence_log_
     last = np.flatnonzero(log["level"] == 0)[-1]
     assert last == 20  # half of the iterations
-    assert log["judged"][last]
-    assert not log["judged"][:last].all()
+    assert log[EVALUATED][last]
+    assert not log[EVALUATED][:last].all()
 
 
 def test_many_rows_come_in_batches():
