@@ -12,7 +12,8 @@ from sklearn_gn.core.extremes import largest_size
 from sklearn_gn.core.hashing import row_codes
 
 _ADVICE_ON_TEXT = (
-    "encode it as numbers, or leave it out. Documents become numbers by TfidfVectorizer"
+    "turn categories into numbers by OneHotEncoder or TargetEncoder, and documents by "
+    "TfidfVectorizer, or leave the column out"
 )
 _ADVICE_ON_DATES = (
     "make dates of it by pandas.to_datetime for SegmentedRegressor, and numbers, such "

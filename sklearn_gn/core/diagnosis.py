@@ -155,25 +155,6 @@ _PARAMETER = {
 }
 
 
-def _held_back(model):
-    """Steps that are kept small, where a free choice of them is better."""
-    if StopReason(model.stop_reason_).converged and not _by_evidence(model):
-        return None
-    damping, rank = getattr(model, "damping", None), getattr(model, "rank", None)
-    n_directions = len(getattr(model, "gram_spectrum_", ())) or np.inf
-    if rank is not None and rank < n_directions:
-        name, value = "rank", rank
-    elif damping:
-        name, value = "damping", damping
-    else:
-        return None
-    text = (
-        f"{name}={value} keeps the steps small: the fit may have ended, or still be, "
-        f"far from the best one. Set {name}=None."
-    )
-    return Finding("steps", text, name)
-
-
 def _overfitting(model):
     log = model.convergence_log_
     seen = np.isfinite(log["val_loss"]) & np.isfinite(log["loss"])
@@ -378,7 +359,7 @@ def _constant(model):
 def _noise(model):
     noise = np.atleast_1d(getattr(model, "noise_std_", np.nan))
     known = np.isfinite(noise).all() and model.converged_ and not _is_constant(model)
-    if not known or (_by_evidence(model) and _held_back(model)):
+    if not known or (_by_evidence(model) and small_steps(model)):
         return None
     if not _by_evidence(model):
         return _noise_at_given_penalties(model, noise)
@@ -433,6 +414,30 @@ def _is_constant(model):
     return spread is not None and not np.any(spread)
 
 
+def small_steps(model):
+    """Return the finding that steps are kept small by a parameter, or None.
+
+    Parameters
+    ----------
+    model : GaussNewtonEstimator
+    """
+    if StopReason(model.stop_reason_).converged and not _by_evidence(model):
+        return None
+    damping, rank = getattr(model, "damping", None), getattr(model, "rank", None)
+    n_directions = len(getattr(model, "gram_spectrum_", ())) or np.inf
+    if rank is not None and rank < n_directions:
+        name, value = "rank", rank
+    elif damping:
+        name, value = "damping", damping
+    else:
+        return None
+    text = (
+        f"{name}={value} keeps the steps small: the fit may have ended, or still be, "
+        f"far from the best one. Set {name}=None."
+    )
+    return Finding("steps", text, name)
+
+
 def compilation(model):
     """Return the finding that much of the time went into the first iteration, or None.
 
@@ -455,7 +460,7 @@ def compilation(model):
 
 RULES = (
     _failure,
-    _held_back,
+    small_steps,
     _budget,
     _overfitting,
     _points,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sklearn_gn.core.diagnosis import compilation
+from sklearn_gn.core.diagnosis import compilation, small_steps
 from sklearn_gn.core.stop import StopReason, counted
 
 
@@ -31,6 +31,9 @@ def why_not_converged(run):
         advice = estimator._naming_its_budget(advice)
         first = compilation(estimator)
         advice += "" if first is None else f" {first.text}"
+    elif reason is StopReason.MAX_ITER:
+        steps = small_steps(estimator)
+        advice += "" if steps is None else f" {steps.text}"
     loss = run.log[-1]["loss"] if run.log else np.nan
     loss = getattr(estimator, "loss_", loss)  # that of the returned model
     return (

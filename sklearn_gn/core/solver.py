@@ -48,8 +48,8 @@ class Report(NamedTuple):
     inner_iterations: int = 1
     accepted: bool = True  # if False, the step was rejected and gets no row of the log
     stop: str | None = None  # value of a StopReason; None to go on
-    # Further columns of the log. If "evaluated_on_all_rows" is False, this iteration took
-    # a batch, and the loss is that of an earlier iteration.
+    # Further columns of the log. If "evaluated_on_all_rows" is False, this iteration
+    # took a batch, and the loss is that of an earlier one.
     extra: dict | None = None
 
 

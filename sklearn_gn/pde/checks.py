@@ -151,7 +151,8 @@ def _check_coefficients(problem):
         if not any(takes_all or name in found for found, takes_all in named):
             raise ValueError(
                 f"the coefficient {name!r} is a parameter of neither the residual nor "
-                "the function of a condition."
+                "the function of a condition: name it among the parameters where it is "
+                "needed, or leave it out."
             )
 
 

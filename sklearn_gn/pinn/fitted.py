@@ -140,10 +140,10 @@ def _set_coefficients(solver, n_observations):
     free = without_data(fitted.problem) if values and not n_observations else []
     deviations = {name: np.nan * value for name, value in values.items()}
     if values and posterior is not None:
-        deviations = _plain(posterior.coefficient_deviations())
-        for name, found in deviations.items():
-            known = np.logical_and(found != 0, name not in free)
-            deviations[name] = np.where(known, found, np.inf)[()]
+        found = _plain(posterior.coefficient_deviations())
+        for name in deviations:
+            known = np.logical_and(found[name] != 0, name not in free)
+            deviations[name] = np.where(known, found[name], np.inf)[()]
     solver._undetermined = [n for n, s in deviations.items() if np.isinf(s).any()]
     solver._said_undetermined = free  # before the fit
     solver.coefficients_, solver.coefficients_std_ = values, deviations

@@ -462,7 +462,13 @@ _AS_MANY_AS_NEEDED = (
 
 
 def _all_missing(missing):
-    return " ".join(_missing(*entry) for entry in missing.items())
+    if not missing:
+        return ""
+    found = " ".join(_missing(*entry) for entry in missing.items())
+    return (
+        f"{found} State what is missing, such as Dirichlet, Neumann, or Initial with "
+        "its order."
+    )
 
 
 def _missing(axis, entry):
@@ -471,7 +477,7 @@ def _missing(axis, entry):
     if ends:
         held = f"{len(ends)} hold{'s' * (len(ends) == 1)} ({', '.join(ends)})"
     if order is None:
-        return f"At the ends of the axis {axis!r}, {held}: state what is missing."
+        return f"At the ends of the axis {axis!r}, {held}."
     if order == 1:
         needs = f"1 derivative along {axis!r} and needs a condition at an end"
     else:
@@ -479,10 +485,7 @@ def _missing(axis, entry):
             f"{order} derivatives along {axis!r} and needs {order} conditions at the "
             "ends"
         )
-    return (
-        f"The equation has {needs} of this axis; {held}. State what is missing, such "
-        "as Dirichlet, Neumann or Initial with its order."
-    )
+    return f"The equation has {needs} of this axis; {held}."
 
 
 def _listed(names):

@@ -226,11 +226,11 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``work_units`` so far, ``level``, and
         ``evaluated_on_all_rows``: False where ``loss`` and ``val_loss`` are those of an
-        earlier row. A column that does not apply to the solver is NaN. For a committee, rows hold means over the
-        members, and the last three columns are replaced by ``log_evidence``,
-        ``n_effective_parameters`` and ``n_running``, the number of members that took a
-        step. With mini-batches these are absent, and ``loss`` is the mean over the
-        batches of an epoch.
+        earlier row. A column that does not apply to the solver is NaN. For a committee,
+        rows hold means over the members, and the last three columns are replaced by
+        ``log_evidence``, ``n_effective_parameters`` and ``n_running``, the number of
+        members that took a step. With mini-batches these are absent, and ``loss`` is
+        the mean over the batches of an epoch.
 
     loss_ : float
         Objective of the returned network; for a committee, the mean over its members,

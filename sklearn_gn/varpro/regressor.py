@@ -232,10 +232,11 @@ class VarProNetRegressor(
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``work_units`` so far, ``level``, and
         ``evaluated_on_all_rows``: False where ``loss`` and ``val_loss`` are those of an
-        earlier row. A column that does not apply to the solver is NaN. For a committee, rows hold means over the
-        members, and the last three columns are replaced by ``log_evidence``,
-        ``n_effective_parameters``, ``noise_std`` (both evidence and noise in scaled
-        units) and ``n_running``, the number of members that took a step.
+        earlier row. A column that does not apply to the solver is NaN. For a committee,
+        rows hold means over the members, and the last three columns are replaced by
+        ``log_evidence``, ``n_effective_parameters``, ``noise_std`` (both evidence and
+        noise in scaled units) and ``n_running``, the number of members that took a
+        step.
 
     loss_ : float
         Objective of the returned network, in units of y; for a committee, the mean over

@@ -167,6 +167,9 @@ def test_features_of_different_size_are_named():
 def test_the_warning_names_the_diagnosis():
     with pytest.warns(ConvergenceWarning, match=r"Raise max_iter.*diagnose\(\) says"):
         FGNSoftmaxHead(max_iter=1, alpha=1e-6).fit(np.eye(6), np.arange(6) % 3)
+    head = FGNSoftmaxHead(max_iter=1, alpha=1e-6, damping=1.0)
+    with pytest.warns(ConvergenceWarning, match=r"damping=1\.0 keeps the steps small"):
+        head.fit(np.eye(6), np.arange(6) % 3)
 
 
 def line_causes(model):

@@ -471,7 +471,7 @@ def test_coefficients_are_found_from_zero():
     problem = Problem(
         oscillator,
         Box(t=(0.0, 2.0)),
-        coefficients={"mass": Unknown(0.0), "stiffness": Unknown(0.0)},
+        coefficients={"stiffness": Unknown(0.0), "mass": Unknown(0.0)},
     )
     t = np.linspace(0, 2, 30)
     y = np.exp(-t) + np.exp(-3 * t)
@@ -479,6 +479,8 @@ def test_coefficients_are_found_from_zero():
     assert solver.coefficients_["mass"] == pytest.approx(1 / 4, rel=1e-3)
     assert solver.coefficients_["stiffness"] == pytest.approx(3 / 4, rel=1e-3)
     assert all(std > 0 for std in solver.coefficients_std_.values())
+    assert list(solver.coefficients_) == ["stiffness", "mass"]
+    assert list(solver.coefficients_std_) == ["stiffness", "mass"]
 
 
 # --- settings ------------------------------------------------------------------------

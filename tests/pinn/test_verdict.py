@@ -203,6 +203,10 @@ def test_what_is_missing_is_named_in_equations_of_high_order():
     assert "as many as the derivatives, but there may be further solutions" in text
     wave = replace(HEAT, residual=dispersion)
     assert missing(wave, True) == {"t": (1, [])}
+    text = verdict._open_by_conditions({"t": (1, []), "x": (2, ["x=min"])}, 2e4)
+    assert text.count("State what is missing") == 1
+    assert "1 derivative along 't'" in text
+    assert "2 derivatives along 'x'" in text
 
 
 def test_the_free_change_is_that_of_a_dense_computation():
