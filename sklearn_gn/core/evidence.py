@@ -17,8 +17,7 @@ so. For the cross-entropy J^T W J becomes J^T W Lambda J with the covariance Lam
 the probabilities, and beta is one.
 
 Parameters of group -1 are free: they have no penalty, and all of them count as
-well determined. Weights count as repetitions of rows. All functions work on arrays of
-NumPy and, with ``xp=jax.numpy``, inside compiled functions.
+well determined. Weights count as repetitions of rows.
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +37,7 @@ class Curvature(NamedTuple):
     log_det: Any  # log det H less the sum of N_g log alpha_g
 
 
-def group_sums(values, groups, n_groups, xp=np):
+def group_sums(values, groups, n_groups):
     """Sums of ``values`` over the groups, of shape (n_groups,); group -1 is left out.
 
     Parameters
@@ -47,19 +46,14 @@ def group_sums(values, groups, n_groups, xp=np):
     groups : array of int of shape (N,)
     n_groups : int
     """
-    if xp is np:
-        return np.bincount(groups + 1, values, n_groups + 1)[1:]
-    member = xp.asarray(groups)[None, :] == xp.arange(n_groups)[:, None]
-    return xp.sum(xp.where(member, values[None, :], 0), axis=1)
+    return np.bincount(groups + 1, values, n_groups + 1)[1:]
 
 
-def prior_precision(groups, alpha, xp=np):
+def prior_precision(groups, alpha):
     """The precision of every parameter; zero where it is free."""
-    if xp is np:
-        extended = np.zeros(len(alpha) + 1)  # group -1 is the last
-        extended[:-1] = alpha
-        return extended[groups]
-    return xp.where(groups >= 0, alpha[xp.maximum(groups, 0)], 0)
+    extended = np.zeros(len(alpha) + 1)  # group -1 is the last
+    extended[:-1] = alpha
+    return extended[groups]
 
 
 def named_penalties(alpha, lengths):
@@ -93,7 +87,7 @@ def named_penalties(alpha, lengths):
     return values
 
 
-def primal_curvature(gram, groups, alpha, beta, floor=0.0, xp=np):
+def primal_curvature(gram, groups, alpha, beta, floor=0.0):
     """Curvature from the Gram matrix, for fewer parameters than rows.
 
     Parameters
@@ -115,17 +109,17 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0, xp=np):
     Curvature
         NaN where H is singular to rounding.
     """
-    precision = prior_precision(groups, alpha, xp)
-    hessian = plus_diagonal(beta * gram, precision + beta * floor, xp)
+    precision = prior_precision(groups, alpha)
+    hessian = plus_diagonal(beta * gram, precision + beta * floor)
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
-    share, log_det = _diagonal_of_solution(hessian, gram, xp)
+    share, log_det = _diagonal_of_solution(hessian, gram)
     share = beta * share
-    log_det = log_det - xp.sum(_log_of_penalised(precision, xp))
-    free = xp.sum(groups < 0)
-    return Curvature(group_sums(share, groups, len(alpha), xp), free, log_det)
+    log_det = log_det - np.sum(np.log(np.where(precision > 0, precision, 1)))
+    free = np.sum(groups < 0)
+    return Curvature(group_sums(share, groups, len(alpha)), free, log_det)
 
 
-def dual_curvature(rows, groups, alpha, beta, n_free=0, xp=np):
+def dual_curvature(rows, groups, alpha, beta, n_free=0):
     """Curvature from the rows, for fewer rows than parameters.
 
     Parameters
@@ -149,21 +143,21 @@ def dual_curvature(rows, groups, alpha, beta, n_free=0, xp=np):
     free, penalised, groups = rows[:, :n_free], rows[:, n_free:], groups[n_free:]
     log_det = 0.0
     if n_free:  # integrated out: what is left is orthogonal to their columns
-        q, r = xp.linalg.qr(free)
+        q, r = np.linalg.qr(free)
         penalised = penalised - q @ (q.T @ penalised)
-        log_det = 2 * xp.sum(xp.log(xp.sqrt(beta) * xp.abs(xp.diagonal(r))))
-    scaled = penalised * xp.sqrt(beta / alpha[groups])[None, :]
+        log_det = 2 * np.sum(np.log(np.sqrt(beta) * np.abs(np.diagonal(r))))
+    scaled = penalised * np.sqrt(beta / alpha[groups])[None, :]
     inner = scaled @ scaled.T
     # With hardly any noise rounding errors of the products are as large as the one.
-    one = 1 + np.finfo(np.float64).eps * xp.trace(inner)
-    root = _inverse_root(inner + one * xp.eye(len(rows), dtype=rows.dtype), xp)
-    share = xp.sum((root @ scaled) ** 2, axis=0)
-    log_det = log_det - 2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))
-    gamma = group_sums(share, groups, len(alpha), xp)
+    one = 1 + np.finfo(np.float64).eps * np.trace(inner)
+    root = _inverse_root(inner + one * np.eye(len(rows), dtype=rows.dtype))
+    share = np.sum((root @ scaled) ** 2, axis=0)
+    log_det = log_det - 2 * np.sum(np.log(np.abs(np.diagonal(root))))
+    gamma = group_sums(share, groups, len(alpha))
     return Curvature(gamma, n_free, log_det)
 
 
-def log_evidence(curvature, energy, n_effective, beta, xp=np):
+def log_evidence(curvature, energy, n_effective, beta):
     """Logarithm of the evidence of a least-squares problem.
 
     Parameters
@@ -176,7 +170,7 @@ def log_evidence(curvature, energy, n_effective, beta, xp=np):
     beta : float
         Precision of the noise.
     """
-    return log_evidence_of_classes(curvature, energy) + n_effective / 2 * xp.log(
+    return log_evidence_of_classes(curvature, energy) + n_effective / 2 * np.log(
         beta / (2 * np.pi)
     )
 
@@ -186,7 +180,7 @@ def log_evidence_of_classes(curvature, energy):
     return -energy - curvature.log_det / 2
 
 
-def updated_alpha(curvature, squares, xp=np):
+def updated_alpha(curvature, squares):
     """Precisions of the groups, within bounds.
 
     Parameters
@@ -196,10 +190,10 @@ def updated_alpha(curvature, squares, xp=np):
         Sums of squares of the parameters of every group.
     """
     tiny = np.finfo(np.float64).tiny
-    return xp.clip(curvature.gamma / xp.maximum(squares, tiny), SMALLEST, LARGEST)
+    return np.clip(curvature.gamma / np.maximum(squares, tiny), SMALLEST, LARGEST)
 
 
-def updated_beta(curvature, square_error, n_effective, floor, xp=np):
+def updated_beta(curvature, square_error, n_effective, floor):
     """Precision of the noise.
 
     Parameters
@@ -212,29 +206,20 @@ def updated_beta(curvature, square_error, n_effective, floor, xp=np):
     floor : float
         Least variance of the noise: that of rounding errors.
     """
-    freedom = n_effective - xp.sum(curvature.gamma) - curvature.n_free
+    freedom = n_effective - np.sum(curvature.gamma) - curvature.n_free
     # With as many parameters as rows the noise is not determined; one row remains.
-    freedom = xp.maximum(freedom, 1.0)
-    return 1 / xp.maximum(square_error / freedom, floor)
+    freedom = np.maximum(freedom, 1.0)
+    return 1 / np.maximum(square_error / freedom, floor)
 
 
-def plus_diagonal(matrix, diagonal, xp=np):
-    """Return ``matrix + diag(diagonal)``; with NumPy the matrix itself, changed."""
-    if xp is not np:
-        return matrix + xp.diag(diagonal)
+def plus_diagonal(matrix, diagonal):
+    """Return ``matrix + diag(diagonal)``: the matrix itself, changed."""
     np.einsum("ii->i", matrix)[...] += diagonal  # a view of it
     return matrix
 
 
-def _log_of_penalised(precision, xp):
-    return xp.log(xp.where(precision > 0, precision, 1))
-
-
-def inverse_and_log_det(matrix, xp=np):
+def inverse_and_log_det(matrix):
     """Return the inverse of a positive definite matrix and its log det; else NaN."""
-    if xp is not np:
-        root = _inverse_root(matrix, xp)
-        return root.T @ root, -2 * xp.sum(xp.log(xp.abs(xp.diagonal(root))))
     inverse, log_det = _lower_inverse(matrix)
     inverse += inverse.T
     np.einsum("ii->i", inverse)[...] /= 2
@@ -267,25 +252,18 @@ def _inverse_of_factor(factor):
     return inverse
 
 
-def _diagonal_of_solution(matrix, other, xp):
+def _diagonal_of_solution(matrix, other):
     """The diagonal of ``matrix^-1 other``, both symmetric, and the log det."""
-    if xp is not np:
-        inverse, log_det = inverse_and_log_det(matrix, xp)
-        return xp.einsum("ij,ij->i", inverse, other), log_det
     inverse, log_det = _lower_inverse(matrix)
     inverse *= other.T  # symmetric, too: half of the products are those of the others
     ones = np.ones(len(inverse))
     return inverse @ ones + ones @ inverse - np.einsum("ii->i", inverse), log_det
 
 
-def _inverse_root(matrix, xp):
+def _inverse_root(matrix):
     """``R`` with ``R^T R`` the inverse of a matrix; NaN if not positive definite."""
-    eye = xp.eye(len(matrix), dtype=matrix.dtype)
-    if xp is np:
-        factor, failed = lapack.dpotrf(matrix, lower=True)
-        if failed:
-            return np.full_like(matrix, np.nan)
-        return solve_triangular(factor, eye, lower=True, check_finite=False)
-    from jax.scipy.linalg import solve_triangular as jax_solve_triangular
-
-    return jax_solve_triangular(xp.linalg.cholesky(matrix), eye, lower=True)
+    factor, failed = lapack.dpotrf(matrix, lower=True)
+    if failed:
+        return np.full_like(matrix, np.nan)
+    eye = np.eye(len(matrix), dtype=matrix.dtype)
+    return solve_triangular(factor, eye, lower=True, check_finite=False)

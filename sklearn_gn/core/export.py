@@ -190,7 +190,7 @@ def one_each(regressors: list) -> BaseEstimator:
 
 
 def logistic_regression(
-    coef: Any, intercept: Any, classes: Any, fit_intercept: bool, names: Any = None
+    coef: Any, intercept: Any, classes: Any, fit_intercept: bool, names: Any
 ) -> BaseEstimator:
     """Return a logistic regression with these coefficients."""
     from sklearn.linear_model import LogisticRegression

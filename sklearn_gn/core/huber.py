@@ -68,17 +68,15 @@ def noise_std(fitted, rows, n_effective, n_parameters):
     return scales_of(fitted, rows) * np.sqrt(n_effective / freedom)
 
 
-def targets_of(fitted, rows, bound=BOUND):
+def targets_of(fitted, rows):
     """Return the targets whose least squares are a Newton step for Huber's loss.
 
     Parameters
     ----------
     fitted : ndarray of shape (m, k)
     rows : Rows
-    bound : float
-        In robust standard deviations.
     """
-    limit = bound * scales_of(fitted, rows)
+    limit = BOUND * scales_of(fitted, rows)
     residual = rows.y - fitted
     share = rows.weight @ (np.abs(residual) <= limit) / rows.weight.sum()
     return fitted + np.clip(residual, -limit, limit) / share

@@ -108,7 +108,7 @@ class LowRank(NamedTuple):
         log_det = np.sum(np.log(diagonal)) + 2 * np.sum(np.log(np.diagonal(root)))
         return cls(root_diagonal, whitened, root, float(log_det))
 
-    def explained(self, whitened, used=slice(None)):
+    def explained(self, whitened, used):
         """Return E w of columns w, (r, s), with ``V (1 + V^T V)^-1 V^T = E^T E``."""
         right = self.whitened[used].T @ whitened
         return solve_triangular(self.root, right, lower=True, check_finite=False)

@@ -24,6 +24,7 @@ from sklearn_gn.pinn.losses import on_devices
 from sklearn_gn.pinn.residuals import class_losses, residuals, with_class_weights
 
 _STEPS = {"adam": 100, "sgd": 100, "lbfgs": 20, "ssbroyden": 20}  # of an iteration
+_RISE, _FIRST, _LAST = 0.3, 1 / 25, 1e-4  # of the one cycle: share of steps, and rates
 _LINE_SEARCH_STEPS = 25
 _LARGEST_MATRIX = 20_000  # rows of SSBroyden's matrix
 
@@ -126,11 +127,11 @@ def learning_rates(settings, iteration, name):
     return (rate * _one_cycle(share)).astype(dtype)
 
 
-def _one_cycle(share, *, rise=0.3, first=1 / 25, last=1e-4):
+def _one_cycle(share):
     """Learning rate over its peak: up to it, then down, along cosines."""
-    up = first + (1 - first) * (1 - np.cos(np.pi * share / rise)) / 2
-    down = last + (1 - last) * (1 + np.cos(np.pi * (share - rise) / (1 - rise))) / 2
-    return np.where(share < rise, up, down)
+    up = _FIRST + (1 - _FIRST) * (1 - np.cos(np.pi * share / _RISE)) / 2
+    down = _LAST + (1 - _LAST) * (1 + np.cos(np.pi * (share - _RISE) / (1 - _RISE))) / 2
+    return np.where(share < _RISE, up, down)
 
 
 # --- SSBroyden -----------------------------------------------------------------------

@@ -21,14 +21,6 @@ _PROBED_FLOATS = 2**20
 _EQUAL = 1e-9
 
 
-def needed_rows(problem, extra, axes=None, observed=None):
-    """The derivatives of the network that each residual class depends on, as a tuple.
-
-    See :func:`rows_and_sizes`.
-    """
-    return rows_and_sizes(problem, extra, axes, observed)[0]
-
-
 def rows_and_sizes(problem, extra, axes=None, observed=None):
     """The derivatives of the network that each residual class depends on, and its size.
 

@@ -50,7 +50,7 @@ def with_biases(rows):
     return found
 
 
-def propagate(activations, layers, rows, kinds, n_waves=0, differentiable=False):
+def propagate(activations, layers, rows, kinds, n_waves, differentiable):
     """Rows after the last, affine layer, and what they were made of.
 
     Parameters
@@ -60,9 +60,9 @@ def propagate(activations, layers, rows, kinds, n_waves=0, differentiable=False)
     layers : sequence of arrays of shape (w + 1, v)
     rows : array of shape (C, n, n_inputs + 1)
     kinds : DerivativeRows
-    n_waves : int, default=0
+    n_waves : int
         Number of the last inputs, which the last layer has too.
-    differentiable : bool, default=False
+    differentiable : bool
         Whether :func:`pull_back` is to follow.
 
     Returns

@@ -175,7 +175,7 @@ class FittedMixin(DiagnoseMixin, InputsMixin):
         response, std = inference.predict(
             self._fit, grid, np.tile(mean, (len(grid), 1))
         )
-        width = self._fit.quantile() * std
+        width = self._fit.half_width * std
         curve = {
             "grid": self._to_user(grid),
             "response": response,

@@ -115,9 +115,10 @@ class Fit(NamedTuple):
         """Numbers of the breakpoints whose positions are parameters."""
         return least_squares.moving(self.form, self.free)
 
-    def quantile(self, level=LEVEL):
-        """Return the half-width of a confidence interval, in standard errors."""
-        return stdtrit(self.degrees_of_freedom, (1 + level) / 2)
+    @property
+    def half_width(self):
+        """Half-width of the confidence intervals, in standard errors."""
+        return stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2)
 
     def p_values(self, statistics):
         """Return the probability of larger t statistics, on both sides."""
@@ -259,7 +260,7 @@ def parameter_table(fit, x_name, linear_names):
     p = fit.p_values(t)
     p[fit.ramps[fit.free[: len(fit.ramps)]]] = np.nan
     p[fit.steps[fit.free[: len(fit.steps)]]] = np.nan
-    width = fit.quantile() * std
+    width = fit.half_width * std
     return {
         "name": np.array(names + list(linear_names), dtype=object),
         "estimate": values,
@@ -291,8 +292,8 @@ def breakpoint_errors(fit):
     return std
 
 
-def breakpoint_intervals(fit, problem, rows, level=LEVEL):
-    """Return confidence intervals of the breakpoints, of shape (B, k, 2).
+def breakpoint_intervals(fit, problem, rows):
+    """Return 95 % confidence intervals of the breakpoints, of shape (B, k, 2).
 
     Parameters
     ----------
@@ -301,14 +302,13 @@ def breakpoint_intervals(fit, problem, rows, level=LEVEL):
     problem : Problem
     rows : Rows
         Those of the problem.
-    level : float, default=0.95
     """
     interval = np.stack([fit.t, fit.t], axis=-1)
     if fit.form.step:
-        interval[:, fit.free] = jump_intervals(problem, fit, level)
+        interval[:, fit.free] = jump_intervals(problem, fit, LEVEL)
     else:
         std = breakpoint_errors(fit)[:, fit.kinks] / fit.scaling.size[:, None]
-        width = fit.quantile(level)[:, None] * std
+        width = fit.half_width[:, None] * std
         interval[:, fit.kinks] = kink_intervals(problem, fit, width, rows)
     interval[np.ix_(fit.is_noise_unknown, fit.free)] = np.nan
     return np.stack(
@@ -359,7 +359,7 @@ def segment_table(fit, rows):
     unknown = fit.is_noise_unknown[..., None, None]
     covariance = np.where(unknown, np.nan, np.nan_to_num(covariance))
     slope, intercept = _line_gradients(fit, values)
-    width = fit.quantile()[..., None]
+    width = fit.half_width[..., None]
     table, k, t = {}, fit.t.shape[-1], fit.breakpoints
     low, high = (fit.scaling.to_user(x[..., None]) for x in _ends(rows))
     table["start"] = np.concatenate([low, t], axis=-1)

@@ -111,7 +111,7 @@ def problem_of(prepared, options):
     return make_problem(table, options.form, known, limits)
 
 
-def check_inside(prepared, known, kind=None):
+def check_inside(prepared, known, kind):
     """Known breakpoints must lie inside the data."""
     if not len(known):
         return
@@ -132,7 +132,7 @@ def _as_text(positions, kind):
     return [dates.as_text(t) for t in positions]
 
 
-def advice_on_room(prepared, options, n_breakpoints, kind=None):
+def advice_on_room(prepared, options, n_breakpoints, kind):
     """Return why there is no room for a number of breakpoints, and what to do."""
     low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
     first, last = options.bounds

@@ -478,7 +478,7 @@ class DenseSizes:
         """Double the number of neurons."""
         self._add(int(np.sum(self.nets.alive)))
 
-    def prune(self, n_deleted=1):
+    def prune(self, n_deleted):
         """Delete the neurons that matter least."""
         for _ in range(n_deleted):
             self.nets = delete_all(self.nets, self.rows, self.options, np.int32(0))

@@ -427,7 +427,7 @@ class SegmentedSizes:
         found = rearrange(self.knots[None], running, Draws([n], 1), plan)
         self.knots, self.loss = settle(found[0], running)
 
-    def prune(self, n_deleted=1):
+    def prune(self, n_deleted):
         """Delete the neurons that matter least."""
         n, running = self._n_knots() - n_deleted, self.data.running
         self.knots, self.loss = settle(shrink(self.knots[None], running, n)[0], running)

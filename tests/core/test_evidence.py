@@ -42,21 +42,6 @@ def test_primal_and_dual_are_the_dense_formulas(n):
         assert found.n_free == n_free
 
 
-def test_jax_gives_the_same(float64):
-    import jax.numpy as jnp
-
-    jacobian, groups, alpha, beta = problem()
-    expected = evidence.primal_curvature(jacobian.T @ jacobian, groups, alpha, beta)
-    gram, alpha = jnp.asarray(jacobian.T @ jacobian), jnp.asarray(alpha)
-    primal = evidence.primal_curvature(gram, jnp.asarray(groups), alpha, beta, xp=jnp)
-    dual = evidence.dual_curvature(
-        jnp.asarray(jacobian), jnp.asarray(groups), alpha, beta, 2, jnp
-    )
-    for found in (primal, dual):
-        np.testing.assert_allclose(found.gamma, expected.gamma, rtol=1e-10)
-        np.testing.assert_allclose(found.log_det, expected.log_det, rtol=1e-10)
-
-
 def linear_fixed_point(X, y, groups, weight=None, n_iter=3000):
     """Penalties, noise and coefficients of a linear model at the fixed point."""
     weight = np.ones(len(y)) if weight is None else weight

@@ -34,7 +34,7 @@ from sklearn_gn.pinn import baselines, damped_step, dngd, trust_region
 from sklearn_gn.pinn import points as collocation
 from sklearn_gn.pinn.losses import total_loss
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
-from sklearn_gn.pinn.needed_rows import needed_rows, rows_and_sizes
+from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import Sampler, batch_of
 from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import jacobian, residuals, second_derivative
@@ -106,7 +106,7 @@ def setting(name, n_interior=9, n_boundary=6):
     params = start_parameters(rng, sizes, problem.unknown.values())
     kinds = problem.residual_classes()
     batches = tuple(batch_of(*points[k.name], k.weight, "float64") for k in kinds)
-    rows = needed_rows(problem, params.extra)
+    rows = rows_and_sizes(problem, params.extra)[0]
     model = Model(problem, ("tanh", "sin"), tuple(map(ClassModel, kinds, rows)))
     return model, params, batches
 
@@ -128,7 +128,7 @@ def test_rows_are_those_of_all_coefficients_to_come(residual, axes, start, secon
     domain = Box(**{axis: (0.0, 1.0) for axis in axes})
     problem = Problem(residual, domain, coefficients=start)
     initial = np.array([unknown.initial for unknown in start.values()])
-    assert needed_rows(problem, initial) == (DerivativeRows((0, 1), second),)
+    assert rows_and_sizes(problem, initial)[0] == (DerivativeRows((0, 1), second),)
 
 
 def test_the_size_of_a_residual_is_its_change_with_a_solution_of_size_one():
@@ -185,7 +185,7 @@ def test_a_network_of_the_user_has_the_same_residuals_and_gramian(name):
 
 def test_rows_are_those_of_all_faces():
     problem = Problem(beam, Box(x=(0, 1), y=(0, 1)), (Neumann(0.0, n_points=1),))
-    assert needed_rows(problem, np.zeros(0))[1] == DerivativeRows((0, 1), ())
+    assert rows_and_sizes(problem, np.zeros(0))[0][1] == DerivativeRows((0, 1), ())
 
 
 def test_sums_over_groups_of_pairs():
@@ -226,14 +226,14 @@ def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
     every = batch._replace(axes=rng.permutation(4).astype(np.int32))
     exact = jax.jit(partial(residuals, model))(params, (batch,))
     kind = model.classes[0].residual
-    (rows,) = needed_rows(model.problem, params.extra, every.axes)
+    (rows,) = rows_and_sizes(model.problem, params.extra, every.axes)[0]
     assert rows == DerivativeRows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),))
     sparse = model._replace(classes=(ClassModel(kind, rows),))
     find = jax.jit(jacobian, static_argnames="model")
     r, parts = find(sparse, params, (every,))
     np.testing.assert_allclose(r, exact, rtol=1e-12)
     some = batch._replace(axes=np.array([2, 0], np.int32))
-    (rows,) = needed_rows(model.problem, params.extra, some.axes)
+    (rows,) = rows_and_sizes(model.problem, params.extra, some.axes)[0]
     sparse = model._replace(classes=(ClassModel(kind, rows),))
     r, parts = find(sparse, params, (some,))
     plain = sparse._replace(classes=(ClassModel(kind, None),))

@@ -11,7 +11,7 @@ from sklearn_gn.pde import Box, Dirichlet, Initial, Periodic, Problem, Unknown, 
 from sklearn_gn.pinn import damped_step, numpy_residuals, residuals
 from sklearn_gn.pinn.dispersion import MOST_WAVES
 from sklearn_gn.pinn.model import ClassModel, Model, start_parameters
-from sklearn_gn.pinn.needed_rows import needed_rows
+from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import batch_of
 from sklearn_gn.pinn.posed import posed
 
@@ -61,7 +61,7 @@ def setting(case, activation="tanh", widths=(4, 3)):
     sizes = problem.n_inputs - waves, *widths, len(problem.outputs)
     net = start_parameters(rng, sizes, problem.unknown.values(), waves)
     net = jax.tree.map(lambda a: a + 0.1 * rng.standard_normal(a.shape), net)
-    kinds, rows = problem.residual_classes(), needed_rows(problem, net.extra)
+    kinds, rows = problem.residual_classes(), rows_and_sizes(problem, net.extra)[0]
     points = problem.sample(13, 6, rng, "uniform")
     batches = tuple(batch_of(*points[k.name], k.weight, "float64") for k in kinds)
     classes = tuple(map(ClassModel, kinds, rows))

@@ -17,7 +17,7 @@ from sklearn_gn.pinn import damped_step, pieces, residuals
 from sklearn_gn.pinn.concentration import concentration
 from sklearn_gn.pinn.losses import total_loss
 from sklearn_gn.pinn.model import Batch, ClassModel, Model, start_parameters
-from sklearn_gn.pinn.needed_rows import needed_rows
+from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import batch_of
 
 
@@ -93,7 +93,7 @@ def test_padding_changes_nothing(in_rows, monkeypatch):
     rng = np.random.RandomState(0)
     points = PROBLEM.sample(21, 10, rng, "uniform")
     net = start_parameters(rng, (2, 4, 3, 2), PROBLEM.unknown.values())
-    kinds, rows = PROBLEM.residual_classes(), needed_rows(PROBLEM, net.extra)
+    kinds, rows = PROBLEM.residual_classes(), rows_and_sizes(PROBLEM, net.extra)[0]
     batches = tuple(batch_of(*points[k.name], k.weight, "float64") for k in kinds)
     rows = rows if in_rows else [None] * len(kinds)
     model = Model(PROBLEM, ("tanh", "tanh"), tuple(map(ClassModel, kinds, rows)))
