@@ -28,7 +28,7 @@ from benchmarks._timing import compiling, timed, warm, warm_fit
 from sklearn_gn import SegmentedRegressor, ShallowReLURegressor, fit_series
 from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu import broken_line, search, segmented
+from sklearn_gn.shallow_relu import broken_line, one_feature, search
 from sklearn_gn.shallow_relu.sorted_rows import RIGHT
 from sklearn_gn.solvers import JointGN
 
@@ -166,7 +166,7 @@ def iteration_seconds(model, sample, seed):
     weight = np.full(len(sample.x), 1 / len(sample.x))
     rng = np.random.default_rng(seed)
     with backend.one_blas_thread:
-        data = segmented.ENGINE.prepare(Rows(*rows, weight), None)
+        data = one_feature.ENGINE.prepare(Rows(*rows, weight), None)
         shape = model.n_init, model.n_neurons + search.N_SPARE
         knots = np.full(shape, RIGHT)
         inside = rng.uniform(-1, 1, (model.n_init, model.n_neurons))

@@ -29,8 +29,8 @@ from sklearn_gn.segmented import (
     selection,
     streams,
 )
-from sklearn_gn.segmented.answers import FittedMixin
 from sklearn_gn.segmented.least_squares import COVARIANCES
+from sklearn_gn.segmented.predictions import PredictionsMixin
 from sklearn_gn.segmented.preparation import (
     advice_on_room,
     check_inside,
@@ -45,7 +45,7 @@ from sklearn_gn.segmented.significance import BreakpointTestMixin
 
 
 class SegmentedRegressor(
-    FittedMixin,
+    PredictionsMixin,
     BreakpointTestMixin,
     RegressorMixin,
     ReferenceLinkMixin,

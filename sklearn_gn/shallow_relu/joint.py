@@ -12,7 +12,7 @@ the length of (b, w) against its coefficient; the shift of Levenberg and Marquar
 takes care of these. It is relative to the largest eigenvalue of K and follows the gain
 ratio, or is the ``damping`` that was given; the step is then halved until the loss
 falls. With one feature all of this collapses to straight-line fits, see
-:mod:`sklearn_gn.shallow_relu.segmented`.
+:mod:`sklearn_gn.shallow_relu.one_feature`.
 """
 
 from functools import partial

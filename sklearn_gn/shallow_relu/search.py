@@ -7,9 +7,9 @@ deletes as many where they matter least; an exchanging round first deletes one o
 neurons. Either result is kept if the loss fell.
 
 All starts run side by side: the arrays of an engine have a leading axis of starts.
-:class:`sklearn_gn.shallow_relu.segmented.SegmentedEngine` is the engine of one feature,
-:class:`sklearn_gn.shallow_relu.dense.DenseEngine` that of several; :func:`step` is the
-loop around both.
+:class:`~sklearn_gn.shallow_relu.one_feature.SegmentedEngine` is the engine of one
+feature, :class:`~sklearn_gn.shallow_relu.dense.DenseEngine` that of several;
+:func:`step` is the loop around both.
 """
 
 import math

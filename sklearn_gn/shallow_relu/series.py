@@ -153,7 +153,7 @@ def _groups(problems):
 
 
 def _fit_group(models, problems):
-    from sklearn_gn.shallow_relu.segmented import ENGINE
+    from sklearn_gn.shallow_relu.one_feature import ENGINE
     from sklearn_gn.shallow_relu.side_by_side import fit_many
 
     begin = time.perf_counter()

@@ -17,9 +17,9 @@ from sklearn_gn.shallow_relu.evidence_gn import (
     ROBUST_GN,
     RegularisedNetwork,
 )
+from sklearn_gn.shallow_relu.one_feature import SEGMENTED, SegmentedSizes
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
 from sklearn_gn.shallow_relu.scaling import Scaling, unit_sum
-from sklearn_gn.shallow_relu.segmented import SEGMENTED, SegmentedSizes
 from sklearn_gn.shallow_relu.size_selection import deviance_shift, select_size
 from sklearn_gn.shallow_relu.starts import (
     first_hyperplanes,

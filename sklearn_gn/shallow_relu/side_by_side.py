@@ -5,6 +5,13 @@ import math
 import numpy as np
 
 from sklearn_gn.core.solver import Report
+from sklearn_gn.shallow_relu.one_feature import (
+    ENGINE,
+    START_STEPS,
+    Draws,
+    descend_all,
+    relocate,
+)
 from sklearn_gn.shallow_relu.search import (
     N_KEPT,
     ROUND_TOL,
@@ -12,13 +19,6 @@ from sklearn_gn.shallow_relu.search import (
     SearchState,
     keep_better,
     round_plan,
-)
-from sklearn_gn.shallow_relu.segmented import (
-    ENGINE,
-    START_STEPS,
-    Draws,
-    descend_all,
-    relocate,
 )
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT, StackedSums
 

@@ -26,7 +26,7 @@ _KINDS = {
 }
 
 
-class FittedMixin(DiagnoseMixin, InputsMixin):
+class PredictionsMixin(DiagnoseMixin, InputsMixin):
     """Reads the fitted attributes only."""
 
     _fit: Any

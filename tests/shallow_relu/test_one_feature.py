@@ -13,8 +13,8 @@ from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import (
     broken_line,
     interval_sums,
+    one_feature,
     search,
-    segmented,
     segments,
     side_by_side,
     sorted_rows,
@@ -25,8 +25,8 @@ from sklearn_gn.solvers import JointGN
 
 moments = interval_sums.moments
 steps = broken_line.gauss_newton_steps
-insertion_gains = segmented.insertion_gains
-deletion_costs = segmented.deletion_costs
+insertion_gains = one_feature.insertion_gains
+deletion_costs = one_feature.deletion_costs
 
 
 def make_rows(n=200, q=1, seed=0):
@@ -199,7 +199,7 @@ def test_equal_x_are_one_row_of_their_mean_and_their_variance(rows):
     line = LinearRegression().fit(relu_design(knots, x[:, 0]), rows.y, rows.weight)
     error = line.predict(relu_design(knots, x[:, 0])).reshape(rows.y.shape) - rows.y
     expected = 0.5 * rows.weight @ np.sum(error**2, axis=1)
-    assert segmented.total_loss(fitted, host) == pytest.approx(expected, rel=1e-13)
+    assert one_feature.total_loss(fitted, host) == pytest.approx(expected, rel=1e-13)
     assert float(fitted.loss) < 0.9 * expected  # the rest is the ties' variance
 
 
@@ -454,12 +454,12 @@ def test_a_third_breakpoint_in_a_gap_costs_nothing(rows):
 
 def test_price_of_a_breakpoint_inside_is_that_of_the_bayesian_criterion(rows):
     device, host = series_of(rows)
-    prepared = segmented.Data(device, host, 1.0, device)
+    prepared = one_feature.Data(device, host, 1.0, device)
     knots = np.array([KNOTS[case](rows) for case in ("plain", "not in use")])
     losses = np.array([0.3, 0.2])
     values = np.array(
         [
-            segmented.penalised_loss(t, v, device)
+            one_feature.penalised_loss(t, v, device)
             for t, v in zip(knots, losses, strict=True)
         ]
     )
@@ -491,7 +491,7 @@ def test_starts_on_thinned_sums_end_in_the_optimum_of_all_rows(monkeypatch):
         3, n_init=10, solver=JointGN(relocations=0), random_state=0, alpha=0.0
     )
     whole = clone(model).fit(x[:, None], y)
-    for module in (segmented, interval_sums):
+    for module in (one_feature, interval_sums):
         monkeypatch.setattr(module, "THIN_ROWS", 128)
     thinned = clone(model).fit(x[:, None], y)
     np.testing.assert_allclose(thinned.breakpoints_[1:], whole.breakpoints_[1:])
@@ -505,12 +505,12 @@ def test_delete_and_insert_take_the_best():
     losses = [lstsq_loss(np.delete(knots, i), rows) for i in range(4)]
     for place, i in enumerate(np.argsort(losses)):
         expected = np.sort(np.r_[np.delete(knots, i), RIGHT])
-        found = segmented.delete(knots[None], device, np.array([place]))
+        found = one_feature.delete(knots[None], device, np.array([place]))
         np.testing.assert_array_equal(found[0], expected)
 
     def insert(knots):
-        draws = segmented.Draws([0], 1)
-        return segmented.insert(knots[None], device, draws, search.N_CANDIDATES)[0]
+        draws = one_feature.Draws([0], 1)
+        return one_feature.insert(knots[None], device, draws, search.N_CANDIDATES)[0]
 
     # Fewer rows than candidates: all rows are tried.
     grown = insert(knots)
@@ -523,14 +523,14 @@ def test_delete_and_insert_take_the_best():
 
 def test_candidates_are_one_row_of_every_part():
     device, _ = series_of(make_rows(1000), 1024)
-    uniform = segmented.Draws([3], 1).uniform(search.N_CANDIDATES)[0]
-    drawn = segmented.candidate_rows(device, uniform)
+    uniform = one_feature.Draws([3], 1).uniform(search.N_CANDIDATES)[0]
+    drawn = one_feature.candidate_rows(device, uniform)
     part = np.arange(256) * 1000 / 256
     assert np.all(drawn >= np.floor(part))
     assert np.all(drawn < part + 1000 / 256)
     assert len(np.unique(drawn - np.floor(part))) > 1
     few, _ = series_of(make_rows(100), 256)
-    drawn = segmented.candidate_rows(few, uniform)
+    drawn = one_feature.candidate_rows(few, uniform)
     np.testing.assert_array_equal(np.unique(drawn), np.arange(100))
 
 
@@ -548,7 +548,7 @@ def test_series_side_by_side_are_computed_as_alone(q):
     fitted, inverse = broken_line.fit_with_inverse(knots, stack)
     found = broken_line.descend(knots, stack, 5, 1e-4)
     plan = search.RoundPlan(1, 1, 0, 2, search.N_CANDIDATES)
-    moved = segmented.relocate(knots, stack, segmented.Draws([5, 6, 7], 2), plan, 4)
+    moved = one_feature.relocate(knots, stack, one_feature.Draws([5, 6, 7], 2), plan, 4)
     candidate = np.arange(0, 140, 7)
     gains = insertion_gains(knots, fitted, inverse, stack, np.tile(candidate, (6, 1)))
     for b, (k, t) in enumerate(pairs):
@@ -565,8 +565,8 @@ def test_series_side_by_side_are_computed_as_alone(q):
         )
     for k in range(3):
         both = knots[2 * k : 2 * k + 2]
-        draws = segmented.Draws([5 + k], 2)
-        expected = segmented.relocate(both, alone[k], draws, plan, 4)
+        draws = one_feature.Draws([5 + k], 2)
+        expected = one_feature.relocate(both, alone[k], draws, plan, 4)
         np.testing.assert_allclose(
             moved.losses[2 * k : 2 * k + 2], expected.losses, rtol=1e-9
         )
@@ -696,7 +696,7 @@ def test_rounds_ahead_of_their_turn_change_nothing(monkeypatch):
     X = np.linspace(0, 1, 80)[:, None]
     y = np.abs(X[:, 0] - 0.4) + 0.1 * rng.standard_normal(80)
     ahead = ShallowReLURegressor(4, random_state=0).fit(X, y)
-    monkeypatch.setattr(segmented, "_AHEAD", 0)
+    monkeypatch.setattr(one_feature, "_AHEAD", 0)
     one_by_one = ShallowReLURegressor(4, random_state=0).fit(X, y)
     assert len(ahead.convergence_log_["loss"]) > 2  # a round was accepted
     assert len(ahead.convergence_log_["loss"]) < 22  # and one was not
