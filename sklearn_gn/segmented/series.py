@@ -104,14 +104,7 @@ def fit_groups(
     """
     import pandas as pd
 
-    if not isinstance(estimator, SegmentedRegressor):
-        raise ValueError(f"fit_groups takes a SegmentedRegressor, got {estimator!r}.")
-    estimator = clone(estimator)
-    estimator._validate_params()
-    if estimator._criterion() == "cv" and estimator.n_breakpoints == "auto":
-        raise ValueError(
-            "fit_groups does not support criterion='cv': choose another one."
-        )
+    estimator = _checked_estimator(estimator)
     if not dates.is_frame(data):
         raise ValueError(
             f"data must be a data frame of pandas or polars, got {type(data).__name__}."
@@ -124,32 +117,23 @@ def fit_groups(
     dates.refuse_dates(X)
     names = data[group] if hasattr(data, "iloc") else data[group].to_numpy()
     codes, names = pd.factorize(names, use_na_sentinel=False)
-    as_numbers = partial(check_array, dtype=np.float64, ensure_all_finite=False)
     with naming_text(X, f"leave it out of features={features}"):
-        X = as_numbers(X)
-    y = as_numbers(data[[target]], input_name="y")
+        X = _as_numbers(X)
+    y = _as_numbers(data[[target]], input_name="y")
     for name, values in (("X", X), ("y", y)):
         _check_finite(name, values, codes, names)
-    y = y[:, 0]
     given = None if sample_weight is None else data[sample_weight].to_numpy()
     weight = check_sample_weight(given, X)
-    order = np.argsort(codes, kind="stable")
-    bounds = np.cumsum(np.bincount(codes, minlength=len(names)))[:-1]
-    x, others = X[:, column], np.delete(X, column, axis=1)
-    series = [(x[r], y[r], others[r], weight[r]) for r in np.split(order, bounds)]
-    by_length = np.argsort([len(each[0]) for each in series], kind="stable")
-    chunks = [
-        by_length[start : start + _TOGETHER]
-        for start in range(0, len(series), _TOGETHER)
-    ]
-    fit = delayed(partial(_fit_in_one_thread, estimator, kind))
-    parts = Parallel(n_jobs=n_jobs, verbose=verbose)(
-        fit([series[k] for k in chunk], [names[k] for k in chunk]) for chunk in chunks
+    rows = np.split(
+        np.argsort(codes, kind="stable"),
+        np.cumsum(np.bincount(codes, minlength=len(names)))[:-1],
     )
-    tables: list[Any] = [None] * len(series)
-    for chunk, part in zip(chunks, parts, strict=True):
-        for k, table in zip(chunk, part, strict=True):
-            tables[k] = table
+    x, others = X[:, column], np.delete(X, column, axis=1)
+    series = [(x[r], y[r, 0], others[r], weight[r]) for r in rows]
+    parallel = Parallel(n_jobs=n_jobs, verbose=verbose)
+    tables = _fit_together(
+        partial(_fit_in_one_thread, estimator, kind), series, names, parallel
+    )
     columns = {
         name: np.concatenate([table[name] for table in tables]) for name in tables[0]
     }
@@ -158,6 +142,40 @@ def fit_groups(
             columns[name] = dates.from_days(columns[name])
     counts = [len(table["segment"]) for table in tables]
     return pd.DataFrame({group: names.repeat(counts), **columns})
+
+
+_as_numbers = partial(check_array, dtype=np.float64, ensure_all_finite=False)
+
+
+def _checked_estimator(estimator):
+    """Return a copy of the estimator, with parameters that series can be fitted by."""
+    if not isinstance(estimator, SegmentedRegressor):
+        raise ValueError(f"fit_groups takes a SegmentedRegressor, got {estimator!r}.")
+    estimator = clone(estimator)
+    estimator._validate_params()
+    if estimator._criterion() == "cv" and estimator.n_breakpoints == "auto":
+        raise ValueError(
+            "fit_groups does not support criterion='cv': choose another one."
+        )
+    return estimator
+
+
+def _fit_together(fit, series, names, parallel):
+    """Return the tables of all series; those of like length are fitted side by side."""
+    by_length = np.argsort([len(each[0]) for each in series], kind="stable")
+    chunks = [
+        by_length[start : start + _TOGETHER]
+        for start in range(0, len(series), _TOGETHER)
+    ]
+    parts = parallel(
+        delayed(fit)([series[k] for k in chunk], [names[k] for k in chunk])
+        for chunk in chunks
+    )
+    tables: list[Any] = [None] * len(series)
+    for chunk, part in zip(chunks, parts, strict=True):
+        for k, table in zip(chunk, part, strict=True):
+            tables[k] = table
+    return tables
 
 
 def _features(data, features, others):
