@@ -19,6 +19,11 @@ _ADVICE_ON_DATES = (
     "make dates of it by pandas.to_datetime for SegmentedRegressor, and numbers, such "
     "as the days since the first date, for the others"
 )
+_ADVICE_ON_SPARSE = (
+    "needs a dense array. Set sparse_output=False of OneHotEncoder or "
+    "sparse_threshold=0 of ColumnTransformer, reduce the features by TruncatedSVD, or "
+    "call X.toarray(). FGNSoftmaxHead takes sparse features."
+)
 _ADVICE_ON_LABELS = (
     "targets are numbers. VarProNetClassifier and FGNSoftmaxHead fit labels"
 )
@@ -36,8 +41,11 @@ def validate_data(estimator, *data, **checks):
 
     Infinities are refused with a ValueError, without a RuntimeWarning from the sum in
     which they are found. Training data whose differences may leave the range of floats
-    are refused as well, and so are dates; columns of text are named.
+    are refused as well, and so are dates; columns of text are named. Sparse data that
+    cannot be taken raise a TypeError that says where they come from.
     """
+    if sparse.issparse(data[0]) and not checks.get("accept_sparse"):
+        raise TypeError(f"X is sparse: {type(estimator).__name__} {_ADVICE_ON_SPARSE}")
     dates.refuse_dates(data[0], takes_dates=hasattr(estimator, "broken_feature"))
     targets = () if len(data) == 1 else data[1]
     if checks.get("y_numeric") and dates.kind_of(targets) is not None:

@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import is_regressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 
 from sklearn_gn import (
     FGNSoftmaxHead,
@@ -76,3 +78,9 @@ def test_columns_that_are_no_numbers_are_named(kind):
         with pytest.raises(ValueError, match=match) as caught:
             kind().fit(X, y)
         assert len(str(caught.value)) < 200
+
+
+def test_sparse_features_are_sent_to_where_they_come_from():
+    encoder = make_pipeline(OneHotEncoder(), ShallowReLURegressor())
+    with pytest.raises(TypeError, match=r"X is sparse: Shallow.*sparse_output=False"):
+        encoder.fit([["a"], ["b"]] * 3, np.arange(6.0))
