@@ -30,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, log_softmax, softmax
 
+from sklearn_gn.core.activations import ACTIVATIONS
 from sklearn_gn.core.evidence_gn import Sums, Trial
 from sklearn_gn.core.large_gram import (
     LargeGram,
@@ -310,7 +311,7 @@ def forward(model, layers, x):
         inputs = x[[0, *(1 + j for j in model.features)]]
     trace = []
     for layer, name in zip(layers, model.activations, strict=True):
-        values, slopes = _ACTIVATIONS[name](layer @ inputs)
+        values, slopes = ACTIVATIONS[name](layer @ inputs)
         trace.append(Layer(inputs, values, slopes))
         inputs = np.concatenate([inputs[:1], values])
     return trace
@@ -449,58 +450,3 @@ def _symmetric(blocks):
         gram[start:end, start:] = rest
         gram[start:, start:end] = rest.T
     return gram
-
-
-# --- activations ---------------------------------------------------------------------
-
-
-def _relu(z):
-    active = z > 0
-    return z * active, active.astype(z.dtype)
-
-
-def _tanh(z):
-    a = np.tanh(z)
-    return a, 1 - a * a
-
-
-def _sigmoid(z):
-    a = expit(z)
-    return a, a * (1 - a)
-
-
-def _softplus(z):
-    return np.logaddexp(0, z), expit(z)
-
-
-def _silu(z):
-    a = expit(z)
-    return z * a, a * (1 + z * (1 - a))
-
-
-def _gelu(z):
-    # The normal distribution function by the tanh that JAX takes by default.
-    inner = np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)
-    a = (1 + np.tanh(inner)) / 2
-    slope = 2 * a * (1 - a) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2)
-    return z * a, a + z * slope
-
-
-def _sin(z):
-    return np.sin(z), np.cos(z)
-
-
-def _identity(z):
-    return z, np.ones_like(z)
-
-
-_ACTIVATIONS = {
-    "relu": _relu,
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
-    "softplus": _softplus,
-    "silu": _silu,
-    "gelu": _gelu,
-    "sin": _sin,
-    "identity": _identity,
-}

@@ -1,6 +1,7 @@
 """What a fit of PINNSolver is given: problems and observations, validated."""
 
 from collections.abc import Iterable
+from functools import partial
 from numbers import Integral
 from typing import NamedTuple
 
@@ -112,24 +113,9 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     -------
     FitData
     """
-    if problem is None and X is None and y is None:
-        raise ValueError(
-            "fit() without data needs an equation: PINNSolver(problem=Problem(...)). "
-            "Without one, fit(X, y) is plain regression."
-        )
-    if problem is not None and X is None and y is None:
-        _check_absent(sample_weight=sample_weight, X_val=X_val, y_val=y_val)
-        _warn_of_missing_data(problem)
-        warn_of_missing_equations(problem)
-        estimator.n_features_in_ = problem.domain.dim
-        return FitData(
-            problem=problem,
-            frame=problem,
-            observed=_observed_outputs(estimator.observed_outputs, problem),
-            single_target=len(problem.outputs) == 1,
-            observations=Observations(None, None),
-            callback_data={"X": X, "y": y, "metadata": None},
-        )
+    if X is None and y is None:
+        others = {"sample_weight": sample_weight, "X_val": X_val, "y_val": y_val}
+        return _equation_alone(estimator, problem, others)
     missing = missing_val = None
     if problem is not None:
         X, X_val = (in_order_of_axes(a, problem) for a in (X, X_val))
@@ -142,48 +128,28 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     callback_data = {"X": X, "y": y, "metadata": metadata}
     n_targets = 1 if y.ndim == 1 else y.shape[1]
     validation = estimator._check_validation_data(X_val, y_val, n_targets)
-    single_target = y.ndim == 1
+    if validation is not None:
+        validation = validation[0], _with_missing(validation[1], missing_val)
+    single_target = y.ndim == 1 if problem is None else len(problem.outputs) == 1
     y = y.reshape(len(y), -1).astype(np.float64)
-    content = y
-    if missing is not None:
-        content, weight = np.hstack([y, missing]), weight * ~missing.all(axis=1)
-        y = np.where(missing, np.nan, y)
-        _check_observed(y[weight > 0])
-    kept, share = canonical_rows(X, content, weight)
-    X, y = X[kept], y[kept]
-    with np.errstate(over="ignore"):
-        n_observations = weight.sum()
+    X, y, share, n_observations = _distinct_rows(X, y, weight, missing)
     scaling, frame = None, problem
     if problem is None:
         if estimator.early_stopping and validation is None:
-            train, val = validation_split(len(X), _VALIDATION_FRACTION, rng)
-            train, val = np.sort(train), np.sort(val)
-            validation = X[val], y[val]
-            X, y, share = X[train], y[train], share[train]
+            (X, y, share), validation = _split(X, y, share, rng)
             n_observations *= share.sum()
             share = share / share.sum()
         scaling = Scaling.of(X, y, share)
         frame = setup.regression_problem(X.shape[1], n_targets)
-    else:
-        single_target = len(problem.outputs) == 1
     observed = _observed_outputs(estimator.observed_outputs, frame)
     _check_shapes(frame, observed, X.shape[1], n_targets)
     if problem is not None:
         _warn_of_points_outside(problem, X)
     _check_range(estimator, problem, X, y)
-
-    def batch(X, y, weight):
-        total = estimator.observation_weight
-        total = 1.0 if total == "auto" else total  # the one to begin with
-        return setup.observation_batch(
-            frame, X, y, weight, total, scaling, estimator.dtype
-        )
-
+    batch = partial(_observation_batch, estimator, frame, scaling)
     if validation is not None:
-        X_val, y_val = validation
-        if missing_val is not None:
-            y_val = np.where(missing_val, np.nan, y_val)
-        validation = batch(X_val, y_val, np.full(len(X_val), 1 / len(X_val)))
+        n_val = len(validation[0])
+        validation = batch(*validation, np.full(n_val, 1 / n_val))
     return FitData(
         problem=problem,
         frame=frame,
@@ -194,6 +160,56 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
         scaling=scaling,
         callback_data=callback_data,
     )
+
+
+def _equation_alone(estimator, problem, others):
+    """Return the data of a fit without observations, and without what they need."""
+    if problem is None:
+        raise ValueError(
+            "fit() without data needs an equation: PINNSolver(problem=Problem(...)). "
+            "Without one, fit(X, y) is plain regression."
+        )
+    _check_absent(**others)
+    _warn_of_missing_data(problem)
+    warn_of_missing_equations(problem)
+    estimator.n_features_in_ = problem.domain.dim
+    return FitData(
+        problem=problem,
+        frame=problem,
+        observed=_observed_outputs(estimator.observed_outputs, problem),
+        single_target=len(problem.outputs) == 1,
+        observations=Observations(None, None),
+        callback_data={"X": None, "y": None, "metadata": None},
+    )
+
+
+def _distinct_rows(X, y, weight, missing):
+    """Return distinct rows in order, their shares, and the sum of all weights.
+
+    Observations that are missing are NaN, and rows without any are left out.
+    """
+    content = y
+    if missing is not None:
+        content, weight = np.hstack([y, missing]), weight * ~missing.all(axis=1)
+        y = _with_missing(y, missing)
+        _check_observed(y[weight > 0])
+    kept, share = canonical_rows(X, content, weight)
+    with np.errstate(over="ignore"):
+        return X[kept], y[kept], share, weight.sum()
+
+
+def _split(X, y, share, rng):
+    """Return training rows with their shares, and validation rows, at random."""
+    train, val = validation_split(len(X), _VALIDATION_FRACTION, rng)
+    train, val = np.sort(train), np.sort(val)
+    return (X[train], y[train], share[train]), (X[val], y[val])
+
+
+def _observation_batch(estimator, frame, scaling, X, y, share):
+    """Return observations as residuals, with their weight or the one to begin with."""
+    weight = estimator.observation_weight
+    weight = 1.0 if weight == "auto" else weight
+    return setup.observation_batch(frame, X, y, share, weight, scaling, estimator.dtype)
 
 
 def _without_missing(y):
@@ -208,6 +224,11 @@ def _without_missing(y):
     if not missing.any():
         return y, None
     return np.where(missing, 0.0, values), missing.reshape(len(values), -1)
+
+
+def _with_missing(y, missing):
+    """Observations with NaN where they are missing."""
+    return y if missing is None else np.where(missing, np.nan, y)
 
 
 def _check_observed(y):

@@ -30,7 +30,13 @@ def summarise(model, covariance, *, dates):
         "AIC": figures["aic"],
         "BIC": figures["bic"],
     }
-    limits = "[0.025", "0.975]"
+    tables, notes = _tables(model, dates), _notes(model, dates)
+    return Summary("Segmented regression", facts, tables, notes)
+
+
+def _tables(model, dates):
+    """Return the columns of each table, by heading."""
+    lower, upper = "[0.025", "0.975]"
     segments, parameters = model.segments_, model.parameters_
     span = segments["end"][-1] - segments["start"][0]
     positions = partial(_dates, span=span) if dates else np.asarray
@@ -38,8 +44,8 @@ def summarise(model, covariance, *, dates):
         "number": np.arange(1, len(model.breakpoints_) + 1),
         "position": positions(model.breakpoints_),
         "std err": model.breakpoint_std_,
-        limits[0]: positions(model.breakpoint_interval_[:, 0]),
-        limits[1]: positions(model.breakpoint_interval_[:, 1]),
+        lower: positions(model.breakpoint_interval_[:, 0]),
+        upper: positions(model.breakpoint_interval_[:, 1]),
     }
     if model._fit.form.step:
         breakpoints["jump"] = model.jumps_
@@ -51,8 +57,8 @@ def summarise(model, covariance, *, dates):
         "intercept": segments["intercept"],
         "slope": segments["slope"],
         "std err": segments["slope_std_error"],
-        limits[0]: segments["slope_lower"],
-        limits[1]: segments["slope_upper"],
+        lower: segments["slope_lower"],
+        upper: segments["slope_upper"],
     }
     coefficients = {
         "name": parameters["name"],
@@ -60,11 +66,15 @@ def summarise(model, covariance, *, dates):
         "std err": parameters["std_error"],
         "t": parameters["t"],
         "P>|t|": parameters["p_value"],
-        limits[0]: parameters["lower"],
-        limits[1]: parameters["upper"],
+        lower: parameters["lower"],
+        upper: parameters["upper"],
     }
     tables = {"Breakpoints": breakpoints} if len(model.breakpoints_) else {}
-    tables |= {"Segments": lines, "Parameters": coefficients}
+    return tables | {"Segments": lines, "Parameters": coefficients}
+
+
+def _notes(model, dates):
+    """Return what to know when reading the tables."""
     notes = ["Outside the data, the first and the last line are extended."]
     if model._fit.free.any():
         notes.append(
@@ -81,7 +91,7 @@ def summarise(model, covariance, *, dates):
             "There are no more rows than parameters: the noise cannot be estimated, "
             "and there are no standard errors, tests and intervals."
         )
-    return Summary("Segmented regression", facts, tables, notes)
+    return notes
 
 
 class Summary:

@@ -75,8 +75,7 @@ class ShallowReLURegressor(
         the same objective from the same starting network.
 
         - "vpgn", :class:`~sklearn_gn.solvers.JointGN`: Gauss-Newton in both layers
-          together, with a global search where penalties are given. On 18 real tables
-          it was more accurate than "sggn" on most, and faster.
+          together, with a global search where penalties are given.
         - "sggn", :class:`~sklearn_gn.solvers.SgGN`: structure-guided Gauss-Newton,
           with the same search.
         - "lm", "lm_hidden", :class:`~sklearn_gn.solvers.LM`: Levenberg-Marquardt in

@@ -234,6 +234,28 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         )
         self._carried = None, None
 
+    def _one_epoch(self, solver, rows, options, net):
+        """Return the head after one epoch, which goes on from the last one's memory."""
+        from sklearn_gn.softmax_head.algorithms import ALGORITHMS
+
+        algorithm = solver.algorithm(ALGORITHMS)
+        with backend.scope(self.dtype, self.device):
+            data = algorithm.prepare(rows, options)
+            state = algorithm.init(data, net, options)
+            name, memory = getattr(self, "_carried", (None, None))
+            if name == solver.name:
+                state = state._replace(memory=memory)
+            state, report = algorithm.step(data, state, options)
+            net, memory = backend.to_numpy((state.net, state.memory))
+        if not np.isfinite(report.loss):
+            raise ValueError(
+                "The loss is not a finite number. Check the scale of X, raise damping "
+                f"(damping={self.damping!r}), or lower the learning rate of "
+                f"solver={self.solver!r}."
+            )
+        self._carried = solver.name, memory
+        return net
+
     # -- after the run ----------------------------------------------------------------
 
     def _affine(self, net, rows):

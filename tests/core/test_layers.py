@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
-from sklearn_gn.core import layers
+from sklearn_gn.core import activations, layers
 from sklearn_gn.core.layers import Layers, sum_zero_basis
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.networks._base import ACTIVATIONS
@@ -95,7 +95,7 @@ def test_sums_are_those_of_automatic_differentiation(
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_activations_are_those_of_the_networks(float64, name):
     z = np.linspace(-3, 3, 20)
-    found = layers._ACTIVATIONS[name](z)
+    found = activations.ACTIVATIONS[name](z)
     value, slope = jax.jit(jax.vmap(jax.value_and_grad(ACTIVATIONS[name])))(z)
     np.testing.assert_allclose(found[0], value, rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(found[1], slope, rtol=1e-10, atol=1e-14)

@@ -126,3 +126,16 @@ def test_far_rows_of_hardly_any_weight_stay_in_single_precision():
     model = PINNSolver(hidden_layer_sizes=(), dtype="float32")
     model.fit(X, y, sample_weight=[1.0, 1.0, 1e-300])
     assert np.isfinite(model.predict(X)).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*max_iter:sklearn.exceptions.ConvergenceWarning")
+def test_rows_set_aside_do_not_depend_on_their_order():
+    X, y = smooth()
+    words = {"early_stopping": True, "max_iter": 4, "random_state": 0}
+    solver = PINNSolver(hidden_layer_sizes=(3, 2), **words)
+    order = np.random.default_rng(1).permutation(len(X))
+    first, second = (
+        clone(solver).fit(X[rows], y[rows]) for rows in (np.arange(len(X)), order)
+    )
+    assert np.isfinite(first.convergence_log_["val_loss"]).all()
+    assert_allclose(second.predict(X), first.predict(X), rtol=1e-12)
