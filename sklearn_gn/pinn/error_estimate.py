@@ -103,6 +103,7 @@ class _Change(NamedTuple):
     net: Any  # the richer network
     weights: np.ndarray  # their change
     explained: float  # part of the residuals' square
+    has_equation: np.ndarray  # (n, q), of the outputs at the first points
 
 
 def _found_change(model, net, batches, fresh, factored=False):
@@ -123,7 +124,31 @@ def _found_change(model, net, batches, fresh, factored=False):
             correction_by_factors(*factors),
             key=lambda found: found[2],
         )
-    return _Change(net, change, explained)
+    has_equation = _has_equation(model, net, fresh, balance, batches)
+    return _Change(net, change, explained, has_equation)
+
+
+def _has_equation(model, net, points, balance, like):
+    """Whether the equation at the first points depends on each output, of shape (n, q).
+
+    Where parts of the domain have outputs of their own, the others are free there.
+    """
+    layer, n = net.layers[-1], min(N_POINTS, len(points[0].x))
+    found = np.ones((n, layer.shape[1]), bool)
+    if layer.shape[1] == 1 or model.problem.transform is not None:
+        return found
+    start = 0
+    for piece in cut(model.classes, points, like):
+        size = len(piece[0].x)
+        _, rows = dense_jacobian_of_piece(model, net, piece, balance)
+        rows = rows[: size * model.classes[0].residual.n_outputs]
+        stop = rows.shape[1] - net.extra.size
+        rows = rows[:, stop - layer.size : stop].reshape(size, -1, layer.shape[1])
+        found[start : start + size] = (rows != 0).any(axis=1)[: n - start]
+        start += size
+        if start >= n:
+            break
+    return found
 
 
 def _squares_of_outputs(model, fresh, found):
@@ -133,7 +158,7 @@ def _squares_of_outputs(model, fresh, found):
     error = (slopes @ found.weights).reshape(values.shape)
     in_time = free_functions_of_time(model, found.net, fresh)
     parts = [_without_free_parts(a, model.problem, x, in_time) for a in (error, values)]
-    return [np.sum(part**2, axis=0) for part in parts]
+    return [np.sum(found.has_equation * part**2, axis=0) for part in parts]
 
 
 def _relative(square, size):
