@@ -5,19 +5,30 @@ import math
 import numpy as np
 
 from sklearn_gn.pinn import growth
-from sklearn_gn.pinn.error_estimate import relative_error_estimate
-from sklearn_gn.pinn.solved import WELL_SOLVED_LOSS
+from sklearn_gn.pinn.error_estimate import (
+    largest_error_estimate,
+    relative_error_estimate,
+)
+from sklearn_gn.pinn.solved import SOLVED_LOSS, WELL_SOLVED_LOSS
 
 # Estimated relative error beyond which a network that solves the equation still grows,
 # and the one below which a fit ends.
 _LARGE_ERROR, _SMALL_ERROR = 1e-4, 1e-7
+# The same end of a fit to observations, which are hardly ever exact to more digits.
+_SMALL_ERROR_OF_UNKNOWNS = 1e-5
 
 
-def has_large_error(points, state, settings):
-    """Whether the estimated error is large, and there is time for a larger network."""
-    rules = settings.growth
-    if not growth.may_go_on(state.level, rules, state.net, state.steady_seconds):
+def has_to_grow(points, state, settings, level, stop):
+    """Whether a fit that is about to end needs a larger network, and has the time.
+
+    That is where the estimated error is large, or where the network of an earlier
+    iteration has solved the equation and the present one does not.
+    """
+    rules, seconds = settings.growth, state.steady_seconds
+    if not growth.may_go_on(level, rules, state.net, seconds):
         return False
+    if stop == "stalled":
+        return growth.lowest_loss(level) <= SOLVED_LOSS * state.first_fresh
     return _estimated_error(points, state, settings) > _LARGE_ERROR
 
 
@@ -31,23 +42,40 @@ def ended_if_accurate(points, state, settings, level, fresh):
     """
     if level is None or settings.tol == 0:
         return level, False
-    if fresh > WELL_SOLVED_LOSS * state.first_fresh:
+    is_inverse = points.data is not None
+    small = _SMALL_ERROR_OF_UNKNOWNS if is_inverse else _SMALL_ERROR
+    reached = SOLVED_LOSS if is_inverse else WELL_SOLVED_LOSS
+    if fresh > reached * state.first_fresh:
         return level, False
     if level.next is None and not (growth.is_slow(level) and fresh <= level.promising):
         return level, False
     error = _estimated_error(points, state, settings)
-    if error <= _SMALL_ERROR:
+    if error <= small:
         return growth.accurate_enough(level), True
-    promising = 0.0 if math.isnan(error) else fresh * (_SMALL_ERROR / error) ** 2
+    promising = 0.0 if math.isnan(error) else fresh * (small / error) ** 2
     return growth.not_accurate_before(level, promising), False
 
 
 def _estimated_error(points, state, settings):
     """Estimate of the relative error; NaN where it does not tell.
 
-    That is where observations have noise, or there are unknowns.
+    That is where observations have noise; those that have none keep the weight of one,
+    and do not wait for another. It is also where unknown functions are to be found:
+    observations say little about the fast parts of these, so that a change of them is
+    hardly seen. Where there are unknown coefficients, the largest error counts.
     """
-    model = settings.models[-1]
-    if points.data is not None or model.problem.unknown or settings.dtype != np.float64:
+    model, batches = settings.models[-1], state.batches
+    if settings.dtype != np.float64:
         return math.nan
-    return relative_error_estimate(model, state.net, state.batches, points.fresh)
+    if points.data is None and not model.problem.unknown:
+        return relative_error_estimate(model, state.net, batches, points.fresh)
+    if points.data is not None and not _are_exact(state, settings):
+        return math.nan
+    return largest_error_estimate(model, state.net, batches, points.fresh)
+
+
+def _are_exact(state, settings):
+    """Whether the observations have residuals as small as those of the equation."""
+    same = state.observation_weight == state.next_observation_weight == 1
+    exact = settings.estimates_noise and same and not state.weight_waits
+    return exact and not settings.observed.has_functions

@@ -23,6 +23,7 @@ error may consist. Triangular factors of J keep them, and take longer: they are 
 """
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
@@ -35,7 +36,7 @@ from sklearn_gn.pinn.determination import (
     output_slopes,
 )
 from sklearn_gn.pinn.growth import richer
-from sklearn_gn.pinn.model import n_waves
+from sklearn_gn.pinn.model import coefficient_values, n_waves
 from sklearn_gn.pinn.pieces import cut
 
 N_POINTS = 200  # at which the error is taken
@@ -64,11 +65,54 @@ def relative_error_estimate(model, net, batches, fresh, factored=False):
     factored : bool, default=False
         Whether to solve by triangular factors, too.
     """
+    found = _found_change(model, net, batches, fresh, factored)
+    if found is None:
+        return math.nan
+    squares, sizes = _squares_of_outputs(model, fresh, found)
+    return _relative(np.sum(squares), np.sum(sizes)) * for_all_residuals(
+        found.explained
+    )
+
+
+def largest_error_estimate(model, net, batches, fresh):
+    """Largest of the relative errors of each output and each unknown coefficient.
+
+    Parameters
+    ----------
+    model, net, batches, fresh
+        As in :func:`relative_error_estimate`.
+    """
+    found = _found_change(model, net, batches, fresh)
+    if found is None:
+        return math.nan
+    errors = list(map(_relative, *_squares_of_outputs(model, fresh, found)))
+    extra = found.net.extra
+    changed = extra + found.weights[len(found.weights) - extra.size :]
+    before, after = (
+        backend.to_numpy(coefficient_values(model.problem, values))
+        for values in (extra, changed)
+    )
+    for name, value in before.items():
+        errors.append(_relative(np.sum((after[name] - value) ** 2), np.sum(value**2)))
+    return float(np.max(errors) * for_all_residuals(found.explained))
+
+
+class _Change(NamedTuple):
+    """What the residuals make of a solution, to first order."""
+
+    net: Any  # the richer network
+    weights: np.ndarray  # their change
+    explained: float  # part of the residuals' square
+    has_equation: np.ndarray  # (n, q), of the outputs at the first points
+
+
+def _found_change(model, net, batches, fresh, factored=False):
+    """The change of a richer network; None if it is too large."""
     net, batches, fresh = in_double_precision((net, batches, fresh))
     if model.features is None:
         net = richer(net, n_waves(model.problem))
     if sum(leaf.size for leaf in backend.leaves(net)) > MOST_WEIGHTS:
-        return math.nan
+        return None
     balance = even_weights(model, net, batches)
     both = halves(fresh)
     sums = [sums_over_pieces(model, net, half, balance, batches) for half in both]
@@ -80,16 +124,45 @@ def relative_error_estimate(model, net, batches, fresh, factored=False):
             correction_by_factors(*factors),
             key=lambda found: found[2],
         )
-    x = fresh[0].x[:N_POINTS, 0]
-    values, slopes = backend.to_numpy(output_slopes(model, net, x))
-    error = (slopes @ change).reshape(values.shape)
-    in_time = free_functions_of_time(model, net, fresh)
+    has_equation = _has_equation(model, net, fresh, balance, batches)
+    return _Change(net, change, explained, has_equation)
+
+
+def _has_equation(model, net, points, balance, like):
+    """Whether the equation at the first points depends on each output, of shape (n, q).
+
+    Where parts of the domain have outputs of their own, the others are free there.
+    """
+    layer, n = net.layers[-1], min(N_POINTS, len(points[0].x))
+    found = np.ones((n, layer.shape[1]), bool)
+    if layer.shape[1] == 1 or model.problem.transform is not None:
+        return found
+    start = 0
+    for piece in cut(model.classes, points, like):
+        size = len(piece[0].x)
+        _, rows = dense_jacobian_of_piece(model, net, piece, balance)
+        rows = rows[: size * model.classes[0].residual.n_outputs]
+        stop = rows.shape[1] - net.extra.size
+        rows = rows[:, stop - layer.size : stop].reshape(size, -1, layer.shape[1])
+        found[start : start + size] = (rows != 0).any(axis=1)[: n - start]
+        start += size
+        if start >= n:
+            break
+    return found
+
+
+def _squares_of_outputs(model, fresh, found):
+    """Sums of the squares of each output's change, and of the output, over points."""
+    x = np.asarray(fresh[0].x)[:N_POINTS, 0]
+    values, slopes = backend.to_numpy(output_slopes(model, found.net, x))
+    error = (slopes @ found.weights).reshape(values.shape)
+    in_time = free_functions_of_time(model, found.net, fresh)
     parts = [_without_free_parts(a, model.problem, x, in_time) for a in (error, values)]
-    error, values = parts
-    size = np.linalg.norm(values)
-    if not size > 0:
-        return math.nan
-    return float(np.linalg.norm(error) / size * for_all_residuals(explained))
+    return [np.sum(found.has_equation * part**2, axis=0) for part in parts]
+
+
+def _relative(square, size):
+    return float(np.sqrt(square / size)) if size > 0 else math.nan
 
 
 def halves(points):

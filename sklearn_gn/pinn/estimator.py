@@ -153,9 +153,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         fresh points by less than ``tol`` times its value and, with
         ``hidden_layer_sizes="auto"``, growing no longer pays. If layers or points are
         "auto", it also stops when the loss has not halved in a dozen iterations and the
-        estimated relative error is below 1e-7. It has converged if the equation
-        then holds on the fresh points; otherwise it has stalled, and a warning says
-        what to change. In plain regression, it stops when the log evidence per
+        estimated relative error is below 1e-7; with exact observations, those of the
+        solution and the coefficients below 1e-5. It has converged if the equation then
+        holds on the fresh points; otherwise it has stalled, and a warning says what to
+        change. In plain regression, it stops when the log evidence per
         row has risen by less than ``tol`` in three iterations (in least squares: when
         the training loss no longer falls). If 0, this test is disabled.
 

@@ -98,6 +98,7 @@ class PINNState(NamedTuple):
     march: Any = None  # windows.March, where time may be cut
     observation_weight: float = 1.0  # in place of the one of the batches
     next_observation_weight: float = 1.0  # for the next iteration
+    weight_waits: bool = False  # whether it is to fall, now or later
     fresh_losses: tuple = ()  # since that weight has changed
     share_of_equation: float = math.inf  # where it did, relative to the observations
     began: float = 0.0  # when this iteration did, by time.perf_counter
@@ -342,8 +343,9 @@ def finish_iteration(points, state, settings, step):
         stop = "tol" if solved else "stalled"
     grows = level is not None and not in_windows and settings.growth.network
     improvable = grows and not accurate
-    if stop == "tol" and improvable and fresh > EXHAUSTED_LOSS * state.first_fresh:
-        if accuracy.has_large_error(points, state, settings):
+    left = fresh > EXHAUSTED_LOSS * state.first_fresh
+    if stop in ("tol", "stalled") and improvable and left:
+        if accuracy.has_to_grow(points, state, settings, level, stop):
             level, stop = growth.going_on(level), None
     ends = stop is not None and stop in ("stalled", step.no_progress)
     astray = starts.may_be_astray(model, level, step.class_losses, state.first_fresh)
@@ -423,15 +425,20 @@ def _relative_error(points, state, settings):
 def _with_next_weight(state, settings, step, fresh, solved):
     """Return the state with the weight of the observations for the next iteration."""
     losses, weight = (*state.fresh_losses, fresh), state.observation_weight
-    share = state.share_of_equation
+    share, known = state.share_of_equation, settings.observed
+    wanted = observation_weight.wanted_weight(weight, step.class_losses, known, solved)
+    waits = wanted != weight
     if step.no_progress or observation_weight.has_settled(losses):
         weight = observation_weight.next_weight(
-            weight, step.class_losses, settings.observed, share, solved
+            weight, step.class_losses, known, share, solved
         )
     if weight != state.observation_weight:
         share = observation_weight.share_of_equation(step.class_losses)
     return state._replace(
-        fresh_losses=losses, next_observation_weight=weight, share_of_equation=share
+        fresh_losses=losses,
+        next_observation_weight=weight,
+        share_of_equation=share,
+        weight_waits=waits,
     )
 
 

@@ -104,9 +104,10 @@ def has_settled_weight(state):
     state : PINNState
     """
     weight = state.observation_weight
-    if state.next_observation_weight != weight:
-        return False
-    return bool(weight <= SMALLEST or has_settled(state.fresh_losses))
+    if weight <= SMALLEST:
+        return True
+    waits = state.weight_waits or state.next_observation_weight != weight
+    return not waits and has_settled(state.fresh_losses)
 
 
 def _with_functions(posterior, fitted):

@@ -116,7 +116,7 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     seconds : float, default=0.0
         Those of an iteration at this size.
     """
-    lowest = min(fresh, level.falls[-1] if level.falls else level.before)
+    lowest = min(fresh, lowest_loss(level))
     level = level._replace(falls=(*level.falls, lowest))
     solved = lowest <= SOLVED_LOSS * first
     lacks_points = rules.points and fresh > _GENERALISES * loss
@@ -138,6 +138,11 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     if growing and rules.network and _n_weights(wider(net, None)) <= _MOST_WEIGHTS:
         return level._replace(next="network")
     return level._replace(ended=True)
+
+
+def lowest_loss(level):
+    """Lowest loss on fresh points so far."""
+    return level.falls[-1] if level.falls else level.before
 
 
 def is_slow(level):

@@ -57,15 +57,27 @@ def next_weight(weight, class_losses, known, last_share=math.inf, solved=True):
         Whether the equation is solved.
     """
     share = share_of_equation(class_losses)
+    if not (known.has_functions or share < _FALL_OF_SHARE * last_share):
+        return weight
+    return wanted_weight(weight, class_losses, known, solved)
+
+
+def wanted_weight(weight, class_losses, known, solved=True):
+    """Return the weight that the losses ask for, however the share has fallen.
+
+    Parameters
+    ----------
+    weight, class_losses, known, solved
+        As in :func:`next_weight`.
+    """
+    share = share_of_equation(class_losses)
     if not is_noise(float(class_losses[-1]), weight * known.spread_loss):
         return weight
     if known.has_functions:
         fall = min(_LARGEST_FALL_WITH_FUNCTIONS, 1 / share)
-    elif share < _FALL_OF_SHARE * last_share:
+    else:
         spent = share * known.n / 2 if solved else math.inf
         fall = min(spent / _SPENT, _LARGEST_FALL, 1 / share)
-    else:
-        return weight
     return max(weight / fall, SMALLEST) if fall > _LEAST_FALL else weight
 
 

@@ -10,7 +10,16 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn import PINNSolver
-from sklearn_gn.pde import Box, Dirichlet, Interval, Problem, d
+from sklearn_gn.pde import (
+    Box,
+    Condition,
+    Dirichlet,
+    Initial,
+    Interval,
+    Problem,
+    Unknown,
+    d,
+)
 from sklearn_gn.pinn import determination, error_estimate, growth, setup
 from sklearn_gn.pinn.model import start_parameters
 from sklearn_gn.pinn.residuals import residuals
@@ -72,6 +81,81 @@ def test_the_estimate_is_that_of_a_dense_computation(solver):
         left = np.linalg.norm(r + jacobian @ change) / np.linalg.norm(r)
     expected = error / (1 - left**2) ** 0.25
     assert solver.error_estimate_ == pytest.approx(expected, rel=1e-2)
+
+
+def test_the_errors_of_coefficients_are_estimated():
+    """Two rates of decay from exact observations, by a network that has few neurons."""
+
+    def decay(u, t, slow, fast):
+        a, b = u(t)
+        return d(u["a"], "t")(t) + slow * a, d(u["b"], "t")(t) + fast * b - slow * a
+
+    rates = {"slow": 1.0, "fast": 3.0}
+    t = np.linspace(0.1, 2, 20)[:, None]
+    a, b = np.exp(-t), np.exp(-3 * t)
+    y = np.hstack([a, 0.5 * (a + b)])
+    problem = Problem(
+        decay,
+        Interval(0, 2),
+        [Initial([1.0, 1.0])],
+        outputs=("a", "b"),
+        coefficients={"slow": Unknown(2.0), "fast": Unknown(2.0, positive=True)},
+    )
+    sizes = {"hidden_layer_sizes": (5,), "n_interior": 60, "n_boundary": 1}
+    solver = PINNSolver(problem, **sizes, max_iter=15, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.fit(t, y)
+    found = solver._posterior
+    with jax.enable_x64(True):
+        estimate = error_estimate.largest_error_estimate(
+            found.model, found.net, found.batches, found.fresh
+        )
+    exact = np.hstack([np.exp(-t), 0.5 * (np.exp(-t) + np.exp(-3 * t))])
+    difference = solver.predict(t) - exact
+    errors = [abs(solver.coefficients_[name] / rates[name] - 1) for name in rates]
+    errors += list(np.linalg.norm(difference, axis=0) / np.linalg.norm(exact, axis=0))
+    assert max(errors) > 1e-5
+    assert estimate == pytest.approx(max(errors), rel=0.3)
+
+
+def test_outputs_count_where_they_have_an_equation():
+    """Heat through two layers: each output is free in the layer of the other one."""
+
+    def layers(u, x):
+        bends = 0.1 * d(u["a"], "x", "x")(x), d(u["b"], "x", "x")(x)
+        return jnp.where(x[0] < 0.4, *bends) + jnp.sin(3 * x[0])
+
+    def joined(u, x):
+        flux = 0.1 * d(u["a"], "x")(x) - d(u["b"], "x")(x)
+        return u["a"](x) - u["b"](x), flux
+
+    problem = Problem(
+        layers,
+        Interval(0, 1, axis="x"),
+        [
+            Dirichlet(0.0, on="x=min", outputs="a"),
+            Dirichlet(1.0, on="x=max", outputs="b"),
+            Condition(joined, on=[[0.4]]),
+        ],
+        outputs=("a", "b"),
+    )
+    sizes = {"hidden_layer_sizes": (6,), "n_interior": 100, "n_boundary": 2}
+    solver = PINNSolver(problem, **sizes, max_iter=12, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.fit()
+    # a = 10 s + p + q x and b = s + r + t x, with s = sin(3 x) / 9.
+    step, slope = np.sin(1.2) / 9, np.cos(1.2) / 3
+    matrix = [[0.4, -1, -0.4], [0.1, 0, -1], [0, 1, 1]]
+    q, r, t = np.linalg.solve(matrix, [-9 * step, slope - slope, 1 - np.sin(3.0) / 9])
+    x = np.linspace(0, 1, 201)
+    s, left = np.sin(3 * x) / 9, x < 0.4
+    exact = np.where(left, 10 * s + q * x, s + r + t * x)
+    found = np.where(left, *solver.predict(x[:, None]).T)
+    error = np.linalg.norm(found - exact) / np.linalg.norm(exact)
+    assert error > 1e-7
+    assert solver.error_estimate_ == pytest.approx(error, rel=0.2)
 
 
 def test_each_half_has_the_conditions_of_which_there_are_few(solver):

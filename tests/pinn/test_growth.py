@@ -14,6 +14,7 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
 from sklearn_gn.pinn import accuracy, fit, growth, starts
 from sklearn_gn.pinn.model import ClassModel, Model, network, start_parameters
+from sklearn_gn.pinn.observation_weight import Observed
 from sklearn_gn.pinn.points import Sampler
 
 EQUATION = Problem(lambda u, x: d(u, "x", "x") + 1, Box(x=(0, 1)), Dirichlet(0.0))
@@ -125,13 +126,22 @@ def test_a_network_that_is_not_accurate_grows_after_all(
     settings = SimpleNamespace(
         growth=rules, dtype=np.dtype(float), models=[SimpleNamespace(problem=problem)]
     )
-    state = fit.PINNState(net, 1e-8, (), np.ones(2), level=ended)
+    state = fit.PINNState(net, 1e-8, (), np.ones(2), level=ended, first_fresh=1.0)
     points = fit.FixedPoints(None, (), None)
-    assert accuracy.has_large_error(points, state, settings) == larger
+
+    def has_to_grow(stop, lowest=1e-8):
+        level = ended._replace(falls=(lowest,))
+        return accuracy.has_to_grow(points, state, settings, level, stop)
+
+    assert has_to_grow("tol") == larger
+    # An earlier network has solved the equation, and this one does not.
+    assert has_to_grow("stalled") == (changes == {})
+    assert not has_to_grow("stalled", lowest=1e-5)
     again = growth.going_on(ended)
     assert (again.next, again.ended) == ("network", False)
-    problem.unknown = {"k": None}  # the estimate does not tell of these
-    assert not accuracy.has_large_error(points, state, settings)
+    problem.unknown = {"k": None}
+    monkeypatch.setattr(accuracy, "largest_error_estimate", lambda *_: 3 * estimate)
+    assert has_to_grow("tol") == (changes == {})
 
 
 @pytest.mark.parametrize(
@@ -175,6 +185,38 @@ def test_a_fit_with_a_small_error_ends(
         assert after.promising == 0
     else:  # asked again where an error like the root of the loss is small
         assert after.promising == pytest.approx(loss * (1e-7 / estimate) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "changes", "ends"),
+    [
+        (5e-6, {}, True),
+        (2e-5, {}, False),
+        # The observations have noise, or may have some.
+        (5e-6, {"observation_weight": 0.1, "next_observation_weight": 0.1}, False),
+        (5e-6, {"next_observation_weight": 0.1}, False),
+        (5e-6, {"weight_waits": True}, False),
+        (5e-6, {"has_functions": True}, False),
+        (5e-6, {"estimates_noise": False}, False),
+    ],
+)
+def test_a_fit_of_exact_observations_ends_with_few_digits_more(
+    monkeypatch, estimate, changes, ends
+):
+    monkeypatch.setattr(accuracy, "largest_error_estimate", lambda *_: estimate)
+    changes = dict(changes)
+    settings = SimpleNamespace(
+        tol=1e-3,
+        dtype=np.dtype(float),
+        models=[SimpleNamespace(problem=SimpleNamespace(unknown={"k": None}))],
+        estimates_noise=changes.pop("estimates_noise", True),
+        observed=Observed(10, 1.0, changes.pop("has_functions", False)),
+    )
+    state = fit.PINNState(None, 1e-7, (), np.ones(2), first_fresh=1.0, **changes)
+    points = fit.FixedPoints("observations", (), None)
+    now = level([1e-7])._replace(next="network")
+    after, accurate = accuracy.ended_if_accurate(points, state, settings, now, 1e-7)
+    assert (accurate, after.ended) == (ends, ends)
 
 
 @pytest.mark.parametrize(

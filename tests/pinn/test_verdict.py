@@ -43,7 +43,12 @@ from sklearn_gn.pinn import (
 from sklearn_gn.pinn.data import problem_sequence
 from sklearn_gn.pinn.fitted import has_settled_weight
 from sklearn_gn.pinn.model import Batch
-from sklearn_gn.pinn.observation_weight import SMALLEST, next_weight, observed
+from sklearn_gn.pinn.observation_weight import (
+    SMALLEST,
+    next_weight,
+    observed,
+    wanted_weight,
+)
 from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
@@ -309,15 +314,31 @@ def test_a_solved_inverse_problem_says_whether_the_noise_is_known():
     assert message(False).endswith("Raise max_time.")
     assert "digits" not in message(False)
     assert "weight of the observations had settled. If you need" in message(True)
-    same = {"observation_weight": 0.1, "next_observation_weight": 0.1}
-    for losses, settled in ((np.ones(9), True), (np.ones(8), False)):
-        state = SimpleNamespace(fresh_losses=tuple(losses), **same)
-        assert has_settled_weight(state) is settled
-    state.fresh_losses, state.next_observation_weight = (1.0,) * 9, 0.01
-    assert not has_settled_weight(state)
-    state.fresh_losses = ()
-    state.observation_weight = state.next_observation_weight = SMALLEST
-    assert has_settled_weight(state)
+
+
+def test_a_weight_that_waits_for_the_equation_has_not_settled():
+    settled = SimpleNamespace(
+        observation_weight=0.1,
+        next_observation_weight=0.1,
+        weight_waits=False,
+        fresh_losses=(1.0,) * 9,
+    )
+    assert has_settled_weight(settled)
+    for changes in (
+        {"fresh_losses": (1.0,) * 8},
+        {"next_observation_weight": 0.01},
+        {"weight_waits": True},
+    ):
+        state = SimpleNamespace(**{**vars(settled), **changes})
+        assert not has_settled_weight(state)
+        state.observation_weight = state.next_observation_weight = SMALLEST
+        assert has_settled_weight(state)
+    # The share of the equation in the loss has not fallen by half: the weight stays,
+    # though it is to fall further.
+    data = Batch(np.zeros((3, 1, 1)), np.array([[1.0], [2.0], [3.0]]), np.ones(3))
+    losses, known = np.array([1e-3, 1e-2]), observed(data)
+    assert next_weight(1.0, losses, known, last_share=0.11) == 1
+    assert wanted_weight(1.0, losses, known) < 1
 
 
 @pytest.mark.parametrize(
