@@ -171,7 +171,7 @@ def _fit_together(fit, series, names, parallel):
         delayed(fit)([series[k] for k in chunk], [names[k] for k in chunk])
         for chunk in chunks
     )
-    tables: list[Any] = [None] * len(series)
+    tables = [None] * len(series)
     for chunk, part in zip(chunks, parts, strict=True):
         for k, table in zip(chunk, part, strict=True):
             tables[k] = table
