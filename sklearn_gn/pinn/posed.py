@@ -9,7 +9,7 @@ axes, mapped to [-1, 1], the network has
   equation lets pass (:mod:`sklearn_gn.pinn.dispersion`);
 - singular functions of corners of the domain, and of right angles that need them
   (:mod:`sklearn_gn.pde.corners`);
-- functions that fall off from its small holes (:mod:`sklearn_gn.pde.holes`);
+- functions that fall off from its holes (:mod:`sklearn_gn.pde.holes`);
 - solutions of the heat equation from jumps and kinks of the initial values
   (:mod:`sklearn_gn.pde.initial_breaks`).
 
