@@ -431,7 +431,9 @@ class Initial(_Values):
 class Periodic(BaseCondition):
     """Outputs agree on the two faces of an axis, and so do their first derivatives.
 
-    The argument ``periodic`` of :class:`Problem` makes them agree exactly instead.
+    The argument ``periodic`` of :class:`Problem` makes them agree exactly, with all
+    their derivatives. PINNSolver's default network does so of itself where nothing
+    breaks at the faces; other networks need it for more than second derivatives.
 
     Parameters
     ----------

@@ -5,8 +5,8 @@ negative powers of the distance: in the plane real and imaginary parts of ``z^-k
 a logarithm, in space ``r^(-2k-1)`` times polynomials [1]_. They are polynomials of the
 point's image in the sphere, ``a (x - c) / |x - c|^2``, times the fundamental solution
 ``log |x - c|`` or ``1 / |x - c|``, and so, up to smooth factors, are the solutions of
-other elliptic equations near a small hole. A network that has these as inputs sees the
-neighbourhood of the hole at its own scale.
+other elliptic equations near a hole. A network that has these as inputs sees the
+neighbourhood of a small hole at its own scale, and goes round a large one.
 
 References
 ----------
@@ -22,7 +22,6 @@ from sklearn_gn.pde.patches import draw
 
 _POINTS = 256  # of the outline of what may be a hole
 _MOST = 4  # holes
-_LARGE = 0.5  # size of a hole, relative to the domain, that is seen without help
 
 
 class Hole(NamedTuple):
@@ -34,7 +33,7 @@ class Hole(NamedTuple):
 
 
 def holes(domain):
-    """Return the small holes of a domain of two or three axes of space, as a tuple.
+    """Return the smallest holes of a domain of two or three axes of space, as a tuple.
 
     These are what is taken away from a domain that surrounds it.
 
@@ -66,7 +65,7 @@ def _hole(domain, first_axis):
         return None
     center = inner.bounds.mean(axis=1)
     (radius,) = inner.depth(center[None])
-    if not 0 < radius < _LARGE * np.ptp(outer.bounds, axis=1).max() / 2:
+    if not radius > 0:
         return None
     axes = tuple(range(first_axis, first_axis + domain.dim))
     return Hole(axes, tuple(center.tolist()), float(radius))

@@ -1,5 +1,7 @@
 r"""A problem as the network is given it: outputs of unit size, and waves as inputs.
 
+Periodic axes are circles (:mod:`sklearn_gn.pinn.circles`).
+
 The residuals see physical units. In between, the outputs of the network are those of
 the solution in units of their own, ``u = center + scale * network(x)``, and beside the
 axes, mapped to [-1, 1], the network has
@@ -9,7 +11,7 @@ axes, mapped to [-1, 1], the network has
   equation lets pass (:mod:`sklearn_gn.pinn.dispersion`);
 - singular functions of corners of the domain, and of right angles that need them
   (:mod:`sklearn_gn.pde.corners`);
-- functions that fall off from its small holes (:mod:`sklearn_gn.pde.holes`);
+- functions that fall off from its holes (:mod:`sklearn_gn.pde.holes`);
 - solutions of the heat equation from jumps and kinks of the initial values
   (:mod:`sklearn_gn.pde.initial_breaks`).
 
@@ -30,6 +32,7 @@ from sklearn_gn.pde.holes import holes
 from sklearn_gn.pde.initial_breaks import initial_breaks
 from sklearn_gn.pde.local_functions import followed_by
 from sklearn_gn.pinn import dispersion, spectrum
+from sklearn_gn.pinn.circles import on_circles
 from sklearn_gn.pinn.output_units import units
 from sklearn_gn.pinn.similarity import n_similarity_functions, similarity_functions
 
@@ -153,6 +156,7 @@ def posed(problem, stages, y=None, observed=()):
     problem : PosedProblem
     stages : list of PosedProblem
     """
+    problem, stages = on_circles(problem, stages)
     waves = spectrum.wave_vectors(problem)
     center, scale = units(problem, y, observed, waves)
     passing = dispersion.wave_vectors(problem, scale, waves)
