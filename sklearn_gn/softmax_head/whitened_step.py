@@ -5,6 +5,7 @@ least loss along the direction, roughly.
 """
 
 from functools import partial
+from typing import Any, NamedTuple
 
 from sklearn_gn.core.libraries import in_either_library, library_of, namespace
 from sklearn_gn.core.linear_algebra.trees import add, dot
@@ -81,37 +82,13 @@ def whitened_newton_direction(net, gradient, data, inverses, settings, last=None
             image.weight + shift * v.weight, intercept * (image.bias + damping * v.bias)
         )
 
-    def by_kronecker(r):
-        # Whitened features times the mean curvature of each class.
-        scale = variance * curvature[None, :] + shift
-        return AffineHead(r.weight / scale, intercept * r.bias / (curvature + damping))
-
-    def by_blocks(r):
-        stacked = xp.concatenate([r.weight, r.bias[None, :]]).T
-        solved = xp.matmul(inverses, stacked[:, :, None])[:, :, 0].T
-        return AffineHead(solved[:-1], solved[-1])
-
-    by_class = by_kronecker if inverses is None else by_blocks
-
-    def differences(head):
-        return library.tree_map(lambda a: a - xp.mean(a, axis=-1, keepdims=True), head)
-
-    def precondition(r):
-        if len(net.bias) == 1:
-            return by_class(r)
-        # What moves all classes alike changes no probability. The blocks do not know
-        # this, and would lead CG there.
-        solved = differences(by_class(differences(r)))
-        common = xp.mean(r.weight, axis=1, keepdims=True)
-        common = common / (shift + variance * xp.mean(curvature))
-        return solved._replace(weight=solved.weight + common)
-
+    system = _System(curvature, variance, shift, damping, intercept)
     whitened = gradient_to_whitened(gradient, data.center, data.basis)
     size, _ = gradient_norms(whitened)
     unit_step, iterations = newton_direction(
         product,
         library.tree_map(lambda g: (g / size).astype(x.dtype), whitened),
-        precondition=precondition,
+        precondition=_preconditioner(system, inverses, len(net.bias)),
         forcing=_FORCING,
         max_iter=settings.cg_iterations,
     )
@@ -142,6 +119,58 @@ def whitened_newton_direction(net, gradient, data, inverses, settings, last=None
     )
     direction = from_whitened(direction, data.center, data.basis)
     return direction, trial.astype(size.dtype), slope, iterations
+
+
+class _System(NamedTuple):
+    """What the preconditioners take of a Newton system, in single precision."""
+
+    curvature: Any  # mean of each class
+    variance: Any  # of the whitened features
+    shift: Any  # of the weights: penalty and damping
+    damping: Any  # of the biases
+    intercept: Any
+
+
+def _preconditioner(system, inverses, n_biases):
+    """Return the preconditioner of conjugate gradients, one block a class.
+
+    Parameters
+    ----------
+    system : _System
+    inverses : array or None
+        Inverses of the blocks; if None, these are whitened features times curvatures.
+    n_biases : int
+        One if there are two classes.
+    """
+    curvature, variance, shift, damping, intercept = system
+    xp = namespace(curvature)
+
+    def by_kronecker(r):
+        # Whitened features times the mean curvature of each class.
+        scale = variance * curvature[None, :] + shift
+        return AffineHead(r.weight / scale, intercept * r.bias / (curvature + damping))
+
+    def by_blocks(r):
+        stacked = xp.concatenate([r.weight, r.bias[None, :]]).T
+        solved = xp.matmul(inverses, stacked[:, :, None])[:, :, 0].T
+        return AffineHead(solved[:-1], solved[-1])
+
+    by_class = by_kronecker if inverses is None else by_blocks
+    if n_biases == 1:
+        return by_class
+
+    def differences(head):
+        return AffineHead(*(a - xp.mean(a, axis=-1, keepdims=True) for a in head))
+
+    def precondition(r):
+        # What moves all classes alike changes no probability. The blocks do not know
+        # this, and would lead CG there.
+        solved = differences(by_class(differences(r)))
+        common = xp.mean(r.weight, axis=1, keepdims=True)
+        common = common / (shift + variance * xp.mean(curvature))
+        return solved._replace(weight=solved.weight + common)
+
+    return precondition
 
 
 def least_of_both(product, right, step, last):
