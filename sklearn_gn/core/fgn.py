@@ -50,8 +50,7 @@ def solve_rows(gram, root, slope, total, cg_iterations):
         tol = library.xp.asarray(_CG_TOL, right.dtype)
         v, *_ = conjugate_gradient(product, right, tol=tol, max_iter=cg_iterations)
         return (slope - root * v) / total
-    shifted = matrix + total * library.xp.eye(root.shape[0], dtype=root.dtype)
-    solved = library.cholesky_solve(library.cholesky(shifted), right)
+    solved = library.cholesky_solve(library.shifted_cholesky(matrix, total), right)
     return (slope - root * solved) / total
 
 

@@ -220,8 +220,8 @@ def _exponentials(logits):
     are lost, each row has its own, which takes much longer.
     """
     shift, ones = np.max(logits), np.ones(logits.shape[1], logits.dtype)
-    found = np.exp(logits - shift)
-    total = found @ ones
+    found = logits - shift
+    total = np.exp(found, out=found) @ ones
     if np.min(total) >= _LEAST_SUM:
         return found, total, shift
     shift = np.max(logits, axis=1)

@@ -236,7 +236,7 @@ class FGNSoftmaxHead(_ChunkFit):
     a tenth are stored) sparse, and works in the space of the rows. The other solvers
     make it dense, up to 4 GiB.
 
-    ``alpha="auto"`` takes 1.5 to 4 times as long as a number.
+    ``alpha="auto"`` takes 1.5 to 7 times as long as a number.
 
     If the fit is poor, :meth:`diagnose` says what limited it. Scale the features first.
     If ``alpha`` is a number, lower it if training and test accuracy are both low, and

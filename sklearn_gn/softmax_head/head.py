@@ -23,7 +23,7 @@ from sklearn_gn.softmax_head.curvature import traces
 
 _SHARED_ROWS = 128  # of a batch of all rows, of which each device gets a share
 _BLOCK_ELEMENTS = 2**21  # logits of a row block: what fits into the processor's cache,
-_BLOCK_OF_NUMPY = 2**16  # where each operation goes through them by itself
+_BLOCK_OF_NUMPY = 2**15  # where each operation goes through them by itself
 
 
 class AffineHead(NamedTuple):
@@ -239,9 +239,9 @@ def values_transposed(x, change):
     return AffineHead(x.T @ change, namespace(change).sum(change, axis=0))
 
 
-def block_rows(n_rows, n_classes, most=_BLOCK_ELEMENTS):
+def block_rows(n_rows, n_classes, library):
     """Rows handled at a time; the last block may be shorter."""
-    block = n_rows
+    block, most = n_rows, _BLOCK_OF_NUMPY if library is NumPy else _BLOCK_ELEMENTS
     while block > 1 and block * n_classes > most:
         block = -(-block // 2)
     return block
@@ -250,8 +250,7 @@ def block_rows(n_rows, n_classes, most=_BLOCK_ELEMENTS):
 def over_blocks(body, start, arrays, n_classes):
     """Fold ``body(carry, blocks of the arrays)`` over blocks of rows."""
     n, library = arrays[0].shape[0], library_of((arrays, start))
-    most = _BLOCK_OF_NUMPY if library is NumPy else _BLOCK_ELEMENTS
-    block = block_rows(n, n_classes, most)
+    block = block_rows(n, n_classes, library)
     whole = n // block
 
     def step(k, carry):

@@ -323,18 +323,22 @@ def _newton_step(data, state, options):
         state = state._replace(
             gradient=found.gradient, grad_norm=float(found.grad_norm)
         )
-    # 1. The preconditioner, built again when CG has become slow.
-    whole = whitened(data)
+    # 1. The rows of the Hessian. NumPy takes some of them for the first step, which is
+    # far from the minimum. Compiled, one program is quicker to have than two.
+    rows = whitened(data)
+    if state.anchor is None and not options.compiled:
+        rows = some_rows(rows, len(state.net.bias))
+    # 2. The preconditioner, built again when CG has become slow.
     inverses, state = _preconditioner(data, state, settings)
-    # 2. The direction, and the step length near the least loss along it.
+    # 3. The direction, and the step length near the least loss along it.
     direction, length, slope, iterations = whitened_newton_direction(
-        state.net, state.gradient, whole, inverses, settings, state.last_step
+        state.net, state.gradient, rows, inverses, settings, state.last_step
     )
     length, slope, iterations = float(length), float(slope), int(iterations)
     state = state._replace(
         slope=slope, last=iterations, usual=state.usual or iterations
     )
-    # 3. The line search.
+    # 4. The line search.
     moved = _line_search(data, state, direction, length, slope, options)
     columns = {
         "step_size": moved[2] if moved else 0.0,

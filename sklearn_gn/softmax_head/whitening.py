@@ -123,7 +123,7 @@ def whiten(rows, center, moments, ridge):
         x = x @ small if rotate else x * small[None, :]
         return library.with_rows(out, x, k * block)
 
-    counts, block = weight, block_rows(len(weight), d)
+    counts, block = weight, block_rows(len(weight), d, library)
     empty = xp.zeros(rows.x.shape, xp.float32)
     # A last block that would reach beyond the end is moved back.
     single = library.fori_loop(0, -(-len(weight) // block), write, empty)

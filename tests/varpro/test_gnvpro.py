@@ -377,10 +377,6 @@ def test_every_form_of_the_curvature_is_the_dense_matrix(case, network, monkeypa
     ]
     if network == "mlp":
         forms.append(reduced.dual_model(model, net, rows, penalties))
-        # The same without the derivatives of all features at once.
-        monkeypatch.setattr(reduced, "_holds_features", lambda *_: False)
-        compute = jax.jit(reduced.dual_model.__wrapped__, static_argnums=0)
-        forms.append(compute(model, net, rows, penalties))
     scale = np.linalg.eigvalsh(matrix)[-1]
     for form, (spectral, found, *_) in enumerate(forms):
         np.testing.assert_allclose(found, gradient, atol=1e-12)
