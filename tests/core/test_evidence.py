@@ -164,7 +164,7 @@ def test_a_singular_matrix_is_told_by_nan():
 
 
 def test_penalties_count_as_the_parameters_of_steins_lemma():
-    """The divergence of the fit, penalties chosen, where y are coefficients in noise."""
+    """The divergence of a fit with chosen penalties; y are coefficients in noise."""
     rng = np.random.default_rng(0)
     groups = np.repeat([0, 1, 2], 12)
     y = rng.standard_normal(36) * np.repeat([4.0, 1.3, 0.3], 12)
