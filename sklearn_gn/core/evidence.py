@@ -26,6 +26,7 @@ import numpy as np
 from scipy.linalg import blas, lapack, solve_triangular
 
 SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
+_SWITCHED_OFF = 0.01  # share of a group that is determined, below which it is nothing
 _SMALL_FACTOR = 64  # of a matrix, for LAPACK to invert
 
 
@@ -210,6 +211,29 @@ def updated_beta(curvature, square_error, n_effective, floor):
     # With as many parameters as rows the noise is not determined; one row remains.
     freedom = np.maximum(freedom, 1.0)
     return 1 / np.maximum(square_error / freedom, floor)
+
+
+def parameters_of_penalties(gamma, groups):
+    """Return how many parameters the choice of the penalties by the data amounts to.
+
+    The penalty of highest evidence shrinks a group of N parameters to the share
+    ``s = gamma / N`` of their least squares, and the share depends on the data. Stein's
+    lemma counts that: where all directions of the group are equally determined, as in
+    the estimator of James and Stein (1961), the values at the rows have ``gamma + 2 (1
+    - s)`` degrees of freedom in place of gamma. Together the penalties count as no more
+    than the parameters do.
+
+    Parameters
+    ----------
+    gamma : ndarray of shape (G,)
+        Well-determined parameters of every group.
+    groups : ndarray of int of shape (N,)
+        Group of every parameter; -1 where it is free.
+    """
+    sizes = np.bincount(groups + 1, minlength=len(gamma) + 1)[1:]
+    share = np.clip(gamma / np.maximum(sizes, 1), 0, 1)
+    more = np.where(share > _SWITCHED_OFF, 2 * (1 - share), 0)
+    return float(min(np.sum(more), np.sum(gamma)))
 
 
 def plus_diagonal(matrix, diagonal):

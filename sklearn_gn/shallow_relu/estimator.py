@@ -135,7 +135,7 @@ class ShallowReLURegressor(
     tol : float, default=1e-10
         The fit stops when an iteration lowers the loss by less than ``tol`` times the
         loss. If the evidence chooses the penalties, it stops when the log evidence has
-        risen in three iterations in a row by less than 0.1, or by less than 1e-4 and
+        risen in three iterations in a row by less than 0.1, or by less than 1e-3 and
         ``tol`` per row. "adam" does not use it.
 
     max_time : float or None, default=None

@@ -1,5 +1,6 @@
 """A network fitted by the evidence: attributes in the user's units, standard errors."""
 
+import math
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from sklearn_gn.core.evidence_posterior import (
 from sklearn_gn.core.extremes import noise_deviation
 from sklearn_gn.core.linear_evidence import beats, linear_model
 from sklearn_gn.core.low_rank import LowRank
+from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 
@@ -139,16 +141,22 @@ def fitted_attributes(net, rows, scaling, options, *, robust=False):
     net, sums, found = fitted.net, fitted.sums, fitted.posterior
     shape = net.shape
     y_scale = np.broadcast_to(scaling.y_scale, shape.q)
-    noise_std = found.noise_std * y_scale
     # At the last penalties; those of the log are at the ones before.
     found_curvature = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
     n_parameters = float(np.sum(found_curvature.gamma)) + shape.q
+    n_chosen = n_parameters
+    if not given:
+        gamma = found_curvature.gamma
+        n_chosen += evidence.parameters_of_penalties(gamma, shape.groups())
+    freedom = degrees_of_freedom(n_effective, shape.q, n_chosen)
+    ratio = degrees_of_freedom(n_effective, shape.q, n_parameters) / freedom
+    noise_std = found.noise_std * math.sqrt(ratio) * y_scale
     if robust:
         noise_std = y_scale * huber.noise_std(
             evidence_gn.values(net, rows.x),
             observed,
             n_effective,
-            n_parameters / shape.q,
+            n_chosen / shape.q,
         )
     shown = evidence_gn.pruned(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
@@ -187,7 +195,7 @@ def fitted_attributes(net, rows, scaling, options, *, robust=False):
         },
         "noise_std_": one_or_each(noise_std),
         "n_effective_parameters_": n_parameters,
-        "_degrees_of_freedom": n_effective * shape.q - n_parameters,
+        "_degrees_of_freedom": freedom,
         "log_evidence_": float(value)
         - n_effective
         * float(np.sum(np.log(np.broadcast_to(scaling.y_scale, shape.q)))),

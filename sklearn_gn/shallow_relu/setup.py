@@ -34,6 +34,7 @@ _N_NEURONS = 20  # of a network whose size the evidence chooses, at first
 _HIDDEN_WEIGHTS = 500  # of it at most: fewer neurons where there are many features
 _FEW_NEURONS = 10  # from which on it has half as many parameters as rows, or ...
 _FEW_PARAMETERS = 100  # ... so many, where that is more
+_LEAST_RISE = 1e-3  # of the log evidence per row, in an iteration that is progress
 _SLOTS = 32  # of which compiled networks of one feature have a multiple
 _STARTS = ((5, 100), (3, 300))  # that the evidence chooses from, up to hidden weights
 
@@ -193,14 +194,15 @@ def _by_evidence(estimator, problem, rng):
         # Its parameters are in the units of its fit.
         if scaling.same_as(estimator._network[1]):
             starts[0] = previous
-    damping = estimator.damping
+    damping, tol = estimator.damping, float(estimator.tol)
+    alpha = _given_penalties(estimator, rows.x.shape[1])
     options = EvidenceOptions(
         n_effective=min(float(problem.n_observations), MOST_ROWS),
         damping=None if damping is None else float(damping),
         rank=estimator.rank,
-        tol=float(estimator.tol),
+        tol=max(tol, _LEAST_RISE) if alpha is None else tol,
         seed=seed,
-        alpha=_given_penalties(estimator, rows.x.shape[1]),
+        alpha=alpha,
     )
     return problem._replace(starts=[tuple(starts)], options=options)
 

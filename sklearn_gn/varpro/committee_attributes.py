@@ -19,6 +19,7 @@ from sklearn_gn.core.extremes import noise_deviation
 from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.layers import row_blocks
 from sklearn_gn.core.linear_evidence import beats, linear_model
+from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.batch_committee import BatchOptions, objective
 from sklearn_gn.varpro.calibration import calibrated
@@ -39,6 +40,7 @@ class Summary(NamedTuple):
     alpha: dict
     noise_std: np.ndarray  # (k,)
     n_effective_parameters: float
+    n_of_penalties: float  # parameters that their choice amounts to
     log_evidence: float
 
 
@@ -105,24 +107,44 @@ def set_fitted(estimator, members, problem):
             np.mean([s.n_effective_parameters for s in chosen])
         )
     if estimator._loss == "squared":
-        pairs = zip(members, summaries, strict=True)
-        variances = [s.noise_ratio / m.net.beta for m, s in pairs]
-        variance = committee.shares(members) @ variances
-        noise_std = scaling.y_scale * np.sqrt(variance)
-        if estimator._is_robust():
-            fitted = committee.mean_values(members, observed.x)
-            noise_std = scaling.y_scale * huber.noise_std(
-                fitted,
-                observed,
-                problem.options.n_effective,
-                estimator.n_effective_parameters_ / fitted.shape[1],
-            )
-        estimator.noise_std_ = evidence_posterior.one_or_each(noise_std)
-        n_numbers = problem.options.n_effective * len(variance)
-        estimator._degrees_of_freedom = n_numbers - np.mean(
-            [s.n_effective_parameters for s in chosen]
-        )
+        _set_noise(estimator, members, chosen, problem, observed)
     _set_output_layer(estimator, members, scaling)
+
+
+def _set_noise(estimator, members, summaries, problem, observed):
+    """Set the noise that the mean of the members leaves, and its degrees of freedom.
+
+    For a given set of penalties the members are nearly linear in the targets, and their
+    mean has the mean of their effective parameters. Its residuals are smaller than
+    those of the members by what these disagree on.
+
+    Parameters
+    ----------
+    estimator : VarProNetRegressor
+    members : tuple of Member
+    summaries : list of Summary
+    problem : Problem
+    observed : Rows
+        Those of the problem, with the targets as they were observed.
+    """
+    n_effective, k = problem.options.n_effective, observed.y.shape[1]
+    n_parameters = np.mean(
+        [s.n_effective_parameters + s.n_of_penalties for s in summaries]
+    )
+    freedom = degrees_of_freedom(n_effective, k, n_parameters)
+    if estimator._is_robust():
+        fitted = committee.mean_values(members, observed.x)
+        noise_std = huber.noise_std(fitted, observed, n_effective, n_parameters / k)
+    else:
+        squares = np.zeros(k)
+        for x, y, weight in row_blocks(problem.rows, members[0].model.n_linear + k):
+            squares += weight @ (committee.mean_values(members, x) - y) ** 2
+        variance = np.mean(squares) * n_effective * k / freedom
+        ratio = evidence_posterior.noise_ratio(squares)
+        noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)
+    noise_std = problem.scaling.y_scale * noise_std
+    estimator.noise_std_ = evidence_posterior.one_or_each(noise_std)
+    estimator._degrees_of_freedom = freedom
 
 
 def _set_output_layer(estimator, members, scaling):
@@ -179,6 +201,9 @@ def _summary(problem, member):
         alpha=_by_name(penalties, end),
         noise_std=y_scale * noise_deviation(net.beta, noise_ratio),
         n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
+        n_of_penalties=0.0
+        if problem.options.alpha is not None
+        else evidence.parameters_of_penalties(found.gamma, groups),
         log_evidence=value,
     )
 
@@ -208,6 +233,7 @@ def _summary_of_batches(problem, member):
         alpha=_by_name(penalties, end),
         noise_std=np.full(model.n_values, math.nan),
         n_effective_parameters=math.nan,
+        n_of_penalties=math.nan,
         log_evidence=math.nan,
     )
 

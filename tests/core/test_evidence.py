@@ -161,3 +161,33 @@ def test_a_singular_matrix_is_told_by_nan():
     gram = np.zeros((3, 3))
     found = evidence.primal_curvature(gram, np.array([-1, 0, 0]), np.array([1.0]), 1.0)
     assert np.isnan(found.log_det)
+
+
+def test_penalties_count_as_the_parameters_of_steins_lemma():
+    """The divergence of a fit with chosen penalties; y are coefficients in noise."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat([0, 1, 2], 12)
+    y = rng.standard_normal(36) * np.repeat([4.0, 1.3, 0.3], 12)
+
+    def fitted(y):
+        alpha = np.ones(3)
+        for _ in range(5000):
+            gamma = 12 / (1 + alpha)
+            coef = y / (1 + alpha[groups])
+            squares = evidence.group_sums(coef**2, groups, 3)
+            alpha = evidence.updated_alpha(evidence.Curvature(gamma, 0, None), squares)
+        return coef, gamma
+
+    step = 1e-5 * np.eye(36)
+    divergence = sum(
+        (fitted(y + e)[0][i] - fitted(y - e)[0][i]) / 2e-5 for i, e in enumerate(step)
+    )
+    gamma = fitted(y)[1]
+    assert gamma[1] > 1  # only the last group is switched off
+    more = evidence.parameters_of_penalties(gamma, groups)
+    assert np.sum(gamma) + more == pytest.approx(divergence, rel=1e-5)
+
+
+def test_penalties_count_as_no_more_than_the_parameters():
+    groups = np.repeat(np.arange(5), 10)
+    assert evidence.parameters_of_penalties(np.full(5, 0.2), groups) == 1

@@ -129,10 +129,15 @@ def test_standard_error_holds_the_spread_of_the_members(fitted):
 
 
 def test_interval_is_that_of_a_new_observation(fitted):
-    model, X, _ = fitted
+    model, X, target = fitted
     y, std = model.predict(X, return_std=True)
     lower, upper = model.predict_interval(X, level=0.9)
-    quantile = stats.t.ppf(0.95, len(X) - model.n_effective_parameters_)
+    # The noise is that of the residuals of the mean, by its degrees of freedom: those
+    # of the parameters, and less than two for each of the six penalties.
+    freedom = np.sum((target - y) ** 2) / model.noise_std_**2
+    of_penalties = len(X) - model.n_effective_parameters_ - freedom
+    assert 0 < of_penalties < 12
+    quantile = stats.t.ppf(0.95, freedom)
     assert_allclose(upper - y, quantile * np.hypot(std, model.noise_std_), rtol=1e-9)
     assert_allclose(y - lower, upper - y, rtol=1e-9)
     with pytest.raises(ValueError, match=r"level must lie between 0 and 1, got 1\.5"):
