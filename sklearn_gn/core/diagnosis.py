@@ -32,9 +32,10 @@ class Finding(NamedTuple):
     ----------
     cause : str
         One of "iterations", "time", "stopped", "overfitting", "points", "steps",
-        "copies", "outliers", "scale", "linear", "noise", "rank", "compilation", and
-        "none" if nothing limited the fit. For :class:`~sklearn_gn.SegmentedRegressor`,
-        one of "breakpoints", "outliers", "correlation", "points", "noise" and "none".
+        "copies", "outliers", "scale", "linear", "noise", "rank", "branch",
+        "compilation", and "none" if nothing limited the fit. For
+        :class:`~sklearn_gn.SegmentedRegressor`, one of "breakpoints", "outliers",
+        "correlation", "points", "noise" and "none".
     text : str
         What was seen, and what to do.
     parameter : str or None

@@ -81,7 +81,8 @@ def _limit(solver, reason):
     if is_solved and solver._left_open:  # more of the same fit would not help
         return Limit("stopped", solver._left_open, "problem")
     if not reason.is_warned_about:
-        return None
+        text = determination.other_values(solver)
+        return Limit("branch", text, "random_state") if text else None
     budget = reason.value if reason.value in ("max_iter", "max_time") else None
     cause = {"max_iter": "iterations", "max_time": "time"}.get(budget, "stopped")
     advice = reason.advice

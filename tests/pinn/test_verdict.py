@@ -616,6 +616,19 @@ def test_a_fit_with_a_large_estimated_error_has_not_converged(
         assert solver.diagnose().findings[0].text in text
 
 
+def test_a_coefficient_without_observations_may_have_other_values():
+    solver = _ended()
+    solver.coefficients_ = {"E": 1.06}
+    found = verdict.limit(solver, StopReason("tol"))
+    assert (found.cause, found.parameter) == ("branch", "random_state")
+    assert "No observations determine 'E'" in found.text
+    solver.convergence_log_["loss_data"] = np.ones(20)
+    assert verdict.limit(solver, StopReason("tol")) is None
+    undetermined = _ended(undetermined=["E"])
+    undetermined.coefficients_ = {"E": 1.06}
+    assert verdict.limit(undetermined, StopReason("tol")) is None
+
+
 @pytest.mark.parametrize(("fresh", "reason"), [(1e-9, "max_time"), (1e-11, "tol")])
 def test_without_time_for_the_estimate_only_a_tiny_loss_has_converged(fresh, reason):
     solver = _ended(fresh=fresh)
