@@ -227,7 +227,7 @@ def _at_an_end(problem, axis, end, entries):
 @partial(jit_by_size, static_argnames=("problem", "axis", "entries"))
 def _compiled_at_an_end(problem, axis, entries, x, normal, inside):
     start, q = _start(problem), len(problem.outputs)
-    interior, *kinds = problem.residual_classes()
+    _, *kinds = problem.residual_classes()
     named = [condition for _, condition in problem._named_conditions()]
     field = problem.field(start)
     residuals = [
@@ -245,11 +245,10 @@ def _compiled_at_an_end(problem, axis, entries, x, normal, inside):
             at_start = _given(problem, given, x)
             return start(y) + on_face - at_start + rate * (y - x)[1 - axis]
 
-        fields = (problem.field(values),)
-        return interior.function(fields, x[None], x[:0], problem.start)
+        return problem._equation_at(values, x)
 
     def of_start(x):
-        return interior.function((field,), x[None], x[:0], problem.start)
+        return problem._equation_at(start, x)
 
     zero = jnp.zeros(q, x.dtype)
     slopes = jax.jacrev(residual)(zero)
@@ -330,7 +329,6 @@ def _terms(problem, points, axis):
     In u_t, u_tt, u_xx, u_xxx and u_xxxx, at the initial values.
     """
     start, q = _start(problem), len(problem.outputs)
-    kind = problem.residual_classes()[0]
 
     def residual(sizes, x):
         def field(y):
@@ -338,7 +336,7 @@ def _terms(problem, points, axis):
             powers = (t, t**2 / 2, s**2 / 2, s**3 / 6, s**4 / 24)
             return start(y) + sum(a * p for a, p in zip(sizes, powers, strict=True))
 
-        return kind.function((problem.field(field),), x[None], x[:0], problem.start)
+        return problem._equation_at(field, x)
 
     zero = jnp.zeros((5, q), points.dtype)
     found = jax.vmap(lambda x: jax.jacrev(residual)(zero, x))(points)

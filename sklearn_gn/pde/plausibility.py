@@ -196,19 +196,15 @@ def _is_pure_neumann(problem):
 @partial(jit_by_size, static_argnames="problem")
 def _laplacian_parts(problem, weights, X):
     """Residual of zero, its change by a smooth field, and the field's Laplacian."""
-    kind = problem.residual_classes()[0]
-    zero = problem.field(lambda x: jnp.zeros(1, x.dtype))
+
+    def zero(x):
+        return jnp.zeros(1, x.dtype)
 
     def waves(x):  # of all directions, and no eigenfunction of the Laplacian
         return jnp.sum(jnp.exp(jnp.sin(2.0 + weights @ problem.embedding(x))))[None]
 
-    smooth = problem.field(waves)
-
     def one(x):
-        found = [
-            kind.function((u,) * kind.n_points, x[None], x[:0], problem.start)[0]
-            for u in (zero, smooth)
-        ]
-        return found[0], found[1] - found[0], laplacian(smooth)(x)
+        of_zero, of_waves = (problem._equation_at(u, x)[0] for u in (zero, waves))
+        return of_zero, of_waves - of_zero, laplacian(problem.field(waves))(x)
 
     return jax.vmap(one)(X)

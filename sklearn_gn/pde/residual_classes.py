@@ -141,6 +141,11 @@ class ResidualClassesMixin:
             raise ValueError(f"{name}: the residual is empty.")
         return ResidualClass(name, function, n_points, float(weight), k)
 
+    def _equation_at(self, function, x):
+        """Residuals of the equation at one point, for the field of a function."""
+        fields = (self.field(function),)
+        return self._classes[0].function(fields, x[None], x[:0], self.start)
+
     @cached_property
     def _projections(self):
         """Numbers of outputs that depend on the same axes, and their projection."""

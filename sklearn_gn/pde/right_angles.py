@@ -73,7 +73,6 @@ def _residuals_of_values(problem, pairs, places, x):
     It is the sum of the values on the two sides, ``g(y) + h(x)``, without the ones that
     they share.
     """
-    equation = problem.residual_classes()[0].function
 
     def value(condition, x):
         given = condition.value
@@ -89,9 +88,7 @@ def _residuals_of_values(problem, pairs, places, x):
             shared = value(of_first, on_first.at[j].set(place[j]))
             return value(of_first, on_first) + value(of_second, on_second) - shared
 
-        return jnp.ravel(
-            equation((problem.field(both),), x[None], x[:0], problem.start)
-        )
+        return jnp.ravel(problem._equation_at(both, x))
 
     rows = []
     for place, (first, second) in zip(places, pairs, strict=True):

@@ -91,18 +91,14 @@ def _residuals(problem, axis, pairs):
     """Residuals (n, 2, k) of a smooth periodic field, and slopes along the axis."""
     closed = _closed(problem, (axis,))
     q, unit = len(problem.outputs), np.array(problem.domain.axes) == axis
-    kind = problem.residual_classes()[0]
 
     def field(x):
         inputs = closed.embedding(x)
         weights = jnp.arange(1, len(inputs) + 1, dtype=x.dtype) / len(inputs)
         return 2 + jnp.cos(inputs @ weights + jnp.arange(q, dtype=x.dtype))
 
-    def residual(x):
-        fields = (problem.field(field),)
-        return kind.function(fields, x[None], x[:0], problem.start)
-
     def with_slope(x):
-        return jax.jvp(residual, (x,), (unit.astype(x.dtype),))
+        equation = partial(problem._equation_at, field)
+        return jax.jvp(equation, (x,), (unit.astype(x.dtype),))
 
     return jax.vmap(jax.vmap(with_slope))(pairs)
