@@ -40,6 +40,7 @@ ROUNDING = 1e-6  # by which an equal error may be the larger one
 
 LARGE, SMALL = 3_000_000, 30_000  # points whose iterations are compared
 ITERATIONS_TIMED = 50
+N_DEFAULT = 3  # seeds of a large fit that is given nothing
 SEGMENTS = 15
 POINTS = 3000
 JUMPS, JUMP_POINTS, JUMP_NEURONS = 100, 20_001, 300
@@ -73,6 +74,8 @@ NOTES = (
     "true function at the points. Of n neurons one usually lies outside the data and "
     "carries the slope, which leaves the n segments of the peers; a fit that keeps all "
     "inside has one segment more, of which the first is level.",
+    "default is ShallowReLURegressor with nothing given: it finds the size as well. "
+    "All fits of this file choose their penalties (alpha='auto').",
     "Seconds of sggn are those of a fit that compiles nothing; iteration_seconds those "
     "of a Gauss-Newton iteration of all starts, which look at no more than 32,768 "
     "running sums, kept_iteration_seconds of the eight that go on with all of them, "
@@ -191,6 +194,18 @@ def median_seconds(function, *arguments):
 def estimator_of(args, n_neurons, **words):
     words = {**words, **QUICK} if args.quick else words
     return ShallowReLURegressor(n_neurons=n_neurons, **words)
+
+
+def default_runs(samples):
+    """Fits with nothing given to the samples of the seeds."""
+    runs = []
+    for seed, sample in samples.items():
+        default = ShallowReLURegressor(random_state=seed)
+        model, seconds = warm_fit(default, sample.x[:, None], sample.y)
+        found = errors(sample, predictions(model, sample))
+        runs.append({"seed": seed, "seconds": seconds, **found})
+        progress("default", runs[-1])
+    return answer_of({}, runs)
 
 
 def chosen(estimator):
@@ -341,7 +356,14 @@ def million(args):
             first = compiling(partial(seeded.fit, sample.x[:, None], sample.y))
         runs.append(million_run(seeded, sample, n_small, seed))
         progress("sggn", runs[-1])
-    methods = {"sggn": answer_of(chosen(estimator), runs, compile_seconds=first)}
+    samples = {
+        seed: draw(np.random.default_rng(seed), n_points, segments - 1)
+        for seed in args.seeds[:N_DEFAULT]
+    }
+    methods = {
+        "sggn": answer_of(chosen(estimator), runs, compile_seconds=first),
+        "default": default_runs(samples),
+    }
     aim = partial(target, methods, "sggn", statistic="median")
     return {
         "description": f"{n_points:,} points, {segments} segments",
@@ -383,7 +405,7 @@ def three_thousand(args):
     return {
         "description": f"{n_points:,} points, {segments} segments",
         "rows": n_points,
-        "methods": {"sggn": ours, **theirs},
+        "methods": {"sggn": ours, "default": default_runs(samples), **theirs},
         "skipped": skipped,
         **peer_targets(theirs, "pwlf_fitfast", 50),
         **peer_targets(theirs, "pwlf_fitfast_10", 50),
