@@ -65,12 +65,12 @@ def log_predictive(net, data, settings, n_effective):
     label, intercept = data.rows.label, settings.intercept
     x, head = features(data, len(net.bias)), to_whitened(net, data.center, data.dual)
     count = n_effective * counted_weights(data.rows).astype(np.float64)
-    logits = x @ head.weight.astype(x.dtype) + head.bias.astype(x.dtype)
-    penalty = n_effective * in_whitened(settings.alpha, data.squares)[:, 0]
-    if len(x) < x.shape[1]:
-        x, penalty = in_row_space(x, penalty)
-    h = np.append(x, np.full((len(count), 1), intercept, x.dtype), axis=1)
     with np.errstate(all="ignore"):
+        logits = x @ head.weight.astype(x.dtype) + head.bias.astype(x.dtype)
+        penalty = n_effective * in_whitened(settings.alpha, data.squares)[:, 0]
+        if len(x) < x.shape[1]:
+            x, penalty = in_row_space(x, penalty)
+        h = np.append(x, np.full((len(count), 1), intercept, x.dtype), axis=1)
         inverse = inverse_hessian(h, count, logits, penalty, intercept)
         split = margins(all_classes(logits), label)
         loss = cross_entropy(split.margin)

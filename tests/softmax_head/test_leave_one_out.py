@@ -118,6 +118,13 @@ def test_a_hessian_without_a_factor_is_told():
     assert found(X, y, count, model) == -np.inf
 
 
+def test_logits_beyond_single_precision_warn_of_nothing(monkeypatch):
+    X, y, count, model = problem(3)
+    monkeypatch.setattr(leave_one_out, "_EXACT", 0)
+    model.coef_ = 1e200 * model.coef_
+    assert found(X, y, count, model) == -np.inf
+
+
 def test_rows_left_out_choose_where_the_hessian_is_affordable(monkeypatch):
     X, y, _, _ = problem(3)
     model = FGNSoftmaxHead(random_state=0).fit(X, y)
