@@ -120,6 +120,7 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
             problem.options,
             _in_batches(estimator, problem).options._replace(alpha=None),
             plan.n_evidence,
+            problem.options.seed,
         )
         problem, algorithm = problem._replace(options=options), MIXED_COMMITTEE
     starts = _starts(estimator, plan.models, problem, rng)
