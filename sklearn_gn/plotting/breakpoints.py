@@ -133,7 +133,7 @@ class BreakpointDisplay(Display):
             colors="tab:orange",
             linewidths=0.8,
             zorder=1,
-            label="Breakpoints",
+            label="Breakpoints" if len(self.breaks) else None,
         )
         ax.set(xlabel=self._feature_name(0), ylabel=self.target_name)
         ax.legend()
@@ -251,7 +251,8 @@ def _check_samples(estimator, X):
     if estimator.n_features_in_ > 2:
         raise ValueError(
             "BreakpointDisplay draws estimators of one or two features, this one has "
-            f"{estimator.n_features_in_}."
+            f"{estimator.n_features_in_}: see PartialDependenceDisplay in "
+            "sklearn.inspection."
         )
     return validate_data(estimator, X, reset=False, dtype=np.float64)
 

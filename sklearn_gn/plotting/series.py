@@ -1,6 +1,7 @@
 """SeriesDisplay: the broken lines of many series, a small panel each."""
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn_gn.core import dates
 from sklearn_gn.plotting._common import Display, date_axis
 
 _PANEL = (2.4, 1.9)  # inches
+_TITLE_WIDTH = 30  # characters of a line that fit above a panel
 _MOST_PANELS = 16
 _MOST_TICKS = 5  # of dates; fewer do not suit every range
 
@@ -158,7 +160,7 @@ class SeriesDisplay(Display):
         ax.vlines(t, 0, 1, linewidth=0.6, alpha=0.6, **at_bottom)
         ax.margins(y=0.1)
         ax.autoscale_view()
-        ax.set_title(str(self.names[k]), fontsize="small")
+        ax.set_title(fill(str(self.names[k]), _TITLE_WIDTH), fontsize="small")
 
     def _x(self, values):
         return dates.from_days(values) if self.is_date else np.asarray(values)

@@ -138,6 +138,17 @@ def test_panels_are_the_fits_of_the_series(dated):
     assert display.axes_[1, 0].get_xlabel() == "x"
 
 
+def test_long_titles_of_panels_do_not_overlap():
+    names = [f"patient with number {k:04d} of the second cohort" for k in range(3)]
+    display = SeriesDisplay(
+        names=names, lines=[[[[0, 0], [1, 1]]]] * 3, intervals=[np.empty((0, 3))] * 3
+    ).plot()
+    display.figure_.canvas.draw()
+    boxes = [panel.title.get_window_extent() for panel in display.axes_[0]]
+    assert boxes[0].x1 < boxes[1].x0
+    assert boxes[1].x1 < boxes[2].x0
+
+
 def test_series_and_columns_must_be_there():
     frame = pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0), "g": "a"})
     table = fit_groups(SegmentedRegressor(0), frame, group="g", target="y")
