@@ -220,7 +220,9 @@ class BreakpointDisplay(Display):
             estimator.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
-        hyperplanes = fitted_attribute(estimator, "hyperplanes_")
+        hyperplanes = fitted_attribute(
+            estimator, "hyperplanes_", "SegmentsDisplay draws a SegmentedRegressor."
+        )
         samples = _check_samples(estimator, X)
         low, high = samples.min(axis=0), samples.max(axis=0)
         if len(low) == 1:

@@ -13,6 +13,14 @@ from sklearn_gn.plotting._common import Display, date_axis
 _PANEL = (2.4, 1.9)  # inches
 _TITLE_WIDTH = 30  # characters of a line that fit above a panel
 _MOST_PANELS = 16
+_COLUMNS = (
+    "start",
+    "end",
+    "intercept",
+    "slope",
+    "breakpoint_lower",
+    "breakpoint_upper",
+)
 _MOST_TICKS = 5  # of dates; fewer do not suit every range
 
 
@@ -221,6 +229,12 @@ class SeriesDisplay(Display):
         check_matplotlib_support(f"{cls.__name__}.from_table")
         if group not in table.columns:
             raise ValueError(f"group={group!r} is not a column of the table.")
+        absent = [name for name in _COLUMNS if name not in table.columns]
+        if absent:
+            raise ValueError(
+                f"The table lacks the columns {absent}: give the one that fit_groups "
+                "returns."
+            )
         names = list(table[group].unique())
         if series is None:
             series = names[:_MOST_PANELS]
