@@ -2,8 +2,9 @@
 
 The file is a ZIP archive that ``numpy.load`` opens: ``header.npy`` is a JSON text, and
 the arrays that the text numbers are ``0.npy``, ``1.npy`` and so on. It holds no code.
-Named tuples and members of enumerations are stored by the name of their class, and made
-again where it belongs to this package, to optax, or to a module that is loaded already.
+Named tuples, records and members of enumerations are stored by the name of their class,
+and made again where it belongs to this package, to optax, or to a module that is loaded
+already.
 
 A file is written next to its place and moved there, so that a reader never sees half of
 it and a crash leaves the previous one.
@@ -31,6 +32,17 @@ _READING = threading.Lock()
 _IMPORTED = ("sklearn_gn", "optax")  # packages whose named tuples are looked up by name
 
 
+class Record:
+    """Base of classes that are stored like named tuples.
+
+    They are made again by their constructor, from the fields by keyword.
+    """
+
+    def fields(self):
+        """Return the values to store, by name."""
+        raise NotImplementedError
+
+
 # --- the file ------------------------------------------------------------------------
 
 
@@ -42,7 +54,7 @@ def save(path, snapshot):
     path : str or path-like
     snapshot : dict
         With the key "question"; its values are numbers, strings, NumPy arrays and
-        scalars, in tuples, named tuples, lists and dicts.
+        scalars, in tuples, named tuples, records, lists and dicts.
 
     Raises
     ------
@@ -192,9 +204,12 @@ def encoded(value, arrays):
     if isinstance(value, Enum):
         _plain_class(*name)
         return {"enum": [*name, value.name]}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
+    if isinstance(value, Record) or (
+        isinstance(value, tuple) and hasattr(value, "_fields")
+    ):
         _plain_class(*name)
-        fields = {k: encoded(v, arrays) for k, v in value._asdict().items()}
+        found = value.fields() if isinstance(value, Record) else value._asdict()
+        fields = {k: encoded(v, arrays) for k, v in found.items()}
         return {"class": name, "fields": fields}
     raise TypeError(f"a checkpoint does not store values of {type(value)}")
 
@@ -233,17 +248,18 @@ def _decoded(node, members):
 
 
 def _plain_class(module, name):
-    """Return a named tuple or an enumeration by its name; no other class is found."""
+    """Return a named tuple, record or enumeration by its name, and no other class."""
     if module.partition(".")[0] in _IMPORTED:
         importlib.import_module(module)
     found = getattr(sys.modules.get(module), name, None)
     if isinstance(found, type) and (
-        issubclass(found, Enum)
+        issubclass(found, Enum | Record)
         or (issubclass(found, tuple) and "_fields" in dir(found))
     ):
         return found
     raise TypeError(
-        f"{name!r} is no named tuple or enumeration at the top of module {module!r}"
+        f"{name!r} is no named tuple, record or enumeration at the top of module "
+        f"{module!r}"
     )
 
 

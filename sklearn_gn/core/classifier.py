@@ -14,6 +14,22 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core.data import check_validation_pair, validate_data
 
+_MISSING = ("None", "nan", "<NA>", "NaT")  # what stands for a missing label, as text
+
+
+def _check_no_label_is_missing(y):
+    """Raise a ValueError if some of the labels are missing."""
+    y = np.asarray(y, dtype=object).ravel()
+    n_missing = sum(
+        not isinstance(label, str) and str(label) in _MISSING for label in y
+    )
+    if n_missing:
+        rows = "row" if n_missing == 1 else "rows"
+        raise ValueError(
+            f"y has no label in {n_missing} {rows}: leave them out, or give them a "
+            "label of their own."
+        )
+
 
 def _check_one_kind(y):
     """Raise a ValueError if labels are of kinds that have no common order."""
@@ -22,6 +38,7 @@ def _check_one_kind(y):
     try:
         np.unique(y)
     except TypeError as error:
+        _check_no_label_is_missing(y)
         kinds = sorted({type(label).__name__ for label in y.ravel()})
         raise ValueError(
             f"y holds labels of the types {kinds}, which have no common order. Give "
@@ -38,14 +55,19 @@ class SoftmaxClassifier(ClassifierMixin):
     # -- labels -----------------------------------------------------------------------
 
     def _check_data(self, X, y, *, reset):
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            reset=reset,
-            accept_sparse=self._accept_sparse,
-            dtype=self._input_dtypes,
-        )
+        try:
+            X, y = validate_data(
+                self,
+                X,
+                y,
+                reset=reset,
+                accept_sparse=self._accept_sparse,
+                dtype=self._input_dtypes,
+            )
+        except (TypeError, ValueError) as error:
+            if isinstance(error, TypeError) or "NaN" in str(error):
+                _check_no_label_is_missing(y)
+            raise
         _check_one_kind(y)
         check_classification_targets(y)
         return X, y

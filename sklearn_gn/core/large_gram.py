@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core.checkpoint import Record
+
 LARGEST_DENSE = 2000  # parameters, or numbers that the rows give: no larger matrix
 _WIDE = 3  # parameters for each number that the rows give: the rows are fewer
 _MOST_WORK = 3e10  # of a dense matrix, in products of its entries
@@ -71,7 +73,7 @@ class RowBlock(NamedTuple):
     weight: np.ndarray  # (m,)
 
 
-class LargeGram:
+class LargeGram(Record):
     """The matrix J^T W J of a network, as products.
 
     Parameters
@@ -80,9 +82,11 @@ class LargeGram:
         All rows, in blocks of :func:`row_slices`.
     n_values : int
         Of the network.
+    factor : ndarray of shape (P, r), default=None
+        Of the low-rank approximation, once it is there.
     """
 
-    def __init__(self, blocks, n_values):
+    def __init__(self, blocks, n_values, factor=None):
         self.blocks, self.n_values = blocks, n_values
         first = blocks[0]
         self.n_linear = len(first.f)
@@ -92,7 +96,12 @@ class LargeGram:
         self.n_rows = sum(len(block.weight) for block in blocks)
         size = self.n_linear * self.n_values + sum(n * i for n, i in self.shapes)
         self.shape = (size, size)
-        self.factor = None  # of the low-rank approximation, once it is there
+        self.factor = factor
+
+    def fields(self):
+        """Return what a checkpoint stores; the factor of few rows follows from them."""
+        factor = None if self.has_few_rows else self.factor
+        return {"blocks": self.blocks, "n_values": self.n_values, "factor": factor}
 
     def __len__(self):
         return self.shape[0]

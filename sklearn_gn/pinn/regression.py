@@ -48,6 +48,7 @@ class RegressionOptions(NamedTuple):
 
     layers: Layers
     evidence: EvidenceOptions
+    seed: int  # which a checkpoint stores
 
 
 def init(rows, theta, options):
@@ -103,7 +104,7 @@ def fit(solver, model, start, data, seed):
     run = FitRun(
         solver,
         REGRESSION,
-        (rows, RegressionOptions(layers, options)),
+        (rows, RegressionOptions(layers, options, int(seed))),
         [_theta_of(layers, start)],
         loss_scale=data.scaling.loss_scale,
         val_loss=val_loss,
@@ -179,7 +180,7 @@ class EvidencePosterior(NamedTuple):
 
 
 def _set_fitted(solver, run, fitted):
-    rows, (layers, options) = run.rows, run.options
+    rows, (layers, options, _) = run.rows, run.options
     net, scaling = run.best_net, fitted.scaling
     n_effective, y_scale = options.n_effective, np.asarray(scaling.y_scale)
     sums, groups = layers.sums(net.theta, rows), layers.groups()

@@ -28,16 +28,14 @@ class Display:
         return self
 
 
-def fitted_attribute(estimator, name):
-    """Return a fitted attribute, or say clearly why there is none."""
+def fitted_attribute(estimator, name, instead=""):
+    """Return a fitted attribute, or say why there is none and what to use instead."""
     check_is_fitted(estimator)
     if not hasattr(estimator, name):
-        hint = (
-            " Give the last step of the pipeline."
-            if hasattr(estimator, "steps")
-            else ""
-        )
-        raise ValueError(f"{type(estimator).__name__} has no attribute {name}.{hint}")
+        if hasattr(estimator, "steps"):
+            instead = "Give the last step of the pipeline."
+        message = f"{type(estimator).__name__} has no attribute {name}. {instead}"
+        raise ValueError(message.rstrip())
     return getattr(estimator, name)
 
 

@@ -7,6 +7,7 @@ _BAND = 2  # standard deviations
 _BAND_NAME = f"± {_BAND} std"
 _POINTS, _END, _REST = "Observations", "End of a window", "Not solved"
 _MARKS = (_BAND_NAME, _POINTS, _END, _REST)  # the last entries of the legend
+_LABEL_WIDTH = 25  # characters that fit beside a panel
 _BROAD = {"color": "0.75", "linewidth": 5, "zorder": 1}
 
 
@@ -62,7 +63,9 @@ class Curves:
             references += self._draw_reference(panel, group)
             for k in group:
                 self._draw_output(panel, k)
-            panel.set_ylabel(", ".join(self.names[group]))
+            names = ", ".join(self.names[group])
+            if len(group) == 1 or len(names) <= _LABEL_WIDTH:
+                panel.set_ylabel(names)  # the legend has them all
             panel.tick_params(labelbottom=False)
         self._draw_errors(below)
         self.lines[len(self.names) : len(self.names)] = references

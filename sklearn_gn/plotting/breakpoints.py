@@ -133,7 +133,7 @@ class BreakpointDisplay(Display):
             colors="tab:orange",
             linewidths=0.8,
             zorder=1,
-            label="Breakpoints",
+            label="Breakpoints" if len(self.breaks) else None,
         )
         ax.set(xlabel=self._feature_name(0), ylabel=self.target_name)
         ax.legend()
@@ -220,7 +220,9 @@ class BreakpointDisplay(Display):
             estimator.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
-        hyperplanes = fitted_attribute(estimator, "hyperplanes_")
+        hyperplanes = fitted_attribute(
+            estimator, "hyperplanes_", "SegmentsDisplay draws a SegmentedRegressor."
+        )
         samples = _check_samples(estimator, X)
         low, high = samples.min(axis=0), samples.max(axis=0)
         if len(low) == 1:
@@ -251,7 +253,8 @@ def _check_samples(estimator, X):
     if estimator.n_features_in_ > 2:
         raise ValueError(
             "BreakpointDisplay draws estimators of one or two features, this one has "
-            f"{estimator.n_features_in_}."
+            f"{estimator.n_features_in_}: see PartialDependenceDisplay in "
+            "sklearn.inspection."
         )
     return validate_data(estimator, X, reset=False, dtype=np.float64)
 

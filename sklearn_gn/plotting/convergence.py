@@ -178,7 +178,10 @@ class ConvergenceDisplay(Display):
         if x not in _X_LABELS:
             raise ValueError(f"x must be one of {sorted(_X_LABELS)}, got {x!r}.")
         if x not in self.convergence_log:
-            raise ValueError(f"x={x!r} is not in the log of this fit.")
+            known = [name for name in _X_LABELS if name in self.convergence_log]
+            raise ValueError(
+                f"x={x!r} is not in the log of this fit, which has {known}."
+            )
         values = self.convergence_log[x]
         return np.cumsum(values) if x == "inner_iterations" else values
 

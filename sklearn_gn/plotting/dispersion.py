@@ -161,7 +161,9 @@ class DispersionDisplay(Display):
             If the estimator gives no probabilities, or if y does not fit to it or to X.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
-        classes = fitted_attribute(estimator, "classes_")
+        classes = fitted_attribute(
+            estimator, "classes_", "DispersionDisplay draws classifiers."
+        )
         log_proba = fitted_attribute(estimator, "predict_log_proba")
         check_consistent_length(X, y)
         label = class_numbers(classes, y)

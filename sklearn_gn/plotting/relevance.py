@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -132,6 +133,8 @@ class RelevanceDisplay(Display):
         ax.set_yticks(place, names)
         ax.invert_yaxis()
         ax.set_xlabel("Relevance (units of the target)")
+        if len(order) < len(self.total):
+            ax.set_ylabel(f"The first {len(order)} of {len(self.total)} features")
         ax.grid(axis="x", alpha=0.3)
         ax.set_axisbelow(True)
         self.points_ = None
@@ -159,8 +162,8 @@ class RelevanceDisplay(Display):
         Parameters
         ----------
         estimator : estimator
-            A fitted regressor. One with the attribute ``linear_coef_``, such as
-            :class:`~sklearn_gn.ShallowReLURegressor`, gets a bar for its linear term.
+            A fitted regressor. One with a linear term (``linear_coef_``), such as
+            :class:`~sklearn_gn.ShallowReLURegressor`, gets a bar for it.
 
         X : array-like of shape (n_samples, n_features)
             Samples to average over, such as the training data.
@@ -184,9 +187,19 @@ class RelevanceDisplay(Display):
         -------
         display : RelevanceDisplay
             Display that holds the relevances and the bars.
+
+        Raises
+        ------
+        ValueError
+            If the estimator is a classifier, whose predictions have no size.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
         check_is_fitted(estimator)
+        if is_classifier(estimator):
+            raise ValueError(
+                "RelevanceDisplay draws regressors; for classifiers there is "
+                "permutation_importance in sklearn.inspection."
+            )
         if feature_names is None:
             feature_names = getattr(estimator, "feature_names_in_", None)
         values = check_array(X)
@@ -198,6 +211,7 @@ class RelevanceDisplay(Display):
         slope = getattr(estimator, "linear_coef_", None)
         if slope is not None:
             slope = np.atleast_2d(slope)[target]
+            slope = slope if np.any(slope) else None  # there is no linear term
         total, linear, hidden = _relevances(
             predict, values, slope, check_random_state(random_state)
         )

@@ -242,7 +242,11 @@ class SegmentsDisplay(Display):
             If X or y do not fit the estimator, or if ``residuals=True`` without y.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
-        intervals = fitted_attribute(estimator, "breakpoint_interval_")
+        intervals = fitted_attribute(
+            estimator,
+            "breakpoint_interval_",
+            "BreakpointDisplay draws a ShallowReLURegressor.",
+        )
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")
         x, at_samples, curve = estimator._curve(X, _GRID)

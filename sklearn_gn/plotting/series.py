@@ -1,6 +1,7 @@
 """SeriesDisplay: the broken lines of many series, a small panel each."""
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +11,16 @@ from sklearn_gn.core import dates
 from sklearn_gn.plotting._common import Display, date_axis
 
 _PANEL = (2.4, 1.9)  # inches
+_TITLE_WIDTH = 30  # characters of a line that fit above a panel
 _MOST_PANELS = 16
+_COLUMNS = (
+    "start",
+    "end",
+    "intercept",
+    "slope",
+    "breakpoint_lower",
+    "breakpoint_upper",
+)
 _MOST_TICKS = 5  # of dates; fewer do not suit every range
 
 
@@ -158,7 +168,7 @@ class SeriesDisplay(Display):
         ax.vlines(t, 0, 1, linewidth=0.6, alpha=0.6, **at_bottom)
         ax.margins(y=0.1)
         ax.autoscale_view()
-        ax.set_title(str(self.names[k]), fontsize="small")
+        ax.set_title(fill(str(self.names[k]), _TITLE_WIDTH), fontsize="small")
 
     def _x(self, values):
         return dates.from_days(values) if self.is_date else np.asarray(values)
@@ -219,6 +229,12 @@ class SeriesDisplay(Display):
         check_matplotlib_support(f"{cls.__name__}.from_table")
         if group not in table.columns:
             raise ValueError(f"group={group!r} is not a column of the table.")
+        absent = [name for name in _COLUMNS if name not in table.columns]
+        if absent:
+            raise ValueError(
+                f"The table lacks the columns {absent}: give the one that fit_groups "
+                "returns."
+            )
         names = list(table[group].unique())
         if series is None:
             series = names[:_MOST_PANELS]

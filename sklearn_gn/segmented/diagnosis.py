@@ -113,7 +113,7 @@ def _uncertain(model):
     text = (
         f"The 95 % intervals of {n} of {len(interval)} breakpoints reach the next one "
         "or the end of the data: their positions mean little. Fix the number of "
-        "breakpoints to fewer, or test them by breakpoint_test()."
+        "breakpoints to fewer, or test them by breakpoint_test(X, y)."
     )
     return Finding("breakpoints", text, "n_breakpoints")
 

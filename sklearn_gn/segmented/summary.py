@@ -78,8 +78,8 @@ def _notes(model, dates):
     notes = ["Outside the data, the first and the last line are extended."]
     if model._fit.free.any():
         notes.append(
-            "Changes at an estimated breakpoint have no p-value; breakpoint_test() "
-            "has one."
+            "Changes at an estimated breakpoint have no p-value; "
+            "breakpoint_test(X, y) has one."
         )
     if dates:
         notes.append(

@@ -120,6 +120,7 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
             problem.options,
             _in_batches(estimator, problem).options._replace(alpha=None),
             plan.n_evidence,
+            problem.options.seed,
         )
         problem, algorithm = problem._replace(options=options), MIXED_COMMITTEE
     starts = _starts(estimator, plan.models, problem, rng)
@@ -211,10 +212,10 @@ def _starts(estimator, models, problem, rng):
     if not same or len(members) != len(models):
         raise ValueError(
             "warm_start=True continues with the networks of the previous fit; the "
-            f"parameters now ask for {len(models)} of hidden_layer_sizes="
-            f"{models[0].sizes[1:]} and activation={estimator.activation!r} on "
-            f"{models[0].sizes[0]} features, with chosen penalties. Fit a new "
-            "estimator."
+            f"parameters and X now ask for {len(models)} networks with chosen "
+            f"penalties, hidden_layer_sizes={models[0].sizes[1:]} and "
+            f"activation={estimator.activation!r} on {models[0].sizes[0]} features. "
+            "Fit a new estimator."
         )
     return tuple(
         # The linear model has no hidden weights to go on with.

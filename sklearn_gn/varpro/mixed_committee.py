@@ -24,6 +24,7 @@ class MixedOptions(NamedTuple):
     evidence: EvidenceOptions
     batches: BatchOptions
     n_evidence: int  # members by the evidence, which stand first
+    seed: int  # of the mini-batches; a checkpoint brings that of its fit
 
     @property
     def n_effective(self):
@@ -62,7 +63,8 @@ def step(rows, state, options):
     if _runs(report):
         evidence, report = committee.step(rows, evidence, options.evidence)
     if _runs(of_batches):
-        batches, of_batches = batch_committee.step(rows, batches, options.batches)
+        settings = options.batches._replace(seed=options.seed)
+        batches, of_batches = batch_committee.step(rows, batches, settings)
     state = MixedState(
         net=evidence.net + batches.net,
         loss=report.loss,

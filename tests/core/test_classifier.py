@@ -1,6 +1,7 @@
 """What the classifiers share: labels and class weights."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sklearn_gn import FGNSoftmaxHead, VarProNetClassifier
@@ -42,3 +43,20 @@ def test_a_class_weight_of_zero_takes_the_rows_out():
     model = FGNSoftmaxHead(class_weight={2: 0}, alpha=0.1, random_state=0).fit(X, y)
     assert model.classes_.tolist() == [0, 1, 2]
     assert (model.predict(X) != 2).all()
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_missing_labels_are_counted(classifier, missing):
+    X, y = small()
+    labels = pd.Series(np.array(["a", "b", "c"])[y], dtype=object)
+    labels[[2, 5]] = missing
+    with pytest.raises(ValueError, match="y has no label in 2 rows: leave them out"):
+        classifier().fit(X, labels)
+    numbers = y.astype(float)
+    numbers[4] = np.nan
+    with pytest.raises(ValueError, match="y has no label in 1 row"):
+        classifier().fit(X, numbers)
+    X[0, 0] = np.nan
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        classifier().fit(X, y)

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 from sklearn.base import clone
 
 from sklearn_gn import PINNSolver
+from sklearn_gn.callbacks import Checkpoint
 
 EPS = 1e-30
 
@@ -139,3 +140,15 @@ def test_rows_set_aside_do_not_depend_on_their_order():
     )
     assert np.isfinite(first.convergence_log_["val_loss"]).all()
     assert_allclose(second.predict(X), first.predict(X), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_fit_is_resumed_bit_for_bit(tmp_path):
+    X, y = smooth()
+    model = PINNSolver(hidden_layer_sizes=(3, 2), random_state=0, max_iter=8)
+    whole, file = clone(model).fit(X, y), Checkpoint(tmp_path / "fit.ckpt")
+    first = clone(model).set_callbacks(file).set_params(max_iter=4).fit(X, y)
+    resumed = clone(model).set_callbacks(file).fit(X, y)
+    np.testing.assert_array_equal(resumed.predict(X), whole.predict(X))
+    times = [fit.convergence_log_["time"][:4] for fit in (first, resumed)]
+    np.testing.assert_array_equal(*times)

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LinearRegression
 
+from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.plotting import BreakpointDisplay
 
 
@@ -29,6 +30,15 @@ def test_breakpoints_and_samples_are_drawn(model_1d, data_1d):
         display.points_.get_offsets(), np.column_stack([X, y])
     )
     assert BreakpointDisplay.from_estimator(model_1d, X).points_ is None
+
+
+def test_a_line_has_no_breakpoints_in_its_legend():
+    x = np.linspace(0, 1, 40)[:, None]
+    model = ShallowReLURegressor(random_state=0).fit(x, x[:, 0])
+    display = BreakpointDisplay.from_estimator(model, x)
+    assert not len(display.breaks)
+    labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert labels == ["Prediction"]
 
 
 def test_surface_is_the_prediction(model_2d, data_2d):

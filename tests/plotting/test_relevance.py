@@ -1,7 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.plotting import RelevanceDisplay
@@ -77,3 +77,24 @@ def test_legend_is_above_the_bars_and_inside_the_figure(data):
     assert box.y0 >= display.ax_.get_window_extent().y1 - 1
     assert box.x1 <= figure.bbox.x1
     assert box.y1 <= figure.bbox.y1
+
+
+def test_a_term_that_is_zero_has_no_bar():
+    x = np.random.default_rng(0).uniform(-1, 1, (60, 1))
+    model = ShallowReLURegressor(1, alpha=0, random_state=0).fit(x, np.abs(x[:, 0]))
+    assert not np.any(model.linear_coef_)
+    display = RelevanceDisplay.from_estimator(model, x)
+    assert len(display.bars_) == 1
+    assert display.linear is None
+
+
+def test_a_part_of_many_features_says_so():
+    display = RelevanceDisplay(total=np.arange(30.0)).plot()
+    assert display.ax_.get_ylabel() == "The first 20 of 30 features"
+    assert RelevanceDisplay(total=np.arange(20.0)).plot().ax_.get_ylabel() == ""
+
+
+def test_labels_of_classes_have_no_size(data):
+    model = LogisticRegression().fit(data[0], data[1] > 0)
+    with pytest.raises(ValueError, match="permutation_importance"):
+        RelevanceDisplay.from_estimator(model, data[0])

@@ -9,9 +9,14 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from sklearn_gn import SegmentedRegressor, fit_groups
+from sklearn_gn import SegmentedRegressor, ShallowReLURegressor, fit_groups
 from sklearn_gn.core.dates import to_days
-from sklearn_gn.plotting import SegmentsDisplay, SelectionPathDisplay, SeriesDisplay
+from sklearn_gn.plotting import (
+    BreakpointDisplay,
+    SegmentsDisplay,
+    SelectionPathDisplay,
+    SeriesDisplay,
+)
 from sklearn_gn.plotting._common import date_axis
 
 
@@ -138,7 +143,29 @@ def test_panels_are_the_fits_of_the_series(dated):
     assert display.axes_[1, 0].get_xlabel() == "x"
 
 
+def test_long_titles_of_panels_do_not_overlap():
+    names = [f"patient with number {k:04d} of the second cohort" for k in range(3)]
+    display = SeriesDisplay(
+        names=names, lines=[[[[0, 0], [1, 1]]]] * 3, intervals=[np.empty((0, 3))] * 3
+    ).plot()
+    display.figure_.canvas.draw()
+    boxes = [panel.title.get_window_extent() for panel in display.axes_[0]]
+    assert boxes[0].x1 < boxes[1].x0
+    assert boxes[1].x1 < boxes[2].x0
+
+
+def test_the_other_display_of_breakpoints_is_named():
+    x, y = np.arange(20.0)[:, None], np.arange(20.0)
+    broken, shallow = SegmentedRegressor(0).fit(x, y), ShallowReLURegressor().fit(x, y)
+    with pytest.raises(ValueError, match=r"SegmentsDisplay draws a SegmentedRegr"):
+        BreakpointDisplay.from_estimator(broken, x)
+    with pytest.raises(ValueError, match=r"BreakpointDisplay draws a ShallowReLU"):
+        SegmentsDisplay.from_estimator(shallow, x)
+
+
 def test_series_and_columns_must_be_there():
+    with pytest.raises(ValueError, match=r"lacks the columns \['start', "):
+        SeriesDisplay.from_table(pd.DataFrame({"g": ["a"], "slope": [1.0]}), group="g")
     frame = pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0), "g": "a"})
     table = fit_groups(SegmentedRegressor(0), frame, group="g", target="y")
     with pytest.raises(ValueError, match="group='q' is not a column"):

@@ -275,11 +275,11 @@ def test_all_outputs_are_curves(plane):
     assert {line.get_label() for line in (u, p)} == {"u", "p"}
 
 
-def curves(**words):
+def curves(output_name=("a", "b", "c"), **words):
     """Display of three outputs, the middle one a thousandth of the others."""
     t = np.linspace(0, 3, 7)
     y = np.exp(-t)[:, None] * [1.0, 1e-3, 2.0]
-    names = {"axis_names": ("t",), "output_name": ("a", "b", "c")}
+    names = {"axis_names": ("t",), "output_name": output_name}
     error = np.full(7, 1e-3)
     return SolutionDisplay(ticks=(t,), solution=y, error=error, **names, **words)
 
@@ -292,6 +292,14 @@ def test_outputs_of_one_size_share_a_panel():
     labels = [line.get_label() for line in first.lines + second.lines]
     assert labels == ["a", "c", "b"]
     assert len(display.lines_) == 4
+
+
+def test_long_names_of_outputs_are_left_to_the_legend():
+    display = curves(("prey", "ratio", "predators of the second kind")).plot()
+    first, second, _ = display.axes_[:, 0]
+    assert [panel.get_ylabel() for panel in (first, second)] == ["", "ratio"]
+    labels = [text.get_text() for text in first.get_legend().get_texts()]
+    assert labels == ["prey", "predators of the second kind"]
 
 
 def test_the_part_that_no_window_has_reached_is_marked():

@@ -1,5 +1,6 @@
 """Committees of wide classifiers: the step of a batch, and the estimator."""
 
+import shutil
 from functools import partial
 
 import jax
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
+from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from sklearn_gn import VarProNetClassifier
+from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.core.layers import Layers, RegularisedLayers
 from sklearn_gn.core.low_rank import positive_precision
 from sklearn_gn.core.margin_bound import bounding_curvature
@@ -177,6 +180,27 @@ def test_members_of_both_kinds_are_those_of_their_own_committees():
     assert not hasattr(wide[0], "log_evidence_")
     again = both.set_params(warm_start=True).fit(X, y)
     assert [e.coefs_[0].shape for e in again.estimators_[k:]] == k * [(4, 100)]
+
+
+@pytest.mark.parametrize("random_state", [0, None])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_members_of_both_kinds_are_resumed_bit_for_bit(tmp_path, random_state):
+    X, y = load_iris(return_X_y=True)
+    model = VarProNetClassifier(random_state=random_state)
+    path = tmp_path / "fit.ckpt"
+    clone(model).set_callbacks(Checkpoint(path)).set_params(max_iter=3).fit(X, y)
+    for name in ("a", "b"):
+        shutil.copy(path, tmp_path / name)
+    resumed, again = (
+        clone(model).set_callbacks(Checkpoint(tmp_path / name)).fit(X, y)
+        for name in ("a", "b")
+    )
+    assert_array_equal(resumed.predict_proba(X), again.predict_proba(X))
+    if random_state is not None:
+        whole = model.fit(X, y)
+        assert_array_equal(resumed.predict_proba(X), whole.predict_proba(X))
+        loss = whole.convergence_log_["loss"]
+        assert_array_equal(resumed.convergence_log_["loss"], loss)
 
 
 def test_priors_belong_to_groups():

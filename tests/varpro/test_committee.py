@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 from threadpoolctl import threadpool_limits
 
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.core import evidence_posterior
+from sklearn_gn.core import evidence_posterior, large_gram
 from sklearn_gn.core.scaling import Scaling
 from sklearn_gn.varpro import committee, committee_fit, committee_plan
 
@@ -562,6 +563,23 @@ def test_a_fit_is_resumed_bit_for_bit(tmp_path, warm_start):
     np.testing.assert_array_equal(resumed.predict(X), whole.predict(X))
     loss = whole.convergence_log_["loss"]
     np.testing.assert_array_equal(resumed.convergence_log_["loss"], loss)
+
+
+@pytest.mark.parametrize("largest_dense", [2000, 30], ids=["few_rows", "many_rows"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_fit_by_products_is_resumed_bit_for_bit(tmp_path, monkeypatch, largest_dense):
+    # More parameters than the rows give numbers: no Gauss-Newton matrix is formed.
+    monkeypatch.setattr(large_gram, "LARGEST_DENSE", largest_dense)
+    X, y = smooth(m=50, d=20)
+    model = VarProNetRegressor(random_state=0, n_init=2, max_iter=6)
+    whole = clone(model).fit(X, y)
+    file = Checkpoint(tmp_path / "fit.ckpt")
+    first = clone(model).set_callbacks(file).set_params(max_iter=3).fit(X, y)
+    resumed = clone(model).set_callbacks(file).fit(X, y)
+    np.testing.assert_array_equal(resumed.predict(X), whole.predict(X))
+    assert resumed.log_evidence_ == whole.log_evidence_
+    times = [fit.convergence_log_["time"] for fit in (first, resumed)]
+    np.testing.assert_array_equal(times[1][:3], times[0])
 
 
 def test_an_interrupt_keeps_the_members_so_far(monkeypatch):
