@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import Part
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pinn import numpy_taylor
 from sklearn_gn.pinn.model import Model, n_waves
 from sklearn_gn.pinn.residuals import input_stacks, row_from_top
+
+_MOST_OPERATIONS = 300  # of a residual; more are compiled
 
 _quiet = np.errstate(all="ignore")  # as in a compiled function
 
@@ -90,7 +92,7 @@ def _input_rows(model, kind, batch):
     n, points, dim = batch.x.shape
     x = np.asarray(batch.x).reshape(n * points, dim)
     if problem.periodic or n_waves(problem):
-        rows = np.moveaxis(np.asarray(input_stacks(problem, kinds, x, None)), 1, 0)
+        rows = np.moveaxis(input_stacks(problem, kinds, x, None), 1, 0)
     else:  # the axes, mapped to [-1, 1]
         rows = np.zeros((kinds.size, *x.shape), x.dtype)
         rows[0] = problem.embedding(x)
@@ -161,7 +163,9 @@ def _by_rows(model, points, function, *arrays):
     return [of_class(kind, *point, *own) for kind, point, *own in pairs]
 
 
-_compiled = partial(jit_by_size, static_argnames="model")
+_compiled = partial(
+    evaluated_by_numpy, static_argnames="model", most_operations=_MOST_OPERATIONS
+)
 
 
 @_compiled
