@@ -18,6 +18,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from sklearn_gn.core.caller import warn_user
+from sklearn_gn.core.libraries import NumPy, library_of
 
 _SMALLEST_BUCKET = 32
 _OF_MEMORY = (  # variables by which processes that share a GPU divide its memory
@@ -116,6 +117,8 @@ def to_numpy(tree):
 
 def views(tree):
     """The arrays of a tree as NumPy sees them: on a CPU, they are not copied."""
+    if library_of(tree) is NumPy:
+        return tree
     import jax
 
     return jax.tree.map(np.asarray, tree)

@@ -63,4 +63,7 @@ def _is_same(other, value):
 def _forget_compiled_functions():
     import jax
 
+    from sklearn_gn.core import numpy_programs
+
     jax.clear_caches()
+    numpy_programs.forget()

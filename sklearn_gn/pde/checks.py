@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.backend import scope, to_numpy
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.calls import check_signature, named_parameters
 from sklearn_gn.pde.coefficients import as_array
 from sklearn_gn.pde.conditions import BaseCondition
@@ -219,7 +219,7 @@ def _at_smooth_fields(problem, points, unknown, rng):
     return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(evaluated_by_numpy, static_argnames="problem")
 def _residuals_of_smooth_field(problem, level, weights, unknown, points):
     """All residuals of a smooth field about a level."""
 

@@ -3,12 +3,13 @@
 from functools import partial
 from typing import Literal
 
+import jax
 import numpy as np
 from jax import lax
 
 from sklearn_gn._typing import Array
 from sklearn_gn.core.backend import scope, to_numpy
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.reference import is_reference
 
 _CHUNK = 2**20  # numbers of the points at which an exact solution is taken at a time
@@ -72,10 +73,12 @@ class ExactSolutionMixin:
         return X, self.exact_values(X)
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(evaluated_by_numpy, static_argnames="problem")
 def _exact(problem, X):
     def value(x):
         return problem.as_outputs(problem.exact(x), "exact")
 
-    chunk = max(1, min(X.shape[0], _CHUNK // X.shape[1]))
+    chunk = max(1, _CHUNK // X.shape[1])
+    if len(X) <= chunk:
+        return jax.vmap(value)(X)
     return lax.map(value, X, batch_size=chunk)

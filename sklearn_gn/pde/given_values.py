@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core.backend import scope, to_numpy
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.operators import Field
 
@@ -65,7 +65,7 @@ def values_of(problem, conditions, places):
     ]
 
 
-@partial(jit_by_size, static_argnames=("problem", "functions"))
+@partial(evaluated_by_numpy, static_argnames=("problem", "functions"))
 def _given_at(problem, functions, places):
     """What functions of conditions give at their points."""
 

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Periodic, Robin
 from sklearn_gn.pde.given_values import faces_of
@@ -224,7 +224,7 @@ def _at_an_end(problem, axis, end, entries):
     return residuals, np.linalg.lstsq(slopes, there, rcond=None)[0]
 
 
-@partial(jit_by_size, static_argnames=("problem", "axis", "entries"))
+@partial(evaluated_by_numpy, static_argnames=("problem", "axis", "entries"))
 def _compiled_at_an_end(problem, axis, entries, x, normal, inside):
     start, q = _start(problem), len(problem.outputs)
     _, *kinds = problem.residual_classes()
@@ -289,7 +289,7 @@ def _values_and_slopes(problem, x, axis):
     return backend.to_numpy(_compiled_values_and_slopes(problem, points, axis))
 
 
-@partial(jit_by_size, static_argnames=("problem", "axis"))
+@partial(evaluated_by_numpy, static_argnames=("problem", "axis"))
 def _compiled_values_and_slopes(problem, points, axis):
     start, unit = _start(problem), jnp.eye(2)[axis]
     return jax.vmap(lambda x: jax.jvp(start, (x,), (unit,)))(points)
@@ -322,7 +322,7 @@ def _rates(problem, axis, places):
     return [_eigenvalues(*of_place, sizes) for of_place in zip(*terms, strict=True)]
 
 
-@partial(jit_by_size, static_argnames=("problem", "axis"))
+@partial(evaluated_by_numpy, static_argnames=("problem", "axis"))
 def _terms(problem, points, axis):
     """Derivatives of the equation in those of the solution, each of shape (n, k, q).
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from sklearn_gn.core.backend import scope, to_numpy
 from sklearn_gn.core.caller import warn_user
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.conditions import Neumann
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import values_of
@@ -97,7 +97,7 @@ def _hint_at_the_point(problem):
     )
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(evaluated_by_numpy, static_argnames="problem")
 def _with_slopes(problem, level, weights, points):
     """Residuals of the equation, and their slopes in level and weights of the field."""
     kind = problem.residual_classes()[0]
@@ -193,7 +193,7 @@ def _is_pure_neumann(problem):
     return whole and one and shape and problem.domain.time is None
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(evaluated_by_numpy, static_argnames="problem")
 def _laplacian_parts(problem, weights, X):
     """Residual of zero, its change by a smooth field, and the field's Laplacian."""
 

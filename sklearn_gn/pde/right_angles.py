@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.conditions import Dirichlet
 from sklearn_gn.pde.given_values import faces_of
@@ -66,7 +66,7 @@ def contradicted_corners(problem, corners):
     return tuple(c for c, wrong in zip(corners, contradicted, strict=True) if wrong)
 
 
-@partial(jit_by_size, static_argnames=("problem", "pairs"))
+@partial(evaluated_by_numpy, static_argnames=("problem", "pairs"))
 def _residuals_of_values(problem, pairs, places, x):
     """Residuals (n, 1 + m), at each corner and at points, of a function for each.
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.conditions import Periodic
 from sklearn_gn.pde.initial_breaks import initial_breaks
 
@@ -86,7 +86,7 @@ def _is_smooth(problem, condition):
     return True
 
 
-@partial(jit_by_size, static_argnames=("problem", "axis"))
+@partial(evaluated_by_numpy, static_argnames=("problem", "axis"))
 def _residuals(problem, axis, pairs):
     """Residuals (n, 2, k) of a smooth periodic field, and slopes along the axis."""
     closed = _closed(problem, (axis,))

@@ -98,7 +98,9 @@ def linear_system(model, net, batches, balance):
     if not _is_small(model, net, batches):
         return net, *weighted_jacobian(model, net, batches, balance)
     r, parts = jacobian_in_pieces(model, net, batches, balance)
-    net, batches, balance = backend.views((net, batches, balance))
+    net, balance, scales = backend.views((net, balance, [b.scale for b in batches]))
+    # The points stay the objects that they are, of which input rows are kept.
+    batches = [b._replace(scale=s) for b, s in zip(batches, scales, strict=True)]
     batches = with_class_weights(batches, balance)
     return net, batches, r, operators.multiplied_out(parts)
 
@@ -117,7 +119,8 @@ def jacobian_in_pieces(model, net, batches, balance):
 def jacobian_of_piece(model, net, piece, balance):
     """The same for a single piece, of one part a class."""
     if numpy_residuals.serve(model, piece):
-        piece = with_class_weights(backend.views(piece), np.asarray(balance))
+        piece = [batch._replace(scale=np.asarray(batch.scale)) for batch in piece]
+        piece = with_class_weights(piece, np.asarray(balance))
         return numpy_residuals.jacobian(model, net, piece)
     return backend.views(weighted_jacobian(model, net, piece, balance)[1:])
 
@@ -211,18 +214,20 @@ def by_factor(linear, net, factor, refine=True):
     """Solve with the Cholesky factor of the shift, and refine if this is true."""
 
     def solve(shift, right):
-        _, correction = _solved(linear, net, factor, shift, right, refine)
+        b = right_hand_side(linear, net, right)
+        _, correction = _solved(linear, net, factor, shift, b, refine)
         return correction, 1
 
     return solve
 
 
-def shifted_solution(linear, net, factor, shift, refine):
+def shifted_solution(linear, net, factor, shift, b, refine):
     """The correction v of a shift, and ``v^T (J^T J + shift I)^-1 v``.
 
-    The latter is half of minus the derivative of ``|v|^2`` by the shift.
+    The latter is half of minus the derivative of ``|v|^2`` by the shift. ``b`` is the
+    :func:`right_hand_side` of the target.
     """
-    unknowns, v = _solved(linear, net, factor, shift, linear.target, refine)
+    unknowns, v = _solved(linear, net, factor, shift, b, refine)
     half = library_of(factor).triangular_solve(factor, unknowns)
     slope = (half**2).sum()
     if is_dual(linear.r, net):
@@ -256,16 +261,22 @@ def by_conjugate_gradients(linear, net, rank):
     return solve, approximation.values
 
 
-def _solved(linear, net, factor, shift, right, refine):
+def right_hand_side(linear, net, right):
+    """What the smaller Gramian is solved for, as a vector."""
+    b = _scaled(linear, right)
+    if is_dual(linear.r, net):
+        return all_rows(b)
+    return library_of(b).ravel(_pull_back(linear, net, b))[0]
+
+
+def _solved(linear, net, factor, shift, b, refine):
     """The correction from a factor of the shifted Gramian, refined if this is true.
 
     The refinement is through J itself: the Gramian knows its small eigenvalues only to
     rounding of the largest. The solution of the linear system is returned too: in the
     dual form it is not the correction.
     """
-    b = _scaled(linear, right)
     if is_dual(linear.r, net):
-        b = all_rows(b)
 
         def product(y):
             return -all_rows(_push(linear, _pull_back(linear, net, own_rows(y))))
@@ -273,13 +284,13 @@ def _solved(linear, net, factor, shift, right, refine):
         y = _linear_solution(factor, shift, b, product, refine)
         return y, _pull_back(linear, net, own_rows(y))
     ravel = library_of(b).ravel
-    gradient, unravel = ravel(_pull_back(linear, net, b))
+    unravel = ravel(net)[1]
 
     def product(flat):
         back = _pull_back(linear, net, _push(linear, unravel(flat)))
         return -ravel(back)[0]
 
-    flat = _linear_solution(factor, shift, gradient, product, refine)
+    flat = _linear_solution(factor, shift, b, product, refine)
     return flat, unravel(flat)
 
 

@@ -23,6 +23,7 @@ from scipy.linalg import cho_factor, cho_solve
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.pieces import cut
@@ -226,7 +227,7 @@ def _high_orders(problem, rng):
     return np.max(seen * np.arange(_MOST_DERIVATIVES + 2), axis=1)
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(evaluated_by_numpy, static_argnames="problem")
 def _slopes_in_powers(problem, weights, points):
     """Slopes (n, k, d, powers) of residuals of a smooth field in powers added to it."""
     kind, powers = problem.residual_classes()[0], range(_MOST_DERIVATIVES + 2)

@@ -31,7 +31,7 @@ import numpy as np
 import scipy.linalg
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.operators import Field
 from sklearn_gn.pinn import spectrum
 
@@ -163,7 +163,7 @@ def _radians(problem):
     return 2 * np.pi / np.ptp(problem.domain.bounds, axis=1)
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(evaluated_by_numpy, static_argnames="problem")
 def _answers(problem, vectors, amplitudes, points):
     """What the equation makes of waves, of shape (waves, points, amplitudes, q)."""
     kind, q = problem.residual_classes()[0], len(problem.outputs)

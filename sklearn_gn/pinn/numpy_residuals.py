@@ -1,9 +1,9 @@
 """Residuals of small networks with NumPy, and their derivatives in the weights.
 
-What is compiled is what the user has written: the residuals of points as functions of
-the rows of the last layer. It knows nothing of the network, so one that grows compiles
-nothing. The network's own part is in ``numpy_taylor``. The formulas are those of
-``residuals``.
+What JAX traces is what the user has written: the residuals of points as functions of
+the rows of the last layer. It knows nothing of the network, so one that grows traces
+nothing anew. NumPy evaluates it too, but for long equations, which are compiled. The
+network's own part is in ``numpy_taylor``. The formulas are those of ``residuals``.
 """
 
 from functools import partial
@@ -13,11 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.caches import KeptWithArrays
 from sklearn_gn.core.linear_algebra.jacobian import Part
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pinn import numpy_taylor
 from sklearn_gn.pinn.model import Model, n_waves
 from sklearn_gn.pinn.residuals import input_stacks, row_from_top
+
+_MOST_OPERATIONS = 300  # of a residual; more are compiled
+
+_inputs = KeptWithArrays()  # rows of the inputs of the network
 
 _quiet = np.errstate(all="ignore")  # as in a compiled function
 
@@ -74,10 +79,11 @@ def jacobian(model, params, batches):
 
 def _propagated(model, kind, params, batch, differentiable=False):
     """Rows of the last layer, and what they were made of."""
+    make_rows = partial(_input_rows, model, kind, batch)
     return numpy_taylor.propagate(
         model.activations,
         params.layers,
-        _input_rows(model, kind, batch),
+        _inputs.get(batch.x, (model.problem, kind.rows), make_rows),
         kind.rows,
         n_waves(model.problem),
         differentiable,
@@ -85,19 +91,20 @@ def _propagated(model, kind, params, batch, differentiable=False):
 
 
 def _input_rows(model, kind, batch):
-    """Rows of the inputs of the network, with the column of the biases."""
+    """Rows of the inputs of the network, of shape (C, n P, n_inputs)."""
     problem, kinds = model.problem, kind.rows
     n, points, dim = batch.x.shape
     x = np.asarray(batch.x).reshape(n * points, dim)
     if problem.periodic or n_waves(problem):
-        rows = np.moveaxis(np.asarray(input_stacks(problem, kinds, x, None)), 1, 0)
-    else:  # the axes, mapped to [-1, 1]
-        rows = np.zeros((kinds.size, *x.shape), x.dtype)
-        rows[0] = problem.embedding(x)
+        return np.moveaxis(input_stacks(problem, kinds, x, None), 1, 0)
+    # The axes, mapped to [-1, 1].
+    rows = np.zeros((kinds.size, *x.shape), x.dtype)
+    rows[0] = problem.embedding(x)
+    if kinds.first:
         low, high = problem.domain.bounds.T
         for k, axis in enumerate(kinds.first, start=1):
             rows[k, :, axis] = 2 / (high[axis] - low[axis])
-    return numpy_taylor.with_biases(rows)
+    return rows
 
 
 def _as_rows(top, batch):
@@ -120,7 +127,7 @@ def _part(kind, params, batch, state, slopes, extra):
         return np.moveaxis(g, (0, 1), (1, 3)).reshape(n, k, points * c, -1)
 
     layers = tuple(
-        (_as_rows(a, batch), by_point(g))
+        (_as_rows(numpy_taylor.with_biases(a), batch), by_point(g))
         for a, g in zip(inputs, gradients, strict=True)
     )
     extra = (scale * extra).reshape(n * k, -1)
@@ -161,7 +168,9 @@ def _by_rows(model, points, function, *arrays):
     return [of_class(kind, *point, *own) for kind, point, *own in pairs]
 
 
-_compiled = partial(jit_by_size, static_argnames="model")
+_compiled = partial(
+    evaluated_by_numpy, static_argnames="model", most_operations=_MOST_OPERATIONS
+)
 
 
 @_compiled

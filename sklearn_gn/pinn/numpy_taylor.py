@@ -2,9 +2,7 @@
 
 A network of a few hundred neurons at some thousand points computes for a millisecond:
 its derivatives take a thousand times as long to be traced and compiled. Here rows are
-arrays (C, n, width + 1), kind by kind: the value, first and second derivatives. The
-last column is that of the biases, one for the value and zero for derivatives, so that a
-layer is a single matrix product.
+arrays (C, n, width), kind by kind: the value, first and second derivatives.
 """
 
 from itertools import islice
@@ -58,7 +56,8 @@ def propagate(activations, layers, rows, kinds, n_waves, differentiable):
     activations : tuple of str
         Of the hidden layers.
     layers : sequence of arrays of shape (w + 1, v)
-    rows : array of shape (C, n, n_inputs + 1)
+        With the biases, which only values have, in the last row.
+    rows : array of shape (C, n, n_inputs)
     kinds : DerivativeRows
     n_waves : int
         Number of the last inputs, which the last layer has too.
@@ -68,32 +67,39 @@ def propagate(activations, layers, rows, kinds, n_waves, differentiable):
     Returns
     -------
     top : array of shape (C, n, n_outputs)
-    inputs : list of array of shape (C, n, w + 1)
+    inputs : list of array of shape (C, n, w)
         Rows that each layer was given.
     hidden : list of Layer
     """
-    inputs, hidden, waves = [], [], rows[..., rows.shape[-1] - 1 - n_waves : -1]
+    inputs, hidden, waves = [], [], rows[..., rows.shape[-1] - n_waves :]
+    n_slopes = bool(kinds.first) + bool(kinds.second) + differentiable
     for name, matrix in zip(activations, layers, strict=False):
         inputs.append(rows)
-        z = rows @ matrix
-        value, *slopes = islice(ACTIVATIONS[name](z[0]), 3 + differentiable)
+        z = _affine(rows, matrix)
+        value, *slopes = islice(ACTIVATIONS[name](z[0]), 1 + n_slopes)
         layer = Layer(z, tuple(slopes), _squares(z, kinds))
         hidden.append(layer)
-        rows = np.empty((*z.shape[:2], z.shape[2] + 1), z.dtype)
-        rows[..., -1] = 0
-        rows[0, :, -1] = 1
-        rows[0, :, :-1] = value
-        _activate_derivatives(layer, kinds, rows[1:, :, :-1])
+        rows = np.empty_like(z)
+        rows[0] = value
+        _activate_derivatives(layer, kinds, rows[1:])
     if n_waves:
-        rows = np.concatenate([rows[..., :-1], waves, rows[..., -1:]], axis=-1)
-    return rows @ layers[-1], [*inputs, rows], hidden
+        rows = np.concatenate([rows, waves], axis=-1)
+    return _affine(rows, layers[-1]), [*inputs, rows], hidden
+
+
+def _affine(rows, matrix):
+    """Rows after an affine layer."""
+    z = rows @ matrix[:-1]
+    z[0] += matrix[-1]
+    return z
 
 
 def _activate_derivatives(layer, kinds, out):
     """Write the rows of the derivatives after an activation."""
-    z, (first, second, *_), squares = layer
-    np.multiply(first, z[1:], out=out)
-    out[len(kinds.first) :] += second * squares
+    if kinds.first:
+        np.multiply(layer.slopes[0], layer.z[1:], out=out)
+    if kinds.second:
+        out[len(kinds.first) :] += layer.slopes[1] * layer.squares
 
 
 def _pairs(kinds):
@@ -138,12 +144,15 @@ def pull_back(gradients, layers, hidden, kinds):
 
 def _before_activation(gradients, layer, kinds):
     """Derivatives in the rows before an activation, from those after it."""
-    z, (first, second, third, *_), squares = layer
+    z, slopes, squares = layer
     cut = 1 + len(kinds.first)
-    found = first * gradients
-    found[:, 0] += second * np.einsum("kcnv,cnv->knv", gradients[:, 1:], z[1:])
-    found[:, 0] += third * np.einsum("kcnv,cnv->knv", gradients[:, cut:], squares)
-    bent = second * gradients[:, cut:]
+    found = slopes[0] * gradients
+    if kinds.first:
+        found[:, 0] += slopes[1] * np.einsum("kcnv,cnv->knv", gradients[:, 1:], z[1:])
+    if not kinds.second:
+        return found
+    found[:, 0] += slopes[2] * np.einsum("kcnv,cnv->knv", gradients[:, cut:], squares)
+    bent = slopes[1] * gradients[:, cut:]
     for g, pairs in enumerate(_pairs(kinds)):
         for i, j in pairs:
             found[:, i] += bent[:, g] * z[j]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde import Dirichlet, Initial
 from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.local_functions import fields_and_points
@@ -102,7 +102,7 @@ def _size_of_answer(problem, waves):
     return float(source / clear[0])
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(evaluated_by_numpy, static_argnames="problem")
 def _source_and_answers(problem, points, waves):
     """Squares of the source, and of its changes by waves of size one: (n, 1 + k)."""
     kind = problem.residual_classes()[0]
@@ -123,7 +123,7 @@ def _source_and_answers(problem, points, waves):
     return jax.vmap(one)(points.x, points.data)
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(evaluated_by_numpy, static_argnames="problem")
 def _source(problem, points):
     """Residuals of the equation where all outputs are zero."""
     kind = problem.residual_classes()[0]
@@ -182,7 +182,7 @@ def _lacking_terms(problem, points, sizes, known):
     return lack
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(evaluated_by_numpy, static_argnames="problem")
 def _terms_of_outputs(problem, points, sizes):
     """Squares of the source, and of its changes by each output: (n, 1 + q, k)."""
     kind = problem.residual_classes()[0]

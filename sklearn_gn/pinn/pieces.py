@@ -12,6 +12,7 @@ from functools import partial
 import jax
 import numpy as np
 
+from sklearn_gn.core.caches import KeptWithArrays
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import first_points
 from sklearn_gn.pinn import numpy_residuals
@@ -20,6 +21,8 @@ from sklearn_gn.pinn import residuals as of_points
 _LEAST_RESIDUALS = 768  # in a piece, which has less than twice as many
 _MOST_PIECES = 32
 _BITS = 5  # leading ones of the numbers of points
+
+_kept = KeptWithArrays()  # points of pieces
 
 
 def serve(batches):
@@ -80,15 +83,19 @@ def _lengths(classes, batches):
 
 def _rows(batch, start, stop):
     """Points of a class, filled up by its last one."""
-    n = len(batch.x)
-    x, data, scale = map(np.asarray, (batch.x, batch.data, batch.scale))
-    rows = slice(start, stop)
-    if stop > n:
+    n, scale = len(batch.x), np.asarray(batch.scale)
+    rows, missing = slice(start, stop), max(stop - max(n, start), 0)
+    if missing:
         rows = np.minimum(np.arange(start, stop), n - 1)
-        inside = np.arange(start, stop) < n
-        scale = np.where(inside, scale[rows], scale.dtype.type(0))
-        return batch._replace(x=x[rows], data=data[rows], scale=scale)
-    return batch._replace(x=x[rows], data=data[rows], scale=scale[rows])
+
+    def taken(array):
+        return _kept.get(
+            array, (start, stop), lambda: np.array(np.asarray(array)[rows])
+        )
+
+    own = np.zeros(stop - start, scale.dtype)
+    own[: stop - start - missing] = scale[start:stop]
+    return batch._replace(x=taken(batch.x), data=taken(batch.data), scale=own)
 
 
 # --- what is computed of them --------------------------------------------------------

@@ -19,6 +19,7 @@ import numpy as np
 
 from sklearn_gn.core.libraries import namespace
 from sklearn_gn.core.linear_algebra.jacobian import Part
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.core.parts import total
 from sklearn_gn.pde.local_functions import points_of_row
 from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
@@ -228,7 +229,7 @@ def _stacks(model, class_model, batch):
     return by_kind(input_stacks(model.problem, rows, x, batch.axes), rows)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(evaluated_by_numpy, static_argnames=("problem", "rows"))
 def input_stacks(problem, rows, x, axes):
     """Rows of the inputs at points; compiled apart, so that they are traced once."""
     make = partial(input_stack, problem.embedding, rows=rows, axes=axes)

@@ -8,6 +8,7 @@ import numpy as np
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pinn.model import (
     Batch,
@@ -78,7 +79,7 @@ def reference(problem):
     return problem.reference(n, np.random.RandomState(0))
 
 
-@partial(jit_by_size, static_argnames="model")
+@partial(evaluated_by_numpy, static_argnames="model")
 def relative_error(model, params, points, exact):
     """Relative L2 error over all outputs that are known."""
     return _relative_errors(model.problem, values(model, params, points), exact)[0]

@@ -19,7 +19,7 @@ import scipy.fft
 from scipy.optimize import least_squares
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.given_values import faces_of
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
@@ -187,7 +187,7 @@ def _grid(domain, axes, fixed, n):
     return x
 
 
-@partial(jit_by_size, static_argnames=("problem", "kind"))
+@partial(evaluated_by_numpy, static_argnames=("problem", "kind"))
 def _of_zero(problem, kind, x):
     """Residuals of the function that is zero, of shape (n, k)."""
     field = problem.field(lambda x: jnp.zeros(len(problem.outputs), x.dtype))

@@ -108,10 +108,11 @@ def input_stack(embedding, x, rows, axes=None):
     axes : array of int of shape (s,), default=None
         Axes that the rows number. If None, they number all of them.
     """
-    numbers = jnp.arange(x.shape[0], dtype=jnp.int32) if axes is None else axes
+    every = jnp.arange(x.shape[0], dtype=jnp.int32)
+    numbers = every if axes is None else axes
 
     def along(function, number):
-        unit = jnp.zeros_like(x).at[numbers[number]].set(1)
+        unit = (every == numbers[number]).astype(x.dtype)
         return lambda x: jax.jvp(function, (x,), (unit,))[1]
 
     parts = [embedding(x)[None]]

@@ -40,6 +40,7 @@ from sklearn_gn.pinn.damped_step import (
     gradient_figures,
     linearise,
     no_step,
+    right_hand_side,
     shifted_solution,
     small_gramian,
 )
@@ -74,6 +75,7 @@ class Quadratic(NamedTuple):
 
     linear: Linearisation
     matrix: jnp.ndarray  # the smaller Gramian
+    right: jnp.ndarray  # what it is solved for
     largest: jnp.ndarray  # diagonal element
     floor: jnp.ndarray  # shift at rounding level
     start: Candidate  # the step of length zero
@@ -120,7 +122,8 @@ def search(model, net, batches, quadratic, region, *, geodesic):
     """
     evaluate = partial(
         trial,
-        *(model, net, batches, quadratic.linear, quadratic.matrix, quadratic.floor),
+        *(model, net, batches, quadratic.linear, quadratic.matrix),
+        *(quadratic.right, quadratic.floor),
         geodesic=geodesic,
     )
     shifts = _Shifts(evaluate, quadratic, float(region.shift))
@@ -254,7 +257,7 @@ def _counted_of_model(model, net, batches, r, parts, previous_step, **options):
     return net, batches, r, without_dense(parts)
 
 
-def _counted_of_trial(model, net, batches, linear, matrix, floor, shift, **options):
+def _counted_of_trial(model, net, batches, linear, matrix, *rest, **options):
     return net, batches, matrix, linear._replace(parts=without_dense(linear.parts))
 
 
@@ -272,12 +275,13 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     """The Gramian, and what else the steps of all radii have in common."""
     linear = linearise(r, parts, previous_step, momentum=momentum, jacobi=jacobi)
     matrix = small_gramian(linear, net)
+    right = right_hand_side(linear, net, linear.target)
     local = LocalProblem(model, net, batches, linear, geodesic=False)
     # The trace bounds the largest eigenvalue.
     floor = np.finfo(matrix.dtype).eps * matrix.trace()
     largest = matrix.diagonal().max()
     figures = gradient_figures(r, parts, net)
-    return Quadratic(linear, matrix, largest, floor, no_step(local), *figures)
+    return Quadratic(linear, matrix, right, largest, floor, no_step(local), *figures)
 
 
 @partial(
@@ -292,14 +296,14 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     counted=_counted_of_trial,
     static_argnames=("model", "geodesic"),
 )
-def trial(model, net, batches, linear, matrix, floor, shift, *, geodesic):
+def trial(model, net, batches, linear, matrix, right, floor, shift, *, geodesic):
     """The step of a shift and its effect on the loss; NaN where there is no factor.
 
     Rounding of the Gramian changes the step by about ``floor / shift``.
     """
     factor = library_of(matrix).shifted_cholesky(matrix, shift)
     refine = floor > _ROUNDING * shift
-    step, slope = shifted_solution(linear, net, factor, shift, refine)
+    step, slope = shifted_solution(linear, net, factor, shift, right, refine)
     local = LocalProblem(model, net, batches, linear, geodesic)
     solve = by_factor(linear, net, factor, refine)
     damped = accelerated_step(local, solve, shift, step, 1, by_difference)

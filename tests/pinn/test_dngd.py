@@ -477,7 +477,9 @@ def test_the_step_of_a_radius_is_the_damped_step_of_its_length(n_interior):
     linear = damped_step.linearise(r, parts, None, momentum=0.0, jacobi=False)
     gram = jax.jit(damped_step.small_gramian)(linear, params)
     shift = float(best.shift)
-    evaluate = partial(trust_region.trial, model, params, batches, linear, gram)
+    right = damped_step.right_hand_side(linear, params, r)
+    of_model = model, params, batches, linear, gram, right
+    evaluate = partial(trust_region.trial, *of_model)
     decay = float(evaluate(0.0, shift, geodesic=False).decay)
     h = 1e-4
     slope = np.log(length(shift * (1 - h)) / length(shift * (1 + h))) / (2 * h)
@@ -507,7 +509,7 @@ def test_numpy_and_compiled_functions_make_the_same_step(
         quadratic = trust_region.quadratic_model(
             model, net, weighted, r, parts, params, momentum=0.5, jacobi=True
         )
-        of_model = model, net, weighted, quadratic.linear, quadratic.matrix
+        of_model = model, net, weighted, *quadratic[:3]
         for floor in (0.0, 1.0):  # without refinement and with it
             trial = trust_region.trial(
                 *of_model, ones[0] * floor, ones[0] * shift, geodesic=True
