@@ -134,7 +134,9 @@ class RelevanceDisplay(Display):
         ax.invert_yaxis()
         ax.set_xlabel("Relevance (units of the target)")
         if len(order) < len(self.total):
-            ax.set_ylabel(f"The first {len(order)} of {len(self.total)} features")
+            ax.set_ylabel(
+                f"The {len(order)} most relevant of {len(self.total)} features"
+            )
         ax.grid(axis="x", alpha=0.3)
         ax.set_axisbelow(True)
         self.points_ = None

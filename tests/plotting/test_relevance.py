@@ -91,7 +91,7 @@ def test_a_term_that_is_zero_has_no_bar():
 
 def test_a_part_of_many_features_says_so():
     display = RelevanceDisplay(total=np.arange(30.0)).plot()
-    assert display.ax_.get_ylabel() == "The first 20 of 30 features"
+    assert display.ax_.get_ylabel() == "The 20 most relevant of 30 features"
     assert RelevanceDisplay(total=np.arange(20.0)).plot().ax_.get_ylabel() == ""
 
 
