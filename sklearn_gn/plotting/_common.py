@@ -48,6 +48,11 @@ def axes_or_new(ax):
     return plt.subplots(layout="constrained")[1]
 
 
+def foreground(ax):
+    """Return the colour of the labels: black, or white in a dark style."""
+    return ax.xaxis.label.get_color()
+
+
 def date_axis(ax, most_ticks):
     """Label an x axis of dates briefly, with at least two ticks."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter

@@ -8,7 +8,7 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from sklearn_gn import SegmentedRegressor
 from sklearn_gn._typing import Array
-from sklearn_gn.plotting._common import Display, fitted_attribute
+from sklearn_gn.plotting._common import Display, fitted_attribute, foreground
 
 _X_LABELS = {
     "iteration": "Iteration",
@@ -294,7 +294,7 @@ def _spans_decades(values):
 def _mark_lowest(ax, position, values, label):
     """Ring around the lowest value."""
     best = [np.nanargmin(values)] if len(values) else []
-    style = {"marker": "o", "fillstyle": "none", "color": "black"}
+    style = {"marker": "o", "fillstyle": "none", "color": foreground(ax)}
     return _mark(ax, position[best], values[best], label, **style)
 
 

@@ -10,7 +10,12 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.plotting._common import Display, class_numbers, fitted_attribute
+from sklearn_gn.plotting._common import (
+    Display,
+    class_numbers,
+    fitted_attribute,
+    foreground,
+)
 
 _MOST_LABELS = 30  # classes that are labelled one by one
 
@@ -104,7 +109,7 @@ class DispersionDisplay(Display):
         if self.training_mean is not None:
             self.training_mean_ = ax.axvline(
                 self.training_mean,
-                color="black",
+                color=foreground(ax),
                 linestyle="--",
                 linewidth=1,
                 label="Training mean",

@@ -12,7 +12,7 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.plotting._common import Display, rows_like
+from sklearn_gn.plotting._common import Display, foreground, rows_like
 
 _MOST_BARS = 20  # features that one picture shows
 
@@ -134,13 +134,18 @@ class RelevanceDisplay(Display):
         ax.invert_yaxis()
         ax.set_xlabel("Relevance (units of the target)")
         if len(order) < len(self.total):
-            ax.set_ylabel(f"The first {len(order)} of {len(self.total)} features")
+            ax.set_ylabel(
+                f"The {len(order)} most relevant of {len(self.total)} features"
+            )
         ax.grid(axis="x", alpha=0.3)
         ax.set_axisbelow(True)
         self.points_ = None
         if len(parts) > 1:
             total = np.asarray(self.total)[order]
-            (self.points_,) = ax.plot(total, place, "k|", ms=14, mew=2, label="Both")
+            style = {"marker": "|", "markersize": 14, "markeredgewidth": 2}
+            (self.points_,) = ax.plot(
+                total, place, color=foreground(ax), ls="none", label="Both", **style
+            )
             above = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
             ax.legend(**above, ncols=3, columnspacing=1, frameon=False)
         return self._drawn_on(ax)

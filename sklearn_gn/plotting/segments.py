@@ -9,7 +9,7 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.plotting._common import Display, date_axis, fitted_attribute
+from sklearn_gn.plotting._common import Display, date_axis, fitted_attribute, foreground
 
 _GRID = 400
 _MOST_TICKS = 8  # of dates
@@ -168,7 +168,8 @@ class SegmentsDisplay(Display):
         self.intervals_ = ax.hlines(
             height, *self.intervals.T, linewidth=3, alpha=0.6, **at_bottom
         )
-        ax.plot(self.breakpoints, height, "|", markersize=7, label=_LABEL, **at_bottom)
+        label = _LABEL if len(self.breakpoints) else None
+        ax.plot(self.breakpoints, height, "|", markersize=7, label=label, **at_bottom)
         ax.vlines(self.breakpoints, 0, 1, linewidth=0.6, alpha=0.5, **at_bottom)
         ax.set_ylabel(self.target_name)
         legend = ax.legend(ncols=2, loc="upper center", fontsize="small")
@@ -186,13 +187,18 @@ class SegmentsDisplay(Display):
         segment = np.searchsorted(self.breakpoints, self.x, side="right")
         for k in range(len(self.breakpoints) + 1):
             own = segment == k
-            color = ("0.3", "0.6")[k % 2]
+            color, alpha = foreground(ax), (0.7, 0.4)[k % 2]
             self.residuals_.append(
                 ax.scatter(
-                    self.x[own], self.residuals[own], s=12, color=color, linewidths=0
+                    self.x[own],
+                    self.residuals[own],
+                    s=12,
+                    color=color,
+                    alpha=alpha,
+                    linewidths=0,
                 )
             )
-        ax.axhline(0, color="0.3", linewidth=0.8)
+        ax.axhline(0, color=foreground(ax), alpha=0.7, linewidth=0.8)
         lines = {"color": "tab:orange", "linewidth": 0.6, "alpha": 0.5}
         ax.vlines(self.breakpoints, 0, 1, transform=ax.get_xaxis_transform(), **lines)
         ax.set(ylabel="Residual", xlim=limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from sklearn_gn.plotting._common import Display
 
 _FEW_OUTPUTS = 10  # fewer are no curve, unless they have positions
 _PANELS_IN_A_ROW = 4
+_TITLE_WIDTH = 30  # characters of a line that fit above a panel
 
 
 class SurrogateDisplay(Display):
@@ -215,7 +217,7 @@ class SurrogateDisplay(Display):
             )
             name = f"Output {k}" if self.output_names is None else self.output_names[k]
             r2 = f", R2 {r2_score(true, predicted):.4g}" if len(true) > 1 else ""
-            panel.set_title(f"{name}{r2}", fontsize="medium")
+            panel.set_title(fill(f"{name}{r2}", _TITLE_WIDTH), fontsize="medium")
             panel.set(xlabel="True", ylabel="Predicted")
         return axes
 

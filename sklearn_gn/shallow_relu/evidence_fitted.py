@@ -138,36 +138,50 @@ def fitted_attributes(net, rows, scaling, options, *, robust=False):
     fitted = Fitted(net, rows, n_effective)
     if not given:
         fitted = best_of_network_and_linear_model(fitted, rows, n_effective)
-    net, sums, found = fitted.net, fitted.sums, fitted.posterior
-    shape = net.shape
+    net, sums, shape = fitted.net, fitted.sums, fitted.net.shape
     y_scale = np.broadcast_to(scaling.y_scale, shape.q)
     # At the last penalties; those of the log are at the ones before.
-    found_curvature = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
-    n_parameters = float(np.sum(found_curvature.gamma)) + shape.q
-    n_chosen = n_parameters
-    if not given:
-        gamma = found_curvature.gamma
-        n_chosen += evidence.parameters_of_penalties(gamma, shape.groups())
-    freedom = degrees_of_freedom(n_effective, shape.q, n_chosen)
-    ratio = degrees_of_freedom(n_effective, shape.q, n_parameters) / freedom
-    noise_std = found.noise_std * math.sqrt(ratio) * y_scale
-    if robust:
-        noise_std = y_scale * huber.noise_std(
-            evidence_gn.values(net, rows.x),
-            observed,
-            n_effective,
-            n_chosen / shape.q,
-        )
-    shown = evidence_gn.pruned(net, rows)
-    slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
-    hyperplanes, factor = scaling.hyperplanes_to_user(shown.hyperplanes[slots])
+    found = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
     scale = net.beta * n_effective  # of the objective divided by the sum of weights
     precision = evidence.prior_precision(shape.groups(), net.alpha)
     penalty = float(np.sum(precision * net.theta**2)) / scale
     loss = (sums.error + penalty) / 2
-    value = evidence.log_evidence(
-        found_curvature, scale * loss, n_effective * shape.q, net.beta
-    )
+    value = evidence.log_evidence(found, scale * loss, n_effective * shape.q, net.beta)
+    n_parameters = float(np.sum(found.gamma)) + shape.q
+    n_chosen = n_parameters
+    if not given:
+        n_chosen += evidence.parameters_of_penalties(found.gamma, shape.groups())
+    freedom = degrees_of_freedom(n_effective, shape.q, n_chosen)
+    if robust:
+        fitted_values = evidence_gn.values(net, rows.x)
+        noise_std = huber.noise_std(
+            fitted_values, observed, n_effective, n_chosen / shape.q
+        )
+    else:
+        ratio = degrees_of_freedom(n_effective, shape.q, n_parameters) / freedom
+        noise_std = fitted.posterior.noise_std * math.sqrt(ratio)
+    return _network_attributes(net, rows, scaling) | {
+        "_posterior": fitted.posterior,
+        "loss_": loss * scaling.loss_scale if loss > 0 else 0.0,
+        "alpha_method_": "fixed" if given else alpha_method(sums.gram),
+        "alpha_": {
+            "slope": net.alpha[0] / scale,
+            "coef": net.alpha[1] / scale,
+            "bias": net.alpha[2] / scale,
+            "weights": net.alpha[3:] / scale,
+        },
+        "noise_std_": one_or_each(y_scale * noise_std),
+        "n_effective_parameters_": n_parameters,
+        "_degrees_of_freedom": freedom,
+        "log_evidence_": float(value) - n_effective * float(np.sum(np.log(y_scale))),
+    }
+
+
+def _network_attributes(net, rows, scaling):
+    """Attributes that hold the parameters of a network, and spectra of its layers."""
+    shown = evidence_gn.pruned(net, rows)
+    slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
+    hyperplanes, factor = scaling.hyperplanes_to_user(shown.hyperplanes[slots])
     slope = (shown.slope * scaling.y_scale / scaling.x_scale[:, None]).T
     # What the units of x take from the constant is in the centre of the features.
     intercept = shown.intercept * scaling.y_scale + scaling.y_center
@@ -177,28 +191,13 @@ def fitted_attributes(net, rows, scaling, options, *, robust=False):
         "_network": (shown, scaling),
         "_active_slots": slots,
         "_n_features_out": len(slots),
-        "_posterior": found,
-        "active_": np.isin(np.arange(shape.n), slots),
+        "active_": np.isin(np.arange(net.shape.n), slots),
         "hyperplanes_": hyperplanes,
         "output_coef_": (shown.coef[slots] * scaling.y_scale).T * factor,
         "linear_coef_": slope,
         "output_intercept_": intercept,
         "gram_spectrum_": gram,
         "mass_spectrum_": mass,
-        "loss_": loss * scaling.loss_scale if loss > 0 else 0.0,
-        "alpha_method_": "fixed" if given else alpha_method(sums.gram),
-        "alpha_": {
-            "slope": net.alpha[0] / scale,
-            "coef": net.alpha[1] / scale,
-            "bias": net.alpha[2] / scale,
-            "weights": net.alpha[3:] / scale,
-        },
-        "noise_std_": one_or_each(noise_std),
-        "n_effective_parameters_": n_parameters,
-        "_degrees_of_freedom": freedom,
-        "log_evidence_": float(value)
-        - n_effective
-        * float(np.sum(np.log(np.broadcast_to(scaling.y_scale, shape.q)))),
     }
 
 

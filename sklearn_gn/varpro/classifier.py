@@ -229,8 +229,9 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         earlier row. A column that does not apply to the solver is NaN. For a committee,
         rows hold means over the members, and the last three columns are replaced by
         ``log_evidence``, ``n_effective_parameters`` and ``n_running``, the number of
-        members that took a step. With mini-batches these are absent, and ``loss`` is
-        the mean over the batches of an epoch.
+        members that took a step. If some members are fitted by mini-batches, rows are
+        those of the others, so ``loss`` is not that of ``loss_``; if all are, these
+        columns are absent, and ``loss`` is the mean over the batches of an epoch.
 
     loss_ : float
         Objective of the returned network; for a committee, the mean over its members,

@@ -1,3 +1,4 @@
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -90,7 +91,7 @@ def test_a_term_that_is_zero_has_no_bar():
 
 def test_a_part_of_many_features_says_so():
     display = RelevanceDisplay(total=np.arange(30.0)).plot()
-    assert display.ax_.get_ylabel() == "The first 20 of 30 features"
+    assert display.ax_.get_ylabel() == "The 20 most relevant of 30 features"
     assert RelevanceDisplay(total=np.arange(20.0)).plot().ax_.get_ylabel() == ""
 
 
@@ -98,3 +99,14 @@ def test_labels_of_classes_have_no_size(data):
     model = LogisticRegression().fit(data[0], data[1] > 0)
     with pytest.raises(ValueError, match="permutation_importance"):
         RelevanceDisplay.from_estimator(model, data[0])
+
+
+def test_marks_are_seen_on_a_dark_ground():
+    parts = {"linear": np.ones(3), "hidden": np.ones(3)}
+    with plt.style.context("dark_background"):
+        display = RelevanceDisplay(total=np.arange(3.0), **parts).plot()
+    assert display.points_.get_color() == "white"
+    assert (
+        RelevanceDisplay(total=np.arange(3.0), **parts).plot().points_.get_color()
+        == "black"
+    )

@@ -154,6 +154,13 @@ def test_long_titles_of_panels_do_not_overlap():
     assert boxes[1].x1 < boxes[2].x0
 
 
+def test_a_line_has_no_breakpoints_in_its_legend():
+    x = np.arange(20.0)[:, None]
+    display = SegmentsDisplay.from_estimator(SegmentedRegressor(0).fit(x, x[:, 0]), x)
+    labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
+    assert labels == ["Fit", "95 % band"]
+
+
 def test_the_other_display_of_breakpoints_is_named():
     x, y = np.arange(20.0)[:, None], np.arange(20.0)
     broken, shallow = SegmentedRegressor(0).fit(x, y), ShallowReLURegressor().fit(x, y)

@@ -175,3 +175,17 @@ def test_pipelines_are_drawn_too(decays):
     display = SurrogateDisplay.from_estimator(pipeline, X, Y, samples=[0])
     drawn = display.predicted_[0].get_ydata()
     np.testing.assert_allclose(drawn, pipeline.predict(X[:1])[0], rtol=1e-12)
+
+
+def test_long_names_of_outputs_do_not_overlap():
+    names = [
+        "mean wall shear stress at the outlet [Pa]",
+        "pressure drop, inlet to outlet",
+    ]
+    true = np.arange(8.0).reshape(4, 2)
+    display = SurrogateDisplay(
+        true=true, predicted=true, rows=np.arange(4), output_names=names
+    ).plot()
+    display.figure_.canvas.draw()
+    first, second = (panel.title.get_window_extent() for panel in display.axes_[0])
+    assert first.x1 < second.x0
