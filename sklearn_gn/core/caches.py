@@ -1,7 +1,10 @@
-"""What is computed once: by objects that are stored without it, and of arrays."""
+"""What is computed, or allocated, once."""
 
 import weakref
 from functools import cached_property
+from sys import getrefcount
+
+import numpy as np
 
 _LARGEST = 2**20  # numbers in an array that is kept
 
@@ -37,3 +40,25 @@ class KeptWithArrays:
             self._made[name] = made
             weakref.finalize(array, self._made.pop, name, None).atexit = False
         return made
+
+
+class ReusedMemory:
+    """Memory for an array that is made anew again and again.
+
+    What is given back to the system is asked for again page by page, which takes longer
+    than to fill a Jacobian of a few megabytes.
+    """
+
+    def __init__(self):
+        self._last = None
+
+    def empty(self, shape, dtype):
+        """Return the last array, if nothing else refers to it, or a new one."""
+        last = self._last
+        # By this object, by the name here, and by the argument.
+        if last is not None and getrefcount(last) == 3:
+            if last.shape == shape and last.dtype == dtype:
+                return last
+        new = np.empty(shape, dtype)
+        self._last = new if new.size <= _LARGEST else None
+        return new

@@ -116,7 +116,8 @@ def _is_in_memory(leaf):
         return True
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         return False
-    return all(device.platform == "cpu" for device in leaf.devices())
+    on_host = all(device.platform == "cpu" for device in leaf.devices())
+    return on_host and leaf.is_fully_addressable
 
 
 # --- programs ------------------------------------------------------------------------

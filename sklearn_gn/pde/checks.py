@@ -16,7 +16,7 @@ from sklearn_gn.pde.conditions import BaseCondition
 from sklearn_gn.pde.corner_values import check_shared_places
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.jumps import warn_of_jumps, warn_of_lost_jumps
-from sklearn_gn.pde.local_functions import fields_and_points
+from sklearn_gn.pde.local_functions import expanded, fields_and_points, wave_at
 from sklearn_gn.pde.mistakes import explained_errors
 from sklearn_gn.pde.plausibility import check_equations, warn_of_fluxes
 from sklearn_gn.pde.reference import is_reference
@@ -222,13 +222,11 @@ def _at_smooth_fields(problem, points, unknown, rng):
 @partial(evaluated_by_numpy, static_argnames="problem")
 def _residuals_of_smooth_field(problem, level, weights, unknown, points):
     """All residuals of a smooth field about a level."""
-
-    def wave(x):
-        return level + jnp.sin(jnp.pi * (weights @ problem.embedding(x)))
+    known_at = _smooth_field(problem, level, weights)
 
     def values(kind, points):
         def one(x, data):
-            fields, x = fields_and_points(problem, wave, x)
+            fields, x = fields_and_points(problem, known_at, x)
             return kind.function(fields, x, data, problem.known | unknown)
 
         return jax.vmap(one)(points.x, points.data)
@@ -237,3 +235,17 @@ def _residuals_of_smooth_field(problem, level, weights, unknown, points):
         kind.name: values(kind, points[kind.name])
         for kind in problem.residual_classes()
     }
+
+
+def _smooth_field(problem, level, weights):
+    """A sine of the network's inputs, as a function of the point to know it at."""
+    weights = jnp.pi * weights
+    if problem.periodic:
+        return partial(
+            expanded, lambda x: level + jnp.sin(weights @ problem.embedding(x))
+        )
+    low, high = problem.domain.bounds.T
+    vectors = weights * (2 / (high - low))[None]
+    phase = weights @ problem.embedding(np.zeros_like(low))
+    sines, cosines = jnp.cos(phase), jnp.sin(phase)
+    return partial(wave_at, vectors=vectors, cosines=cosines, sines=sines, level=level)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -85,10 +86,13 @@ def points_of_row(x):
     return tuple(lax.index_in_dim(x, p, keepdims=False) for p in range(x.shape[0]))
 
 
-def fields_and_points(problem, function, x):
-    """Fields of a function that know its derivatives at the points of a row."""
+def fields_and_points(problem, known_at, x):
+    """Fields of functions that know their derivatives at the points of a row.
+
+    ``known_at`` maps a point to such a function: see :func:`expanded`, :func:`wave_at`.
+    """
     points = points_of_row(x)
-    return tuple(problem.field(expanded(function, p)) for p in points), points
+    return tuple(problem.field(known_at(p)) for p in points), points
 
 
 def expanded(function, x):
@@ -98,3 +102,29 @@ def expanded(function, x):
     slopes = jax.jacfwd(function)
     known = function(x), slopes(x), jax.jacfwd(slopes)(x)
     return LocalFunction(function, x, lambda axes: known[len(axes)][(..., *axes)], 2)
+
+
+def wave_at(x, vectors, cosines, sines, level=0.0):
+    """A plane wave with its derivatives at x, up to the fourth ones.
+
+    It is ``level + cosines cos(vectors y) + sines sin(vectors y)`` as a function of y,
+    of an output for each of the vectors, or for each of the amplitudes of a single one.
+    """
+
+    def function(y):
+        angle = vectors @ y
+        return level + cosines * jnp.cos(angle) + sines * jnp.sin(angle)
+
+    if len(x) > UNROLLED:
+        return function
+    angle = vectors @ x
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+
+    def derivative(axes):
+        a, b = cosines, sines
+        for axis in axes:
+            a, b = vectors[..., axis] * b, -vectors[..., axis] * a
+        found = a * cosine + b * sine
+        return found if axes else level + found
+
+    return LocalFunction(function, x, derivative, 4)

@@ -323,7 +323,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     return math.sqrt(max(square, 0.0) * 2 * untrained_loss)
 
 
-@partial(jit_by_size, static_argnames="model")
+@partial(evaluated_by_numpy, static_argnames="model")
 def output_slopes(model, net, x):
     """Outputs at points, of shape (n, q), and their slopes in all weights."""
     flat, unravel = ravel_pytree(net)

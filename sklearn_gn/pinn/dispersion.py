@@ -26,12 +26,12 @@ from itertools import combinations_with_replacement, product
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn.pde.local_functions import followed_by, wave_at
 from sklearn_gn.pde.operators import Field
 from sklearn_gn.pinn import spectrum
 
@@ -168,22 +168,17 @@ def _answers(problem, vectors, amplitudes, points):
     """What the equation makes of waves, of shape (waves, points, amplitudes, q)."""
     kind, q = problem.residual_classes()[0], len(problem.outputs)
 
-    def residual(function, x):
-        def value(x):
-            outputs = function(x)
-            return outputs if q > 1 else outputs[0]
-
+    def residual(vector, x, amplitude):
+        cosine, sine = amplitude
+        function = wave_at(x, vector, cosine, sine)
+        if q == 1:
+            function = followed_by(function, lambda outputs: outputs[0])
         axes, time = problem.domain.axes, problem.domain.time
-        field = Field(value, axes, time, problem.outputs)
-        return kind.function((field,), x[None], x[:0], problem.start)
+        field = Field(function, axes, time, problem.outputs)
+        return kind.function((field,), (x,), x[:0], problem.start)
 
     def one(vector, x, amplitude):
-        cosine, sine = amplitude
-
-        def wave(x):
-            return cosine * jnp.cos(vector @ x) + sine * jnp.sin(vector @ x)
-
-        return residual(wave, x) - residual(lambda x: 0 * wave(x), x)
+        return residual(vector, x, amplitude) - residual(vector, x, 0 * amplitude)
 
     along_amplitudes = jax.vmap(one, in_axes=(None, None, 0))
     along_points = jax.vmap(along_amplitudes, in_axes=(None, 0, None))

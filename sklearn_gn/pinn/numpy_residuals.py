@@ -110,7 +110,7 @@ def _input_rows(model, kind, batch):
 def _as_rows(top, batch):
     """Rows (C, n P, q) of the last layer as the residual takes them, (n, P C, q)."""
     n, points, _ = batch.x.shape
-    return np.moveaxis(top, 0, 1).reshape(n, points * len(top), -1)
+    return top.swapaxes(0, 1).reshape(n, points * len(top), -1)
 
 
 def _part(kind, params, batch, state, slopes, extra):

@@ -14,7 +14,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde import Dirichlet, Initial
 from sklearn_gn.pde.given_values import values_of
-from sklearn_gn.pde.local_functions import fields_and_points
+from sklearn_gn.pde.local_functions import fields_and_points, wave_at
 
 _POINTS = 200  # of each condition, at which its values are taken
 _TINY = 1e-30  # what is left alone
@@ -190,10 +190,13 @@ def _terms_of_outputs(problem, points, sizes):
     wave, q = np.pi / (high - low), len(problem.outputs)
 
     def residual(amplitudes, x, data):
-        def function(x):
-            return amplitudes.astype(x.dtype) * jnp.cos(wave.astype(x.dtype) @ x)
-
-        fields, x = fields_and_points(problem, function, x)
+        known_at = partial(
+            wave_at,
+            vectors=wave.astype(x.dtype),
+            cosines=amplitudes.astype(x.dtype),
+            sines=jnp.zeros(q, x.dtype),
+        )
+        fields, x = fields_and_points(problem, known_at, x)
         return kind.function(fields, x, data, problem.start)
 
     def one(x, data):

@@ -1,12 +1,19 @@
 """Functions whose derivatives at one point are known, and what operators make of it."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from sklearn_gn.pde import Box, Neumann, Problem, d, div, grad, hessian, laplacian
-from sklearn_gn.pde.local_functions import LocalFunction, expanded, fields_and_points
+from sklearn_gn.pde.local_functions import (
+    LocalFunction,
+    expanded,
+    fields_and_points,
+    wave_at,
+)
 from sklearn_gn.pinn.model import ClassModel, Model
 from sklearn_gn.pinn.needed_rows import _needs_known_derivatives_alone, _probes
 from sklearn_gn.pinn.posed import PosedProblem
@@ -58,13 +65,41 @@ def test_operators_agree_with_differentiation_and_ask_for_less():
         return of_operators(problem.field(smooth), x)
 
     def known(x):
-        (u,), (x,) = fields_and_points(problem, smooth, x[None])
+        (u,), (x,) = fields_and_points(problem, partial(expanded, smooth), x[None])
         return of_operators(u, x)
 
     x = np.array([0.3, 0.7, 0.2])
     np.testing.assert_allclose(known(x), plain(x), rtol=1e-12, atol=1e-13)
     jacobians = jax.jit(jax.jacfwd(known))(x), jax.jit(jax.jacfwd(plain))(x)
     np.testing.assert_allclose(*jacobians, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 3)])
+def test_a_wave_knows_its_derivatives(shape):
+    rng = np.random.default_rng(0)
+    vectors, (cosines, sines) = rng.standard_normal(shape), rng.standard_normal((2, 3))
+    problem = Problem(lambda u, x: u(x), BOX, outputs=NAMES)
+
+    def wave(x):
+        angle = vectors @ x
+        return 2.0 + cosines * jnp.cos(angle) + sines * jnp.sin(angle)
+
+    def with_higher_orders(u, x):
+        higher = (d(u, *axes)(x) for axes in ("xyt", "xxyy", "ttttx"))
+        return jnp.concatenate([of_operators(u, x), *higher])
+
+    def plain(x):
+        return with_higher_orders(problem.field(wave), x)
+
+    def known(x):
+        at = partial(wave_at, vectors=vectors, cosines=cosines, sines=sines, level=2.0)
+        (u,), (x,) = fields_and_points(problem, at, x[None])
+        return with_higher_orders(u, x)
+
+    x = np.array([0.3, 0.7, 0.2])
+    np.testing.assert_allclose(
+        jax.jit(known)(x), jax.jit(plain)(x), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_known_derivatives_are_taken_as_they_are():
@@ -95,7 +130,7 @@ def test_units_of_the_outputs_move_values_alone():
         lambda u, x: u(x), BOX, outputs=NAMES, center=(5.0, 0, 0), scale=(2.0, 3, 4)
     )
     x = jnp.array([0.3, 0.7, 0.2])
-    (u,), (x,) = fields_and_points(problem, smooth, x[None])
+    (u,), (x,) = fields_and_points(problem, partial(expanded, smooth), x[None])
     scale = np.array([2.0, 3.0, 4.0])
     np.testing.assert_allclose(
         u(x), np.array([5, 0, 0]) + scale * np.array(smooth(x)), rtol=1e-14

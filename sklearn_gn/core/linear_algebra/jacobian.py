@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.core.caches import ReusedMemory
 from sklearn_gn.core.libraries import NumPy, library_of, namespace
 from sklearn_gn.core.linear_algebra.blocks import (
     BLOCK_ROWS,
@@ -28,6 +29,8 @@ from sklearn_gn.core.linear_algebra.blocks import (
 )
 from sklearn_gn.core.linear_algebra.trees import add
 from sklearn_gn.core.parts import all_rows, n_devices, number, of_device_after, total
+
+_memory = ReusedMemory()  # of Jacobians that are multiplied out
 
 
 class Part(NamedTuple):
@@ -152,7 +155,7 @@ def multiplied_out(parts):
     extra = np.concatenate([part.extra for part in parts])
     sizes = [part.extra.shape[0] for part in parts]
     n = sum(_width(*layer) for layer in parts[0].layers) or parts[0].dense.shape[1]
-    rows = np.empty((sum(sizes), n), parts[0].extra.dtype)
+    rows = _memory.empty((sum(sizes), n), parts[0].extra.dtype)
     for part, own in zip(parts, np.split(rows, np.cumsum(sizes)[:-1]), strict=True):
         if not part.layers:
             own[:] = part.dense
