@@ -12,9 +12,10 @@ status is 1 if any case differs. Loss and predictions may deviate by 1e-9 of the
 and of the largest prediction. ``--only NAME ...`` takes the cases whose names begin so,
 METHOD or METHOD.CASE.
 
-A file holds for the machine and the versions on which it was made: others may differ in
-rounding. So compare with one made there, on the tree before the change; the committed
-file shows what the cases give.
+A file holds for the machine, the versions and the kernels of BLAS with which it was
+made (``OPENBLAS_CORETYPE`` changes these): others may differ in rounding, which
+varpro.gnvpro_wide amplifies to 1e-6. So compare with one made there, on the tree before
+the change; the committed file shows what the cases give.
 """
 
 import json

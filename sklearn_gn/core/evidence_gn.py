@@ -33,7 +33,7 @@ from sklearn_gn.core.solver import Report
 
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
 EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
-_NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers it
+NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers it
 _START_RIDGE = 1e-3  # of the first linear fit, in rows
 _FEW_ROWS = 1.5  # for each of its coefficients, below which there is none
 FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
@@ -211,7 +211,7 @@ def step(model, rows, state, options):
     """One accepted step at fixed penalties, then new penalties."""
     # 1. a step with the Gauss-Newton matrix at the present penalties
     found = accepted_step(model, rows, state, options)
-    chooses = options.alpha is None and state.beta * _NEARLY_EXACT < 1
+    chooses = options.alpha is None and state.beta * NEARLY_EXACT < 1
     if found.theta is None and found.predicted < _FLAT and chooses:
         # The minimum at these penalties; at others it may lie elsewhere.
         return updated(model, state, options)
@@ -219,7 +219,7 @@ def step(model, rows, state, options):
         stop = "tol" if found.predicted < _FLAT else "line_search"
         if options.alpha is not None and options.damping is None:
             stop = "tol"  # the loss falls in no direction, however short the step
-        stop = "rounding" if state.beta * _NEARLY_EXACT >= 1 else stop
+        stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
     sums = sums_of(model, found.theta, rows, found.trial)
@@ -358,7 +358,7 @@ def updated(model, state, options):
     n_effective, groups = options.n_effective, model.groups()
     gamma, value = evidence_at(state, model, n_effective)
     if not math.isfinite(value):
-        stop = "rounding" if state.beta * _NEARLY_EXACT >= 1 else "non_finite"
+        stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else "non_finite"
         return state, _report(state, model, n_effective, stop)
     state = state._replace(
         criterion=-value / n_effective, iteration=state.iteration + 1

@@ -143,36 +143,38 @@ def linear_model(rows, n_effective):
         return None  # squares of the targets are no floats
 
     def remainder(rho):
-        return max(total - float(np.sum(squares / (values + rho))), floor)
+        explained = np.sum(squares / (values + rho[..., None]), axis=-1)
+        return np.maximum(total - explained, floor)
 
     def value(log_rho):
-        rho = math.exp(log_rho)
+        rho = np.exp(log_rho)
         beta = freedom / remainder(rho)
-        log_det = np.sum(np.log1p(values / rho)) + math.log(n_effective * beta)
+        log_det = np.sum(np.log1p(values / rho[..., None]), axis=-1)
+        log_det = log_det + np.log(n_effective * beta)
         n_numbers = k * n_effective
-        return (n_numbers * math.log(beta / (2 * math.pi)) - freedom - k * log_det) / 2
+        return (n_numbers * np.log(beta / (2 * math.pi)) - freedom - k * log_det) / 2
 
     grid = math.log(np.mean(values)) + _GRID
     gamma = np.sum(values / (values + np.exp(grid)[:, None]), axis=1)
     grid = grid[gamma <= n_effective - 2]
     if not len(grid):
         return None
-    best = grid[int(np.argmax([value(log_rho) for log_rho in grid]))]
+    best = grid[int(np.argmax(value(grid)))]
     width = _GRID[1] - _GRID[0]
     found = minimize_scalar(
         lambda log_rho: -value(log_rho),
         bounds=(max(best - width, grid[0]), best + width),
         method="bounded",
     )
-    rho = math.exp(found.x)
+    rho = np.exp(found.x)
     slopes = vectors @ (projections / (values + rho)[:, None])
     beta = freedom / remainder(rho)
     return LinearModel(
         coef=np.concatenate([(y_mean - x_mean @ slopes)[None], slopes]),
-        alpha=rho * beta,
-        beta=beta,
+        alpha=float(rho * beta),
+        beta=float(beta),
         gamma=k * float(np.sum(values / (values + rho))),
-        log_evidence=value(found.x),
+        log_evidence=float(value(found.x)),
         center=x_mean,
         vectors=vectors,
         inverse=1 / (values + rho),

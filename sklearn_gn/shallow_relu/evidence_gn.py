@@ -37,6 +37,7 @@ from sklearn_gn.core.large_gram import (
     row_slices,
 )
 from sklearn_gn.core.solver import Algorithm, Rows
+from sklearn_gn.shallow_relu.refinement import refined_end
 
 _BLOCK_ROWS = 2048  # whose products stay in the processor's cache
 _START_COEF = 0.1  # standard deviation of the first coefficients
@@ -127,6 +128,10 @@ class Shape(NamedTuple):
     def dense_sums(self, theta, rows):
         """Sums over the rows, the matrix formed."""
         return sums_over_rows(theta, self, rows)
+
+    def jacobian_blocks(self, theta, rows):
+        """Yield Jacobian and residuals of blocks of rows; there is one target."""
+        return columns_of_one_target(theta, self, rows)
 
     def network(self, theta, alpha, beta, gamma, log_evidence):
         """Return the network that a fit returns."""
@@ -240,9 +245,25 @@ def sums_over_rows(theta, shape, rows):
 
 def _sums_of_one_target(theta, shape, rows):
     """Return the same for one target, of which the Jacobian itself is multiplied."""
+    gram, slope, error = 0.0, 0.0, 0.0
+    for columns, residual in columns_of_one_target(theta, shape, rows):
+        gram += columns @ columns.T
+        slope += columns @ residual
+        error += float(residual @ residual)
+    return Sums(gram, slope, error)
+
+
+def columns_of_one_target(theta, shape, rows):
+    """Yield Jacobian and residuals of blocks of rows, times roots of their weights.
+
+    Yields
+    ------
+    columns : ndarray of shape (P, m)
+        Overwritten by those of the next block.
+    residual : ndarray of shape (m,)
+    """
     _, coef, hyperplanes = shape.split(theta)
     (n, width), start, n_linear = hyperplanes.shape, 1 + shape.d, shape.n_linear
-    gram, slope, error = 0.0, 0.0, 0.0
     memory = np.empty((shape.size, min(len(rows.x), _BLOCK_ROWS)))
     for first in range(0, len(rows.x), _BLOCK_ROWS):
         x, y, weight = (a[first : first + _BLOCK_ROWS] for a in rows)
@@ -256,10 +277,7 @@ def _sums_of_one_target(theta, shape, rows):
         moved = columns[n_linear:].reshape(n, width, -1)
         slopes = coef * (before > 0)
         np.multiply(root * inputs, slopes[:, None, :], out=moved)
-        gram += columns @ columns.T
-        slope += columns @ residual
-        error += float(residual @ residual)
-    return Sums(gram, slope, error)
+        yield columns, residual
 
 
 def sums_of_large_network(theta, shape, rows):
@@ -374,6 +392,7 @@ def step(rows, state, options):
     state, report = evidence_gn.step(shape, rows, state, options)
     if options.alpha is not None:
         return state, report
+    state, report = refined_end(shape, rows, state, report, options)
     if report.stop is None and state.iteration >= _FIRST_REMOVAL:
         state = _without_switched_off(shape, rows, state)
     if state.net.kept is None:

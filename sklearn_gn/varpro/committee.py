@@ -439,6 +439,9 @@ def variances(members, covariances, noise_ratios, x):
 def posterior_variances(model, net, covariance, x):
     """Return the variances of a member's values, of shape (m, k)."""
     jacobian, found = model.jacobian(net.theta, x), np.empty((len(x), model.n_values))
+    if model.n_values == 1:
+        one = evidence_posterior.posterior_variances(covariance, jacobian[0])
+        return one[:, None]
     k, n_output = model.n_values, model.n_values * model.n_linear
     hidden = np.arange(n_output, len(net.theta))
     for t in range(k):  # the other targets' output weights have no part in it

@@ -186,8 +186,9 @@ def _summary(problem, member):
     end = 3 + model.n_feature_groups
     penalties = net.alpha / scale
     if model.loss == "squared":  # of features that have left the first layer
-        gone = np.setdiff1d(np.arange(model.sizes[0]), model.features)
-        penalties[3 + gone] = evidence.LARGEST / scale
+        gone = np.ones(model.sizes[0], dtype=bool)
+        gone[list(model.features)] = False
+        penalties[3:end][gone] = evidence.LARGEST / scale
         value -= n_effective * float(np.sum(np.log(y_scale)))
     noise_ratio = _noise_ratio(model, net.theta, problem.rows)
     return Summary(

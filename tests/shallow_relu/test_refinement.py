@@ -1,0 +1,54 @@
+"""Steps by orthogonal factors, against dense least squares and exact networks."""
+
+import numpy as np
+
+from sklearn_gn.core.solver import Rows
+from sklearn_gn.shallow_relu import refinement
+from sklearn_gn.shallow_relu.evidence_gn import Shape, jacobian, predict
+
+N_ROWS = 3000  # more than a block
+
+
+def rows_of(shape, theta, seed=0):
+    rng = np.random.RandomState(seed)
+    x = rng.uniform(-1, 1, (N_ROWS, shape.d))
+    weight = rng.uniform(0.5, 1.5, N_ROWS)
+    return Rows(x, predict(theta, shape, x), weight / weight.sum())
+
+
+def jump():
+    """A network with a jump between two neurons that are 1e-4 apart."""
+    w = np.array([0.6, 0.8])
+    hyperplanes = [[0.1, *w], [0.1 - 1e-4, *w], [-0.2, 0.8, -0.6]]
+    theta = [0.3, 1.0, -0.5, 1e4, -1e4, 0.7, *np.ravel(hyperplanes)]
+    return Shape(3, 2, 1), np.array(theta)
+
+
+def test_step_is_that_of_dense_least_squares():
+    shape, rng = Shape(4, 3, 1), np.random.RandomState(1)
+    theta = rng.standard_normal(shape.size)
+    rows = rows_of(shape, rng.standard_normal(shape.size))
+    penalty = rng.uniform(0.1, 1, shape.size)
+    factor = refinement._factor(shape.jacobian_blocks(theta, rows), penalty, theta)
+    root = np.sqrt(rows.weight)[:, None]
+    residual = rows.y - predict(theta, shape, rows.x)
+    dense = root * jacobian(theta, shape, rows.x, 0)
+    right = (root * residual)[:, 0]
+    size = np.sqrt(np.sum(dense**2, axis=0) + penalty**2)
+    for damping in (0.0, 0.1):
+        found = refinement._damped_step(factor, damping)
+        left = np.concatenate([dense, np.diag(penalty), damping * np.diag(size)])
+        both = np.concatenate([right, -penalty * theta, np.zeros(shape.size)])
+        expected = np.linalg.lstsq(left, both, rcond=None)[0]
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_steep_neighbours_are_refined_to_rounding():
+    shape, exact = jump()
+    rows = rows_of(shape, exact)
+    rng = np.random.RandomState(2)
+    theta = exact * (1 + 1e-9 * rng.standard_normal(len(exact)))
+    alpha = np.ones(3 + shape.d)
+    found = refinement.refined(theta, rows, alpha, float(N_ROWS), shape)
+    assert shape.trial(theta, rows).error > 1e-13
+    assert shape.trial(found, rows).error < 1e-24
