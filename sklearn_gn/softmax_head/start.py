@@ -154,7 +154,7 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
     library = library_of(rows)
     xp, (center, scale) = library.xp, scaling
     penalty = single(alpha / scale**2)[:, None]
-    has_intercept = single(intercept)
+    has_intercept, tiny = single(intercept), xp.finfo(rows.weight.dtype).tiny
 
     def batch_of(k):
         begin = (first + k) % total * _BATCH
@@ -164,7 +164,7 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
         )
         # Before single precision: features of any size come down to size one.
         x = (x - center[None, :]) / scale[None, :]
-        weight = weight / xp.maximum(xp.max(weight), xp.finfo(weight.dtype).tiny)
+        weight = weight / xp.maximum(xp.max(weight), tiny)
         return Batch(single(x), label, single(weight), None)
 
     def move(k, carry):
@@ -187,7 +187,7 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
             bounding_root,
         )
         head = library.tree_map(xp.add, head, step)
-        averaged = averaged + xp.where(2 * k >= count, 1, 0).astype(xp.float32)
+        averaged = averaged + xp.float32(2 * k >= count)
         share = 1 / xp.maximum(averaged, 1)
         mean = library.tree_map(lambda m, h: m + share * (h - m), mean, head)
         return head, mean, averaged
