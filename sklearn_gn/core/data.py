@@ -256,7 +256,7 @@ def _content_order(X, y):
     if n_columns <= _LEXICOGRAPHIC_COLUMNS:
         return np.lexsort(np.concatenate([X, y], axis=1).T[::-1]), new
     code = row_codes(X, y)
-    order = np.argsort(code, kind="stable")
+    order = np.argsort(code)
     new[1:] = np.diff(code[order]) != 0
     return order, new
 

@@ -122,10 +122,13 @@ class NumPy:
         return found
 
     @staticmethod
-    def sigmoid(x):
-        """``1 / (1 + exp(-x))``, exact for either sign."""
-        size = np.exp(-np.abs(x))
-        return np.where(x >= 0, 1, size) / (1 + size)
+    def sigmoid_and_complement(x):
+        """``1 / (1 + exp(-x))`` of x and of -x, exact for either sign."""
+        less = np.exp(-np.abs(x))
+        more = 1 / (1 + less)
+        less *= more
+        positive = x >= 0
+        return np.where(positive, more, less), np.where(positive, less, more)
 
     @staticmethod
     def softplus(x):
@@ -245,7 +248,7 @@ class JAX:
         self.cond, self.ravel = lax.cond, ravel_pytree
         self.rows_from, self.top_k = lax.dynamic_slice_in_dim, lax.top_k
         self.softmax = partial(jax.nn.softmax, axis=-1)
-        self.sigmoid, self.softplus = jax.nn.sigmoid, jax.nn.softplus
+        self.softplus = jax.nn.softplus
         self.vdot = partial(self.xp.vdot, precision=lax.Precision.HIGHEST)
         self.cholesky = partial(lax.linalg.cholesky, symmetrize_input=False)
 
@@ -262,6 +265,12 @@ class JAX:
 
         log_sum = logsumexp(logits, axis=-1)
         return log_sum, self.xp.exp(logits - log_sum[:, None])
+
+    def sigmoid_and_complement(self, x):
+        """``1 / (1 + exp(-x))`` of x and of -x."""
+        from jax.nn import sigmoid
+
+        return sigmoid(x), sigmoid(-x)
 
     def at_label(self, matrix, label):
         """Return the entry of each row in the column that is its label."""
@@ -343,9 +352,14 @@ def namespace(tree):
 
 
 def _is_numpy(tree):
-    if isinstance(tree, _KINDS):
+    if type(tree) is np.ndarray or isinstance(tree, _KINDS):
         return True
-    return isinstance(tree, tuple) and all(map(_is_numpy, tree))
+    if not isinstance(tree, tuple):
+        return False
+    for part in tree:
+        if type(part) is not np.ndarray and not _is_numpy(part):
+            return False
+    return True
 
 
 class in_either_library:

@@ -84,10 +84,11 @@ def margins(logits, label):
     competitors = library.with_label(logits, label, -library.xp.inf)
     log_sum, rho = library.logsumexp_and_softmax(competitors)
     margin = log_sum - library.at_label(logits, label)
+    p_rest, p_true = library.sigmoid_and_complement(margin)
     return Margins(
         margin=margin,
-        p_true=library.sigmoid(-margin),
-        p_rest=library.sigmoid(margin),
+        p_true=p_true,
+        p_rest=p_rest,
         rho=rho,
         gradient=library.with_label(rho, label, -1),
     )

@@ -132,9 +132,12 @@ def class_blocks(net, data, settings, slots, inverses=True, gamma=True):
         if not (inverses or gamma):
             return None, log_det, None
         root = inverse_root(factor, scale)
+        own = determined(shift, root) if gamma else None
+        if not inverses:
+            return None, log_det, own
         # Without an intercept its row and column drop out.
-        own = root * keep[None, :]
-        return own.T @ own if inverses else None, log_det, determined(shift, root)
+        root = root * keep[None, :]
+        return root.T @ root, log_det, own
 
     keep = xp.append(xp.ones(d, x.dtype), intercept)
     found, log_det, own = library.map(block, (xp.arange(len(rest)), kept, rest))

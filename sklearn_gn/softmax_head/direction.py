@@ -3,7 +3,7 @@
 from functools import partial
 
 from sklearn_gn.core.fgn import solve_rows
-from sklearn_gn.core.libraries import in_either_library, library_of, namespace
+from sklearn_gn.core.libraries import in_either_library, library_of
 from sklearn_gn.core.multinomial import (
     all_classes,
     margins,
@@ -53,7 +53,8 @@ def fgn_direction(
     AffineHead
     """
     on_weight, on_bias = shifts
-    xp = namespace((head, batch.x))
+    library = library_of((head, batch.x))
+    xp = library.xp
     # 1. Margins: probabilities, curvatures, and the direction of each row.
     logits = values(head, batch.x)
     split = margins(all_classes(logits), batch.label)
@@ -68,7 +69,7 @@ def fgn_direction(
         rows = 1 + n_competitors
         pulled = xp.repeat(pulled, rows, axis=0)
         features = xp.repeat(xp.repeat(features, rows, 0), rows, 1)
-    slope = slope - root * root * xp.sum(direction * pulled, axis=1)
+    slope = slope - root * root * library.row_products(direction, pulled)
     # 2. Gram matrix of the rows, of which each device computes its own.
     gram = all_rows(features * (direction @ all_rows(direction).T))
     # 3. The system in row space.
@@ -76,11 +77,12 @@ def fgn_direction(
     y = solve_rows(gram, all_rows(root), all_rows(slope), size, cg_iterations)
     y = own_rows(y)
     # 4. Back to the parameters.
-    back = (y[:, None] * direction).reshape(len(batch.label), 1 + n_competitors, -1)
-    back = xp.sum(back, axis=1)
+    back = y[:, None] * direction
+    if n_competitors:
+        back = xp.sum(back.reshape(len(batch.label), rows, -1), axis=1)
     return AffineHead(
         -(penalty * head.weight + total(batch.x.T @ back)) / on_weight,
-        -intercept / on_bias * total(xp.sum(back, axis=0)),
+        -intercept / on_bias * total(y @ direction),
     )
 
 

@@ -13,7 +13,8 @@ from sklearn_gn.solvers import FGN, FGNNewton
 _BATCH_SIZE = 256  # where a solver does not say
 _ALPHA = 1e-3  # of mini-batches, which have no evidence
 _LEAST_TOTAL = 1e-100  # of the weights: products with it neither under- nor overflow
-_SPECTRUM_ROWS = 1024
+_SPECTRUM_ROWS = 1024  # at most
+_ROWS_OF_NEWTON = 128  # whose spectrum it tells, as many as in a batch of its start
 _DENSE_BYTES = 2**32  # a sparse X larger than this stays sparse or is refused
 _DENSE_NUMBERS = 2**22  # a sparse X no larger than this is made dense
 _DENSE_SHARE = 0.1  # nor is one with more than this share of entries kept sparse
@@ -338,7 +339,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             if self.alpha == "auto":
                 self.alpha_method_ = "held-out"
             found, self._spectrum = evaluation_and_spectrum(
-                head, rows, options, min(_BATCH_SIZE, _SPECTRUM_ROWS)
+                head, rows, options, _ROWS_OF_NEWTON
             )
             self._set_curvature(found)
             return
@@ -353,7 +354,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         if isinstance(options.solver, FGN):
             competitors = n_competitors_of(options.rank, len(self.classes_))
         n_examples = min(
-            getattr(options.solver, "batch_size", None) or _BATCH_SIZE,
+            getattr(options.solver, "batch_size", _ROWS_OF_NEWTON) or _BATCH_SIZE,
             max(1, _SPECTRUM_ROWS // (1 + competitors)),
             len(rows.weight),
         )

@@ -119,11 +119,11 @@ def evaluate(head, rows, penalty, intercept):
 
     def body(carry, x, label, weight):
         split = margins(all_classes(values(head, x)), label)
-        error = (weight * split.p_rest)[:, None] * to_columns(split.gradient)
+        size, gradient = weight * split.p_rest, to_columns(split.gradient)
         means = (cross_entropy(split.margin), *traces(split))
         return (
-            carry[0] + x.T @ error,
-            carry[1] + xp.sum(error, axis=0),
+            carry[0] + x.T @ (size[:, None] * gradient),
+            carry[1] + size @ gradient,
             carry[2] + xp.stack([weight @ mean for mean in means]),
             carry[3] & xp.all((split.margin < 0) | (weight == 0)),
         )

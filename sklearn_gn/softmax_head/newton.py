@@ -447,7 +447,7 @@ def _preconditioner(data, state, settings):
         data.memo["anchor"] = state.anchor
         net, alpha = state.anchor
         data.memo["inverses"] = class_blocks(
-            net, some, settings._replace(alpha=alpha), slots
+            net, some, settings._replace(alpha=alpha), slots, gamma=False
         ).inverses
     return data.memo["inverses"], state
 

@@ -19,6 +19,7 @@ With few features a Newton step costs no more than a pass. One short pass is eno
 then.
 """
 
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -154,7 +155,7 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
     library = library_of(rows)
     xp, (center, scale) = library.xp, scaling
     penalty = single(alpha / scale**2)[:, None]
-    has_intercept = single(intercept)
+    has_intercept, tiny = single(intercept), xp.finfo(rows.weight.dtype).tiny
 
     def batch_of(k):
         begin = (first + k) % total * _BATCH
@@ -164,8 +165,8 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
         )
         # Before single precision: features of any size come down to size one.
         x = (x - center[None, :]) / scale[None, :]
-        weight = weight / xp.maximum(xp.max(weight), xp.finfo(weight.dtype).tiny)
-        return Batch(single(x), label, single(weight), None)
+        weight = weight / xp.maximum(xp.max(weight), tiny)
+        return Batch(x.astype(xp.float32), label, weight.astype(xp.float32), None)
 
     def move(k, carry):
         head, mean, averaged = carry
@@ -186,10 +187,12 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
             0,
             bounding_root,
         )
-        head = library.tree_map(xp.add, head, step)
-        averaged = averaged + xp.where(2 * k >= count, 1, 0).astype(xp.float32)
+        head = AffineHead(*map(add, head, step))
+        averaged = averaged + xp.float32(2 * k >= count)
         share = 1 / xp.maximum(averaged, 1)
-        mean = library.tree_map(lambda m, h: m + share * (h - m), mean, head)
+        mean = AffineHead(
+            *(m + share * (h - m) for m, h in zip(mean, head, strict=True))
+        )
         return head, mean, averaged
 
     head = AffineHead(
