@@ -9,7 +9,7 @@ from sklearn_gn.core.memory import check_fits
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.damped_step import DENSE, RANK
 from sklearn_gn.pinn.eigenvalues import is_eigenvalue_problem
-from sklearn_gn.pinn.fit import PINNSettings
+from sklearn_gn.pinn.iteration import PINNSettings
 from sklearn_gn.pinn.observation_weight import Observed, observed, reweighted
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.regression import has_chosen_penalties
