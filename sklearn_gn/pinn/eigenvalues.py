@@ -9,6 +9,7 @@ coefficients would follow functions that are far from a solution, and some of th
 would end at zero.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,6 +26,7 @@ _HEAVY = 100.0  # weight of the conditions meanwhile, lest the function becomes 
 _N_POINTS, _ZERO = 8, 1e-9  # of each condition; relative size of residuals
 _RAW = (0.0, -50.0, 50.0)  # outputs of a network, one of which a transform takes to 0
 _NEAR = 0.2  # relative distance of a value to the initial one, that was wanted
+_CONSTANT = 1e-5  # change of a function that has none
 _SMALL = 0.02  # size of a function, relative to the largest, that has no sign
 _N_SIGNS = 500  # points at which signs are taken
 
@@ -78,23 +80,28 @@ def is_eigenvalue_problem(problem):
     problem : Problem
         Without observations.
     """
+    n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
+    return 0 < _n_residuals_of_zero(problem) <= n_unknown
+
+
+def _n_residuals_of_zero(problem):
+    """How many residuals of conditions zero has; infinite if the equation has one.
+
+    That is so for the initial values of the unknown coefficients, or for others.
+    """
     if not problem.unknown or not problem.conditions or not _takes_zero(problem):
-        return False
-    plain = replace(problem, transform=None)
+        return math.inf
+    plain, number = replace(problem, transform=None), 0
     points = plain.probes(_N_POINTS, np.random.RandomState(0))
     with backend.scope("float64"):
         found = backend.to_numpy(_residuals_of_zero_and_waves(plain, points))
-    sizes = []  # of zero, for two values of the coefficients
     for (name, drawn), (zero, waves) in zip(points.items(), found, strict=True):
-        if not np.isfinite(zero).all():
-            return False
-        there = np.abs(zero).max(axis=1) > _ZERO * np.abs(waves).max()
+        there = ~(np.abs(zero).max(axis=1) <= _ZERO * np.abs(waves).max())
         if name == "interior" and there.any():
-            return False
+            return math.inf
         _, one_each = np.unique(drawn.x, axis=0, return_index=True)
-        sizes.append(there[one_each].sum())
-    n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
-    return bool(0 < sum(sizes) <= n_unknown)
+        number += int(there[one_each].sum())
+    return number
 
 
 def _takes_zero(problem):
@@ -178,7 +185,7 @@ def warning_of_other_values(solver):
     """Warning of an eigenvalue that need not be the one that was wanted.
 
     Nothing says that it is, where it is neither near its initial value nor has an
-    eigenfunction of one sign, as the lowest one does.
+    eigenfunction of one sign, as the lowest one does. A constant says nothing either.
 
     Parameters
     ----------
@@ -191,33 +198,54 @@ def warning_of_other_values(solver):
         Empty if there is none.
     """
     problem, found = solver.problem_, solver.coefficients_
-    if "loss_data" in solver.convergence_log_ or not is_eigenvalue_problem(problem):
+    if "loss_data" in solver.convergence_log_ or not problem.unknown:
         return ""
+    number = _n_residuals_of_zero(problem)
+    n_unknown = sum(np.size(value) for value in found.values())
+    if number > n_unknown:
+        return ""
+    x = problem.domain.sample(_N_SIGNS, np.random.RandomState(0), "uniform")
+    values = solver.predict(x).reshape(_N_SIGNS, -1)
+    if number == 0:
+        is_zero = np.abs(values).max() <= _CONSTANT
+        return _ZERO_IS_ONE.format(", ".join(found)) if is_zero else ""
     far = [
         f"{name} = {np.array2string(np.asarray(found[name]), precision=4)}"
         for name, known in problem.unknown.items()
         if not np.allclose(known.initial, found[name], rtol=_NEAR, atol=0)
     ]
-    if not far or not _may_change_sign(solver):
+    if far and np.ptp(values, axis=0).max() <= _CONSTANT * np.abs(values).max():
+        kind = "is constant"
+    elif far and _changes_sign(values) and not _has_fixed_signs(problem, x):
+        kind = (
+            "changes its sign inside the domain, which that of the lowest eigenvalue "
+            "mostly does not"
+        )
+    else:
         return ""
-    return (
-        f"No observation determines {', '.join(far)}: the problem has other solutions, "
-        "with other values. This one changes its sign inside the domain, which that of "
-        "the lowest eigenvalue mostly does not. If you wanted another one, begin near "
-        "its value, Unknown(initial), or state what singles it out, such as a "
-        "transform that is positive."
-    )
+    return _OTHERS_ARE.format(", ".join(far), kind)
 
 
-def _may_change_sign(solver):
-    """Whether the solution changes its sign, and no transform makes it do so."""
-    problem = solver.problem_
-    x = problem.domain.sample(_N_SIGNS, np.random.RandomState(0), "uniform")
-    values = solver.predict(x).reshape(_N_SIGNS, -1)
+_ZERO_IS_ONE = (
+    "The solution that was found is zero, which solves the problem for all values of "
+    "{}: nothing fixes its size. State a condition that does, such as a value "
+    "somewhere or the norm."
+)
+_OTHERS_ARE = (
+    "No observation determines {}: the problem has other solutions, with other values. "
+    "This one {}. If you wanted another one, begin near its value, Unknown(initial), "
+    "or state what singles it out, such as a transform that is positive."
+)
+
+
+def _changes_sign(values):
     size = _SMALL * np.abs(values).max(axis=0)
-    if not np.any((values.min(axis=0) < -size) & (values.max(axis=0) > size)):
-        return False
+    return np.any((values.min(axis=0) < -size) & (values.max(axis=0) > size))
+
+
+def _has_fixed_signs(problem, x):
+    """Whether the transform, if there is one, tells the sign at each point."""
     if problem.transform is None:
-        return True
+        return False
     raw = _transformed(problem, x)
-    return not np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))
+    return np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))

@@ -1,5 +1,6 @@
 """Eigenvalue problems: the value that is found is next to where the search begins."""
 
+import re
 import warnings
 from types import SimpleNamespace
 
@@ -106,6 +107,45 @@ def test_a_value_is_said_to_be_one_of_several(value, transform, is_said):
     assert ("No observation determines E = 1.5" in said) is is_said
     solver.convergence_log_["loss_data"] = np.ones(3)
     assert warning_of_other_values(solver) == ""
+
+
+def cycle(u, x, T):
+    """Of van der Pol, in units of its period."""
+    change = d(u, "s", "s")(x) + T**2 * u(x)
+    return change - T * (1 - u(x) ** 2) * d(u, "s")(x)
+
+
+def slope(u, x):
+    return d(u, "s")(x)
+
+
+def value(u, x):
+    return u(x) - 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "size", "said"),
+    [
+        (slope, 0.0, "is zero, which solves the problem for all values of T"),
+        (slope, 1.0, ""),
+        (value, 1.0, "T = 0.1: the problem has other solutions.* This one is constant"),
+    ],
+)
+def test_solutions_that_say_nothing_of_a_coefficient(condition, size, said):
+    problem = Problem(
+        cycle,
+        Interval(0, 1, axis="s"),
+        [Condition(condition, on=[[0.0]])],
+        coefficients={"T": Unknown(6.0)},
+        periodic="s",
+    )
+    solver = SimpleNamespace(
+        problem_=problem,
+        coefficients_={"T": np.float64(0.1)},
+        convergence_log_={},
+        predict=lambda x: np.full(len(x), size),
+    )
+    assert re.search(said or "^$", warning_of_other_values(solver))
 
 
 def test_values_are_held_at_first_but_not_where_a_fit_goes_on():
