@@ -19,7 +19,8 @@ class Unknown:
     Parameters
     ----------
     initial : float or array
-        Value from which the search starts.
+        Value from which the search starts. That of an eigenvalue chooses among the
+        solutions: the one next to it is found.
 
     positive : bool, default=False
         Whether the coefficient is positive. The search is then for its logarithm.

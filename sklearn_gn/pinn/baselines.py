@@ -19,7 +19,7 @@ from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.linear_algebra.trees import dimension, norm
 from sklearn_gn.core.parts import differentiable_sum
 from sklearn_gn.core.solver import Algorithm
-from sklearn_gn.pinn import fit
+from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.losses import on_devices
 from sklearn_gn.pinn.residuals import class_losses, residuals, with_class_weights
 
@@ -36,13 +36,13 @@ def init(points, net, settings, *, name):
             f"solver='ssbroyden' keeps a matrix of {dimension(net)} rows; networks "
             f"have at most {_LARGEST_MATRIX} weights. Take 'lbfgs'."
         )
-    return fit.initial_state(points, net, settings, empty_memory(net, name))
+    return iteration.initial_state(points, net, settings, empty_memory(net, name))
 
 
 def step(points, state, settings, *, name):
     """Make some steps on the same points."""
     n_draws = state.n_draws
-    state = fit.with_due_points(points, state, settings)
+    state = iteration.with_due_points(points, state, settings)
     net, memory = backend.on_device(state.net), state.memory
     if state.n_draws > n_draws:
         memory = memory_for_new_points(memory, net, name)
@@ -57,8 +57,8 @@ def step(points, state, settings, *, name):
     )
     losses = np.asarray(losses) / state.balance
     state = state._replace(net=net, memory=memory)
-    summary = fit.StepSummary(losses, *map(float, norms))
-    return fit.finish_iteration(points, state, settings, summary)
+    summary = iteration.StepSummary(losses, *map(float, norms))
+    return iteration.finish_iteration(points, state, settings, summary)
 
 
 @partial(jax.jit, static_argnames="name")
@@ -206,7 +206,10 @@ def _method(name):
 
 ALGORITHMS = tuple(
     Algorithm(
-        name, partial(init, name=name), partial(step, name=name), prepare=fit.prepare
+        name,
+        partial(init, name=name),
+        partial(step, name=name),
+        prepare=iteration.prepare,
     )
     for name in _STEPS
 )

@@ -21,7 +21,7 @@ from sklearn_gn.pde.checks import check_problem
 from sklearn_gn.pde.plausibility import warn_of_missing_equations
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.determination import conditions_determine_coefficients
-from sklearn_gn.pinn.fit import Observations
+from sklearn_gn.pinn.iteration import Observations
 
 _VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
 

@@ -334,27 +334,3 @@ def output_slopes(model, net, x):
 
     values = jax.vmap(outputs, in_axes=(None, 0))(flat, x)
     return values, jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(flat, x)
-
-
-def other_values(solver):
-    """What to know of coefficients that no observations determine, as an eigenvalue.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        With its fitted attributes.
-
-    Returns
-    -------
-    str
-        Empty if there are none.
-    """
-    names = sorted(set(solver.coefficients_) - set(solver._undetermined))
-    if not names or "loss_data" in solver.convergence_log_:
-        return ""
-    return (
-        f"The fit converged. No observations determine {', '.join(map(repr, names))}: "
-        "other values may solve the problem too, as every eigenvalue does. Compare a "
-        "fit with another random_state. The function of the lowest eigenvalue has no "
-        "zeros inside the domain."
-    )

@@ -7,7 +7,7 @@ n mostly larger than m, are brought to zero by Levenberg-Marquardt steps,
 
 An iteration is the function :func:`step`:
 
-1.  the collocation points, drawn anew where it is time (``fit``);
+1.  the collocation points, drawn anew where it is time (``iteration``);
 2.  the residuals, and the Jacobian in factors (``residuals``), multiplied out where it
     is small (``damped_step``); small networks compute in NumPy (``numpy_residuals``);
 3.  the Gramian, ``K = J J^T`` (dual) or ``J^T J`` (primal), and the damped step, ``v =
@@ -20,7 +20,7 @@ An iteration is the function :func:`step`:
     factor and acceleration (``trust_region``); or a rule for lambda, with a line search
     as in the paper (``damping_rules``);
 6.  the network is changed if the loss falls;
-7.  the state is updated, and it is decided whether to stop (``fit``).
+7.  the state is updated, and it is decided whether to stop (``iteration``).
 
 With momentum mu this is SPRING (Goldshlager, Abrahamsen and Lin), where r becomes r +
 mu J v_before.
@@ -37,7 +37,7 @@ from sklearn_gn.core.devices import by_rows, jitted
 from sklearn_gn.core.libraries import in_either_library
 from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
 from sklearn_gn.core.solver import Algorithm
-from sklearn_gn.pinn import fit
+from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.damped_step import (
     DENSE,
     Candidate,
@@ -62,7 +62,7 @@ _SMALLEST_STEP = 1e-12  # relative to the network
 
 def init(points, net, settings):
     """Return the state at the start."""
-    state = fit.initial_state(points, net, settings)
+    state = iteration.initial_state(points, net, settings)
     return state._replace(memory=_first_memory(settings, net, state.batches))
 
 
@@ -70,7 +70,7 @@ def step(points, state, settings):
     """Make one Levenberg-Marquardt step."""
     solver, n_single = settings.solver, settings.solver.single_precision_iter
     # 1. The points.
-    state = fit.with_due_points(points, state, settings)
+    state = iteration.with_due_points(points, state, settings)
     if 0 < n_single == state.iteration or state.memory is None:
         # Rounding in single precision has nothing to say about the damping.
         state = state._replace(memory=_first_memory(settings, state.net, state.batches))
@@ -107,7 +107,7 @@ def step(points, state, settings):
         previous_step=best.step if solver.momentum else None,
         spectrum=None if eigenvalues is None else np.asarray(eigenvalues)[::-1],
     )
-    summary = fit.StepSummary(
+    summary = iteration.StepSummary(
         class_losses=np.asarray(best.losses) / state.balance,
         gradient_norm=float(result.gradient_norm),
         step_norm=float(result.step_norm),
@@ -118,7 +118,7 @@ def step(points, state, settings):
         no_progress=_no_progress(state, settings, result),
         decisive=in_double,
     )
-    return fit.finish_iteration(points, state, settings, summary)
+    return iteration.finish_iteration(points, state, settings, summary)
 
 
 def gramian_eigenvalues(model, net, batches):
@@ -293,4 +293,4 @@ def _no_progress(state, settings, result):
     return None
 
 
-DNGD = Algorithm("dngd", init, step, prepare=fit.prepare)
+DNGD = Algorithm("dngd", init, step, prepare=iteration.prepare)

@@ -8,13 +8,17 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.pinn import preparation, regression
+from sklearn_gn.pinn import eigenvalues, preparation, regression
 from sklearn_gn.pinn.algorithms import ALGORITHMS
 from sklearn_gn.pinn.data import checked_data, problem_sequence
 from sklearn_gn.pinn.fitted import set_fitted
 from sklearn_gn.pinn.losses import fresh_loss, fresh_loss_in
 from sklearn_gn.pinn.predictions import Fitted
-from sklearn_gn.pinn.verdict import warn_if_not_determined, warn_if_not_solved
+from sklearn_gn.pinn.verdict import (
+    warn_if_not_determined,
+    warn_if_not_solved,
+    warn_of_other_values,
+)
 
 _LARGEST_INT = np.iinfo(np.int32).max
 
@@ -42,7 +46,12 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     )
     data = checked_data(solver, problem, X, y, sample_weight, X_val, y_val, rng)
     seed = rng.randint(_LARGEST_INT)
+    is_eigen = preparation.is_new_eigenvalue_problem(solver, stages, data)
+    if is_eigen:
+        stages = eigenvalues.first_stages(problem, solver._most_iterations())
     untrained, models = preparation.network_and_models(solver, stages, data, rng)
+    if is_eigen:
+        untrained = eigenvalues.of_one_sign(untrained)
     data = preparation.weighted_data(solver, models, data)
     start = preparation.network_to_begin_with(solver, untrained)
     chosen = regression.has_chosen_penalties(solver, problem)
@@ -92,4 +101,5 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     if problem is not None:
         warn_if_not_solved(solver, solver._untrained_loss)
         warn_if_not_determined(solver)
+        warn_of_other_values(solver)
     return solver

@@ -11,6 +11,9 @@ from sklearn_gn.core.parts import total
 from sklearn_gn.pinn import observation_weight, pieces, windows
 from sklearn_gn.pinn.residuals import residuals
 
+_BALANCE_POWER = 0.05
+_SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
+
 
 def fresh_loss(points, settings, net, weight=1.0, like=None):
     """Loss at points that are never trained on; NaN where there are none.
@@ -78,3 +81,15 @@ def on_devices(batches, settings):
         return batch._replace(x=x, data=data, scale=scale)
 
     return tuple(map(divided, batches))
+
+
+def rebalanced_weights(losses, balance):
+    """Return class weights that slowly even out the classes' shares of the loss.
+
+    No loss counts as less than a millionth of their mean: the weight of one that is
+    zero would grow until the others were lost next to it.
+    """
+    floor = np.maximum(_SMALLEST_LOSS * losses.mean(), np.finfo(float).tiny)
+    shares = np.maximum(losses, floor) * balance
+    balance = balance * (shares.mean() / shares) ** _BALANCE_POWER
+    return (balance / balance.mean()).astype(balance.dtype)

@@ -8,7 +8,8 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.memory import check_fits
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.damped_step import DENSE, RANK
-from sklearn_gn.pinn.fit import PINNSettings
+from sklearn_gn.pinn.eigenvalues import is_eigenvalue_problem
+from sklearn_gn.pinn.iteration import PINNSettings
 from sklearn_gn.pinn.observation_weight import Observed, observed, reweighted
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.regression import has_chosen_penalties
@@ -95,6 +96,22 @@ def has_default_network(solver, problem):
     """
     auto = _is_auto(solver.hidden_layer_sizes) and solver.network is None
     return auto and problem is not None and solver._solver_object().name == "dngd"
+
+
+def is_new_eigenvalue_problem(solver, stages, data):
+    """Whether a fit begins an eigenvalue problem, and not with an easier one.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+    stages : list of tuple (Problem, int)
+    data : FitData
+    """
+    if stages or data.problem is None or data.observations.training is not None:
+        return False
+    if solver._solver_object().name != "dngd" or _is_resumed(solver):
+        return False
+    return is_eigenvalue_problem(data.problem)
 
 
 def settings(solver, models, stages, data, networks, seed, deadline):
@@ -234,7 +251,7 @@ def network_to_begin_with(solver, new):
     ValueError
         If the previous network has other layers.
     """
-    if not (solver.warm_start and hasattr(solver, "_fitted")):
+    if not _is_resumed(solver):
         return new
     before = solver._fitted.net
     last = last_network(before)
@@ -249,6 +266,10 @@ def network_to_begin_with(solver, new):
             f"{shapes[:-1]}, not with one of {wanted[:-1]}."
         )
     return backend.map_leaves(solver._cast, before)
+
+
+def _is_resumed(solver):
+    return solver.warm_start and hasattr(solver, "_fitted")
 
 
 def _has_layers_of(new, before):

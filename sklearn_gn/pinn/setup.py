@@ -1,7 +1,7 @@
 """What is made before a fit begins: the untrained network, models, sampler, batches.
 
-This module and ``fit``, ``posterior`` and ``solution`` are what the estimator sees of
-the JAX side.
+This module and ``iteration``, ``posterior`` and ``solution`` are what the estimator
+sees of the JAX side.
 """
 
 import numpy as np

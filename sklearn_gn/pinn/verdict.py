@@ -14,7 +14,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.stop import StopReason
 from sklearn_gn.pde.jumps import jumps
-from sklearn_gn.pinn import determination
+from sklearn_gn.pinn import determination, eigenvalues
 from sklearn_gn.pinn.concentration import concentration
 from sklearn_gn.pinn.posed import PosedProblem
 from sklearn_gn.pinn.solved import (
@@ -81,7 +81,7 @@ def _limit(solver, reason):
     if is_solved and solver._left_open:  # more of the same fit would not help
         return Limit("stopped", solver._left_open, "problem")
     if not reason.is_warned_about:
-        text = determination.other_values(solver)
+        text = eigenvalues.other_values(solver)
         return Limit("branch", text, "random_state") if text else None
     budget = reason.value if reason.value in ("max_iter", "max_time") else None
     cause = {"max_iter": "iterations", "max_time": "time"}.get(budget, "stopped")
@@ -392,6 +392,15 @@ def warn_if_not_determined(solver):
     """Warn of a solution that equation, conditions and observations leave open."""
     if solver._left_open:
         _warn(solver._left_open)
+
+
+def warn_of_other_values(solver):
+    """Warn of an eigenvalue that is solved, and that may not be the one wanted."""
+    if not solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
+        return
+    warning = eigenvalues.warning_of_other_values(solver)
+    if warning:
+        _warn(warning)
 
 
 def what_is_left_open(solver, run):

@@ -30,7 +30,7 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pde.problems import Burgers, Kovasznay
 from sklearn_gn.pinn import dngd, estimator, posterior, predictions
-from sklearn_gn.pinn.fit import rebalanced_weights
+from sklearn_gn.pinn.losses import rebalanced_weights
 from sklearn_gn.pinn.observation_weight import (
     Observed,
     has_settled,

@@ -12,7 +12,7 @@ import pytest
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
-from sklearn_gn.pinn import accuracy, fit, growth, starts
+from sklearn_gn.pinn import accuracy, growth, iteration, starts
 from sklearn_gn.pinn.model import ClassModel, Model, network, start_parameters
 from sklearn_gn.pinn.observation_weight import Observed
 from sklearn_gn.pinn.points import Sampler
@@ -126,8 +126,8 @@ def test_a_network_that_is_not_accurate_grows_after_all(
     settings = SimpleNamespace(
         growth=rules, dtype=np.dtype(float), models=[SimpleNamespace(problem=problem)]
     )
-    state = fit.PINNState(net, 1e-8, (), np.ones(2), level=ended, first_fresh=1.0)
-    points = fit.FixedPoints(None, (), None)
+    state = iteration.PINNState(net, 1e-8, (), np.ones(2), level=ended, first_fresh=1.0)
+    points = iteration.FixedPoints(None, (), None)
 
     def has_to_grow(stop, lowest=1e-8):
         level = ended._replace(falls=(lowest,))
@@ -173,9 +173,9 @@ def test_a_fit_with_a_small_error_ends(
         dtype=np.dtype(float),
         models=[SimpleNamespace(problem=SimpleNamespace(unknown={}))],
     )
-    state = fit.PINNState(None, loss, (), np.ones(2), first_fresh=1.0)
+    state = iteration.PINNState(None, loss, (), np.ones(2), first_fresh=1.0)
     now = level([loss])._replace(next=then, **changes)
-    points = fit.FixedPoints(None, (), None)
+    points = iteration.FixedPoints(None, (), None)
     after, accurate = accuracy.ended_if_accurate(points, state, settings, now, loss)
     assert accurate == ends
     assert (after.next, after.ended) == (None if ends else then, ends)
@@ -212,8 +212,8 @@ def test_a_fit_of_exact_observations_ends_with_few_digits_more(
         estimates_noise=changes.pop("estimates_noise", True),
         observed=Observed(10, 1.0, changes.pop("has_functions", False)),
     )
-    state = fit.PINNState(None, 1e-7, (), np.ones(2), first_fresh=1.0, **changes)
-    points = fit.FixedPoints("observations", (), None)
+    state = iteration.PINNState(None, 1e-7, (), np.ones(2), first_fresh=1.0, **changes)
+    points = iteration.FixedPoints("observations", (), None)
     now = level([1e-7])._replace(next="network")
     after, accurate = accuracy.ended_if_accurate(points, state, settings, now, 1e-7)
     assert (accurate, after.ended) == (ends, ends)

@@ -33,9 +33,9 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pinn import (
     determination,
-    fit,
     fitting,
     growth,
+    iteration,
     points,
     setup,
     verdict,
@@ -360,12 +360,12 @@ def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
         stage_ends=(7,),
         solver=SimpleNamespace(single_precision_iter=4),
     )
-    state = fit.PINNState(None, 1.0, (), None, first_seconds=50.0, iteration=3)
+    state = iteration.PINNState(None, 1.0, (), None, first_seconds=50.0, iteration=3)
     state = state._replace(steady_seconds=0.3, began=time.perf_counter() - 2, **changes)
-    state = fit._with_expected_seconds(state, settings)
+    state = iteration._with_expected_seconds(state, settings)
     assert state.next_seconds == pytest.approx(expected, abs=0.5)
     problem.unknown = {"k": None}
-    more = fit._with_expected_seconds(state, settings)
+    more = iteration._with_expected_seconds(state, settings)
     assert more.next_seconds > state.next_seconds + 10
 
 

@@ -21,7 +21,7 @@ from sklearn_gn.pinn import (
     starts,
     windows,
 )
-from sklearn_gn.pinn.losses import fresh_loss_in, loss_by
+from sklearn_gn.pinn.losses import fresh_loss_in, loss_by, rebalanced_weights
 from sklearn_gn.pinn.model import n_waves
 from sklearn_gn.pinn.residuals import check_is_defined
 from sklearn_gn.pinn.solved import (
@@ -33,9 +33,7 @@ from sklearn_gn.pinn.solved import (
 )
 
 _PATIENCE = 20  # iterations without a lower loss
-_BALANCE_POWER = 0.05
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
-_SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
 class Observations(NamedTuple):
@@ -263,96 +261,172 @@ def finish_iteration(points, state, settings, step):
     state : PINNState
     report : Report
     """
-    model = settings.models[state.stage]
-    loss = float(np.sum(step.class_losses))
-    # An easier problem does not decide that nothing is gained.
-    decisive = step.decisive and state.stage + 1 == len(settings.models)
-    march = state.march
+    losses = _losses(points, state, settings, step)
+    state = _with_stalls(state, settings, losses)
+    state = _with_observed_sizes(points, state, settings, losses)
+    state, standing = _with_standing(points, state, settings, step, losses)
+    stop = _reason_to_stop(state, settings, step, losses, standing)
+    state, stop = _going_on(points, state, settings, step, losses, standing, stop)
+    if settings.balanced and stop is None:
+        balance = rebalanced_weights(step.class_losses, state.balance)
+        state = state._replace(balance=balance)
+    extra = _log_entries(points, state, settings, step, losses)
+    state = state._replace(loss=losses.training, iteration=state.iteration + 1)
+    return _with_expected_seconds(state, settings), Report(
+        loss=losses.training,
+        grad_norm=step.gradient_norm,
+        step_size=step.step_norm,
+        damping=step.damping,
+        gain_ratio=step.gain_ratio,
+        inner_iterations=step.inner_iterations,
+        stop=stop,
+        extra=extra,
+    )
+
+
+class _Losses(NamedTuple):
+    """Losses after a step."""
+
+    training: float
+    fresh: float  # NaN where there are no fresh points
+    noise: float  # of observations, which no solution lowers; 0 where it is not known
+    decisive: bool  # whether they tell that nothing can be gained
+
+
+def _losses(points, state, settings, step):
+    """Losses of the network after a step."""
+    model, march = settings.models[state.stage], state.march
     if march is not None and march.active:
         fresh = float(loss_by(settings, state.batches)(model, state.net, march.fresh))
     else:
         fresh = fresh_loss_in(state, points, settings, state.net)
+    noise = float(step.class_losses[-1]) if state.observation_weight != 1 else 0.0
+    # An easier problem does not decide that nothing is gained.
+    decisive = step.decisive and state.stage + 1 == len(settings.models)
+    return _Losses(float(np.sum(step.class_losses)), fresh, noise, decisive)
+
+
+def _with_stalls(state, settings, losses):
+    """Return the state with the number of iterations that have not lowered the loss."""
+    if not losses.decisive:
+        return state._replace(n_stalled=0, lowest_loss=math.inf)
     # Losses on points that are drawn anew do not compare: those on fresh ones do.
-    judged = loss if math.isnan(fresh) else fresh
-    noise = 0.0
-    if state.observation_weight != 1:
-        noise = float(step.class_losses[-1])  # which no solution lowers
-        judged -= noise
+    judged = losses.training if math.isnan(losses.fresh) else losses.fresh
+    judged -= losses.noise
     fell = judged < (1 - float(settings.tol)) * state.lowest_loss
-    n_stalled = state.n_stalled + 1 if decisive and not fell else 0
-    level = state.level
+    return state._replace(
+        n_stalled=0 if fell else state.n_stalled + 1,
+        lowest_loss=min(judged, state.lowest_loss),
+    )
+
+
+def _with_observed_sizes(points, state, settings, losses):
+    """Return the state with what the losses say of window, network and points."""
+    level, march, fresh = state.level, state.march, losses.fresh
     if level is not None and state.iteration == 0:
         level = level._replace(seconds=level.seconds + time.perf_counter())
     if march is not None:
-        batches, rules = march.fresh or points.fresh, settings.growth
+        model, batches = settings.models[state.stage], march.fresh or points.fresh
         march = windows.observed(
-            march, model, state.net, batches, fresh, state.first_fresh, rules
+            march, model, state.net, batches, fresh, state.first_fresh, settings.growth
         )
-        state = state._replace(
-            march=march, answer=windows.pieces(march, model, state.net)
-        )
-    in_windows = march is not None and (march.active or march.next_stop is not None)
-    if level is not None and decisive and not in_windows:
+        answer = windows.pieces(march, model, state.net)
+        state = state._replace(march=march, answer=answer)
+    if level is not None and losses.decisive and not _is_in_windows(state):
         level = growth.observed(
             level,
             settings.growth,
-            loss,
+            losses.training,
             fresh,
             state.first_fresh,
             state.net,
             state.steady_seconds,
         )
-    solved = math.isnan(fresh) or is_solved(
-        fresh - noise, loss - noise, state.first_fresh
-    )
+    return state._replace(level=level)
+
+
+def _is_in_windows(state):
+    march = state.march
+    return march is not None and (march.active or march.next_stop is not None)
+
+
+class _Standing(NamedTuple):
+    """How far a fit has come."""
+
+    solved: bool
+    settled: bool  # whether nothing is gained, by steps or by growth
+    accurate: bool  # by the estimated error
+
+
+def _with_standing(points, state, settings, step, losses):
+    """Return the state with the next weight of the observations, and the standing."""
+    model, first = settings.models[state.stage], state.first_fresh
+    training, fresh, noise, decisive = losses
+    solved = math.isnan(fresh) or is_solved(fresh - noise, training - noise, first)
     if settings.estimates_noise and decisive:
         state = _with_next_weight(state, settings, step, fresh, solved)
-    reweighted = state.next_observation_weight != state.observation_weight
     if noise:
         bound = state.observation_weight * settings.observed.spread_loss
         solved &= observation_weight.is_noise(noise, bound)
-    settled, accurate = n_stalled >= _PATIENCE, False  # accurate: by the estimate
-    if in_windows:
-        settled = march.ended
-        solved = solved and windows.are_solved(march, state.first_fresh)
-    else:
-        solved = solved and holds_in_all_classes(
-            model.classes, step.class_losses, state.first_classes
+    if _is_in_windows(state):
+        solved = solved and windows.are_solved(state.march, first)
+        return state, _Standing(solved, state.march.ended, False)
+    solved = solved and holds_in_all_classes(
+        model.classes, step.class_losses, state.first_classes
+    )
+    level, accurate = state.level, False
+    if solved:
+        level, accurate = accuracy.ended_if_accurate(
+            points, state, settings, level, fresh
         )
-        if solved:
-            level, accurate = accuracy.ended_if_accurate(
-                points, state, settings, level, fresh
-            )
-        if level is not None and level.late and not level.ended:
-            settled = settled and solved
-        elif level is not None:
-            settled = level.ended and (settled or solved)
+    settled = state.n_stalled >= _PATIENCE
+    if level is not None and level.late and not level.ended:
+        settled = settled and solved
+    elif level is not None:
+        settled = level.ended and (settled or solved)
+    return state._replace(level=level), _Standing(solved, settled, accurate)
+
+
+def _reason_to_stop(state, settings, step, losses, standing):
+    """Why a fit would end here, or None."""
     eps = np.finfo(settings.dtype).eps
-    stop = None
-    if not math.isfinite(loss):
-        stop = "non_finite"
-    elif reweighted or (in_windows and not march.ended):
-        stop = None  # the next iteration has another loss to lower
-    elif loss <= (ROUNDING * eps) ** 2 * step.network_norm and (
-        solved or settings.resample is None
-    ):
-        stop = "rounding" if solved else "stalled"
-    elif step.no_progress and decisive and settings.resample is None:
-        stop = step.no_progress
-    elif settled and settings.tol > 0:
-        stop = "tol" if solved else "stalled"
-    grows = level is not None and not in_windows and settings.growth.network
-    improvable = grows and not accurate
-    left = fresh > EXHAUSTED_LOSS * state.first_fresh
-    if stop in ("tol", "stalled") and improvable and left:
+    solved, kept = standing.solved, settings.resample is None
+    if not math.isfinite(losses.training):
+        return "non_finite"
+    reweighted = state.next_observation_weight != state.observation_weight
+    if reweighted or (_is_in_windows(state) and not state.march.ended):
+        return None  # the next iteration has another loss to lower
+    smallest = (ROUNDING * eps) ** 2 * step.network_norm
+    if losses.training <= smallest and (solved or kept):
+        return "rounding" if solved else "stalled"
+    if step.no_progress and losses.decisive and kept:
+        return step.no_progress
+    if standing.settled and settings.tol > 0:
+        return "tol" if solved else "stalled"
+    return None
+
+
+def _going_on(points, state, settings, step, losses, standing, stop):
+    """Return state and reason to stop; None where the fit grows or begins anew."""
+    model, level, first = settings.models[state.stage], state.level, state.first_fresh
+    grows = level is not None and not _is_in_windows(state) and settings.growth.network
+    left = losses.fresh > EXHAUSTED_LOSS * first
+    if stop in ("tol", "stalled") and grows and not standing.accurate and left:
         if accuracy.has_to_grow(points, state, settings, level, stop):
             level, stop = growth.going_on(level), None
+            state = state._replace(level=level)
     ends = stop is not None and stop in ("stalled", step.no_progress)
-    astray = starts.may_be_astray(model, level, step.class_losses, state.first_fresh)
+    astray = starts.may_be_astray(model, level, step.class_losses, first)
     astray |= starts.is_in_false_minimum(level, step.class_losses, state, settings)
     if (ends and starts.is_stuck(model, step.class_losses, state)) or astray:
         if starts.has_another(state, settings):
             state, stop = state._replace(begins_anew=True), None
+    return state, stop
+
+
+def _log_entries(points, state, settings, step, losses):
+    """What the log holds beside that of all solvers."""
+    model, march = settings.models[state.stage], state.march
     extra = {
         f"loss_{kind.residual.name}": float(value)
         for kind, value in zip(model.classes, step.class_losses, strict=True)
@@ -362,31 +436,11 @@ def finish_iteration(points, state, settings, step):
         extra["window_end"] = low + (high - low) * march.stop
     if points.reference is not None:
         extra["relative_error"] = _relative_error(points, state, settings)
-    if not math.isnan(fresh):
-        extra["val_loss"] = windows.loss_so_far(march, fresh, state.first_fresh)
+    if not math.isnan(losses.fresh):
+        extra["val_loss"] = windows.loss_so_far(march, losses.fresh, state.first_fresh)
     if settings.estimates_noise:
         extra["observation_weight"] = state.observation_weight
-    if settings.balanced and stop is None:
-        balance = rebalanced_weights(step.class_losses, state.balance)
-        state = state._replace(balance=balance)
-    state = state._replace(
-        loss=loss,
-        n_stalled=n_stalled,
-        lowest_loss=min(judged, state.lowest_loss) if decisive else math.inf,
-        level=level,
-        iteration=state.iteration + 1,
-    )
-    state = _with_expected_seconds(state, settings)
-    return state, Report(
-        loss=loss,
-        grad_norm=step.gradient_norm,
-        step_size=step.step_norm,
-        damping=step.damping,
-        gain_ratio=step.gain_ratio,
-        inner_iterations=step.inner_iterations,
-        stop=stop,
-        extra=extra,
-    )
+    return extra
 
 
 def _with_expected_seconds(state, settings):
@@ -440,15 +494,3 @@ def _with_next_weight(state, settings, step, fresh, solved):
         share_of_equation=share,
         weight_waits=waits,
     )
-
-
-def rebalanced_weights(losses, balance):
-    """Return class weights that slowly even out the classes' shares of the loss.
-
-    No loss counts as less than a millionth of their mean: the weight of one that is
-    zero would grow until the others were lost next to it.
-    """
-    floor = np.maximum(_SMALLEST_LOSS * losses.mean(), np.finfo(float).tiny)
-    shares = np.maximum(losses, floor) * balance
-    balance = balance * (shares.mean() / shares) ** _BALANCE_POWER
-    return (balance / balance.mean()).astype(balance.dtype)

@@ -1,0 +1,251 @@
+"""Eigenvalue problems: coefficients that no observation determines.
+
+The function that is zero solves such a problem for every value of the coefficients, but
+for a condition that fixes the size of the solution. Of the many solutions, a fit finds
+the one that it begins next to. Therefore it begins with a function of one sign, and at
+first the coefficients keep their initial values, and the conditions count more. Without
+that, the network that is drawn, which is odd, would stay so on symmetric domains, the
+coefficients would follow functions that are far from a solution, and some of these
+would end at zero.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.core import backend
+from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.pde import Unknown
+
+_HELD = 25  # iterations in which the coefficients keep their values
+_HEAVY = 100.0  # weight of the conditions meanwhile, lest the function becomes zero
+_N_POINTS, _ZERO = 8, 1e-9  # of each condition; relative size of residuals
+_RAW = (0.0, -50.0, 50.0)  # outputs of a network, one of which a transform takes to 0
+_NEAR = 0.2  # relative distance of a value to the initial one, that was wanted
+_CONSTANT = 1e-5  # change of a function that has none
+_SMALL = 0.02  # size of a function, relative to the largest, that has no sign
+_N_SIGNS = 500  # points at which signs are taken
+
+
+@dataclass(frozen=True)
+class _Held(Unknown):
+    """A coefficient that a step leaves as it is."""
+
+    def decode(self, raw):
+        """The value, which does not change with ``raw`` for derivatives."""
+        return jax.lax.stop_gradient(super().decode(raw))
+
+
+def first_stages(problem, most_iterations):
+    """Return easier problems to begin with, and their iterations, as of a sequence.
+
+    Parameters
+    ----------
+    problem : Problem
+        An eigenvalue problem.
+    most_iterations : int or float
+        Of the fit; a third of them may be for the easier problem.
+
+    Returns
+    -------
+    list of tuple (Problem, int)
+    """
+    n_iter = int(min(_HELD, most_iterations // 3))
+    held = {n: _Held(c.initial, c.positive) for n, c in problem.unknown.items()}
+    given = {**problem.coefficients, **held}
+    heavy = tuple(replace(c, weight=_HEAVY * c.weight) for c in problem.conditions)
+    easier = replace(problem, coefficients=given, conditions=heavy)
+    return [(easier, n_iter)] if n_iter else []
+
+
+def of_one_sign(net):
+    """Return the parameters of a drawn network whose outputs are about one."""
+    *hidden, last = net.layers
+    last = last.copy()
+    last[-1] = 1
+    return net._replace(layers=(*hidden, last))
+
+
+def is_eigenvalue_problem(problem):
+    """Whether zero solves a problem for all coefficients, but for its size.
+
+    Then there are at most as many residuals of zero as unknown coefficients.
+
+    Parameters
+    ----------
+    problem : Problem
+        Without observations.
+    """
+    n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
+    return 0 < _n_residuals_of_zero(problem) <= n_unknown
+
+
+def _n_residuals_of_zero(problem):
+    """How many residuals of conditions zero has; infinite if the equation has one.
+
+    That is so for the initial values of the unknown coefficients, or for others.
+    """
+    if not problem.unknown or not problem.conditions or not _takes_zero(problem):
+        return math.inf
+    plain, number = replace(problem, transform=None), 0
+    points = plain.probes(_N_POINTS, np.random.RandomState(0))
+    with backend.scope("float64"):
+        found = backend.to_numpy(_residuals_of_zero_and_waves(plain, points))
+    for (name, drawn), (zero, waves) in zip(points.items(), found, strict=True):
+        there = ~(np.abs(zero).max(axis=1) <= _ZERO * np.abs(waves).max())
+        if name == "interior" and there.any():
+            return math.inf
+        _, one_each = np.unique(drawn.x, axis=0, return_index=True)
+        number += int(there[one_each].sum())
+    return number
+
+
+def _takes_zero(problem):
+    """Whether the transform, if there is one, lets the solution be zero."""
+    if problem.transform is None:
+        return True
+    x = problem.probes(_N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
+    values = np.abs(_transformed(problem, x))
+    return bool((values.min(axis=1) <= _ZERO * values.max(axis=1)).all())
+
+
+def _transformed(problem, x):
+    """Outputs (n, len(_RAW), q) where those of the network are constants."""
+    raw = np.repeat(np.array(_RAW)[:, None], len(problem.outputs), axis=1)
+    with backend.scope("float64"):
+        return backend.to_numpy(_outputs(problem, raw, x))
+
+
+@partial(jit_by_size, static_argnames="problem")
+def _outputs(problem, raw, x):
+    def one(x, raw):
+        return jnp.atleast_1d(problem.field(lambda _: raw)(x))
+
+    return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(x, raw)
+
+
+@partial(jit_by_size, static_argnames="problem")
+def _residuals_of_zero_and_waves(problem, points):
+    """Residuals (n, 2, k) of zero for two values of coefficients; those of a wave."""
+    q, start = len(problem.outputs), problem.start
+    other = {name: 2 * start[name] + 1 for name in problem.unknown}
+
+    def zero(x):
+        return jnp.zeros(q, x.dtype)
+
+    def wave(x):
+        return 2 + jnp.sin(jnp.sum(problem.embedding(x)) + jnp.arange(q, dtype=x.dtype))
+
+    def residual(kind, function, coefficients, x, data):
+        fields = (problem.field(function),) * kind.n_points
+        return kind.function(fields, x, data, coefficients)
+
+    def one(kind, x, data):
+        both = [residual(kind, zero, c, x, data) for c in (start, {**start, **other})]
+        return jnp.stack(both), residual(kind, wave, start, x, data)
+
+    return [
+        jax.vmap(partial(one, kind))(points[kind.name].x, points[kind.name].data)
+        for kind in problem.residual_classes()
+    ]
+
+
+# --- what to say of the value that was found -----------------------------------------
+
+
+def other_values(solver):
+    """What to know of coefficients that no observations determine, as an eigenvalue.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+        With its fitted attributes.
+
+    Returns
+    -------
+    str
+        Empty if there are none.
+    """
+    names = sorted(set(solver.coefficients_) - set(solver._undetermined))
+    if not names or "loss_data" in solver.convergence_log_:
+        return ""
+    return (
+        f"No observations determine {', '.join(map(repr, names))}: other values may "
+        "solve the problem too, as every eigenvalue does. Compare a fit that begins "
+        "near another value, Unknown(initial). The function of the lowest eigenvalue "
+        "has no zeros inside the domain."
+    )
+
+
+def warning_of_other_values(solver):
+    """Warning of an eigenvalue that need not be the one that was wanted.
+
+    Nothing says that it is, where it is neither near its initial value nor has an
+    eigenfunction of one sign, as the lowest one does. A constant says nothing either.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+        With its fitted attributes.
+
+    Returns
+    -------
+    str
+        Empty if there is none.
+    """
+    problem, found = solver.problem_, solver.coefficients_
+    if "loss_data" in solver.convergence_log_ or not problem.unknown:
+        return ""
+    number = _n_residuals_of_zero(problem)
+    n_unknown = sum(np.size(value) for value in found.values())
+    if number > n_unknown:
+        return ""
+    x = problem.domain.sample(_N_SIGNS, np.random.RandomState(0), "uniform")
+    values = solver.predict(x).reshape(_N_SIGNS, -1)
+    if number == 0:
+        is_zero = np.abs(values).max() <= _CONSTANT
+        return _ZERO_IS_ONE.format(", ".join(found)) if is_zero else ""
+    far = [
+        f"{name} = {np.array2string(np.asarray(found[name]), precision=4)}"
+        for name, known in problem.unknown.items()
+        if not np.allclose(known.initial, found[name], rtol=_NEAR, atol=0)
+    ]
+    if far and np.ptp(values, axis=0).max() <= _CONSTANT * np.abs(values).max():
+        kind = "is constant"
+    elif far and _changes_sign(values) and not _has_fixed_signs(problem, x):
+        kind = (
+            "changes its sign inside the domain, which that of the lowest eigenvalue "
+            "mostly does not"
+        )
+    else:
+        return ""
+    return _OTHERS_ARE.format(", ".join(far), kind)
+
+
+_ZERO_IS_ONE = (
+    "The solution that was found is zero, which solves the problem for all values of "
+    "{}: nothing fixes its size. State a condition that does, such as a value "
+    "somewhere or the norm."
+)
+_OTHERS_ARE = (
+    "No observation determines {}: the problem has other solutions, with other values. "
+    "This one {}. If you wanted another one, begin near its value, Unknown(initial), "
+    "or state what singles it out, such as a transform that is positive."
+)
+
+
+def _changes_sign(values):
+    size = _SMALL * np.abs(values).max(axis=0)
+    return np.any((values.min(axis=0) < -size) & (values.max(axis=0) > size))
+
+
+def _has_fixed_signs(problem, x):
+    """Whether the transform, if there is one, tells the sign at each point."""
+    if problem.transform is None:
+        return False
+    raw = _transformed(problem, x)
+    return np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))
