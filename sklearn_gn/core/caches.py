@@ -50,15 +50,17 @@ class ReusedMemory:
     """
 
     def __init__(self):
-        self._last = None
+        self._last = last = np.empty(0)
+        # By this object, by a name, and by the argument, which some versions of Python
+        # do not count.
+        self._own_references = getrefcount(last)
 
     def empty(self, shape, dtype):
         """Return the last array, if nothing else refers to it, or a new one."""
         last = self._last
-        # By this object, by the name here, and by the argument.
-        if last is not None and getrefcount(last) == 3:
-            if last.shape == shape and last.dtype == dtype:
-                return last
+        is_free = getrefcount(last) == self._own_references
+        if is_free and last.shape == shape and last.dtype == dtype:
+            return last
         new = np.empty(shape, dtype)
         self._last = new if new.size <= _LARGEST else None
         return new
