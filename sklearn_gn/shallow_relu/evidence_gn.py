@@ -37,7 +37,7 @@ from sklearn_gn.core.large_gram import (
     row_slices,
 )
 from sklearn_gn.core.solver import Algorithm, Rows
-from sklearn_gn.shallow_relu.refinement import refined_end
+from sklearn_gn.shallow_relu.refinement import refined_if_due
 
 _BLOCK_ROWS = 2048  # whose products stay in the processor's cache
 _START_COEF = 0.1  # standard deviation of the first coefficients
@@ -392,7 +392,7 @@ def step(rows, state, options):
     state, report = evidence_gn.step(shape, rows, state, options)
     if options.alpha is not None:
         return state, report
-    state, report = refined_end(shape, rows, state, report, options)
+    state, report = refined_if_due(shape, rows, state, report, options)
     if report.stop is None and state.iteration >= _FIRST_REMOVAL:
         state = _without_switched_off(shape, rows, state)
     if state.net.kept is None:

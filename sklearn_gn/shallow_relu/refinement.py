@@ -14,6 +14,7 @@ from sklearn_gn.core.chunked_rows import ChunkedRows
 from sklearn_gn.core.evidence_gn import EXACT, NEARLY_EXACT
 
 _LITTLE_NOISE = 1e-8  # variance below which it may be none of the data
+_INTERVAL = 50  # iterations after which a fit that goes on is refined
 _MOST_STEPS = 30
 _LOWER = 0.5  # share of the square error by which a step has helped
 _FIRST_DAMPING, _LARGEST_DAMPING = 1e-8, 1.0  # of columns of unit length
@@ -21,8 +22,10 @@ _CHANGE = 10.0  # of the damping
 _RANK_TOL = 1e-15  # relative size of directions that are left out
 
 
-def refined_end(shape, rows, state, report, options):
-    """Return state and report of a fit, refined if it has ended with little noise.
+def refined_if_due(shape, rows, state, report, options):
+    """Return state and report of a fit, refined if there is little noise.
+
+    That is at its end, and now and then before it: a fit may crawl for long.
 
     Parameters
     ----------
@@ -36,7 +39,8 @@ def refined_end(shape, rows, state, report, options):
     little = NEARLY_EXACT < 1 / state.beta < _LITTLE_NOISE
     formed = shape.q == 1 and not isinstance(rows, ChunkedRows)
     free = options.damping is None and options.rank is None
-    if report.stop != "tol" or not (little and formed and free):
+    due = report.stop == "tol" or state.iteration % _INTERVAL == 0
+    if not (due and little and formed and free):
         return state, report
     theta = refined(state.theta, rows, state.alpha, options.n_effective, shape)
     if theta is state.theta:
@@ -49,7 +53,7 @@ def refined_end(shape, rows, state, report, options):
     return after, report._replace(
         loss=last.loss,
         grad_norm=last.grad_norm,
-        stop=last.stop or "tol",
+        stop=last.stop or report.stop,
         extra=last.extra,
     )
 
@@ -123,5 +127,7 @@ def _damped_step(factor, damping):
     size[size == 0] = 1
     columns = np.concatenate([columns / size, damping * np.eye(len(size))])
     right = np.concatenate([right, np.zeros(len(size))])
-    found = lstsq(columns, right, cond=_RANK_TOL, lapack_driver="gelsy")
+    found = lstsq(
+        columns, right, cond=_RANK_TOL, lapack_driver="gelsy", check_finite=False
+    )
     return found[0] / size

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import refinement
 from sklearn_gn.shallow_relu.evidence_gn import Shape, jacobian, predict
@@ -52,3 +53,14 @@ def test_steep_neighbours_are_refined_to_rounding():
     found = refinement.refined(theta, rows, alpha, float(N_ROWS), shape)
     assert shape.trial(theta, rows).error > 1e-13
     assert shape.trial(found, rows).error < 1e-24
+
+
+def test_jumps_along_a_band_are_fitted_to_rounding():
+    # 200 Gauss-Newton steps by Cholesky factors end at 5e-15.
+    x = 0.04 * (np.arange(50) + 0.5) - 1
+    i, j = np.indices((50, 50)).reshape(2, -1)
+    inside = (150 <= 4 * (i + j + 1)) & (4 * (i + j + 1) <= 250)
+    X, y = np.column_stack([x[i], x[j]]), np.where(inside, 1.0, -1.0)
+    model = ShallowReLURegressor(random_state=11).fit(X, y)
+    assert model.converged_
+    assert np.max(np.abs(model.predict(X) - y)) < 1e-10
