@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from scipy.special import log_softmax
+from scipy.special import expit, log_softmax
 
 from sklearn_gn.core import multinomial
 from sklearn_gn.core.libraries import NumPy
@@ -42,6 +42,15 @@ def test_cross_entropy_and_gradient_are_those_of_the_softmax():
     np.testing.assert_allclose(
         gradient, np.exp(log_p) - np.eye(5)[label], atol=1e-15, rtol=0
     )
+
+
+@pytest.mark.parametrize("library", [np, jnp])
+def test_both_shares_of_a_margin_are_exact_to_rounding(library):
+    margin = np.array([-700.0, -40.0, -1.5, 0.0, 0.3, 40.0, 700.0])
+    logits = library.asarray(np.stack([np.zeros(7), margin], axis=1))
+    split = multinomial.margins(logits, library.zeros(7, np.int32))
+    for found, expected in ((split.p_rest, margin), (split.p_true, -margin)):
+        np.testing.assert_allclose(found, expit(expected), rtol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
