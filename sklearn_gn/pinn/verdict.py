@@ -82,7 +82,7 @@ def _limit(solver, reason):
         return Limit("stopped", solver._left_open, "problem")
     if not reason.is_warned_about:
         text = eigenvalues.other_values(solver)
-        return Limit("branch", text, "random_state") if text else None
+        return Limit("branch", text, "problem") if text else None
     budget = reason.value if reason.value in ("max_iter", "max_time") else None
     cause = {"max_iter": "iterations", "max_time": "time"}.get(budget, "stopped")
     advice = reason.advice

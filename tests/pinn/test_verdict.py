@@ -620,7 +620,7 @@ def test_a_coefficient_without_observations_may_have_other_values():
     solver = _ended()
     solver.coefficients_ = {"E": 1.06}
     found = verdict.limit(solver, StopReason("tol"))
-    assert (found.cause, found.parameter) == ("branch", "random_state")
+    assert (found.cause, found.parameter) == ("branch", "problem")
     assert "No observations determine 'E'" in found.text
     solver.convergence_log_["loss_data"] = np.ones(20)
     assert verdict.limit(solver, StopReason("tol")) is None
