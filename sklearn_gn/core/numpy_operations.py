@@ -24,11 +24,26 @@ def _same(function):
     return lambda params, out, *given: function
 
 
-def _of_floats(function):
-    """The same for numbers that are not whole."""
+def _of(function, kind):
+    """The same for numbers of a kind, all of the dtype of the result."""
 
     def operation(params, out, *given):
-        if not np.issubdtype(out.dtype, np.inexact):
+        if {x.dtype for x in given} != {out.dtype} or not _is(out, kind):
+            raise UnknownOperation(out)
+        return function
+
+    return operation
+
+
+def _is(array, kind):
+    return np.issubdtype(array.dtype, kind)
+
+
+def _of_scipy(function):
+    """A function of SciPy, which has none in half precision."""
+
+    def operation(params, out, x):
+        if out.dtype not in (np.float32, np.float64):
             raise UnknownOperation(out)
         return function
 
@@ -49,6 +64,34 @@ def _sums(function):
     return lambda params, out, x: partial(
         function, axis=tuple(params["axes"]), dtype=out.dtype
     )
+
+
+def _extremes(function):
+    """A reduction to the largest or smallest entry, of which there is one at least."""
+
+    def operation(params, out, x):
+        if 0 in x.shape:
+            raise UnknownOperation(x)
+        return partial(function, axis=params["axes"])
+
+    return operation
+
+
+def _of_truths(function):
+    """A reduction of truth values; of whole numbers, JAX's is bit by bit."""
+
+    def operation(params, out, x):
+        if not _is(x, np.bool_):
+            raise UnknownOperation(x)
+        return partial(function, axis=params["axes"])
+
+    return operation
+
+
+def _converted(params, out, x):
+    if _is(x, np.inexact) and _is(out, np.integer):
+        raise UnknownOperation(out)  # NumPy leaves undefined what is out of range
+    return lambda x: x.astype(out.dtype)
 
 
 def _power(params, out, x):
@@ -231,6 +274,8 @@ def _counted(params, out, *given):
 def _product(params, out, a, b):
     """Products of matrices, of any axes."""
     (of_a, of_b), (batch_a, batch_b) = params["dimension_numbers"]
+    if min(a.dtype.itemsize, b.dtype.itemsize) < out.dtype.itemsize:
+        raise UnknownOperation(out)  # sums in higher precision
     if not batch_a:
         pairs = list(map(int, of_a)), list(map(int, of_b))
         return lambda a, b: np.tensordot(a, b, pairs).astype(out.dtype, copy=False)
@@ -294,7 +339,7 @@ OPERATIONS: dict[str, Operation] = {
         }.items()
     },
     **{
-        name: _of_floats(function)
+        name: _of(function, np.inexact)
         for name, function in {
             "sin": np.sin,
             "cos": np.cos,
@@ -317,9 +362,6 @@ OPERATIONS: dict[str, Operation] = {
             "sqrt": np.sqrt,
             "rsqrt": lambda x: 1 / np.sqrt(x),
             "cbrt": np.cbrt,
-            "logistic": _logistic,
-            "erf": special.erf,
-            "erfc": special.erfc,
             "floor": np.floor,
             "ceil": np.ceil,
             "div": np.divide,
@@ -327,9 +369,12 @@ OPERATIONS: dict[str, Operation] = {
             "rem": np.fmod,
         }.items()
     },
+    "logistic": _of(_logistic, np.floating),
+    "erf": _of_scipy(special.erf),
+    "erfc": _of_scipy(special.erfc),
     "integer_pow": _power,
     "round": _rounded,
-    "convert_element_type": lambda params, out, x: lambda x: x.astype(out.dtype),
+    "convert_element_type": _converted,
     "broadcast_in_dim": _broadcast,
     "reshape": _reshaped,
     "squeeze": _reshaped,
@@ -349,8 +394,8 @@ OPERATIONS: dict[str, Operation] = {
     "complex": _complex,
     "reduce_sum": _sums(np.sum),
     "reduce_prod": _sums(np.prod),
-    "reduce_max": _with(np.max, axis="axes"),
-    "reduce_min": _with(np.min, axis="axes"),
-    "reduce_and": _with(np.all, axis="axes"),
-    "reduce_or": _with(np.any, axis="axes"),
+    "reduce_max": _extremes(np.max),
+    "reduce_min": _extremes(np.min),
+    "reduce_and": _of_truths(np.all),
+    "reduce_or": _of_truths(np.any),
 }

@@ -32,6 +32,8 @@ _CALLS = {  # functions within functions, and the parameter that holds them
 # What an operation raises whose parameters another version of JAX states otherwise.
 _UNLIKE_EXPECTED = AttributeError, KeyError, TypeError, ValueError
 
+_UNSEEN = object()  # in place of a program, where none has been sought
+
 _evaluated = []  # all functions
 
 
@@ -77,14 +79,17 @@ class evaluated_by_numpy:
             return self._compiled(*args, **kwargs)
         arrays = list(map(np.asarray, leaves))
         shapes = tuple((a.shape, a.dtype) for a in arrays)
-        key = fixed, named, tree, shapes, jax.config.jax_enable_x64
-        if key not in self._programs:
-            if len(self._programs) == _MOST_PROGRAMS:
+        weak = tuple(getattr(leaf, "weak_type", False) for leaf in leaves)
+        key = fixed, named, tree, shapes, weak, jax.config.jax_enable_x64
+        # Another thread may forget all programs at any time.
+        program = self._programs.get(key, _UNSEEN)
+        if program is _UNSEEN:
+            if len(self._programs) >= _MOST_PROGRAMS:
                 self._programs.clear()
-            self._programs[key] = self._program(args, kwargs)
-        if self._programs[key] is not None:
+            program = self._programs[key] = self._program(args, kwargs)
+        if program is not None:
             try:
-                return self._programs[key](arrays)
+                return program(arrays)
             except UnknownOperation:
                 self._programs[key] = None
         return self._compiled(*args, **kwargs)
@@ -126,7 +131,9 @@ def _is_in_memory(leaf):
 class _Program(NamedTuple):
     """Operations on numbered values, in the order in which they are called."""
 
-    steps: list  # of (function, numbers of its arguments, number of its result)
+    # Of (function, numbers of its arguments, number of its result, numbers of values
+    # that no later one needs).
+    steps: list
     constants: list  # values by number; None for those that are computed
     inputs: list  # numbers
     outputs: list
@@ -137,8 +144,10 @@ class _Program(NamedTuple):
         for number, array in zip(self.inputs, arrays, strict=True):
             values[number] = array
         with np.errstate(all="ignore"):  # as in a compiled function
-            for function, given, number in self.steps:
+            for function, given, number, last in self.steps:
                 values[number] = function(*[values[k] for k in given])
+                for k in last:
+                    values[k] = None
         # Copies, since a result may be constant, or a view of another one.
         found = [np.array(values[number]) for number in self.outputs]
         return jax.tree.unflatten(self.tree, found)
@@ -150,10 +159,10 @@ def _program(closed, tree):
     inputs = [maker.number() for _ in closed.jaxpr.invars]
     outputs = maker.inlined(closed, inputs)
     needed, steps = set(outputs), []
-    for step in reversed(maker.steps):
-        if step[2] in needed:
-            needed.update(step[1])
-            steps.append(step)
+    for function, given, number in reversed(maker.steps):
+        if number in needed:
+            steps.append((function, given, number, set(given) - needed))
+            needed.update(given)
     return _Program(steps[::-1], maker.values, inputs, outputs, tree)
 
 

@@ -1,5 +1,6 @@
 """Functions of JAX that NumPy evaluates, against the same functions compiled."""
 
+import tracemalloc
 from functools import partial
 
 import jax
@@ -111,6 +112,80 @@ def test_undefined_values_are_those_of_the_compiler():
         found, expected = function(x, n=-1), function._compiled(x, n=-1)
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+HALF = POINTS[:2].astype(np.float16)
+LARGE = np.full((2, 3), 100, np.int8)
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (lambda x: x.astype(int), np.array([-1.5, 2.7, np.nan, np.inf, -np.inf])),
+        (lambda x: x.astype(np.uint8), np.array([-1.0, 300.0])),
+        (lambda x: jnp.max(x, initial=-3.0), np.zeros(0)),
+        (lambda x: jnp.bitwise_and.reduce(x), np.array([7, 5, 13])),
+        (lambda x: lax.pow(x, np.arange(3, dtype=np.int32)), np.float32([2, 3, 4])),
+        (lambda x: lax.logistic(lax.complex(x, x)), POINTS),
+        (erf, HALF),
+        (
+            lambda x: lax.dot_general(x, x.T, (((1,), (0,)), ((), ())), None, int),
+            LARGE,
+        ),
+        (
+            lambda x: lax.dot_general(
+                x, x, (((1,), (1,)), ((0,), (0,))), None, np.float32
+            ),
+            HALF,
+        ),
+    ],
+)
+def test_what_numpy_computes_otherwise_is_compiled(function, given):
+    evaluated = evaluated_by_numpy(lambda x, n: function(x), static_argnames="n")
+    with jax.enable_x64(True):
+        found, expected = evaluated(given, n=0), evaluated._compiled(given, n=0)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_weak_type_gives_way_to_another():
+    function = evaluated_by_numpy(lambda x, s, n: x * s, static_argnames="n")
+    x = np.ones(3, np.float32)
+    with jax.enable_x64(True):
+        strong, weak = jnp.asarray(2.0, np.float64), jnp.asarray(2.0)
+        assert weak.weak_type
+        with jax.numpy_dtype_promotion("standard"):
+            for scale in (weak, strong, weak):
+                found, expected = function(x, scale, n=0), x * scale
+                assert found.dtype == expected.dtype
+
+
+def test_values_are_freed_when_they_are_no_longer_needed():
+    function = evaluated_by_numpy(
+        lambda x, n: sum(jnp.sin(k * x) for k in range(n)), static_argnames="n"
+    )
+    x = np.ones(10**5)
+    with jax.enable_x64(True):
+        function(x, 50)
+        tracemalloc.start()
+        function(x, 50)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert most < 6 * x.nbytes
+
+
+def test_threads_may_forget_each_other_s_programs(monkeypatch):
+    monkeypatch.setattr(numpy_programs, "_MOST_PROGRAMS", 1)
+    function = evaluated_by_numpy(lambda x, n: n * x, static_argnames="n")
+
+    class Forgetful(dict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value)
+            self.clear()  # as another thread does at this moment
+
+    function._programs = Forgetful()
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(function(POINTS, 2), 2 * POINTS)
 
 
 def test_results_are_the_caller_s_own():
