@@ -178,29 +178,45 @@ def to_one(x, v):
     return 1 + x[0] * v
 
 
+def above_one(x, v):
+    return 1 + jnp.exp(v)
+
+
+def loaded_but_at_minus_one(u, x, k):
+    return d(u, "x", "x")(x) + k + 1
+
+
 @pytest.mark.parametrize(
-    ("residual", "conditions", "settings", "expected"),
+    ("residual", "conditions", "settings", "start", "expected"),
     [
-        (wave, [Dirichlet(0.0), Neumann(-1.0, on="x=min")], {}, True),
-        (wave, [Dirichlet(0.0)], {}, False),  # of any size
+        (wave, [Dirichlet(0.0), Neumann(-1.0, on="x=min")], {}, 1.0, True),
+        (wave, [Dirichlet(0.0)], {}, 1.0, False),  # of any size
         (
             decay,
             [Dirichlet(1.0, on="x=min"), Condition(value_at_one, on=[[1.0]])],
             {},
+            1.0,
             False,
         ),
-        (decay, [Condition(value_at_one, on=[[1.0]])], {"transform": to_one}, False),
-        (loaded, [Dirichlet(0.0), Condition(value_at_one, on=[[0.5]])], {}, False),
+        (
+            decay,
+            [Condition(value_at_one, on=[[1.0]])],
+            {"transform": to_one},
+            1.0,
+            False,
+        ),
+        (loaded, [Condition(value_at_one, on=[[0.5]])], {}, 1.0, False),
+        (loaded_but_at_minus_one, [Neumann(-1.0, on="x=min")], {}, -1.0, False),
     ],
 )
 def test_eigenvalue_problems_are_solved_by_zero_but_for_its_size(
-    residual, conditions, settings, expected
+    residual, conditions, settings, start, expected
 ):
     problem = Problem(
         residual,
         Interval(0, 1, axis="x"),
         conditions,
-        coefficients={"k": Unknown(1.0)},
+        coefficients={"k": Unknown(start)},
         **settings,
     )
     assert is_eigenvalue_problem(problem) is expected
@@ -208,7 +224,13 @@ def test_eigenvalue_problems_are_solved_by_zero_but_for_its_size(
 
 @pytest.mark.parametrize(
     ("transform", "expected"),
-    [(None, True), (positive, True), (odd, True), (to_one, False)],
+    [
+        (None, True),
+        (positive, True),
+        (odd, True),
+        (to_one, False),
+        (above_one, False),
+    ],
 )
 def test_a_transform_has_to_let_the_solution_be_zero(transform, expected):
     assert is_eigenvalue_problem(harmonic(1.0, transform=transform)) is expected
