@@ -16,6 +16,7 @@ from sklearn_gn.core.evidence_gn import EXACT, NEARLY_EXACT
 _LITTLE_NOISE = 1e-8  # variance below which it may be none of the data
 _INTERVAL = 50  # iterations after which a fit that goes on is refined
 _MOST_STEPS = 30
+_MOST_WORK = 3e10  # of their factors, lest max_time is exceeded by many seconds
 _LOWER = 0.5  # share of the square error by which a step has helped
 _FIRST_DAMPING, _LARGEST_DAMPING = 1e-8, 1.0  # of columns of unit length
 _CHANGE = 10.0  # of the damping
@@ -42,7 +43,8 @@ def refined_if_due(shape, rows, state, report, options):
     due = report.stop == "tol" or state.iteration % _INTERVAL == 0
     if not (due and little and formed and free):
         return state, report
-    theta = refined(state.theta, rows, state.alpha, options.n_effective, shape)
+    most = int(min(_MOST_STEPS, 1 + _MOST_WORK / (len(rows.x) * shape.size**2)))
+    theta = refined(state.theta, rows, state.alpha, options.n_effective, shape, most)
     if theta is state.theta:
         return state, report
     sums = evidence_gn.sums_of(shape, theta, rows)
@@ -50,15 +52,16 @@ def refined_if_due(shape, rows, state, report, options):
     after, last = evidence_gn.updated(shape, after, options)
     if last.stop == "non_finite":
         return state, report
+    goes_on = most < _MOST_STEPS and sums.error < _LOWER * state.sums.error
     return after, report._replace(
         loss=last.loss,
         grad_norm=last.grad_norm,
-        stop=last.stop or report.stop,
+        stop=last.stop or (None if goes_on else report.stop),
         extra=last.extra,
     )
 
 
-def refined(theta, rows, alpha, n_effective, model):
+def refined(theta, rows, alpha, n_effective, model, most_steps=_MOST_STEPS):
     """Return parameters with residuals as small as rounding errors allow.
 
     Each step is a damped one in all parameters, and the least-squares solution in those
@@ -74,11 +77,12 @@ def refined(theta, rows, alpha, n_effective, model):
     n_effective : float
         Number of rows, counted by their weights.
     model : Shape
+    most_steps : int, default=30
     """
     precision = evidence.prior_precision(model.groups(), alpha)
     error, damping = model.trial(theta, rows).error, _FIRST_DAMPING
     lower, n_steps = True, 0
-    while lower and error > EXACT and n_steps < _MOST_STEPS:
+    while lower and error > EXACT and n_steps < most_steps:
         # With the noise of the present residuals, which fall from step to step.
         penalty = np.sqrt(precision * error / n_effective)
         factor = _factor(model.jacobian_blocks(theta, rows), penalty, theta)

@@ -1,6 +1,7 @@
 """Steps by orthogonal factors, against dense least squares and exact networks."""
 
 import numpy as np
+import pytest
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core.solver import Rows
@@ -55,12 +56,33 @@ def test_steep_neighbours_are_refined_to_rounding():
     assert shape.trial(found, rows).error < 1e-24
 
 
-def test_jumps_along_a_band_are_fitted_to_rounding():
-    # 200 Gauss-Newton steps by Cholesky factors end at 5e-15.
+@pytest.mark.parametrize(
+    ("most_work", "error"), [(refinement._MOST_WORK, 1e-10), (0, 1e-8)]
+)
+def test_jumps_along_a_band_are_fitted_to_rounding(most_work, error, monkeypatch):
+    # 200 Gauss-Newton steps by Cholesky factors end at a loss of 5e-15. With next to no
+    # work at a time, the fit goes on after each step by an orthogonal factor.
     x = 0.04 * (np.arange(50) + 0.5) - 1
     i, j = np.indices((50, 50)).reshape(2, -1)
     inside = (150 <= 4 * (i + j + 1)) & (4 * (i + j + 1) <= 250)
     X, y = np.column_stack([x[i], x[j]]), np.where(inside, 1.0, -1.0)
+    monkeypatch.setattr(refinement, "_MOST_WORK", most_work)
     model = ShallowReLURegressor(random_state=11).fit(X, y)
     assert model.converged_
-    assert np.max(np.abs(model.predict(X) - y)) < 1e-10
+    assert np.max(np.abs(model.predict(X) - y)) < error
+
+
+def test_few_steps_are_made_at_a_time_for_many_rows(monkeypatch):
+    shape, exact = jump()
+    rows = rows_of(shape, exact)
+    theta = exact * (1 + 1e-9 * np.random.RandomState(2).standard_normal(len(exact)))
+    alpha, steps = np.ones(3 + shape.d), []
+    damped = refinement._damped_step
+
+    def counted(factor, damping):
+        steps.append(damping)
+        return damped(factor, damping)
+
+    monkeypatch.setattr(refinement, "_damped_step", counted)
+    refinement.refined(theta, rows, alpha, float(N_ROWS), shape, 1)
+    assert steps.count(0.0) == sum(damping > 0 for damping in steps) <= 2
