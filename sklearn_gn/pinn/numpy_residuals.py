@@ -96,7 +96,7 @@ def _input_rows(model, kind, batch):
     n, points, dim = batch.x.shape
     x = np.asarray(batch.x).reshape(n * points, dim)
     if problem.periodic or n_waves(problem):
-        return np.moveaxis(input_stacks(problem, kinds, x, None), 1, 0)
+        return np.moveaxis(np.asarray(input_stacks(problem, kinds, x, None)), 1, 0)
     # The axes, mapped to [-1, 1].
     rows = np.zeros((kinds.size, *x.shape), x.dtype)
     rows[0] = problem.embedding(x)
