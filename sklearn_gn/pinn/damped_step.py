@@ -51,7 +51,7 @@ RANK = 1000  # of the preconditioner, unless given
 _CG_TOL, _CG_ITERATIONS = 1e-10, 500
 # Numbers in a Jacobian that is multiplied out. Beyond, the products of several threads
 # are worth seconds of compilation.
-_SMALL_JACOBIAN = 2**23
+_SMALL_JACOBIAN = 2**25
 
 
 # --- the residuals to first order ----------------------------------------------------
