@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sklearn_gn.core import backend
+from sklearn_gn.core import backend, numpy_programs
+from sklearn_gn.core.caches import KeptWithArrays
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.pde import Box, Dirichlet, Initial, Periodic, Problem, Unknown, d
 from sklearn_gn.pinn import damped_step, numpy_residuals, residuals
@@ -88,6 +89,18 @@ def test_they_are_those_of_the_compiled_network(case, activation):
     interior = numpy_residuals.class_residuals(model, model.classes[0], net, batches[0])
     weighted = batches[0].scale[:, None] * interior
     np.testing.assert_array_equal(weighted.ravel(), found[: weighted.size])
+
+
+@pytest.mark.parametrize("case", ["circle", "waves"])
+def test_what_numpy_cannot_evaluate_is_compiled(case, monkeypatch):
+    model, net, batches = setting(case)
+    expected = numpy_residuals.residuals(model, net, batches)
+    numpy_programs.forget()
+    monkeypatch.setattr(numpy_programs, "OPERATIONS", {})
+    monkeypatch.setattr(numpy_residuals, "_inputs", KeptWithArrays())
+    found = numpy_residuals.residuals(model, net, batches)
+    numpy_programs.forget()
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_larger_network_compiles_nothing(compiled):
