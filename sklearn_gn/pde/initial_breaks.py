@@ -215,7 +215,7 @@ def _at_an_end(problem, axis, end, entries):
     inside = np.broadcast_to(x, (_FEW, 2)).copy()
     inside[:, axis] = np.linspace(*domain.bounds[axis], _FEW + 2)[1:-1]
     residuals, equation = backend.to_numpy(
-        _compiled_at_an_end(problem, axis, entries, x, normal, inside)
+        _traced_at_an_end(problem, axis, entries, x, normal, inside)
     )
     if equation is None or not all(np.isfinite(part).all() for part in equation):
         return residuals, None
@@ -225,7 +225,7 @@ def _at_an_end(problem, axis, end, entries):
 
 
 @partial(evaluated_by_numpy, static_argnames=("problem", "axis", "entries"))
-def _compiled_at_an_end(problem, axis, entries, x, normal, inside):
+def _traced_at_an_end(problem, axis, entries, x, normal, inside):
     start, q = _start(problem), len(problem.outputs)
     _, *kinds = problem.residual_classes()
     named = [condition for _, condition in problem._named_conditions()]
@@ -286,11 +286,11 @@ def _values_and_slopes(problem, x, axis):
     """Initial values at places x (n,) of an axis, and slopes along it, (n, q) each."""
     points = np.empty((len(x), 2))
     points[:, axis], points[:, 1 - axis] = x, problem.domain.bounds[1 - axis, 0]
-    return backend.to_numpy(_compiled_values_and_slopes(problem, points, axis))
+    return backend.to_numpy(_traced_values_and_slopes(problem, points, axis))
 
 
 @partial(evaluated_by_numpy, static_argnames=("problem", "axis"))
-def _compiled_values_and_slopes(problem, points, axis):
+def _traced_values_and_slopes(problem, points, axis):
     start, unit = _start(problem), jnp.eye(2)[axis]
     return jax.vmap(lambda x: jax.jvp(start, (x,), (unit,)))(points)
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde import Unknown
 
 _HELD = 25  # iterations in which the coefficients keep their values
@@ -80,8 +80,11 @@ def is_eigenvalue_problem(problem):
     problem : Problem
         Without observations.
     """
-    n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
-    return 0 < _n_residuals_of_zero(problem) <= n_unknown
+    return 0 < _n_residuals_of_zero(problem) <= _n_unknown(problem)
+
+
+def _n_unknown(problem):
+    return sum(np.size(known.initial) for known in problem.unknown.values())
 
 
 def _n_residuals_of_zero(problem):
@@ -121,7 +124,7 @@ def _transformed(problem, x):
         return backend.to_numpy(_outputs(problem, raw, x))
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(evaluated_by_numpy, static_argnames="problem")
 def _outputs(problem, raw, x):
     def one(x, raw):
         return jnp.atleast_1d(problem.field(lambda _: raw)(x))
@@ -129,7 +132,7 @@ def _outputs(problem, raw, x):
     return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(x, raw)
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(evaluated_by_numpy, static_argnames="problem")
 def _residuals_of_zero_and_waves(problem, points):
     """Residuals (n, 2, k) of zero for two values of coefficients; those of a wave."""
     q, start = len(problem.outputs), problem.start
@@ -199,11 +202,10 @@ def warning_of_other_values(solver):
         Empty if there is none.
     """
     problem, found = solver.problem_, solver.coefficients_
-    if "loss_data" in solver.convergence_log_ or not problem.unknown:
+    if "loss_data" in solver.convergence_log_:
         return ""
     number = _n_residuals_of_zero(problem)
-    n_unknown = sum(np.size(value) for value in found.values())
-    if number > n_unknown:
+    if number > _n_unknown(problem):
         return ""
     x = problem.domain.sample(_N_SIGNS, np.random.RandomState(0), "uniform")
     values = solver.predict(x).reshape(_N_SIGNS, -1)

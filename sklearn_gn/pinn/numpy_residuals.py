@@ -168,18 +168,18 @@ def _by_rows(model, points, function, *arrays):
     return [of_class(kind, *point, *own) for kind, point, *own in pairs]
 
 
-_compiled = partial(
+_evaluated = partial(
     evaluated_by_numpy, static_argnames="model", most_operations=_MOST_OPERATIONS
 )
 
 
-@_compiled
+@_evaluated
 def _residuals(model, points, tops, extra):
     """Residuals of each class, of shape (n, k)."""
     return _by_rows(model, points, lambda one, top: one(top, extra), tops)
 
 
-@_compiled
+@_evaluated
 def _first_order(model, points, tops, extra):
     """The same, with their derivatives (n, k, P C, q) and (n, k, c)."""
 
