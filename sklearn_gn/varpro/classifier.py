@@ -29,9 +29,9 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
     ``hidden_layer_sizes``. For many classes on features of another model use
     :class:`FGNSoftmaxHead`.
 
-    If ``alpha`` is given, there is one network. Its last layer W is a multinomial
-    logistic regression on the features z, which is solved for every value of the other
-    weights :math:`\theta`, and the reduced objective,
+    With given penalties and ``hidden_layer_sizes``, there is one network. Its last
+    layer W is a multinomial logistic regression on the features z, which is solved for
+    every value of the other weights :math:`\theta`, and the reduced objective,
 
     .. math::
         \Phi(\theta) = \min_W \frac{1}{\sum_i v_i} \sum_i v_i
@@ -53,9 +53,9 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
           of the output layer.
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
-        Widths of the hidden layers. If "auto" and ``alpha="auto"``, a committee has
-        members of one layer, of 100 neurons if they are fitted by mini-batches and of
-        4 otherwise; a single network has (64, 64). If empty, the model is linear.
+        Widths of the hidden layers. If "auto", a committee has members of one layer, of
+        100 neurons if they are fitted by mini-batches and of 4 otherwise; a single
+        network has (64, 64). If empty, the model is linear.
 
     activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
@@ -64,11 +64,11 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         "relu", and a single network uses "tanh".
 
     n_init : "auto" or int, default="auto"
-        Number of random starts. If the evidence chooses the penalties, all of them are
-        members of a committee, whose predictions are averaged. Otherwise the network of
-        lowest loss is returned. If "auto", a committee has up to 8 members, fewer for
-        large tables, and a single network has one start. If a number, no members are
-        fitted by mini-batches unless the table is too large for the evidence.
+        Number of random starts. Those of a committee are its members, whose predictions
+        are averaged. Otherwise the network of lowest loss is returned. If "auto", a
+        committee has up to 8 members, fewer for large tables, and a single network has
+        one start. If a number, no members are fitted by mini-batches unless the table
+        is too large for the evidence.
 
     solver : str or solver object, default="gnvpro"
         Solver of the minimisation problem: a name, or an object of
@@ -93,9 +93,11 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         than 2e8 / P**2 - 2 P rows, are wide and fitted by mini-batches, with fixed
         normal priors of precision 10 for the slopes and 1 for all other weights. Other
         networks take 0.001.
-        Numbers are the penalties of the hidden layers and of the output layer, in
-        scaled units; one number stands for both. A dict, such as ``alpha_`` of a
-        committee, fixes all penalties.
+        A number, in scaled units, is every penalty of the committee that "auto" would
+        fit, or of one network if ``hidden_layer_sizes`` or a solver is given. Two are
+        the penalties of the hidden layers and of the output layer of one network. A
+        dict, such as ``alpha_`` of a committee, fixes all penalties but those of
+        members fitted by mini-batches in a small table.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of every step; it changes the steps, not

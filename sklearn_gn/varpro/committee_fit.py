@@ -1,6 +1,7 @@
 """Fits of VarProNetRegressor and VarProNetClassifier whose penalties are chosen."""
 
 from functools import partial
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from sklearn_gn.varpro.committee_attributes import set_fitted
 from sklearn_gn.varpro.mixed_committee import MIXED_COMMITTEE, MixedOptions
 
 _LARGEST_INT = np.iinfo(np.int32).max
+_LEAST_PENALTY = float(np.finfo(np.float64).eps)  # less is lost to rounding
 _LARGE = 1e9  # features beyond which products do not fit into single precision
 
 
@@ -116,9 +118,12 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
     if plan.n_evidence == 0:
         problem, algorithm = _in_batches(estimator, problem), BATCH_COMMITTEE
     elif plan.n_evidence < len(plan.models):
+        batches = _in_batches(estimator, problem).options
+        if isinstance(estimator.alpha, dict):  # has no penalties of the wide members
+            batches = batches._replace(alpha=None)
         options = MixedOptions(
             problem.options,
-            _in_batches(estimator, problem).options._replace(alpha=None),
+            batches,
             plan.n_evidence,
             problem.options.seed,
         )
@@ -147,6 +152,8 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
 
 def _given_penalties(alpha, model):
     """Penalties of the groups, or None where they are chosen."""
+    if isinstance(alpha, Real):
+        return np.full(model.n_groups, max(float(alpha), _LEAST_PENALTY))
     if not isinstance(alpha, dict):
         return None
     lengths = {

@@ -1,5 +1,7 @@
 """Which networks a committee has, and how they are fitted."""
 
+import math
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +31,10 @@ class Plan(NamedTuple):
 def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     """Return the :class:`Plan` of a committee, or None where there is none.
 
-    Penalties are chosen by the evidence for fully connected networks that the default
-    solver fits, where the dense Gauss-Newton matrix is small enough. Many classes in
+    Penalties are chosen by the evidence, or given, for fully connected networks that
+    the default solver fits, where the dense Gauss-Newton matrix is small enough. With
+    one number as ``alpha`` and layers of given sizes there is no committee: that is the
+    problem of variable projection as it is published. Many classes in
     many rows want wide networks, for which it is not: the default members of a
     classifier are wide there, and fitted by mini-batches. In smaller tables half of
     them are.
@@ -45,10 +49,7 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     n_independent : float, default=1.0
         Number of targets that are independent of each other.
     """
-    alpha, network = estimator.alpha, estimator.network
-    chosen = isinstance(alpha, dict) or (isinstance(alpha, str) and alpha == "auto")
-    chosen = chosen and isinstance(network, str) and network == "mlp"
-    if not chosen or not estimator._default_solver():
+    if not (_has_committee(estimator) and estimator._default_solver()):
         return None
     sizes = _checked(estimator)
     if isinstance(estimator.hidden_layer_sizes, str) and n_independent > 1:
@@ -92,6 +93,16 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     members = members[: min(n_members, _MOST_MIXED)]
     wide = models(("relu",), (_WIDTH,)) * len(members)
     return Plan(members + wide, len(members))
+
+
+def _has_committee(estimator):
+    """Whether the parameters ask for one, if the solver can fit it."""
+    alpha, network = estimator.alpha, estimator.network
+    if not (isinstance(network, str) and network == "mlp"):
+        return False
+    if isinstance(alpha, Real):
+        return alpha < math.inf and isinstance(estimator.hidden_layer_sizes, str)
+    return isinstance(alpha, dict) or (isinstance(alpha, str) and alpha == "auto")
 
 
 def independent_targets(y, weight):

@@ -35,9 +35,9 @@ class VarProNetRegressor(
     :class:`ShallowReLURegressor`; for fewer than a hundred runs of a simulation, a
     Gaussian process.
 
-    If ``alpha`` is given, there is one network. Its last layer W is the solution of a
-    linear least-squares problem for every value of the other weights :math:`\theta`,
-    and the reduced objective,
+    With given penalties and ``hidden_layer_sizes``, there is one network. Its last
+    layer W is the solution of a linear least-squares problem for every value of the
+    other weights :math:`\theta`, and the reduced objective,
 
     .. math::
         \Phi(\theta) = \min_W \frac{1}{2 \sum_i v_i} \sum_i v_i
@@ -59,9 +59,9 @@ class VarProNetRegressor(
           of the output layer.
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
-        Widths of the hidden layers. If "auto", (64, 64) if penalties are given; if the
-        evidence chooses them, (10,), and more neurons for more than two targets that
-        are not correlated with each other. If empty, the model is linear.
+        Widths of the hidden layers. If "auto", those of a committee are (10,), and more
+        for more than two targets that are not correlated with each other; a single
+        network has (64, 64). If empty, the model is linear.
 
     activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
@@ -69,11 +69,10 @@ class VarProNetRegressor(
         committee alternate between "relu" and "tanh", and a single network uses "tanh".
 
     n_init : "auto" or int, default="auto"
-        Number of random starts. If the evidence chooses the penalties, all of them are
-        members of a committee, whose predictions are averaged with weights inverse to
-        the noise variance of each member. Otherwise the network of lowest loss is
-        returned. If "auto", a committee has up to 6 members, fewer for large tables,
-        and a single network has one start.
+        Number of random starts. Those of a committee are its members, whose predictions
+        are averaged with weights inverse to the noise variance of each. Otherwise the
+        network of lowest loss is returned. If "auto", a committee has up to 6 members,
+        fewer for large tables, and a single network has one start.
 
     solver : str or solver object, default="gnvpro"
         Solver of the least-squares problem: a name, or an object of
@@ -94,10 +93,13 @@ class VarProNetRegressor(
         solver and up to 2e8 / P rows for P weights; other networks, and those with so
         many targets that most of more than 2,000 weights are in the output layer, take
         (0.01, 0.0001).
-        Numbers are the penalties of the hidden layers and of the output layer, in
-        scaled units; one number stands for both. An output penalty of "gcv" is chosen
-        in every iteration by generalised cross-validation. For simulations without
-        noise set 1e-8. A dict, such as ``alpha_`` of a committee, fixes all penalties.
+        A number, in scaled units, is every penalty of the committee that "auto" would
+        fit, or of one network if ``hidden_layer_sizes`` or a solver is given. Two are
+        the penalties of the hidden layers and of the output layer of one network; an
+        output penalty of "gcv" is chosen in every iteration by generalised
+        cross-validation. For simulations without noise set 1e-8 and
+        ``hidden_layer_sizes``. A dict, such as ``alpha_`` of a committee, fixes all
+        penalties.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of every step; it changes the steps, not

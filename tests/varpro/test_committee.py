@@ -397,6 +397,34 @@ def test_given_penalties_stay_at_the_fit_they_come_from():
     assert_allclose(model.fit(X, y).predict(X), found, atol=1e-6)
 
 
+def test_a_number_is_every_penalty(fitted):
+    model, X, y = fitted
+    every = {name: np.full_like(value, 0.02) for name, value in model.alpha_.items()}
+    by_name = VarProNetRegressor(alpha=every, random_state=0).fit(X, y)
+    by_number = VarProNetRegressor(alpha=0.02, random_state=0).fit(X, y)
+    assert_allclose(by_number.predict(X), by_name.predict(X), rtol=1e-12)
+    assert by_number.alpha_method_ == "fixed"
+    for value in by_number.alpha_.values():
+        assert_allclose(value, 0.02)
+
+
+def test_without_penalty_the_fit_is_finite(fitted):
+    _, X, y = fitted
+    model = VarProNetRegressor(alpha=0, random_state=0).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(std).all()
+
+
+def test_a_number_is_every_penalty_of_both_kinds_of_classifiers():
+    X, y = rings()
+    model = VarProNetClassifier(alpha=0.5, random_state=0).fit(X, y)
+    assert len({len(member.coefs_[0].T) for member in model.estimators_}) == 2
+    for member in model.estimators_:
+        for value in member.alpha_.values():
+            assert_allclose(value, 0.5)
+
+
 def test_penalties_of_mini_batches_are_those_given(monkeypatch):
     monkeypatch.setattr(committee_plan, "_MOST_WORK_OF_ALL_ROWS", 1)
     X, y = rings()
@@ -507,7 +535,9 @@ def test_degenerate_data(X, y):
 @pytest.mark.parametrize(
     "words",
     [
-        {"alpha": 1e-3},
+        {"alpha": 1e-3, "hidden_layer_sizes": (10,)},
+        {"alpha": (1e-3, 1e-3)},
+        {"alpha": 1e-3, "solver": "adam"},
         {"solver": "gn"},
         {"hidden_layer_sizes": (2000, 2000)},
         {"network": "neural_ode"},
