@@ -18,6 +18,7 @@ from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.batch_committee import BATCH_COMMITTEE, BatchOptions
 from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE, Member
 from sklearn_gn.varpro.committee_attributes import set_fitted
+from sklearn_gn.varpro.growing_committee import GROWING_COMMITTEE
 from sklearn_gn.varpro.mixed_committee import MIXED_COMMITTEE, MixedOptions
 
 _LARGEST_INT = np.iinfo(np.int32).max
@@ -114,7 +115,8 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
     """
     alpha = _given_penalties(estimator.alpha, plan.models[0])
     problem = _problem(estimator, X, y, weight, n_effective, alpha, rng)
-    algorithm = ROBUST_COMMITTEE if estimator._is_robust() else COMMITTEE
+    algorithm = GROWING_COMMITTEE if _may_grow(estimator) else COMMITTEE
+    algorithm = ROBUST_COMMITTEE if estimator._is_robust() else algorithm
     if plan.n_evidence == 0:
         problem, algorithm = _in_batches(estimator, problem), BATCH_COMMITTEE
     elif plan.n_evidence < len(plan.models):
@@ -148,6 +150,14 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
         },
         set_fitted=lambda: set_fitted(estimator, run.best_net, problem),
     )
+
+
+def _may_grow(estimator):
+    """Whether the sizes of the networks are to be found."""
+    if estimator.warm_start and hasattr(estimator, "_fitted"):
+        return False
+    by_default = estimator.hidden_layer_sizes, estimator.alpha, estimator.n_init
+    return estimator._loss == "squared" and by_default == ("auto",) * 3
 
 
 def _given_penalties(alpha, model):

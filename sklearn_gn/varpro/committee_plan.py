@@ -51,8 +51,11 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     """
     if not (_has_committee(estimator) and estimator._default_solver()):
         return None
-    sizes = _checked(estimator)
-    if isinstance(estimator.hidden_layer_sizes, str) and n_independent > 1:
+    sizes, by_width = _checked(estimator), isinstance(estimator.hidden_layer_sizes, str)
+    continues = _continues_committee(estimator)
+    if by_width and continues and estimator._loss == "squared":
+        sizes = estimator._fitted[1][0].model.sizes[1:]  # which may have grown
+    elif by_width and n_independent > 1:
         sizes = (_width(estimator, n_features, n_values, n_independent),)
 
     def models(names, sizes):
@@ -67,32 +70,42 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
             for name in names
         ]
 
-    pair = models(ACTIVATIONS, sizes)
-    size = len(pair[0].groups())
-    work = (n_rows + 2 * size) * size**2
-    n_members = estimator.n_init
-    if n_members == "auto" and _continues_committee(estimator):
-        n_members = len(estimator._fitted[1])
+    kinds = models(_names(estimator), sizes)
+    size = len(kinds[0].groups())
+    work = work_of(n_rows, size)
+    n_given = estimator.n_init
+    if n_given == "auto" and _continues_committee(estimator):
+        n_given = len(estimator._fitted[1])
     if _by_batches(estimator, work):
-        n_members = _BATCH_MEMBERS if n_members == "auto" else n_members
-        return Plan(models(("relu",), (_WIDTH,)) * n_members, 0)
+        n_given = _BATCH_MEMBERS if n_given == "auto" else n_given
+        return Plan(models(("relu",), (_WIDTH,)) * n_given, 0)
     if estimator._loss == "squared":
         if not affordable(n_rows, size):
             return None
-        if size > LARGEST_DENSE and 2 * pair[0].n_linear * n_values > size:
+        if size > LARGEST_DENSE and 2 * kinds[0].n_linear * n_values > size:
             return None  # most parameters are the last layer's: it is eliminated there
     elif size > LARGEST_DENSE or work > _MOST_WORK_OF_CLASSES:
         return None
-    if n_members == "auto":
-        n_members = 2 * int(min(max(_WORK / work, 2), _MEMBERS) // 2)
-    members = [pair[number % len(pair)] for number in range(n_members)]
+    if n_given == "auto":
+        n_given = n_members(n_rows, size)
+    members = [kinds[number % len(kinds)] for number in range(n_given)]
     if not _is_mixed(estimator):
-        return Plan(members, n_members)
+        return Plan(members, n_given)
     if _continues_committee(estimator):
-        n_members //= 2
-    members = members[: min(n_members, _MOST_MIXED)]
+        n_given //= 2
+    members = members[: min(n_given, _MOST_MIXED)]
     wide = models(("relu",), (_WIDTH,)) * len(members)
     return Plan(members + wide, len(members))
+
+
+def work_of(n_rows, size):
+    """Return the work of a member's step, in products of the matrix's entries."""
+    return (n_rows + 2 * size) * size**2
+
+
+def n_members(n_rows, size):
+    """Return the default number of members of so many parameters each."""
+    return 2 * int(min(max(_WORK / work_of(n_rows, size), 2), _MEMBERS) // 2)
 
 
 def _has_committee(estimator):
@@ -126,8 +139,6 @@ def _width(estimator, n_features, n_values, n_independent):
     Those of one target serve two, further ones need some of their own, as long as the
     Gauss-Newton matrix stays dense.
     """
-    if _continues_committee(estimator):  # whose networks do not change their size
-        return estimator._fitted[1][0].model.sizes[1]
     least = _NEURONS[estimator._loss]
     wanted = least + round(_NEURONS_PER_TARGET * max(0.0, n_independent - 2))
     of_neuron = 1 + n_features + n_values
@@ -159,6 +170,14 @@ def _continues_committee(estimator):
     """Whether the starts are the members of the former fit."""
     warm = estimator.warm_start and hasattr(estimator, "_fitted")
     return warm and estimator._fitted[0] is None
+
+
+def _names(estimator):
+    """Activations of the members by turns, if they are "auto"."""
+    if not _continues_committee(estimator) or estimator._loss != "squared":
+        return ACTIVATIONS
+    models = [member.model for member in estimator._fitted[1]]
+    return [model.activations[0] if model.activations else "relu" for model in models]
 
 
 def _activations(given, name, sizes):

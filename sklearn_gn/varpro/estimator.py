@@ -29,7 +29,7 @@ from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro import committee, committee_fit, committee_plan
 
 _MOST_STEPS = 100  # where max_iter is "auto"
-_MOST_STEPS_BY_EVIDENCE = 1000  # the same of committees, whose steps take milliseconds
+_MOST_STEPS_BY_EVIDENCE = 3000  # the same of committees, whose steps take milliseconds
 _LARGEST_INT = np.iinfo(np.int32).max
 _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalties
 _BLOCK_ROWS = 4096  # of predictions

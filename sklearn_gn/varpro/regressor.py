@@ -60,8 +60,10 @@ class VarProNetRegressor(
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Widths of the hidden layers. If "auto", those of a committee are (10,), and more
-        for more than two targets that are not correlated with each other; a single
-        network has (64, 64). If empty, the model is linear.
+        for more than two targets that are not correlated with each other. If there is
+        hardly any noise and ``n_init`` is "auto", too, the evidence chooses among
+        these, (20,), (20, 20), (40,) and (80,). A single network has (64, 64). If
+        empty, the model is linear.
 
     activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
@@ -72,7 +74,8 @@ class VarProNetRegressor(
         Number of random starts. Those of a committee are its members, whose predictions
         are averaged with weights inverse to the noise variance of each. Otherwise the
         network of lowest loss is returned. If "auto", a committee has up to 6 members,
-        fewer for large tables, and a single network has one start.
+        fewer for large tables or if its networks have grown, and a single network has
+        one start.
 
     solver : str or solver object, default="gnvpro"
         Solver of the least-squares problem: a name, or an object of
@@ -124,7 +127,7 @@ class VarProNetRegressor(
     max_iter : "auto" or int, default="auto"
         Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
         An iteration of a committee is a step of every member; with ten features or
-        more, most begin after the first ones. If "auto", 1000 if the evidence chooses
+        more, most begin after the first ones. If "auto", 3000 if the evidence chooses
         the penalties, which fits to noisy data do not reach, and 100 otherwise.
 
     tol : float, default=0.001

@@ -1,0 +1,157 @@
+"""Committees of regressions that find the size of their networks.
+
+Noisy tables determine few parameters, and small networks are enough. Where there is
+hardly any noise, these leave an error of their own: the data determine nearly all of
+their parameters, and the evidence of larger ones is higher by orders of magnitude.
+
+A committee of the first size is fitted as in :mod:`sklearn_gn.varpro.committee`. If its
+member of highest evidence has used up its neurons and leaves little of the variance,
+one of the next size with the same activation is fitted, and so on, as long as the
+evidence rises. The best size then gets more members; those of other activations have
+hardly a share in the predictions where nearly nothing is noise. The networks returned
+are those of the best size that has ended.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.varpro import committee
+from sklearn_gn.varpro.committee import CommitteeState
+from sklearn_gn.varpro.committee_plan import n_members, work_of
+
+_USED_UP = 0.9  # share of the neurons that the data determine, from which it grows
+_LITTLE = 0.1  # share of the variance that is left, up to which it grows
+_WORTH = 0.1  # log evidence per row that a larger network has to gain
+_FAILURES = 2  # sizes in turn that do not pay, after which none is tried
+# Hidden layers, as multiples of the first size. Where two pay, one layer does not.
+_SIZES = ((2,), (2, 2), (4,), (8,))
+_DEEP = 1  # number of the size of two layers
+_MOST_WORK = 1e9  # of a step of a member, in products of the matrix's entries
+
+
+class GrowthState(NamedTuple):
+    """State of a fit; ``net`` has the members of the best size that has ended."""
+
+    net: tuple
+    loss: float
+    criterion: float  # the last networks are the best
+    running: CommitteeState
+    size: int = -1  # of the running members in the list of sizes; -1 is the first
+    best_size: int = -1
+    completes: bool = False  # whether the running members are the last ones
+
+
+def init(rows, members, options):
+    """Return the state of a fit that starts from some members of the first size."""
+    running = committee.init(rows, members, options)
+    return GrowthState(running.net, running.loss, 0.0, running)
+
+
+def step(rows, state, options):
+    """Take a step of every running member; when they have ended, grow or end."""
+    running, report = committee.step(rows, state.running, options)
+    state = state._replace(
+        running=running, loss=report.loss, criterion=state.criterion - 1
+    )
+    if state.size < 0:
+        state = state._replace(net=running.net)
+    if report.stop is None:
+        return state, report
+    if state.completes:
+        return state._replace(net=state.net + running.net), report
+    state = _with_the_better(state, options.n_effective)
+    following, lacking = _next_size(rows, state, report.stop), None
+    if following is None:
+        lacking = _lacking(rows, state)
+        if not lacking:
+            return state, report
+    size = state.best_size if following is None else following
+    members = _drawn(rows, state, options, size, lacking or (0,))
+    running = committee.init(rows, members, options)
+    state = state._replace(running=running, size=size, completes=following is None)
+    return state, report._replace(stop=None)
+
+
+def _with_the_better(state, n_effective):
+    """The state with the members of the higher evidence as the best."""
+    gain = _best(state.running.net).net.log_evidence
+    gain -= _best(state.net).net.log_evidence
+    if state.size < 0 or gain < _WORTH * n_effective:
+        return state
+    return state._replace(net=state.running.net, best_size=state.size)
+
+
+def _best(members):
+    return max(members, key=lambda member: member.net.log_evidence)
+
+
+def _next_size(rows, state, stop):
+    """Number of the size to be tried, or None."""
+    is_last = stop == "rounding" or state.best_size == _DEEP
+    if is_last or not _wants_more(rows, state.net):
+        return None
+    last = min(state.best_size + _FAILURES, len(_SIZES) - 1)
+    for number in range(state.size + 1, last + 1):
+        if is_affordable(rows, _of_size(state.net[0].model, number, state.best_size)):
+            return number
+    return None
+
+
+def is_affordable(rows, model):
+    """Whether the data can determine a network, in steps that do not take long."""
+    size = len(model.groups())
+    return size < rows.y.size and work_of(len(rows.x), size) <= _MOST_WORK
+
+
+def _wants_more(rows, members):
+    """Whether the data use up the neurons, which leave little of the variance."""
+    variance = float(np.sum(rows.weight @ (rows.y - rows.weight @ rows.y) ** 2))
+    noise = min(1 / member.net.beta for member in members) * rows.y.shape[1]
+    is_used_up = _share_of_neurons(*_best(members)) >= _USED_UP
+    return is_used_up and noise <= _LITTLE * variance
+
+
+def _share_of_neurons(model, net):
+    """Share of the neurons' coefficients that the data determine."""
+    return net.gamma[1] / (model.n_values * model.sizes[-1])
+
+
+def _of_size(model, number, present=-1):
+    """Return a network of a size of the list, from one of the ``present`` size."""
+    factors = (1,) if present < 0 else _SIZES[present]
+    first = model.sizes[1] // factors[0]
+    hidden = tuple(factor * first for factor in _SIZES[number])
+    return model._replace(
+        sizes=(model.sizes[0], *hidden),
+        activations=model.activations[:1] * len(hidden),
+        features=tuple(range(model.sizes[0])),
+    )
+
+
+def _drawn(rows, state, options, number, which):
+    """Return members of a size with random parameters, some of the numbered ones."""
+    model = _of_size(_best(state.net).model, number, state.best_size)
+    return tuple(
+        committee.first_member(
+            model,
+            rows,
+            options.n_effective,
+            np.random.RandomState([options.seed, number, k]),
+        )
+        for k in which
+    )
+
+
+def _lacking(rows, state):
+    """Numbers of the members that the best size still lacks."""
+    if state.best_size < 0:
+        return ()
+    size = len(state.net[0].model.groups())
+    # Half of the default members are of one activation. The spread of two is the least
+    # that error bars need.
+    return range(len(state.net), max(2, n_members(len(rows.x), size) // 2))
+
+
+GROWING_COMMITTEE = Algorithm("gnvpro", init, step, compiled=False)

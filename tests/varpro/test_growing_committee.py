@@ -1,0 +1,109 @@
+"""Committees that find the size of their networks."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_gn import VarProNetRegressor
+from sklearn_gn.callbacks import Checkpoint
+from sklearn_gn.varpro import growing_committee
+
+
+def bump(n, d, noise=0.0, seed=0):
+    """Rows of a smooth function, the first n with noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n + 500, d))
+    y = np.exp(-4 * np.sum(X**2, axis=1) / d)
+    target = y.copy()
+    target[:n] += noise * y.std() * rng.normal(size=n)
+    return X[:n], target[:n], X[n:], y[n:]
+
+
+def error(model, X, y):
+    """Root mean square error over the standard deviation."""
+    return np.sqrt(1 - model.score(X, y))
+
+
+def widths(model):
+    """Hidden layers of each member."""
+    return [tuple(len(b) for b in one.intercepts_) for one in model.estimators_]
+
+
+@pytest.fixture(scope="module")
+def grown():
+    X, y, X_test, y_test = bump(150, 2)
+    return VarProNetRegressor(random_state=0).fit(X, y), X, y, X_test, y_test
+
+
+def test_networks_grow_where_there_is_no_noise():
+    X, y, X_test, y_test = bump(200, 3)
+    first = VarProNetRegressor(n_init=6, random_state=0).fit(X, y)
+    model = VarProNetRegressor(random_state=0).fit(X, y)
+    assert set(widths(first)) == {(10,)}
+    assert len(model.estimators_) == 3
+    assert min(map(sum, widths(model))) >= 20
+    assert {member.activations_[0] for member in model.estimators_} == {"tanh"}
+    assert model.log_evidence_ > first.log_evidence_ + 0.1 * len(X)
+    assert error(model, X_test, y_test) < error(first, X_test, y_test) / 4
+
+
+def test_networks_stay_small_in_noise():
+    X, y, X_test, _ = bump(200, 3, noise=0.5)
+    first = VarProNetRegressor(n_init=6, random_state=0).fit(X, y)
+    model = VarProNetRegressor(random_state=0).fit(X, y)
+    assert_array_equal(model.predict(X_test), first.predict(X_test))
+
+
+def test_size_that_does_not_pay_is_not_taken(monkeypatch):
+    X, y, X_test, _ = bump(150, 2)
+    first = VarProNetRegressor(n_init=6, random_state=0).fit(X, y)
+    monkeypatch.setattr(growing_committee, "_WORTH", np.inf)
+    model = VarProNetRegressor(random_state=0).fit(X, y)
+    assert model.n_iter_ > first.n_iter_
+    assert_array_equal(model.predict(X_test), first.predict(X_test))
+
+
+@pytest.mark.parametrize("words", [{"n_init": 6}, {"hidden_layer_sizes": (10,)}])
+def test_given_sizes_and_numbers_are_kept(words):
+    X, y, *_ = bump(150, 2)
+    model = VarProNetRegressor(random_state=0, **words).fit(X, y)
+    assert widths(model) == [(10,)] * 6
+
+
+def test_networks_have_fewer_parameters_than_there_are_targets(monkeypatch):
+    X, y, *_ = bump(60, 2)
+    monkeypatch.setattr(growing_committee, "_USED_UP", 0.0)
+    monkeypatch.setattr(growing_committee, "_WORTH", -np.inf)
+    model = VarProNetRegressor(random_state=0).fit(X, y)
+    assert widths(model) == [(10,)] * 6  # the next size has 83
+
+
+def test_a_fit_that_is_interrupted_has_the_best_size_that_has_ended(grown):
+    complete, X, y, X_test, y_test = grown
+    first = VarProNetRegressor(n_init=6, random_state=0).fit(X, y)
+    with pytest.warns(ConvergenceWarning):
+        model = VarProNetRegressor(random_state=0, max_iter=first.n_iter_ + 5).fit(X, y)
+    assert_array_equal(model.predict(X_test), first.predict(X_test))
+    assert error(complete, X_test, y_test) < error(first, X_test, y_test)
+
+
+def test_warm_start_keeps_the_size(grown):
+    _, X, y, X_test, y_test = grown
+    model = VarProNetRegressor(random_state=0, warm_start=True).fit(X, y)
+    before, sizes = error(model, X_test, y_test), widths(model)
+    model.fit(X, y)
+    assert widths(model) == sizes
+    assert error(model, X_test, y_test) < 1.5 * before
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_a_fit_goes_on_from_a_checkpoint(share, grown, tmp_path):
+    complete, X, y, X_test, _ = grown
+    file = Checkpoint(tmp_path / "fit.ckpt")
+    part = VarProNetRegressor(random_state=0, max_iter=int(share * complete.n_iter_))
+    with pytest.warns(ConvergenceWarning):
+        part.set_callbacks(file).fit(X, y)
+    model = VarProNetRegressor(random_state=0).set_callbacks(file).fit(X, y)
+    assert model.n_iter_ == complete.n_iter_
+    assert_array_equal(model.predict(X_test), complete.predict(X_test))
