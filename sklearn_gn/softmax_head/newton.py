@@ -46,6 +46,7 @@ _SETTLED = 0.01
 _ROUGHLY = 0.05  # and for the evidence
 _SMALL = 2**21  # features and values of all rows that NumPy computes with
 _STRIDES = {True: (1.0,), False: (0.5, 0.5, 1.0)}  # decades from penalty to penalty
+_HIGHER = 10**0.5  # first penalty where the logits have a factor, over the usual one
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -178,6 +179,7 @@ def init(data, net, options):
     searching = options.n_effective is not None
     alpha = float(options.alpha)
     if searching and data.part:
+        alpha *= _HIGHER if data.part.iterations else 1
         data, options = data.part, data.part.options
     # A pass takes one small batch after the other, too small for several devices.
     if options.mesh is None and start.pays(net, int(data.rows.n_rows)):
