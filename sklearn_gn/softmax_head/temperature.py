@@ -13,7 +13,7 @@ less change it, it has a prior: its logarithm is normal with variance 0.1.
 from sklearn_gn.core.libraries import in_either_library, library_of
 from sklearn_gn.core.multinomial import all_classes, cross_entropy, margins
 from sklearn_gn.core.parts import total
-from sklearn_gn.softmax_head.head import values, weights_once
+from sklearn_gn.softmax_head.head import over_blocks, values, weights_once
 
 ITERATIONS = 12  # at most
 _ERROR = 1e-3  # of the logarithm, at most
@@ -53,18 +53,23 @@ def best_factor(logits, label, weight, iterations=ITERATIONS):
     iterations : int
         At most; with none the factor is one.
     """
-    logits = all_classes(logits)
-    library = library_of((logits, label, weight))
-    xp, one = library.xp, total(weight.sum()) * 0 + 1
-    at_true, squares = library.at_label(logits, label), logits**2
+    library, n_classes = library_of((logits, label, weight)), max(logits.shape[1], 2)
+    xp, zero = library.xp, 0 * total(weight.sum())
+    arrays = logits, label, weight
 
     def improve(carry):
         log, _, count = carry
         factor = xp.exp(log)
-        p = library.softmax(factor * logits)
-        mean = library.row_products(p, logits)
-        variance = library.row_products(p, squares) - mean**2
-        first, second = total((weight @ (mean - at_true), weight @ variance))
+
+        def body(found, logits, label, weight):
+            logits = all_classes(logits)
+            p = library.softmax(factor * logits)
+            mean = library.row_products(p, logits)
+            variance = library.row_products(p, logits**2) - mean**2
+            at_true = library.at_label(logits, label)
+            return found[0] + weight @ (mean - at_true), found[1] + weight @ variance
+
+        first, second = total(over_blocks(body, (zero, zero), arrays, n_classes))
         slope = factor * first + _PRIOR * log
         bend = factor**2 * second + xp.maximum(factor * first, 0) + _PRIOR
         change = xp.clip(-slope / bend, xp.maximum(-log, -_LONGEST), _LONGEST)
@@ -74,8 +79,13 @@ def best_factor(logits, label, weight, iterations=ITERATIONS):
     log, _, _ = library.while_loop(
         lambda carry: (xp.abs(carry[1]) > _ERROR) & (carry[2] < iterations),
         improve,
-        (0 * one, one, xp.int32(0)),
+        (zero, zero + 1, xp.int32(0)),
     )
     factor = xp.exp(log)
-    loss = cross_entropy(margins(factor * logits, label).margin)
-    return total(weight @ loss) + _PRIOR / 2 * log**2, factor
+
+    def add(found, logits, label, weight):
+        split = margins(factor * all_classes(logits), label)
+        return found + weight @ cross_entropy(split.margin)
+
+    loss = total(over_blocks(add, zero, arrays, n_classes))
+    return loss + _PRIOR / 2 * log**2, factor
