@@ -1,8 +1,9 @@
 """Penalties of softmax heads: chosen in one fit, and by cross-validation.
 
-FGNSoftmaxHead(), which chooses by the evidence, beside LogisticRegressionCV with ten
-candidates and five folds, and beside FGNSoftmaxHead(alpha=0.001) and LogisticRegression
-with its default penalty: log loss and accuracy on rows that were held out, and seconds.
+FGNSoftmaxHead(), which chooses by rows that are left out, beside LogisticRegressionCV
+with ten candidates and five folds, and beside FGNSoftmaxHead(alpha=0.001) and
+LogisticRegression with its default penalty: log loss and accuracy on rows that were
+held out, and seconds.
 """
 
 import time

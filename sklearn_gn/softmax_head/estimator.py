@@ -164,8 +164,15 @@ class FGNSoftmaxHead(_ChunkFit):
     alpha_method_ : str
         How ``alpha_`` was chosen: "leave-one-out" by the cross-entropy of left-out
         rows, to second order, for heads of up to 1,024 coefficients or of few rows;
-        "evidence" for larger ones; "held-out" by a fifth of the rows with very many
-        features, and for large sparse input. "fixed" if ``alpha`` is a number.
+        "held-out" by a fifth of the rows for larger ones, and for large sparse input;
+        "evidence" if a fifth is fewer than 100 rows, or if a part of many rows
+        chooses. "fixed" if ``alpha`` is a number.
+
+    temperature_ : float
+        Divides the logits in :meth:`predict_proba`. With ``alpha="auto"`` it is chosen
+        with the penalty by the rows left out, and mostly below one: a penalty that
+        suits the classes makes the logits too small. 1 if no rows are left out, if a
+        part of many rows chooses, for sparse input, and if ``alpha`` is a number.
 
     log_evidence_ : float
         Logarithm of the evidence of the returned head. Only if ``alpha`` is "auto" and
@@ -177,8 +184,9 @@ class FGNSoftmaxHead(_ChunkFit):
     evidence_path_ : dict of ndarrays
         The penalties that were tried: ``alpha``, ascending, ``log_evidence`` and, if
         ``alpha_method_`` is "leave-one-out", ``leave_one_out``, the mean cross-entropy
-        of left-out rows; or ``held_out`` in place of both. ``alpha_`` itself need not
-        be among them. Only if ``alpha`` is "auto" and the input does not stay sparse.
+        of left-out rows at its best temperature; or ``held_out`` in place of both.
+        ``alpha_`` itself need not be among them. Only if ``alpha`` is "auto" and the
+        input does not stay sparse.
 
     competitor_dispersion_ : float
         Training mean of :math:`\xi = 1 - |\rho|^2`, where :math:`\rho` are the
@@ -454,21 +462,22 @@ class FGNSoftmaxHead(_ChunkFit):
         Returns
         -------
         model : LogisticRegression
-            It has these coefficients and shares no memory with this estimator.
+            It has these coefficients over ``temperature_``, and shares no memory with
+            this estimator.
         """
         from sklearn_gn.core.export import logistic_regression
 
         check_is_fitted(self)
         return logistic_regression(
-            self.coef_,
-            self.intercept_,
+            self.coef_ / self.temperature_,
+            self.intercept_ / self.temperature_,
             self.classes_,
             self.fit_intercept,
             getattr(self, "feature_names_in_", None),
         )
 
     def decision_function(self, X: MatrixLike) -> Array:
-        """Return the logits.
+        """Return the logits, which :meth:`predict_proba` divides by ``temperature_``.
 
         Parameters
         ----------

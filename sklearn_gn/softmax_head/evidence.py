@@ -2,9 +2,10 @@ r"""The penalty that is chosen along a path, by rows that are left out or the ev
 
 Where the whole Hessian is affordable, each minimum says how well it would predict its
 own rows without them (:mod:`sklearn_gn.softmax_head.leave_one_out`), which chooses as
-cross-validation does. Elsewhere the evidence chooses, by blocks of the Hessian; and
-where these are not affordable either, a fifth of the rows that is left out
-(:mod:`sklearn_gn.softmax_head.part`).
+cross-validation does. Elsewhere a fifth of the rows is left out and chooses
+(:mod:`sklearn_gn.softmax_head.part`). Both choose the factor of the logits with it
+(:mod:`sklearn_gn.softmax_head.temperature`). The evidence, by blocks of the Hessian,
+chooses where a fifth is too few rows, and where a part of many rows is enough.
 
 With n rows, counted by their weights, and W normal a priori with precision
 ``a = n alpha``, Laplace's approximation of the evidence (MacKay, "The evidence
@@ -128,12 +129,12 @@ def log_posterior(point, first):
     Parameters
     ----------
     point : tuple
-        A penalty, the log evidence there, and the log probability of rows that are left
-        out, which counts instead, or None.
+        A penalty, the log evidence there, the log probability of rows that are left
+        out, which counts instead, or None, and more.
     first : float
         The penalty of :func:`first_alpha`.
     """
-    alpha, value, held_out = point
+    alpha, value, held_out, *_ = point
     value = value if held_out is None else held_out
     return value - math.log10(_FIRST * alpha / first) ** 2 / 2
 

@@ -27,6 +27,9 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
     _not_of_every_fit = ("evidence_path_", "log_evidence_", "n_effective_parameters_")
 
+    def _class_logits(self, X):
+        return super()._class_logits(X) / self.temperature_
+
     # -- before the run ---------------------------------------------------------------
 
     @property
@@ -269,6 +272,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         return {
             "coef_": net.weight.T.astype(np.float64, copy=copy),
             "intercept_": net.bias.astype(np.float64),
+            "temperature_": 1.0,  # until rows that are left out say otherwise
         }
 
     def _set_fitted_by(self, run):
@@ -309,8 +313,12 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         """Set what was said of the penalties that were tried, and by which method."""
         left_out = bool(path) and path[0][2] is not None
         if not path or not (left_out or data.part):  # else it is not known of this one
-            path = {*path, (self.alpha_, self.log_evidence_, None)}
-        alphas, values, predictive = map(np.array, zip(*sorted(path), strict=True))
+            path = {*path, (self.alpha_, self.log_evidence_, None, 1.0)}
+        alphas, values, predictive, factors = map(
+            np.array, zip(*sorted(path), strict=True)
+        )
+        factor = np.interp(np.log(self.alpha_), np.log(alphas), np.log(factors))
+        self.temperature_ = float(np.exp(-factor))
         data = data.part or data
         method = "evidence"
         if left_out:

@@ -22,13 +22,13 @@ import numpy as np
 from sklearn_gn.core.libraries import NumPy
 from sklearn_gn.core.multinomial import (
     all_classes,
-    cross_entropy,
     margins,
     probabilities,
     to_columns,
 )
 from sklearn_gn.softmax_head.blocks import in_whitened
 from sklearn_gn.softmax_head.head import weights_once
+from sklearn_gn.softmax_head.temperature import ITERATIONS, best_factor
 from sklearn_gn.softmax_head.whitening import counted_weights, to_whitened
 
 _COEFFICIENTS = 1024  # at most: the order of the Hessian
@@ -44,7 +44,7 @@ def is_affordable(n_rows, n_features, n_columns):
     return order <= _COEFFICIENTS and n_rows * order**2 <= _WORK
 
 
-def log_predictive(net, data, settings, n_effective):
+def log_predictive(net, data, settings, n_effective, iterations=ITERATIONS):
     """Sum of the log probabilities of the labels, each by a head without its row.
 
     Parameters
@@ -55,11 +55,15 @@ def log_predictive(net, data, settings, n_effective):
     settings : NewtonSettings
     n_effective : float
         Number of rows, counted by their weights, which are repetitions.
+    iterations : int
+        As for :func:`~sklearn_gn.softmax_head.temperature.best_factor`.
 
     Returns
     -------
-    float
+    value : float
         ``-inf`` where the Hessian is not positive definite to rounding.
+    factor : float
+        Of the logits, with which the sum is largest.
     """
     net, data, settings = NumPy.tree_map(np.asarray, (net, data, settings))
     label, intercept = data.rows.label, settings.intercept
@@ -73,13 +77,15 @@ def log_predictive(net, data, settings, n_effective):
         h = np.append(x, np.full((len(count), 1), intercept, x.dtype), axis=1)
         inverse = inverse_hessian(h, count, logits, penalty, intercept)
         split = margins(all_classes(logits), label)
-        loss = cross_entropy(split.margin)
         worst = np.argsort(np.where(count > 0, -split.p_rest, 1), kind="stable")[:_ROWS]
-        loss[worst] = losses_left_out(
+        logits = logits.astype(np.float64)
+        logits[worst] = logits_left_out(
             inverse, h[worst], count[worst], logits[worst], label[worst]
         )
-        value = -float(count @ loss)
-    return value if math.isfinite(value) else -math.inf
+        loss, factor = best_factor(logits, label, count, iterations)
+    if not math.isfinite(loss):
+        return -math.inf, 1.0
+    return -float(loss), float(factor)
 
 
 def features(data, n_columns):
@@ -147,8 +153,8 @@ def inverse_hessian(h, count, logits, penalty, intercept):
     return NumPy.cholesky_inverse(factor).reshape(m, k, m, k)
 
 
-def losses_left_out(inverse, h, count, logits, label):
-    """Cross-entropy of some rows, each by the head without it.
+def logits_left_out(inverse, h, count, logits, label):
+    """Logits of some rows, each by the head without it.
 
     Of a row that counts less than once, all is left out.
     """
@@ -158,7 +164,6 @@ def losses_left_out(inverse, h, count, logits, label):
         image = h @ inverse[c, :, c:].reshape(k, -1)
         image = image.reshape(len(h), m - c, k) @ h[:, :, None]
         leverage[:, c, c:] = leverage[:, c:, c] = image[:, :, 0]
-    logits = logits.astype(np.float64)
     split = margins(all_classes(logits), label)
     once = np.minimum(count, 1)[:, None]
     p = to_columns(probabilities(logits))
@@ -166,4 +171,4 @@ def losses_left_out(inverse, h, count, logits, label):
     curved = leverage - np.einsum("ic,ice->ie", p, leverage)[:, None, :]
     system = np.eye(m) - (once * p)[:, :, None] * curved
     change = leverage @ np.linalg.solve(system, gradient[:, :, None])
-    return cross_entropy(margins(all_classes(logits + change[:, :, 0]), label).margin)
+    return logits + change[:, :, 0]

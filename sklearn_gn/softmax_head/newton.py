@@ -25,7 +25,7 @@ import numpy as np
 from sklearn_gn.core.libraries import NumPy, in_either_library, library_of
 from sklearn_gn.core.multinomial import backtrack, insufficient_decrease
 from sklearn_gn.core.solver import Algorithm
-from sklearn_gn.softmax_head import evidence, leave_one_out, start
+from sklearn_gn.softmax_head import evidence, leave_one_out, start, temperature
 from sklearn_gn.softmax_head.blocks import class_blocks, n_slots, some_rows
 from sklearn_gn.softmax_head.head import (
     AffineHead,
@@ -46,6 +46,7 @@ _SETTLED = 0.01
 _ROUGHLY = 0.05  # and for the evidence
 _SMALL = 2**21  # features and values of all rows that NumPy computes with
 _STRIDES = {True: (1.0,), False: (0.5, 0.5, 1.0)}  # decades from penalty to penalty
+_HIGHER = 10**0.5  # first penalty where the logits have a factor, over the usual one
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -83,7 +84,7 @@ class NewtonState(NamedTuple):
     alpha: float
     epoch: int  # of the start; past the last one: Newton
     searching: bool = False  # for the penalty
-    # Penalties that were tried, with their log evidence and what :func:`held_out` says.
+    # Penalties that were tried, with what :func:`_judged` says of them.
     path: tuple = ()
     likeliest: AffineHead | None = None  # the head of the best of them
     slope: float = -math.inf  # of the last step
@@ -105,6 +106,7 @@ class NewtonData(NamedTuple):
     factor: float = 1.0  # that a penalty grows by on these rows
     test: BatchedRows | None = None  # rows that are left out, which judge a penalty,
     n_test: float = math.nan  # and their number, by the weights
+    iterations: np.int32 = np.int32(temperature.ITERATIONS)  # for the factor of logits
 
 
 def prepare(rows, options):
@@ -126,7 +128,8 @@ def _part(data, rows):
         options = options._replace(compiled=False)
     shape = *some.x.shape, 1 if n_classes < 3 else n_classes
     out = None
-    if not (leave_one_out.is_affordable(*shape) or evidence.is_affordable(*shape)):
+    by_evidence = some is not rows and evidence.is_affordable(*shape)
+    if not (leave_one_out.is_affordable(*shape) or by_evidence):
         out = left_out(some)
     if out is None and some is rows:
         return {}
@@ -141,6 +144,8 @@ def _part(data, rows):
         n_effective=options.n_effective / factor
     )
     part = NewtonData(placed, data.scaling, options, coordinates, {}, factor=factor)
+    if some is not rows:  # a factor of the logits is of its number of rows
+        more["iterations"] = np.int32(0)
     return {"part": part._replace(**more)}
 
 
@@ -174,6 +179,7 @@ def init(data, net, options):
     searching = options.n_effective is not None
     alpha = float(options.alpha)
     if searching and data.part:
+        alpha *= _HIGHER if data.part.iterations else 1
         data, options = data.part, data.part.options
     # A pass takes one small batch after the other, too small for several devices.
     if options.mesh is None and start.pays(net, int(data.rows.n_rows)):
@@ -260,24 +266,30 @@ def _by_leave_one_out(data, net):
 def _judged(data, options, state):
     """Log evidence of a head, and the log probability of rows that are left out.
 
-    None stands for what costs too much, or is not needed.
+    None stands for what costs too much, or is not needed. The third is the factor of
+    the logits with which rows that are left out are most probable.
     """
     net, settings = state.net, newton_settings(options)
     if data.test is not None:
-        loss = objective(net, data.test, at_penalty(options, 0)).loss
-        return None, -float(loss) * data.n_test
+        n_rows = options.alpha.dtype.type(data.n_test)
+        loss, factor = temperature.of_rows(net, data.test, n_rows, data.iterations)
+        loss = float(loss)
+        return None, -loss if math.isfinite(loss) else -math.inf, float(factor)
     whole, n_effective = whitened(data), options.n_effective
     value, _ = evidence.log_evidence(
         # Compiled, one program is quicker to have than two.
         *(whole, net, state.loss, settings, n_effective, options.compiled)
     )
     if not _by_leave_one_out(data, net):
-        return value, None
+        return value, None, 1.0
     if options.mesh is not None:
         from sklearn_gn.core.devices import gathered
 
         whole = gathered(whole)
-    return value, leave_one_out.log_predictive(net, whole, settings, n_effective)
+    iterations = int(data.iterations)
+    return value, *leave_one_out.log_predictive(
+        net, whole, settings, n_effective, iterations
+    )
 
 
 def penalty_of_best(state):

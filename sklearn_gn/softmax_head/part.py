@@ -5,9 +5,9 @@ rows: from a thousand rows on, a part of them that has enough of each class choo
 nearly the same. So where there are many rows, the path of penalties is that of a part,
 and all rows see the last penalty only.
 
-Where there are so many features that neither the Hessian nor its diagonal blocks are
-affordable (:mod:`sklearn_gn.softmax_head.evidence`), a fifth of the rows is left out of
-the path, and its cross-entropy judges the penalties.
+Where the Hessian is not affordable (:mod:`sklearn_gn.softmax_head.evidence`), a fifth
+of the rows is left out of the path, and its cross-entropy judges the penalties; of a
+part only where the diagonal blocks of the Hessian are not affordable either.
 """
 
 import numpy as np

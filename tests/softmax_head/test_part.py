@@ -1,15 +1,13 @@
 """Rows that are left out of the path of penalties, which judge it."""
 
-import math
-
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.softmax_head import evidence, leave_one_out, newton, part
 from sklearn_gn.softmax_head.head import BatchedRows
+from sklearn_gn.softmax_head.temperature import best_factor
 
 
 @pytest.fixture
@@ -65,13 +63,18 @@ def test_rows_left_out_choose_the_penalty(neither, small, monkeypatch):
     assert set(path) == {"alpha", "held_out"}
     (rows, out), count = seen[0], slice(600)
     x, label, out = rows.x[count], rows.label[count], out[count]
-    for alpha, value in zip(path["alpha"], path["held_out"], strict=True):
+
+    def held_out(alpha):
         peer = LogisticRegression(C=1 / (alpha * 600), max_iter=1000)
-        peer.fit(x[~out], label[~out])
-        loss = log_loss(label[out], peer.predict_proba(x[out]))
-        assert value == pytest.approx(loss, rel=0.02)  # the minima are rough
-    best = path["alpha"][np.argmin(path["held_out"])]
-    assert abs(math.log10(model.alpha_ / best)) < 0.6
+        logits = peer.fit(x[~out], label[~out]).decision_function(x[out])
+        loss, factor = best_factor(logits, label[out], np.ones(out.sum()))
+        return loss / out.sum(), factor
+
+    for alpha, value in zip(path["alpha"], path["held_out"], strict=True):
+        assert value == pytest.approx(held_out(alpha)[0], rel=0.02)  # rough minima
+    loss, factor = held_out(model.alpha_)
+    assert loss < 1.02 * min(path["held_out"])
+    assert model.temperature_ == pytest.approx(1 / factor, rel=0.1)
     fixed = FGNSoftmaxHead(alpha=model.alpha_, tol=1e-9, random_state=0).fit(X, y)
     np.testing.assert_allclose(model.coef_, fixed.coef_, atol=1e-6)
 
