@@ -112,7 +112,7 @@ for each, color, label in (
     )
 ax.set_yticks(rows, labels=order)
 ax.xaxis.set_major_locator(matplotlib.dates.YearLocator())
-ax.legend(loc="upper right")
+ax.legend(loc="center right")
 plt.show()
 
 # %%
