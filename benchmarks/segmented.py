@@ -213,7 +213,7 @@ def number(args):
                 )
             )
             seconds += more
-            found = table[table["segment"] == 0]["n_breakpoints"]
+            found = table[table["segment"] == 1]["n_breakpoints"]
             run[f"exact_{kinks}"] = float(np.mean(found == kinks))
         shares = [run[f"exact_{kinks}"] for kinks in range(MOST_KINKS + 1)]
         runs.append({**run, "exact": float(np.mean(shares)), "seconds": seconds})
@@ -435,7 +435,7 @@ def series(args):
         samples = [draw(rng, MANY_POINTS, k % 4) for k in range(n)]
         pairs = [(s.x, s.y) for s in samples]
         table, seconds = timed(partial(table_of, SegmentedRegressor(), pairs, n_jobs=2))
-        found = table[table["segment"] == 0]["n_breakpoints"].to_numpy()
+        found = table[table["segment"] == 1]["n_breakpoints"].to_numpy()
         exact = float(np.mean(found == np.arange(n) % 4))
         runs.append({"seed": seed, "seconds": seconds, "exact": exact})
         progress("segmented", runs[-1])

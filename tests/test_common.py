@@ -3,6 +3,7 @@
 import importlib.util
 import os
 
+import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import (
@@ -115,6 +116,15 @@ def test_scikit_learn_checks(estimator, check):
 @pytest.mark.parametrize(("estimator", "check"), list(other_solvers()))
 def test_checks_of_other_solvers(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize(
+    "cls", [c for _, c in all_estimators() if hasattr(c, "fit_chunks")]
+)
+def test_rows_in_place_of_chunks_are_sent_to_fit(cls):
+    X = np.eye(3)
+    with pytest.raises(TypeError, match=r"fit_chunks\(\[\(X, y\), .*call fit\(X, y\)"):
+        cls().fit_chunks(X, X[0])
 
 
 def test_no_check_is_skipped_for_want_of_a_package():

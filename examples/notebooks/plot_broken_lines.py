@@ -10,7 +10,7 @@ intervals, and write the report. The series is the annual flow of the Nile.
 # %%
 # Step 1: look
 # ------------
-# The flow at Aswan in 1e8 cubic metres a year, 1871 to 1970.
+# The flow at Aswan in 10⁸ cubic metres a year, 1871 to 1970.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,7 +25,7 @@ X = pd.DataFrame(X, columns=["year"])
 y = pd.Series(y, name="flow")
 figure, ax = plt.subplots(figsize=(8, 3.5), layout="constrained")
 ax.plot(X["year"], y, ".-", color="0.4")
-ax.set(xlabel="Year", ylabel="Flow, 1e8 m³")
+ax.set(xlabel="Year", ylabel="Flow (10⁸ m³ a year)")
 plt.show()
 
 # %%

@@ -56,7 +56,7 @@ segments.head(3).T
 # limit of its slope there is negative.
 
 first, middle, last = (
-    segments[segments["segment"] == k].set_index("industry") for k in range(3)
+    segments[segments["segment"] == k].set_index("industry") for k in (1, 2, 3)
 )
 days = middle["end"] - middle["start"]
 fell = middle["slope_upper"] < 0
@@ -112,7 +112,7 @@ for each, color, label in (
     )
 ax.set_yticks(rows, labels=order)
 ax.xaxis.set_major_locator(matplotlib.dates.YearLocator())
-ax.legend(loc="upper right")
+ax.legend(loc="center right")
 plt.show()
 
 # %%

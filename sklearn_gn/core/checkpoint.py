@@ -204,14 +204,15 @@ def encoded(value, arrays):
     if isinstance(value, Enum):
         _plain_class(*name)
         return {"enum": [*name, value.name]}
-    if isinstance(value, Record) or (
-        isinstance(value, tuple) and hasattr(value, "_fields")
-    ):
-        _plain_class(*name)
-        found = value.fields() if isinstance(value, Record) else value._asdict()
-        fields = {k: encoded(v, arrays) for k, v in found.items()}
-        return {"class": name, "fields": fields}
-    raise TypeError(f"a checkpoint does not store values of {type(value)}")
+    if isinstance(value, Record):
+        found = value.fields()
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        found = value._asdict()
+    else:
+        raise TypeError(f"a checkpoint does not store values of {type(value)}")
+    _plain_class(*name)
+    fields = {k: encoded(v, arrays) for k, v in found.items()}
+    return {"class": name, "fields": fields}
 
 
 def _encoded_array(value, arrays):

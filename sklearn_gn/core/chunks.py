@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import wraps
 from numbers import Real
 
 import numpy as np
@@ -89,6 +90,21 @@ def prefetched(chunks):
 
 
 # --- checks of a user's chunks --------------------------------------------------------
+
+
+def takes_only_chunks(fit_chunks):
+    """Decorate a method ``fit_chunks``: X and y as in ``fit`` are a TypeError."""
+
+    @wraps(fit_chunks)
+    def wrapper(self, *given, **words):
+        if len(given) > 1:
+            raise TypeError(
+                "fit_chunks takes one list of chunks, as in fit_chunks([(X, y), ...]). "
+                "For one X and y, call fit(X, y)."
+            )
+        return fit_chunks(self, *given, **words)
+
+    return wrapper
 
 
 def check_repeatable(chunks):

@@ -1,5 +1,6 @@
 """Rows of a weighted data set: checks, canonical order, validation split."""
 
+import re
 from contextlib import contextmanager
 
 import numpy as np
@@ -27,6 +28,7 @@ _ADVICE_ON_SPARSE = (
 _ADVICE_ON_LABELS = (
     "targets are numbers. VarProNetClassifier and FGNSoftmaxHead fit labels"
 )
+_OF_TEXT = re.compile("could not convert|Cannot cast")  # NumPy, pandas' categories
 _SHORT = 30  # characters of a text that a message repeats
 _LEXICOGRAPHIC_COLUMNS = 16
 _LOOKED_AT = 1000  # rows, to compare the features
@@ -78,7 +80,7 @@ def naming_text(X, advice=_ADVICE_ON_TEXT, name="X"):
     try:
         yield
     except ValueError as error:
-        found = _first_text(X, name) if "could not convert" in str(error) else None
+        found = _first_text(X, name) if _OF_TEXT.search(str(error)) else None
         if found is None:
             raise
         where, value = found

@@ -174,8 +174,8 @@ def replace_dates(X, column):
             name = repr(getattr(X, "name", None) or "date")
             raise ValueError(
                 "X must be a table, got one column of dates: give it as "
-                f"frame[[{name}]] instead of frame[{name}], or an array by "
-                "reshape(-1, 1)."
+                f"frame[[{name}]] instead of frame[{name}], an index by "
+                f"index.to_frame(name={name}), or an array by reshape(-1, 1)."
             )
         if kind is None:
             return X, None

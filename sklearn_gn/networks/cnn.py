@@ -56,8 +56,9 @@ class CNN(Network):
         check_size("kernel_size", self.kernel_size)
         if min(shape[:2]) < 2**n_poolings:
             raise ValueError(
-                f"image_shape={self.image_shape!r} leaves no pixel after {n_poolings} "
-                "poolings, one between any two of the channels."
+                f"image_shape={self.image_shape!r} is too small: {n_poolings + 1} "
+                f"layers of channels need at least {2**n_poolings} pixels on each "
+                "side, which are halved from one layer to the next."
             )
 
     def init(self, rng: np.random.RandomState, n_inputs: int) -> Any:

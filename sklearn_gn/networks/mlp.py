@@ -51,8 +51,8 @@ class MLP(Network):
         """Raise a ValueError where a parameter is out of its range."""
         if len(self._activations()) != len(self._layers()):
             raise ValueError(
-                f"activation={self.activation!r} must be one name or one a layer; "
-                f"there are {len(self._layers())} hidden layers."
+                "activation must be one name, or one for each of the hidden layers, "
+                f"of which there are {len(self._layers())}; got {self.activation!r}."
             )
         for name in self._activations():
             activation_function(name)

@@ -68,7 +68,8 @@ def check_signature(function, n_given, coefficients, what):
             f"{', '.join(map(repr, missing))} {verb} not declared as {what_for}; the "
             f"problem has {has}. Declare {'it' if few else 'them'} in "
             f"coefficients={{{declared}}} of the problem, as a number or an Unknown. "
-            "The coordinates are all in the point: x[0], x[1]."
+            "The coordinates are all in the point, x[0] and x[1], and several unknown "
+            "functions in the field, u[0] and u[1], with outputs=('u', 'v')."
         )
     try:
         _signature(function).bind(*[None] * n_given, **words)

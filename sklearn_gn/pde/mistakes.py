@@ -29,6 +29,10 @@ _BATCH = (
     "x is one point, of shape (d,), and u(x) its value: write x[0], not x[:, 0:1], and "
     "u['name'](x) or u[0](x) for an output, not u[:, 0:1]."
 )
+_ATTRIBUTE = (
+    "fields and points have no attribute {!r}: write x[0], x[1], ... for the "
+    "coordinates, in the order of the axes, and d(u, 'x')(x) for a derivative."
+)
 _SWAPPED = (
     "the arguments are swapped: the field comes first, as in residual(u, x). Write "
     "def {name}(u, x), with u(x) for its value."
@@ -71,9 +75,15 @@ def _hint(error):
         return _PYTHON
     if isinstance(error, IndexError) and "many indices" in text:
         return _BATCH
+    if isinstance(error, AttributeError) and _is_of_a_problem(error.obj):
+        return _ATTRIBUTE.format(error.name)
     if isinstance(error, TypeError) and _is_about_a_field(text):
         return _FIELD
     return None
+
+
+def _is_of_a_problem(value):
+    return isinstance(value, jax.core.Tracer) or type(value).__name__ == "Field"
 
 
 def _is_about_a_field(text):

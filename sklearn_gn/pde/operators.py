@@ -170,7 +170,11 @@ def _check_index(index, count, names=None):
     for i in index if isinstance(index, list) else [index]:
         if not isinstance(i, slice) and not -count <= i < count:
             known = f": {names}" if names else ""
-            raise ValueError(f"output {i} is out of range; there are {count}{known}.")
+            advice = " Name all of them: outputs=('u', 'v') of the problem."
+            raise ValueError(
+                f"output {i} is out of range; there are {count}{known}."
+                f"{advice if names else ''}"
+            )
 
 
 def _binary(symbol, function):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -219,8 +220,11 @@ class Ball(Domain):
     ) -> None:
         if density not in ("uniform", "radius"):
             raise ValueError(f"density must be 'uniform' or 'radius', got {density!r}.")
-        if dim < 1:
-            raise ValueError(f"dim must be at least 1, got {dim!r}.")
+        if not isinstance(dim, Integral) or dim < 1:
+            raise ValueError(
+                "dim must be the number of axes, as in Ball(2, center=(0, 0), "
+                f"radius=1.0), got {dim!r}."
+            )
         if not 0 < radius < np.inf:
             raise ValueError(f"radius must be positive, got {radius!r}.")
         if axes is None:

@@ -29,6 +29,7 @@ _NEAR = 0.2  # relative distance of a value to the initial one, that was wanted
 _CONSTANT = 1e-5  # change of a function that has none
 _SMALL = 0.02  # size of a function, relative to the largest, that has no sign
 _N_SIGNS = 500  # points at which signs are taken
+_ROUNDING = 1e-7  # size of a solution of zero
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ def is_eigenvalue_problem(problem):
     problem : Problem
         Without observations.
     """
+    if not problem.unknown:
+        return False
     return 0 < _n_residuals_of_zero(problem) <= _n_unknown(problem)
 
 
@@ -87,19 +90,19 @@ def _n_unknown(problem):
     return sum(np.size(known.initial) for known in problem.unknown.values())
 
 
-def _n_residuals_of_zero(problem):
+def _n_residuals_of_zero(problem, n_points=_N_POINTS, size=_ZERO):
     """How many residuals of conditions zero has; infinite if the equation has one.
 
     That is so for the initial values of the unknown coefficients, or for others.
     """
-    if not problem.unknown or not problem.conditions or not _takes_zero(problem):
+    if not problem.conditions or not _takes_zero(problem):
         return math.inf
     plain, number = replace(problem, transform=None), 0
-    points = plain.probes(_N_POINTS, np.random.RandomState(0))
+    points = plain.probes(n_points, np.random.RandomState(0))
     with backend.scope("float64"):
         found = backend.to_numpy(_residuals_of_zero_and_waves(plain, points))
     for (name, drawn), (zero, waves) in zip(points.items(), found, strict=True):
-        there = ~(np.abs(zero).max(axis=1) <= _ZERO * np.abs(waves).max())
+        there = ~(np.abs(zero).max(axis=1) <= size * np.abs(waves).max())
         if name == "interior" and there.any():
             return math.inf
         _, one_each = np.unique(drawn.x, axis=0, return_index=True)
@@ -204,6 +207,8 @@ def warning_of_other_values(solver):
     problem, found = solver.problem_, solver.coefficients_
     if "loss_data" in solver.convergence_log_:
         return ""
+    if not found:
+        return nothing_but_zero(solver)
     number = _n_residuals_of_zero(problem)
     if number > _n_unknown(problem):
         return ""
@@ -229,6 +234,35 @@ def warning_of_other_values(solver):
     return _OTHERS_ARE.format(", ".join(far), kind)
 
 
+def nothing_but_zero(solver):
+    """What to know of a solution of zero where no coefficient is unknown.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+        With its fitted attributes.
+
+    Returns
+    -------
+    str
+        Empty if the solution is another one, or if it is zero at random points only.
+    """
+    problem, inverse = solver.problem_, "loss_data" in solver.convergence_log_
+    in_windows = math.isfinite(solver._solved_until)
+    if inverse or solver.coefficients_ or solver._left_open or in_windows:
+        return ""
+    x = problem.domain.sample(_N_SIGNS, np.random.RandomState(0), "uniform")
+    if not np.abs(solver.predict(x)).max() <= _ROUNDING:
+        return ""
+    return "" if _n_residuals_of_zero(problem, _N_SIGNS, size=0) else _IS_ZERO
+
+
+_IS_ZERO = (
+    "The solution is zero everywhere, which satisfies the equation and all conditions. "
+    "If another one was meant, state what it comes from: a source, a value other than "
+    "zero, or an Unknown eigenvalue. error_estimate_ is relative to the solution, and "
+    "means nothing here."
+)
 _ZERO_IS_ONE = (
     "The solution that was found is zero, which solves the problem for all values of "
     "{}: nothing fixes its size. State a condition that does, such as a value "

@@ -81,7 +81,7 @@ def _limit(solver, reason):
     if is_solved and solver._left_open:  # more of the same fit would not help
         return Limit("stopped", solver._left_open, "problem")
     if not reason.is_warned_about:
-        text = eigenvalues.other_values(solver)
+        text = eigenvalues.other_values(solver) or eigenvalues.nothing_but_zero(solver)
         return Limit("branch", text, "problem") if text else None
     budget = reason.value if reason.value in ("max_iter", "max_time") else None
     cause = {"max_iter": "iterations", "max_time": "time"}.get(budget, "stopped")
@@ -395,7 +395,7 @@ def warn_if_not_determined(solver):
 
 
 def warn_of_other_values(solver):
-    """Warn of an eigenvalue that is solved, and that may not be the one wanted."""
+    """Warn of a solution, zero or of an eigenvalue, that may not be the one wanted."""
     if not solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
         return
     warning = eigenvalues.warning_of_other_values(solver)

@@ -22,6 +22,7 @@ class Display:
         """Store the axes, or the array of panels, and return the display."""
         if isinstance(axes, np.ndarray):
             self.axes_ = axes
+            axes[0, 0].figure.align_ylabels(axes[:, 0])
             axes = axes[0, 0]
         self.ax_ = axes
         self.figure_ = axes.figure

@@ -245,7 +245,10 @@ class SeriesDisplay(Display):
         if data is not None:
             for name, column in (("target", target), ("feature", feature)):
                 if column not in data.columns:
-                    raise ValueError(f"{name}={column!r} is not a column of data.")
+                    raise ValueError(
+                        f"{name}={column!r} is not a column of data. Samples need the "
+                        "names of two, target and feature."
+                    )
             x = _numbers(data[feature])
             y, given = np.asarray(data[target], dtype=float), np.asarray(data[group])
             rows = [given == name for name in series]

@@ -16,7 +16,7 @@ from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.core.caller import warn_user
-from sklearn_gn.core.chunks import check_repeatable
+from sklearn_gn.core.chunks import check_repeatable, takes_only_chunks
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.huber import BOUND
 from sklearn_gn.core.memory import check_table_fits
@@ -349,6 +349,7 @@ class SegmentedRegressor(
                 self.robust_weights_ = weight
         return self
 
+    @takes_only_chunks
     @_fit_context(prefer_skip_nested_validation=True)
     @unchanged_on_failure
     def fit_chunks(self, chunks: Iterable[tuple[ArrayLike, ...]]) -> Self:

@@ -76,10 +76,11 @@ def fit_groups(
     -------
     pandas.DataFrame
         A row for every segment of every series, in the order in which series first
-        appear: the group, ``segment`` (from 0 on), ``breakpoint_std_error``,
-        ``breakpoint_lower`` and ``breakpoint_upper`` (of the start, as
-        ``breakpoint_std_`` and ``breakpoint_interval_`` of a fit), the columns of
-        ``segments_``, and ``n_breakpoints``, ``noise_std`` and ``r2`` of the series.
+        appear: the group, ``segment`` (from 1 on, as in ``summary()``),
+        ``breakpoint_std_error``, ``breakpoint_lower`` and ``breakpoint_upper`` (of the
+        start, as ``breakpoint_std_`` and ``breakpoint_interval_`` of a fit), the
+        columns of ``segments_``, and ``n_breakpoints``, ``noise_std`` and ``r2`` of the
+        series.
 
     Raises
     ------
@@ -99,7 +100,7 @@ def fit_groups(
     >>> table = fit_groups(
     ...     SegmentedRegressor(1), data, group="patient", target="response"
     ... )
-    >>> table.loc[table["segment"] == 1, "start"].round(6).tolist()
+    >>> table.loc[table["segment"] == 2, "start"].round(6).tolist()
     [10.0, 20.0]
     """
     import pandas as pd
@@ -265,7 +266,7 @@ def _tables(estimator, options, t, free, prepared, clipped):
     shape = len(t), t.shape[1] + 1
     none, std = np.full((len(t), 1), np.nan), inference.breakpoint_errors(fit)
     columns = {
-        "segment": np.broadcast_to(np.arange(shape[1]), shape),
+        "segment": np.broadcast_to(1 + np.arange(shape[1]), shape),
         "breakpoint_std_error": np.hstack([none, std]),
         "breakpoint_lower": np.hstack([none, interval[..., 0]]),
         "breakpoint_upper": np.hstack([none, interval[..., 1]]),

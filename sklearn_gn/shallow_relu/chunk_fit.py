@@ -16,6 +16,7 @@ from sklearn_gn.core.chunks import (
     chunks_of,
     chunks_of_targets,
     first_of,
+    takes_only_chunks,
 )
 from sklearn_gn.core.data import check_sample_weight
 from sklearn_gn.core.estimator import unchanged_on_failure
@@ -29,6 +30,7 @@ class _ChunkFit(_NetworkFit):
     """Base class of the regressor, for data that do not fit into memory."""
 
     @unchanged_on_failure
+    @takes_only_chunks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_chunks(
         self,

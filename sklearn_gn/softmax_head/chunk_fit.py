@@ -19,6 +19,7 @@ from sklearn_gn.core.chunks import (
     chunks_of_classes,
     first_of,
     labels_of,
+    takes_only_chunks,
 )
 from sklearn_gn.core.estimator import unchanged_on_failure
 from sklearn_gn.core.memory import check_fits
@@ -29,6 +30,7 @@ class _ChunkFit(_HeadFit):
     """Base class of the softmax head, for data that do not fit into memory."""
 
     @unchanged_on_failure
+    @takes_only_chunks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_chunks(
         self,

@@ -23,6 +23,7 @@ from sklearn_gn.core.chunks import (
     chunks_of_targets,
     first_of,
     labels_of,
+    takes_only_chunks,
 )
 from sklearn_gn.core.data import (
     canonical_rows,
@@ -176,6 +177,7 @@ class _RegressorOnChunks(_ChunkFit):
     _single_target: bool
 
     @unchanged_on_failure
+    @takes_only_chunks
     @_fit_context(prefer_skip_nested_validation=False)
     def fit_chunks(
         self,
@@ -273,6 +275,7 @@ class _ClassifierOnChunks(_ChunkFit):
     _find_classes: Any
 
     @unchanged_on_failure
+    @takes_only_chunks
     @_fit_context(prefer_skip_nested_validation=False)
     def fit_chunks(
         self,

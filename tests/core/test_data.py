@@ -69,8 +69,9 @@ def test_columns_that_are_no_numbers_are_named(kind):
                 kind().fit(y[:, None], column)
     with pytest.raises(ValueError, match="Column 'b' of X holds durations"):
         kind().fit(pd.DataFrame({"a": y, "b": days - days[0]}), y)
-    with pytest.raises(ValueError, match="Column 'b' of X holds text"):
-        kind().fit(pd.DataFrame({"a": y, "b": "x"}), y)
+    for column in ("x", pd.Categorical(["x"] * 6)):
+        with pytest.raises(ValueError, match="Column 'b' of X holds text"):
+            kind().fit(pd.DataFrame({"a": pd.array(y), "b": column}), y)
     document = "the best of times, the worst of times " * 100
     rows = [document] * 6
     match = r"^X holds text \('the best of times, the worst o\.\.\.'\): .* TfidfVec"

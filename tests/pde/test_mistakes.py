@@ -56,6 +56,14 @@ RESIDUALS = {
         lambda u, x: d(u, "t")(x) - jnp.sin(u),
         r"interior: functions take the values.*jnp.sin\(u\(x\)\), or apply\(jnp.sin, u",
     ),
+    "coordinates as attributes": (
+        lambda u, x: jnp.sin(x.t),
+        r"interior: fields and points have no attribute 't': write x\[0\]",
+    ),
+    "derivatives as attributes": (
+        lambda u, x: u.dx(x),
+        r"interior: fields and points have no attribute 'dx': .*d\(u, 'x'\)\(x\)",
+    ),
     "numpy on a field": (
         lambda u, x: np.sin(u),
         r"interior: functions take the values of a field, not the field",
@@ -171,7 +179,15 @@ STATEMENTS = {
     ),
     "coordinates one by one": (
         lambda: Problem(decay, DOMAIN, Initial(lambda x, t: x)),
-        r"initial: .*'t' is not declared as a coeff.*are all in the point: x\[0\]",
+        r"initial: .*'t' is not declared as a coeff.*are all in the point, x\[0\]",
+    ),
+    "unknown functions one by one": (
+        lambda: Problem(lambda u, v, x: (u(x), v(x)), DOMAIN),
+        r"residual: .*several unknown functions in the field.*outputs=\('u', 'v'\)",
+    ),
+    "outputs without names": (
+        lambda: Problem(lambda u, x: u[1](x), DOMAIN),
+        r"interior: output 1 is out of range; there are 1: \('u',\). Name all of them",
     ),
     "a boundary of time": (
         lambda: Problem(decay, Interval(0, 1), Dirichlet(1.0)),

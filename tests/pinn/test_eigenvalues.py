@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import (
+    Box,
     Condition,
     Dirichlet,
     Interval,
@@ -234,3 +235,35 @@ def test_eigenvalue_problems_are_solved_by_zero_but_for_its_size(
 )
 def test_a_transform_has_to_let_the_solution_be_zero(transform, expected):
     assert is_eigenvalue_problem(harmonic(1.0, transform=transform)) is expected
+
+
+def spread(u, x):
+    return d(u, "x", "x")(x) + u(x) ** 2
+
+
+def narrow(u, x):
+    return spread(u, x) + jnp.where(jnp.abs(x[0] - 0.5) < 0.02, 1e-9, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("residual", "value", "size", "is_said"),
+    [
+        (spread, 0.0, 0.0, True),
+        (spread, 0.0, 1e-3, False),
+        (spread, 1e-9, 0.0, False),
+        (narrow, 0.0, 0.0, False),
+    ],
+)
+def test_a_solution_of_zero_is_said(residual, value, size, is_said):
+    solver = SimpleNamespace(
+        problem_=Problem(residual, Box(x=(0, 1)), Dirichlet(value)),
+        coefficients_={},
+        convergence_log_={},
+        predict=lambda x: np.full(len(x), size),
+        _solved_until=np.inf,
+        _left_open="",
+    )
+    said = warning_of_other_values(solver)
+    assert ("The solution is zero everywhere" in said) is is_said
+    solver.convergence_log_["loss_data"] = np.ones(3)
+    assert warning_of_other_values(solver) == ""

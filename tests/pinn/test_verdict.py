@@ -161,7 +161,8 @@ def test_what_leaves_a_solution_open_is_said(problem, match):
     ],
 )
 def test_solutions_that_are_determined_are_not_warned_of(problem):
-    assert messages(problem) == []
+    found = [said for said in messages(problem) if "is zero everywhere" not in said]
+    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -422,6 +423,7 @@ def _ended(**changes):
         _may_grow=changes.get("may_grow", False),
         problem_=changes.get("problem", SimpleNamespace(domain=Interval(0, 200))),
         residual=changes.get("residual", lambda X: np.ones(len(X))),
+        predict=lambda X: np.ones(len(X)),
         _untrained_loss=10.0,
         _sizes=changes.get("sizes", (10, 20)),
         _why_early=changes.get("why_early", ""),

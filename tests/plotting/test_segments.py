@@ -104,6 +104,17 @@ def test_residuals_need_targets(data):
         SegmentsDisplay.from_estimator(model, data[0], residuals=True)
 
 
+def test_labels_of_panels_stand_below_each_other(data):
+    X, y = data
+    model = SegmentedRegressor(1).fit(X, 1e5 * y)
+    display = SegmentsDisplay.from_estimator(model, X, 1e5 * y, residuals=True)
+    display.figure_.draw_without_rendering()
+    above, below = (
+        ax.yaxis.label.get_window_extent().x0 for ax in display.axes_.ravel()
+    )
+    assert above == pytest.approx(below, abs=1.0)
+
+
 def test_path_of_cross_validation_has_errors(data):
     model = SegmentedRegressor(criterion="cv", max_breakpoints=3).fit(*data)
     display = SelectionPathDisplay.from_estimator(model)
@@ -179,5 +190,5 @@ def test_series_and_columns_must_be_there():
         SeriesDisplay.from_table(table, group="q")
     with pytest.raises(ValueError, match=r"not \['b'\]"):
         SeriesDisplay.from_table(table, group="g", series=["b"])
-    with pytest.raises(ValueError, match="target=None is not a column of data"):
+    with pytest.raises(ValueError, match=r"target=None is not .* data\. Samples need"):
         SeriesDisplay.from_table(table, frame, group="g", feature="x")

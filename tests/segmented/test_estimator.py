@@ -361,7 +361,7 @@ def test_dates(zone):
             SegmentedRegressor(0, breakpoints=soon).fit(X, y)
     with pytest.raises(ValueError, match=r"\['2035-03-15'\] must .* 20(19|20)-.* and"):
         SegmentedRegressor(0, breakpoints=["2035-03-15"]).fit(X, y)
-    with pytest.raises(ValueError, match=r"give it as frame\[\['day'\]\]"):
+    with pytest.raises(ValueError, match=r"as frame\[\['day'\]\].*index.to_frame"):
         model.fit(X["day"], y)
 
 

@@ -43,6 +43,7 @@ def test_rows_are_those_of_separate_fits(data, settings):
     for name, own in data.groupby("g"):
         one = model.fit(own[["z", "x"]], own["y"], sample_weight=own["w"])
         rows = table[table["g"] == name]
+        assert_array_equal(rows["segment"], 1 + np.arange(len(rows)))
         for column, expected in one.segments_.items():
             assert_allclose(rows[column], expected, rtol=1e-5, atol=1e-9)
         assert_allclose(

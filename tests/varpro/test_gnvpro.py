@@ -581,12 +581,12 @@ def test_cnn_is_a_sum_over_shifted_pixels():
     [
         (MLP((3, 0)), "hidden_layer_sizes"),
         (MLP((3,), "tan"), r"activation='tan' is unknown"),
-        (MLP((3, 3), ("tanh",)), "activation"),
+        (MLP((3, 3), ("tanh",)), "of which there are 2; got .'tanh',."),
         (NeuralODE(width=0), "width"),
         (NeuralODE(final_time=-1.0), "final_time"),
         (CNN((0, 3)), "image_shape"),
         (CNN((3,)), "image_shape"),
-        (CNN((2, 2), channels=(3, 3, 3)), "no pixel after 2 poolings"),
+        (CNN((2, 2), channels=(3, 3, 3)), "need at least 4 pixels on each side"),
         (CNN((4, 4), kernel_size=0), "kernel_size must be a positive integer, got 0"),
     ],
 )
