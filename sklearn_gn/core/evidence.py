@@ -244,40 +244,47 @@ def plus_diagonal(matrix, diagonal):
 
 def inverse_and_log_det(matrix):
     """Return the inverse of a positive definite matrix and its log det; else NaN."""
-    inverse, log_det = _lower_inverse(matrix)
+    inverse, log_det = _lower_inverse(matrix.copy())
     inverse += inverse.T
     np.einsum("ii->i", inverse)[...] /= 2
     return inverse, log_det
 
 
 def _lower_inverse(matrix):
-    """The lower half of the inverse, with zeros above it, and the log det."""
-    # The transpose is the same matrix, in the order of LAPACK: it is not copied twice.
-    factor, failed = lapack.dpotrf(matrix.T, lower=True)
+    """The lower half of the inverse, with zeros above it, and the log det.
+
+    It takes the memory of the matrix: new memory of large ones costs as much as a third
+    of the work.
+    """
+    # The transpose is the same matrix, in the order of LAPACK: it is not copied.
+    factor, failed = lapack.dpotrf(matrix.T, lower=True, overwrite_a=True)
     if failed:
         return np.full_like(matrix, np.nan), np.nan
     log_det = 2 * np.sum(np.log(np.diagonal(factor)))
-    root = _inverse_of_factor(factor)
-    return lapack.dlauum(root, lower=True, overwrite_c=True)[0], log_det
+    _invert_factor(factor)
+    return lapack.dlauum(factor, lower=True, overwrite_c=True)[0], log_det
 
 
-def _inverse_of_factor(factor):
-    """The inverse of a lower triangular matrix, with zeros above it."""
+def _invert_factor(factor):
+    """Put the inverse of a lower triangular matrix in its place."""
     n = len(factor)
     if n <= _SMALL_FACTOR:
-        return lapack.dtrtri(factor, lower=True)[0]
+        factor[...] = lapack.dtrtri(factor, lower=True)[0]
+        return
     # By halves: most of the work in products, which LAPACK leaves to slower loops.
     half = n // 2
-    inverse = np.zeros((n, n), order="F")
-    inverse[:half, :half] = top = _inverse_of_factor(factor[:half, :half])
-    inverse[half:, half:] = bottom = _inverse_of_factor(factor[half:, half:])
+    top, bottom = factor[:half, :half], factor[half:, half:]
+    _invert_factor(top)
+    _invert_factor(bottom)
     product = blas.dtrmm(-1.0, top, factor[half:, :half], side=1, lower=1)
-    inverse[half:, :half] = blas.dtrmm(1.0, bottom, product, lower=1, overwrite_b=1)
-    return inverse
+    factor[half:, :half] = blas.dtrmm(1.0, bottom, product, lower=1, overwrite_b=1)
 
 
 def _diagonal_of_solution(matrix, other):
-    """The diagonal of ``matrix^-1 other``, both symmetric, and the log det."""
+    """The diagonal of ``matrix^-1 other``, both symmetric, and the log det.
+
+    The matrix is overwritten.
+    """
     inverse, log_det = _lower_inverse(matrix)
     inverse *= other.T  # symmetric, too: half of the products are those of the others
     ones = np.ones(len(inverse))
