@@ -45,7 +45,7 @@ def heat(u, x):
     return d(u, "t")(x) - d(u, "x", "x")(x)
 
 
-def model_of(problem):
+def model_of(problem, as_stated=False):
     net = start_parameters(
         np.random.RandomState(0),
         (problem.domain.dim, 3, 3, 1),
@@ -60,7 +60,7 @@ def model_of(problem):
         observed=None,
         device=None,
     )
-    return windows.with_windows(model, observed=False), net
+    return windows.with_windows(model, False, as_stated), net
 
 
 @pytest.mark.parametrize(
@@ -200,6 +200,18 @@ def test_rows_count_in_units_of_the_errors_that_they_cause():
     np.testing.assert_allclose(rows, [1 / 4, 5 / 4, 1 / 16, np.sqrt(2)], rtol=1e-12)
     np.testing.assert_allclose(start, 1, rtol=1e-12)
     np.testing.assert_allclose(slope, 7 / 4, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "largest"),
+    [
+        (model_of(Problem(decay, TIME, START))[0], 1.0),
+        (model_of(Problem(decay, TIME, START), as_stated=True)[0], np.inf),
+        (model_of(Problem(heat, Box(x=(0, 1), t=(2, 6)), START))[0], np.inf),
+    ],
+)
+def test_losses_that_count_errors_are_one_at_most(model, largest):
+    assert windows.loss_of_no_solution(model) == largest
 
 
 @pytest.mark.usefixtures("float64")
