@@ -104,9 +104,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         by its unit: the change of its residuals for a solution of size one that varies
         once over the domain. If "auto", it is "scaled" if these units differ by more
         than a factor of 1,000, as they do in SI units; without observations,
-        ``hidden_layer_sizes="auto"`` also divides by units above 10 or below 0.1. If
-        "balanced", the weights are adapted until all classes have equal shares of the
-        loss.
+        ``hidden_layer_sizes="auto"`` also divides by units above 10 or below 0.1, and
+        counts the rows of ordinary differential equations with initial values as
+        errors, relative to the outputs, that add up over time. If "balanced", the
+        weights are adapted until all classes have equal shares of the loss.
 
     n_interior : int or "auto", default="auto"
         Number of collocation points inside the domain. If "auto", there are two and a

@@ -142,7 +142,7 @@ def initial_state(points, net, settings, memory=None):
     loss_at = partial(fresh_loss_in, state)
     first, of_classes = losses_of_no_solution(loss_at, points, settings, untrained)
     return state._replace(
-        first_fresh=first,
+        first_fresh=min(first, windows.loss_of_no_solution(model)),
         first_classes=of_classes,
         answer=None if march is None else windows.pieces(march, model, net),
     )

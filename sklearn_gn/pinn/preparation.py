@@ -60,7 +60,9 @@ def network_and_models(solver, stages, data, rng):
     )
     _check_second_derivatives(activations, models[-1].classes[0].rows)
     if has_default_network(solver, data.problem) and not stages:
-        models = (with_windows(*models, data.observations.training is not None),)
+        has_data = data.observations.training is not None
+        as_stated = solver.loss_weights == "fixed"
+        models = (with_windows(*models, has_data, as_stated),)
     return untrained, models
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sklearn_gn.pinn.windows import possible
-
 _MOST_APART = 1000.0
 _ALIKE = 10.0  # sizes of residual classes between which the weights are not changed
 
@@ -60,8 +58,7 @@ def alike_sizes(model, loss_weights, grows):
 
     All classes count in units of their sizes where these are apart. Else it is those of
     another order of magnitude than one; not where a network of given layers, or the
-    weight of observations, was stated for the sizes as they are, nor in windows of
-    time, where the equation has a weight of its own.
+    weight of observations, was stated for the sizes as they are.
 
     Parameters
     ----------
@@ -76,7 +73,7 @@ def alike_sizes(model, loss_weights, grows):
     if _are_apart(np.array([known.size for known in model.classes])):
         return 1.0
     observed = model.classes[-1].residual.name == "data"
-    return math.inf if observed or not grows or possible(model) else _ALIKE
+    return math.inf if observed or not grows else _ALIKE
 
 
 def counted_size(size, alike):

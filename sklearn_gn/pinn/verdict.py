@@ -381,11 +381,17 @@ def warn_if_not_solved(solver, untrained_loss):
         and np.any(solver.coefficients_std_[name] > np.abs(value))
     ]
     if vague:
+        why = _FEW_OBSERVATIONS if "loss_data" in log else _NOT_SOLVED_WELL
         _warn(
             f"The standard deviations of the coefficients {vague} exceed their "
-            "values: the observations do not determine them. Give more "
-            "observations, or other places."
+            f"values: {why}"
         )
+
+
+_FEW_OBSERVATIONS = (
+    "the observations do not determine them. Give more observations, or other places."
+)
+_NOT_SOLVED_WELL = "the equation is not solved well enough to determine them."
 
 
 def warn_if_not_determined(solver):

@@ -23,9 +23,10 @@ axis of time, and a condition at the start has the residual
 
     r(u) - r(u_before),
 
-which a window without one before it has with zeros in the place of the last term. The
-residuals of the equation count in proportion to the length of the window, like the
-errors that they cause in it: a short window would otherwise rather have another start.
+which a window without one before it has with zeros in the place of the last term.
+Residuals count as the errors that they cause: in units of the outputs over all time
+(see :mod:`sklearn_gn.pinn.row_units`), and in proportion to the length of the window. A
+short window would otherwise rather have another start.
 """
 
 import math
@@ -43,6 +44,8 @@ from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.model import n_waves, network, start_parameters
 from sklearn_gn.pinn.pieces import class_residuals
+from sklearn_gn.pinn.residual_sizes import InUnits
+from sklearn_gn.pinn.row_units import units_of_rows
 from sklearn_gn.pinn.solved import SOLVED_LOSS, WELL_SOLVED_LOSS
 
 _PATIENCE, _WINDOW_PATIENCE = 12, 8  # iterations without a fall to _FALL
@@ -52,7 +55,7 @@ _FALL = 0.5
 _SOLVED_SURELY = 1e-12
 _LARGEST_UNIT = 1e3  # of a window, relative to that of no training
 _ENOUGH, _FEW_ITERATIONS = 3, 16  # iterations of a solved window; of a quick one
-_SHORTEST = 1 / 512  # of all time
+_SHORTEST = 2.0**-16  # of all time
 _EARLY = 0.05  # share of the squared residuals before the end of the next window
 _LEAST_CUT, _MOST_CUT = 1 / 4, 1 / 2  # of the window
 _TIME_LEFT = 0.4  # share of max_time that windows need
@@ -99,7 +102,7 @@ class SinceBefore:
 # --- which problems, and what is made of them ----------------------------------------
 
 
-def with_windows(model, observed):
+def with_windows(model, observed, as_stated=False):
     """Return a model whose conditions at the start can be those of any window.
 
     The model itself, where the problem is not one of ordinary differential equations
@@ -107,9 +110,9 @@ def with_windows(model, observed):
     alone, no unknowns, no observations, no transform, and residuals of the values and
     first two derivatives of the solution at one point. (Windows of equations in space
     and time cost more than they bring: there, a network that grows is the better answer
-    to a loss that falls slowly.)
+    to a loss that falls slowly.) Residuals count as errors, or ``as_stated``.
     """
-    problem, (interior, *conditions) = model.problem, model.classes
+    problem = model.problem
     domain = problem.domain
     local = all(kind.rows is not None for kind in model.classes)
     plain = not (problem.unknown or problem.depends_on or problem.transform)
@@ -120,15 +123,25 @@ def with_windows(model, observed):
         return model
     if not all(_is_at_start(condition, domain) for condition in given.values()):
         return model
-    moved = [
-        known._replace(
-            residual=known.residual._replace(
-                function=SinceBefore(known.residual.function)
-            )
-        )
-        for known in conditions
-    ]
+    classes = model.classes
+    if not as_stated:
+        classes = map(_in_units, classes, units_of_rows(model))
+    interior, *conditions = classes
+    moved = [_with_function(known, SinceBefore) for known in conditions]
     return model._replace(classes=(interior, *moved))
+
+
+def _in_units(known, units):
+    """A class whose residuals count as errors."""
+    units = tuple(map(float, units))
+    return _with_function(known, partial(InUnits, units=units))._replace(size=1.0)
+
+
+def _with_function(known, changed):
+    residual = known.residual
+    return known._replace(
+        residual=residual._replace(function=changed(residual.function))
+    )
 
 
 def _is_at_start(condition, domain):
@@ -140,6 +153,15 @@ def _is_at_start(condition, domain):
 def possible(model):
     """Whether the time of a model can be cut."""
     return any(isinstance(c.residual.function, SinceBefore) for c in model.classes)
+
+
+def loss_of_no_solution(model):
+    """Loss of an error as large as the solution, or inf where losses are no errors.
+
+    A stiff equation has far larger losses, next to which anything would pass.
+    """
+    counts_errors = isinstance(model.classes[0].residual.function, InUnits)
+    return 1.0 if possible(model) and counts_errors else math.inf
 
 
 def first_data(function, data, n_outputs):
@@ -256,25 +278,25 @@ def moved_on(march, model, net, fresh_points, rng):
     """Return the march with its next window, and the network to begin it with.
 
     A window that follows one that is solved has that one's network, moved; one that is
-    cut has a new one.
+    cut has a new one. Either begins where the window before has ended, or this window
+    was found to begin: from elsewhere an equation may lead to another branch.
     """
     goes_on = march.next_stop > march.stop
-    net = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
+    before = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
     if goes_on:
-        done = (*march.done, (march.stop, march.falls[-1], net))
+        done = (*march.done, (march.stop, march.falls[-1], before))
         new = March(march.stop, march.next_stop, done)
-        net = _with_time(net, march, back=True)
+        net = _with_time(before, march, back=True)
     else:
         new = March(march.start, march.next_stop, march.done)
-        net = _untrained(net, rng, n_waves(model.problem))
-    net = _with_time(net, new)
+        net = _untrained(before, rng, n_waves(model.problem))
+    net, start = _with_time(net, new), _start_of(model, new)
+    reached = new.done[-1][2] if new.done else before
+    value = np.asarray(_outputs(model, reached, start))
+    shift = value - np.asarray(_outputs(model, net, start))
+    net = _with_bias(net, net.layers[-1][-1] + shift)
     fresh, unit = within(model, fresh_points, new), 0.0
     if new.done:
-        start = _start_of(model, new)
-        value = np.asarray(_outputs(model, new.done[-1][2], start))
-        if not goes_on:
-            shift = value - np.asarray(_outputs(model, net, start))
-            net = _with_bias(net, net.layers[-1][-1] + shift)
         unit = _loss_of_equation(model, _constant(net, value), fresh)
     return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut, unit=unit), net
 

@@ -973,7 +973,10 @@ def test_the_warning_measures_by_an_untrained_network():
         warn_if_not_solved(solver, 1.0)
     solver.coefficients_, solver.coefficients_std_ = {"k": -6.1}, {"k": 7.0}
     solver.fresh_loss_ = 1e-20
-    with pytest.warns(ConvergenceWarning, match=r"coefficients \['k'\] exceed"):
+    with pytest.warns(ConvergenceWarning, match=r"coefficients \['k'\] exceed .*not s"):
+        warn_if_not_solved(solver, 1.0)  # there are no observations to add to
+    solver.convergence_log_["loss_data"] = np.array([1e-23])
+    with pytest.warns(ConvergenceWarning, match=r"'k'\] exceed .*more observations"):
         warn_if_not_solved(solver, 1.0)
 
 

@@ -20,7 +20,7 @@ from sklearn_gn.pde import (
     d,
     integral,
 )
-from sklearn_gn.pinn import growth, setup, windows
+from sklearn_gn.pinn import growth, row_units, setup, windows
 from sklearn_gn.pinn.model import Model, network, start_parameters
 from sklearn_gn.pinn.residuals import class_residuals
 from sklearn_gn.pinn.windows import March
@@ -45,7 +45,7 @@ def heat(u, x):
     return d(u, "t")(x) - d(u, "x", "x")(x)
 
 
-def model_of(problem):
+def model_of(problem, as_stated=False):
     net = start_parameters(
         np.random.RandomState(0),
         (problem.domain.dim, 3, 3, 1),
@@ -60,7 +60,7 @@ def model_of(problem):
         observed=None,
         device=None,
     )
-    return windows.with_windows(model, observed=False), net
+    return windows.with_windows(model, False, as_stated), net
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_a_window_that_is_cut_begins_where_the_one_before_ends():
     value = np.asarray(at(before))
     np.testing.assert_allclose(at(net), value, rtol=1e-13)
     assert np.abs(net.layers[0] - before.layers[0]).max() > 0.1
-    # A constant u has the residual u, over a quarter of the time.
-    assert march.unit == pytest.approx(0.5 * (value[0] / 4) ** 2, rel=1e-12)
+    # A constant u has the residual u, in units of 1 / 4, over a quarter of the time.
+    assert march.unit == pytest.approx(0.5 * value[0] ** 2, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_window_that_is_cut_begins_where_the_one_before_ends():
         (March(0.5, 1.0, falls=(1e-11,) * 3), 1e-11, "end"),
         (March(0.5, 1.0, falls=(1e-8,) * 3), 1e-8, None),
         (March(0.5, 1.0, falls=(1e-8,) * 3, unit=1e3), 1e-8, "end"),
-        (March(0.5, 0.5 + 1 / 512, falls=(1e-2,) * 8), 1e-2, 0.5 + 2 / 512),
+        (March(0.5, 0.5 + 2**-16, falls=(1e-2,) * 8), 1e-2, 0.5 + 2**-15),
     ],
 )
 def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(
@@ -159,6 +159,75 @@ def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(
     found = windows.observed(march, None, None, None, fresh, 1.0, rules)
     assert found.ended == (then == "end")
     assert found.next_stop == (None if then == "end" else then)
+
+
+STIFF = Problem(
+    lambda u, x: (
+        d(u["a"], "t")(x) + 0.04 * u["a"](x) - 1e4 * u["a"](x) * u["b"](x),
+        5 * d(u["b"], "t")(x) + 3e7 * u["b"](x) ** 2,
+        d(u["c"], "t", "t")(x) + 1e3 * d(u["c"], "t")(x) + u["a"](x),
+        u["a"](x) + u["b"](x) - 4e6,
+    ),
+    Interval(2, 6),
+    [
+        Initial([3.0, 0.0, 0.0]),
+        Condition(lambda u, x: 7 * d(u["c"], "t")(x) - 2, on="t=min"),
+    ],
+    outputs=("a", "b", "c"),
+)
+
+
+def test_rows_count_in_units_of_the_errors_that_they_cause():
+    (model,) = setup.models(
+        [STIFF],
+        ("tanh", "tanh"),
+        None,
+        np.zeros(0),
+        equation=True,
+        observed=None,
+        device=None,
+    )
+    stated = model._replace(
+        classes=tuple(
+            known._replace(residual=residual)
+            for known, residual in zip(
+                model.classes, STIFF.residual_classes(), strict=True
+            )
+        )
+    )
+    rows, start, slope = row_units.units_of_rows(stated)
+    # The highest derivative alone, of time of length 4, however large the others are.
+    np.testing.assert_allclose(rows, [1 / 4, 5 / 4, 1 / 16, np.sqrt(2)], rtol=1e-12)
+    np.testing.assert_allclose(start, 1, rtol=1e-12)
+    np.testing.assert_allclose(slope, 7 / 4, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "largest"),
+    [
+        (model_of(Problem(decay, TIME, START))[0], 1.0),
+        (model_of(Problem(decay, TIME, START), as_stated=True)[0], np.inf),
+        (model_of(Problem(heat, Box(x=(0, 1), t=(2, 6)), START))[0], np.inf),
+    ],
+)
+def test_losses_that_count_errors_are_one_at_most(model, largest):
+    assert windows.loss_of_no_solution(model) == largest
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_window_that_is_cut_begins_where_it_was_found_to_begin():
+    model, net = model_of(Problem(decay, TIME, START))
+    fresh = setup.Sampler(30, 20, "sobol", "float64").draw(model, 0, 0, 0)
+    march, new = windows.moved_on(
+        March(falls=(1.0,), next_stop=0.5), model, net, fresh, np.random.RandomState(1)
+    )
+    at = jax.jit(lambda net: network(model, net, np.array([2.0])))
+    np.testing.assert_allclose(at(new), at(net), rtol=1e-13)
+    # So does one that follows a window that is solved.
+    march = march._replace(falls=(1e-12,), next_stop=0.75)
+    at = jax.jit(lambda net: network(model, net, np.array([4.0])))
+    _, after = windows.moved_on(march, model, new, fresh, np.random.RandomState(1))
+    np.testing.assert_allclose(at(after), at(new), rtol=1e-12)
 
 
 def test_windows_are_better_than_one_network_where_they_are():
