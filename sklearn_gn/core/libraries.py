@@ -159,12 +159,15 @@ class NumPy:
 
     @staticmethod
     def shifted_cholesky(matrix, shift):
-        """Lower Cholesky factor of ``matrix + shift I``; NaN where there is none."""
+        """Lower Cholesky factor of ``matrix + shift I``; NaN where there is none.
+
+        What stands above its diagonal is not zero.
+        """
         potrf = lapack.spotrf if matrix.dtype == np.float32 else lapack.dpotrf
         # The transpose of the symmetric matrix is how LAPACK reads it.
         shifted = matrix.copy().T
         np.einsum("ii->i", shifted)[:] += shift
-        factor, info = potrf(shifted, lower=1, clean=1, overwrite_a=1)
+        factor, info = potrf(shifted, lower=1, clean=0, overwrite_a=1)
         return np.full_like(factor, np.nan) if info else factor
 
     @staticmethod

@@ -342,6 +342,7 @@ class DampedStep(NamedTuple):
     predicted: jnp.ndarray  # reduction, by the linearised residuals
     length: jnp.ndarray  # of the step without momentum and acceleration
     inner_iterations: jnp.ndarray
+    image: jnp.ndarray  # J v for the step without acceleration
 
 
 class Candidate(NamedTuple):
@@ -406,7 +407,7 @@ def accelerated_step(local, solve, shift, correction, inner, curvature):
             lambda v, a: library.xp.where(short, v + a / 2, v), step, acceleration
         )
         inner = inner + more
-    return DampedStep(step, predicted, length, library.xp.int32(inner))
+    return DampedStep(step, predicted, length, library.xp.int32(inner), image)
 
 
 def gradient_figures(r, parts, net):
@@ -423,9 +424,30 @@ def gradient_figures(r, parts, net):
 
 def candidate(local, damped, shift):
     """Evaluate the loss after a step."""
-    linear, (step, predicted, length, inner) = local.linear, damped
+    return _evaluated(local, damped, shift, residuals_of(local, 1, damped.step))
+
+
+def corrected_candidate(local, solve, damped, shift):
+    """The same, with the step corrected where that lowers the loss.
+
+    The correction removes what separates the residuals after the step from those that
+    the linear model predicts, ``r + J v``: the acceleration has removed only the part
+    of second order. It takes residuals and a solve, and no factor.
+    """
+    linear, library = local.linear, library_of(local.linear.r)
+    new = residuals_of(local, 1, damped.step)
+    first = _evaluated(local, damped, shift, new)
+    correction, _ = solve(shift, new - (linear.r + damped.image))
+    damped = damped._replace(step=add(damped.step, 1, correction))
+    second = candidate(local, damped, shift)
+    both, lower = (first, second), second.loss < first.loss
+    return library.cond(lower, lambda both: both[1], lambda both: both[0], both)
+
+
+def _evaluated(local, damped, shift, new):
+    """The candidate of a step after which the residuals are ``new``."""
+    linear, (step, predicted, length, inner, _) = local.linear, damped
     xp = namespace(linear.r)
-    new = residuals_of(local, 1, step)
     # The difference of squares, without cancellation.
     actual = 0.5 * total(((linear.r - new) * (linear.r + new)).sum())
     gain_ratio = actual / xp.where(predicted > 0, predicted, 1)

@@ -17,8 +17,9 @@ An iteration is the function :func:`step`:
     ``a = -J^T (K + lambda I)^-1 f_vv`` is added where a is short compared with v
     (``damped_step``); in the trust region f_vv is a difference of residuals;
 5.  the damping: a trust region, of which several radii are tried, each with its own
-    factor and acceleration (``trust_region``); or a rule for lambda, with a line search
-    as in the paper (``damping_rules``);
+    factor and acceleration, and a correction by the residuals after the step
+    (``trust_region``); or a rule for lambda, with a line search as in the paper
+    (``damping_rules``);
 6.  the network is changed if the loss falls;
 7.  the state is updated, and it is decided whether to stop (``iteration``).
 

@@ -35,7 +35,8 @@ class DNGD(Solver):
     geodesic_acceleration : bool, default=True
         Whether half the geodesic acceleration is added to steps for which it is short.
         Its second derivative is exact; with "trust_region" it is a difference of
-        residuals, as in [2]_.
+        residuals, as in [2]_, and where that lowers the loss, the step is then
+        corrected by how far the residuals after it are from those of the linear model.
 
     momentum : float, default=0.0
         Share of the previous step from which the next one starts [3]_.

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.core import backend, first_order
 from sklearn_gn.core.linear_algebra import blocks
@@ -370,7 +371,7 @@ def test_damped_step_is_that_of_the_augmented_system(n_interior, n_boundary, jac
         correction = np.linalg.lstsq(system, right, rcond=None)[0]
         expected = correction + before
         _, _, found = steps(model, params, batches, shift, jacobi)
-        for how, (step, predicted, length, _) in found.items():
+        for how, (step, predicted, length, *_) in found.items():
             assert length == pytest.approx(np.linalg.norm(correction), rel=1e-2)
             error = np.linalg.norm(flat(step) - expected) / np.linalg.norm(expected)
             growth = GROWTH[how] / np.sqrt(ratio) if len(r) > n else 0
@@ -418,6 +419,44 @@ def test_acceleration_is_half_the_damped_answer_to_the_second_derivative():
     a = -matrix.T @ np.linalg.solve(matrix @ matrix.T + shift * np.eye(m), bent)
     assert 2 * np.linalg.norm(a) <= 0.75 * np.linalg.norm(flat(step))
     np.testing.assert_allclose(flat(accelerated), flat(step) + a / 2, rtol=1e-10)
+
+
+def test_correction_is_the_damped_answer_to_what_the_linear_model_has_not_foreseen():
+    model, params, batches = setting("burgers", 90, 6)
+    r, parts = jax.jit(jacobian, static_argnames="model")(model, params, batches)
+    matrix, r = np.asarray(jax.jit(operators.dense)(parts)), np.asarray(r)
+    _, weighted, r, parts = damped_step.linear_system(
+        model, params, batches, np.ones(len(batches))
+    )
+    linear = damped_step.linearise(r, parts, None, momentum=0.0, jacobi=False)
+    gram = damped_step.small_gramian(linear, params)
+    right = damped_step.right_hand_side(linear, params, r)
+    of_model = model, params, weighted, linear, gram, right, 0.0
+    shift = gram.max()
+    found = trust_region.trial(*of_model, shift, geodesic=True).candidate
+
+    def answer(right):
+        m = len(matrix)
+        inverse = matrix @ matrix.T + shift * np.eye(m)
+        return -matrix.T @ np.linalg.solve(inverse, right)
+
+    after = jax.jit(residuals, static_argnames="model")
+
+    def residuals_after(step):
+        change = ravel_pytree(params)[1](step)
+        return np.asarray(after(model, add(params, 1, change), batches))
+
+    plain = answer(r)
+    there = residuals_after(0.1 * plain)
+    bent = answer(200 * (there - r - 0.1 * matrix @ plain)) / 2
+    assert 2 * np.linalg.norm(2 * bent) <= 0.75 * np.linalg.norm(plain)
+    accelerated = plain + bent
+    rest = residuals_after(accelerated) - (r + matrix @ plain)
+    expected = accelerated + answer(rest)
+    np.testing.assert_allclose(flat(found.step), expected, rtol=1e-6, atol=1e-9)
+    losses = [np.sum(residuals_after(s) ** 2) / 2 for s in (expected, accelerated)]
+    assert losses[0] < losses[1]
+    assert found.loss == pytest.approx(losses[0], rel=1e-8)
 
 
 def updated(rule, model, params, batches, memory):

@@ -155,7 +155,8 @@ def test_values_are_held_at_first_but_not_where_a_fit_goes_on():
     before = solver.coefficients_["E"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        solver.set_params(max_iter=1, warm_start=True).fit()
+        # The first radius may be too long for a step.
+        solver.set_params(max_iter=2, warm_start=True).fit()
     assert solver.coefficients_["E"] != before
 
 
