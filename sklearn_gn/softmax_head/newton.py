@@ -271,10 +271,10 @@ def _judged(data, options, state):
     """
     net, settings = state.net, newton_settings(options)
     if data.test is not None:
-        n_rows = options.alpha.dtype.type(data.n_test)
-        loss, factor = temperature.of_rows(net, data.test, n_rows, data.iterations)
-        loss = float(loss)
-        return None, -loss if math.isfinite(loss) else -math.inf, float(factor)
+        prior = options.alpha.dtype.type(temperature.PRIOR / data.n_test)
+        loss, factor = temperature.of_rows(net, data.test, prior, data.iterations)
+        value = -float(loss) * data.n_test
+        return None, value if math.isfinite(value) else -math.inf, float(factor)
     whole, n_effective = whitened(data), options.n_effective
     value, _ = evidence.log_evidence(
         # Compiled, one program is quicker to have than two.

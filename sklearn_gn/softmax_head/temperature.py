@@ -18,28 +18,28 @@ from sklearn_gn.softmax_head.head import over_blocks, values, weights_once
 ITERATIONS = 12  # at most
 _ERROR = 1e-3  # of the logarithm, at most
 _LONGEST = 0.7  # step of the logarithm
-_PRIOR = 10.0  # precision of the logarithm a priori
+PRIOR = 10.0  # precision of the logarithm a priori
 
 
 @in_either_library
-def of_rows(net, rows, n_rows, iterations):
-    """Return the sum of the cross-entropies of rows, and the best factor.
+def of_rows(net, rows, prior, iterations):
+    """Return the mean cross-entropy of rows at the best factor, and that factor.
 
     Parameters
     ----------
     net : AffineHead
     rows : BatchedRows
-    n_rows : scalar
-        Number of rows, counted by their weights.
+    prior : scalar
+        :data:`PRIOR` over the number of rows, counted by their weights.
     iterations : scalar
         As for :func:`best_factor`.
     """
     weight = weights_once(rows)
-    weight = n_rows * weight / total(weight.sum())
-    return best_factor(values(net, rows.x), rows.label, weight, iterations)
+    weight = weight / total(weight.sum())
+    return best_factor(values(net, rows.x), rows.label, weight, iterations, prior)
 
 
-def best_factor(logits, label, weight, iterations=ITERATIONS):
+def best_factor(logits, label, weight, iterations=ITERATIONS, prior=PRIOR):
     """Return the sum of the cross-entropies at the best factor, and that factor.
 
     Newton's method in the logarithm of the factor, which does not go below zero.
@@ -52,6 +52,8 @@ def best_factor(logits, label, weight, iterations=ITERATIONS):
         Repetitions of the rows.
     iterations : int
         At most; with none the factor is one.
+    prior : scalar
+        Precision of the logarithm of the factor a priori, for these weights.
     """
     library, n_classes = library_of((logits, label, weight)), max(logits.shape[1], 2)
     xp, zero = library.xp, 0 * total(weight.sum())
@@ -70,8 +72,8 @@ def best_factor(logits, label, weight, iterations=ITERATIONS):
             return found[0] + weight @ (mean - at_true), found[1] + weight @ variance
 
         first, second = total(over_blocks(body, (zero, zero), arrays, n_classes))
-        slope = factor * first + _PRIOR * log
-        bend = factor**2 * second + xp.maximum(factor * first, 0) + _PRIOR
+        slope = factor * first + prior * log
+        bend = factor**2 * second + xp.maximum(factor * first, 0) + prior
         change = xp.clip(-slope / bend, xp.maximum(-log, -_LONGEST), _LONGEST)
         change = xp.where(xp.isnan(change), 0, change)  # where a square overflows
         return log + change, change, count + 1
@@ -88,4 +90,4 @@ def best_factor(logits, label, weight, iterations=ITERATIONS):
         return found + weight @ cross_entropy(split.margin)
 
     loss = total(over_blocks(add, zero, arrays, n_classes))
-    return loss + _PRIOR / 2 * log**2, factor
+    return loss + prior / 2 * log**2, factor
