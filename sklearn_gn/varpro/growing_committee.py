@@ -6,7 +6,7 @@ their parameters, and the evidence of larger ones is higher by orders of magnitu
 
 A committee of the first size is fitted as in :mod:`sklearn_gn.varpro.committee`. If its
 member of highest evidence has used up its neurons and leaves little of the variance,
-one of the next size with the same activation is fitted, and so on, as long as the
+or leaves next to nothing, one of the next size with the same activation is fitted, and so on, as long as the
 evidence rises. The best size then gets more members; those of other activations have
 hardly a share in the predictions where nearly nothing is noise. The networks returned
 are those of the best size that has ended.
@@ -21,8 +21,9 @@ from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.committee import CommitteeState
 from sklearn_gn.varpro.committee_plan import n_members, work_of
 
-_USED_UP = 0.9  # share of the neurons that the data determine, from which it grows
-_LITTLE = 0.1  # share of the variance that is left, up to which it grows
+_LITTLE = 0.1  # share of the variance that is left, up to which it grows, if ...
+_USED_UP = 0.9  # ... the data determine this share of the neurons
+_HARDLY_ANY = 1e-4  # share that is left, up to which it grows in any case
 _WORTH = 0.1  # log evidence per row that a larger network has to gain
 _FAILURES = 2  # sizes in turn that do not pay, after which none is tried
 # Hidden layers, as multiples of the first size. Where two pay, one layer does not.
@@ -109,6 +110,8 @@ def _wants_more(rows, members):
     """Whether the data use up the neurons, which leave little of the variance."""
     variance = float(np.sum(rows.weight @ (rows.y - rows.weight @ rows.y) ** 2))
     noise = min(1 / member.net.beta for member in members) * rows.y.shape[1]
+    if noise <= _HARDLY_ANY * variance:
+        return True
     is_used_up = _share_of_neurons(*_best(members)) >= _USED_UP
     return is_used_up and noise <= _LITTLE * variance
 
