@@ -24,7 +24,7 @@ PAGES = {  # title and result files of every page
     "softmax_head": ("FGNSoftmaxHead", ("fgn_heads", "head_penalty", "fgn_mechanism")),
     "varpro": (
         "VarProNetRegressor and VarProNetClassifier",
-        ("varpro_cdr", "varpro_dcr", "varpro_images", "varpro_tabular"),
+        ("smooth", "varpro_cdr", "varpro_dcr", "varpro_images", "varpro_tabular"),
     ),
     "pinn": (
         "PINNSolver",

@@ -4,12 +4,12 @@ Noisy tables determine few parameters, and small networks are enough. Where ther
 hardly any noise, these leave an error of their own: the data determine nearly all of
 their parameters, and the evidence of larger ones is higher by orders of magnitude.
 
-A committee of the first size is fitted as in :mod:`sklearn_gn.varpro.committee`. If its
-member of highest evidence has used up its neurons and leaves little of the variance,
-or leaves next to nothing, one of the next size with the same activation is fitted, and so on, as long as the
-evidence rises. The best size then gets more members; those of other activations have
-hardly a share in the predictions where nearly nothing is noise. The networks returned
-are those of the best size that has ended.
+A committee of the first size is fitted as in :mod:`sklearn_gn.varpro.committee`. If
+next to nothing of the variance is left, or little by a member that has used up its
+neurons, one of the next size with the activation of the member of highest evidence is
+fitted, and so on, as long as the evidence rises. The best size then gets more members;
+those of other activations have hardly a share in the predictions where nearly nothing
+is noise. The networks returned are those of the best size that has ended.
 """
 
 from typing import NamedTuple

@@ -31,9 +31,9 @@ class VarProNetRegressor(
     maximise the evidence [2]_. Use it also for surrogate models, that is smooth
     functions of up to hundreds of inputs, computed without noise and needed to several
     digits, for which the networks grow. With thousands of runs and many outputs, set
-    ``alpha=1e-8`` and ``hidden_layer_sizes``. For functions with jumps use boosted trees; for breakpoints that can be read,
-    :class:`ShallowReLURegressor`; for up to a thousand runs of a simulation with few
-    inputs, try a Gaussian process, too.
+    ``alpha=1e-8`` and ``hidden_layer_sizes``. For functions with jumps use boosted
+    trees; for breakpoints that can be read, :class:`ShallowReLURegressor`; for up to a
+    thousand runs of a simulation with few inputs, try a Gaussian process, too.
 
     With given penalties and ``hidden_layer_sizes``, there is one network. Its last
     layer W is the solution of a linear least-squares problem for every value of the
@@ -273,10 +273,10 @@ class VarProNetRegressor(
     Notes
     -----
     If the fit is poor, :meth:`diagnose` says what limited it. For many runs without
-    noise, set ``alpha=1e-8`` and ``hidden_layer_sizes``. For noisy data, look for outliers, as
-    the evidence assumes normal noise: ``solver=GNvpro(loss="huber")`` is robust. Raise
-    ``hidden_layer_sizes`` if both training and test error are high. The :doc:`user
-    guide </user_guide/varpro>` has more.
+    noise, set ``alpha=1e-8`` and ``hidden_layer_sizes``. For noisy data, look for
+    outliers, as the evidence assumes normal noise: ``solver=GNvpro(loss="huber")`` is
+    robust. Raise ``hidden_layer_sizes`` if both training and test error are high. The
+    :doc:`user guide </user_guide/varpro>` has more.
 
     References
     ----------
