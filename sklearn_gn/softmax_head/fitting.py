@@ -19,6 +19,7 @@ _DENSE_BYTES = 2**32  # a sparse X larger than this stays sparse or is refused
 _DENSE_NUMBERS = 2**22  # a sparse X no larger than this is made dense
 _DENSE_SHARE = 0.1  # nor is one with more than this share of entries kept sparse
 _ROOM = 1e12  # for the path of penalties, between its start and the ends of the range
+_LARGEST_LOGIT = np.finfo(np.float64).max / 4  # so that differences stay finite
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -28,7 +29,9 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     _not_of_every_fit = ("evidence_path_", "log_evidence_", "n_effective_parameters_")
 
     def _class_logits(self, X):
-        return super()._class_logits(X) / self.temperature_
+        logits = super()._class_logits(X)
+        size = np.max(np.abs(logits), axis=1, keepdims=True)
+        return logits / np.maximum(self.temperature_, size / _LARGEST_LOGIT)
 
     # -- before the run ---------------------------------------------------------------
 
@@ -446,5 +449,4 @@ def logits_of(X, coef, intercept):
             size = np.maximum(largest, 1)[:, None]
             small = X.multiply(1 / size).tocsr() if sparse.issparse(X) else X / size
             logits = (small @ coef.T) * size + intercept
-    largest = np.finfo(np.float64).max / 4  # differences stay finite
-    return np.clip(logits, -largest, largest)
+    return np.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT)

@@ -126,9 +126,10 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
     tol : float, default=0.001
         The fit stops when the loss has fallen by less than ``tol`` times its size in
         three successive iterations (with ``batch_size``, in a whole pass over the rows;
-        for mini-batch solvers, in ten epochs). If the evidence chooses the penalties, a
-        member stops when its log evidence per row has risen by less than ``tol`` in
-        three iterations, and the fit when their mean has in five. Members fitted by
+        for mini-batch solvers, in ten epochs). A member of a committee stops when its
+        log evidence per row has risen by less than ``tol`` in three iterations, and the
+        fit when their mean has in five; with given penalties, it is the loss that falls
+        by a share of ``tol``, in one iteration and in five. Members fitted by
         mini-batches stop after 20 epochs. If 0, all these tests are disabled.
 
     max_time : float or None, default=None
@@ -154,8 +155,7 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         same classes.
 
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit. If the evidence chooses the penalties, it is always
-        "float64".
+        Precision of the fit. A committee is always fitted in "float64".
 
     device : str, list of int, jax.sharding.Mesh or None, default=None
         Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
@@ -198,9 +198,9 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         Constants of the output layer.
 
     alpha_ : tuple of float or dict
-        Penalties of the hidden layers and of the output layer. If the evidence has
-        chosen them, a dict of geometric means over the members: "slope", "coef",
-        "bias", "weights" (of the first layer) and "layers" (of those after it).
+        Penalties of the hidden layers and of the output layer. Of a committee, a dict
+        of geometric means over the members: "slope", "coef", "bias", "weights" (of the
+        first layer) and "layers" (of those after it).
 
     alpha_method_ : str
         "dense" if the evidence has chosen the penalties, "prior" if all members were
@@ -213,11 +213,11 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
 
     log_evidence_ : float
         Logarithm of the mean evidence of the members: the higher of two fits to the
-        same data is more probable. Only if the evidence has chosen the penalties.
+        same data is more probable. Only of a committee, of its members that are not
+        fitted by mini-batches.
 
     n_effective_parameters_ : float
-        Number of parameters that the data determine, averaged over the members. Only if
-        the evidence has chosen the penalties.
+        Number of parameters that the data determine, averaged over the same members.
 
     n_work_units_ : float
         Number of passes over all rows, forward or backward. A product with the Jacobian

@@ -239,7 +239,9 @@ def step(rows, state, options):
     report = _report(runs, len(running))
     after = _state(runs, report.loss)
     if options.tol > 0:
-        fell = state.criterion - after.criterion > options.tol
+        # Log evidence per row; with given penalties, the loss.
+        unit = 1.0 if options.alpha is None else after.criterion
+        fell = state.criterion - after.criterion > options.tol * unit
         waits = any(run.waits for run in runs)
         after = after._replace(waited=0 if fell or waits else state.waited + 1)
         if after.waited >= _PATIENCE and report.stop is None:

@@ -156,8 +156,10 @@ def _may_grow(estimator):
     """Whether the sizes of the networks are to be found."""
     if estimator.warm_start and hasattr(estimator, "_fitted"):
         return False
-    by_default = estimator.hidden_layer_sizes, estimator.alpha, estimator.n_init
-    return estimator._loss == "squared" and by_default == ("auto",) * 3
+    if estimator._loss != "squared" or estimator.early_stopping:
+        return False  # the validation loss does not change while a size is tried
+    given = estimator.hidden_layer_sizes, estimator.alpha, estimator.n_init
+    return all(isinstance(value, str) for value in given)  # which is "auto"
 
 
 def _given_penalties(alpha, model):

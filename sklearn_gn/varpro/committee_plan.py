@@ -34,10 +34,9 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     Penalties are chosen by the evidence, or given, for fully connected networks that
     the default solver fits, where the dense Gauss-Newton matrix is small enough. With
     one number as ``alpha`` and layers of given sizes there is no committee: that is the
-    problem of variable projection as it is published. Many classes in
-    many rows want wide networks, for which it is not: the default members of a
-    classifier are wide there, and fitted by mini-batches. In smaller tables half of
-    them are.
+    problem of variable projection as it is published. Many classes in many rows want
+    wide networks, whose matrix is too large: the default members of a classifier are
+    wide there, and fitted by mini-batches. In smaller tables half of them are.
 
     Parameters
     ----------
@@ -58,11 +57,17 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     elif by_width and n_independent > 1:
         sizes = (_width(estimator, n_features, n_values, n_independent),)
 
+    def activations(name, sizes):
+        if not by_width:
+            return _activations(estimator.activation, name, sizes)
+        # Of one layer, and of those that it has grown to.
+        return _activations(estimator.activation, name, sizes[:1]) * len(sizes)
+
     def models(names, sizes):
         return [
             Layers(
                 sizes=(n_features, *sizes),
-                activations=_activations(estimator.activation, name, sizes),
+                activations=activations(name, sizes),
                 n_values=n_values,
                 loss=estimator._loss,
                 features=tuple(range(n_features)),

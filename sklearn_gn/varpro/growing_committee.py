@@ -39,6 +39,7 @@ class GrowthState(NamedTuple):
     loss: float
     criterion: float  # the last networks are the best
     running: CommitteeState
+    reason: str | None = None  # why the members of the best size have ended
     size: int = -1  # of the running members in the list of sizes; -1 is the first
     best_size: int = -1
     completes: bool = False  # whether the running members are the last ones
@@ -62,12 +63,12 @@ def step(rows, state, options):
         return state, report
     if state.completes:
         return state._replace(net=state.net + running.net), report
-    state = _with_the_better(state, options.n_effective)
+    state = _with_the_better(state, report.stop, options.n_effective)
     following, lacking = _next_size(rows, state, report.stop), None
     if following is None:
         lacking = _lacking(rows, state)
         if not lacking:
-            return state, report
+            return state, report._replace(stop=state.reason)
     size = state.best_size if following is None else following
     members = _drawn(rows, state, options, size, lacking or (0,))
     running = committee.init(rows, members, options)
@@ -75,13 +76,15 @@ def step(rows, state, options):
     return state, report._replace(stop=None)
 
 
-def _with_the_better(state, n_effective):
+def _with_the_better(state, stop, n_effective):
     """The state with the members of the higher evidence as the best."""
+    if state.size < 0:
+        return state._replace(reason=stop)
     gain = _best(state.running.net).net.log_evidence
     gain -= _best(state.net).net.log_evidence
-    if state.size < 0 or gain < _WORTH * n_effective:
+    if not gain >= _WORTH * n_effective:  # nor if it is not a number
         return state
-    return state._replace(net=state.running.net, best_size=state.size)
+    return state._replace(net=state.running.net, reason=stop, best_size=state.size)
 
 
 def _best(members):
@@ -107,13 +110,13 @@ def is_affordable(rows, model):
 
 
 def _wants_more(rows, members):
-    """Whether the data use up the neurons, which leave little of the variance."""
+    """Whether nearly nothing is left, or little by neurons that are used up."""
+    model, net = _best(members)
     variance = float(np.sum(rows.weight @ (rows.y - rows.weight @ rows.y) ** 2))
-    noise = min(1 / member.net.beta for member in members) * rows.y.shape[1]
+    noise = rows.y.shape[1] / net.beta
     if noise <= _HARDLY_ANY * variance:
         return True
-    is_used_up = _share_of_neurons(*_best(members)) >= _USED_UP
-    return is_used_up and noise <= _LITTLE * variance
+    return _share_of_neurons(model, net) >= _USED_UP and noise <= _LITTLE * variance
 
 
 def _share_of_neurons(model, net):

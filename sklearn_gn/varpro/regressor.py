@@ -61,9 +61,10 @@ class VarProNetRegressor(
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Widths of the hidden layers. If "auto", those of a committee are (10,), and more
         for more than two targets that are not correlated with each other. If there is
-        hardly any noise and ``n_init`` is "auto", too, the evidence chooses among
-        these, (20,), (20, 20), (40,) and (80,). A single network has (64, 64). If
-        empty, the model is linear.
+        hardly any noise, and ``n_init`` and ``alpha`` are "auto", too, the evidence
+        chooses among these, (20,), (20, 20), (40,) and (80,), unless there is
+        ``early_stopping`` or a robust loss. A single network has (64, 64). If empty,
+        the model is linear.
 
     activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
@@ -119,23 +120,24 @@ class VarProNetRegressor(
 
     scale : bool, default=True
         Whether to bring features to mean 0 and variance 1, and targets to mean 0 and
-        mean variance 1, during the fit. If the evidence chooses the penalties, each
-        target has its own factor. Otherwise one factor serves all targets, unless their
+        mean variance 1, during the fit. In a committee, each target has its own
+        factor. Otherwise one factor serves all targets, unless their
         standard deviations, in ascending order, rise by more than ten times from one to
         the next: those on either side are in different units, and have their own.
 
     max_iter : "auto" or int, default="auto"
         Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
         An iteration of a committee is a step of every member; with ten features or
-        more, most begin after the first ones. If "auto", 3000 if the evidence chooses
-        the penalties, which fits to noisy data do not reach, and 100 otherwise.
+        more, most begin after the first ones. If "auto", 3000 for a committee, which
+        fits to noisy data do not reach, and 100 otherwise.
 
     tol : float, default=0.001
         The fit stops when the loss has fallen by less than ``tol`` times its size in
         three successive iterations (with ``batch_size``, in a whole pass over the rows;
-        for mini-batch solvers, in ten epochs). If the evidence chooses the penalties, a
-        member stops when its log evidence per row has risen by less than ``tol`` in
-        three iterations, and the fit when their mean has in five. If 0, this test is
+        for mini-batch solvers, in ten epochs). A member of a committee stops when its
+        log evidence per row has risen by less than ``tol`` in three iterations, and the
+        fit when their mean has in five; with given penalties, it is the loss that falls
+        by a share of ``tol``, in one iteration and in five. If 0, this test is
         disabled.
 
     max_time : float or None, default=None
@@ -159,8 +161,7 @@ class VarProNetRegressor(
         Whether to start from the network of the previous fit.
 
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit. If the evidence chooses the penalties, it is always
-        "float64".
+        Precision of the fit. A committee is always fitted in "float64".
 
     device : str, list of int, jax.sharding.Mesh or None, default=None
         Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
@@ -187,12 +188,11 @@ class VarProNetRegressor(
 
     estimators_ : list
         Members of a committee, with ``predict``, ``coefs_``, ``intercepts_``,
-        ``alpha_``, ``log_evidence_`` and ``n_effective_parameters_``. Only if the
-        evidence has chosen the penalties.
+        ``alpha_``, ``log_evidence_`` and ``n_effective_parameters_``. Only of a
+        committee.
 
     linear_coef_ : ndarray of shape (n_values, n_features)
-        Slopes of the linear term of a committee, in units of X and y. Only if the
-        evidence has chosen the penalties.
+        Slopes of the linear term, in units of X and y. Only of a committee.
 
     output_coef_ : ndarray of shape (n_targets, n_features_out)
         Weights of the output layer, in units of y.
@@ -202,9 +202,9 @@ class VarProNetRegressor(
 
     alpha_ : tuple of float or dict
         Penalties of the hidden layers and of the output layer; for "gcv" those of the
-        last iteration. If the evidence has chosen them, a dict of geometric means over
-        the members: "slope", "coef", "bias", "weights" (one for each feature, inverse
-        to its relevance) and "layers" (those after the first).
+        last iteration. Of a committee, a dict of geometric means over the members:
+        "slope", "coef", "bias", "weights" (one for each feature, inverse to its
+        relevance) and "layers" (those after the first).
 
     alpha_method_ : str
         How the evidence is computed: "dense", or "lanczos" for an estimate with more
@@ -222,11 +222,11 @@ class VarProNetRegressor(
     log_evidence_ : float
         Logarithm of the mean evidence of the members: the higher of two fits to the
         same data is more probable, also if the other is a
-        :class:`ShallowReLURegressor`. Only if the evidence has chosen the penalties.
+        :class:`ShallowReLURegressor`. Only of a committee.
 
     n_effective_parameters_ : float
-        Number of parameters that the data determine, averaged over the members. Only if
-        the evidence has chosen the penalties.
+        Number of parameters that the data determine, averaged over the members. Only of
+        a committee.
 
     n_work_units_ : float
         Number of passes over all rows, forward or backward. A product with the Jacobian
@@ -241,7 +241,7 @@ class VarProNetRegressor(
         rows hold means over the members, and the last three columns are replaced by
         ``log_evidence``, ``n_effective_parameters``, ``noise_std`` (both evidence and
         noise in scaled units) and ``n_running``, the number of members that took a
-        step.
+        step. While a larger size is tried, they are those of its members.
 
     loss_ : float
         Objective of the returned network, in units of y; for a committee, the mean over

@@ -68,3 +68,18 @@ def test_probabilities_are_those_of_the_divided_logits():
     np.testing.assert_allclose(model.to_sklearn().predict_proba(X), p, rtol=1e-9)
     np.testing.assert_array_equal(model.predict(X), p.argmax(axis=1))
     assert model.set_params(alpha=0.1).fit(X, y).temperature_ == 1
+
+
+def test_probabilities_are_finite_where_the_logits_are_huge():
+    rng = np.random.RandomState(0)
+    X, y = rng.randn(200, 20), rng.randint(3, size=200)
+    X[:, :3] += 3 * np.eye(3)[y]
+    model = FGNSoftmaxHead(random_state=0).fit(X, y)
+    assert model.temperature_ < 1
+    model.temperature_ = 0.1
+    far = 1e308 * np.sign(rng.randn(4, 20))
+    np.testing.assert_allclose(model.predict_proba(far).sum(axis=1), 1)
+    assert np.isfinite(model.predict_log_proba(far)).all()
+    np.testing.assert_array_equal(
+        model.predict(far), model.predict_proba(far).argmax(axis=1)
+    )

@@ -408,6 +408,16 @@ def test_a_number_is_every_penalty(fitted):
         assert_allclose(value, 0.02)
 
 
+def test_with_given_penalties_tol_is_a_share_of_the_loss():
+    X = np.random.default_rng(0).uniform(-1, 1, (150, 2))
+    y = np.exp(-2 * np.sum(X**2, axis=1))  # whose loss is far below tol
+    words = {"alpha": 1e-6, "random_state": 0}
+    model = VarProNetRegressor(**words).fit(X, y)
+    settled = VarProNetRegressor(tol=1e-6, **words).fit(X, y)
+    assert model.loss_ < 1.5 * settled.loss_
+    assert model.n_iter_ < settled.n_iter_
+
+
 def test_without_penalty_the_fit_is_finite(fitted):
     _, X, y = fitted
     model = VarProNetRegressor(alpha=0, random_state=0).fit(X, y)

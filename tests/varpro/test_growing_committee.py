@@ -64,11 +64,34 @@ def test_size_that_does_not_pay_is_not_taken(monkeypatch):
     assert_array_equal(model.predict(X_test), first.predict(X_test))
 
 
-@pytest.mark.parametrize("words", [{"n_init": 6}, {"hidden_layer_sizes": (10,)}])
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"n_init": 6},
+        {"hidden_layer_sizes": (10,)},
+        {"hidden_layer_sizes": np.array([10])},
+    ],
+)
 def test_given_sizes_and_numbers_are_kept(words):
     X, y, *_ = bump(150, 2)
     model = VarProNetRegressor(random_state=0, **words).fit(X, y)
     assert widths(model) == [(10,)] * 6
+
+
+def test_early_stopping_does_not_wait_for_larger_networks():
+    X, y, X_test, _ = bump(150, 2)
+    words = {"early_stopping": True, "random_state": 0}
+    model = VarProNetRegressor(**words).fit(X, y)
+    fixed = VarProNetRegressor(n_init=6, **words).fit(X, y)
+    assert model.n_iter_ == fixed.n_iter_
+    assert_array_equal(model.predict(X_test), fixed.predict(X_test))
+
+
+def test_sizes_of_several_layers_may_be_an_array():
+    X, y, *_ = bump(40, 2)
+    model = VarProNetRegressor(hidden_layer_sizes=np.array([3, 2]), random_state=0)
+    model.fit(X, y)
+    assert set(widths(model)) == {(3, 2)}
 
 
 def test_networks_have_fewer_parameters_than_there_are_targets(monkeypatch):
@@ -95,6 +118,38 @@ def test_warm_start_keeps_the_size(grown):
     model.fit(X, y)
     assert widths(model) == sizes
     assert error(model, X_test, y_test) < 1.5 * before
+
+
+def test_warm_start_has_the_activation_in_every_layer(monkeypatch):
+    monkeypatch.setattr(growing_committee, "_SIZES", ((1, 1),))
+    monkeypatch.setattr(growing_committee, "_USED_UP", 0.0)
+    monkeypatch.setattr(growing_committee, "_WORTH", -np.inf)
+    X, y, *_ = bump(150, 1)
+    words = {"activation": ("tanh",), "warm_start": True, "tol": 0.1}
+    model = VarProNetRegressor(random_state=0, **words).fit(X, y)
+    assert set(widths(model)) == {(10, 10)}
+    sizes = widths(model)
+    assert widths(model.fit(X, y)) == sizes
+    assert model.estimators_[0].activations_ == ("tanh", "tanh")
+
+
+def test_the_reason_is_that_of_the_networks_returned(monkeypatch):
+    X, y, X_test, _ = bump(150, 2)
+    first = VarProNetRegressor(n_init=6, random_state=0).fit(X, y)
+    monkeypatch.setattr(growing_committee, "_WORTH", np.inf)
+    step = growing_committee.committee.step
+
+    def failing(rows, state, options):
+        """A larger network that cannot be fitted."""
+        state, report = step(rows, state, options)
+        is_larger = state.net[0].model.sizes[1] > 10
+        return state, report._replace(stop="line_search") if is_larger else report
+
+    monkeypatch.setattr(growing_committee.committee, "step", failing)
+    model = VarProNetRegressor(random_state=0).fit(X, y)
+    assert model.n_iter_ > first.n_iter_
+    assert model.stop_reason_ == first.stop_reason_
+    assert_array_equal(model.predict(X_test), first.predict(X_test))
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
