@@ -74,12 +74,13 @@ def named_penalties(alpha, lengths):
         )
     parts = []
     for name, length in lengths.items():
+        same = "as many hidden layers" if name == "layers" else "as many features"
         part = np.asarray(alpha[name], dtype=np.float64)
         expected = () if length is None else (length,)
         if part.shape != expected:
             raise ValueError(
                 f"alpha[{name!r}] must have shape {expected}, got shape {part.shape}. "
-                "Pass alpha_ of a model that was fitted to as many features."
+                f"Pass alpha_ of a model with {same}."
             )
         parts.append(np.atleast_1d(part))
     values = np.concatenate(parts)

@@ -3,10 +3,12 @@
 The residual of such an equation is a rate. Its size says little about the error that it
 causes, which is what the rate adds up to over time, relative to the size of the output.
 Each row is therefore divided by what it is for an output of size one that varies once
-over all time, in its highest derivative alone: then residuals are errors. Other terms
-do not count. Where the equation is stiff they are far larger, and with them as units
-wrong slow parts would pass for small residuals; an output that stays small, such as the
-concentration of a radical, would hardly count in the units of the statement.
+over all time, in its derivatives alone: then residuals are errors. The values of the
+outputs do not count. Where the equation is stiff their terms are far larger, and with
+them as units wrong slow parts would pass for small residuals; an output that stays
+small, such as the concentration of a radical, would hardly count in the units of the
+statement. Of the first and the second derivative the larger term is taken: with strong
+damping, a residual adds up in the first one.
 
 The rows of the conditions at the start are treated the same.
 """
@@ -42,15 +44,14 @@ def units_of_rows(model):
 
 
 def _units(slopes):
-    """Units of rows from their derivatives (n, k, _ORDERS, q): the highest that is."""
+    """Units of rows from their derivatives (n, k, _ORDERS, q)."""
     slopes = slopes[np.isfinite(slopes).all(axis=(1, 2, 3))]
     if not len(slopes):
         return np.ones(slopes.shape[1])
     sizes = np.sqrt(np.mean(np.sum(slopes**2, axis=3), axis=0))
-    is_there = sizes > 0
-    highest = _ORDERS - 1 - np.argmax(is_there[:, ::-1], axis=1)
-    found = sizes[np.arange(len(sizes)), highest]
-    return np.where(is_there.any(axis=1), found, 1.0)
+    found = sizes[:, 1:].max(axis=1)
+    found = np.where(found > 0, found, sizes[:, 0])  # of a row without derivatives
+    return np.where(found > 0, found, 1.0)
 
 
 @partial(evaluated_by_numpy, static_argnames="model")

@@ -103,7 +103,7 @@ class VarProNetRegressor(
         output penalty of "gcv" is chosen in every iteration by generalised
         cross-validation. For simulations without noise set 1e-8 and
         ``hidden_layer_sizes``. A dict, such as ``alpha_`` of a committee, fixes all
-        penalties.
+        penalties; networks that have grown need their ``hidden_layer_sizes`` with it.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of every step; it changes the steps, not

@@ -133,6 +133,13 @@ def test_warm_start_has_the_activation_in_every_layer(monkeypatch):
     assert model.estimators_[0].activations_ == ("tanh", "tanh")
 
 
+def test_penalties_of_other_layers_are_refused():
+    X, y, *_ = bump(60, 2)
+    deep = VarProNetRegressor(hidden_layer_sizes=(3, 3), random_state=0).fit(X, y)
+    with pytest.raises(ValueError, match=r"'layers'.*as many hidden layers"):
+        VarProNetRegressor(alpha=deep.alpha_).fit(X, y)
+
+
 def test_the_reason_is_that_of_the_networks_returned(monkeypatch):
     X, y, X_test, _ = bump(150, 2)
     first = VarProNetRegressor(n_init=6, random_state=0).fit(X, y)
