@@ -173,9 +173,11 @@ class _VarProNet(
     def _refuse_huber(self):
         if self._is_robust():
             raise ValueError(
-                "loss='huber' of the solver needs a regressor whose penalties are "
-                f"chosen, with alpha='auto' and network='mlp'; got alpha={self.alpha!r}"
-                f" and network={self.network!r} of {type(self).__name__}."
+                "loss='huber' of the solver needs a committee, that is a regressor with "
+                "network='mlp' and alpha='auto', or a number and "
+                f"hidden_layer_sizes='auto'; got alpha={self.alpha!r}, hidden_layer_"
+                f"sizes={self.hidden_layer_sizes!r} and network={self.network!r} of "
+                f"{type(self).__name__}."
             )
 
     def _units(self, X, y, weight):

@@ -94,11 +94,13 @@ def test_robust_fit_counts_rows_by_weight_and_sees_through_outliers(kind):
     assert 0.9 < np.mean(((lower < y) & (y < upper))[clean]) < 0.995
 
 
-def test_robust_loss_needs_chosen_penalties():
+def test_robust_loss_needs_chosen_penalties_or_a_committee():
     X, y = np.arange(20.0).reshape(10, 2), np.arange(10.0)
     with pytest.raises(ValueError, match=r"loss='huber'.*alpha=0\.1"):
         ShallowReLURegressor(alpha=0.1, loss="huber").fit(X, y)
     with pytest.raises(ValueError, match=r"loss='huber'.*alpha=0\.1"):
-        VarProNetRegressor(alpha=0.1, solver=GNvpro(loss="huber")).fit(X, y)
+        VarProNetRegressor(
+            hidden_layer_sizes=(10,), alpha=0.1, solver=GNvpro(loss="huber")
+        ).fit(X, y)
     with pytest.raises(ValueError, match=r"loss='huber'.*VarProNetClassifier"):
         VarProNetClassifier(solver=GNvpro(loss="huber")).fit(X, y > 4)
