@@ -173,10 +173,10 @@ class _VarProNet(
     def _refuse_huber(self):
         if self._is_robust():
             raise ValueError(
-                "loss='huber' of the solver needs a committee, that is a regressor with "
-                "network='mlp' and alpha='auto', or a number and "
-                f"hidden_layer_sizes='auto'; got alpha={self.alpha!r}, hidden_layer_"
-                f"sizes={self.hidden_layer_sizes!r} and network={self.network!r} of "
+                "loss='huber' of the solver needs a committee: a regressor with network"
+                "='mlp' and alpha='auto', or a number and hidden_layer_sizes='auto'. "
+                f"Got alpha={self.alpha!r}, hidden_layer_sizes="
+                f"{self.hidden_layer_sizes!r} and network={self.network!r} of "
                 f"{type(self).__name__}."
             )
 
