@@ -39,8 +39,20 @@ def affordable(n_rows, size):
     size : int
         Number of parameters.
     """
-    dense = size <= LARGEST_DENSE and (n_rows + 2 * size) * size**2 <= _MOST_WORK
+    dense = size <= LARGEST_DENSE and work_of(n_rows, size) <= _MOST_WORK
     return dense or n_rows * size <= _MOST_LARGE
+
+
+def work_of(n_rows, size):
+    """Work of a step with a dense matrix, in products of its entries.
+
+    Parameters
+    ----------
+    n_rows : int
+    size : int
+        Number of parameters.
+    """
+    return (n_rows + 2 * size) * size**2
 
 
 def is_formed(n_numbers, size):

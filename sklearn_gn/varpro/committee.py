@@ -27,6 +27,7 @@ from scipy.special import log_softmax, logsumexp
 from sklearn_gn.core import evidence_gn, evidence_posterior, huber
 from sklearn_gn.core.classifier import all_logits
 from sklearn_gn.core.evidence_gn import EvidenceState
+from sklearn_gn.core.large_gram import work_of
 from sklearn_gn.core.layers import Layers, RegularisedLayers, forward, with_one
 from sklearn_gn.core.solver import Algorithm, Report
 
@@ -252,7 +253,7 @@ def step(rows, state, options):
 def is_worth_threads(model, rows):
     """Whether a step of a network is long enough for a thread of its own."""
     size = len(model.groups())
-    return (len(rows.x) + 2 * size) * size**2 > _WORK_OF_A_THREAD
+    return work_of(len(rows.x), size) > _WORK_OF_A_THREAD
 
 
 def side_by_side(function, members, with_threads=True):

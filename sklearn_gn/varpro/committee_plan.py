@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.large_gram import LARGEST_DENSE, affordable
+from sklearn_gn.core.large_gram import LARGEST_DENSE, affordable, work_of
 from sklearn_gn.core.layers import Layers
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
@@ -79,7 +79,7 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     size = len(kinds[0].groups())
     work = work_of(n_rows, size)
     n_given = estimator.n_init
-    if n_given == "auto" and _continues_committee(estimator):
+    if n_given == "auto" and continues:
         n_given = len(estimator._fitted[1])
     if _by_batches(estimator, work):
         n_given = _BATCH_MEMBERS if n_given == "auto" else n_given
@@ -96,16 +96,11 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     members = [kinds[number % len(kinds)] for number in range(n_given)]
     if not _is_mixed(estimator):
         return Plan(members, n_given)
-    if _continues_committee(estimator):
+    if continues:
         n_given //= 2
     members = members[: min(n_given, _MOST_MIXED)]
     wide = models(("relu",), (_WIDTH,)) * len(members)
     return Plan(members + wide, len(members))
-
-
-def work_of(n_rows, size):
-    """Return the work of a member's step, in products of the matrix's entries."""
-    return (n_rows + 2 * size) * size**2
 
 
 def n_members(n_rows, size):

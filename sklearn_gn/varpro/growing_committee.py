@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core.large_gram import work_of
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.committee import CommitteeState
-from sklearn_gn.varpro.committee_plan import n_members, work_of
+from sklearn_gn.varpro.committee_plan import n_members
 
 _LITTLE = 0.1  # share of the variance that is left, up to which it grows, if ...
 _USED_UP = 0.9  # ... the data determine this share of the neurons
