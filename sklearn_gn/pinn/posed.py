@@ -38,6 +38,7 @@ from sklearn_gn.pinn.similarity import n_similarity_functions, similarity_functi
 
 _WHOLE = 0.01  # distance of an exponent to a whole number
 _TINY = 1e-30  # what is left alone
+_NEXT = 1e-12  # distance from a corner, in units of the domain's size
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,6 +112,8 @@ def corner_functions(corners, x, size):
     offset = x[np.array([corner.axes for corner in corners])] - place
     along = (c * offset[:, 0] + s * offset[:, 1]) / size
     across = (c * offset[:, 1] - s * offset[:, 0]) / size
+    # At the corner the angle has no derivatives: take those next to it, inside.
+    along += jnp.where((along == 0) & (across == 0), _NEXT, 0)
     square = along**2 + across**2 + _TINY
     angle = jnp.arctan2(across, along)
     real, imaginary = jnp.cos(a * angle), jnp.sin(a * angle)

@@ -2,11 +2,13 @@
 
 import pickle
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from sklearn_gn import PINNSolver
+from sklearn_gn.core import backend
 from sklearn_gn.pde import (
     Box,
     Dirichlet,
@@ -17,9 +19,10 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
+from sklearn_gn.pde.corners import singular_corners
 from sklearn_gn.pinn import growth, spectrum
 from sklearn_gn.pinn.model import Model, network, start_parameters
-from sklearn_gn.pinn.posed import posed, units
+from sklearn_gn.pinn.posed import corner_functions, posed, units
 
 SQUARE = Box(x=(0, 2), y=(1, 2))
 
@@ -142,3 +145,31 @@ def test_a_default_fit_solves_what_oscillates_fast():
     with pytest.warns(Warning, match="max_iter"):
         solver = PINNSolver(problem, max_iter=7, random_state=0).fit()
     assert solver.relative_error() < 1e-4
+
+
+def test_functions_of_corners_have_derivatives_at_the_corners():
+    domain = Box(x=(-1, 1), y=(-1, 1)) - Box(x=(0, 1), y=(0, 1))
+    corners = singular_corners(domain)
+
+    def functions(x):
+        return corner_functions(corners, x, 2.0)
+
+    def right_angle(x):  # z^2 log z of the corner at (-1, -1), turned to its bisector
+        z = ((x[0] + 1) + 1j * (x[1] + 1)) / 2 * np.exp(-0.25j * np.pi)
+        return np.array([(z**2 * np.log(z)).real, (z**2 * np.log(z)).imag])
+
+    number = [c.place for c in corners].index((-1.0, -1.0))
+    near, step = np.array([-0.9, -0.7]), 1e-6
+    with backend.scope("float64"):
+        slopes = jax.jit(jax.jacfwd(functions))
+        for corner in corners:
+            assert np.isfinite(slopes(jnp.array(corner.place))).all()
+        own = slice(2 * number, 2 * number + 2)
+        at_corner = np.asarray(slopes(jnp.array([-1.0, -1.0])))[own]
+        found = np.asarray(slopes(jnp.array(near)))[own]
+    np.testing.assert_allclose(at_corner, 0, atol=1e-9)
+    differences = [
+        (right_angle(near + e) - right_angle(near - e)) / (2 * step)
+        for e in step * np.eye(2)
+    ]
+    np.testing.assert_allclose(found, np.transpose(differences), atol=1e-8)
