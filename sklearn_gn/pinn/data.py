@@ -280,7 +280,9 @@ def _warn_of_missing_data(problem):
     if unknown:
         warn_user(
             f"The coefficients {unknown} are Unknown, and there are no observations "
-            "and no Condition to find them from: call fit(X, y)."
+            "and no Condition to find them from: call fit(X, y). If they are "
+            "eigenvalues, add a Condition that fixes the size of the solution, such as "
+            "its value at a point or its norm."
         )
 
 

@@ -197,7 +197,8 @@ class SolutionMixin:
             Points.
 
         *axes : str
-            Axes to differentiate along, one after the other.
+            Names of the axes to differentiate along, one after the other: "x" for the
+            first derivative along x, "x", "x" for the second.
 
         Returns
         -------
@@ -207,13 +208,19 @@ class SolutionMixin:
         Raises
         ------
         ValueError
-            If ``problem`` is None, or has no axis of such a name.
+            If ``problem`` is None, no axis is given, or ``problem`` has none of such a
+            name.
         """
         from sklearn_gn.pinn import solution
         from sklearn_gn.pinn.windows import at_points
 
         known = self._fitted_problem("derivative").domain.axes
-        for axis in axes or (None,):
+        if not axes:
+            raise ValueError(
+                f"derivative() needs at least one axis, such as derivative(X, "
+                f"{known[0]!r}); the axes are {known}."
+            )
+        for axis in axes:
             if axis not in known:
                 raise ValueError(
                     f"derivative: axis {axis!r} is unknown; the axes are {known}."

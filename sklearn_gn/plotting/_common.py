@@ -114,6 +114,17 @@ def rows_like(X, values):
     return type(X)(dict(zip(X.columns, values.T, strict=True)))
 
 
+def select_target(y, target):
+    """Return column ``target`` of one or several targets."""
+    y = y.reshape(len(y), -1)
+    if not 0 <= target < y.shape[1]:
+        raise ValueError(
+            f"target={target} is not among the {y.shape[1]} targets, which are "
+            "numbered from 0."
+        )
+    return y[:, target]
+
+
 def class_numbers(classes, y):
     """Number of the class of every label in y, which must be among the classes."""
     y = column_or_1d(y)

@@ -10,7 +10,12 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length, validate_data
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.plotting._common import Display, fitted_attribute, rows_like
+from sklearn_gn.plotting._common import (
+    Display,
+    fitted_attribute,
+    rows_like,
+    select_target,
+)
 
 
 class BreakpointDisplay(Display):
@@ -234,7 +239,7 @@ class BreakpointDisplay(Display):
             # Centres of cells that fill the box.
             share = (np.arange(grid_resolution) + 0.5) / grid_resolution
             grid = tuple(low[:, None] + share * (high - low)[:, None])
-        response = _select_target(_predict(estimator, grid, X), target)
+        response = select_target(_predict(estimator, grid, X), target)
         if y is not None:
             check_consistent_length(samples, y)
         return cls(
@@ -242,7 +247,7 @@ class BreakpointDisplay(Display):
             response=response.reshape([len(values) for values in grid[::-1]]),
             breaks=breaks,
             X=samples,
-            y=None if y is None else _select_target(np.asarray(y), target),
+            y=None if y is None else select_target(np.asarray(y), target),
             feature_names=_feature_names(estimator),
             target_name=_target_name(y, target),
         ).plot(ax, **kwargs)
@@ -263,14 +268,6 @@ def _predict(estimator, grid, X):
     """Predictions at the points of a grid."""
     points = np.column_stack([values.ravel() for values in np.meshgrid(*grid)])
     return estimator.predict(rows_like(X, points))
-
-
-def _select_target(y, target):
-    """Column ``target`` of one or several targets."""
-    y = y.reshape(len(y), -1)
-    if not 0 <= target < y.shape[1]:
-        raise ValueError(f"target={target} is not among the {y.shape[1]} targets.")
-    return y[:, target]
 
 
 def _feature_names(estimator):

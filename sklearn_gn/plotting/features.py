@@ -353,8 +353,9 @@ def _features_and_output(model, X):
     known, net, _ = model._fitted  # all that models seen by a callback have
     if known is None:
         raise ValueError(
-            "FeatureDisplay draws the features of one network, and with alpha='auto' a "
-            "committee was fitted: set alpha to a number."
+            "FeatureDisplay draws the features of one network, and a committee was "
+            "fitted: set alpha to a number, and hidden_layer_sizes to widths that end "
+            "with 2, such as (10, 2)."
         )
     z = model.transform(X)
     if z.shape[1] != 2:

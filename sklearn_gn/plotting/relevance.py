@@ -12,7 +12,12 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.plotting._common import Display, foreground, rows_like
+from sklearn_gn.plotting._common import (
+    Display,
+    foreground,
+    rows_like,
+    select_target,
+)
 
 _MOST_BARS = 20  # features that one picture shows
 
@@ -196,7 +201,8 @@ class RelevanceDisplay(Display):
         Raises
         ------
         ValueError
-            If the estimator is a classifier, whose predictions have no size.
+            If the estimator is a classifier, whose predictions have no size, or has no
+            target of that number.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
         check_is_fitted(estimator)
@@ -210,8 +216,7 @@ class RelevanceDisplay(Display):
         values = check_array(X)
 
         def predict(values):
-            y = estimator.predict(rows_like(X, values))
-            return y if y.ndim == 1 else y[:, target]
+            return select_target(estimator.predict(rows_like(X, values)), target)
 
         slope = getattr(estimator, "linear_coef_", None)
         if slope is not None:

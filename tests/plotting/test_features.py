@@ -149,3 +149,11 @@ def test_many_classes_have_colours_and_no_legend(rings):
     ).plot()
     assert display.ax_.get_legend() is None
     assert len(np.unique(display.points_[0].get_facecolors(), axis=0)) == 30
+
+
+def test_a_committee_says_how_to_get_one_network(rings):
+    X, y = rings
+    with pytest.raises(ValueError, match="hidden_layer_sizes to widths"):
+        FeatureDisplay.from_estimator(VarProNetClassifier(random_state=0), X, y)
+    one = VarProNetClassifier(hidden_layer_sizes=(10, 2), alpha=1e-3, random_state=0)
+    FeatureDisplay.from_estimator(one, X, y, iterations=(0, 1))

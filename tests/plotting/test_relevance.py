@@ -59,6 +59,8 @@ def test_target_is_chosen(data):
     assert np.argmax(display.total) == 2
     names = [label.get_text() for label in display.ax_.get_yticklabels()]
     assert names[0] == "x2"
+    with pytest.raises(ValueError, match="target=2 is not among the 2 targets"):
+        RelevanceDisplay.from_estimator(model, X, target=2)
 
 
 def test_models_of_polars_frames_get_polars_frames(data):
