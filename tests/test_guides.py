@@ -47,7 +47,7 @@ GIVEN = {
 }
 # What would take long, or change the settings of the process.
 SHORTER = {
-    "callbacks": [("[0.0, 1e-4]}, n_jobs=2", '["auto"]}, cv=2')],
+    "callbacks": [("[10, 20]}, n_jobs=2", "[1]}, cv=2")],
     "computing": [("enable_compilation_cache()", "enable_compilation_cache")],
     "deployment": [("(random_state=0)", "(max_iter=2, random_state=0)")],
     "devices": [

@@ -63,11 +63,13 @@ class ShallowReLURegressor(
         to 64 neurons with one feature and 32 with several.
 
     alpha : float, dict or "auto", default="auto"
-        Ridge penalty ``alpha / 2 * |c|^2`` of the output layer in scaled units (one
+        If "auto", the evidence chooses the penalties and the model has a linear term;
+        with one feature, or another solver than "vpgn", "auto" means 0. A number is the
+        ridge penalty ``alpha / 2 * |c|^2`` of the output layer in scaled units (one
         feature in [-1, 1], several standardised, targets of size 1, loss divided by
-        the sum of weights). If "auto", the evidence chooses the penalties and the model
-        has a linear term; with one feature, or another solver than "vpgn", "auto" means
-        0. A dict, such as ``alpha_`` of a fitted model, fixes all penalties.
+        the sum of weights). It suits functions without noise: a noisy table it fits
+        many times as long, and overfits. A dict, such as ``alpha_`` of a fitted model,
+        fixes all penalties.
 
     solver : str or solver object, default="vpgn"
         Solver of the least-squares problem: a name, or an object of
