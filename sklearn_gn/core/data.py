@@ -185,15 +185,8 @@ def feature_spread(X):
     """
     sample = X[:: max(1, X.shape[0] // _LOOKED_AT)]
     with np.errstate(all="ignore"):
-        if sparse.issparse(sample):
-            mean, square = sample.mean(axis=0), sample.power(2).mean(axis=0)
-            mean, square = np.asarray(mean).ravel(), np.asarray(square).ravel()
-            # Rounding leaves something of a constant.
-            deviation = np.sqrt(np.maximum(square - mean**2, 0))
-            varying = deviation > np.sqrt(_CONSTANT) * np.sqrt(square)
-        else:
-            deviation = sample.std(axis=0)
-            varying = deviation > _CONSTANT * np.abs(sample).max(axis=0, initial=0.0)
+        deviation = sample.std(axis=0)
+        varying = deviation > _CONSTANT * np.abs(sample).max(axis=0, initial=0.0)
         spread = np.ptp(np.log(deviation[varying])) if varying.any() else 0.0
         return float(np.exp(spread)) if np.isfinite(spread) else 1.0
 

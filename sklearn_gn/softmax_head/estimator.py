@@ -387,7 +387,8 @@ class FGNSoftmaxHead(_ChunkFit):
         validation = self._check_validation(X_val, y_val)
         rng = check_random_state(self.random_state)
         Z, code, kept, weight, total = self._canonical(solver, X, y, weight)
-        self._feature_spread = feature_spread(Z)
+        # Rare words vary little, and would be noise of size one if they were scaled.
+        self._feature_spread = 1.0 if issparse(X) else feature_spread(Z)
         if self.early_stopping and validation is None:
             kept, weight, validation = self._split(Z, code, kept, weight, rng)
         rows, options = self._problem(solver, Z, code, kept, weight, total, rng)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
@@ -162,6 +163,8 @@ def test_features_of_different_size_are_named():
     head = FGNSoftmaxHead(alpha=0.1).fit(X, rng.permutation(3000) % 2)
     assert "scale" in [cause for cause, _ in causes(head)]
     assert "1e+04 times" in str(head.diagnose())
+    words = FGNSoftmaxHead(alpha=0.1).fit(sparse.csr_array(X), rng.permutation(3000) % 2)
+    assert "scale" not in [cause for cause, _ in causes(words)]
 
 
 def test_the_warning_names_the_diagnosis():
