@@ -80,7 +80,7 @@ def fit_groups(
         ``breakpoint_std_error``, ``breakpoint_lower`` and ``breakpoint_upper`` (of the
         start, as ``breakpoint_std_`` and ``breakpoint_interval_`` of a fit), the
         columns of ``segments_``, and ``n_breakpoints``, ``noise_std`` and ``r2`` of the
-        series.
+        series. With dates, slopes are per day and intercepts are values at 1970-01-01.
 
     Raises
     ------
