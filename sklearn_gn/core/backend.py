@@ -103,6 +103,13 @@ def available(platform):
     return platform
 
 
+def is_cpu(device):
+    """Return whether a parameter ``device`` stands for the CPU."""
+    import jax
+
+    return (jax.default_backend() if device is None else device) == "cpu"
+
+
 def to_numpy(tree):
     """Copy the arrays of a tree to numpy, in the same precision.
 

@@ -330,8 +330,29 @@ class JAX:
         return symmetric_product(a)
 
 
+class RowsInOrder:
+    """Rows of a table of NumPy in another order, of which some are copied when needed.
+
+    Parameters
+    ----------
+    table : ndarray of shape (n, d)
+    order : ndarray of int
+        Numbers of the rows.
+    """
+
+    def __init__(self, table, order):
+        self.table, self.order = table, order
+        self.shape, self.dtype = (len(order), table.shape[1]), table.dtype
+
+    def __len__(self):
+        return len(self.order)
+
+    def __getitem__(self, key):
+        return self.table[self.order[key]]
+
+
 _jax = cache(JAX)
-_KINDS = (np.ndarray, np.generic, int, float, type(None))
+_KINDS = (np.ndarray, np.generic, int, float, type(None), RowsInOrder)
 
 
 def library_of(tree):

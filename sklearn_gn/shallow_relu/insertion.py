@@ -10,7 +10,7 @@ from sklearn_gn.shallow_relu.interval_sums import (
 )
 
 
-def insertion_gains(knots, fitted, inverse, running, candidate):
+def insertion_gains(knots, fitted, inverse, running, candidate, which=None):
     """Return the decrease of the squared loss by a new breakpoint, by candidate.
 
     Beside the hats that there are, a hat over the interval with its peak at the
@@ -25,14 +25,21 @@ def insertion_gains(knots, fitted, inverse, running, candidate):
     running : RunningSums or StackedSums
     candidate : ndarray of int of shape (..., c)
         Row numbers.
+    which : ndarray of int of shape (c,), default=None
+        Number of the set of breakpoints of each of c candidates, with which sets may
+        have some more than others. If None, all have as many.
 
     Returns
     -------
     ndarray of shape (..., c)
     """
-    position, q = running.position(candidate), fitted.values.shape[-1]
     table, located = interval_table(knots, fitted, inverse, running)
-    row, first = table_rows(located, candidate, running.x.shape[-1] + 1)
+    if which is None:
+        which = np.arange(located[..., 0].size).reshape(*knots.shape[:-1], 1)
+    else:
+        running = running.of(which)
+    position, q = running.position(candidate), fitted.values.shape[-1]
+    row, first = table_rows(located, candidate, which, running.x.shape[-1] + 1)
     # Stored column by column, so that all that follows runs along the candidates.
     here = np.moveaxis(
         np.take(table.reshape(-1, table.shape[-1]).T, row, axis=1), 0, -1
@@ -110,18 +117,14 @@ def interval_table(knots, fitted, inverse, running):
     return np.concatenate(columns, axis=-1), located
 
 
-def table_rows(located, candidate, n_rows):
+def table_rows(located, candidate, which, n_rows):
     """Return the rows of the table, over all sets, in which the candidates lie.
 
     Also whether this is the first interval of a set.
     """
     n = located.shape[-1]
     n_sets = located.size // n
-    number = np.arange(n_sets)[:, None]
-    bounds = (located.reshape(n_sets, n) + number * n_rows).ravel()
-    rows = candidate.reshape(n_sets, -1) + number * n_rows
-    row = (
-        np.searchsorted(bounds, rows.ravel(), side="right").reshape(rows.shape) + number
-    )
-    first = row == number * (n + 1)
-    return row.reshape(candidate.shape), first.reshape(candidate.shape)
+    before = n_rows * np.arange(n_sets)[:, None]
+    bounds = (located.reshape(n_sets, n) + before).ravel()
+    row = np.searchsorted(bounds, candidate + n_rows * which, side="right") + which
+    return row, row == which * (n + 1)

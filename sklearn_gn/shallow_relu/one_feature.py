@@ -10,6 +10,7 @@ The arrays are small whatever the number of rows, so NumPy computes all of this;
 is compiled.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -134,7 +135,7 @@ class SegmentedEngine:
         del plan
         most = max(1, _AHEAD // state.starts.size)
         rounds = range(state.round, max(options.relocations, state.round + 1))[:most]
-        n, found, position = len(state.starts), [], {}
+        n, groups, position = len(state.starts), [], {}
         for kind in range(N_KINDS):
             mine = [r for r in rounds if r % N_KINDS == kind]
             carried_out = mine
@@ -142,19 +143,20 @@ class SegmentedEngine:
                 carried_out = mine[:1]  # all rows are candidates: nothing is random
             if not mine:
                 continue
-            place = np.repeat([round_plan(r).place for r in carried_out], n)
-            first = sum(map(len, found))
+            first = groups[-1].sets[-1] + 1 if groups else 0
             for k, r in enumerate(mine):
                 position[r] = first + n * min(k, len(carried_out) - 1)
-            found.append(
-                rearrange(
-                    np.tile(state.starts, (len(carried_out), 1)),
-                    data.running,
+            place = np.repeat([round_plan(r).place for r in carried_out], n)
+            groups.append(
+                Group(
+                    first + np.arange(len(place)),
                     Draws([options.seed ^ r for r in carried_out], n),
                     round_plan(kind)._replace(place=place),
                 )
             )
-        found = improve(np.concatenate(found), data.running, state.n_neurons)
+        knots = np.tile(state.starts, (1 + groups[-1].sets[-1] // n, 1))
+        found = rearrange(knots, data.running, groups)
+        found = improve(found, data.running, state.n_neurons)
         outcomes = {
             r: Outcome(*(a[k : k + n] for a in found[:3])) for r, k in position.items()
         }
@@ -195,13 +197,24 @@ class Draws:
     """
 
     def __init__(self, seeds, n_starts):
-        self._generators = [np.random.default_rng(int(seed)) for seed in seeds]
-        self._n_starts = n_starts
+        self._seeds, self._n_starts = seeds, n_starts
+
+    @cached_property
+    def _generators(self):
+        return [np.random.default_rng(int(seed)) for seed in self._seeds]
 
     def uniform(self, n):
         """Return numbers from [0, 1) of shape (n_series * n_starts, n)."""
         shape = self._n_starts, n
         return np.concatenate([g.random(shape) for g in self._generators])
+
+
+class Group(NamedTuple):
+    """Sets of breakpoints that are rearranged by one plan."""
+
+    sets: np.ndarray  # their numbers
+    random: Draws
+    plan: RoundPlan
 
 
 def descend_all(knots, running, n_steps, tol):
@@ -218,7 +231,8 @@ def relocate(knots, running, random, plan, n_neurons):
     2. Add breakpoints where they lower the loss most.
     3. Descend, delete the cheapest of those that are too many, and descend again.
     """
-    return improve(rearrange(knots, running, random, plan), running, n_neurons)
+    groups = [Group(np.arange(len(knots)), random, plan)]
+    return improve(rearrange(knots, running, groups), running, n_neurons)
 
 
 def improve(knots, running, n_neurons):
@@ -300,20 +314,42 @@ def candidate_rows(running, uniform):
     return np.floor((np.arange(m) + more) * (n / m)).astype(np.intp)
 
 
-def insert(knots, running, random, n_candidates):
-    """Add the best of some candidates, if a slot is free."""
+def candidates_of(n_sets, running, random, n_candidates):
+    """Return the candidates of some sets, row numbers of shape (n_sets, c)."""
+    few, n = n_candidates < N_CANDIDATES, running.size(0)
+    if not few and np.ndim(n) == 0 and n <= N_CANDIDATES:
+        return np.broadcast_to(np.arange(n), (n_sets, n))  # all rows
     candidate = candidate_rows(running, random.uniform(N_CANDIDATES))
-    if n_candidates < N_CANDIDATES:
-        chosen = random.uniform(N_CANDIDATES).argsort(axis=-1)[..., :n_candidates]
-        candidate = np.take_along_axis(candidate, chosen, axis=-1)
-    else:
-        candidate = _distinct(candidate)
-    gain = insertion_gains(knots, *fit_with_inverse(knots, running), running, candidate)
-    best = np.arange(len(knots)), np.argmax(gain, axis=-1)
-    position = running.position(candidate)[best]
+    if not few:
+        return _distinct(candidate)
+    chosen = random.uniform(N_CANDIDATES).argsort(axis=-1)[..., :n_candidates]
+    return np.take_along_axis(candidate, chosen, axis=-1)
+
+
+def insert(knots, running, candidates):
+    """Add the best of some candidates, if a slot is free.
+
+    Parameters
+    ----------
+    knots : ndarray of shape (B, n)
+    running : RunningSums or StackedSums
+    candidates : list of ndarray of int
+        Row numbers for the first sets of breakpoints, for the next ones, and so on; one
+        line each.
+    """
+    ends = np.cumsum([c.size for c in candidates])
+    candidate = np.concatenate([c.ravel() for c in candidates])
+    n_each = np.concatenate([np.full(len(c), c.shape[1]) for c in candidates])
+    which = np.repeat(np.arange(len(knots)), n_each)
+    fitted = fit_with_inverse(knots, running)
+    gain = insertion_gains(knots, *fitted, running, candidate, which)
+    parts = zip(np.split(gain, ends[:-1]), candidates, strict=True)
+    best = np.concatenate([part.reshape(c.shape).argmax(axis=1) for part, c in parts])
+    best += np.cumsum(n_each) - n_each
     room = (knots[:, -1] == RIGHT) & (gain[best] > 0)
     knots = knots.copy()
-    knots[room, -1] = position[room]
+    new = running.of(which[best]).position(candidate[best])
+    knots[room, -1] = new[room]
     return np.sort(knots, axis=-1)
 
 
@@ -359,15 +395,34 @@ def count_knots(knots):
     return np.sum(knots < RIGHT, axis=-1)
 
 
-def rearrange(knots, running, random, plan):
-    """Delete breakpoints at random and by their costs, then add where it pays most."""
-    for _ in range(plan.n_random):
-        knots = delete_random(knots, random)
-    place = np.minimum(plan.place, np.maximum(count_knots(knots) - 1, 0))
-    for _ in range(plan.n_cheapest):
-        knots = delete(knots, running, place)
-    for _ in range(plan.n_added):
-        knots = insert(knots, running, random, plan.n_candidates)
+def rearrange(knots, running, groups):
+    """Delete breakpoints at random and by their costs, then add where it pays most.
+
+    Parameters
+    ----------
+    knots : ndarray of shape (B, n)
+    running : RunningSums or StackedSums
+    groups : list of Group
+        All sets, in their order. What several groups do is done at once: small arrays
+        cost what the calls cost.
+    """
+    knots = knots.copy()
+    for sets, random, plan in groups:
+        for _ in range(plan.n_random):
+            knots[sets] = delete_random(knots[sets], random)
+    most = np.maximum(count_knots(knots) - 1, 0)
+    place = np.concatenate([np.minimum(plan.place, most[s]) for s, _, plan in groups])
+    for k in range(max(plan.n_cheapest for *_, plan in groups)):
+        some = np.concatenate([s for s, _, plan in groups if plan.n_cheapest > k])
+        knots[some] = delete(knots[some], running.of(some), place[some])
+    for k in range(max(plan.n_added for *_, plan in groups)):
+        growing = [group for group in groups if group.plan.n_added > k]
+        candidates = [
+            candidates_of(len(s), running.of(s), random, plan.n_candidates)
+            for s, random, plan in growing
+        ]
+        some = np.concatenate([sets for sets, *_ in growing])
+        knots[some] = insert(knots[some], running.of(some), candidates)
     return knots
 
 
@@ -424,7 +479,8 @@ class SegmentedSizes:
         n = self._n_knots()
         plan = RoundPlan(0, 0, 0, n, N_CANDIDATES)
         running = self.data.running
-        found = rearrange(self.knots[None], running, Draws([n], 1), plan)
+        groups = [Group(np.zeros(1, np.intp), Draws([n], 1), plan)]
+        found = rearrange(self.knots[None], running, groups)
         self.knots, self.loss = settle(found[0], running)
 
     def prune(self, n_deleted):

@@ -7,6 +7,7 @@ import numpy as np
 from sklearn_gn.core import backend
 from sklearn_gn.core.data import shares
 from sklearn_gn.core.extremes import largest_size
+from sklearn_gn.core.libraries import RowsInOrder
 from sklearn_gn.softmax_head.head import BatchedRows
 
 
@@ -18,7 +19,16 @@ class ChunkedRows(NamedTuple):
 
 
 def batched_rows(
-    X, label, kept, weight, batch_size, rng, dtype, n_devices=1, padded=True
+    X,
+    label,
+    kept,
+    weight,
+    batch_size,
+    rng,
+    dtype,
+    n_devices=1,
+    padded=True,
+    copied=True,
 ):
     """Put rows in random order, in batches of which the last is filled from the first.
 
@@ -41,6 +51,9 @@ def batched_rows(
         Divides the size of a batch.
     padded : bool, default=True
         Whether the number of rows is one of a few, for which functions are compiled.
+    copied : bool, default=True
+        Whether the features are copied in that order. If not, :func:`in_one_piece`
+        does that, and pads.
 
     Returns
     -------
@@ -58,12 +71,15 @@ def batched_rows(
     b = -(-b // n_devices) * n_devices
     n_batches = -(-n // b)
     order = rng.permutation(n)
+    if not copied:
+        counts = np.int32(n), np.int32(1)
+        chosen, weight = kept[order], weight[order].astype(dtype)
+        x = RowsInOrder(X, chosen)
+        return BatchedRows(x, label[chosen].astype(np.int32), weight, *counts), b
     if n > b:
         order = np.append(order, order[: n_batches * b - n])
     length = -(-bucket // b) * b
-    # Large arrays are written once: first touch of memory is what costs.
-    x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
-    np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
+    x = _rows_of(X, kept[order], length)
     if x.dtype != dtype and largest_size(x) > float(np.finfo(dtype).max):
         raise ValueError(
             f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "
@@ -77,3 +93,25 @@ def batched_rows(
         n_batches=np.int32(n_batches),
     )
     return rows, b
+
+
+def in_one_piece(rows):
+    """Copy features that are still where they were given, in the order of the rows."""
+    if not isinstance(rows.x, RowsInOrder):
+        return rows
+    length = backend.row_bucket(len(rows.x))
+    return rows._replace(
+        x=_rows_of(rows.x.table, rows.x.order, length),
+        label=backend.pad_rows(rows.label, length),
+        weight=backend.pad_rows(rows.weight, length),
+    )
+
+
+def _rows_of(table, order, length):
+    """Copy rows of a table, with zeros after them.
+
+    Large arrays are written once: first touch of memory is what costs.
+    """
+    x = backend.aligned_zeros((length, table.shape[1]), table.dtype)
+    np.take(table, order, axis=0, out=x[: len(order)], mode="clip")
+    return x

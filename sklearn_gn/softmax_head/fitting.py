@@ -107,7 +107,8 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         else:
             n_devices = 1 if mesh is None else mesh.size
             data = X, label, kept, weight, size, rng, self.dtype
-            rows, size = batched_rows(*data, n_devices, padded=not small)
+            copied = small or not self._starts_in_place(solver, X, kept)
+            rows, size = batched_rows(*data, n_devices, not small, copied)
         options = self._options(solver, size, rng)._replace(compiled=not small)
         if self.alpha == "auto" and isinstance(solver, FGNNewton):
             # Of the training part; every row counts as one at least.
@@ -130,6 +131,16 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         shape = len(kept), X.shape[1], self._n_columns()
         possible = isinstance(solver, FGNNewton) and self.device is None
         return possible and is_small(*shape)
+
+    def _starts_in_place(self, solver, X, kept):
+        """Whether NumPy makes the first pass over the rows where they are."""
+        from sklearn_gn.softmax_head import start
+
+        shape = len(kept), X.shape[1], self._n_columns()
+        as_computed = X.flags.c_contiguous and X.dtype == np.dtype(self.dtype)
+        possible = as_computed and isinstance(solver, FGNNewton)
+        single = possible and backend.mesh_of(self.device) is None
+        return single and start.copies_nothing(*shape) and backend.is_cpu(self.device)
 
     def _algorithms(self, X, options):
         """The algorithms of sparse, of few, and of all other rows, by name."""

@@ -10,7 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_gn._typing import Array
-from sklearn_gn.core.libraries import NumPy, in_either_library, library_of, namespace
+from sklearn_gn.core.libraries import (
+    NumPy,
+    RowsInOrder,
+    in_either_library,
+    library_of,
+    namespace,
+)
 from sklearn_gn.core.multinomial import (
     all_classes,
     cross_entropy,
@@ -151,7 +157,7 @@ def weights_once(rows):
 
 def on_devices(rows, options):
     """Put rows on the device, or divide them among several; leave them to NumPy."""
-    if not options.compiled:
+    if not options.compiled or isinstance(rows.x, RowsInOrder):
         return rows
     import jax
 

@@ -22,10 +22,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.libraries import NumPy, in_either_library, library_of
+from sklearn_gn.core.libraries import (
+    NumPy,
+    RowsInOrder,
+    in_either_library,
+    library_of,
+)
 from sklearn_gn.core.multinomial import backtrack, insufficient_decrease
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.softmax_head import evidence, leave_one_out, start, temperature
+from sklearn_gn.softmax_head.batches import in_one_piece
 from sklearn_gn.softmax_head.blocks import class_blocks, n_slots, some_rows
 from sklearn_gn.softmax_head.head import (
     AffineHead,
@@ -95,25 +101,39 @@ class NewtonState(NamedTuple):
 
 
 class NewtonData(NamedTuple):
-    """The rows on the device, and what is computed of them when it is needed."""
+    """The rows, and what is computed of them when it is needed."""
 
-    rows: BatchedRows
+    given: BatchedRows  # as numpy, or on the device
     scaling: start.Scaling
     options: HeadOptions  # with the first penalty
     coordinates: dict  # the whitened rows
-    memo: dict  # the preconditioner by the head of its making
+    memo: dict  # the rows on the device; the preconditioner by the head of its making
     part: "NewtonData | None" = None  # on which a penalty is searched for
     factor: float = 1.0  # that a penalty grows by on these rows
     test: BatchedRows | None = None  # rows that are left out, which judge a penalty,
     n_test: float = math.nan  # and their number, by the weights
     iterations: np.int32 = np.int32(temperature.ITERATIONS)  # for the factor of logits
 
+    @property
+    def rows(self):
+        """The rows on the device."""
+        if "rows" not in self.memo:
+            placed = on_devices(in_one_piece(self.given), self.options)
+            self.memo["rows"] = placed
+        return self.memo["rows"]
+
+    @property
+    def is_in_pieces(self):
+        """Whether the features are where they were given, and NumPy reads them."""
+        return "rows" not in self.memo and isinstance(self.given.x, RowsInOrder)
+
 
 def prepare(rows, options):
-    """Put the rows on the device."""
+    """Put the rows on the device, unless the start reads them where they are."""
     scaling = start.feature_scaling(rows, bool(options.intercept))
-    placed = on_devices(rows, options)
-    data = NewtonData(placed, scaling, options, {}, {})
+    data = NewtonData(rows, scaling, options, {}, {})
+    if not data.is_in_pieces:
+        data = data._replace(given=data.rows)
     return data if options.n_effective is None else data._replace(**_part(data, rows))
 
 
@@ -143,7 +163,8 @@ def _part(data, rows):
     options = at_penalty(options, options.alpha * factor)._replace(
         n_effective=options.n_effective / factor
     )
-    part = NewtonData(placed, data.scaling, options, coordinates, {}, factor=factor)
+    memo = {"rows": placed}
+    part = NewtonData(placed, data.scaling, options, coordinates, memo, factor=factor)
     if some is not rows:  # a factor of the logits is of its number of rows
         more["iterations"] = np.int32(0)
     return {"part": part._replace(**more)}
@@ -182,9 +203,9 @@ def init(data, net, options):
         alpha *= _HIGHER if data.part.iterations else 1
         data, options = data.part, data.part.options
     # A pass takes one small batch after the other, too small for several devices.
-    if options.mesh is None and start.pays(net, int(data.rows.n_rows)):
+    if options.mesh is None and start.pays(net, int(data.given.n_rows)):
         epoch, loss, gradient, grad_norm = 0, math.log(len(net.bias)), None, math.nan
-        net = on_device(net, options)
+        net = net if data.is_in_pieces else on_device(net, options)
     else:
         epoch, net = start.n_passes(net), on_device(net, options)
         found = objective(net, data.rows, options)
@@ -242,7 +263,7 @@ def _next_penalty(data, state):
     if last and data.part:
         net = on_device(net, options)
         epoch = start.n_passes(net)
-        if options.mesh is None and start.is_long(net, int(data.rows.n_rows)):
+        if options.mesh is None and start.is_long(net, int(data.given.n_rows)):
             epoch -= 1  # rows that are new are met by a pass
         state = state._replace(epoch=epoch, anchor=None)
     found = objective(net, rows.rows, options)
@@ -311,18 +332,20 @@ def _step_at_penalty(data, state, options):
     n_passes = start.n_passes(state.net)
     while state.epoch < n_passes:
         number = state.epoch
+        in_place = data.is_in_pieces and not number and library_of(state.net) is NumPy
+        rows = data.given if in_place else data.rows
         net = start.run_pass(
-            state.net, data.rows, data.scaling, number, options.alpha, options.intercept
+            state.net, rows, data.scaling, number, options.alpha, options.intercept
         )
         state = state._replace(epoch=number + 1)
-        evaluation = objective(net, data.rows, options)
+        evaluation = objective(net, rows, options)
         loss = float(evaluation.loss)
         if loss < state.loss:
             if loss > (1 - start.LEAST_FALL) * state.loss:
                 state = state._replace(epoch=n_passes)
             columns = {
                 "step_size": 1.0,
-                "damping": start.last_damping(net, int(data.rows.n_rows), number),
+                "damping": start.last_damping(net, int(rows.n_rows), number),
             }
             return _finish(state, net, evaluation, options, **columns)
     return _newton_step(data, state, options)

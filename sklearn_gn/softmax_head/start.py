@@ -41,6 +41,8 @@ _SHARE = 4  # or one batch in four, where that is more
 LEAST_FALL = 0.01  # of the loss, relative, in a pass that another one follows
 _FEW_BATCHES = 32  # of the one pass where Newton steps are cheap, or two a class,
 _SMALL_SHARE = 8  # or one batch in eight, whichever is most
+_LARGE = 2**25  # numbers of a table of which the first pass makes no copy,
+_WIDE = 16  # and features of it for each column of logits
 _SAMPLE = 4096  # rows that say how large the features are
 
 
@@ -76,6 +78,15 @@ def newton_is_cheap(n_features, n_columns):
     """
     blocks = n_columns * n_features**2
     return blocks <= _BATCH * (n_features + n_columns) + _BATCH**2 // 3
+
+
+def copies_nothing(n_rows, n_features, n_columns):
+    """Return whether NumPy makes the first pass, over the rows where they are.
+
+    It takes longer than what is compiled, which needs a copy of the rows; but to copy
+    a large table, into memory that nothing has touched yet, takes longer still.
+    """
+    return n_rows * n_features >= _LARGE and n_features >= _WIDE * n_columns
 
 
 def feature_scaling(rows, intercept):
@@ -164,7 +175,8 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
             for a in (rows.x, rows.label, rows.weight)
         )
         # Before single precision: features of any size come down to size one.
-        x = (x - center[None, :]) / scale[None, :]
+        x = x - center[None, :]
+        x /= scale[None, :]  # in place by NumPy, for which new memory costs more
         weight = weight / xp.maximum(xp.max(weight), tiny)
         return Batch(x.astype(xp.float32), label, weight.astype(xp.float32), None)
 

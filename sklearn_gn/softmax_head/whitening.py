@@ -62,12 +62,13 @@ def whitened_rows(rows, options):
 def second_moments(rows, intercept, rotate):
     """Means of the features, and their covariance matrix or only its diagonal."""
     weight = counted_weights(rows)
-    center, xp = intercept * total(weight @ rows.x), namespace(rows)
-    d = center.shape[0]
+    center, library = intercept * total(weight @ rows.x), library_of(rows)
+    d, xp = center.shape[0], library.xp
 
     def add(found, x, weight):
         x = (x - center[None, :]) * xp.sqrt(weight)[:, None]
-        return found + (x.T @ x if rotate else xp.sum(x**2, axis=0))
+        square = library.symmetric_product(x.T) if rotate else xp.sum(x**2, axis=0)
+        return found + square
 
     start = xp.zeros((d, d) if rotate else d, center.dtype)
     return center, total(over_blocks(add, start, (rows.x, weight), d))

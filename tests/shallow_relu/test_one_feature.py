@@ -509,8 +509,9 @@ def test_delete_and_insert_take_the_best():
         np.testing.assert_array_equal(found[0], expected)
 
     def insert(knots):
-        draws = one_feature.Draws([0], 1)
-        return one_feature.insert(knots[None], device, draws, search.N_CANDIDATES)[0]
+        draws = one_feature.Draws([0], 1), search.N_CANDIDATES
+        candidates = one_feature.candidates_of(1, device, *draws)
+        return one_feature.insert(knots[None], device, [candidates])[0]
 
     # Fewer rows than candidates: all rows are tried.
     grown = insert(knots)
@@ -519,6 +520,27 @@ def test_delete_and_insert_take_the_best():
     np.testing.assert_array_equal(grown, np.sort(np.r_[knots[:5], new]))
     full = np.array([LEFT, -0.6, -0.1, 0.2, 0.3, 0.5])
     np.testing.assert_array_equal(insert(full), full)
+
+
+def test_groups_are_rearranged_together_as_each_alone():
+    rows = make_rows(400)
+    device, _ = series_of(rows, 512)
+    knots = np.tile([LEFT, -0.6, -0.1, 0.5, RIGHT, RIGHT, RIGHT], (5, 1))
+    knots[[1, 4], 2] = 0.2
+
+    def groups(start):
+        plans = (2, 0, 0, 3, 8), (0, 1, np.array([2, 1]), 2, 256), (1, 1, 0, 1, 256)
+        for sets, seeds, plan in zip([[0], [1, 2], [3, 4]], "abc", plans, strict=True):
+            draws = one_feature.Draws([ord(seeds)], len(sets))
+            sets = np.array(sets) - (0 if start is None else sets[0])
+            yield one_feature.Group(sets, draws, search.RoundPlan(*plan))
+
+    together = one_feature.rearrange(knots, device, list(groups(None)))
+    alone = [
+        one_feature.rearrange(knots[sets], device, [group])
+        for sets, group in zip(([0], [1, 2], [3, 4]), groups(0), strict=True)
+    ]
+    np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
 def test_candidates_are_one_row_of_every_part():

@@ -1,12 +1,15 @@
 """The start of Newton's method, against dense algebra and SciPy's minimum."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.special import logsumexp, softmax
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.core.extremes import largest_size
-from sklearn_gn.softmax_head import head, start
+from sklearn_gn.softmax_head import batches, head, newton, start
 
 N, D, M, ALPHA = 128, 5, 4, 0.05
 
@@ -108,6 +111,41 @@ def test_the_start_leads_to_the_minimum_of_newton_steps_alone(monkeypatch):
     # One pass comes nearer than the first Newton step, which the line search cuts.
     assert log["inner_iterations"][0] == 1
     assert log["loss"][0] - minimum < (alone.convergence_log_["loss"][0] - minimum) / 2
+
+
+@pytest.mark.parametrize("alpha", [1e-3, "auto"])
+def test_a_first_pass_in_place_is_that_of_copied_rows(monkeypatch, alpha):
+    rng = np.random.RandomState(0)
+    d = 48
+    X = 3 + rng.randn(2000, d) @ rng.randn(d, d)
+    y = np.argmax(X @ rng.randn(d, 3) / d + rng.gumbel(size=(len(X), 3)), axis=1)
+    weight = rng.randint(3, size=len(X)).astype(float)
+    weight[:7] = 40  # comes as several rows
+    monkeypatch.setattr(newton, "_SMALL", 0)
+    monkeypatch.setattr(start, "_LEAST_WORK", 0)
+    head_of = partial(FGNSoftmaxHead, alpha=alpha, random_state=0, tol=1e-9)
+
+    def fits():
+        with pytest.warns(ConvergenceWarning):
+            first = head_of(max_iter=1).fit(X, y, sample_weight=weight)
+        return first, head_of().fit(X, y, sample_weight=weight)
+
+    copied = fits()
+    in_pieces = []
+    piece = batches.in_one_piece
+    monkeypatch.setattr(start, "_LARGE", 0)
+    monkeypatch.setattr(
+        newton, "in_one_piece", lambda rows: in_pieces.append(1) or piece(rows)
+    )
+    before = X.copy()
+    in_place = fits()
+    np.testing.assert_array_equal(X, before)
+    # The fit of one pass has never copied them; the other one did so once.
+    assert len(in_pieces) == (1 if alpha == 1e-3 else 2)
+    for found, expected in zip(in_place, copied, strict=True):
+        assert found.loss_ == pytest.approx(expected.loss_, rel=1e-6)
+        assert found.alpha_ == pytest.approx(expected.alpha_, rel=1e-6)
+        np.testing.assert_allclose(found.coef_, expected.coef_, atol=2e-4)
 
 
 def test_a_start_is_made_at_zero_only():
