@@ -298,7 +298,7 @@ def _solver(gram, precision, scale, rank):
     if rank is not None and rank < len(gram):
         subspace = _leading_directions(gram, precision / scale, rank)
         weighted = scale * (gram @ subspace) + precision[:, None] * subspace
-        inner = _dense_solver(subspace.T @ weighted, floor)
+        inner = _dense_solver((subspace.T @ weighted).copy, floor)
 
         def projected(shift, right):
             found = inner(shift, subspace.T @ right)
@@ -309,7 +309,9 @@ def _solver(gram, precision, scale, rank):
         if not math.isfinite(floor):
             return lambda shift, right: None
         return low_rank.solver(gram, precision, scale, floor)
-    return _dense_solver(evidence.plus_diagonal(scale * gram, precision), floor)
+    return _dense_solver(
+        lambda: evidence.plus_diagonal(scale * gram, precision), floor
+    )
 
 
 def _leading_directions(gram, precision, rank):
@@ -322,13 +324,18 @@ def _leading_directions(gram, precision, rank):
     return vectors[:, -rank:]
 
 
-def _dense_solver(matrix, floor):
-    """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None."""
+def _dense_solver(new_matrix, floor):
+    """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None.
+
+    ``new_matrix`` returns the matrix in new memory, which the factor takes.
+    """
 
     def solve(shift, right):
-        damped = evidence.plus_diagonal(matrix.copy(), shift + floor)
+        damped = evidence.plus_diagonal(new_matrix(), shift + floor)
         # The transpose is the same matrix, in the order of LAPACK: nothing is copied.
-        factor, failed = lapack.dpotrf(damped.T, lower=True, overwrite_a=True)
+        factor, failed = lapack.dpotrf(
+            damped.T, lower=True, overwrite_a=True, clean=False
+        )
         return None if failed else lapack.dpotrs(factor, right, lower=True)[0]
 
     return solve
