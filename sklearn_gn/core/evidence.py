@@ -28,6 +28,7 @@ from scipy.linalg import blas, lapack, solve_triangular
 SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
 _SWITCHED_OFF = 0.01  # share of a group that is determined, below which it is nothing
 _SMALL_FACTOR = 64  # of a matrix, for LAPACK to invert
+_TINY = np.finfo(np.float64).tiny
 
 
 class Curvature(NamedTuple):
@@ -116,8 +117,8 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0):
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
     share, log_det = _diagonal_of_solution(hessian, gram)
     share = beta * share
-    log_det = log_det - np.sum(np.log(np.where(precision > 0, precision, 1)))
-    free = np.sum(groups < 0)
+    log_det = log_det - np.log(np.where(precision > 0, precision, 1)).sum()
+    free = np.count_nonzero(groups < 0)
     return Curvature(group_sums(share, groups, len(alpha)), free, log_det)
 
 
@@ -191,8 +192,7 @@ def updated_alpha(curvature, squares):
     squares : array of shape (G,)
         Sums of squares of the parameters of every group.
     """
-    tiny = np.finfo(np.float64).tiny
-    return np.clip(curvature.gamma / np.maximum(squares, tiny), SMALLEST, LARGEST)
+    return (curvature.gamma / np.maximum(squares, _TINY)).clip(SMALLEST, LARGEST)
 
 
 def updated_beta(curvature, square_error, n_effective, floor):
@@ -208,10 +208,9 @@ def updated_beta(curvature, square_error, n_effective, floor):
     floor : float
         Least variance of the noise: that of rounding errors.
     """
-    freedom = n_effective - np.sum(curvature.gamma) - curvature.n_free
+    freedom = n_effective - float(curvature.gamma.sum()) - curvature.n_free
     # With as many parameters as rows the noise is not determined; one row remains.
-    freedom = np.maximum(freedom, 1.0)
-    return 1 / np.maximum(square_error / freedom, floor)
+    return 1 / max(square_error / max(freedom, 1.0), floor)
 
 
 def parameters_of_penalties(gamma, groups):
@@ -239,7 +238,8 @@ def parameters_of_penalties(gamma, groups):
 
 def plus_diagonal(matrix, diagonal):
     """Return ``matrix + diag(diagonal)``: the matrix itself, changed."""
-    np.einsum("ii->i", matrix)[...] += diagonal  # a view of it
+    of_matrix = np.einsum("ii->i", matrix)  # a view of it
+    of_matrix += diagonal
     return matrix
 
 
@@ -261,7 +261,7 @@ def _lower_inverse(matrix):
     factor, failed = lapack.dpotrf(matrix.T, lower=True, overwrite_a=True)
     if failed:
         return np.full_like(matrix, np.nan), np.nan
-    log_det = 2 * np.sum(np.log(np.diagonal(factor)))
+    log_det = 2 * np.log(factor.diagonal()).sum()
     _invert_factor(factor)
     return lapack.dlauum(factor, lower=True, overwrite_c=True)[0], log_det
 

@@ -27,7 +27,6 @@ from scipy.linalg import lapack
 
 from sklearn_gn.core import evidence, low_rank
 from sklearn_gn.core.chunked_rows import ChunkedRows
-from sklearn_gn.core.extremes import noise_deviation
 from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.solver import Report
 
@@ -192,8 +191,8 @@ def init_at(model, rows, theta, alpha, beta, options):
     if options.alpha is not None:
         alpha = options.alpha * beta * options.n_effective
     state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
-    gamma, value = evidence_at(state, model, options.n_effective)
-    net = model.network(theta, alpha, beta, gamma, value)
+    found, value = evidence_at(state, model, options.n_effective)
+    net = model.network(theta, alpha, beta, found.gamma, value)
     if options.alpha is not None:
         loss = _objective(state, model, options.n_effective)
         return state._replace(net=net, loss=loss, criterion=loss)
@@ -274,7 +273,7 @@ def accepted_step(model, rows, state, options):
                 # Nielsen's rule; beyond these gains it would only overflow.
                 bounded = min(max(gain, -1.0), 1.0)
                 after = shift * max(1 / 3, 1 - (2 * bounded - 1) ** 3)
-                length = float(np.linalg.norm(move))
+                length = math.sqrt(move @ move)
                 return Step(
                     theta, predicted, shift, after, length, gain, n_trials, trial
                 )
@@ -299,7 +298,7 @@ def _solver(gram, precision, scale, rank):
     if rank is not None and rank < len(gram):
         subspace = _leading_directions(gram, precision / scale, rank)
         weighted = scale * (gram @ subspace) + precision[:, None] * subspace
-        inner = _dense_solver(subspace.T @ weighted, floor)
+        inner = _dense_solver((subspace.T @ weighted).copy, floor)
 
         def projected(shift, right):
             found = inner(shift, subspace.T @ right)
@@ -310,7 +309,9 @@ def _solver(gram, precision, scale, rank):
         if not math.isfinite(floor):
             return lambda shift, right: None
         return low_rank.solver(gram, precision, scale, floor)
-    return _dense_solver(evidence.plus_diagonal(scale * gram, precision), floor)
+    return _dense_solver(
+        lambda: evidence.plus_diagonal(scale * gram, precision), floor
+    )
 
 
 def _leading_directions(gram, precision, rank):
@@ -323,26 +324,31 @@ def _leading_directions(gram, precision, rank):
     return vectors[:, -rank:]
 
 
-def _dense_solver(matrix, floor):
-    """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None."""
+def _dense_solver(new_matrix, floor):
+    """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None.
+
+    ``new_matrix`` returns the matrix in new memory, which the factor takes.
+    """
 
     def solve(shift, right):
-        damped = evidence.plus_diagonal(matrix.copy(), shift + floor)
+        damped = evidence.plus_diagonal(new_matrix(), shift + floor)
         # The transpose is the same matrix, in the order of LAPACK: nothing is copied.
-        factor, failed = lapack.dpotrf(damped.T, lower=True, overwrite_a=True)
+        factor, failed = lapack.dpotrf(
+            damped.T, lower=True, overwrite_a=True, clean=False
+        )
         return None if failed else lapack.dpotrs(factor, right, lower=True)[0]
 
     return solve
 
 
 def evidence_at(state, model, n_effective):
-    """Return gamma and the log evidence at the parameters and penalties of a state."""
+    """Return the curvature and the log evidence at the parameters of a state."""
     sums, groups = state.sums, model.groups()
     found = curvature(sums, groups, state.alpha, state.beta, n_effective, rough=True)
     precision = evidence.prior_precision(groups, state.alpha)
     energy = _energy(sums.error, state.theta, precision, state.beta * n_effective)
     value = log_evidence(model, found, energy, state.beta, n_effective)
-    return found.gamma, value
+    return found, value
 
 
 def log_evidence(model, found, energy, beta, n_effective):
@@ -356,14 +362,13 @@ def log_evidence(model, found, energy, beta, n_effective):
 def updated(model, state, options):
     """Return state and report with the penalties that the evidence chooses here."""
     n_effective, groups = options.n_effective, model.groups()
-    gamma, value = evidence_at(state, model, n_effective)
+    found, value = evidence_at(state, model, n_effective)
     if not math.isfinite(value):
         stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else "non_finite"
         return state, _report(state, model, n_effective, stop)
     state = state._replace(
         criterion=-value / n_effective, iteration=state.iteration + 1
     )
-    found = evidence.Curvature(gamma, _n_free(groups), None)
     beta = _updated_beta(model, found, state, n_effective)
     stop = None
     if options.alpha is not None:
@@ -389,7 +394,7 @@ def updated(model, state, options):
             state = state._replace(shift=1.0, waited=0, restarted=True)
         stop = "tol" if state.waited >= patience else None
     stop = "rounding" if 1 / beta <= EXACT else stop
-    net = model.network(state.theta, state.alpha, beta, gamma, value)
+    net = model.network(state.theta, state.alpha, beta, found.gamma, value)
     state = state._replace(net=net)
     report = _report(state, model, n_effective, stop)
     return state._replace(loss=report.loss), report
@@ -440,13 +445,13 @@ def _report(state, model, n_effective, stop):
     energy = _energy(state.sums.error, state.theta, precision, scale)
     extra = {
         "log_evidence": net.log_evidence,
-        "n_effective_parameters": float(np.sum(net.gamma)) + _n_free(groups),
+        "n_effective_parameters": float(net.gamma.sum()) + _n_free(groups),
     }
     if model.loss == "squared":
-        extra["noise_std"] = float(noise_deviation(state.beta))
+        extra["noise_std"] = 1 / math.sqrt(state.beta) if state.beta > 0 else math.inf
     return Report(
         loss=energy / scale,
-        grad_norm=float(np.linalg.norm(down)),
+        grad_norm=math.sqrt(down @ down),
         stop=stop,
         extra=extra,
     )

@@ -175,7 +175,7 @@ class Layers(NamedTuple):
         known = trial is not None and trial.passed is not None
         passes = [trial.passed] if known else self._passes(theta, rows)
         output, layers = self.split(theta)
-        gram, slope, error, memory = 0.0, 0.0, 0.0, None
+        gram, slope, error, memory = None, 0.0, 0.0, None
         for y, weight, trace, f, u, loss in passes:
             error += loss
             g = gradients(self, output, layers, trace)
@@ -188,9 +188,10 @@ class Layers(NamedTuple):
                 if memory is None:
                     memory = np.empty((len(theta), len(root)))
                 columns = _columns(trace, f, g, root, memory)
-                gram += columns @ columns.T
+                part = columns @ columns.T
             else:
-                gram += _gram_of_values(self, trace, f, g, u, weight)
+                part = _gram_of_values(self, trace, f, g, u, weight)
+            gram = part if gram is None else gram + part
         if self.n_free < self.n_values:
             gram, slope = self._reduced(gram, slope)
         return Sums(gram, slope, 2 * float(error))
@@ -311,9 +312,10 @@ def forward(model, layers, x):
         inputs = x[[0, *(1 + j for j in model.features)]]
     trace = []
     for layer, name in zip(layers, model.activations, strict=True):
+        if trace:
+            inputs = np.concatenate([inputs[:1], trace[-1].values])
         values, slopes = ACTIVATIONS[name](layer @ inputs)
         trace.append(Layer(inputs, values, slopes))
-        inputs = np.concatenate([inputs[:1], values])
     return trace
 
 
@@ -327,9 +329,9 @@ def gradients(model, output, layers, trace):
     """Return the derivatives of the values in the neurons of layers, (k, n, m)."""
     found, upper = [], output[1 + model.n_slopes :].T[:, :, None]
     for number in reversed(range(len(layers))):
-        upper = trace[number].slopes * upper
-        found.append(upper)
-        upper = np.matmul(layers[number][:, 1:].T, upper)
+        if found:
+            upper = np.matmul(layers[number + 1][:, 1:].T, found[-1])
+        found.append(trace[number].slopes * upper)
     return found[::-1]
 
 
@@ -339,7 +341,8 @@ def gradients(model, output, layers, trace):
 def losses(model, u, y):
     """Return the loss of each row."""
     if model.loss == "squared":
-        return np.einsum("mk,mk->m", u - y, u - y) / 2
+        residual = u - y
+        return np.einsum("mk,mk->m", residual, residual) / 2
     if model.n_values == 1:
         # log(1 + exp(u)) less u for the second class
         return np.logaddexp(0, u[:, 0]) - y[:, -1] * u[:, 0]

@@ -245,9 +245,10 @@ def sums_over_rows(theta, shape, rows):
 
 def _sums_of_one_target(theta, shape, rows):
     """Return the same for one target, of which the Jacobian itself is multiplied."""
-    gram, slope, error = 0.0, 0.0, 0.0
+    gram, slope, error = None, 0.0, 0.0
     for columns, residual in columns_of_one_target(theta, shape, rows):
-        gram += columns @ columns.T
+        part = columns @ columns.T
+        gram = part if gram is None else gram + part
         slope += columns @ residual
         error += float(residual @ residual)
     return Sums(gram, slope, error)

@@ -308,7 +308,7 @@ def _without_dead_features(run, rows):
 
 
 def _state(runs, loss):
-    criterion = float(np.mean([run.lowest for run in runs]))
+    criterion = sum(run.lowest for run in runs) / len(runs)
     return CommitteeState(tuple(run.best for run in runs), loss, tuple(runs), criterion)
 
 
