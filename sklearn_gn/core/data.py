@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import is_classifier
 from sklearn.model_selection import train_test_split
 from sklearn.utils import validation
 
@@ -33,6 +34,14 @@ _SHORT = 30  # characters of a text that a message repeats
 _LEXICOGRAPHIC_COLUMNS = 16
 _LOOKED_AT = 1000  # rows, to compare the features
 _CONSTANT = 1e-12  # deviation of a constant, over the largest value
+_ADVICE_ON_CODES = (
+    "For classes in one-hot code give the labels, y.argmax(axis=1), or "
+    "y.idxmax(axis=1) of a data frame; for several labels of each row use "
+    "MultiOutputClassifier of sklearn.multioutput."
+)
+_ADVICE_ON_COLUMNS = (
+    "Fit the columns one by one, or use MultiOutputRegressor of sklearn.multioutput."
+)
 _LARGEST_NUMBER = 1e300  # of training data
 _CHUNK_ROWS = 1024  # of wide tables, so that intermediate copies stay in cache
 _LARGEST_WEIGHT = 1e100  # counts of rows whose squares are numbers still
@@ -54,6 +63,8 @@ def validate_data(estimator, *data, **checks):
         raise ValueError(
             "y holds dates: targets are numbers, such as the days since the first date."
         )
+    if not checks.get("multi_output"):
+        _check_one_column(estimator, targets)
     in_targets = naming_text(targets, _ADVICE_ON_LABELS, "y")
     with np.errstate(all="ignore"), in_targets, naming_text(data[0]):
         checked = validation.validate_data(estimator, *data, **checks)
@@ -63,6 +74,16 @@ def validate_data(estimator, *data, **checks):
         for name, array in zip(("X", "y"), checked, strict=True):
             check_differences(name, array)
     return checked
+
+
+def _check_one_column(estimator, y):
+    """Raise a ValueError if there are several columns, and say what to do."""
+    shape = getattr(y, "shape", ())
+    if len(shape) == 2 and shape[1] > 1:
+        advice = _ADVICE_ON_CODES if is_classifier(estimator) else _ADVICE_ON_COLUMNS
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {shape} instead. {advice}"
+        )
 
 
 @contextmanager

@@ -29,6 +29,10 @@ _BATCH = (
     "x is one point, of shape (d,), and u(x) its value: write x[0], not x[:, 0:1], and "
     "u['name'](x) or u[0](x) for an output, not u[:, 0:1]."
 )
+_ONE_VALUE = (
+    "a single number is indexed or unpacked. If it is u(x), the problem has one "
+    "output: name all unknown functions of a system, Problem(..., outputs=('u', 'v'))."
+)
 _ATTRIBUTE = (
     "fields and points have no attribute {!r}: write x[0], x[1], ... for the "
     "coordinates, in the order of the axes, and d(u, 'x')(x) for a derivative."
@@ -37,6 +41,7 @@ _SWAPPED = (
     "the arguments are swapped: the field comes first, as in residual(u, x). Write "
     "def {name}(u, x), with u(x) for its value."
 )
+_ONE_INDEX_OF_A_NUMBER = "0-dimensional, but 1 were indexed"
 _POINT_NAMES = ("x", "X", "t", "z", "point")
 
 
@@ -73,6 +78,10 @@ def _hint(error):
         return _BRANCH
     if isinstance(error, jax.errors.ConcretizationTypeError):
         return _PYTHON
+    if isinstance(error, IndexError) and _ONE_INDEX_OF_A_NUMBER in text:
+        return _ONE_VALUE
+    if isinstance(error, TypeError) and "iteration over a 0-d array" in text:
+        return _ONE_VALUE
     if isinstance(error, IndexError) and "many indices" in text:
         return _BATCH
     if isinstance(error, AttributeError) and _is_of_a_problem(error.obj):

@@ -153,7 +153,8 @@ class Field:
             return key
         if key not in (self.outputs or ()):
             raise ValueError(
-                f"output {key!r} is unknown; the outputs are {self.outputs}."
+                f"output {key!r} is unknown; the outputs are {self.outputs}. Name all "
+                "of them: outputs=('u', 'v') of the problem."
             )
         return self.outputs.index(key)
 

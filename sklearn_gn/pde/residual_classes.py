@@ -12,6 +12,7 @@ import numpy as np
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.checks import named_errors
 from sklearn_gn.pde.domains import unique
+from sklearn_gn.pde.index_checks import check_indices
 from sklearn_gn.pde.mistakes import explained_errors
 from sklearn_gn.pde.some_axes import OnSomeAxes, Projection
 from sklearn_gn.pde.values import flat
@@ -136,7 +137,9 @@ class ResidualClassesMixin:
             named_errors(name),
             explained_errors(residual, works_swapped),
         ):
-            (k,) = jax.eval_shape(evaluate, points, data).shape
+            jaxpr = jax.make_jaxpr(evaluate)(points, data)
+            (k,) = jaxpr.out_avals[0].shape
+            check_indices(jaxpr, self.domain.axes)
         if k == 0:
             raise ValueError(f"{name}: the residual is empty.")
         return ResidualClass(name, function, n_points, float(weight), k)

@@ -7,6 +7,8 @@ _BAND = 2  # standard deviations
 _BAND_NAME = f"± {_BAND} std"
 _POINTS, _END, _REST = "Observations", "End of a window", "Not solved"
 _MARKS = (_BAND_NAME, _POINTS, _END, _REST)  # the last entries of the legend
+_MOST_INSIDE = 6  # entries of a legend that do not cover the curves
+_BESIDE = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
 _LABEL_WIDTH = 25  # characters that fit beside a panel
 _BROAD = {"color": "0.75", "linewidth": 5, "zorder": 1}
 
@@ -76,7 +78,8 @@ class Curves:
             handles, labels = panel.get_legend_handles_labels()
             if len(labels) > 1:
                 order = sorted(handles, key=lambda h: h.get_label() in _MARKS)
-                panel.legend(handles=order, fontsize="small")
+                place = _BESIDE if len(labels) > _MOST_INSIDE else {}
+                panel.legend(handles=order, fontsize="small", **place)
 
     def _draw_reference(self, panel, group):
         reference, label = self._by_output(self.display.reference), "Reference"

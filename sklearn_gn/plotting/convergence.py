@@ -190,7 +190,10 @@ class ConvergenceDisplay(Display):
         if y not in _Y_LABELS:
             raise ValueError(f"y must be one of {sorted(_Y_LABELS)}, got {y!r}.")
         if y not in self.convergence_log:
-            raise ValueError(f"y={y!r} is not in the log of this fit.")
+            raise ValueError(
+                f"y={y!r} is not in the log of this fit: only those of a problem "
+                "with an exact solution have it."
+            )
         if y == "relative_error":
             return [("", {}, self.convergence_log[y])]
         loss, val_loss = (self.convergence_log[k] for k in ("loss", "val_loss"))

@@ -101,9 +101,9 @@ class VarProNetRegressor(
         fit, or of one network if ``hidden_layer_sizes`` or a solver is given. Two are
         the penalties of the hidden layers and of the output layer of one network; an
         output penalty of "gcv" is chosen in every iteration by generalised
-        cross-validation. For simulations without noise set 1e-8 and
-        ``hidden_layer_sizes``. A dict, such as ``alpha_`` of a committee, fixes all
-        penalties; networks that have grown need their ``hidden_layer_sizes`` with it.
+        cross-validation. For one network and data without noise set 1e-8. A dict, such
+        as ``alpha_`` of a committee, fixes all penalties; networks that have grown need
+        their ``hidden_layer_sizes`` with it.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of every step; it changes the steps, not
@@ -272,8 +272,9 @@ class VarProNetRegressor(
 
     Notes
     -----
-    If the fit is poor, :meth:`diagnose` says what limited it. For many runs without
-    noise, set ``alpha=1e-8`` and ``hidden_layer_sizes``. For noisy data, look for
+    If the fit is poor, :meth:`diagnose` says what limited it. For runs without noise,
+    compare with one network, ``alpha=1e-8`` and ``hidden_layer_sizes``, and set
+    ``max_time`` if the fit takes too long. For noisy data, look for
     outliers, as the evidence assumes normal noise: ``solver=GNvpro(loss="huber")`` is
     robust. Raise ``hidden_layer_sizes`` if both training and test error are high. The
     :doc:`user guide </user_guide/varpro>` has more.

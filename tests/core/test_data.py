@@ -33,6 +33,22 @@ def test_canonical_rows_stand_weights_near_the_largest_float():
     assert total_weight(np.full(3, 1.7e308)) == np.finfo(float).max
 
 
+@pytest.mark.parametrize(
+    ("estimator", "advice"),
+    [
+        (FGNSoftmaxHead(), r"one-hot .* y\.argmax\(axis=1\).* MultiOutputClassifier"),
+        (VarProNetClassifier(), r"one-hot .* y\.argmax\(axis=1\)"),
+        (SegmentedRegressor(), "one by one, or use MultiOutputRegressor"),
+    ],
+)
+def test_several_columns_for_one_say_what_to_do(estimator, advice):
+    X = np.arange(6.0)[:, None]
+    codes = np.eye(3, dtype=int)[np.arange(6) % 3]
+    for y in (codes, pd.DataFrame(codes, columns=["a", "b", "c"])):
+        with pytest.raises(ValueError, match=rf"shape \(6, 3\) instead\. .*{advice}"):
+            estimator.fit(X, y)
+
+
 def test_rows_whose_share_is_no_float_are_dropped():
     X, y = np.arange(2.0)[:, None], np.zeros((2, 1))
     rows, weight = canonical_rows(X, y, np.array([1e-195, 1e187]))

@@ -163,7 +163,9 @@ def test_features_of_different_size_are_named():
     head = FGNSoftmaxHead(alpha=0.1).fit(X, rng.permutation(3000) % 2)
     assert "scale" in [cause for cause, _ in causes(head)]
     assert "1e+04 times" in str(head.diagnose())
-    words = FGNSoftmaxHead(alpha=0.1).fit(sparse.csr_array(X), rng.permutation(3000) % 2)
+    words = FGNSoftmaxHead(alpha=0.1).fit(
+        sparse.csr_array(X), rng.permutation(3000) % 2
+    )
     assert "scale" not in [cause for cause, _ in causes(words)]
 
 

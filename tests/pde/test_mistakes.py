@@ -116,7 +116,36 @@ RESIDUALS = {
         lambda u, x: d(u, "z")(x),
         r"interior: axis 'z' is unknown; the axes are \('x', 't'\)",
     ),
+    "a coordinate beyond the last": (  # JAX would take the last one
+        lambda u, x: d(u, "t")(x) - jnp.where(x[0] > 0.5, x[2], 0.0),
+        r"interior: index 2 is out of range.*axes \('x', 't'\), x\[0\] the first",
+    ),
+    "a coordinate before the first": (
+        lambda u, x: d(u, "t")(x) - x[-3],
+        r"interior: index -3 is out of range",
+    ),
+    "a system of one output": (
+        lambda u, x: (d(u, "t")(x), u(x)[1]),
+        r"interior: a single number is indexed.*outputs=\('u', 'v'\)",
+    ),
+    "one value for two": (
+        lambda u, x: (lambda a, b: a - b)(*u(x)),
+        r"interior: a single number is indexed or unpacked",
+    ),
+    "no such output": (
+        lambda u, x: u["v"](x),
+        r"interior: output 'v' is unknown.*Name all of them: outputs=",
+    ),
 }
+
+
+def test_indices_in_range_and_unknown_ones_are_no_mistakes():
+    def residual(u, x):
+        table = jnp.interp(x[1], jnp.linspace(0, 1, 5), jnp.arange(5.0))
+        return d(u, "t")(x) - table - x[-2] + x[jnp.argmax(x)]
+
+    (found,) = Problem(residual, DOMAIN).residual_classes()
+    assert found.n_outputs == 1
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,18 @@ def test_long_names_of_outputs_are_left_to_the_legend():
     assert labels == ["prey", "predators of the second kind"]
 
 
+def test_a_long_legend_covers_no_curves():
+    t = np.linspace(0, 1, 5)
+    y = np.exp(-t)[:, None] * np.ones(8)
+    names = {"axis_names": ("t",), "output_name": tuple("abcdefgh")}
+    display = SolutionDisplay(ticks=(t,), solution=y, error=t, **names).plot()
+    display.figure_.draw_without_rendering()
+    panel = display.ax_
+    legend = panel.get_legend().get_window_extent()
+    assert legend.x0 >= panel.get_window_extent().x1
+    assert legend.x1 <= display.figure_.bbox.x1
+
+
 def test_the_part_that_no_window_has_reached_is_marked():
     display = curves(window_ends=np.array([0.5, 2.0])).plot()
     unsolved = display.ticks[0] > 2
