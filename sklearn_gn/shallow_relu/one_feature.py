@@ -219,9 +219,8 @@ class Group(NamedTuple):
 
 def descend_all(knots, running, n_steps, tol):
     """Descend from all starts by at most ``n_steps`` steps."""
-    knots, fitted, count = descend(knots, running, n_steps, tol)
-    losses = penalised_loss(knots, fitted.loss, running)
-    return Outcome(knots, losses, count)
+    knots, losses, count = descend(knots, running, n_steps, tol)
+    return Outcome(knots, penalised_loss(knots, losses, running), count)
 
 
 def relocate(knots, running, random, plan, n_neurons):
@@ -322,7 +321,8 @@ def candidates_of(n_sets, running, random, n_candidates):
     candidate = candidate_rows(running, random.uniform(N_CANDIDATES))
     if not few:
         return _distinct(candidate)
-    chosen = random.uniform(N_CANDIDATES).argsort(axis=-1)[..., :n_candidates]
+    drawn = random.uniform(N_CANDIDATES)
+    chosen = drawn.argpartition(n_candidates, axis=-1)[..., :n_candidates]
     return np.take_along_axis(candidate, chosen, axis=-1)
 
 
@@ -448,9 +448,9 @@ def settle(knots, running):
     """
     both = np.stack([knots, knots] if knots[0] > LEFT else [knots])
     both[-1, 0] = LEFT
-    both, fitted, _ = descend(both, running, ROUND_STEPS[1], ROUND_TOL)
-    best = np.argmin(penalised_loss(both, fitted.loss, running))
-    return both[best], float(fitted.loss[best])
+    both, losses, _ = descend(both, running, ROUND_STEPS[1], ROUND_TOL)
+    best = np.argmin(penalised_loss(both, losses, running))
+    return both[best], float(losses[best])
 
 
 class SegmentedSizes:

@@ -385,10 +385,10 @@ def test_descent_never_raises_the_loss_and_ends_where_no_step_lowers_it(rows):
     device, _ = series_of(rows)
     knots, losses = plain(rows), [lstsq_loss(plain(rows), rows)]
     for _ in range(8):
-        found, fits, count = broken_line.descend(knots[None], device, 5, 0.0)
+        found, loss, count = broken_line.descend(knots[None], device, 5, 0.0)
         knots = found[0]
         losses.append(lstsq_loss(knots, rows))
-        assert float(fits.loss[0]) == pytest.approx(losses[-1], rel=1e-10)
+        assert float(loss[0]) == pytest.approx(losses[-1], rel=1e-10)
     assert np.all(np.diff(losses) <= 1e-12)
     assert losses[-1] < 0.99 * losses[0]
     assert count[0] < 5
