@@ -52,12 +52,14 @@ def validate_data(estimator, *data, **checks):
 
     Infinities are refused with a ValueError, without a RuntimeWarning from the sum in
     which they are found. Training data whose differences may leave the range of floats
-    are refused as well, and so are dates; columns of text are named. Sparse data that
-    cannot be taken raise a TypeError that says where they come from.
+    are refused as well, and so are dates and complex columns; columns of text are
+    named. Sparse data that cannot be taken raise a TypeError that says where they come
+    from.
     """
     if sparse.issparse(data[0]) and not checks.get("accept_sparse"):
         raise TypeError(f"X is sparse: {type(estimator).__name__} {_ADVICE_ON_SPARSE}")
     dates.refuse_dates(data[0], takes_dates=hasattr(estimator, "broken_feature"))
+    _refuse_complex_columns(data[0])
     targets = () if len(data) == 1 else data[1]
     if checks.get("y_numeric") and dates.kind_of(targets) is not None:
         raise ValueError(
@@ -84,6 +86,21 @@ def _check_one_column(estimator, y):
         raise ValueError(
             f"y should be a 1d array, got an array of shape {shape} instead. {advice}"
         )
+
+
+def _refuse_complex_columns(X):
+    """Raise a ValueError if a data frame has a column of complex numbers.
+
+    Beside columns of some other types, only their real part would be taken.
+    """
+    if not dates.is_frame(X):
+        return
+    for column, dtype in zip(X.columns, X.dtypes, strict=True):
+        if getattr(dtype, "kind", "") == "c":
+            raise ValueError(
+                f"Complex data not supported: column {column!r} of X holds complex "
+                "numbers. Give the real and the imaginary part as two columns."
+            )
 
 
 @contextmanager

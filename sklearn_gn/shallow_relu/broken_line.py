@@ -22,8 +22,10 @@ from scipy.linalg.lapack import dgtsv
 
 from sklearn_gn.shallow_relu.interval_sums import (
     IntervalMoments,
+    centred_sums,
     exact_moments,
     interval_ends,
+    interval_sums,
     moments,
     sum_of_targets,
 )
@@ -39,11 +41,18 @@ _CHAIN = 1e-15  # ties values that no row determines to those of their neighbour
 _CLOSE = 2.0**-30  # breakpoints closer than this are one, at which the function jumps
 
 
-class BrokenLine(NamedTuple):
-    """The best function with given breakpoints."""
+class Line(NamedTuple):
+    """A function with given breakpoints."""
 
     values: np.ndarray  # (..., n + 1, q) at the breakpoints and at RIGHT
     slopes: np.ndarray  # (..., n + 1, q) of the intervals; the first is zero
+
+
+class BrokenLine(NamedTuple):
+    """The best function with given breakpoints: a :class:`Line`, and what it leaves."""
+
+    values: np.ndarray
+    slopes: np.ndarray
     loss: np.ndarray  # (...)
     moments: IntervalMoments
 
@@ -51,8 +60,15 @@ class BrokenLine(NamedTuple):
 # --- the function with given breakpoints ---------------------------------------------
 
 
-def hat_system(knots, m):
+def hat_system(knots, inverse, m):
     """Return the least-squares system of the hats at the breakpoints and at RIGHT.
+
+    Parameters
+    ----------
+    knots : ndarray of shape (..., n)
+    inverse : ndarray of shape (..., n)
+        :func:`inverse_lengths` of the intervals.
+    m : CentredSums or IntervalMoments
 
     Returns
     -------
@@ -62,7 +78,6 @@ def hat_system(knots, m):
         Entries next to the diagonal.
     target : ndarray of shape (..., n + 1, q)
     """
-    inverse = inverse_lengths(knots)
     weight, y = m.weight[..., 1:], m.y[..., 1:, :]
     # Of the right hat, at the mean.
     share = np.minimum((m.x[..., 1:] - knots) * inverse, 1)
@@ -130,29 +145,38 @@ def solve_tridiagonal(diagonal, beside, target):
 
 def fit_values(knots, m):
     """Return the best function with given breakpoints."""
-    return _broken_line(knots, m, solve_tridiagonal(*hat_system(knots, m)))
+    inverse = inverse_lengths(knots)
+    values = solve_tridiagonal(*hat_system(knots, inverse, m))
+    return _broken_line(knots, inverse, m, values)
 
 
 def fit_with_inverse(knots, running):
     """Return the best function with given breakpoints, and the inverse mass matrix.
 
     The mass matrix is that of the hats; its inverse, of shape (..., n + 1, n + 1), is
-    dense.
+    dense. The loss is not computed.
     """
-    m = moments(knots, running)
-    diagonal, beside, target = hat_system(knots, m)
+    sums, ends = interval_sums(knots, running)
+    lengths = inverse_lengths(knots)
+    diagonal, beside, target = hat_system(knots, lengths, centred_sums(sums, ends))
     n, q = target.shape[-2:]
     right = np.empty((*target.shape[:-1], q + n))
     right[..., :q], right[..., q:] = target, np.eye(n)
     solution = solve_tridiagonal(diagonal, beside, right)
-    return _broken_line(knots, m, solution[..., :q]), solution[..., q:]
+    values = solution[..., :q]
+    return Line(values, _slopes(lengths, values)), solution[..., q:]
 
 
-def _broken_line(knots, m, values):
+def _slopes(inverse, values):
     slopes = np.empty(values.shape)
     slopes[..., 0, :] = 0
     rise = values[..., 1:, :] - values[..., :-1, :]
-    np.multiply(rise, inverse_lengths(knots)[..., None], out=slopes[..., 1:, :])
+    np.multiply(rise, inverse[..., None], out=slopes[..., 1:, :])
+    return slopes
+
+
+def _broken_line(knots, inverse, m, values):
+    slopes = _slopes(inverse, values)
     beyond = value_at(knots, values, slopes, m.x) - m.y
     tilt = slopes - line_slopes(m)
     # How far the function is from the lines, which adds to their own residuals.
@@ -272,12 +296,6 @@ def _take(fitted, index):
     )
 
 
-def _put(fitted, index, others):
-    """Write other functions over some of several."""
-    for to, a in zip(fitted[:-1] + fitted[-1], others[:-1] + others[-1], strict=True):
-        to[index] = a
-
-
 def descend(knots, running, n_steps, tol):
     """Iterate until the losses no longer fall by ``tol`` times themselves.
 
@@ -291,33 +309,29 @@ def descend(knots, running, n_steps, tol):
 
     Returns
     -------
-    knots, fitted
+    knots
+    losses : ndarray of shape (B,)
     count : ndarray of shape (B,)
         Iterations done.
     """
-    knots = merge_knots(knots)
-    fitted = fit_running(knots, running)
+    at = merge_knots(knots)
+    function, sums = fit_running(at, running), running
+    knots, losses = at.copy(), function.loss.copy()
     going, count = np.arange(len(knots)), np.zeros(len(knots), np.intp)
-    at, function, sums = knots, fitted, running
     for _ in range(n_steps):
-        trial, found = iterate(at, function, sums)
+        at, found = iterate(at, function, sums)
         count[going] += 1
+        better = found.loss < function.loss
         improving = function.loss - found.loss > tol * function.loss
-        worse = ~(found.loss < function.loss)
-        if worse.any():
-            trial[worse] = at[worse]
-            _put(found, worse, _take(function, worse))
-        at, function = trial, found
+        lower = going[better]
+        knots[lower], losses[lower] = at[better], found.loss[better]
+        function = found
         if not improving.all():
-            knots[going] = at
-            _put(fitted, going, function)
             going, at, sums = going[improving], at[improving], sums.of(improving)
             function = _take(function, improving)
         if len(going) == 0:
             break
-    knots[going] = at
-    _put(fitted, going, function)
-    return knots, fitted, count
+    return knots, losses, count
 
 
 # --- exact sums ----------------------------------------------------------------------

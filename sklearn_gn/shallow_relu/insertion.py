@@ -19,7 +19,7 @@ def insertion_gains(knots, fitted, inverse, running, candidate, which=None):
     Parameters
     ----------
     knots : ndarray of shape (..., n)
-    fitted : BrokenLine
+    fitted : Line
     inverse : ndarray of shape (..., n + 1, n + 1)
         Of the mass matrix of the hats.
     running : RunningSums or StackedSums
@@ -41,16 +41,13 @@ def insertion_gains(knots, fitted, inverse, running, candidate, which=None):
     position, q = running.position(candidate), fitted.values.shape[-1]
     row, first = table_rows(located, candidate, which, running.x.shape[-1] + 1)
     # Stored column by column, so that all that follows runs along the candidates.
-    here = np.moveaxis(
-        np.take(table.reshape(-1, table.shape[-1]).T, row, axis=1), 0, -1
-    )
+    here = _with_first_axis_last(table.reshape(-1, table.shape[-1]).T.take(row, axis=1))
     low, high, variance, variance_left, covariance = (here[..., k] for k in range(5))
-    start, slope, before, after = np.split(
-        here[..., 5:], [q, 2 * q, 4 + 4 * q], axis=-1
-    )
+    start, slope = here[..., 5 : 5 + q], here[..., 5 + q : 5 + 2 * q]
+    before, after = here[..., 5 + 2 * q : 9 + 4 * q], here[..., 9 + 4 * q :]
     middle = running.at(candidate)
     # Left and right of the candidate, along a new first axis.
-    sums = np.moveaxis(np.empty((middle.shape[-1], 2, *candidate.shape)), 0, -1)
+    sums = _with_first_axis_last(np.empty((middle.shape[-1], 2, *candidate.shape)))
     np.subtract(middle, before, out=sums[0])
     np.subtract(after, middle, out=sums[1])
     part = centred_sums(sums, (np.stack([low, position]), np.stack([position, high])))
@@ -86,6 +83,11 @@ def insertion_gains(knots, fitted, inverse, running, candidate, which=None):
     useful = (outside > 1e-10 * own) & (own > 0)
     gain = sum_of_targets((drop[0] + drop[1]) ** 2) / np.where(useful, outside, 1)
     return np.where(useful, gain, -1)
+
+
+def _with_first_axis_last(array):
+    """Return an array, as it is in memory, with its first axis as the last one."""
+    return array.transpose(*range(1, array.ndim), 0)
 
 
 def interval_table(knots, fitted, inverse, running):

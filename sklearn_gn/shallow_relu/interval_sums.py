@@ -47,12 +47,17 @@ def thin_sums(running, n):
 # --- sums over the intervals ---------------------------------------------------------
 
 
-def moments(knots, running):
-    """Return centred sums over the intervals, from the running sums."""
+def interval_sums(knots, running):
+    """Return the sums over the intervals, from the running sums, and their ends."""
     bounds = np.empty((*knots.shape[:-1], knots.shape[-1] + 2), np.intp)
     bounds[..., 0], bounds[..., 1:-1], bounds[..., -1] = 0, running.locate(knots), -1
     at = running.at(bounds)
-    return moments_from_sums(at[..., 1:, :] - at[..., :-1, :], interval_ends(knots))
+    return at[..., 1:, :] - at[..., :-1, :], interval_ends(knots)
+
+
+def moments(knots, running):
+    """Return centred sums over the intervals, from the running sums."""
+    return moments_from_sums(*interval_sums(knots, running))
 
 
 def interval_ends(knots):

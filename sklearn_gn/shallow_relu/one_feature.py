@@ -10,7 +10,6 @@ The arrays are small whatever the number of rows, so NumPy computes all of this;
 is compiled.
 """
 
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from sklearn_gn.shallow_relu.broken_line import (
     spread_knots,
     to_network,
 )
+from sklearn_gn.shallow_relu.candidates import Draws, candidates_of
 from sklearn_gn.shallow_relu.exact_start import exact_knots
 from sklearn_gn.shallow_relu.insertion import insertion_gains
 from sklearn_gn.shallow_relu.interval_sums import (
@@ -185,30 +185,6 @@ class SegmentedEngine:
         return Best(net, loss, resolved=resolved)
 
 
-class Draws:
-    """Random numbers of a round, for all starts of one series or of several.
-
-    Parameters
-    ----------
-    seeds : list of int
-        One for every series, which draws the same alone as with others.
-    n_starts : int
-        Starts of each series.
-    """
-
-    def __init__(self, seeds, n_starts):
-        self._seeds, self._n_starts = seeds, n_starts
-
-    @cached_property
-    def _generators(self):
-        return [np.random.default_rng(int(seed)) for seed in self._seeds]
-
-    def uniform(self, n):
-        """Return numbers from [0, 1) of shape (n_series * n_starts, n)."""
-        shape = self._n_starts, n
-        return np.concatenate([g.random(shape) for g in self._generators])
-
-
 class Group(NamedTuple):
     """Sets of breakpoints that are rearranged by one plan."""
 
@@ -219,9 +195,8 @@ class Group(NamedTuple):
 
 def descend_all(knots, running, n_steps, tol):
     """Descend from all starts by at most ``n_steps`` steps."""
-    knots, fitted, count = descend(knots, running, n_steps, tol)
-    losses = penalised_loss(knots, fitted.loss, running)
-    return Outcome(knots, losses, count)
+    knots, losses, count = descend(knots, running, n_steps, tol)
+    return Outcome(knots, penalised_loss(knots, losses, running), count)
 
 
 def relocate(knots, running, random, plan, n_neurons):
@@ -300,32 +275,6 @@ def deletion_costs(knots, fitted, inverse):
     return np.where(knots < RIGHT, cost, np.inf)
 
 
-def candidate_rows(running, uniform):
-    """Return row numbers, a random one of every 1/M of the rows; all of fewer.
-
-    Parameters
-    ----------
-    running : RunningSums or StackedSums
-    uniform : ndarray of shape (..., M)
-        Random numbers from [0, 1).
-    """
-    m, n = uniform.shape[-1], running.size(uniform.ndim)
-    more = np.where(n > m, uniform, 0)
-    return np.floor((np.arange(m) + more) * (n / m)).astype(np.intp)
-
-
-def candidates_of(n_sets, running, random, n_candidates):
-    """Return the candidates of some sets, row numbers of shape (n_sets, c)."""
-    few, n = n_candidates < N_CANDIDATES, running.size(0)
-    if not few and np.ndim(n) == 0 and n <= N_CANDIDATES:
-        return np.broadcast_to(np.arange(n), (n_sets, n))  # all rows
-    candidate = candidate_rows(running, random.uniform(N_CANDIDATES))
-    if not few:
-        return _distinct(candidate)
-    chosen = random.uniform(N_CANDIDATES).argsort(axis=-1)[..., :n_candidates]
-    return np.take_along_axis(candidate, chosen, axis=-1)
-
-
 def insert(knots, running, candidates):
     """Add the best of some candidates, if a slot is free.
 
@@ -351,12 +300,6 @@ def insert(knots, running, candidates):
     new = running.of(which[best]).position(candidate[best])
     knots[room, -1] = new[room]
     return np.sort(knots, axis=-1)
-
-
-def _distinct(candidate):
-    """Return ascending candidates (B, M) without the columns that repeat the last."""
-    new = np.any(candidate[:, 1:] > candidate[:, :-1], axis=0)
-    return candidate[:, np.concatenate([[True], new])]
 
 
 def delete(knots, running, place):
@@ -415,14 +358,13 @@ def rearrange(knots, running, groups):
     for k in range(max(plan.n_cheapest for *_, plan in groups)):
         some = np.concatenate([s for s, _, plan in groups if plan.n_cheapest > k])
         knots[some] = delete(knots[some], running.of(some), place[some])
+    candidates = [
+        candidates_of(len(s), running.of(s), random, plan) for s, random, plan in groups
+    ]
     for k in range(max(plan.n_added for *_, plan in groups)):
-        growing = [group for group in groups if group.plan.n_added > k]
-        candidates = [
-            candidates_of(len(s), running.of(s), random, plan.n_candidates)
-            for s, random, plan in growing
-        ]
-        some = np.concatenate([sets for sets, *_ in growing])
-        knots[some] = insert(knots[some], running.of(some), candidates)
+        some = np.concatenate([s for s, _, plan in groups if plan.n_added > k])
+        added = [found[k] for found in candidates if len(found) > k]
+        knots[some] = insert(knots[some], running.of(some), added)
     return knots
 
 
@@ -448,9 +390,9 @@ def settle(knots, running):
     """
     both = np.stack([knots, knots] if knots[0] > LEFT else [knots])
     both[-1, 0] = LEFT
-    both, fitted, _ = descend(both, running, ROUND_STEPS[1], ROUND_TOL)
-    best = np.argmin(penalised_loss(both, fitted.loss, running))
-    return both[best], float(fitted.loss[best])
+    both, losses, _ = descend(both, running, ROUND_STEPS[1], ROUND_TOL)
+    best = np.argmin(penalised_loss(both, losses, running))
+    return both[best], float(losses[best])
 
 
 class SegmentedSizes:

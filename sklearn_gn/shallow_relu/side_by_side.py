@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from sklearn_gn.core.solver import Report
+from sklearn_gn.shallow_relu.candidates import Draws
 from sklearn_gn.shallow_relu.one_feature import (
     ENGINE,
     START_STEPS,
-    Draws,
     descend_all,
     relocate,
 )

@@ -101,3 +101,14 @@ def test_sparse_features_are_sent_to_where_they_come_from():
     encoder = make_pipeline(OneHotEncoder(), ShallowReLURegressor())
     with pytest.raises(TypeError, match=r"X is sparse: Shallow.*sparse_output=False"):
         encoder.fit([["a"], ["b"]] * 3, np.arange(6.0))
+
+
+@pytest.mark.parametrize("beside", [[True, False] * 8, pd.array([1, 2] * 8, "Int64")])
+@pytest.mark.parametrize("model", [FGNSoftmaxHead(), ShallowReLURegressor(2)])
+def test_complex_columns_of_frames_are_refused_whatever_is_beside_them(beside, model):
+    frame = pd.DataFrame({"flag": beside, "wave": np.arange(16) * 1j})
+    with pytest.raises(ValueError, match="Complex data not supported: column 'wave'"):
+        model.fit(frame, [0, 1] * 8)
+    model.fit(frame.assign(wave=np.arange(16.0)), [0, 1] * 8)
+    with pytest.raises(ValueError, match="Complex data not supported"):
+        model.predict(frame)

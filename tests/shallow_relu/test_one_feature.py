@@ -12,6 +12,7 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu import (
     broken_line,
+    candidates,
     interval_sums,
     one_feature,
     search,
@@ -385,10 +386,10 @@ def test_descent_never_raises_the_loss_and_ends_where_no_step_lowers_it(rows):
     device, _ = series_of(rows)
     knots, losses = plain(rows), [lstsq_loss(plain(rows), rows)]
     for _ in range(8):
-        found, fits, count = broken_line.descend(knots[None], device, 5, 0.0)
+        found, loss, count = broken_line.descend(knots[None], device, 5, 0.0)
         knots = found[0]
         losses.append(lstsq_loss(knots, rows))
-        assert float(fits.loss[0]) == pytest.approx(losses[-1], rel=1e-10)
+        assert float(loss[0]) == pytest.approx(losses[-1], rel=1e-10)
     assert np.all(np.diff(losses) <= 1e-12)
     assert losses[-1] < 0.99 * losses[0]
     assert count[0] < 5
@@ -509,9 +510,10 @@ def test_delete_and_insert_take_the_best():
         np.testing.assert_array_equal(found[0], expected)
 
     def insert(knots):
-        draws = one_feature.Draws([0], 1), search.N_CANDIDATES
-        candidates = one_feature.candidates_of(1, device, *draws)
-        return one_feature.insert(knots[None], device, [candidates])[0]
+        plan = search.RoundPlan(0, 0, 0, 1, search.N_CANDIDATES)
+        draws = candidates.Draws([0], 1)
+        tried = candidates.candidates_of(1, device, draws, plan)
+        return one_feature.insert(knots[None], device, tried)[0]
 
     # Fewer rows than candidates: all rows are tried.
     grown = insert(knots)
@@ -531,7 +533,7 @@ def test_groups_are_rearranged_together_as_each_alone():
     def groups(start):
         plans = (2, 0, 0, 3, 8), (0, 1, np.array([2, 1]), 2, 256), (1, 1, 0, 1, 256)
         for sets, seeds, plan in zip([[0], [1, 2], [3, 4]], "abc", plans, strict=True):
-            draws = one_feature.Draws([ord(seeds)], len(sets))
+            draws = candidates.Draws([ord(seeds)], len(sets))
             sets = np.array(sets) - (0 if start is None else sets[0])
             yield one_feature.Group(sets, draws, search.RoundPlan(*plan))
 
@@ -545,14 +547,14 @@ def test_groups_are_rearranged_together_as_each_alone():
 
 def test_candidates_are_one_row_of_every_part():
     device, _ = series_of(make_rows(1000), 1024)
-    uniform = one_feature.Draws([3], 1).uniform(search.N_CANDIDATES)[0]
-    drawn = one_feature.candidate_rows(device, uniform)
+    uniform = candidates.Draws([3], 1).uniform(search.N_CANDIDATES)[0]
+    drawn = candidates.candidate_rows(device, uniform)
     part = np.arange(256) * 1000 / 256
     assert np.all(drawn >= np.floor(part))
     assert np.all(drawn < part + 1000 / 256)
     assert len(np.unique(drawn - np.floor(part))) > 1
     few, _ = series_of(make_rows(100), 256)
-    drawn = one_feature.candidate_rows(few, uniform)
+    drawn = candidates.candidate_rows(few, uniform)
     np.testing.assert_array_equal(np.unique(drawn), np.arange(100))
 
 
@@ -570,7 +572,7 @@ def test_series_side_by_side_are_computed_as_alone(q):
     fitted, inverse = broken_line.fit_with_inverse(knots, stack)
     found = broken_line.descend(knots, stack, 5, 1e-4)
     plan = search.RoundPlan(1, 1, 0, 2, search.N_CANDIDATES)
-    moved = one_feature.relocate(knots, stack, one_feature.Draws([5, 6, 7], 2), plan, 4)
+    moved = one_feature.relocate(knots, stack, candidates.Draws([5, 6, 7], 2), plan, 4)
     candidate = np.arange(0, 140, 7)
     gains = insertion_gains(knots, fitted, inverse, stack, np.tile(candidate, (6, 1)))
     for b, (k, t) in enumerate(pairs):
@@ -587,7 +589,7 @@ def test_series_side_by_side_are_computed_as_alone(q):
         )
     for k in range(3):
         both = knots[2 * k : 2 * k + 2]
-        draws = one_feature.Draws([5 + k], 2)
+        draws = candidates.Draws([5 + k], 2)
         expected = one_feature.relocate(both, alone[k], draws, plan, 4)
         np.testing.assert_allclose(
             moved.losses[2 * k : 2 * k + 2], expected.losses, rtol=1e-9
