@@ -295,13 +295,12 @@ def _without_dead_features(run, rows):
     of_features = len(model.sizes) > 1 and model.loss == "squared"
     if state.iteration < _FIRST_DROP or not of_features:
         return run
-    gamma = state.net.gamma[3 + np.array(model.features)]
-    limit = _SWITCHED_OFF * model.sizes[1]
-    kept = np.flatnonzero((gamma > limit) | (gamma == gamma.max()))
     width = model.sizes[1]
-    if (len(gamma) - len(kept)) * width <= _SAVED * len(state.theta):
+    gamma = state.net.gamma[3:].take(model.features)
+    idle = (gamma <= _SWITCHED_OFF * width) & (gamma < gamma.max())
+    if np.count_nonzero(idle) * width <= _SAVED * len(state.theta):
         return run
-    features = tuple(model.features[j] for j in kept)
+    features = tuple(model.features[j] for j in np.flatnonzero(~idle))
     model, (theta, *_) = _seeing(Member(model, state.net), features)
     state = state._replace(theta=theta, sums=model.sums(theta, rows))
     return run._replace(model=model, state=state)
