@@ -104,6 +104,8 @@ def first_member(model, rows, n_effective, rng):
         share = np.log(np.maximum(rows.weight @ rows.y, 0.5 / n_effective))
         output[0] = share[1] - share[0] if k == 1 else share - np.mean(share)
     coef = rng.standard_normal((model.n_linear - 1 - d, k))
+    if model.loss == "squared":
+        coef *= np.ptp(rows.y, axis=0) > 0  # a target that is constant needs no neurons
     output[1 + d :] = _START_COEF * size * coef
     theta = model.join(output, _first_layers(model, rows, rng))
     alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
