@@ -309,9 +309,7 @@ def _solver(gram, precision, scale, rank):
         if not math.isfinite(floor):
             return lambda shift, right: None
         return low_rank.solver(gram, precision, scale, floor)
-    return _dense_solver(
-        lambda: evidence.plus_diagonal(scale * gram, precision), floor
-    )
+    return _dense_solver(lambda: evidence.plus_diagonal(scale * gram, precision), floor)
 
 
 def _leading_directions(gram, precision, rank):

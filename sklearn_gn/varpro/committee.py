@@ -104,6 +104,8 @@ def first_member(model, rows, n_effective, rng):
         share = np.log(np.maximum(rows.weight @ rows.y, 0.5 / n_effective))
         output[0] = share[1] - share[0] if k == 1 else share - np.mean(share)
     coef = rng.standard_normal((model.n_linear - 1 - d, k))
+    if model.loss == "squared":
+        coef *= np.ptp(rows.y, axis=0) > 0  # a target that is constant needs no neurons
     output[1 + d :] = _START_COEF * size * coef
     theta = model.join(output, _first_layers(model, rows, rng))
     alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
@@ -295,13 +297,12 @@ def _without_dead_features(run, rows):
     of_features = len(model.sizes) > 1 and model.loss == "squared"
     if state.iteration < _FIRST_DROP or not of_features:
         return run
-    gamma = state.net.gamma[3 + np.array(model.features)]
-    limit = _SWITCHED_OFF * model.sizes[1]
-    kept = np.flatnonzero((gamma > limit) | (gamma == gamma.max()))
     width = model.sizes[1]
-    if (len(gamma) - len(kept)) * width <= _SAVED * len(state.theta):
+    gamma = state.net.gamma[3:].take(model.features)
+    idle = (gamma <= _SWITCHED_OFF * width) & (gamma < gamma.max())
+    if np.count_nonzero(idle) * width <= _SAVED * len(state.theta):
         return run
-    features = tuple(model.features[j] for j in kept)
+    features = tuple(model.features[j] for j in np.flatnonzero(~idle))
     model, (theta, *_) = _seeing(Member(model, state.net), features)
     state = state._replace(theta=theta, sums=model.sums(theta, rows))
     return run._replace(model=model, state=state)

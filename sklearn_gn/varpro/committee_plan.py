@@ -11,7 +11,8 @@ from sklearn_gn.core.layers import Layers
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
-_NEURONS_PER_TARGET = 2.5  # independent of the others, from the third one on
+_NEURONS_PER_TARGET = 2.5  # independent of the others, from the third one on, ...
+_ROWS_PER_NEURON = 2  # ... but not more than so many rows can tell apart
 _MEMBERS = 6  # at most
 _WORK = 8e8  # of an iteration of all members, in products of the matrices' entries
 _MOST_WORK_OF_CLASSES = 4e9  # of one member; else deep networks
@@ -55,7 +56,7 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     if by_width and continues and estimator._loss == "squared":
         sizes = estimator._fitted[1][0].model.sizes[1:]  # which may have grown
     elif by_width and n_independent > 1:
-        sizes = (_width(estimator, n_features, n_values, n_independent),)
+        sizes = (_width(n_rows, n_features, n_values, n_independent),)
 
     def activations(name, sizes):
         if not by_width:
@@ -133,17 +134,17 @@ def independent_targets(y, weight):
     return max(1.0, y.shape[1] ** 2 / max(1.0, float(np.sum(products**2))))
 
 
-def _width(estimator, n_features, n_values, n_independent):
+def _width(n_rows, n_features, n_values, n_independent):
     """Neurons of a default regression of several targets.
 
-    Those of one target serve two, further ones need some of their own, as long as the
-    Gauss-Newton matrix stays dense.
+    Those of one target serve two, further ones need some of their own, as long as there
+    are rows enough and the Gauss-Newton matrix stays dense.
     """
-    least = _NEURONS[estimator._loss]
+    least = _NEURONS["squared"]
     wanted = least + round(_NEURONS_PER_TARGET * max(0.0, n_independent - 2))
     of_neuron = 1 + n_features + n_values
     most = (LARGEST_DENSE - n_values * (1 + n_features)) // of_neuron
-    return max(least, min(wanted, most))
+    return max(least, min(wanted, most, n_rows // _ROWS_PER_NEURON))
 
 
 def _by_batches(estimator, work):

@@ -9,7 +9,10 @@ next to nothing of the variance is left, or little by a member that has used up 
 neurons, one of the next size with the activation of the member of highest evidence is
 fitted, and so on, as long as the evidence rises. The best size then gets more members;
 those of other activations have hardly a share in the predictions where nearly nothing
-is noise. The networks returned are those of the best size that has ended.
+is noise. The networks returned are those of the best size that has ended. A fit that is
+stopped while this size gets its further members has these as they are: one network
+alone would have no spread to tell how wrong it is, and as those not yet fitted leave
+more noise, they have hardly a share in the predictions.
 """
 
 from typing import NamedTuple
@@ -36,7 +39,7 @@ _MOST_WORK = 1e9  # of a step of a member, in products of the matrix's entries
 class GrowthState(NamedTuple):
     """State of a fit; ``net`` has the members of the best size that has ended."""
 
-    net: tuple
+    net: tuple  # if the running members are the last ones, these stand last
     loss: float
     criterion: float  # the last networks are the best
     running: CommitteeState
@@ -60,10 +63,11 @@ def step(rows, state, options):
     )
     if state.size < 0:
         state = state._replace(net=running.net)
+    if state.completes:
+        finished = len(state.net) - len(running.net)
+        return state._replace(net=state.net[:finished] + running.net), report
     if report.stop is None:
         return state, report
-    if state.completes:
-        return state._replace(net=state.net + running.net), report
     state = _with_the_better(state, report.stop, options.n_effective)
     following, lacking = _next_size(rows, state, report.stop), None
     if following is None:
@@ -73,7 +77,9 @@ def step(rows, state, options):
     size = state.best_size if following is None else following
     members = _drawn(rows, state, options, size, lacking or (0,))
     running = committee.init(rows, members, options)
-    state = state._replace(running=running, size=size, completes=following is None)
+    state = state._replace(running=running, size=size)
+    if following is None:
+        state = state._replace(net=state.net + running.net, completes=True)
     return state, report._replace(stop=None)
 
 

@@ -310,11 +310,26 @@ def test_width_grows_with_the_number_of_independent_targets():
     for n, width in ((1.0, 10), (2.0, 10), (4.0, 15), (8.0, 25)):
         plan = committee_plan.plan(model, 200, 4, 8, n)
         assert plan.models[0].sizes == (4, width)
+    for n_rows, width in ((8, 10), (36, 18), (50, 25), (51, 25)):  # two for a neuron
+        plan = committee_plan.plan(model, n_rows, 4, 8, 8.0)
+        assert plan.models[0].sizes == (4, width)
     # The matrix stays dense: 95 parameters outside of the neurons, 1 + 4 + 19 of each.
     wide = committee_plan.plan(model, 200, 4, 19, 100.0).models[0]
     assert len(wide.groups()) <= 2000 < len(wide.groups()) + 24
     given = VarProNetRegressor(hidden_layer_sizes=(7,))
     assert committee_plan.plan(given, 200, 4, 8, 8.0).models[0].sizes == (4, 7)
+
+
+def test_a_constant_target_beside_noisy_ones_is_exact():
+    X, y = smooth()
+    noisy = y + np.random.RandomState(0).randn(len(y))
+    model = VarProNetRegressor(random_state=0, n_init=2)
+    mean, std = model.fit(X, np.c_[noisy, np.full(len(X), 0.1)]).predict(
+        X, return_std=True
+    )
+    np.testing.assert_allclose(mean[:, 1], 0.1, rtol=1e-14)
+    np.testing.assert_allclose(std[:, 1], 0, atol=1e-14)
+    assert np.all(std[:, 0] > 0)
 
 
 def test_several_targets():

@@ -111,6 +111,16 @@ def test_a_fit_that_is_interrupted_has_the_best_size_that_has_ended(grown):
     assert error(complete, X_test, y_test) < error(first, X_test, y_test)
 
 
+def test_a_fit_that_is_stopped_by_its_last_members_knows_how_wrong_it_is(grown):
+    complete, X, y, X_test, y_test = grown
+    model = VarProNetRegressor(random_state=0, max_iter=complete.n_iter_ - 100)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    assert widths(model) == widths(complete)
+    mean, std = model.predict(X_test, return_std=True)
+    assert np.mean(np.abs(mean - y_test) < 1.96 * std) > 0.9
+
+
 def test_warm_start_keeps_the_size(grown):
     _, X, y, X_test, y_test = grown
     model = VarProNetRegressor(random_state=0, warm_start=True).fit(X, y)
