@@ -207,8 +207,9 @@ class _OneBlasThread:
     shared cores. Large ones do gain, a Cholesky factor of 1,900 rows takes 0.055 in
     place of 0.10 s on two idle cores; with these cores shared it takes 4.5 in place of
     0.9 s, and eight times the CPU time. How busy the machine is must not decide either,
-    since the number of threads changes the rounding. XLA's own matrix products are not
-    affected. The limit holds for the process, so the threads of several fits share one.
+    since the number of threads changes the rounding: where it pays, ``core.threads``
+    divides large products. XLA's own matrix products are not affected. The limit holds
+    for the process, so the threads of several fits share one.
     """
 
     def __init__(self):

@@ -8,6 +8,7 @@ where another process has a core: a fit took five times as long on shared cores.
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import cache, partial
 from itertools import pairwise
 
@@ -65,7 +66,10 @@ def in_threads(tasks):
                 return
             task()
 
-    helpers = [_pool().submit(work) for _ in range(n_threads - 1)]
+    helpers = []
+    with suppress(RuntimeError):  # the interpreter ends, and begins no more threads
+        for _ in range(n_threads - 1):
+            helpers.append(_pool().submit(work))
     try:
         work()
     finally:

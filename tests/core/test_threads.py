@@ -1,4 +1,5 @@
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -55,6 +56,16 @@ def test_calling_thread_does_not_wait_for_threads_that_are_busy(two_threads):
     finally:
         go_on.set()
     assert all(helper.result() for helper in busy)
+
+
+def test_calling_thread_works_alone_where_the_interpreter_ends(
+    two_threads, monkeypatch
+):
+    pool, done = ThreadPoolExecutor(1), []
+    pool.shutdown()
+    monkeypatch.setattr(threads, "_pool", lambda: pool)
+    threads.in_threads([lambda k=k: done.append(k) for k in range(3)])
+    assert done == [0, 1, 2]
 
 
 @pytest.mark.parametrize("place", [0, 1])
