@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache
 from multiprocessing import current_process
 
+import joblib
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
@@ -213,8 +214,9 @@ class _OneBlasThread:
     shared cores. Large ones do gain, a Cholesky factor of 1,900 rows takes 0.055 in
     place of 0.10 s on two idle cores; with these cores shared it takes 4.5 in place of
     0.9 s, and eight times the CPU time. How busy the machine is must not decide either,
-    since the number of threads changes the rounding. XLA's own matrix products are not
-    affected. The limit holds for the process, so the threads of several fits share one.
+    since the number of threads changes the rounding: where it pays, ``core.threads``
+    divides large products. XLA's own matrix products are not affected. The limit holds
+    for the process, so the threads of several fits share one.
     """
 
     def __init__(self):
@@ -222,6 +224,7 @@ class _OneBlasThread:
         self._depths = {}  # number of times that each thread is inside
         self._controller = None
         self._limit = None
+        self._n_threads = 1  # that BLAS had before, or cores, if these are fewer
 
     def __enter__(self):
         self.set_depth(self.depth() + 1)
@@ -233,6 +236,13 @@ class _OneBlasThread:
         """Return how many times the calling thread is inside."""
         return self._depths.get(threading.get_ident(), 0)
 
+    def share(self):
+        """Return the number of threads that a fit may have, in place of those of BLAS.
+
+        It is one outside of fits.
+        """
+        return max(self._n_threads // max(len(self._depths), 1), 1)
+
     def set_depth(self, depth):
         """Set how many times the calling thread is inside, and the limit with it."""
         with self._lock:
@@ -242,11 +252,18 @@ class _OneBlasThread:
             if self._depths and self._limit is None:
                 if self._controller is None:  # looks through the loaded libraries, once
                     self._controller = ThreadpoolController()
+                self._n_threads = _n_blas_threads(self._controller)
                 self._limit = self._controller.limit(limits=1, user_api="blas")
                 self._limit.__enter__()
             elif not self._depths and self._limit is not None:
                 self._limit.__exit__(None, None, None)
-                self._limit = None
+                self._limit, self._n_threads = None, 1
+
+
+def _n_blas_threads(controller):
+    """Number of threads of BLAS, at most that of the cores of this process."""
+    found = (d["num_threads"] for d in controller.info() if d["user_api"] == "blas")
+    return min(joblib.effective_n_jobs(-1), max(found, default=1))
 
 
 one_blas_thread = _OneBlasThread()

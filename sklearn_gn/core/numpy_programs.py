@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal
 
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.numpy_operations import OPERATIONS, UnknownOperation
@@ -157,7 +156,7 @@ def _program(closed, tree):
     """The program of what has been traced."""
     maker = _Maker()
     inputs = [maker.number() for _ in closed.jaxpr.invars]
-    outputs = maker.inlined(closed, inputs)
+    outputs = maker.inlined(closed.jaxpr, closed.consts, inputs)
     needed, steps = set(outputs), []
     for function, given, number in reversed(maker.steps):
         if number in needed:
@@ -178,15 +177,14 @@ class _Maker:
         self.values.append(value)
         return len(self.values) - 1
 
-    def inlined(self, closed, inputs):
+    def inlined(self, jaxpr, constants, inputs):
         """Numbers of the results of a traced function."""
-        jaxpr = closed.jaxpr
         numbers = dict(zip(jaxpr.invars, inputs, strict=True))
-        for variable, value in zip(jaxpr.constvars, closed.consts, strict=True):
+        for variable, value in zip(jaxpr.constvars, constants, strict=True):
             numbers[variable] = self.number(np.asarray(value))
 
         def number_of(atom):
-            if isinstance(atom, Literal):
+            if hasattr(atom, "val"):  # a literal
                 return self.number(np.asarray(atom.val, atom.aval.dtype))
             return numbers[atom]
 
@@ -200,9 +198,9 @@ class _Maker:
         name, params = equation.primitive.name, equation.params
         if name in _CALLS:
             inner = params[_CALLS[name]]
-            if not isinstance(inner, ClosedJaxpr):
-                inner = ClosedJaxpr(inner, ())
-            return self.inlined(inner, given)
+            if hasattr(inner, "consts"):  # what is closed
+                return self.inlined(inner.jaxpr, inner.consts, given)
+            return self.inlined(inner, (), given)
         if name == "split":
             stops = np.cumsum(params["sizes"])
             ranges = [slice(*map(int, each)) for each in pairwise((0, *stops))]

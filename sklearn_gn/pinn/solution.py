@@ -24,7 +24,7 @@ _REFERENCE_POINTS = 10_000
 _REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
 
 
-@partial(jit_by_size, static_argnames="model")
+@partial(evaluated_by_numpy, static_argnames="model")
 def values(model, params, x):
     """The outputs of the solution at points, of shape (n, q)."""
 

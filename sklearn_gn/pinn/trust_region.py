@@ -29,7 +29,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.libraries import in_either_library, library_of, namespace
+from sklearn_gn.core import cholesky
+from sklearn_gn.core.libraries import NumPy, in_either_library, library_of, namespace
 from sklearn_gn.core.linear_algebra.jacobian import without_dense
 from sklearn_gn.pinn.damped_step import (
     Candidate,
@@ -304,7 +305,8 @@ def trial(model, net, batches, linear, matrix, right, floor, shift, *, geodesic)
 
     Rounding of the Gramian changes the step by about ``floor / shift``.
     """
-    factor = library_of(matrix).shifted_cholesky(matrix, shift)
+    library = library_of(matrix)
+    factor = (cholesky if library is NumPy else library).shifted_cholesky(matrix, shift)
     refine = floor > _ROUNDING * shift
     step, slope = shifted_solution(linear, net, factor, shift, right, refine)
     local = LocalProblem(model, net, batches, linear, geodesic)

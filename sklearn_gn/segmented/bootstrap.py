@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_toeplitz
-from scipy.signal import lfilter
 
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.existence import BreakpointTest, scan, with_positions
@@ -96,6 +95,13 @@ def _new_columns(form, x, t, extra):
         yield (x >= t[:, None]).astype(float)
 
 
+def _filtered(numerator, denominator, values):
+    """The values after a linear filter, along their last axis."""
+    from scipy.signal import lfilter  # slow to load, and rarely needed
+
+    return lfilter(numerator, denominator, values)
+
+
 class Noise(NamedTuple):
     """How residuals come from innovations."""
 
@@ -105,15 +111,15 @@ class Noise(NamedTuple):
 
     def innovations(self, residual):
         """Return the innovations of residuals (..., n)."""
-        return lfilter(self.filter, 1, residual)
+        return _filtered(self.filter, 1, residual)
 
     def from_innovations(self, innovation):
         """Return the noise of innovations (..., n)."""
-        return lfilter([1], self.filter, innovation)
+        return _filtered([1], self.filter, innovation)
 
     def backward(self, columns):
         """Return what a change of an innovation changes in products with columns."""
-        return lfilter([1], self.filter, columns[:, ::-1])[:, ::-1]
+        return _filtered([1], self.filter, columns[:, ::-1])[:, ::-1]
 
 
 def _inflation(kind, columns, found, weight):

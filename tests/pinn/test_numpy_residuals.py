@@ -9,7 +9,7 @@ from sklearn_gn.core import backend, numpy_programs
 from sklearn_gn.core.caches import KeptWithArrays
 from sklearn_gn.core.linear_algebra import jacobian as operators
 from sklearn_gn.pde import Box, Dirichlet, Initial, Periodic, Problem, Unknown, d
-from sklearn_gn.pinn import damped_step, numpy_residuals, residuals
+from sklearn_gn.pinn import damped_step, numpy_residuals, residuals, solution
 from sklearn_gn.pinn.dispersion import MOST_WAVES
 from sklearn_gn.pinn.model import ClassModel, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
@@ -135,3 +135,14 @@ def test_a_difference_is_the_second_derivative_where_residuals_are_quadratic():
     assert np.abs(expected).max() > 0.1
     found = damped_step.by_difference(local, step, image)
     np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", ["waves", "values", "pairs", "circle"])
+def test_values_of_a_solution_are_those_of_the_compiled_network(case):
+    model, net, batches = setting(case)
+    net = backend.views(net)
+    x = np.asarray(batches[0].x)[:, 0]
+    found = solution.values(model, net, x)
+    assert isinstance(found, np.ndarray)  # no first prediction waits for a compiler
+    expected = jax.jit(solution.values, static_argnums=0)(model, net, x)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)

@@ -29,6 +29,7 @@ from sklearn_gn.core.linear_algebra.blocks import (
 )
 from sklearn_gn.core.linear_algebra.trees import add
 from sklearn_gn.core.parts import all_rows, n_devices, number, of_device_after, total
+from sklearn_gn.core.threads import symmetric_product
 
 _memory = ReusedMemory()  # of Jacobians that are multiplied out
 
@@ -312,7 +313,7 @@ def _own_block(part):
     """``J J^T`` of a part, summed over the layers."""
     found, outer = part.extra @ part.extra.T, []
     if not part.layers:
-        return found + library_of(part.dense).symmetric_product(part.dense)
+        return found + _symmetric_product(part.dense)
     for k, (inputs, gradients) in enumerate(part.layers):
         if _is_factored(inputs) or _cheaper(part, part, k, 0.5):
             found = found + _from_inner_products(part, part, k)
@@ -429,7 +430,13 @@ def _of_points(part):
     rows = _weights(part)
     if extra.shape[1]:
         rows = _one_after_another([rows, extra], axis=1)
-    return library_of(rows).symmetric_product(rows.T)
+    return _symmetric_product(rows.T)
+
+
+def _symmetric_product(a):
+    """``a a^T`` in the library of the matrix."""
+    library = library_of(a)
+    return symmetric_product(a) if library is NumPy else library.symmetric_product(a)
 
 
 def row_squares(parts):
