@@ -131,16 +131,19 @@ class NewtonData(NamedTuple):
 def prepare(rows, options):
     """Put the rows on the device, unless the start reads them where they are."""
     scaling = start.feature_scaling(rows, bool(options.intercept))
+    searching = options.n_effective is not None
+    some, factor = part_of(rows, options) if searching else (None, None)
+    if searching and some is None:
+        rows = in_one_piece(rows)
     data = NewtonData(rows, scaling, options, {}, {})
     if not data.is_in_pieces:
         data = data._replace(given=data.rows)
-    return data if options.n_effective is None else data._replace(**_part(data, rows))
+    return data._replace(**_part(data, rows, some, factor)) if searching else data
 
 
-def _part(data, rows):
+def _part(data, rows, some, factor):
     """The rows on which a penalty is searched for, as a field, unless it is all."""
     options, n_classes = data.options, int(rows.label[: int(rows.n_rows)].max()) + 1
-    some, factor = part_of(rows, options)
     placed, coordinates = some, {}
     if some is None:
         some, placed, coordinates, factor = rows, data.rows, data.coordinates, 1.0

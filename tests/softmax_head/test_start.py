@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.core.extremes import largest_size
-from sklearn_gn.softmax_head import batches, head, newton, start
+from sklearn_gn.softmax_head import batches, head, newton, part, start
 
 N, D, M, ALPHA = 128, 5, 4, 0.05
 
@@ -113,8 +113,15 @@ def test_the_start_leads_to_the_minimum_of_newton_steps_alone(monkeypatch):
     assert log["loss"][0] - minimum < (alone.convergence_log_["loss"][0] - minimum) / 2
 
 
-@pytest.mark.parametrize("alpha", [1e-3, "auto"])
-def test_a_first_pass_in_place_is_that_of_copied_rows(monkeypatch, alpha):
+@pytest.mark.parametrize("penalty", ["given", "chosen", "by rows left out", "of part"])
+def test_a_first_pass_in_place_is_that_of_copied_rows(monkeypatch, penalty):
+    alpha = 1e-3 if penalty == "given" else "auto"
+    if penalty == "by rows left out":
+        for module in (newton.leave_one_out, newton.evidence):
+            monkeypatch.setattr(module, "is_affordable", lambda *shape: False)
+    if penalty == "of part":
+        monkeypatch.setattr(part, "_FEWEST", 512)
+        monkeypatch.setattr(part, "_SHARE", 1)
     rng = np.random.RandomState(0)
     d = 48
     X = 3 + rng.randn(2000, d) @ rng.randn(d, d)
@@ -140,8 +147,8 @@ def test_a_first_pass_in_place_is_that_of_copied_rows(monkeypatch, alpha):
     before = X.copy()
     in_place = fits()
     np.testing.assert_array_equal(X, before)
-    # The fit of one pass has never copied them; the other one did so once.
-    assert len(in_pieces) == (1 if alpha == 1e-3 else 2)
+    # With a given penalty, the fit of one pass has not copied them.
+    assert len(in_pieces) == {"given": 1, "of part": 2}.get(penalty, 4)
     for found, expected in zip(in_place, copied, strict=True):
         assert found.loss_ == pytest.approx(expected.loss_, rel=1e-6)
         assert found.alpha_ == pytest.approx(expected.alpha_, rel=1e-6)
