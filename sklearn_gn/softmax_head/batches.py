@@ -8,7 +8,7 @@ from sklearn_gn.core import backend
 from sklearn_gn.core.data import shares
 from sklearn_gn.core.extremes import largest_size
 from sklearn_gn.core.libraries import RowsInOrder
-from sklearn_gn.softmax_head.head import BatchedRows
+from sklearn_gn.softmax_head.head import BatchedRows, copied_rows
 
 
 class ChunkedRows(NamedTuple):
@@ -52,8 +52,8 @@ def batched_rows(
     padded : bool, default=True
         Whether the number of rows is one of a few, for which functions are compiled.
     copied : bool, default=True
-        Whether the features are copied in that order. If not, :func:`in_one_piece`
-        does that, and pads.
+        Whether the features are copied in that order. If not,
+        :func:`~sklearn_gn.softmax_head.head.in_one_piece` does that, and pads.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def batched_rows(
     if n > b:
         order = np.append(order, order[: n_batches * b - n])
     length = -(-bucket // b) * b
-    x = _rows_of(X, kept[order], length)
+    x = copied_rows(X, kept[order], length)
     if x.dtype != dtype and largest_size(x) > float(np.finfo(dtype).max):
         raise ValueError(
             f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "
@@ -93,25 +93,3 @@ def batched_rows(
         n_batches=np.int32(n_batches),
     )
     return rows, b
-
-
-def in_one_piece(rows):
-    """Copy features that are still where they were given, in the order of the rows."""
-    if not isinstance(rows.x, RowsInOrder):
-        return rows
-    length = backend.row_bucket(len(rows.x))
-    return rows._replace(
-        x=_rows_of(rows.x.table, rows.x.order, length),
-        label=backend.pad_rows(rows.label, length),
-        weight=backend.pad_rows(rows.weight, length),
-    )
-
-
-def _rows_of(table, order, length):
-    """Copy rows of a table, with zeros after them.
-
-    Large arrays are written once: first touch of memory is what costs.
-    """
-    x = backend.aligned_zeros((length, table.shape[1]), table.dtype)
-    np.take(table, order, axis=0, out=x[: len(order)], mode="clip")
-    return x

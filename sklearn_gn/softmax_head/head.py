@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_gn._typing import Array
+from sklearn_gn.core import backend
 from sklearn_gn.core.libraries import (
     NumPy,
     RowsInOrder,
@@ -181,6 +182,28 @@ def divided(arrays, options):
     if n_rows % size:
         size = options.batch_size
     return divide_rows(arrays, options.mesh, size)
+
+
+def in_one_piece(rows):
+    """Copy features that are still where they were given, in the order of the rows."""
+    if not isinstance(rows.x, RowsInOrder):
+        return rows
+    length = backend.row_bucket(len(rows.x))
+    return rows._replace(
+        x=copied_rows(rows.x.table, rows.x.order, length),
+        label=backend.pad_rows(rows.label, length),
+        weight=backend.pad_rows(rows.weight, length),
+    )
+
+
+def copied_rows(table, order, length):
+    """Copy rows of a table, with zeros after them.
+
+    Large arrays are written once: first touch of memory is what costs.
+    """
+    x = backend.aligned_zeros((length, table.shape[1]), table.dtype)
+    np.take(table, order, axis=0, out=x[: len(order)], mode="clip")
+    return x
 
 
 def on_device(head, options):

@@ -31,13 +31,13 @@ from sklearn_gn.core.libraries import (
 from sklearn_gn.core.multinomial import backtrack, insufficient_decrease
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.softmax_head import evidence, leave_one_out, start, temperature
-from sklearn_gn.softmax_head.batches import in_one_piece
 from sklearn_gn.softmax_head.blocks import class_blocks, n_slots, some_rows
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     HeadOptions,
     head_report,
+    in_one_piece,
     objective,
     on_device,
     on_devices,

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.core.extremes import largest_size
-from sklearn_gn.softmax_head import batches, head, newton, part, start
+from sklearn_gn.softmax_head import head, newton, part, start
 
 N, D, M, ALPHA = 128, 5, 4, 0.05
 
@@ -139,7 +139,7 @@ def test_a_first_pass_in_place_is_that_of_copied_rows(monkeypatch, penalty):
 
     copied = fits()
     in_pieces = []
-    piece = batches.in_one_piece
+    piece = head.in_one_piece
     monkeypatch.setattr(start, "_LARGE", 0)
     monkeypatch.setattr(
         newton, "in_one_piece", lambda rows: in_pieces.append(1) or piece(rows)
