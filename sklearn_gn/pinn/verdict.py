@@ -27,6 +27,8 @@ from sklearn_gn.pinn.windows import Pieces
 
 _FAR = 10.0  # fresh over training loss, beyond which points are what a fit lacks
 _NEGLECTED = 0.9  # share of a condition in the loss
+_MOST = 0.5  # share of the observations in the loss, ...
+_MUCH_LESS = 1e-3  # ... and the weight to try for them, in units of the last one
 _LAST, _AS_PREDICTED = 10, 0.5  # iterations; gain ratio of a fit in a minimum
 _FEW = 12  # iterations, which say nothing of where the loss ends
 _FALLING = 0.5  # of the lowest fresh loss, by the last quarter of a fit
@@ -100,9 +102,12 @@ def _limit(solver, reason):
     if stuck and not is_solved:
         has_functions = isinstance(solver._fitted.model.problem, PosedProblem)
         found = jumps(solver.problem_, has_functions)
+        said = f"{budget} is reached." if budget else reason.advice
         if found:
-            said = f"{budget} is reached." if budget else reason.advice
             return Limit("stopped", f"{said} {found[0]} {_IN_SPITE_OF_IT}", "problem")
+        if solver._has_settled_weight is False and _misfit_share(solver) > _MOST:
+            text = f"{said} {_of_the_observations(solver)}"
+            return Limit("stopped", text, "observation_weight")
     if reason.value == "stalled":
         found = _limit_of_a_stall(solver)
         text = f"{reason.advice} {found.text}"
@@ -193,6 +198,24 @@ def _limit_in_windows(solver, cause, budget):
         f"{budget}, or set warm_start=True and fit again. Predictions beyond are not "
         "to be trusted.",
         budget,
+    )
+
+
+def _misfit_share(solver):
+    """The share of the observations in the loss of the network that is returned."""
+    log, best = solver.convergence_log_, _best_row(solver)
+    return log["loss_data"][best] / log["loss"][best]
+
+
+def _of_the_observations(solver):
+    """What to say of a fit that noise holds up, before their weight has settled."""
+    weight = solver.convergence_log_["observation_weight"][_best_row(solver)]
+    share, less = _misfit_share(solver), _MUCH_LESS * weight
+    return (
+        f"The misfit of the observations is {share:.0%} of the loss, and their weight "
+        "(observation_weight='auto') had not settled: solution and coefficients may "
+        "follow the noise. If the equation is right, set observation_weight to a "
+        f"smaller number, such as {less:.1g}, and compare the coefficients."
     )
 
 

@@ -454,6 +454,14 @@ LATE = np.append(np.ones(19), 0.1)
             "condition 'dirichlet' contributes 95% of",
         ),
         ({"gain_ratio": np.ones(20)}, "too small for this solution"),
+        (
+            {
+                "loss_data": np.full(20, 0.92),
+                "observation_weight": np.full(20, 0.1),
+                "settled_weight": False,
+            },
+            "92% of the loss, .* smaller number, such as 0.0001, and compare",
+        ),
         ({}, "stuck: state the problem in units"),
     ],
 )
