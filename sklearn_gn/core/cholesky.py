@@ -32,7 +32,7 @@ def shifted_cholesky(matrix, shift):
     factor = matrix.copy().T
     np.einsum("ii->i", factor)[:] += shift
     for start in range(0, n, _WIDTH):
-        panel = _Panel(factor.ctypes.data, n, start, min(start + _WIDTH, n))
+        panel = _Panel(factor, start, min(start + _WIDTH, n))
         if not panel.is_factored():
             return np.full_like(factor, np.nan)
         below = [slice(k, min(k + _ROWS, n)) for k in range(panel.stop, n, _ROWS)]
@@ -45,8 +45,7 @@ def shifted_cholesky(matrix, shift):
 class _Panel(NamedTuple):
     """Columns of a matrix that stands in memory column by column."""
 
-    address: int  # of the matrix
-    n: int  # its rows
+    matrix: np.ndarray  # kept for threads that work on when Ctrl-C ends the wait
     start: int  # columns
     stop: int
 
@@ -76,7 +75,8 @@ class _Panel(NamedTuple):
 
     def _at(self, row, column):
         """A block that begins here, as BLAS takes it."""
-        return self.address + 8 * (row + column * self.n), c_int(self.n)
+        n = len(self.matrix)
+        return self.matrix.ctypes.data + 8 * (row + column * n), c_int(n)
 
 
 class _Functions(NamedTuple):

@@ -9,6 +9,7 @@ import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from contextvars import copy_context
 from functools import cache, partial
 from itertools import pairwise
 
@@ -69,7 +70,8 @@ def in_threads(tasks):
     helpers = []
     with suppress(RuntimeError):  # the interpreter ends, and begins no more threads
         for _ in range(n_threads - 1):
-            helpers.append(_pool().submit(work))
+            # In the caller's context, which says what NumPy does about infinities.
+            helpers.append(_pool().submit(copy_context().run, work))
     try:
         work()
     finally:

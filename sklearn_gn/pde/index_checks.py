@@ -8,7 +8,6 @@ that is computed from numbers alone.
 
 import jax
 import numpy as np
-from jax.extend.core import Literal
 
 _KNOWN = {  # what JAX computes of an index that is a number
     "lt": np.less,
@@ -31,7 +30,7 @@ def check_indices(jaxpr, axes):
     known = {}
 
     def value(atom):
-        return atom.val if isinstance(atom, Literal) else known.get(atom)
+        return atom.val if hasattr(atom, "val") else known.get(atom)  # a literal
 
     for equation in jaxpr.eqns:
         for inner in jax.tree.leaves(tuple(equation.params.values())):

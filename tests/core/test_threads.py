@@ -81,6 +81,23 @@ def test_errors_of_any_thread_are_raised(two_threads, place):
         threads.in_threads([lambda: failing(0), lambda: failing(1)])
 
 
+def test_infinities_are_as_quiet_in_all_threads(small_blocks, two_threads):
+    both = threading.Barrier(2, timeout=10)
+    with np.errstate(all="ignore"):
+        inside = np.geterr()
+        found = []
+
+        def look():
+            both.wait()
+            found.append(np.geterr())
+
+        threads.in_threads([look, look])
+        assert found == [inside, inside]
+        assert not np.isfinite(
+            threads.symmetric_product(np.full((40, 9), np.inf))
+        ).any()
+
+
 def test_threads_are_those_that_blas_may_have():
     assert one_blas_thread.share() == 1
     with threadpool_limits(1, "blas"), one_blas_thread:
