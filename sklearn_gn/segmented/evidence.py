@@ -40,6 +40,8 @@ def log_evidence(form, rows, t, free, low, high):
     n, p = float(rows.weight.sum()), float(found.rank[0]) - 1
     mean = np.sum(rows.weight * rows.y) / n
     total = float(np.sum(rows.weight * (rows.y - mean) ** 2))
+    if total == 0:
+        return 0.0  # the mean of a constant target leaves nothing to explain
     tiny = np.finfo(float).tiny
     rss = float(np.clip(found.rss[0], 1e-25 * total + tiny, total + tiny))
     if p <= 0 or n - 1 <= p:

@@ -14,6 +14,7 @@ from sklearn.metrics import r2_score
 from sklearn_gn import SegmentedRegressor, ShallowReLURegressor
 from sklearn_gn.datasets import load_nile
 from sklearn_gn.segmented.profile import walk_quantile
+from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.shallow_relu import partition
 
 KINKS = np.array([3.1, 6.4])
@@ -465,6 +466,17 @@ def test_r2_of_a_constant_is_that_of_scikit_learn(value, n):
     x, y = np.arange(float(n))[:, None], np.full(n, value)
     model = SegmentedRegressor().fit(x, y)
     assert model.statistics_["r2"] == r2_score(y, y) == model.score(x, y)
+
+
+@pytest.mark.parametrize("criterion", [*CRITERIA, "cv"])
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e9 + 0.1])
+def test_no_criterion_breaks_a_constant(criterion, value):
+    x = np.arange(40.0)[:, None]
+    for options in ({}, {"jumps": True}, {"loss": "huber"}):
+        model = SegmentedRegressor(criterion=criterion, **options)
+        model.fit(x, np.full(40, value))
+        assert len(model.breakpoints_) == 0
+        assert_allclose(model.predict(x), value, rtol=1e-12)
 
 
 def test_summary_says_what_cannot_be_estimated():
