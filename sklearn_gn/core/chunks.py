@@ -185,6 +185,14 @@ def labels_of(chunks):
     return np.concatenate(labels)
 
 
+def one_column(array, name):
+    """Return an array of one column as a vector."""
+    array = np.asarray(array)
+    if array.size != len(array):
+        raise ValueError(f"{name} must have one column, got the shape {array.shape}.")
+    return array.ravel()
+
+
 class CheckedChunks:
     """Chunks ``(X, targets, weight)``, checked as they are read.
 
@@ -233,7 +241,7 @@ def chunks_of_classes(estimator, chunks):
     factors = np.array([of_class.get(label, 1.0) for label in estimator.classes_])
 
     def codes(y, weight, name):
-        y, counted = np.asarray(y), weight > 0
+        y, counted = one_column(y, name), weight > 0
         if not counted.all():  # labels of other rows need not be known
             y = np.where(counted, y, y[counted][0])
         return estimator._encode(y, name)
@@ -262,7 +270,9 @@ def chunks_of_targets(chunks, n_features, n_targets):
 
 def _weight(weight, n_rows, name):
     """Return the weights of a chunk, which may have none."""
-    weight = np.asarray(weight[0], float) if weight else np.ones(n_rows)
+    if not weight:
+        return np.ones(n_rows)
+    weight = one_column(weight[0], f"{name}: weights").astype(np.float64)
     if not (np.isfinite(weight).all() and (weight >= 0).all()):
         raise ValueError(f"{name}: weights must be finite, and zero or larger.")
     return weight

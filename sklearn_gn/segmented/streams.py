@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.chunks import MappedRows, numbered
+from sklearn_gn.core.chunks import MappedRows, numbered, one_column
 
 FEW = 1 << 17  # rows that are simply kept
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
@@ -174,7 +174,8 @@ def rows_of(chunks):
                 f"Chunk {number}: X has the shape {X.shape}; a fit of chunks takes one "
                 "feature."
             )
-        others = [a.ravel() for a in arrays[1:]]
-        if any(len(a) != len(X) for a in others):  # y of two columns
-            raise ValueError(f"Chunk {number}: y and weights must have one column.")
-        yield X[:, 0], others[0], others[1] if len(others) == 2 else None
+        y, *weight = (
+            one_column(a, f"Chunk {number}: {name}")
+            for name, a in zip(("y", "weights"), arrays[1:], strict=False)
+        )
+        yield X[:, 0], y, weight[0] if weight else None

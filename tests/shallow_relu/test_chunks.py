@@ -252,6 +252,7 @@ def test_memory_is_that_of_a_sample_and_a_few_parts(small_sample, monkeypatch):
         ({}, lambda c: [c[0], (c[1][0], c[1][1] * 1e303)], "y holds a number of size"),
         ({}, lambda c: [(*c[0], -np.ones(250))], "Chunk 0: weights must be finite"),
         ({}, lambda c: [(*c[0], np.zeros(250))], "no rows of positive weight"),
+        ({}, lambda c: [(*c[0], c[0][0])], "Chunk 0: weights must have one column"),
         ({}, lambda c: [], "hold no rows"),
     ],
 )
@@ -325,3 +326,11 @@ def test_the_matrix_of_all_rows_is_formed(small_sample, monkeypatch):
         model = fitted(pieces(X, y), max_iter=2, n_init=1)
     assert model.alpha_method_ == "dense"
     assert model.score(X, y) > 0.9
+
+
+def test_columns_of_weights_and_targets_are_vectors():
+    X, y = data()
+    weight = np.arange(N) % 3.0
+    flat = fitted(pieces(X, y, weight))
+    columns = fitted(pieces(X, y, weight[:, None]))
+    np.testing.assert_array_equal(columns.predict(X), flat.predict(X))

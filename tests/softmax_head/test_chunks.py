@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.core import chunks as core_chunks
@@ -163,6 +163,8 @@ def test_dask_arrays_are_read_by_their_blocks():
         ({}, lambda c: frames(c, 1, -1), "Chunk 1: the columns of X are"),
         ({}, lambda c: [c[0], (c[1][0] * np.inf, c[1][1])], "Chunk 1: X holds NaN"),
         ({}, lambda c: [(*c[0], -np.ones(100))], "Chunk 0: weights must be finite"),
+        ({}, lambda c: [(*c[0], c[0][0])], "Chunk 0: weights must have one column"),
+        ({}, lambda c: [c[0], (c[1][0], c[1][0])], "Chunk 1: y must have one column"),
         ({}, lambda c: [c[0], (c[0][0][:0], []), c[0][::-1]], "Chunk 2: X has the"),
         ({}, lambda c: [], "hold no rows"),
     ],
@@ -204,3 +206,15 @@ def test_one_weight_is_that_of_all_rows():
         same = model.fit(blocks, y, sample_weight=2.0).coef_
     with pytest.warns(ConvergenceWarning):
         np.testing.assert_array_equal(same, model.fit(blocks, y).coef_)
+
+
+def test_a_column_of_labels_is_a_vector():
+    X, y = data()
+    flat, columns = (
+        FGNSoftmaxHead("fgn", max_iter=2, random_state=0) for _ in range(2)
+    )
+    with pytest.warns(ConvergenceWarning):
+        flat.fit_chunks(pieces(X, y))
+    with pytest.warns(ConvergenceWarning), pytest.warns(DataConversionWarning):
+        columns.fit_chunks(pieces(X, y[:, None]))
+    np.testing.assert_array_equal(columns.coef_, flat.coef_)

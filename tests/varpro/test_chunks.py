@@ -367,6 +367,8 @@ def test_warm_start_goes_on():
         ({}, lambda c: [c[0], (c[1][0] * np.inf, c[1][1])], "Chunk 1: X holds NaN"),
         ({}, lambda c: [(*c[0], -np.ones(100))], "Chunk 0: weights must be finite"),
         ({}, lambda c: [(*c[0], np.zeros(100))], "class|weight"),
+        ({}, lambda c: [(*c[0], c[0][0])], "Chunk 0: weights must have one column"),
+        ({}, lambda c: [c[0], (c[1][0], c[1][0])], "Chunk 1: y must have one column"),
         ({}, lambda c: [], "hold no rows"),
     ],
 )
