@@ -1,8 +1,13 @@
 """The noise: degrees of freedom to estimate it from, intervals that contain it."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 from scipy.special import stdtrit
 
+from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import extremes
 
 
@@ -23,23 +28,50 @@ def degrees_of_freedom(n_rows, n_targets, n_parameters, xp=np):
     return xp.maximum(n_rows * n_targets - n_parameters, 1.0)
 
 
-def observation_interval(model, X, level):
-    """Return lower and upper ends of intervals of new observations.
+class PredictionIntervalMixin:
+    """Intervals of new observations, for regressors that estimate the noise."""
 
-    They are those of Student's t distribution.
+    predict: Any
+    noise_std_: Any
+    _degrees_of_freedom: float
 
-    Parameters
-    ----------
-    model : estimator
-        Its methods ``_noise_std`` and ``_noise_freedom`` return the standard deviation
-        of the noise and the degrees of freedom of this estimate.
-    X : array-like of shape (n_samples, n_features)
-    level : float
-    """
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
-    y, std = model.predict(X, return_std=True)
-    with np.errstate(over="ignore"):
-        deviation = np.hypot(std, model._noise_std())
-        width = stdtrit(max(model._noise_freedom(), 1), (1 + level) / 2) * deviation
-    return extremes.interval(y, width)
+    def predict_interval(
+        self, X: ArrayLike, level: float = 0.95
+    ) -> tuple[Array, Array]:
+        """Return intervals in which new observations lie with a given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        level : float, default=0.95
+            Probability, between 0 and 1.
+
+        Returns
+        -------
+        lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
+            Prediction minus and plus a quantile of Student's t distribution times the
+            standard deviation of an observation, which combines the noise,
+            ``noise_std_``, and the standard error of the mean.
+
+        Raises
+        ------
+        ValueError
+            If ``level`` is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+        y, std = self.predict(X, return_std=True)
+        with np.errstate(over="ignore"):
+            deviation = np.hypot(std, self._noise_std())
+            width = stdtrit(max(self._noise_freedom(), 1), (1 + level) / 2) * deviation
+        return extremes.interval(y, width)
+
+    def _noise_std(self):
+        """Standard deviation of the noise: one, or one a target."""
+        return self.noise_std_
+
+    def _noise_freedom(self):
+        """Degrees of freedom that this estimate has."""
+        return self._degrees_of_freedom

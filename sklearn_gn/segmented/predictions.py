@@ -12,7 +12,7 @@ from sklearn_gn.core import dates
 from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.diagnose_method import DiagnoseMixin
-from sklearn_gn.core.noise import observation_interval
+from sklearn_gn.core.noise import PredictionIntervalMixin
 from sklearn_gn.core.row_checks import RowChecks, with_tails
 from sklearn_gn.segmented import inference
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated
@@ -26,13 +26,12 @@ _KINDS = {
 }
 
 
-class PredictionsMixin(DiagnoseMixin, InputsMixin):
+class PredictionsMixin(PredictionIntervalMixin, DiagnoseMixin, InputsMixin):
     """Reads the fitted attributes only."""
 
     _fit: Any
     _covariance: Any
     _date_kind: str | None
-    noise_std_: float
     residual_correlation_: float
 
     @overload
@@ -85,36 +84,6 @@ class PredictionsMixin(DiagnoseMixin, InputsMixin):
                 "estimated, and the standard deviations are NaN.",
             )
         return y, std
-
-    def predict_interval(
-        self, X: ArrayLike, level: float = 0.95
-    ) -> tuple[Array, Array]:
-        """Return intervals in which new observations lie with a given probability.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        level : float, default=0.95
-            Probability, between 0 and 1.
-
-        Returns
-        -------
-        lower, upper : ndarrays of shape (n_samples,)
-            Prediction minus and plus a quantile of Student's t distribution times the
-            standard deviation of an observation, which combines the noise,
-            ``noise_std_``, and the standard error of the mean.
-
-        Raises
-        ------
-        ValueError
-            If ``level`` is not between 0 and 1.
-        """
-        return observation_interval(self, X, level)
-
-    def _noise_std(self):
-        return self.noise_std_
 
     def _noise_freedom(self):
         return self._fit.degrees_of_freedom

@@ -17,7 +17,7 @@ from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.data import validate_data
-from sklearn_gn.core.noise import observation_interval
+from sklearn_gn.core.noise import PredictionIntervalMixin
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.fitted import (
     hidden_features,
@@ -26,15 +26,15 @@ from sklearn_gn.shallow_relu.fitted import (
 )
 
 
-class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
+class PredictionsMixin(
+    PredictionIntervalMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+):
     """Predictions, intervals and hidden features of a fitted network."""
 
     _network: tuple[Any, Any]  # in scaled units, and these
     _active_slots: Any
     _posterior: Any
     _single_target: bool
-    noise_std_: Any
-    _degrees_of_freedom: float
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -114,39 +114,6 @@ class PredictionsMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             network = export.with_linear_term(network, net.slope)
         names = getattr(self, "feature_names_in_", None)
         return export.regressor(network, scaling, names)
-
-    def predict_interval(
-        self, X: ArrayLike, level: float = 0.95
-    ) -> tuple[Array, Array]:
-        """Return intervals in which new observations lie with a given probability.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        level : float, default=0.95
-            Probability, between 0 and 1.
-
-        Returns
-        -------
-        lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
-            Prediction minus and plus a quantile of Student's t distribution times the
-            standard deviation of an observation, which combines the noise,
-            ``noise_std_``, and the standard error of the mean.
-
-        Raises
-        ------
-        ValueError
-            If ``level`` is not between 0 and 1.
-        """
-        return observation_interval(self, X, level)
-
-    def _noise_std(self):
-        return self.noise_std_
-
-    def _noise_freedom(self):
-        return self._degrees_of_freedom
 
     def _deviation(self, X):
         net, scaling = self._network

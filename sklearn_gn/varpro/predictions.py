@@ -12,19 +12,18 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.data import validate_data
-from sklearn_gn.core.noise import observation_interval
+from sklearn_gn.core.noise import PredictionIntervalMixin
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.estimator import blockwise
 
 _JACOBIAN_FLOATS = 2**22  # of the derivatives of some rows of a committee
 
 
-class PredictionsMixin:
+class PredictionsMixin(PredictionIntervalMixin):
     """Predictions and intervals of a fitted network or committee."""
 
     _fitted: tuple[Any, Any, Any]
     _single_target: bool
-    _degrees_of_freedom: float
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -117,42 +116,13 @@ class PredictionsMixin:
         check_is_fitted(self)
         return to_sklearn(self, single_target=self._single_target)
 
-    def predict_interval(
-        self, X: ArrayLike, level: float = 0.95
-    ) -> tuple[Array, Array]:
-        """Return intervals in which new observations lie with a given probability.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        level : float, default=0.95
-            Probability, between 0 and 1.
-
-        Returns
-        -------
-        lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
-            Prediction minus and plus a quantile of Student's t distribution times the
-            standard deviation of an observation, which combines the noise and the
-            standard deviation of the mean.
-
-        Raises
-        ------
-        ValueError
-            If ``level`` is not between 0 and 1.
-        """
-        return observation_interval(self, X, level)
-
     def _noise_std(self):
-        """Standard deviation of the noise: one, or one a target."""
         if hasattr(self, "noise_std_"):
-            return self.noise_std_
+            return super()._noise_std()
         noise = self._error_bars.noise * self._fitted[2].y_scale
         return float(noise[0]) if self._single_target else noise
 
     def _noise_freedom(self):
-        """Degrees of freedom that this estimate has."""
         if hasattr(self, "noise_std_"):
-            return self._degrees_of_freedom
+            return super()._noise_freedom()
         return self._error_bars.degrees_of_freedom
