@@ -126,60 +126,87 @@ def step(data, state, options, *, engine):
     4. Decide whether to stop, and what the next step does.
     5. With many rows, go on from the best network of a sample to all of them.
     """
-    relocate = state.phase == Phase.ROUNDS
-    if relocate:
-        plan = round_plan(state.round)
-        outcome = state.later.get(state.round)
-        if outcome is None:
-            outcome = engine.relocate(data, state, plan, options)
-        changed = np.any(outcome.losses < state.losses)
-        # A descent leaves this much, which is no reason to do later rounds again.
-        lower = np.any(outcome.losses < (1 - ROUND_TOL) * state.losses)
-        later = {} if lower else state.later | outcome.later
-        starts, losses = keep_better(
-            state.starts, state.losses, outcome.starts, outcome.losses
-        )
-    else:
-        outcome = engine.descend(data, state, options)
-        starts, losses, later = outcome.starts, outcome.losses, {}
-    best = best_start(losses)
-    if outcome.settled and len(losses) > N_KEPT:
-        kept = np.argsort(losses, kind="stable")[:N_KEPT]
-        starts = backend.map_leaves(lambda a: a[kept], starts)
-        losses = losses[kept]
-    before = state.loss
-    state = state._replace(
-        starts=starts,
-        losses=losses,
-        round=state.round + int(relocate),
-        later=later,
-    )
-    if relocate and not changed:
-        found = Best(state.net, state.loss)
-    else:
+    before, relocates = state, state.phase == Phase.ROUNDS
+    # 1. all starts
+    move = _relocated if relocates else _descended
+    state, outcome = move(data, state, options, engine)
+    best = best_start(state.losses)
+    unchanged = relocates and not np.any(state.losses < before.losses)
+    # 2. the best few of them
+    if outcome.settled:
+        state = _with_best_starts(state)
+    # 3. the best network
+    found = Best(state.net, state.loss)
+    if not unchanged:
         state, found = _with_best(data, state, options, engine)
-    accepted = not relocate or state.loss < before
-    rounding = found.rounding or (
-        outcome.rounding is not None and bool(outcome.rounding[best])
-    )
-    stop = None if outcome.failures is None else outcome.failures[best]
-    if stop is None and rounding and accepted:
-        stop = "rounding"
-    elif stop is None and outcome.settled and state.phase == Phase.END:
-        stop = "tol"
+    accepted = not relocates or state.loss < before.loss
+    # 4. stop, or the next phase
+    stop = _reason_to_stop(state, outcome, found, best, accepted)
     if outcome.settled and state.phase != Phase.END:
         more = found.resolved and state.round < options.relocations
         state = state._replace(phase=Phase.ROUNDS if more else Phase.END)
+    # 5. all rows
     if stop is not None and state.on_sample:
         state, stop = _continue_on_all_rows(data, state, options, engine), None
-    columns = [math.nan] * 3
+    return state, _report(state, outcome, found, best, accepted, stop)
+
+
+def _descended(data, state, options, engine):
+    """Return the state whose starts have descended, and the outcome of that."""
+    outcome = engine.descend(data, state, options)
+    state = state._replace(starts=outcome.starts, losses=outcome.losses, later={})
+    return state, outcome
+
+
+def _relocated(data, state, options, engine):
+    """Return the state with the better of each start, and the outcome of the round."""
+    outcome = state.later.get(state.round)
+    if outcome is None:
+        outcome = engine.relocate(data, state, round_plan(state.round), options)
+    # A descent leaves this much, which is no reason to do later rounds again.
+    lower = np.any(outcome.losses < (1 - ROUND_TOL) * state.losses)
+    starts, losses = keep_better(
+        state.starts, state.losses, outcome.starts, outcome.losses
+    )
+    state = state._replace(
+        starts=starts,
+        losses=losses,
+        round=state.round + 1,
+        later={} if lower else state.later | outcome.later,
+    )
+    return state, outcome
+
+
+def _with_best_starts(state):
+    """Return the state with the starts that go on to relocation."""
+    if len(state.losses) <= N_KEPT:
+        return state
+    kept = np.argsort(state.losses, kind="stable")[:N_KEPT]
+    starts = backend.map_leaves(lambda a: a[kept], state.starts)
+    return state._replace(starts=starts, losses=state.losses[kept])
+
+
+def _reason_to_stop(state, outcome, found, best, accepted):
+    """Return why the search ends after a step, None where it goes on."""
+    failure = None if outcome.failures is None else outcome.failures[best]
+    if failure is not None:
+        return failure
+    rounding = outcome.rounding is not None and outcome.rounding[best]
+    if accepted and (found.rounding or rounding):
+        return "rounding"
+    return "tol" if outcome.settled and state.phase == Phase.END else None
+
+
+def _report(state, outcome, found, best, accepted, stop):
+    """Return the row of the log; only descents have gradients and steps."""
+    grad_norm = step_size = gain_ratio = math.nan
     if outcome.log is not None:
-        columns = [float(column[best]) for column in outcome.log]
-    return state, Report(
+        grad_norm, step_size, gain_ratio = (float(c[best]) for c in outcome.log)
+    return Report(
         loss=state.loss,
-        grad_norm=columns[0] if found.grad_norm is None else found.grad_norm,
-        step_size=columns[1],
-        gain_ratio=columns[2],
+        grad_norm=grad_norm if found.grad_norm is None else found.grad_norm,
+        step_size=step_size,
+        gain_ratio=gain_ratio,
         inner_iterations=int(np.max(outcome.n_steps)) + found.n_steps,
         accepted=accepted,
         stop=stop,
