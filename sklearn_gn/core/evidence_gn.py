@@ -255,31 +255,42 @@ def accepted_step(model, rows, state, options):
     solve = _solver(sums.gram, precision, scale, options.rank)
     before = _energy(sums.error, state.theta, precision, scale)
     fixed = options.damping is not None
-    shift, share = (scale * options.damping if fixed else state.shift), 1.0
-    first_predicted = None
-    for n_trials in range(1, _MAX_TRIALS + 1):
+    dampings = _dampings(scale * options.damping if fixed else state.shift, fixed)
+    first_predicted = math.inf
+    for n_trials, (shift, share) in enumerate(dampings, start=1):
         move = solve(shift, down)
-        if move is not None:
-            move = share * move
-            hessian_move = scale * (sums.gram @ move) + precision * move
-            predicted = float(move @ down - move @ hessian_move / 2)
-            if first_predicted is None:
-                first_predicted = predicted
-            theta = state.theta + move
-            trial = trial_of(model, theta, rows)
-            actual = before - _energy(trial.error, theta, precision, scale)
-            if actual > 0:
-                gain = actual / predicted
-                # Nielsen's rule; beyond these gains it would only overflow.
-                bounded = min(max(gain, -1.0), 1.0)
-                after = shift * max(1 / 3, 1 - (2 * bounded - 1) ** 3)
-                length = math.sqrt(move @ move)
-                return Step(
-                    theta, predicted, shift, after, length, gain, n_trials, trial
-                )
-        growth = _GROWTH if n_trials < _LATE else _LATE_GROWTH
-        shift, share = (shift, share / 2) if fixed else (growth * shift, 1.0)
-    return Step(None, math.inf if first_predicted is None else first_predicted)
+        if move is None:
+            continue
+        move = share * move
+        hessian_move = scale * (sums.gram @ move) + precision * move
+        predicted = float(move @ down - move @ hessian_move / 2)
+        if first_predicted == math.inf:
+            first_predicted = predicted
+        theta = state.theta + move
+        trial = trial_of(model, theta, rows)
+        actual = before - _energy(trial.error, theta, precision, scale)
+        if actual > 0:
+            gain, length = actual / predicted, math.sqrt(move @ move)
+            after = _nielsen(shift, gain)
+            return Step(theta, predicted, shift, after, length, gain, n_trials, trial)
+    return Step(None, first_predicted)
+
+
+def _dampings(shift, fixed):
+    """Yield the dampings to try, and shares of the step, which a fixed one shortens."""
+    share = 1.0
+    for number in range(1, _MAX_TRIALS + 1):
+        yield shift, share
+        if fixed:
+            share /= 2
+        else:
+            shift *= _GROWTH if number < _LATE else _LATE_GROWTH
+
+
+def _nielsen(shift, gain):
+    """Return the damping after an accepted step, by Nielsen's rule."""
+    bounded = min(max(gain, -1.0), 1.0)  # beyond these gains it would only overflow
+    return shift * max(1 / 3, 1 - (2 * bounded - 1) ** 3)
 
 
 def _solver(gram, precision, scale, rank):
@@ -367,35 +378,45 @@ def updated(model, state, options):
     state = state._replace(
         criterion=-value / n_effective, iteration=state.iteration + 1
     )
-    beta = _updated_beta(model, found, state, n_effective)
-    stop = None
+    beta, stop = _updated_beta(model, found, state, n_effective), None
     if options.alpha is not None:
-        alpha = options.alpha * beta * n_effective
-        state = state._replace(alpha=alpha, beta=beta)
-        loss = _objective(state, model, n_effective)
-        stop = "tol" if state.loss - loss <= options.tol * loss else None
-        state = state._replace(criterion=loss)
+        state, stop = _at_given_penalties(model, state, beta, options)
     elif state.iteration >= FIRST_UPDATE:
         squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
-        share = max(options.tol, _RISE_PER_ROW)
-        rose = value > state.highest + max(_RISE, share * n_effective)
-        state = state._replace(
-            alpha=evidence.updated_alpha(found, squares),
-            beta=beta,
-            waited=0 if rose else state.waited + 1,
-            highest=max(value, state.highest),
+        alpha = evidence.updated_alpha(found, squares)
+        state, stop = _check_rise(
+            state._replace(alpha=alpha, beta=beta), value, options
         )
-        estimated = alpha_method(state.sums.gram) == "lanczos"
-        patience = _PATIENCE_OF_ESTIMATES if estimated else _PATIENCE
-        if state.waited >= patience and state.shift > 1 and not state.restarted:
-            # The damping may be what holds the fit: once more with little of it.
-            state = state._replace(shift=1.0, waited=0, restarted=True)
-        stop = "tol" if state.waited >= patience else None
     stop = "rounding" if 1 / beta <= EXACT else stop
     net = model.network(state.theta, state.alpha, beta, found.gamma, value)
     state = state._replace(net=net)
     report = _report(state, model, n_effective, stop)
     return state._replace(loss=report.loss), report
+
+
+def _at_given_penalties(model, state, beta, options):
+    """Return the state with a new noise level, and whether its loss falls no longer."""
+    alpha = options.alpha * beta * options.n_effective
+    state = state._replace(alpha=alpha, beta=beta)
+    loss = _objective(state, model, options.n_effective)
+    stop = "tol" if state.loss - loss <= options.tol * loss else None
+    return state._replace(criterion=loss), stop
+
+
+def _check_rise(state, value, options):
+    """Return the state, and whether the log evidence has stopped rising."""
+    share = max(options.tol, _RISE_PER_ROW)
+    rose = value > state.highest + max(_RISE, share * options.n_effective)
+    waited = 0 if rose else state.waited + 1
+    state = state._replace(waited=waited, highest=max(value, state.highest))
+    estimated = alpha_method(state.sums.gram) == "lanczos"
+    patience = _PATIENCE_OF_ESTIMATES if estimated else _PATIENCE
+    if waited < patience:
+        return state, None
+    if state.shift > 1 and not state.restarted:
+        # The damping may be what holds the fit: once more with little of it.
+        return state._replace(shift=1.0, waited=0, restarted=True), None
+    return state, "tol"
 
 
 def _updated_beta(model, found, state, n_effective):

@@ -133,53 +133,81 @@ def linear_model(rows, n_effective):
         return None
     x_mean, y_mean, values, vectors, cross, total = found
     k = len(y_mean)
-    freedom = k * (n_effective - 1)
-    if not (total > 0 and np.max(values, initial=0) > 0 and freedom > 0):
+    if not (total > 0 and np.max(values, initial=0) > 0 and n_effective > 1):
         return None
     projections = vectors.T @ cross
     squares = np.sum(projections**2, axis=1)
-    floor = total * np.finfo(np.float64).eps
-    if not (floor > 0 and math.isfinite(freedom / floor)):
+    curve = _EvidenceOfPenalty(values, squares, total, n_effective, k)
+    if not (curve.floor > 0 and math.isfinite(curve.freedom / curve.floor)):
         return None  # squares of the targets are no floats
-
-    def remainder(rho):
-        explained = np.sum(squares / (values + rho[..., None]), axis=-1)
-        return np.maximum(total - explained, floor)
-
-    def value(log_rho):
-        rho = np.exp(log_rho)
-        beta = freedom / remainder(rho)
-        log_det = np.sum(np.log1p(values / rho[..., None]), axis=-1)
-        log_det = log_det + np.log(n_effective * beta)
-        n_numbers = k * n_effective
-        return (n_numbers * np.log(beta / (2 * math.pi)) - freedom - k * log_det) / 2
-
-    grid = math.log(np.mean(values)) + _GRID
-    gamma = np.sum(values / (values + np.exp(grid)[:, None]), axis=1)
-    grid = grid[gamma <= n_effective - 2]
-    if not len(grid):
+    log_rho = curve.highest()
+    if log_rho is None:
         return None
-    best = grid[int(np.argmax(value(grid)))]
-    width = _GRID[1] - _GRID[0]
-    found = minimize_scalar(
-        lambda log_rho: -value(log_rho),
-        bounds=(max(best - width, grid[0]), best + width),
-        method="bounded",
-    )
-    rho = np.exp(found.x)
+    rho = np.exp(log_rho)
     slopes = vectors @ (projections / (values + rho)[:, None])
-    beta = freedom / remainder(rho)
+    beta = curve.beta(rho)
     return LinearModel(
         coef=np.concatenate([(y_mean - x_mean @ slopes)[None], slopes]),
         alpha=float(rho * beta),
         beta=float(beta),
-        gamma=k * float(np.sum(values / (values + rho))),
-        log_evidence=float(value(found.x)),
+        gamma=k * float(curve.gamma(rho)),
+        log_evidence=float(curve.at(log_rho)),
         center=x_mean,
         vectors=vectors,
         inverse=1 / (values + rho),
         n_effective=n_effective,
     )
+
+
+class _EvidenceOfPenalty(NamedTuple):
+    """The log evidence as a function of rho, with k targets; see the module."""
+
+    values: np.ndarray  # lambda, (r,)
+    squares: np.ndarray  # p^2, (r,)
+    total: float  # y^T W y
+    n_effective: float
+    k: int
+
+    @property
+    def freedom(self):
+        """Degrees of freedom of the noise."""
+        return self.k * (self.n_effective - 1)
+
+    @property
+    def floor(self):
+        """Least sum of squares of the residuals: that of rounding errors."""
+        return self.total * np.finfo(np.float64).eps
+
+    def beta(self, rho):
+        """Return the precision of the noise."""
+        explained = np.sum(self.squares / (self.values + rho[..., None]), axis=-1)
+        return self.freedom / np.maximum(self.total - explained, self.floor)
+
+    def gamma(self, rho):
+        """Return the number of well-determined slopes of a target."""
+        return np.sum(self.values / (self.values + rho[..., None]), axis=-1)
+
+    def at(self, log_rho):
+        """Return the log evidence."""
+        rho = np.exp(log_rho)
+        beta = self.beta(rho)
+        log_det = np.sum(np.log1p(self.values / rho[..., None]), axis=-1)
+        log_det = log_det + np.log(self.n_effective * beta)
+        of_noise = self.k * self.n_effective * np.log(beta / (2 * math.pi))
+        return (of_noise - self.freedom - self.k * log_det) / 2
+
+    def highest(self):
+        """Return log rho where it is highest; None where no noise would be left."""
+        grid = math.log(np.mean(self.values)) + _GRID
+        grid = grid[self.gamma(np.exp(grid)) <= self.n_effective - 2]
+        if not len(grid):
+            return None
+        best, width = grid[int(np.argmax(self.at(grid)))], _GRID[1] - _GRID[0]
+        return minimize_scalar(
+            lambda log_rho: -self.at(log_rho),
+            bounds=(max(best - width, grid[0]), best + width),
+            method="bounded",
+        ).x
 
 
 class _Moments(NamedTuple):
