@@ -286,22 +286,31 @@ def search(problem, most, value=None):
         np.full((n_series, most + 1), np.inf),
         [np.full((n_series, k), np.nan) for k in range(most + 1)],
     )
-    growing = np.arange(n_series)
-    knots = np.empty((n_series, 0))
+    chosen, refused = _grow(problem, path, value, floor)
+    _start_again(problem, path, chosen, floor)
+    _prune(problem, path, refused, value)
+    return path
+
+
+def _grow(problem, path, value, floor):
+    """Insert breakpoints one by one, up to the largest number.
+
+    Conditions on the slopes hold on the way down only.
+
+    Returns
+    -------
+    chosen : ndarray of int of shape (B,)
+        Numbers of breakpoints with the best criterion.
+    refused : list of list of (series, knots)
+        By the number of breakpoints, those whose slopes change in the wrong direction.
+    """
+    form, growing = problem.form, np.arange(len(problem.table.x))
+    knots, refused = np.empty((len(growing), 0)), [[] for _ in path.knots]
     _keep(path, growing, knots, sum_of_squares(problem, knots))
-    # Conditions on the slopes hold on the way down only.
-    form = problem.form
-    asked = form.flat_end or form.sign
-    whole, problem = (
-        problem,
-        problem._replace(form=form._replace(flat_end=False, sign=0)),
-    )
-    rss = sum_of_squares(problem, knots)
-    refused = [[] for _ in range(most + 1)]  # slopes change in the wrong direction
-    best = None if value is None else value(np.maximum(rss, floor), 0, growing)
-    since, chosen = np.zeros((2, n_series), int)
-    for k in range(1, most + 1):
-        part = problem.of(growing)
+    free = problem._replace(form=form._replace(flat_end=False, sign=0))
+    best = _BestNumbers(value, sum_of_squares(free, knots), floor)
+    for k in range(1, len(path.knots)):
+        part = free.of(growing)
         t, rss = insert(part, knots)
         kept = np.isfinite(rss)
         growing, part = growing[kept], part.of(kept)
@@ -309,25 +318,39 @@ def search(problem, most, value=None):
             break
         knots = np.sort(np.column_stack([knots[kept], t[kept]]), axis=1)
         knots, rss = descend(part, knots, rss[kept])
-        kept_rss = sum_of_squares(whole.of(growing), knots) if asked else rss
+        asked = form.flat_end or form.sign
+        kept_rss = sum_of_squares(problem.of(growing), knots) if asked else rss
         _keep(path, growing, knots, kept_rss)
         wrong = ~np.isfinite(kept_rss)
         refused[k].append((growing[wrong], knots[wrong]))
-        exact = rss <= floor[growing]
-        if value is None:
-            chosen[growing] = k
-        else:
-            found = value(np.maximum(rss, floor[growing]), k, growing)
-            since[growing] = np.where(found < best[growing], 0, since[growing] + 1)
-            chosen[growing[found < best[growing]]] = k
-            best[growing] = np.minimum(best[growing], found)
-        going = (since[growing] < _PATIENCE) & ~exact
+        going = best.go_on(k, growing, rss)
         growing, knots = growing[going], knots[going]
         if not len(growing):
             break
-    _start_again(whole, path, chosen, floor)
-    _prune(whole, path, refused, value)
-    return path
+    return best.numbers, refused
+
+
+class _BestNumbers:
+    """The number of breakpoints of every series that has the best criterion so far."""
+
+    def __init__(self, value, rss, floor):
+        self._value, self._floor, n = value, floor, len(rss)
+        self.numbers, self._since = np.zeros((2, n), int)
+        if value is not None:
+            self._best = value(np.maximum(rss, floor), 0, np.arange(n))
+
+    def go_on(self, k, series, rss):
+        """Compare the fits of some series with k breakpoints; return which may grow."""
+        floor = self._floor[series]
+        if self._value is None:
+            self.numbers[series] = k
+        else:
+            found = self._value(np.maximum(rss, floor), k, series)
+            better = found < self._best[series]
+            self.numbers[series[better]] = k
+            self._since[series] = np.where(better, 0, self._since[series] + 1)
+            self._best[series] = np.minimum(self._best[series], found)
+        return (self._since[series] < _PATIENCE) & (rss > floor)
 
 
 def _start_again(problem, path, chosen, floor):
