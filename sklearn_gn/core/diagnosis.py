@@ -63,7 +63,9 @@ class Diagnosis:
         lines = [f"{self.estimator}:"]
         for finding in self.findings:
             change = f" [{finding.parameter}]" if finding.parameter else ""
-            lines.append(f"- {finding.cause}{change}: {finding.text}")
+            # A fit without a limit has no cause to name.
+            cause = "" if finding.cause == "none" else f"{finding.cause}{change}: "
+            lines.append(f"- {cause}{finding.text}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -74,10 +76,9 @@ class Diagnosis:
             change = (
                 finding.parameter and f" (<code>{escape(finding.parameter)}</code>)"
             )
-            items.append(
-                f"<li><b>{escape(finding.cause)}</b>{change or ''}: "
-                f"{escape(finding.text)}</li>"
-            )
+            cause = f"<b>{escape(finding.cause)}</b>{change or ''}: "
+            cause = "" if finding.cause == "none" else cause
+            items.append(f"<li>{cause}{escape(finding.text)}</li>")
         return f"<p>{escape(self.estimator)}</p><ul>{''.join(items)}</ul>"
 
 
@@ -98,7 +99,7 @@ def diagnose(model):
     findings = [Finding(*found) for found in own or []]
     findings += [finding for rule in rules if (finding := rule(model)) is not None]
     if not findings:
-        findings = [Finding("none", "The fit converged; nothing points to a limit.")]
+        findings = [Finding("none", "The fit converged, and nothing limited it.")]
     n_iter = counted(model.n_iter_, "iteration")
     loss = f"loss {model.loss_:.4g}" if hasattr(model, "loss_") else ""
     described = f"{name} stopped ({model.stop_reason_}) after {n_iter}, {loss}"
@@ -372,9 +373,9 @@ def _noise(model):
         )
         return Finding("none", text)
     text = (
-        f"The data determine {used}. The model treats the rest as noise, with "
-        f"{_deviations(noise)}. More iterations will not help; more features or more "
-        "rows may."
+        f"The data determine {used}. What the model does not explain counts as noise, "
+        f"with {_deviations(noise)}. More iterations will not help; more features or "
+        "more rows may."
     )
     return Finding("noise", text)
 
@@ -433,8 +434,8 @@ def small_steps(model):
     else:
         return None
     text = (
-        f"{name}={value} keeps the steps small: the fit may have ended, or still be, "
-        f"far from the best one. Set {name}=None."
+        f"{name}={value} keeps the steps small, so the fit may have stopped far from "
+        f"the minimum. Set {name}=None."
     )
     return Finding("steps", text, name)
 

@@ -37,6 +37,11 @@ _ATTRIBUTE = (
     "fields and points have no attribute {!r}: write x[0], x[1], ... for the "
     "coordinates, in the order of the axes, and d(u, 'x')(x) for a derivative."
 )
+_UNKNOWN = (
+    "an Unknown has no value before the fit: declare it in the problem, Problem(..., "
+    "coefficients={'k': Unknown(1.0)}), and take its value as an argument, def "
+    "residual(u, x, k)."
+)
 _SWAPPED = (
     "the arguments are swapped: the field comes first, as in residual(u, x). Write "
     "def {name}(u, x), with u(x) for its value."
@@ -86,6 +91,8 @@ def _hint(error):
         return _BATCH
     if isinstance(error, AttributeError) and _is_of_a_problem(error.obj):
         return _ATTRIBUTE.format(error.name)
+    if isinstance(error, TypeError) and "'Unknown'" in text:
+        return _UNKNOWN
     if isinstance(error, TypeError) and _is_about_a_field(text):
         return _FIELD
     return None

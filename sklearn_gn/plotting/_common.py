@@ -4,6 +4,12 @@ import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+# Two displays of similar names for two estimators.
+DRAW_BROKEN_LINES = (
+    "SegmentsDisplay draws a SegmentedRegressor, and BreakpointDisplay draws a "
+    "ShallowReLURegressor."
+)
+
 
 class Display:
     """Base of the displays: needs matplotlib to plot, and remembers where it drew."""

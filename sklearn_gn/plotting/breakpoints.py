@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.plotting._common import (
+    DRAW_BROKEN_LINES,
     Display,
     fitted_attribute,
     rows_like,
@@ -225,9 +226,7 @@ class BreakpointDisplay(Display):
             estimator.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
-        hyperplanes = fitted_attribute(
-            estimator, "hyperplanes_", "SegmentsDisplay draws a SegmentedRegressor."
-        )
+        hyperplanes = fitted_attribute(estimator, "hyperplanes_", DRAW_BROKEN_LINES)
         samples = _check_samples(estimator, X)
         low, high = samples.min(axis=0), samples.max(axis=0)
         if len(low) == 1:
@@ -257,9 +256,9 @@ def _check_samples(estimator, X):
     """Samples as an array, of so few features that they can be drawn."""
     if estimator.n_features_in_ > 2:
         raise ValueError(
-            "BreakpointDisplay draws estimators of one or two features, this one has "
-            f"{estimator.n_features_in_}: see PartialDependenceDisplay in "
-            "sklearn.inspection."
+            "BreakpointDisplay draws estimators of one or two features, and this one "
+            f"has {estimator.n_features_in_}. PartialDependenceDisplay of "
+            "sklearn.inspection draws one or two of them."
         )
     return validate_data(estimator, X, reset=False, dtype=np.float64)
 

@@ -231,7 +231,7 @@ class FeatureDisplay(Display):
         if not isinstance(estimator, VarProNetClassifier):
             raise ValueError(
                 "FeatureDisplay draws a VarProNetClassifier, got "
-                f"{type(estimator).__name__}; of a pipeline give the last step."
+                f"{type(estimator).__name__}. Give the last step of a pipeline."
             )
         recorder = _Recorder(X, wanted)
         fitted = clone(estimator).set_callbacks(recorder)
@@ -347,8 +347,8 @@ def _features_and_output(model, X):
     """Two features of every sample, and the output layer on them."""
     if not hasattr(model, "_fitted") or not hasattr(model, "transform"):
         raise ValueError(
-            f"{type(model).__name__} is not a fitted VarProNetClassifier; of a "
-            "pipeline give the last step."
+            f"{type(model).__name__} is not a fitted VarProNetClassifier. Give the "
+            "last step of a pipeline."
         )
     known, net, _ = model._fitted  # all that models seen by a callback have
     if known is None:
@@ -360,8 +360,9 @@ def _features_and_output(model, X):
     z = model.transform(X)
     if z.shape[1] != 2:
         raise ValueError(
-            "FeatureDisplay draws two features, the last hidden layer of this network "
-            f"has {z.shape[1]} units."
+            "FeatureDisplay draws two features, and the last hidden layer of this "
+            f"network has {z.shape[1]}. Set hidden_layer_sizes to widths that end with "
+            "2, such as (10, 2)."
         )
     return z, np.asarray(net.output, dtype=float)
 

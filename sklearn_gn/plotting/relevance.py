@@ -208,8 +208,8 @@ class RelevanceDisplay(Display):
         check_is_fitted(estimator)
         if is_classifier(estimator):
             raise ValueError(
-                "RelevanceDisplay draws regressors; for classifiers there is "
-                "permutation_importance in sklearn.inspection."
+                "RelevanceDisplay draws regressors. For classifiers use "
+                "permutation_importance of sklearn.inspection."
             )
         if feature_names is None:
             feature_names = getattr(estimator, "feature_names_in_", None)

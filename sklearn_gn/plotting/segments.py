@@ -9,7 +9,13 @@ from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.plotting._common import Display, date_axis, fitted_attribute, foreground
+from sklearn_gn.plotting._common import (
+    DRAW_BROKEN_LINES,
+    Display,
+    date_axis,
+    fitted_attribute,
+    foreground,
+)
 
 _GRID = 400
 _MOST_TICKS = 8  # of dates
@@ -160,7 +166,7 @@ class SegmentsDisplay(Display):
             color=self.line_.get_color(),
             alpha=0.25,
             linewidth=0,
-            label="95 % band",
+            label="95 % confidence band",
         )
         at_bottom = {"transform": ax.get_xaxis_transform(), "color": "tab:orange"}
         level = _levels_apart(self.intervals)
@@ -249,9 +255,7 @@ class SegmentsDisplay(Display):
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
         intervals = fitted_attribute(
-            estimator,
-            "breakpoint_interval_",
-            "BreakpointDisplay draws a ShallowReLURegressor.",
+            estimator, "breakpoint_interval_", DRAW_BROKEN_LINES
         )
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")

@@ -156,7 +156,10 @@ class SelectionPathDisplay(Display):
         path = fitted_attribute(estimator, "selection_path_")
         criterion = next((name for name in _CRITERIA if name in path), None)
         if criterion is None:
-            raise ValueError("selection_path_ has no criterion: the size was given.")
+            raise ValueError(
+                "There is nothing to compare, because the size was given. Fit with "
+                'n_breakpoints="auto" or n_neurons="auto" to have a path.'
+            )
         size = next(name for name in _SIZES if name in path)
         return cls(
             size=path[size],

@@ -359,8 +359,8 @@ def _problem(estimator):
     problem = getattr(estimator, "problem_", None)
     if problem is None:
         raise ValueError(
-            f"SolutionDisplay draws solutions of a problem, {type(estimator).__name__} "
-            "has none."
+            "SolutionDisplay draws a PINNSolver that was fitted with a problem; this "
+            f"{type(estimator).__name__} has none."
         )
     return problem
 

@@ -345,8 +345,8 @@ class SurrogateDisplay(Display):
         true = check_array(Y, dtype=np.float64, input_name="Y", ensure_2d=False)
         if true.ndim != 2 or true.shape[1] < 2:
             raise ValueError(
-                "SurrogateDisplay draws several outputs; for a single one there is "
-                "PredictionErrorDisplay in sklearn.metrics."
+                "SurrogateDisplay draws estimators of several outputs. For a single "
+                "one use PredictionErrorDisplay of sklearn.metrics."
             )
         check_consistent_length(X, true)
         positions = None if positions is None else column_or_1d(positions)

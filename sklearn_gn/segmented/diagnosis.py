@@ -7,6 +7,8 @@ from sklearn_gn.core.stop import counted
 from sklearn_gn.segmented.autoregression import SIGNIFICANT
 
 _EXACT = 1e-12  # unexplained share of the variance that is rounding errors
+_FEWEST_ROWS = 3  # of a segment between two kinks, if min_rows is None
+_RISE = 2.0  # standard deviations of the noise, of a segment that looks like a jump
 _NEAR_ONE = 0.9  # a correlation with which "bic-ar1" misses real kinks
 
 
@@ -101,8 +103,36 @@ def _outliers(model):
     return outliers(checks, model.statistics_["n_parameters"], "set loss='huber'")
 
 
+def _jump(model):
+    """Two kinks with hardly a row between them: the function jumps there."""
+    segments = model.segments_
+    few = model.min_rows or _FEWEST_ROWS
+    short = segments["n_rows"] <= few
+    rise = np.abs(segments["slope"]) * _numbers(segments["end"] - segments["start"])
+    steep = short & (rise > _RISE * model.noise_std_)
+    alone = ~short[:-2] & steep[1:-1] & ~short[2:]
+    if model._fit.form.step or not alone.any():
+        return None
+    k = int(np.argmax(alone)) + 1
+    text = (
+        f"Breakpoints {k} and {k + 1} have only {segments['n_rows'][k]:.0f} rows "
+        "between them, where the function changes by "
+        f"{rise[k]:.3g}. This looks like a jump: set jumps=True."
+    )
+    return Finding("breakpoints", text, "jumps")
+
+
+def _numbers(distances):
+    """Return distances along the feature, in days if it holds dates."""
+    if distances.dtype.kind == "m":
+        return distances / np.timedelta64(1, "D")
+    return distances
+
+
 def _uncertain(model):
     """Breakpoints whose intervals reach their neighbours."""
+    if _jump(model) is not None:
+        return None  # so do those of the two kinks
     ends = model.segments_["start"][0], model.segments_["end"][-1]
     low = np.array([ends[0], *model.breakpoints_[:-1]])
     high = np.array([*model.breakpoints_[1:], ends[1]])
@@ -199,4 +229,4 @@ def _is_exact(model):
     return model.statistics_["r2"] >= 1 - _EXACT
 
 
-RULES = (_bounds, _outliers, _correlation, _limit, _points, _uncertain, _noise)
+RULES = (_bounds, _outliers, _correlation, _limit, _points, _jump, _uncertain, _noise)

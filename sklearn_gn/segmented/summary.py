@@ -5,6 +5,7 @@ from html import escape
 
 import numpy as np
 
+_SMALLEST_P = 1e-16  # p-values below it are rounding errors of the tail
 _FEW_DAYS = np.timedelta64(3, "D")  # shorter series show their dates to the second
 
 
@@ -47,6 +48,8 @@ def _tables(model, dates):
         lower: positions(model.breakpoint_interval_[:, 0]),
         upper: positions(model.breakpoint_interval_[:, 1]),
     }
+    if np.isnan(model.breakpoint_std_).all():  # jumps
+        del breakpoints["std err"]
     if model._fit.form.step:
         breakpoints["jump"] = model.jumps_
     lines = {
@@ -65,12 +68,19 @@ def _tables(model, dates):
         "coef": parameters["estimate"],
         "std err": parameters["std_error"],
         "t": parameters["t"],
-        "P>|t|": parameters["p_value"],
+        "P>|t|": np.array([_p_value(p) for p in parameters["p_value"]]),
         lower: parameters["lower"],
         upper: parameters["upper"],
     }
     tables = {"Breakpoints": breakpoints} if len(model.breakpoints_) else {}
     return tables | {"Segments": lines, "Parameters": coefficients}
+
+
+def _p_value(p):
+    """Return a p-value as text, as far as it is known."""
+    if np.isnan(p):
+        return ""
+    return f"<{_SMALLEST_P:g}" if p < _SMALLEST_P else f"{p:.4g}"
 
 
 def _notes(model, dates):
@@ -83,8 +93,8 @@ def _notes(model, dates):
         )
     if dates:
         notes.append(
-            "Slopes are per day, standard errors of breakpoints in days; intercepts "
-            "are values at 1970-01-01."
+            "Slopes are per day, and intercepts are values at 1970-01-01. Standard "
+            "errors of breakpoints are in days."
         )
     if model._fit.is_noise_unknown:
         notes.append(

@@ -56,6 +56,10 @@ RESIDUALS = {
         lambda u, x: d(u, "t")(x) - jnp.sin(u),
         r"interior: functions take the values.*jnp.sin\(u\(x\)\), or apply\(jnp.sin, u",
     ),
+    "an unknown that the problem does not declare": (
+        lambda u, x: u(x) - Unknown(1.0) * x[0],
+        r"interior: an Unknown has no value.*coefficients=\{'k': Unknown\(1.0\)\}",
+    ),
     "coordinates as attributes": (
         lambda u, x: jnp.sin(x.t),
         r"interior: fields and points have no attribute 't': write x\[0\]",

@@ -132,7 +132,7 @@ def test_names_of_a_data_frame_are_the_labels(data_2d):
 def test_three_features():
     X = np.random.default_rng(0).uniform(size=(30, 3))
     model = KnownHyperplanes([[0, 1, 0, 0]]).fit(X, X[:, 0])
-    with pytest.raises(ValueError, match="one or two features, this one has 3"):
+    with pytest.raises(ValueError, match="one or two features, and this one has 3"):
         BreakpointDisplay.from_estimator(model, X)
     assert plt.get_fignums() == []
 

@@ -125,7 +125,7 @@ def test_features_that_cannot_be_drawn(rings):
     with pytest.raises(ValueError, match="iterations must be non-negative"):
         FeatureDisplay.from_estimator(classifier(), X, y, iterations=())
     pipeline = make_pipeline(StandardScaler(), classifier())
-    with pytest.raises(ValueError, match="got Pipeline; of a pipeline give the last"):
+    with pytest.raises(ValueError, match=r"got Pipeline\. Give the last step"):
         FeatureDisplay.from_estimator(pipeline, X, y)
     with pytest.raises(ValueError, match="models is empty"):
         FeatureDisplay.from_models({}, X, y)

@@ -169,7 +169,7 @@ def test_a_line_has_no_breakpoints_in_its_legend():
     x = np.arange(20.0)[:, None]
     display = SegmentsDisplay.from_estimator(SegmentedRegressor(0).fit(x, x[:, 0]), x)
     labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
-    assert labels == ["Fit", "95 % band"]
+    assert labels == ["Fit", "95 % confidence band"]
 
 
 def test_the_other_display_of_breakpoints_is_named():

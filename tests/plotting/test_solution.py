@@ -80,9 +80,9 @@ def test_given_axes_are_divided(plane, words):
 
 def test_estimators_that_are_no_solvers_of_a_problem(solved):
     X = np.linspace(0, 1, 10)[:, None]
-    with pytest.raises(ValueError, match="of a problem, LinearRegression has none"):
+    with pytest.raises(ValueError, match="this LinearRegression has none"):
         draw(LinearRegression().fit(X, X[:, 0]))
-    with pytest.raises(ValueError, match="of a problem, PINNSolver has none"):
+    with pytest.raises(ValueError, match="this PINNSolver has none"):
         draw(solved(None, X, X[:, 0]))
     assert plt.get_fignums() == []
 

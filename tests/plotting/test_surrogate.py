@@ -150,9 +150,9 @@ def test_truth_of_zeros_and_exact_predictions():
 def test_surrogates_that_do_not_fit(decays):
     X, Y = decays
     model = KnownPredictions()
-    with pytest.raises(ValueError, match="for a single one there is PredictionError"):
+    with pytest.raises(ValueError, match="For a single one use PredictionError"):
         SurrogateDisplay.from_estimator(model, X, Y[:, 0])
-    with pytest.raises(ValueError, match="for a single one there is PredictionError"):
+    with pytest.raises(ValueError, match="For a single one use PredictionError"):
         SurrogateDisplay.from_estimator(model, X, Y[:, :1])
     with pytest.raises(ValueError, match="12 outputs are not a multiple of 5 pos"):
         SurrogateDisplay.from_estimator(model, Y, Y, positions=np.arange(5))

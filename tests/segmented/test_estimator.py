@@ -400,6 +400,25 @@ def test_diagnose_names_outliers_unless_the_loss_is_robust():
     assert "outliers" not in [f.cause for f in robust.diagnose().findings]
 
 
+@pytest.mark.parametrize("dates", [False, True])
+def test_diagnose_names_a_jump_between_two_kinks(dates):
+    x = np.arange(200)
+    noise = 0.15 * np.random.default_rng(0).standard_normal(200)
+    X = (np.datetime64("2020-01-01") + x if dates else x)[:, None]
+    jump = np.where(x < 80, 0.0, 1.0) + noise
+    ramp = np.clip(x - 80, 0, 40) / 40 + noise
+    found = SegmentedRegressor().fit(X, jump).diagnose().findings
+    assert found[0].parameter == "jumps"
+    assert "Breakpoints 1 and 2 have only 3 rows between them" in found[0].text
+    assert "n_breakpoints" not in [f.parameter for f in found]
+    for model, y in [
+        (SegmentedRegressor(jumps=True), jump),
+        (SegmentedRegressor(), ramp),
+    ]:
+        findings = model.fit(X, y).diagnose().findings
+        assert "jumps" not in [f.parameter for f in findings]
+
+
 def test_diagnose_says_that_nothing_varies():
     x = np.arange(60.0)[:, None]
     for y in (np.zeros(60), np.ones(60), np.full(60, 1e9 + 0.1)):
@@ -717,3 +736,6 @@ def test_a_summary_has_jumps_only_where_there_are_some():
     assert "jump" not in str(SegmentedRegressor(1).fit(x[:, None], y).summary())
     steps = SegmentedRegressor(1, degree=0).fit(x[:, None], np.sign(x - 0.5))
     assert "jump" in str(steps.summary())
+    # Positions of jumps have no standard error; p-values end at rounding errors.
+    assert str(steps.summary()).count("std err") == 2
+    assert "<1e-16" in str(steps.summary())
