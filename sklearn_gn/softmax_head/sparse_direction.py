@@ -17,6 +17,7 @@ _FORCING = 0.9  # relative residual of a Newton system, in its rows,
 _ROUGH = 10  # for so many steps; then it falls as the number of steps rises
 _LITTLE = 0.5  # and, times that, the gain of an iteration over the mean one
 _SOLVED = 0.1  # residual of the last Newton systems
+_ALIKE = 1e-3  # relative difference of a slope from rows and from logits
 _FLOOR = 1e-6  # of the curvature of an intercept, over the largest
 _CG_ITERATIONS = 100
 _CLOSE = 1e-7  # slope, over the loss, from which on logits are exact, systems solved
@@ -43,7 +44,9 @@ class Curved(NamedTuple):
 
 
 class NewtonSystem:
-    """Hessian, right side and preconditioner of a step, in single precision.
+    """Hessian, right side and preconditioner of a step.
+
+    All in the precision of the probabilities of the state: single, mostly.
 
     The gradient is scaled to size one, so that squares are numbers in this precision.
     The preconditioner is the penalty for the coefficients. Intercepts, whose part of
@@ -53,22 +56,22 @@ class NewtonSystem:
     """
 
     def __init__(self, space, state, options):
-        single = np.float32
+        kind = state.p.dtype.type
         self.space, self.p = space, state.p
-        self.weight = space.rows.weight.astype(single)
-        self.damping = single(options.damping or 0)
-        self.shift = single(options.alpha) + self.damping
-        self.unit = self.shift if self.shift > 0 else single(1)
+        self.weight = space.rows.weight.astype(kind)
+        self.damping = kind(options.damping or 0)
+        self.shift = kind(options.alpha) + self.damping
+        self.unit = self.shift if self.shift > 0 else kind(1)
         self.factor = (
             cho_factor(self._of_intercepts()) if space.rows.intercept else None
         )
         self.scale = float(state.evaluation.grad_norm) or 1.0
-        divisor = -single(self.scale)
+        divisor = -kind(self.scale)
         self.right_side = Curved(
             Combination(
                 state.gradient.rows / divisor, -state.gradient.start / self.scale
             ),
-            (-state.evaluation.gradient / self.scale).astype(single),
+            (-state.evaluation.gradient / self.scale).astype(kind),
         )
         self.image = state.image / divisor
 
@@ -90,7 +93,7 @@ class NewtonSystem:
         """Return the change of the intercepts that brings their gradient to zero."""
         if self.factor is None:
             return np.zeros_like(gradient)
-        return cho_solve(self.factor, gradient).astype(np.float32)
+        return cho_solve(self.factor, gradient).astype(gradient.dtype)
 
     def with_intercepts(self, weight, image):
         """Return the direction of coefficients, with the best intercepts for them."""
@@ -158,7 +161,7 @@ class Search:
             return []
         length = self.system.dot(along, self.residual) / bend
         left = self.residual.weight.plus(-length, curved.weight)
-        bias = self.residual.bias - np.float32(length) * curved.bias
+        bias = self.residual.bias - _as(curved.bias, length) * curved.bias
         self.residual = Curved(left, bias)
         self.found = _moved(self.found, length, along)
         self.gains.append(length**2 * bend)
@@ -217,21 +220,35 @@ def newton_direction(space, state, options):
     return search.found, iterations
 
 
+def is_consistent(space, state, direction):
+    """Return whether rows and logits of a direction give the same slope."""
+    weight, image, gradient = direction.weight, direction.image, state.gradient
+    by_rows = space.inner(gradient, state.image, weight)
+    by_image = space.inner(weight, image, gradient)
+    slope = by_image + float(state.evaluation.gradient @ direction.bias)
+    return abs(by_rows - by_image) <= _ALIKE * abs(slope)
+
+
 def scaled(direction, scale):
     """Return a direction times a number."""
-    weight, single = direction.weight, np.float32(scale)
-    weight = Combination(weight.rows * single, weight.start * scale)
-    return Direction(weight, direction.bias * single, direction.image * single)
+    weight, factor = direction.weight, _as(direction.image, scale)
+    weight = Combination(weight.rows * factor, weight.start * scale)
+    return Direction(weight, direction.bias * factor, direction.image * factor)
 
 
 def _moved(start, length, direction):
     """``start + length * direction``."""
-    single = np.float32(length)
+    factor = _as(start.image, length)
     return Direction(
         start.weight.plus(length, direction.weight),
-        start.bias + single * direction.bias,
-        start.image + single * direction.image,
+        start.bias + factor * direction.bias,
+        start.image + factor * direction.image,
     )
+
+
+def _as(values, number):
+    """A number in the precision of an array."""
+    return values.dtype.type(number)
 
 
 def row_blocks(logits):

@@ -29,6 +29,7 @@ from sklearn_gn.softmax_head.row_space import (
 from sklearn_gn.softmax_head.sparse_direction import (
     Direction,
     is_close,
+    is_consistent,
     newton_direction,
     row_blocks,
     scaled,
@@ -45,8 +46,8 @@ class SparseState(NamedTuple):
     net: RowHead
     loss: float
     own: np.ndarray  # (n, m) logits of the coefficients, without intercepts
-    p: np.ndarray  # (n, m) probabilities, in single precision
-    gradient: Combination  # of the coefficients, in single precision
+    p: np.ndarray  # (n, m) probabilities, in the precision of the systems
+    gradient: Combination  # of the coefficients, likewise
     image: np.ndarray  # its logits
     evaluation: Evaluation  # with the gradient of the intercepts
     exact: float  # slope, or loss, at which the logits were exact
@@ -65,7 +66,7 @@ def init(space, net, options):
 def step(space, state, options):
     """One Newton step."""
     # 1. The direction.
-    last, iterations = newton_direction(space, state, options)
+    state, last, iterations = consistent_direction(space, state, options)
     direction = scaled(last, float(state.evaluation.grad_norm) or 1.0)
     # 2. Its length.
     length, slope = line_minimum(space, state, direction, options)
@@ -77,6 +78,8 @@ def step(space, state, options):
     eps = float(np.finfo(state.own.dtype).eps)
     noise = space.cancelled(state.gradient, direction.weight)
     resolved = abs(slope) > 8 * eps * abs(state.loss) + noise
+    if length == 0 and state.last is not None:  # which conjugate gradients began with
+        return step(space, state._replace(last=None), options)
     if length == 0 or abs(slope) <= noise:
         stop = "line_search" if resolved else "rounding"
         return state, head_report(state.evaluation, stop, options, **columns)
@@ -86,9 +89,10 @@ def step(space, state, options):
     # Changes of the logits are of single precision: exact for small changes.
     exact = abs(slope) <= _FALLS * state.exact or is_close(slope, state.loss)
     own = None if exact else state.own + length * direction.image
-    new, stop = evaluated(space, net, options, own), None
+    kind, stop = state.p.dtype, None
+    new = evaluated(space, net, options, own, kind)
     if not exact and float(new.evaluation.grad_max) <= float(options.tol):
-        exact, new = True, evaluated(space, net, options)
+        exact, new = True, evaluated(space, net, options, precision=kind)
     since = abs(slope) if exact else state.exact
     new = new._replace(exact=since, n_steps=state.n_steps + 1, last=last)
     if not math.isfinite(new.loss):
@@ -104,15 +108,35 @@ def step(space, state, options):
     return new, head_report(new.evaluation, stop, options, **columns)
 
 
-def evaluated(space, net, options, own=None):
-    """Return the state of a head: loss, gradient, and logits if they are not given."""
+def consistent_direction(space, state, options):
+    """Return a Newton direction whose rows and logits agree, with state and iterations.
+
+    Where they do not in single precision, the state is evaluated again for systems in
+    the precision of the fit.
+    """
+    last, iterations = newton_direction(space, state, options)
+    precision = state.own.dtype
+    if state.p.dtype != precision and not is_consistent(space, state, last):
+        again = evaluated(space, state.net, options, precision=precision)
+        state = again._replace(n_steps=state.n_steps)
+        last, iterations = newton_direction(space, state, options)
+    if state.p.dtype == precision and not is_consistent(space, state, last):
+        last = last._replace(image=space.image(last.weight)[0])
+    return state, last, iterations
+
+
+def evaluated(space, net, options, own=None, precision=np.float32):
+    """Return the state of a head: loss, gradient, and logits if they are not given.
+
+    ``precision`` is that of the systems of its steps.
+    """
     rows, alpha = space.rows, options.alpha
     if own is None:
         own, _ = space.image(net.weight)
     logits = own + net.bias[None, :]
-    found = evaluate(logits, rows.label, rows.weight)
+    found = evaluate(logits, rows.label, rows.weight, precision)
     gradient = Combination(
-        (found.error + alpha * net.weight.rows).astype(np.float32),
+        (found.error + alpha * net.weight.rows).astype(precision),
         float(alpha) * net.weight.start,
     )
     square = space.inner(net.weight, own, net.weight)
@@ -143,17 +167,20 @@ class RowValues(NamedTuple):
 
     loss: float
     error: np.ndarray  # (n, m)
-    p: np.ndarray  # (n, m) in single precision
+    p: np.ndarray  # (n, m)
     dispersion: float  # means over the rows
     retained: float
     dropped: float
     separated: bool
 
 
-def evaluate(logits, label, weight):
-    """Evaluate logits of m columns, split as in :mod:`sklearn_gn.core.multinomial`."""
+def evaluate(logits, label, weight, precision=np.float32):
+    """Evaluate logits of m columns, split as in :mod:`sklearn_gn.core.multinomial`.
+
+    ``precision`` is that of the probabilities.
+    """
     error = np.empty_like(logits)
-    p = np.empty(logits.shape, np.float32)
+    p = np.empty(logits.shape, precision)
     sums, separated = np.zeros(4), True
     for part in row_blocks(logits):
         z, t, w = logits[part], label[part], weight[part]

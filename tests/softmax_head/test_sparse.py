@@ -295,3 +295,34 @@ def test_directions_solve_the_system_in_the_space_that_is_searched(monkeypatch):
     found, _ = newton_direction(space, third, options)
     residual = gradient + hessian @ flat(found.weight, found.bias)
     assert np.linalg.norm(residual) < 1e-3
+
+
+def counts_of_mixed_classes(n_classes, n, d, repeated, seed=0):
+    """Word counts, some of whose rows come again under another class."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % n_classes
+    words = rng.dirichlet(np.full(d, 0.05), size=n_classes)
+    words = 0.5 * words + 0.5 * rng.dirichlet(np.full(d, 0.3))
+    X = np.stack([rng.multinomial(60, words[k]) for k in y]).astype(float)
+    again = rng.choice(n, int(repeated * n), replace=False)
+    other = (y[again] + rng.integers(1, n_classes, len(again))) % n_classes
+    return sparse.csr_matrix(np.r_[X, X[again]]), np.r_[y, other]
+
+
+@pytest.mark.parametrize(
+    ("shape", "alpha"),
+    [((10, 300, 100, 0.3), 1e-6), ((10, 300, 100, 0.3), 1e-8)],
+)
+def test_small_penalties_of_unscaled_counts_reach_the_optimum(
+    stays_sparse, shape, alpha
+):
+    # Factors of the rows are large here, and cancel in the logits.
+    X, y = counts_of_mixed_classes(*shape)
+    model = FGNSoftmaxHead(alpha=alpha, tol=1e-8).fit(X, y)
+    assert model.stop_reason_ == "tol"
+    peer = LogisticRegression(
+        C=1 / (alpha * len(y)), solver="newton-cholesky", tol=1e-9, max_iter=100
+    ).fit(X.toarray(), y)
+    log_p = peer.predict_log_proba(X)[np.arange(len(y)), y]
+    optimum = -log_p.mean() + alpha / 2 * np.sum(peer.coef_**2)
+    assert model.loss_ <= optimum * (1 + 1e-8)
