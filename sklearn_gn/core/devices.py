@@ -22,14 +22,14 @@ def mesh_of(devices):
     if isinstance(devices, Mesh):
         return Mesh(devices.devices.reshape(-1), (AXIS,))
     known = jax.devices()
-    numbers = list(devices) if isinstance(devices, list | tuple) else [devices]
+    numbers = devices if isinstance(devices, list | tuple) else []
     valid = all(isinstance(k, int) and 0 <= k < len(known) for k in numbers)
     if not numbers or not valid or len(set(numbers)) < len(numbers):
         raise ValueError(
             f"device={devices!r} must be a name, a jax.sharding.Mesh, or a list of "
             f"different numbers of devices; jax.devices() has {len(known)}."
         )
-    return Mesh(np.array([known[number] for number in devices]), (AXIS,))
+    return Mesh(np.array([known[number] for number in numbers]), (AXIS,))
 
 
 # --- functions of rows ---------------------------------------------------------------

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core import backend
+from sklearn_gn.core.devices import mesh_of
 from sklearn_gn.solvers import JointGN
 
 
@@ -86,6 +87,12 @@ def test_ctrl_c_at_the_end_of_a_scope_leaves_the_settings_of_the_thread(
 def test_unknown_device_is_named():
     with pytest.raises(ValueError, match=r"device='tpu' is not available.*cpu"):
         ShallowReLURegressor(2, device="tpu", alpha=0.0).fit([[0.0], [1.0]], [0, 1])
+
+
+@pytest.mark.parametrize("device", [0, 1.5, [], [-1], [0, 0], range(1)])
+def test_devices_that_are_no_list_are_named(device):
+    with pytest.raises(ValueError, match=r"must be a name, a jax\.sharding\.Mesh"):
+        mesh_of(device)
 
 
 def test_cpu_device_gives_the_default_result():
