@@ -1,5 +1,7 @@
 """What the displays share."""
 
+from numbers import Integral
+
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -123,7 +125,7 @@ def rows_like(X, values):
 def select_target(y, target):
     """Return column ``target`` of one or several targets."""
     y = y.reshape(len(y), -1)
-    if not 0 <= target < y.shape[1]:
+    if not (isinstance(target, Integral) and 0 <= target < y.shape[1]):
         raise ValueError(
             f"target={target} is not among the {y.shape[1]} targets, which are "
             "numbered from 0."

@@ -324,15 +324,9 @@ class SolutionDisplay(Display):
         if problem.exact is not None and not is_known_at_points(problem):
             reference = at_points(lambda X: problem.exact_values(X)[:, numbers])
         if reference is None or np.isnan(solution - reference).all():
-            reference = None
-            error = at_points(
-                lambda X: np.linalg.norm(estimator.residual(X), axis=1, keepdims=True)
-            )
+            reference, error = None, at_points(_sizes_of_residuals(estimator))
         else:
-            for i, k in enumerate(numbers):
-                if problem.outputs[k] in problem.up_to_constant:
-                    _remove_means(solution[..., i], reference[..., i])
-            error = np.abs(solution - reference)
+            error = _differences(problem, numbers, solution, reference)
         more = {}
         if len(shown) == domain.dim == 1:
             more = _known_of_curves(estimator, at_points, numbers)
@@ -396,11 +390,22 @@ def _columns(y):
     return y.reshape(len(y), -1)
 
 
-def _remove_means(solution, reference):
-    """Remove the means over the points at which both are known, in place."""
-    known = ~np.isnan(solution - reference)
-    solution -= solution[known].mean()
-    reference -= reference[known].mean()
+def _sizes_of_residuals(estimator):
+    """The function from points to norms of the residuals of the equation."""
+    return lambda X: np.linalg.norm(estimator.residual(X), axis=1, keepdims=True)
+
+
+def _differences(problem, numbers, solution, reference):
+    """Sizes of the differences between solution and reference.
+
+    From both, the means of outputs that are known up to a constant are removed.
+    """
+    for i, k in enumerate(numbers):
+        if problem.outputs[k] in problem.up_to_constant:
+            known = ~np.isnan(solution[..., i] - reference[..., i])
+            for values in (solution[..., i], reference[..., i]):
+                values -= values[known].mean()
+    return np.abs(solution - reference)
 
 
 # -- what is written ------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from textwrap import fill
 from typing import Any, Literal, Self
 
@@ -338,7 +339,8 @@ class SurrogateDisplay(Display):
         Raises
         ------
         ValueError
-            If there is a single output, or if Y, positions or shape do not fit.
+            If there is a single output, or if Y, samples, positions or shape do not
+            fit.
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
         names = getattr(Y, "columns", None)
@@ -359,13 +361,7 @@ class SurrogateDisplay(Display):
                 f"{predicted.shape}."
             )
         together = kind in ("matrix", "scatter")
-        if samples is None:
-            samples = len(true) if together else 3
-        if np.ndim(samples) == 0:
-            chosen = _spread(_relative_errors(true, predicted), int(samples))
-            chosen = np.sort(chosen) if together else chosen
-        else:
-            chosen = np.asarray(samples)
+        chosen = _rows_to_draw(samples, _relative_errors(true, predicted), together)
         return cls(
             true=true[chosen],
             predicted=predicted[chosen],
@@ -392,15 +388,39 @@ def _surrogate_kind(kind, shape, positions, n_outputs):
 
 
 def _check_layout(n_outputs, positions, shape):
-    if positions is not None and n_outputs % len(positions):
+    if positions is not None and (not len(positions) or n_outputs % len(positions)):
         raise ValueError(
             f"{n_outputs} outputs are not a multiple of {len(positions)} positions."
         )
-    if shape is not None and n_outputs % int(np.prod(shape)):
+    if shape is None:
+        return
+    if len(shape) != 2 or min(shape) < 1:
+        raise ValueError(
+            f"shape must be height and width of a grid, got shape={tuple(shape)}."
+        )
+    if n_outputs % int(np.prod(shape)):
         raise ValueError(
             f"{n_outputs} outputs are not a multiple of the grid points of "
             f"shape={tuple(shape)}."
         )
+
+
+def _rows_to_draw(samples, error, together):
+    """Rows of the samples: those given, or a number of them, by their errors."""
+    n = len(error)
+    if samples is None:
+        samples = n if together else 3
+    if isinstance(samples, Integral) and samples > 0:
+        rows = _spread(error, samples)
+        return np.sort(rows) if together else rows
+    rows = np.asarray(samples)
+    are_numbers = rows.ndim == 1 and rows.size and rows.dtype.kind in "iu"
+    if not (are_numbers and np.isin(rows, range(-n, n)).all()):
+        raise ValueError(
+            f"samples must be a number of samples, or a list of rows from 0 to {n - 1},"
+            f" got {samples!r}."
+        )
+    return rows
 
 
 def _relative_errors(true, predicted):

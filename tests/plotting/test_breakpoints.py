@@ -115,6 +115,8 @@ def test_target_selects_one_of_several(data_1d):
     np.testing.assert_array_equal(display.curve_.get_ydata(), prediction)
     np.testing.assert_array_equal(display.points_.get_offsets()[:, 1], -2 * y)
     assert display.ax_.get_ylabel() == "level"
+    with pytest.raises(ValueError, match=r"target=0\.5 is not among"):
+        BreakpointDisplay.from_estimator(model, X, target=0.5)
     with pytest.raises(ValueError, match="target=2 is not among the 2 targets"):
         BreakpointDisplay.from_estimator(model, X, target=2)
 

@@ -189,3 +189,22 @@ def test_long_names_of_outputs_do_not_overlap():
     display.figure_.canvas.draw()
     first, second = (panel.title.get_window_extent() for panel in display.axes_[0])
     assert first.x1 < second.x0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"samples": 0}, "samples must be a number of samples, or a list .* got 0"),
+        ({"samples": 2.5}, "list of rows from 0 to 6"),
+        ({"samples": [7]}, r"rows from 0 to 6, got \[7\]"),
+        ({"samples": []}, "samples must be a number"),
+        ({"samples": [True] * 7}, "samples must be a number"),
+        ({"positions": []}, "not a multiple of 0 positions"),
+        ({"shape": (12,)}, r"shape must be height and width .* shape=\(12,\)"),
+        ({"shape": (0, 3)}, "shape must be height and width"),
+    ],
+)
+def test_samples_and_grids_that_are_none_are_named(words, message):
+    Y, P, _ = known_errors()
+    with pytest.raises(ValueError, match=message):
+        SurrogateDisplay.from_estimator(KnownPredictions(), P, Y, **words)
