@@ -169,8 +169,7 @@ def linear_fit(inputs, rows, n_effective):
     weighted = rows.weight[:, None] * inputs
     gram = inputs.T @ weighted
     ridge = _START_RIDGE / n_effective + ROUNDING * np.trace(gram)
-    gram[np.diag_indices_from(gram)] += ridge
-    return np.linalg.solve(gram, weighted.T @ rows.y)
+    return np.linalg.solve(evidence.plus_diagonal(gram, ridge), weighted.T @ rows.y)
 
 
 def init_at(model, rows, theta, alpha, beta, options):

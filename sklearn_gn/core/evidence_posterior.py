@@ -20,16 +20,16 @@ def covariance(model, sums, alpha, beta, n_effective):
     ndarray of shape (P, P) or LowRank
         For :func:`posterior_variances`.
     """
-    groups, scale = model.groups(), beta * n_effective
+    scale = beta * n_effective
+    precision = evidence.prior_precision(model.groups(), alpha)
     if isinstance(sums.gram, LargeGram):
         floor = evidence_gn.ROUNDING * scale * sums.gram.trace()
-        precision = evidence.prior_precision(groups, alpha)
         diagonal = low_rank.positive_precision(precision, scale) + floor
         return low_rank.approximation(sums.gram, diagonal, scale)
-    hessian = scale * sums.gram + np.diag(evidence.prior_precision(groups, alpha))
+    hessian = evidence.plus_diagonal(scale * sums.gram, precision)
     shift = evidence_gn.ROUNDING * np.trace(hessian)
     for _ in range(_MOST_RAISES):  # rounding may have made it indefinite
-        hessian[np.diag_indices_from(hessian)] += shift
+        hessian = evidence.plus_diagonal(hessian, shift)
         inverse, log_det = evidence.inverse_and_log_det(hessian)
         if np.isfinite(log_det):
             break

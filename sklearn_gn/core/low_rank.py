@@ -102,8 +102,7 @@ class LowRank(NamedTuple):
         """Return the matrix of a positive diagonal and a factor."""
         root_diagonal = np.sqrt(diagonal)
         whitened = factor / root_diagonal[:, None]
-        inner = whitened.T @ whitened
-        inner[np.diag_indices_from(inner)] += 1
+        inner = evidence.plus_diagonal(whitened.T @ whitened, 1)
         root = np.tril(cho_factor(inner, lower=True, overwrite_a=True)[0])
         log_det = np.sum(np.log(diagonal)) + 2 * np.sum(np.log(np.diagonal(root)))
         return cls(root_diagonal, whitened, root, float(log_det))

@@ -14,6 +14,7 @@ from sklearn_gn.core.evidence_posterior import (
     noise_ratio,
     one_or_each,
     posterior_variances,
+    spectrum,
 )
 from sklearn_gn.core.extremes import noise_deviation
 from sklearn_gn.core.linear_evidence import beats, linear_model
@@ -214,10 +215,4 @@ def spectra(net, slots, rows):
         features = root * np.concatenate([y[:, :1], np.maximum(pre, 0)], axis=1)
         layer += columns.T @ columns
         mass += features.T @ features
-    return _eigenvalues(layer), _eigenvalues(mass)
-
-
-def _eigenvalues(matrix):
-    if len(matrix) == 0:
-        return np.zeros(0)
-    return np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0)
+    return spectrum(layer), spectrum(mass)

@@ -4,6 +4,7 @@ import numpy as np
 
 from sklearn_gn.core import backend
 from sklearn_gn.core.chunked_rows import ChunkedRows
+from sklearn_gn.core.evidence_posterior import spectrum
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu.network import (
     active_set,
@@ -112,15 +113,41 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
         rows, mean_square = data, _mean_square(net, data)
         products = _CompiledProducts(net.coef.dtype, device)
     net = products.finish(net)
-    gram, mass = products.spectra(net, rows, options.active_tol)
     size = np.linalg.norm(net.coef, axis=1)
     active = net.alive & (size > 0) & (size >= options.active_tol * size.max())
     slots = np.flatnonzero(active)
-    scaled = net.hyperplanes[slots].astype(np.float64)
-    hyperplanes, factor = scaling.hyperplanes_to_user(scaled)
+    gram, mass = products.spectra(net, rows, options.active_tol)
     penalty = float(options.alpha) * np.sum(net.coef.astype(np.float64) ** 2)
     loss = 0.5 * float(np.sum(mean_square) + penalty)
-    attributes = {
+    # All slots, so that the shapes do not depend on how many are active.
+    active_net = _active_network(net, slots)
+    factor = products.joint_factor(active_net, rows)
+    found = posterior(active_net, factor, mean_square, n_effective)
+    attributes = _network_attributes(net, active, scaling) | {
+        "gram_spectrum_": gram[: len(slots) * net.hyperplanes.shape[1]],
+        "mass_spectrum_": mass[: 1 + len(slots)],
+        # The scale may be infinite.
+        "loss_": loss * scaling.loss_scale if loss > 0 else 0.0,
+        "noise_std_": np.sqrt(found.variance * n_effective) * scaling.y_scale,
+        "_posterior": found,
+        "_degrees_of_freedom": found.degrees_of_freedom,
+    }
+    if len(scaling.x_scale) == 1:
+        rows = Rows(*(np.asarray(a, np.float64) for a in rows))
+        knots, std = fitted_breakpoints(active_net, rows, found.pooled)
+        attributes |= {
+            "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
+            "breakpoint_std_": std * scaling.x_scale[0],
+        }
+    return attributes
+
+
+def _network_attributes(net, active, scaling):
+    """Attributes that hold the parameters of a network, in the user's units."""
+    slots = np.flatnonzero(active)
+    scaled = net.hyperplanes[slots].astype(np.float64)
+    hyperplanes, factor = scaling.hyperplanes_to_user(scaled)
+    return {
         "_network": (net, scaling),
         "_active_slots": slots,
         "_n_features_out": len(slots),
@@ -130,28 +157,6 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
         "output_coef_": (net.coef[slots] * scaling.y_scale).T * factor,
         "linear_coef_": np.zeros((net.coef.shape[1], len(scaling.x_scale))),
         "output_intercept_": net.intercept * scaling.y_scale + scaling.y_center,
-        "gram_spectrum_": gram[: hyperplanes.size],
-        "mass_spectrum_": mass[: 1 + len(slots)],
-        # The scale may be infinite.
-        "loss_": loss * scaling.loss_scale if loss > 0 else 0.0,
-    }
-    # All slots, so that the shapes do not depend on how many are active.
-    net = _active_network(net, slots)
-    factor = products.joint_factor(net, rows)
-    found = posterior(net, factor, mean_square, n_effective)
-    if len(scaling.x_scale) == 1:
-        rows = Rows(*(np.asarray(a, np.float64) for a in rows))
-        knots, std = fitted_breakpoints(net, rows, found.pooled)
-        attributes |= {
-            "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
-            "breakpoint_std_": std * scaling.x_scale[0],
-        }
-    noise = np.sqrt(found.variance * n_effective) * scaling.y_scale
-    return {
-        **attributes,
-        "noise_std_": noise,
-        "_posterior": found,
-        "_degrees_of_freedom": found.degrees_of_freedom,
     }
 
 
@@ -213,7 +218,7 @@ class _ProductsOfChunks(_Products):
         model = chunked_descent.model_at(net, rows)
         unit = chunked_descent.unit_coefficients(net, active_tol)
         for matrix in (model.layer * (unit @ unit.T), model.mass):
-            yield np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0)
+            yield spectrum(matrix)
 
     def joint_factor(self, net, rows):
         from sklearn_gn.shallow_relu import chunked_descent

@@ -66,7 +66,7 @@ def test_target_is_chosen(data):
 def test_models_of_polars_frames_get_polars_frames(data):
     polars = pytest.importorskip("polars")
     X = polars.DataFrame(dict(zip("abc", data[0].T, strict=True)))
-    model = ShallowReLURegressor(2, alpha=1e-3, random_state=0).fit(X, data[1])
+    model = ShallowReLURegressor(2, random_state=0).fit(X, data[1])
     RelevanceDisplay.from_estimator(model, X)  # without a warning about names
 
 
