@@ -14,12 +14,16 @@ rougher, and rough residuals cause less error: the estimate is divided by the fo
 root of that part, where the square root would count them like the others.
 
 Residuals that are large at a few points, such as those at a kink of initial values, can
-be explained at these alone, by changes that are wild between them. So each half of the
-points has to explain the other one as well; where it does not, ``v`` is damped.
+be explained at these alone, by changes that are wild between them. So both halves of
+the points have to find about the error that all of them find; where they do not, ``v``
+is damped. They need not explain the residuals of each other: where an equation lets
+errors grow, such as ahead of a front, the error comes from a small part of the
+residuals, and the rest may be noise.
 
 The sums ``J^T J`` lose the changes that residuals hardly see, of which most of a small
 error may consist. Triangular factors of J keep them, and take longer: they are used for
-``error_estimate_``, not within a fit, if one half then explains more of the other.
+``error_estimate_``, not within a fit, if the halves agree; on more points where it
+takes these to agree.
 """
 
 import math
@@ -45,11 +49,12 @@ _MOST_FACTORED = 2500  # the same of triangular factors
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
 _DEGREE = 8  # of functions of time that are taken off
 _FEW = 8  # points of a class that both halves need
+_TIMES, _ENOUGH = 3, 10  # as many points; residuals for each weight that suffice
 _DAMPINGS = 0.0, 1e-8, 1e-6, 1e-4  # relative to the largest of the diagonal
-_AS_MUCH = 0.5  # of the part explained, that one half explains of the other
+_AGREED = 0.5  # difference of errors that halves find, relative to that of all points
 
 
-def relative_error_estimate(model, net, batches, fresh, factored=False):
+def relative_error_estimate(model, net, batches, fresh, draw=None):
     """Estimate of the relative L2 error; NaN for networks that are too large.
 
     Outputs that are determined up to a constant count without their means, those to
@@ -62,14 +67,14 @@ def relative_error_estimate(model, net, batches, fresh, factored=False):
     net : Parameters
     batches, fresh : tuple of Batch
         Points of training, which give the shape of the pieces, and fresh ones.
-    factored : bool, default=False
-        Whether to solve by triangular factors, too.
+    draw : callable, default=None
+        ``draw(times=n)`` draws n times as many fresh points, without observations. If
+        given, triangular factors are used, too.
     """
-    found = _found_change(model, net, batches, fresh, factored)
+    found = _found_change(model, net, batches, fresh, draw)
     if found is None:
         return math.nan
-    squares, sizes = _squares_of_outputs(model, fresh, found)
-    return _relative(np.sum(squares), np.sum(sizes)) * for_all_residuals(
+    return _relative(np.sum(found.squares), np.sum(found.sizes)) * for_all_residuals(
         found.explained
     )
 
@@ -85,7 +90,7 @@ def largest_error_estimate(model, net, batches, fresh):
     found = _found_change(model, net, batches, fresh)
     if found is None:
         return math.nan
-    errors = list(map(_relative, *_squares_of_outputs(model, fresh, found)))
+    errors = list(map(_relative, found.squares, found.sizes))
     extra = found.net.extra
     changed = extra + found.weights[len(found.weights) - extra.size :]
     before, after = (
@@ -103,29 +108,59 @@ class _Change(NamedTuple):
     net: Any  # the richer network
     weights: np.ndarray  # their change
     explained: float  # part of the residuals' square
-    has_equation: np.ndarray  # (n, q), of the outputs at the first points
+    squares: np.ndarray  # (q,)  of each output's change, summed over points
+    sizes: np.ndarray  # (q,)  the same of the output
 
 
-def _found_change(model, net, batches, fresh, factored=False):
+def _found_change(model, net, batches, fresh, draw=None):
     """The change of a richer network; None if it is too large."""
     net, batches, fresh = in_double_precision((net, batches, fresh))
     if model.features is None:
         net = richer(net, n_waves(model.problem))
-    if sum(leaf.size for leaf in backend.leaves(net)) > MOST_WEIGHTS:
+    n_weights = sum(leaf.size for leaf in backend.leaves(net))
+    if n_weights > MOST_WEIGHTS:
         return None
     balance = even_weights(model, net, batches)
-    both = halves(fresh)
-    sums = [sums_over_pieces(model, net, half, balance, batches) for half in both]
-    change, explained, shared = correction_of_halves(*sums)
-    if factored and shared > 0 and len(change) <= _MOST_FACTORED:
-        factors = [factor_over_pieces(model, net, h, balance, batches) for h in both]
-        change, explained, _ = max(
-            (change, explained, shared),
-            correction_by_factors(*factors),
-            key=lambda found: found[2],
+    sizes, error_of = _outputs(model, net, fresh, balance, batches)
+
+    def solved(method, points, solution):
+        parts = [method(model, net, h, balance, batches) for h in halves(points)]
+        return solution(*parts, error_of)
+
+    found = _Solution(None, 1.0, math.inf)
+    if draw is not None and n_weights <= _MOST_FACTORED:
+        found = solved(factor_over_pieces, fresh, correction_by_factors)
+        n_residuals = sum(
+            len(batch.x) * kind.residual.n_outputs
+            for kind, batch in zip(model.classes, fresh, strict=True)
         )
-    has_equation = _has_equation(model, net, fresh, balance, batches)
-    return _Change(net, change, explained, has_equation)
+        if found.difference > _AGREED and n_residuals < _ENOUGH * n_weights:
+            drawn = draw(times=_TIMES)
+            fresh = in_double_precision((*drawn, *fresh[len(drawn) :]))
+            found = solved(factor_over_pieces, fresh, correction_by_factors)
+    if found.difference > _AGREED:
+        found = solved(sums_over_pieces, fresh, correction_of_halves)
+    squares = np.sum(error_of(found.change) ** 2, axis=0)
+    return _Change(net, found.change, found.explained, squares, sizes)
+
+
+def _outputs(model, net, fresh, balance, like):
+    """Squares of the outputs, and the function from a change of weights to theirs.
+
+    Both are taken at the first points, without parts that are free.
+    """
+    x = np.asarray(fresh[0].x)[:N_POINTS, 0]
+    values, slopes = backend.to_numpy(output_slopes(model, net, x))
+    in_time = free_functions_of_time(model, net, fresh)
+    has_equation = _has_equation(model, net, fresh, balance, like)
+
+    def determined(a):
+        return has_equation * _without_free_parts(a, model.problem, x, in_time)
+
+    def error_of(change):
+        return determined((slopes @ change).reshape(values.shape))
+
+    return np.sum(determined(values) ** 2, axis=0), error_of
 
 
 def _has_equation(model, net, points, balance, like):
@@ -149,16 +184,6 @@ def _has_equation(model, net, points, balance, like):
         if start >= n:
             break
     return found
-
-
-def _squares_of_outputs(model, fresh, found):
-    """Sums of the squares of each output's change, and of the output, over points."""
-    x = np.asarray(fresh[0].x)[:N_POINTS, 0]
-    values, slopes = backend.to_numpy(output_slopes(model, found.net, x))
-    error = (slopes @ found.weights).reshape(values.shape)
-    in_time = free_functions_of_time(model, found.net, fresh)
-    parts = [_without_free_parts(a, model.problem, x, in_time) for a in (error, values)]
-    return [np.sum(found.has_equation * part**2, axis=0) for part in parts]
 
 
 def _relative(square, size):
@@ -222,30 +247,39 @@ def _without_free_parts(values, problem, x, in_time):
     return values
 
 
-def correction_of_halves(first, second):
-    """:func:`correction` by both halves, so damped that one explains the other.
+class _Solution(NamedTuple):
+    """Least-squares solution of ``J v = -r``."""
+
+    change: np.ndarray
+    explained: float  # part of the residuals' square
+    difference: float  # of the errors that halves find, relative to that of all points
+
+
+def correction_of_halves(first, second, error_of):
+    """:func:`correction` by both halves, so damped that they agree on the error.
 
     Parameters
     ----------
     first, second : tuple
         Those of :func:`sums_over_pieces`, of one half of the points each.
-
-    Returns
-    -------
-    change : ndarray
-    explained : float
-    shared : float
-        Part of the residuals' square that the halves explain of each other; negative
-        where they make it larger.
+    error_of : callable
+        Maps a change of the weights to the error, linearly.
     """
     both = [a + b for a, b in zip(first, second, strict=True)]
     for damping in _DAMPINGS:
         change, explained = correction(*both, damping)
-        fall = _fall(*second[:2], correction(*first, damping)[0])
-        fall += _fall(*first[:2], correction(*second, damping)[0])
-        if fall >= _AS_MUCH * explained * both[2]:
+        parts = [correction(*half, damping)[0] for half in (first, second)]
+        difference = _largest_difference(error_of, change, parts)
+        if difference <= _AGREED:
             break
-    return change, explained, fall / both[2] if both[2] > 0 else 0.0
+    return _Solution(change, explained, difference)
+
+
+def _largest_difference(error_of, change, parts):
+    """Difference of the errors that parts of the points find, relative to the error."""
+    error = np.linalg.norm(error_of(change))
+    difference = max(np.linalg.norm(error_of(part - change)) for part in parts)
+    return difference / error if error > 0 else 0.0
 
 
 def correction(gramian, gradient, square, damping=0.0):
@@ -273,23 +307,24 @@ def factor_over_pieces(model, net, points, balance, like):
     return factor
 
 
-def correction_by_factors(first, second):
+def correction_by_factors(first, second, error_of):
     """What :func:`correction_of_halves` returns, to rounding and without damping.
 
     Parameters
     ----------
     first, second : ndarray
         Those of :func:`factor_over_pieces`, of one half of the points each.
+    error_of : callable
+        Maps a change of the weights to the error, linearly.
     """
     both = np.concatenate([first, second])
     square = np.sum(both[:, -1] ** 2)
     if not (square > 0 and np.isfinite(both).all()):
-        return np.zeros(both.shape[1] - 1), 1.0, -math.inf
+        return _Solution(np.zeros(both.shape[1] - 1), 1.0, math.inf)
     change = _least_squares(both)
-    explained = _fall_of_rows(both, change) / square
-    shared = _fall_of_rows(second, _least_squares(first))
-    shared += _fall_of_rows(first, _least_squares(second))
-    return change, min(max(explained, _LEAST_EXPLAINED), 1.0), shared / square
+    explained = min(max(_fall_of_rows(both, change) / square, _LEAST_EXPLAINED), 1.0)
+    parts = [_least_squares(half) for half in (first, second)]
+    return _Solution(change, explained, _largest_difference(error_of, change, parts))
 
 
 def _least_squares(rows):

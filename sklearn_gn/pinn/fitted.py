@@ -1,6 +1,7 @@
 """The fitted attributes of PINNSolver."""
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -75,6 +76,8 @@ def set_fitted(solver, run, fitted, n_observations):
         elif is_dngd and min(n_residuals, n_weights(net)) <= _SPECTRAL:
             solver.gram_spectrum_ = gramian_eigenvalues(model, net, state.batches)
         solver._posterior = solver._window_points = None
+        sampler, seed = run.options.sampler, int(run.options.seed)
+        solver._draw_fresh = partial(sampler.fresh, model, seed)
         if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS:
             points = run.data.fresh
             if points and state.observation_weight != 1:

@@ -79,14 +79,14 @@ class Sampler:
             batches.append(batch_of(x, data, weight, self.dtype, axes))
         return tuple(batches)
 
-    def fresh(self, model, seed):
-        """Draw more points, which no fit trains on."""
+    def fresh(self, model, seed, times=1):
+        """Draw more points, which no fit trains on, or so many times as many."""
         few = model.problem.domain.dim <= _FEW_AXES
         least_interior, least_boundary = _LEAST_FRESH if few else (0, 0)
         larger = replace(
             self,
-            n_interior=max(_FRESH_SHARE * self.n_interior, least_interior),
-            n_boundary=max(_FRESH_SHARE * self.n_boundary, least_boundary),
+            n_interior=times * max(_FRESH_SHARE * self.n_interior, least_interior),
+            n_boundary=times * max(_FRESH_SHARE * self.n_boundary, least_boundary),
         )
         return larger.draw(model, seed, 0, _FRESH)
 
@@ -160,8 +160,9 @@ class NoPoints:
         del model, seed, stage, number, net
         return ()
 
-    def fresh(self, model, seed):
+    def fresh(self, model, seed, times=1):
         """Return no points."""
+        del times
         return self.draw(model, seed, 0, 0)
 
     def reference(self, problem, seed):

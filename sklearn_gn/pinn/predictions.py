@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -36,6 +37,7 @@ class SolutionMixin:
 
     _error_estimate: float | None  # None until it is computed
     _window_points: tuple | None  # fresh ones, of a fit in windows
+    _draw_fresh: Callable[..., tuple]  # draws fresh points of the conditions
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_fitted")
@@ -319,7 +321,7 @@ class SolutionMixin:
                     posterior.net,
                     posterior.batches,
                     posterior.fresh,
-                    factored,
+                    self._draw_fresh if factored else None,
                 )
             if self._window_points is not None:
                 return relative_error_in_windows(
