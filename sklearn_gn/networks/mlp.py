@@ -43,7 +43,7 @@ class MLP(Network):
         return checked_sizes("hidden_layer_sizes", self.hidden_layer_sizes)
 
     def _activations(self):
-        if isinstance(self.activation, str):
+        if np.ndim(self.activation) == 0:
             return (self.activation,) * len(self._layers())
         return tuple(self.activation)
 
