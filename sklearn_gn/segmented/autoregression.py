@@ -91,7 +91,8 @@ def least_deviance(form, rows, t):
     if not rss > 0:
         return -np.inf
     # Orthonormal, the residual last: what follows is well conditioned.
-    basis = np.column_stack([columns @ fit.half, fit.residual / np.sqrt(rss)])
+    space = columns @ fit.half[:, : int(fit.rank)]
+    basis = np.column_stack([space, fit.residual / np.sqrt(rss)])
     now, before, start = basis[1:], basis[:-1], np.outer(basis[0], basis[0])
     square, lag, lag_square = now.T @ now, now.T @ before, before.T @ before
 

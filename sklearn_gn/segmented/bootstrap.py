@@ -210,4 +210,8 @@ def _with_own_variance(drawn, square, later, known):
     products = later[..., :, None] * later[..., None, :]
     variance = square @ np.swapaxes(products, 0, 1).reshape(n, c * m * m)
     variance = variance.reshape(-1, c, m, m) + np.eye(m) * ~known[:, None]
-    return np.sum(drawn * np.linalg.solve(variance, drawn[..., None])[..., 0], axis=2)
+    try:
+        solved = np.linalg.solve(variance, drawn[..., None])
+    except np.linalg.LinAlgError:  # a draw of so few rows that it leaves no residuals
+        solved = np.linalg.pinv(variance, hermitian=True) @ drawn[..., None]
+    return np.sum(drawn * solved[..., 0], axis=2)

@@ -86,3 +86,17 @@ def test_kinks_that_the_criterion_may_miss_are_said():
     assert "may miss" in str(model.diagnose())
     model.set_params(n_breakpoints=0).fit(X, noise(3, correlation=0.97))
     assert "may miss" not in str(model.diagnose())
+
+
+def test_a_copy_of_the_feature_changes_no_likelihood():
+    rng = np.random.default_rng(0)
+    x = np.arange(60.0)
+    y = np.abs(x - 25) + rng.normal(size=60)
+    one = SegmentedRegressor(criterion="bic-ar1").fit(x[:, None], y)
+    two = SegmentedRegressor(criterion="bic-ar1").fit(np.column_stack([x, 3 * x]), y)
+    deviance, copied = (
+        path["bic-ar1"][:3] - np.log(60) * path["n_parameters"][:3]
+        for path in (one.selection_path_, two.selection_path_)
+    )
+    assert_allclose(copied, deviance, rtol=1e-9)
+    assert_allclose(two.breakpoints_, one.breakpoints_, rtol=1e-6)

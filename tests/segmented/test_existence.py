@@ -172,3 +172,11 @@ def test_autoregression_is_that_of_statsmodels():
     )
     assert_allclose(bootstrap.autoregression(series, 4), expected, rtol=1e-9)
     assert len(bootstrap.autoregression(noise, None)) == 0
+
+
+@pytest.mark.parametrize("covariance", ["HC0", "HC3"])
+def test_few_rows_say_nothing(covariance):
+    """Of the 16 signs of four residuals, two at least are as extreme as those seen."""
+    x, y = np.arange(4.0)[:, None], np.array([0.0, 0, 1, 1])
+    model = SegmentedRegressor(degree=0, jumps=True, min_rows=1, covariance=covariance)
+    assert model.breakpoint_test(x, y, n_draws=199).p_value > 0.05
