@@ -1,10 +1,13 @@
 """The Newton step in whitened coordinates, against dense algebra."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression
 
+from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.softmax_head import blocks, head, newton, whitened_step, whitening
 from sklearn_gn.solvers import FGNNewton
 
@@ -202,3 +205,31 @@ def test_approximate_blocks_have_the_determinant_of_exact_ones():
     exact = blocks.exact_blocks(flat, rows, whitened.center, alpha, intercept)
     found = blocks.kronecker_blocks(flat, whitened, settings)
     np.testing.assert_allclose(found[1:], exact[1:], rtol=1e-3)
+
+
+@pytest.mark.parametrize("library", [np, jnp])
+@pytest.mark.parametrize("intercept", [0.0, 1.0])
+def test_axes_of_fewer_rows_than_features(library, intercept):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(9, 30)) * np.linspace(1, 3, 30)
+    weight = np.append(rng.uniform(0.5, 2, 8), 0.0)  # the last one is padding
+    arrays = x, np.arange(9, dtype=np.int32) % 3, weight
+    counts = np.int32(8), np.int32(1)
+    center = intercept * np.average(x, axis=0, weights=weight)
+    rows = head.BatchedRows(*map(library.asarray, arrays), *counts)
+    found = whitening._axes_of_few(rows, library.asarray(center))
+    variance, axes = map(np.asarray, found)
+    centred = x - center
+    covariance = centred.T @ np.diag(weight / weight.sum()) @ centred
+    np.testing.assert_allclose(axes.T @ axes, np.eye(30), atol=1e-13)
+    np.testing.assert_allclose(axes * variance @ axes.T, covariance, atol=1e-13)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_optimum_of_fewer_rows_than_features(device):
+    rng = np.random.default_rng(1)
+    y = np.arange(40) % 4
+    X = rng.normal(size=(4, 100))[y] + rng.normal(size=(40, 100))
+    model = FGNSoftmaxHead(alpha=0.1, tol=1e-9, device=device).fit(X, y)
+    peer = LogisticRegression(C=1 / (0.1 * 40), tol=1e-10, max_iter=10_000).fit(X, y)
+    np.testing.assert_allclose(model.coef_, peer.coef_, atol=1e-7)
