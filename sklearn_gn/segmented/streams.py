@@ -135,21 +135,21 @@ class Bins:
 
 def _range(chunks):
     """Return the least and the largest x, the number of rows, and a mean of y."""
-    low, high, n_rows, center = np.inf, -np.inf, 0, 0.0
+    low, high, n_rows, total, center = np.inf, -np.inf, 0, 0.0, 0.0
     for x, y, weight in rows_of(chunks):
         if not len(x):
             continue
         if not n_rows:
             center = float(y.mean())
-        sums = [x.sum(), y.sum(), 0.0 if weight is None else weight.sum()]
+        sums = [x.sum(), y.sum(), len(x) if weight is None else weight.sum()]
         if not np.isfinite(sums).all():
             raise ValueError("chunks hold NaN or infinity, or sums that overflow.")
         if weight is not None and weight.min() < 0:
             raise ValueError("chunks hold negative weights.")
         low, high = min(low, x.min()), max(high, x.max())
-        n_rows += len(x)
-    if not n_rows:
-        raise ValueError("chunks hold no rows.")
+        n_rows, total = n_rows + len(x), total + sums[2]
+    if not total > 0:
+        raise ValueError("chunks hold no rows of positive weight.")
     return low, high, n_rows, center
 
 

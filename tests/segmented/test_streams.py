@@ -121,6 +121,7 @@ def test_few_points_are_kept(data):
         ([[1.0, 2.0]], {}, "Chunk 0 must be a tuple"),
         ([(np.ones((2, 2)), [1.0, 2.0])], {}, "takes one feature"),
         ([([1.0, 2.0], [1.0])], {}, "differ in length"),
+        ([([1.0, 2.0], [1.0, 2.0], [0.0, 0.0])], {}, "no rows of positive weight"),
         ([([1.0, 2.0], np.ones((2, 2)))], {}, "Chunk 0: y must have one column"),
         ([([1.0], [2.0], [[3.0, 4.0]])], {}, "Chunk 0: weights must have one column"),
         ([([1.0, np.nan], [1.0, 2.0])], {}, "NaN or infinity"),
