@@ -9,6 +9,7 @@ from sklearn_gn.pinn.error_estimate import (
     largest_error_estimate,
     relative_error_estimate,
 )
+from sklearn_gn.pinn.observation_weight import hides_the_rest
 from sklearn_gn.pinn.solved import SOLVED_LOSS, WELL_SOLVED_LOSS
 
 # Estimated relative error beyond which a network that solves the equation still grows,
@@ -32,8 +33,10 @@ def has_to_grow(points, state, settings, level, stop):
     return _estimated_error(points, state, settings) > _LARGE_ERROR
 
 
-def ended_if_accurate(points, state, settings, level, fresh):
+def ended_if_accurate(points, state, settings, level, fresh, noise=0.0):
     """Return the level after an iteration, and whether its fit is accurate enough.
+
+    A fit to noisy observations is where the noise hides what is left to gain.
 
     That is asked where the network is about to grow, and where the loss falls slowly.
     Both take several times as long as all before for digits that are mostly of no use.
@@ -42,6 +45,12 @@ def ended_if_accurate(points, state, settings, level, fresh):
     """
     if level is None or settings.tol == 0:
         return level, False
+    if noise:
+        if state.weight_waits or not hides_the_rest(
+            state.fresh_losses, noise, settings.observed
+        ):
+            return level, False
+        return growth.accurate_enough(level), True
     is_inverse = points.data is not None
     small = _SMALL_ERROR_OF_UNKNOWNS if is_inverse else _SMALL_ERROR
     reached = SOLVED_LOSS if is_inverse else WELL_SOLVED_LOSS

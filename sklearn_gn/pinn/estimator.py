@@ -103,11 +103,12 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         "fixed", residuals count as they are stated. If "scaled", each class is divided
         by its unit: the change of its residuals for a solution of size one that varies
         once over the domain. If "auto", it is "scaled" if these units differ by more
-        than a factor of 1,000, as they do in SI units; without observations,
-        ``hidden_layer_sizes="auto"`` also divides by units above 10 or below 0.1, and
-        counts the rows of ordinary differential equations with initial values as
-        errors, relative to the outputs, that add up over time. If "balanced", the
-        weights are adapted until all classes have equal shares of the loss.
+        than a factor of 1,000, as they do in SI units; ``hidden_layer_sizes="auto"``
+        also divides by units above 10 or below 0.1, unless ``observation_weight`` is a
+        number, and without observations it counts the rows of ordinary differential
+        equations with initial values as errors, relative to the outputs, that add up
+        over time. If "balanced", the weights are adapted until all classes have equal
+        shares of the loss.
 
     n_interior : int or "auto", default="auto"
         Number of collocation points inside the domain. If "auto", there are two and a
@@ -155,11 +156,13 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ``hidden_layer_sizes="auto"``, growing no longer pays. If layers or points are
         "auto", it also stops when the loss has not halved in a dozen iterations and the
         estimated relative error is below 1e-7; with exact observations, those of the
-        solution and the coefficients below 1e-5. It has converged if the equation then
-        holds on the fresh points; otherwise it has stalled, and a warning says what to
-        change. In plain regression, it stops when the log evidence per
-        row has risen by less than ``tol`` in three iterations (in least squares: when
-        the training loss no longer falls). If 0, this test is disabled.
+        solution and the coefficients below 1e-5; with noisy ones, what is left to gain
+        is small compared with the standard deviations of the coefficients. It has
+        converged if the equation then holds on the fresh points; otherwise it has
+        stalled, and a warning says what to change. In plain regression, it stops when
+        the log evidence per row has risen by less than ``tol`` in three iterations (in
+        least squares: when the training loss no longer falls). If 0, this test is
+        disabled.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. An iteration that is

@@ -98,7 +98,8 @@ class PINNState(NamedTuple):
     next_observation_weight: float = 1.0  # for the next iteration
     weight_waits: bool = False  # whether it is to fall, now or later
     fresh_losses: tuple = ()  # since that weight has changed
-    share_of_equation: float = math.inf  # where it did, relative to the observations
+    equation_losses: tuple = ()  # the same without the observations
+    share_of_equation: float = math.inf  # at most, for that weight to change again
     began: float = 0.0  # when this iteration did, by time.perf_counter
     first_seconds: float = 0.0  # of the first iteration, which compiles
     steady_seconds: float = 0.0  # of the last one that compiled nothing
@@ -202,6 +203,7 @@ def _with_due_weight(state):
         batches=observation_weight.reweighted(state.batches, factor),
         observation_weight=weight,
         fresh_losses=(),
+        equation_losses=(),
         n_stalled=0,
         lowest_loss=math.inf,
     )
@@ -377,7 +379,7 @@ def _with_standing(points, state, settings, step, losses):
     level, accurate = state.level, False
     if solved:
         level, accurate = accuracy.ended_if_accurate(
-            points, state, settings, level, fresh
+            points, state, settings, level, fresh, noise
         )
     settled = state.n_stalled >= _PATIENCE
     if level is not None and level.late and not level.ended:
@@ -480,16 +482,20 @@ def _with_next_weight(state, settings, step, fresh, solved):
     """Return the state with the weight of the observations for the next iteration."""
     losses, weight = (*state.fresh_losses, fresh), state.observation_weight
     share, known = state.share_of_equation, settings.observed
-    wanted = observation_weight.wanted_weight(weight, step.class_losses, known, solved)
+    noise = step.class_losses[-1]
+    # Between its points an equation holds no better than at them.
+    equation = np.fmax(np.sum(step.class_losses[:-1]), fresh - noise)
+    both = np.array([equation, noise])
+    of_equation = (*state.equation_losses, equation)
+    wanted = observation_weight.wanted_weight(weight, both, known, solved)
     waits = wanted != weight
-    if step.no_progress or observation_weight.has_settled(losses):
-        weight = observation_weight.next_weight(
-            weight, step.class_losses, known, share, solved
-        )
+    if step.no_progress or observation_weight.has_settled(losses, of_equation):
+        weight = observation_weight.next_weight(weight, both, known, share, solved)
     if weight != state.observation_weight:
-        share = observation_weight.share_of_equation(step.class_losses)
+        share = min(share, observation_weight.largest_share(both))
     return state._replace(
         fresh_losses=losses,
+        equation_losses=of_equation,
         next_observation_weight=weight,
         share_of_equation=share,
         weight_waits=waits,

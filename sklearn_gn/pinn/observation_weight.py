@@ -6,7 +6,9 @@ noise, away from the equation. Let w be the weight of the observations, w M thei
 and E that of the equation and its conditions. Two parts of E matter:
 
 - the deviations that follow the noise. The share E / (w M) is 2 / n times the number of
-  parameters that are spent on the noise of n observations, and falls like w;
+  parameters that are spent on the noise of n observations. It falls like w where these
+  are few; where they are many, the solution is a smoothing spline, and the share falls
+  like the 2 m-th root of w for equations of order m;
 - the error that the network has without noise too. It depends on the coefficients (less
   diffusion is harder to follow) and pulls them to where it is small, against a pull of
   the observations that falls like w: its share rises like 1 / w.
@@ -15,8 +17,9 @@ So the weight begins with one, and falls until hardly a parameter is spent on th
 and the equation is solved, as long as the share of E falls with it:
 
 - It changes where the loss has settled: before that, a large misfit says nothing about
-  noise. If the equation has not settled then, its share has not fallen by half since
-  the last change, and the weight waits.
+  noise. It waits until E, on fresh points, has settled, too, and fallen with w since
+  the last change. Its share may have risen threefold, not tenfold: E is found too small
+  where it is still growing, as the solution bends to the noise.
 - It never rises, so that losses on fresh points before and after a change compare: the
   same network has a lower one after.
 - It changes only while the misfit is less than half of the observations' variance:
@@ -36,13 +39,15 @@ SMALLEST = 1e-6
 _LARGEST_FALL = 10.0  # of the weight, at once
 _LARGEST_FALL_WITH_FUNCTIONS = 100.0
 _LEAST_FALL = 1.5  # below which it stays
-_FALL_OF_SHARE = 0.5  # of the equation, from one change to the next
+_RISE_OF_SHARE = 3.0  # of the equation, from its smallest where the weight changed
 _SPENT = 0.01  # parameters on the noise, at which the weight stays
 _LARGEST_NOISE = 0.5  # of the variance of the observations
-_PATIENCE, _FALL = 8, 0.9  # iterations, and the fall of a loss that has not settled
+# Iterations, and the falls in them of a loss, and of that of the equation, which have
+# not settled.
+_PATIENCE, _FALL, _FALL_OF_EQUATION = 8, 0.9, 0.5
 
 
-def next_weight(weight, class_losses, known, last_share=math.inf, solved=True):
+def next_weight(weight, class_losses, known, share_before=math.inf, solved=True):
     """Return the weight for the next iterations of a fit whose loss has settled.
 
     Parameters
@@ -51,13 +56,13 @@ def next_weight(weight, class_losses, known, last_share=math.inf, solved=True):
     class_losses : array of shape (n_classes,)
         Losses of the classes; that of the observations, with their weight, is last.
     known : Observed
-    last_share : float, default=inf
-        :func:`share_of_equation` where the weight has changed before.
+    share_before : float, default=inf
+        Of the equation, by :func:`largest_share`, where the weight has changed before.
     solved : bool, default=True
         Whether the equation is solved.
     """
     share = share_of_equation(class_losses)
-    if not (known.has_functions or share < _FALL_OF_SHARE * last_share):
+    if not (known.has_functions or share < share_before):
         return weight
     return wanted_weight(weight, class_losses, known, solved)
 
@@ -81,12 +86,39 @@ def wanted_weight(weight, class_losses, known, solved=True):
     return max(weight / fall, SMALLEST) if fall > _LEAST_FALL else weight
 
 
+def largest_share(class_losses):
+    """The largest share of an equation whose loss has fallen with the next weight."""
+    return _RISE_OF_SHARE * share_of_equation(class_losses)
+
+
 def share_of_equation(class_losses):
     """Loss of the equation and its conditions over that of the observations."""
     equation, misfit = float(np.sum(class_losses[:-1])), float(class_losses[-1])
     if not (misfit > 0 and math.isfinite(equation + misfit)):
         return math.inf
     return max(equation / misfit, np.finfo(float).tiny)
+
+
+def hides_the_rest(fresh_losses, noise, known):
+    """Whether all that is left to gain is small compared with the noise.
+
+    If the loss of the equation is a share of 2 s / n of that of n observations, its
+    errors pull the coefficients by less than the root of 2 s of their standard
+    deviations. What further iterations may gain is what the last ones have gained.
+
+    Parameters
+    ----------
+    fresh_losses : sequence of float
+        On fresh points, since the weight has changed.
+    noise : float
+        Loss of the observations, with their weight.
+    known : Observed
+    """
+    if known.has_functions or len(fresh_losses) <= _PATIENCE or not noise > 0:
+        return False
+    lowest, before = min(fresh_losses), min(fresh_losses[:-_PATIENCE])
+    left = max(fresh_losses[-1] - noise, before - lowest)
+    return left <= 2 * _LEAST_FALL * _SPENT / known.n * noise
 
 
 def is_noise(misfit, spread_loss):
@@ -124,15 +156,21 @@ def observed(data):
     return Observed(n, spread if math.isfinite(spread) else math.inf)
 
 
-def has_settled(losses):
+def has_settled(losses, equation=()):
     """Whether the last iterations have not lowered the loss on fresh points by a tenth.
+
+    Nor that of the equation alone by half: next to the noise it is hardly seen.
 
     Parameters
     ----------
     losses : sequence of float
         Those of the iterations since the weight has changed.
+    equation : sequence of float, default=()
+        The same of the equation and its conditions alone.
     """
     if len(losses) <= _PATIENCE:
+        return False
+    if equation and not min(equation) > _FALL_OF_EQUATION * min(equation[:-_PATIENCE]):
         return False
     return min(losses) > _FALL * min(losses[:-_PATIENCE])
 

@@ -200,8 +200,10 @@ def weighted_data(solver, models, data):
 
 
 def _alike_sizes(solver, models):
-    grows = has_default_network(solver, models[-1].problem)
-    return alike_sizes(models[-1], solver.loss_weights, grows)
+    free = has_default_network(solver, models[-1].problem)
+    if models[-1].classes[-1].residual.name == "data":
+        free = free and solver.observation_weight == "auto"
+    return alike_sizes(models[-1], solver.loss_weights, free)
 
 
 def check_memory(settings, net, data):

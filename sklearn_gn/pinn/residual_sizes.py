@@ -53,27 +53,26 @@ def size_of_observations(problem, observed):
     return float(np.sqrt(np.mean(np.square(units)))) if units else 1.0
 
 
-def alike_sizes(model, loss_weights, grows):
+def alike_sizes(model, loss_weights, free):
     """Return the factor from one within which the size of a class changes no weight.
 
     All classes count in units of their sizes where these are apart. Else it is those of
-    another order of magnitude than one; not where a network of given layers, or the
-    weight of observations, was stated for the sizes as they are.
+    another order of magnitude than one; not where a network of given layers, or a
+    number as the weight of observations, was stated for the sizes as they are.
 
     Parameters
     ----------
     model : Model
     loss_weights : str
         As the user gave it.
-    grows : bool
-        Whether the network finds its size.
+    free : bool
+        Whether the network finds its size, and observations their weight.
     """
     if loss_weights != "auto":
         return 1.0 if loss_weights == "scaled" else math.inf
     if _are_apart(np.array([known.size for known in model.classes])):
         return 1.0
-    observed = model.classes[-1].residual.name == "data"
-    return math.inf if observed or not grows else _ALIKE
+    return _ALIKE if free else math.inf
 
 
 def counted_size(size, alike):

@@ -37,18 +37,24 @@ def with_new_network(state, settings):
         previous_step=None,
         n_stalled=0,
         lowest_loss=math.inf,
+        fresh_losses=(),
+        equation_losses=(),
         n_starts=state.n_starts + 1,
         begins_anew=False,
     )
 
 
 def has_another(state, settings):
-    """Whether a fit may start again: alone, without windows, at the first weight."""
+    """Whether a fit may start again: alone, without windows.
+
+    Where the weight of the observations has fallen, coefficients explain them, unless
+    it waits for an equation that does not hold with these.
+    """
     model = settings.models[-1]
     plain = model.features is None and state.march is None and state.stage == 0
-    exact = state.observation_weight == 1  # else coefficients explain the observations
+    unexplained = state.observation_weight == 1 or state.weight_waits
     few = state.n_starts < _MOST_STARTS
-    return plain and exact and few and settings.solver.name == "dngd"
+    return plain and unexplained and few and settings.solver.name == "dngd"
 
 
 def is_stuck(model, class_losses, state):

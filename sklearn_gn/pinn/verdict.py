@@ -79,7 +79,7 @@ def limit(solver, reason):
 
 def _limit(solver, reason):
     unit = solver._untrained_loss or 1.0
-    is_solved = solver.fresh_loss_ <= SOLVED_LOSS * unit
+    is_solved = _loss_without_noise(solver) <= SOLVED_LOSS * unit
     if is_solved and solver._left_open:  # more of the same fit would not help
         return Limit("stopped", solver._left_open, "problem")
     if not reason.is_warned_about:
@@ -133,9 +133,10 @@ def _limit(solver, reason):
 
 def _solved(solver, unit, budget):
     """What to say of a fit that has solved the equation within its budget."""
+    loss = _loss_without_noise(solver)
     text = (
         "The equation is solved: the loss on fresh points is "
-        f"{solver.fresh_loss_ / unit:.1g} times that of an untrained network."
+        f"{loss / unit:.1g} times that of an untrained network."
     )
     if solver._has_settled_weight is False:
         return (
@@ -199,6 +200,15 @@ def _limit_in_windows(solver, cause, budget):
         "to be trusted.",
         budget,
     )
+
+
+def _loss_without_noise(solver):
+    """The loss on fresh points, without that of observations known to have noise."""
+    log, best = solver.convergence_log_, _best_row(solver)
+    weight = log.get("observation_weight")
+    if weight is None or not len(weight) or weight[best] == 1:
+        return solver.fresh_loss_
+    return max(solver.fresh_loss_ - log["loss_data"][best], 0.0)
 
 
 def _misfit_share(solver):
@@ -386,7 +396,10 @@ def solved_until(solution, domain, untrained_loss):
 def warn_if_not_solved(solver, untrained_loss):
     """Warn of a solution, and of coefficients, that are not to be trusted."""
     fresh, log = solver.fresh_loss_, solver.convergence_log_
-    solved = math.isfinite(untrained_loss) and fresh < SOLVED_LOSS * untrained_loss
+    without_noise = _loss_without_noise(solver)
+    solved = math.isfinite(untrained_loss) and (
+        without_noise < SOLVED_LOSS * untrained_loss
+    )
     solved |= isinstance(solver._fitted.net, Pieces)  # they are judged one by one
     loss = log["loss"][_best_row(solver)] if len(log["loss"]) else math.inf
     said = StopReason(solver.stop_reason_).is_warned_about

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 from scipy.optimize import curve_fit
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -23,6 +24,7 @@ from sklearn_gn.pde import (
     Box,
     Dirichlet,
     Initial,
+    Interval,
     Problem,
     Reference,
     Unknown,
@@ -35,6 +37,8 @@ from sklearn_gn.pinn.losses import rebalanced_weights
 from sklearn_gn.pinn.observation_weight import (
     Observed,
     has_settled,
+    hides_the_rest,
+    largest_share,
     next_weight,
     share_of_equation,
 )
@@ -369,17 +373,79 @@ def test_the_weight_falls_with_the_share_of_the_equation():
     assert next_weight(5e-6, losses, many) == 1e-6
     # At most to the ratio of the mean squares.
     assert next_weight(0.5, np.array([0.5, 1.0]), many) == pytest.approx(0.25)
-    # As long as the share has fallen by half since the last change.
-    assert next_weight(0.5, losses, many, last_share=0.09) == pytest.approx(0.05)
-    assert next_weight(0.5, losses, many, last_share=0.07) == 0.5
+    # As long as the share has not risen more than threefold since the last change.
+    at_most = largest_share(np.array([1.4e-5, 1e-3]))
+    assert at_most == pytest.approx(0.042)
+    assert next_weight(0.5, losses, many, at_most) == pytest.approx(0.05)
+    assert next_weight(0.5, losses, many, 0.9 * at_most) == 0.5
     for kept in ([1e-3, 3e-5, 1e-5], [1e-3, 3e-5, 0.0], [np.nan, 1.0, 1.0]):
         assert next_weight(0.5, np.array(kept), many) == 0.5
     # With unknown functions, to the ratio of the mean squares.
     free = Observed(1000, has_functions=True)
-    assert next_weight(0.5, losses, free, last_share=0.01) == pytest.approx(0.02)
+    assert next_weight(0.5, losses, free, 0.01) == pytest.approx(0.02)
     assert has_settled([1.0] * 9)
     assert not has_settled([1.0] * 8)
     assert not has_settled([0.98**k for k in range(9)])
+    assert has_settled([1.0] * 9, [0.93**k for k in range(9)])
+    assert not has_settled([1.0] * 9, [0.9**k for k in range(9)])
+
+
+def test_noise_hides_what_pulls_a_coefficient_less_than_its_deviation():
+    # A line of slope c through 0: the loss of n observations of variance s is n s / 2,
+    # and a pull of the equation that moves c by a tenth of its deviation costs
+    # 0.1**2 / n of it.
+    noise, n = 2e-3, 50
+    small, large = (noise * share**2 / n for share in (0.1, 0.3))
+    known = Observed(n)
+    assert hides_the_rest([noise + small] * 9, noise, known)
+    assert not hides_the_rest([noise + small] * 8, noise, known)  # too early
+    assert not hides_the_rest([noise + large] * 9, noise, known)
+    assert not hides_the_rest([noise + large, *[noise] * 8], noise, known)  # it falls
+    assert hides_the_rest([noise + large, *[noise] * 9], noise, known)
+    assert not hides_the_rest([noise] * 9, noise, known._replace(has_functions=True))
+    assert not hides_the_rest([0.0] * 9, 0.0, known)
+
+
+@pytest.mark.parametrize("unit", [1.0, pytest.param(30.0, marks=pytest.mark.slow)])
+def test_the_rates_of_an_epidemic_are_those_of_least_squares(unit):
+    # The infected alone are observed, with noise; days and months give the same.
+    end, start = 40.0, [0.99, 0.01]
+    t = np.linspace(1, end, 40)
+
+    def infected(t, beta, gamma):
+        def flow(t, y):
+            return [-beta * y[0] * y[1], beta * y[0] * y[1] - gamma * y[1]]
+
+        options = {"t_eval": t, "rtol": 1e-9, "atol": 1e-11}
+        return solve_ivp(flow, (0, end), start, **options).y[1]
+
+    rng = np.random.RandomState(0)
+    y = infected(t, 0.5, 0.2)
+    y = y + 0.05 * y.max() * rng.normal(size=len(t))
+    expected, covariance = curve_fit(infected, t, y, p0=[0.3, 0.1])
+    deviations = np.sqrt(np.diag(covariance))
+
+    def epidemic(u, x, beta, gamma):
+        well, ill = u(x)
+        return (
+            d(u["S"], "t")(x) + beta * well * ill,
+            d(u["I"], "t")(x) - beta * well * ill + gamma * ill,
+        )
+
+    problem = Problem(
+        epidemic,
+        Interval(0, end / unit),
+        [Initial(start)],
+        outputs=("S", "I"),
+        coefficients={"beta": Unknown(0.3 * unit), "gamma": Unknown(0.1 * unit)},
+    )
+    solver = PINNSolver(problem, observed_outputs=["I"], random_state=0)
+    solver.fit(t[:, None] / unit, y)  # without a warning
+    found, bars = solver.coefficients_, solver.coefficients_std_
+    assert solver.stop_reason_ == "tol"
+    for name, value, std in zip(("beta", "gamma"), expected, deviations, strict=True):
+        assert found[name] / unit == pytest.approx(value, abs=0.15 * std)
+        assert bars[name] / unit == pytest.approx(std, rel=0.02)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

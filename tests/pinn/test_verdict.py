@@ -334,11 +334,11 @@ def test_a_weight_that_waits_for_the_equation_has_not_settled():
         assert not has_settled_weight(state)
         state.observation_weight = state.next_observation_weight = SMALLEST
         assert has_settled_weight(state)
-    # The share of the equation in the loss has not fallen by half: the weight stays,
+    # The loss of the equation has not fallen with the weight: this stays,
     # though it is to fall further.
     data = Batch(np.zeros((3, 1, 1)), np.array([[1.0], [2.0], [3.0]]), np.ones(3))
     losses, known = np.array([1e-3, 1e-2]), observed(data)
-    assert next_weight(1.0, losses, known, last_share=0.11) == 1
+    assert next_weight(1.0, losses, known, share_before=0.09) == 1
     assert wanted_weight(1.0, losses, known) < 1
 
 
