@@ -8,7 +8,6 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_iris
@@ -28,21 +27,7 @@ POINTS = np.random.default_rng(0).uniform(-1, 1, (60, 2))
 
 # What a page takes for given.
 GIVEN = {
-    "callbacks": {"X": POINTS, "y": np.sin(POINTS).sum(axis=1)},
     "devices": {"features": load_iris().data, "labels": load_iris().target},
-    "quadrature": {"f": lambda points: np.abs(points).sum(axis=1)},
-    "segmented": {
-        "X": X,
-        "y": Y,
-        "data": pd.DataFrame(
-            {"patient": np.repeat([0, 1], 30), "dose": X[:, 0], "response": Y}
-        ),
-    },
-    "softmax_head": {
-        "features": load_iris().data,
-        "labels": load_iris().target,
-        "texts": [f"{k} words" for k in range(150)],
-    },
     "troubleshooting": {"model": None},
 }
 # What would take long, or change the settings of the process.
@@ -66,6 +51,8 @@ SHORTER = {
         ("[0.3, 1, 3]", "[1]"),
         ("[1, 5]", "[1]"),
         ("2**18", "2**6"),
+        ("load_digits", "load_iris"),
+        ("[:1000]", "[:100]"),
     ],
     "shallow_relu": [("random_state=0", "max_iter=2, random_state=0")],
     "varpro": [

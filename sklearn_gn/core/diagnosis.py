@@ -425,7 +425,11 @@ def small_steps(model):
     """
     if StopReason(model.stop_reason_).converged and not _by_evidence(model):
         return None
-    damping, rank = getattr(model, "damping", None), getattr(model, "rank", None)
+    names = model._limits_of_steps()
+    damping, rank = (
+        getattr(model, name, None) if name in names else None
+        for name in ("damping", "rank")
+    )
     n_directions = len(getattr(model, "gram_spectrum_", ())) or np.inf
     if rank is not None and rank < n_directions:
         name, value = "rank", rank

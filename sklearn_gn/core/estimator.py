@@ -120,6 +120,10 @@ class GaussNewtonEstimator(
         """What a warning says about the reason of the stop; None for no warning."""
         return reason.advice
 
+    def _limits_of_steps(self):
+        """Parameters of which a number makes steps smaller than None does."""
+        return ("rank", "damping")
+
     def _limits(self):
         """(cause, text, parameter) of what limited a fit; None: as its log shows."""
         return None

@@ -481,6 +481,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
         return advice(self, reason)
 
+    def _limits_of_steps(self):
+        return ("damping",)  # the rank is that of a preconditioner
+
     def _limits(self):
         if self.problem_ is None:
             return None

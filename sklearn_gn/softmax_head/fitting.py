@@ -35,6 +35,11 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
 
     # -- before the run ---------------------------------------------------------------
 
+    def _limits_of_steps(self):
+        # The other solvers replace None by a number, which may limit steps more.
+        newton = isinstance(self._solver_object(), FGNNewton)
+        return super()._limits_of_steps() if newton else ()
+
     @property
     def _input_dtypes(self):
         single = self.dtype == "float32"

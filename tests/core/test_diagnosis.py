@@ -40,6 +40,7 @@ def fitted(stop_reason="tol", loss=(1.0, 0.5, 0.5), **attributes):
         convergence_log_=log,
         _cure_of_overfitting=("overfitting", "alpha", "Raise alpha."),
         _limits=lambda: None,
+        _limits_of_steps=lambda: ("rank", "damping"),
         _naming_its_budget=lambda text: text,
         _n_linear_networks=lambda: (0, 1),
         **attributes,
@@ -175,6 +176,14 @@ def test_the_warning_names_the_diagnosis():
     head = FGNSoftmaxHead(max_iter=1, alpha=1e-6, damping=1.0)
     with pytest.warns(ConvergenceWarning, match=r"damping=1\.0 keeps the steps small"):
         head.fit(np.eye(6), np.arange(6) % 3)
+
+
+def test_only_what_makes_steps_smaller_than_its_default_is_named():
+    """damping and rank of mini-batch solvers have defaults of their own."""
+    for solver in ("fgn", "sgn"):
+        head = FGNSoftmaxHead(solver, max_iter=1, damping=0.3, rank=1)
+        with pytest.warns(ConvergenceWarning, match=r"Raise max_iter.*enough\. diag"):
+            head.fit(np.eye(6), np.arange(6) % 3)
 
 
 def line_causes(model):
