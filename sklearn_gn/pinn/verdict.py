@@ -32,8 +32,9 @@ _MUCH_LESS = 1e-3  # ... and the weight to try for them, in units of the last on
 _LAST, _AS_PREDICTED = 10, 0.5  # iterations; gain ratio of a fit in a minimum
 _FEW = 12  # iterations, which say nothing of where the loss ends
 _FALLING = 0.5  # of the lowest fresh loss, by the last quarter of a fit
-# Estimated relative error beyond which a fit has not converged.
-LARGEST_ERROR = 1e-2
+# Estimated relative error beyond which a fit has not converged, and the part of it that
+# the quick estimate may be too small by.
+LARGEST_ERROR, _QUICK = 1e-2, 0.1
 _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
 _EARLY = 0.1  # of a time budget, which a fit leaves unspent
 
@@ -343,7 +344,7 @@ def take_back_convergence(solver, run):
         if not _needs_estimate(solver):
             return
         if _has_time_for_it(solver, run):
-            if not solver._estimated_error(factored=False) > LARGEST_ERROR:
+            if not solver._estimated_error(factored=False) > _QUICK * LARGEST_ERROR:
                 return
             solver._estimated_at_end = solver.error_estimate_
             if not solver._estimated_at_end > LARGEST_ERROR:
