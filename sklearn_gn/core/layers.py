@@ -42,6 +42,7 @@ from sklearn_gn.core.large_gram import (
 
 _BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache
 _ROW_SHARE = 8  # parameters a float: products of blocks outweigh adding their matrices
+_FEW_TARGETS = 3  # whose Jacobians are quicker than products of pairs of neurons
 
 
 class Layers(NamedTuple):
@@ -189,6 +190,8 @@ class Layers(NamedTuple):
                     memory = np.empty((len(theta), len(root)))
                 columns = _columns(trace, f, g, root, memory)
                 part = columns @ columns.T
+            elif self.loss == "squared" and self.n_values <= _FEW_TARGETS:
+                part = _gram_of_targets(self, trace, f, g, weight)
             else:
                 part = _gram_of_values(self, trace, f, g, u, weight)
             gram = part if gram is None else gram + part
@@ -397,6 +400,24 @@ def _columns(trace, f, g, root, memory):
         own = whole[start:end].reshape(shape)  # a view
         np.multiply(layer.inputs, (root * g_l[0])[:, None], out=own)
     return whole
+
+
+def _gram_of_targets(model, trace, f, g, weight):
+    """The Gauss-Newton matrix of a few values with a squared loss.
+
+    Each value has its own output layer, and all share the hidden ones.
+    """
+    k, n, size = model.n_values, len(f), len(model.groups())
+    end, root = k * n, np.sqrt(weight)
+    gram, memory = np.zeros((size, size)), np.empty((size - end + n, len(root)))
+    for t in range(k):
+        columns = _columns(trace, f, [g_l[t : t + 1] for g_l in g], root, memory)
+        part = columns @ columns.T
+        gram[t:end:k, t:end:k] = part[:n, :n]
+        gram[t:end:k, end:] = part[:n, n:]
+        gram[end:, t:end:k] = part[n:, :n]
+        gram[end:, end:] += part[n:, n:]
+    return gram
 
 
 def _gram_of_values(model, trace, f, g, u, weight):

@@ -70,7 +70,7 @@ def by_jax(model, theta, rows):
 
 
 @pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
-@pytest.mark.parametrize("n_values", [1, 3])
+@pytest.mark.parametrize("n_values", [1, 3, 5])
 @pytest.mark.parametrize(("sizes", "activations"), SIZES)
 def test_sums_are_those_of_automatic_differentiation(
     float64, sizes, activations, n_values, loss
@@ -101,7 +101,7 @@ def test_activations_are_those_of_the_networks(float64, name):
     np.testing.assert_allclose(found[1], slope, rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize("n_values", [1, 3])
+@pytest.mark.parametrize("n_values", [1, 3, 5])
 def test_blocks_of_rows_change_nothing(monkeypatch, n_values):
     model, theta, rows = problem((4, 5), ("tanh",), n_values, "squared", m=200)
     whole = model.sums(theta, rows)
