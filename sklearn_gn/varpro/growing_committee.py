@@ -6,13 +6,13 @@ their parameters, and the evidence of larger ones is higher by orders of magnitu
 
 A committee of the first size is fitted as in :mod:`sklearn_gn.varpro.committee`. If
 next to nothing of the variance is left, or little by a member that has used up its
-neurons, one of the next size with the activation of the member of highest evidence is
-fitted, and so on, as long as the evidence rises. The best size then gets more members;
-those of other activations have hardly a share in the predictions where nearly nothing
-is noise. The networks returned are those of the best size that has ended. A fit that is
-stopped while this size gets its further members has these as they are: one network
-alone would have no spread to tell how wrong it is, and as those not yet fitted leave
-more noise, they have hardly a share in the predictions.
+parameters, one of the next size with the activation of the member of highest evidence
+is fitted, and so on, as long as the evidence rises. The best size then gets more
+members; those of other activations have hardly a share in the predictions where nearly
+nothing is noise. The networks returned are those of the best size that has ended. A fit
+that is stopped while this size gets its further members has these as they are: one
+network alone would have no spread to tell how wrong it is, and as those not yet fitted
+leave more noise, they have hardly a share in the predictions.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from sklearn_gn.varpro.committee import CommitteeState
 from sklearn_gn.varpro.committee_plan import n_members
 
 _LITTLE = 0.1  # share of the variance that is left, up to which it grows, if ...
-_USED_UP = 0.9  # ... the data determine this share of the neurons
+_USED_UP = 0.8  # ... the data determine this share of the parameters
 _HARDLY_ANY = 1e-4  # share that is left, up to which it grows in any case
 _WORTH = 0.1  # log evidence per row that a larger network has to gain
 _FAILURES = 2  # sizes in turn that do not pay, after which none is tried
@@ -34,6 +34,7 @@ _FAILURES = 2  # sizes in turn that do not pay, after which none is tried
 _SIZES = ((2,), (2, 2), (4,), (8,))
 _DEEP = 1  # number of the size of two layers
 _MOST_WORK = 1e9  # of a step of a member, in products of the matrix's entries
+_MUCH_WORK = 1e11  # of all steps of a member; from then on the tolerance rises
 
 
 class GrowthState(NamedTuple):
@@ -57,6 +58,8 @@ def init(rows, members, options):
 
 def step(rows, state, options):
     """Take a step of every running member; when they have ended, grow or end."""
+    if state.size >= 0:
+        options = options._replace(tol=_tolerance(rows, state.running, options.tol))
     running, report = committee.step(rows, state.running, options)
     state = state._replace(
         running=running, loss=report.loss, criterion=state.criterion - 1
@@ -83,6 +86,17 @@ def step(rows, state, options):
     return state, report._replace(stop=None)
 
 
+def _tolerance(rows, running, tol):
+    """The tolerance of larger networks, greater once they have taken much work.
+
+    Without noise the evidence never stops rising: that of a large network would go on
+    for minutes, for the last digits.
+    """
+    run = running.runs[0]
+    work = run.state.iteration * work_of(len(rows.x), len(run.model.groups()))
+    return tol * max(1.0, work / _MUCH_WORK)
+
+
 def _with_the_better(state, stop, n_effective):
     """The state with the members of the higher evidence as the best."""
     if state.size < 0:
@@ -101,7 +115,7 @@ def _best(members):
 def _next_size(rows, state, stop):
     """Number of the size to be tried, or None."""
     is_last = stop == "rounding" or state.best_size == _DEEP
-    if is_last or not _wants_more(rows, state.net):
+    if is_last or not (state.best_size >= 0 or _wants_more(rows, state.net)):
         return None
     last = min(state.best_size + _FAILURES, len(_SIZES) - 1)
     for number in range(state.size + 1, last + 1):
@@ -117,18 +131,14 @@ def is_affordable(rows, model):
 
 
 def _wants_more(rows, members):
-    """Whether nearly nothing is left, or little by neurons that are used up."""
-    model, net = _best(members)
+    """Whether nearly nothing is left, or little by parameters that are used up."""
+    _, net = _best(members)
     variance = float(np.sum(rows.weight @ (rows.y - rows.weight @ rows.y) ** 2))
     noise = rows.y.shape[1] / net.beta
     if noise <= _HARDLY_ANY * variance:
         return True
-    return _share_of_neurons(model, net) >= _USED_UP and noise <= _LITTLE * variance
-
-
-def _share_of_neurons(model, net):
-    """Share of the neurons' coefficients that the data determine."""
-    return net.gamma[1] / (model.n_values * model.sizes[-1])
+    used_up = np.sum(net.gamma) >= _USED_UP * len(net.theta)
+    return bool(used_up and noise <= _LITTLE * variance)
 
 
 def _of_size(model, number, present=-1):

@@ -55,6 +55,29 @@ def test_networks_stay_small_in_noise():
     assert_array_equal(model.predict(X_test), first.predict(X_test))
 
 
+def test_networks_grow_where_ten_neurons_are_too_few():
+    # How far a robot's arm of three links reaches. No noise, but a tenth is left.
+    rng = np.random.RandomState(0)
+    X = rng.uniform(-1, 1, (2000, 6))
+    lengths, angle = (1 + X[:, :3]) / 2, np.cumsum(np.pi * (1 + X[:, 3:]), axis=1)
+    y = np.abs(np.sum(lengths * np.exp(1j * angle), axis=1))
+    first = VarProNetRegressor(n_init=6, random_state=0).fit(X[:1000], y[:1000])
+    model = VarProNetRegressor(random_state=0).fit(X[:1000], y[:1000])
+    assert set(widths(first)) == {(10,)}
+    assert min(map(sum, widths(model))) >= 20
+    assert error(model, X[1000:], y[1000:]) < error(first, X[1000:], y[1000:]) / 2
+
+
+def test_much_work_ends_with_a_greater_tolerance(grown, monkeypatch):
+    complete, X, y, X_test, y_test = grown
+    monkeypatch.setattr(growing_committee, "_MUCH_WORK", 1e7)
+    model = VarProNetRegressor(random_state=0).fit(X, y)
+    assert widths(model) == widths(complete)
+    assert model.stop_reason_ == "tol"
+    assert model.n_iter_ < complete.n_iter_ / 2
+    assert error(model, X_test, y_test) < 100 * error(complete, X_test, y_test)
+
+
 def test_size_that_does_not_pay_is_not_taken(monkeypatch):
     X, y, X_test, _ = bump(150, 2)
     first = VarProNetRegressor(n_init=6, random_state=0).fit(X, y)
