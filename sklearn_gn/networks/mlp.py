@@ -43,7 +43,7 @@ class MLP(Network):
         return checked_sizes("hidden_layer_sizes", self.hidden_layer_sizes)
 
     def _activations(self):
-        if np.ndim(self.activation) == 0:
+        if isinstance(self.activation, str) or not np.iterable(self.activation):
             return (self.activation,) * len(self._layers())
         return tuple(self.activation)
 
