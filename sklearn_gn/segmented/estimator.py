@@ -60,7 +60,8 @@ class SegmentedRegressor(
     break, :class:`ShallowReLURegressor`.
 
     The mean of y is a broken line in one feature: at the breakpoints the slope changes
-    (kinks), the value jumps (jumps), or both. Other features enter linearly.
+    (kinks), the value jumps (jumps), or both. By default it only has kinks: for changes
+    of level set ``jumps=True``. Other features enter linearly.
 
     Parameters
     ----------

@@ -162,5 +162,5 @@ class PredictionsMixin(PredictionIntervalMixin, DiagnoseMixin, InputsMixin):
             asked, held = (_KINDS[each] for each in (self._date_kind, kind))
             if kind is None:
                 held = dates.held(given, self._column)
-            raise ValueError(f"The model was fitted on {asked}, X holds {held}.")
+            raise ValueError(f"The model was fitted on {asked}, but X holds {held}.")
         return validate_data(self, X, reset=False, dtype=np.float64)
