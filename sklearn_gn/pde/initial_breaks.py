@@ -65,14 +65,7 @@ def initial_breaks(problem):
     problem : Problem
     """
     domain = problem.domain
-    plain = problem.transform is None and not (problem.unknown or problem.depends_on)
-    if not (isinstance(domain, Box) and domain.dim == 2 and domain.time and plain):
-        return ()
-    starts = [
-        condition
-        for _, condition in problem._named_conditions()
-        if isinstance(condition, Initial)
-    ]
+    starts = _initial_conditions(problem)
     if not starts or any(condition.order for condition in starts):
         return ()
     axis = 1 - domain.axes.index(domain.time)
@@ -87,6 +80,37 @@ def initial_breaks(problem):
         for (place, order), of_place in zip(found, rates, strict=True)
         if of_place
     )
+
+
+def carried_kinks(problem):
+    """Return the name of the axis, and places of kinks of initial values on it.
+
+    Those that :func:`initial_breaks` does not find, since diffusion does not smooth
+    them: waves carry them through the domain.
+
+    Parameters
+    ----------
+    problem : Problem
+    """
+    starts = _initial_conditions(problem)
+    if all(condition.order for condition in starts) or initial_breaks(problem):
+        return "", []
+    domain = problem.domain
+    axis = 1 - domain.axes.index(domain.time)
+    with backend.scope("float64"):
+        x = np.linspace(*domain.bounds[axis], _POINTS)
+        size = np.abs(_values_and_slopes(problem, x, axis)[0]).max(axis=0)
+        unit = 2 * np.maximum(size, np.finfo(float).tiny) / np.ptp(x)
+        return domain.axes[axis], _inside(problem, axis, 1, unit)
+
+
+def _initial_conditions(problem):
+    """Those of a problem whose initial values are looked at, or an empty list."""
+    domain = problem.domain
+    plain = problem.transform is None and not (problem.unknown or problem.depends_on)
+    if not (isinstance(domain, Box) and domain.dim == 2 and domain.time and plain):
+        return []
+    return [known for known in problem.conditions if isinstance(known, Initial)]
 
 
 def follows_jump(problem, X):
@@ -257,7 +281,7 @@ def _traced_at_an_end(problem, axis, entries, x, normal, inside):
 
 def _start(problem):
     """The initial values as a function of a point, of any time."""
-    starts = [c for c in problem.conditions if isinstance(c, Initial)]
+    starts = [c for c in _initial_conditions(problem) if not c.order]
     domain = problem.domain
     time = domain.axes.index(domain.time)
     return lambda x: _given(problem, starts, x.at[time].set(domain.bounds[time, 0]))

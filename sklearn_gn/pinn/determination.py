@@ -267,19 +267,45 @@ def conditions_determine_coefficients(problem, rng):
     derivatives, such as the ends of a string with its slope at one of them: an
     eigenvalue.
     """
-    if problem.domain.dim > 1:
-        return False
-    orders = _high_orders(problem, rng)
+    n_given, n_needed = _numbers_of_conditions(problem, rng)
+    n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
+    return n_given >= n_needed + n_unknown
+
+
+def too_many_conditions(problem, rng):
+    """What to do about an ordinary differential equation with too many conditions.
+
+    They are no mistake if they agree, or determine coefficients: to be said of an
+    equation that is not solved. Empty if there are not too many.
+    """
+    n_given, n_needed = _numbers_of_conditions(problem, rng)
+    if problem.unknown or n_given <= n_needed:
+        return ""
+    _, *conditions = problem.residual_classes()
+    names = ", ".join(repr(kind.name) for kind in conditions)
+    return (
+        f"The conditions give {n_given} values ({names}), and the derivatives of the "
+        f"equation need at most {n_needed}: if they contradict one another, there is "
+        "no solution. Leave out what is not needed, or make a coefficient Unknown that "
+        "a further condition determines."
+    )
+
+
+def _numbers_of_conditions(problem, rng):
+    """Values that are given to an ordinary differential equation, and those it needs.
+
+    The second number is infinite for other equations, and for integrals.
+    """
+    orders = _high_orders(problem, rng) if problem.domain.dim == 1 else None
     if orders is None:
-        return False
+        return 0, math.inf
     _, *conditions = problem.residual_classes()
     points = problem.probes(_N_POINTS, rng)
     n_given = sum(
         kind.n_outputs * len(np.unique(points[kind.name].x, axis=0))
         for kind in conditions
     )
-    n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
-    return n_given >= len(problem.outputs) * orders[0] + n_unknown
+    return n_given, len(problem.outputs) * int(orders[0])
 
 
 def largest_free_change(model, net, batches, fresh, untrained_loss):

@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_gn.core import backend
 from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.stop import StopReason
+from sklearn_gn.pde.initial_breaks import carried_kinks
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import determination, eigenvalues
 from sklearn_gn.pinn.concentration import concentration
@@ -99,6 +100,16 @@ def _limit(solver, reason):
         )
     if math.isfinite(solver._solved_until):
         return _limit_in_windows(solver, cause, budget)
+    rng = np.random.RandomState(0)
+    excess = not is_solved and determination.too_many_conditions(solver.problem_, rng)
+    if excess:
+        said = f"{budget} is reached." if budget else reason.advice
+        return Limit("stopped", f"{said} {excess}", "problem")
+    axis, places = ("", []) if is_solved else carried_kinks(solver.problem_)
+    if places:
+        said = f"{budget} is reached." if budget else reason.advice
+        text = _of_kinks(axis, places)
+        return Limit("stopped", f"{said} {text} {_IN_SPITE_OF_IT}", "problem")
     stuck = reason.value == "stalled" or (budget and not _may_go_on(solver))
     if stuck and not is_solved:
         has_functions = isinstance(solver._fitted.model.problem, PosedProblem)
@@ -176,6 +187,16 @@ _STILL_GROWING = "The network was still growing: with more time it gets more neu
 
 
 _IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
+
+
+def _of_kinks(axis, places):
+    """What to say of kinks for which the network has no functions of its own."""
+    where = ", ".join(f"{place:.4g}" for place in places)
+    return (
+        f"The initial values have a kink at {axis} = {where}, which a smooth network "
+        "follows slowly, all the more where waves carry it through the domain: more "
+        "time gains little. If it is not meant, make the values smooth."
+    )
 
 
 def _limit_in_windows(solver, cause, budget):

@@ -421,7 +421,7 @@ def _ended(**changes):
         _estimated_at_end=changes.get("estimate", np.nan),
         _solved_until=changes.get("until", np.inf),
         _may_grow=changes.get("may_grow", False),
-        problem_=changes.get("problem", SimpleNamespace(domain=Interval(0, 200))),
+        problem_=changes.get("problem", LONG_GROWTH),
         residual=changes.get("residual", lambda X: np.ones(len(X))),
         predict=lambda X: np.ones(len(X)),
         _untrained_loss=10.0,
@@ -437,6 +437,7 @@ def _ended(**changes):
     )
 
 
+LONG_GROWTH = Problem(growth_of_a_population, Interval(0, 200))
 LATE = np.append(np.ones(19), 0.1)
 
 
@@ -469,6 +470,63 @@ def test_a_fit_that_ends_unsolved_says_why(reason, changes, match):
     message = advice(_ended(**changes), StopReason(reason))
     assert re.search(match, message)
     assert "Raise max" not in message
+
+
+@pytest.mark.parametrize(
+    ("conditions", "words", "match"),
+    [
+        ([Initial(1.0)], {}, None),
+        (
+            [Initial(1.0), Dirichlet(1.0, on="t=max")],
+            {},
+            "2 values .'initial', 'dirichlet'., and .* need at most 1: .*Leave out",
+        ),
+        (
+            [Initial(1.0), Dirichlet(1.0, on="t=max")],
+            {"coefficients": {"rate": Unknown(1.0)}},
+            None,
+        ),
+        ([Initial(0.0), Initial(1.0, order=1)], {"residual": oscillation}, None),
+        (
+            [Initial(0.0), Initial(1.0, order=1), Dirichlet(1.0, on="t=max")],
+            {"residual": oscillation},
+            "give 3 values",
+        ),
+    ],
+)
+def test_conditions_that_contradict_one_another_are_named(conditions, words, match):
+    words = {"residual": growth_of_a_population, **words}
+    problem = Problem(words.pop("residual"), Interval(0, 1), conditions, **words)
+    for reason in ("max_time", "stalled"):
+        found = verdict.limit(_ended(problem=problem), StopReason(reason))
+        said = bool(re.search(match or "contradict", found.text))
+        assert said == (match is not None)
+        solved = advice(_ended(problem=problem, fresh=1e-6), StopReason(reason))
+        assert "contradict" not in solved
+
+
+def test_a_kink_that_a_wave_carries_is_named():
+    def plucked(x):
+        return jnp.minimum(x[0], 2 - 2 * x[0])
+
+    def smooth(x):
+        return x[0] * (1 - x[0])
+
+    def wave(u, x):
+        return d(u, "t", "t")(x) - d(u, "x", "x")(x)
+
+    for residual, start, said in (
+        (wave, plucked, True),
+        (wave, smooth, False),
+        (diffusion, plucked, False),  # which the default network follows
+    ):
+        conditions = [Dirichlet(0.0, on=["x=min", "x=max"]), Initial(start)]
+        if residual is wave:
+            conditions.append(Initial(0.0, order=1))
+        problem = replace(HEAT, residual=residual, conditions=conditions)
+        for reason in ("max_time", "stalled"):
+            found = verdict.limit(_ended(problem=problem), StopReason(reason))
+            assert ("kink at x = 0.6667," in found.text) == said
 
 
 def test_more_time_is_advised_where_it_helps():
@@ -642,7 +700,7 @@ def test_a_coefficient_without_observations_may_have_other_values():
 @pytest.mark.parametrize(("fresh", "reason"), [(1e-9, "max_time"), (1e-11, "tol")])
 def test_without_time_for_the_estimate_only_a_tiny_loss_has_converged(fresh, reason):
     solver = _ended(fresh=fresh)
-    solver.problem_.unknown, solver._untrained_loss = {}, 1.0
+    solver._untrained_loss = 1.0
     solver._posterior = SimpleNamespace(n_observations=0.0)
     solver.max_time, solver.converged_ = 10.0, True
     run = SimpleNamespace(
