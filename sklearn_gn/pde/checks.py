@@ -76,7 +76,7 @@ def named_errors(name):
 def _check_arguments(problem):
     for name, wanted in (
         ("residual", "a function"),
-        ("domain", "a domain such as Box"),
+        ("domain", "a domain such as Interval(0, 1) or Box(x=(0, 1), t=(0, 1))"),
         ("transform", "a function"),
         ("exact", "a function or a reference"),
     ):
@@ -87,7 +87,10 @@ def _check_arguments(problem):
             raise ValueError(f"{name} must be {wanted}, got {value!r}.")
     for condition in problem.conditions:
         if not isinstance(condition, BaseCondition):
-            raise ValueError(f"conditions must hold conditions, got {condition!r}.")
+            raise ValueError(
+                "conditions must hold conditions, such as Dirichlet(0.0) or "
+                f"Initial(1.0), got {condition!r}."
+            )
         if condition.name == "data":
             raise ValueError(
                 "a condition cannot have the name 'data', which is that of the "

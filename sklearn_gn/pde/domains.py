@@ -139,7 +139,9 @@ class Domain:
         for name in names:
             if name not in faces:
                 raise ValueError(
-                    f"face {name!r} is unknown; the faces are {tuple(faces)}."
+                    f"face {name!r} is unknown; the faces are {tuple(faces)}. For "
+                    "another part of the boundary, on may be a function of the points, "
+                    "such as lambda X: X[:, 0] < 0.5."
                 )
         if not names:
             raise ValueError("on=() names no face.")

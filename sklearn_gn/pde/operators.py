@@ -106,7 +106,12 @@ class Field:
         if not isinstance(name, str) and -len(self.axes) <= name < len(self.axes):
             return name % len(self.axes)
         hint = ""
-        if name == "t" and self.time is None:
+        if not isinstance(name, str):
+            hint = (
+                " For a derivative of higher order, name the axis as often, as in "
+                f"d(u, {self.axes[0]!r}, {self.axes[0]!r})(x)."
+            )
+        elif name == "t" and self.time is None:
             hint = " That of time is called so in the domain, as in Box(t=(0, 1))."
         elif self.axes == ("t",) and isinstance(name, str):
             hint = f" An Interval is one of time, unless it has axis={name!r}."

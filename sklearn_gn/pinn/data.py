@@ -116,6 +116,8 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     if X is None and y is None:
         others = {"sample_weight": sample_weight, "X_val": X_val, "y_val": y_val}
         return _equation_alone(estimator, problem, others)
+    if X is None:
+        raise ValueError("y needs the points of its observations: call fit(X, y).")
     missing = missing_val = None
     if problem is not None:
         X, X_val = (in_order_of_axes(a, problem) for a in (X, X_val))

@@ -243,7 +243,8 @@ class Form(NamedTuple):
 
         def cost(p):
             try:
-                return self.minus_log_evidence(of(p))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    return self.minus_log_evidence(of(p))
             except np.linalg.LinAlgError:
                 return _WORST
 
@@ -278,6 +279,8 @@ def _scaled(matrix):
     """Cholesky factor of a matrix scaled to a diagonal of ones, and the scales."""
     floor = np.finfo(float).eps * matrix.diagonal().max()
     size = np.sqrt(matrix.diagonal() + floor)
+    if not np.isfinite(size).all():
+        raise np.linalg.LinAlgError("The matrix has entries that are not finite.")
     matrix = matrix / np.outer(size, size)
     matrix[np.diag_indices_from(matrix)] = 1 + len(matrix) * np.finfo(float).eps
     return cholesky(matrix, lower=True), size

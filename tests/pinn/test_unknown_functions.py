@@ -114,3 +114,8 @@ def test_no_error_bars_where_there_are_too_many_axes(solver, monkeypatch):
     monkeypatch.setattr(module, "_WAVES", {})
     with pytest.raises(ValueError, match="more than three axes"):
         solver.predict(GRID, return_std=True)
+
+
+def test_an_overflow_is_no_evidence_and_no_end_of_a_fit():
+    with pytest.raises(np.linalg.LinAlgError, match="not finite"):
+        module._scaled(np.diag([np.inf, 1.0]))

@@ -505,6 +505,11 @@ def test_conditions_that_contradict_one_another_are_named(conditions, words, mat
         assert "contradict" not in solved
 
 
+def test_observations_without_points_are_an_error():
+    with pytest.raises(ValueError, match=r"y needs the points .* fit\(X, y\)"):
+        PINNSolver(LONG_GROWTH).fit(None, [1.0, 2.0])
+
+
 def test_a_kink_that_a_wave_carries_is_named():
     def plucked(x):
         return jnp.minimum(x[0], 2 - 2 * x[0])
