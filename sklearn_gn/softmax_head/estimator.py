@@ -172,7 +172,7 @@ class FGNSoftmaxHead(_ChunkFit):
         Divides the logits in :meth:`predict_proba`. With ``alpha="auto"`` it is chosen
         with the penalty by the rows left out, and mostly below one: a penalty that
         suits the classes makes the logits too small. 1 if no rows are left out, if a
-        part of many rows chooses, for sparse input, and if ``alpha`` is a number.
+        part of many dense rows chooses, and if ``alpha`` is a number.
 
     log_evidence_ : float
         Logarithm of the evidence of the returned head. Only if ``alpha`` is "auto" and

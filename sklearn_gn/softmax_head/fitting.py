@@ -98,7 +98,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         """What an algorithm gets: the rows in batches, and the options."""
         from sklearn_gn.softmax_head.batches import batched_rows
         from sklearn_gn.softmax_head.evidence import first_alpha
-        from sklearn_gn.softmax_head.held_out import held_out_alpha
+        from sklearn_gn.softmax_head.held_out import held_out_penalty
         from sklearn_gn.softmax_head.row_space import sparse_rows
 
         size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
@@ -120,7 +120,8 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             n_effective = max(float(total * weight.sum()), float(len(kept)))
             if sparse.issparse(X):
                 data = X, label, weight / weight.sum(), n_effective, options, dtype
-                alpha = held_out_alpha(*data)
+                alpha, factor = held_out_penalty(*data)
+                options = options._replace(factor=factor)
             else:
                 alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
                 kind = np.finfo(self.dtype)
@@ -365,6 +366,7 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
         if isinstance(rows, SparseRows):
             if self.alpha == "auto":
                 self.alpha_method_ = "held-out"
+            self.temperature_ = 1 / options.factor
             found, self._spectrum = evaluation_and_spectrum(
                 head, rows, options, _ROWS_OF_NEWTON
             )

@@ -86,6 +86,7 @@ class HeadOptions(NamedTuple):
     n_effective: float | None = None  # rows, by their weights; None: alpha is given
     mesh: Any = None  # of the devices among which the rows are divided
     compiled: bool = True  # False: NumPy computes
+    factor: float = 1.0  # of the logits, by which new rows are predicted
 
 
 # --- the objective -------------------------------------------------------------------

@@ -6,10 +6,14 @@ import warnings
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
 from sklearn.utils.estimator_checks import (
     check_estimator_sparse_array,
     check_estimator_sparse_matrix,
@@ -18,8 +22,9 @@ from sklearn.utils.estimator_checks import (
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
+from sklearn_gn.datasets import load_udhr
 from sklearn_gn.softmax_head import fitting, sparse_direction
-from sklearn_gn.softmax_head.held_out import DensePart
+from sklearn_gn.softmax_head.held_out import DensePart, part_of
 from sklearn_gn.softmax_head.row_space import (
     Combination,
     RowHead,
@@ -166,18 +171,74 @@ def test_checks_of_scikit_learn(stays_sparse, check):
 def test_rows_left_out_choose_the_penalty(stays_sparse):
     X, y, _ = text(3, n=1000)
     model = FGNSoftmaxHead().fit(X, y)
-    assert model.alpha_ < 10 / len(y)
     again = FGNSoftmaxHead(alpha=model.alpha_).fit(X, y)
     np.testing.assert_array_equal(again.coef_, model.coef_)
+    assert again.temperature_ == 1
     # The units of the features do not matter.
     scaled = FGNSoftmaxHead().fit(8 * X, y)
     assert scaled.alpha_ == pytest.approx(64 * model.alpha_, rel=1e-12)
+    assert scaled.temperature_ == pytest.approx(model.temperature_, rel=1e-3)
     np.testing.assert_allclose(8 * scaled.coef_, model.coef_, rtol=1e-3, atol=1e-4)
     # Labels that the words do not tell are not learnt.
     rng = np.random.default_rng(0)
     noise = FGNSoftmaxHead().fit(X, rng.permutation(y))
     assert noise.alpha_ > 10 * model.alpha_
     assert np.ptp(noise.predict_proba(X), axis=0).max() < 0.25
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+def test_the_penalty_is_judged_at_its_best_temperature(stays_sparse, n_classes):
+    X, y, _ = text(n_classes, n=1000, d=300)
+    model = FGNSoftmaxHead(tol=1e-9).fit(X, y)
+    train, test, _ = part_of(y)
+
+    def peer(alpha):
+        return LogisticRegression(C=1 / (alpha * len(y)), tol=1e-9, max_iter=5000)
+
+    def logits(fitted, X):
+        z = fitted.decision_function(X)
+        return z if n_classes > 2 else np.stack([np.zeros_like(z), z], axis=1)
+
+    def held_out(alpha):
+        z = logits(peer(alpha).fit(X[train], y[train]), X[test])
+
+        def posterior(log):
+            log_p = log_softmax(np.exp(log) * z, axis=1)
+            return -log_p[np.arange(len(test)), y[test]].sum() + 5 * log**2
+
+        best = minimize_scalar(posterior, bounds=(0, 4), method="bounded")
+        return best.fun / len(test), np.exp(best.x)
+
+    loss, factor = held_out(model.alpha_)
+    others = [held_out(model.alpha_ * 10.0**k)[0] for k in np.arange(-1.5, 1.1, 0.5)]
+    assert loss < 1.015 * min(others)
+    assert factor > 1.1
+    assert model.temperature_ == pytest.approx(1 / factor, rel=0.02)
+    # All rows are fitted with the penalty, and predicted with the temperature.
+    z = logits(peer(model.alpha_).fit(X, y), X) / model.temperature_
+    np.testing.assert_allclose(model.predict_proba(X), softmax(z, axis=1), atol=1e-5)
+    exported = model.to_sklearn()
+    np.testing.assert_allclose(exported.predict_proba(X), softmax(z, axis=1), atol=1e-5)
+
+
+def test_few_texts_of_many_languages_need_a_temperature():
+    texts, languages = load_udhr(return_X_y=True)
+    chosen = np.random.RandomState(0).choice(np.unique(languages), 100, replace=False)
+    kept = np.isin(languages, chosen)
+    T, T_test, y, y_test = train_test_split(
+        texts[kept],
+        languages[kept],
+        test_size=0.3,
+        stratify=languages[kept],
+        random_state=0,
+    )
+    words = TfidfVectorizer().fit(T)
+    model = FGNSoftmaxHead().fit(words.transform(T), y)
+    p = model.predict_proba(words.transform(T_test))
+    assert model.temperature_ < 0.5
+    assert log_loss(y_test, p) < 0.6
+    one = softmax(model.decision_function(words.transform(T_test)), axis=1)
+    assert log_loss(y_test, one) > 0.8
 
 
 def test_rows_left_out_agree_with_a_grid_search(stays_sparse):
@@ -205,6 +266,7 @@ def test_with_too_few_rows_to_leave_out_the_penalty_is_that_of_the_peer(
         model = FGNSoftmaxHead().fit(X, y)
     spread = np.mean(np.sum((x - x.mean(axis=0)) ** 2, axis=1))
     assert model.alpha_ == pytest.approx(spread / len(y), rel=1e-12)
+    assert model.temperature_ == 1
 
 
 @pytest.mark.parametrize("intercept", [True, False])
