@@ -283,9 +283,14 @@ def _largest_difference(error_of, change, parts):
 
 
 def correction(gramian, gradient, square, damping=0.0):
-    """Least-squares solution, and the part of the residuals' square it explains."""
-    if not (square > 0 and np.isfinite(gramian).all()):
+    """Least-squares solution, and the part of the residuals' square it explains.
+
+    It is NaN where residuals, or their slopes, have no value.
+    """
+    if square == 0:
         return np.zeros(len(gramian)), 1.0
+    if not (np.isfinite(square) and np.isfinite(gramian).all()):
+        return np.full(len(gramian), math.nan), 1.0
     matrix = np.array(gramian)
     shift = max(len(matrix) * np.finfo(float).eps, damping) * matrix.diagonal().max()
     matrix[np.diag_indices_from(matrix)] += shift

@@ -361,3 +361,30 @@ def test_functions_of_time_that_are_free_do_not_count(pinned, free):
     )
     np.testing.assert_array_equal(left[:, 0], v)
     np.testing.assert_allclose(left[:, 1], 0 if free[1] else p, atol=1e-9)
+
+
+def test_residuals_without_a_value_have_no_error_estimate():
+    gramian, gradient = np.eye(3), np.ones(3)
+    change, _ = error_estimate.correction(np.full((3, 3), np.nan), gradient, 1.0)
+    assert np.isnan(change).all()
+    change, _ = error_estimate.correction(gramian, gradient, np.nan)
+    assert np.isnan(change).all()
+    change, _ = error_estimate.correction(gramian, 0 * gradient, 0.0)
+    assert not change.any()
+
+    def root(u, x):  # of a negative number at a few of the fresh points
+        return d(u, "x")(x) - jnp.sqrt(x[0] - 1e-3)
+
+    start = Condition(lambda u, x: u(x), on=[[0.5]])
+    solver = PINNSolver(
+        Problem(root, Interval(0, 1, axis="x"), [start]),
+        hidden_layer_sizes=(6,),
+        n_interior=30,
+        n_boundary=2,
+        max_iter=2,
+        random_state=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.fit()
+    assert np.isnan(solver.error_estimate_)
