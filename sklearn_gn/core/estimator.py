@@ -163,10 +163,14 @@ class GaussNewtonEstimator(
         dtype, device = self._computed_in
         return dtype, backend.available(device)
 
-    def _in_batches(self, function, x, batch_rows=_BATCH_ROWS):
-        """A compiled function of rows, in float64, for few shapes of its argument."""
+    def _in_batches(self, function, x, batch_rows=_BATCH_ROWS, dtype=None):
+        """A compiled function of rows, in float64, for few shapes of its argument.
+
+        It is computed in the precision of the fit, if ``dtype`` is not given.
+        """
         parts = []
-        dtype, device = self._dtype_and_device()
+        own, device = self._dtype_and_device()
+        dtype = dtype or own
         with backend.scope(dtype, device):
             for batch in gen_batches(len(x), batch_rows):
                 part = extremes.cast_within_range(x[batch], dtype)

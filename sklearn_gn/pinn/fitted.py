@@ -9,8 +9,10 @@ from sklearn_gn.core import backend
 from sklearn_gn.pinn import solution
 from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.dngd import gramian_eigenvalues
+from sklearn_gn.pinn.error_estimate import in_double_precision
 from sklearn_gn.pinn.growth import may_grow
-from sklearn_gn.pinn.losses import total_loss
+from sklearn_gn.pinn.left_open import what_is_left_open
+from sklearn_gn.pinn.losses import fresh_misfit, total_loss
 from sklearn_gn.pinn.observation_weight import SMALLEST, has_settled, reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
@@ -18,7 +20,6 @@ from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functio
 from sklearn_gn.pinn.verdict import (
     solved_until,
     take_back_convergence,
-    what_is_left_open,
     why_early,
 )
 from sklearn_gn.pinn.windows import Pieces, last_network
@@ -68,7 +69,10 @@ def set_fitted(solver, run, fitted, n_observations):
         solver._solved_until = solved_until(
             fitted.net, fitted.problem.domain, state.first_fresh
         )
+    solver._fresh_noise = 0.0  # known once the weight of the observations has fallen
     with backend.scope(solver.dtype, solver.device):
+        if state.observation_weight != 1:
+            solver._fresh_noise = fresh_misfit(state, run.data, run.options, net)
         solver.loss_ = float(total_loss(model, net, state.batches)) * scale
         solver.gram_spectrum_ = np.zeros(0)
         if state.spectrum is not None:
@@ -86,10 +90,11 @@ def set_fitted(solver, run, fitted, n_observations):
             if in_windows:
                 solver._window_points = points
             else:
-                posterior = Posterior(
-                    model, net, batches, points or batches, n_observations
-                )
+                # Rounding errors of single precision would pass for information.
+                known = in_double_precision((net, batches, points or batches))
+                posterior = Posterior(model, *known, n_observations)
                 solver._posterior = _with_functions(posterior, fitted)
+    with backend.scope("float64", solver.device):
         _set_coefficients(solver, n_observations)
         solver.noise_std_ = math.nan
         if n_observations and fitted.scaling is None and solver._posterior:

@@ -21,7 +21,12 @@ from sklearn_gn.pinn import (
     starts,
     windows,
 )
-from sklearn_gn.pinn.losses import fresh_loss_in, loss_by, rebalanced_weights
+from sklearn_gn.pinn.losses import (
+    fresh_loss_in,
+    fresh_misfit,
+    loss_by,
+    rebalanced_weights,
+)
 from sklearn_gn.pinn.model import n_waves
 from sklearn_gn.pinn.residuals import check_is_defined
 from sklearn_gn.pinn.solved import (
@@ -49,6 +54,7 @@ class FixedPoints(NamedTuple):
     data: Any  # Batch of observations, or None
     fresh: tuple  # of Batch: never trained on
     reference: Any  # (points, values) to compare with, or None
+    validates: bool = False  # whether the last of the fresh ones are observations
 
 
 class PINNSettings(NamedTuple):
@@ -117,8 +123,11 @@ def prepare(observations, settings):
     if unseen is not None:
         fresh = (*fresh, unseen)
     reference = settings.sampler.reference(model.problem, seed)
-    points = FixedPoints(observations.training, fresh, reference)
-    return points if settings.mesh is not None else jax.device_put(points)
+    validates = observations.validation is not None
+    points = FixedPoints(observations.training, fresh, reference, validates)
+    if settings.mesh is not None:
+        return points
+    return FixedPoints(*jax.device_put(points[:-1]), validates)
 
 
 def initial_state(points, net, settings, memory=None):
@@ -291,6 +300,7 @@ class _Losses(NamedTuple):
 
     training: float
     fresh: float  # NaN where there are no fresh points
+    validated: float  # the same with observations of validation, for the log
     noise: float  # of observations, which no solution lowers; 0 where it is not known
     decisive: bool  # whether they tell that nothing can be gained
 
@@ -302,10 +312,15 @@ def _losses(points, state, settings, step):
         fresh = float(loss_by(settings, state.batches)(model, state.net, march.fresh))
     else:
         fresh = fresh_loss_in(state, points, settings, state.net)
-    noise = float(step.class_losses[-1]) if state.observation_weight != 1 else 0.0
+    misfit, validated = float(step.class_losses[-1]), fresh
+    if points.validates and settings.estimates_noise:
+        # The weight follows from the noise of the observations that it is given to.
+        fresh += misfit - fresh_misfit(state, points, settings, state.net)
+    noise = misfit if state.observation_weight != 1 else 0.0
     # An easier problem does not decide that nothing is gained.
     decisive = step.decisive and state.stage + 1 == len(settings.models)
-    return _Losses(float(np.sum(step.class_losses)), fresh, noise, decisive)
+    training = float(np.sum(step.class_losses))
+    return _Losses(training, fresh, validated, noise, decisive)
 
 
 def _with_stalls(state, settings, losses):
@@ -363,10 +378,12 @@ class _Standing(NamedTuple):
 def _with_standing(points, state, settings, step, losses):
     """Return the state with the next weight of the observations, and the standing."""
     model, first = settings.models[state.stage], state.first_fresh
-    training, fresh, noise, decisive = losses
+    training, fresh, _, noise, decisive = losses
     solved = math.isnan(fresh) or is_solved(fresh - noise, training - noise, first)
     if settings.estimates_noise and decisive:
-        state = _with_next_weight(state, settings, step, fresh, solved)
+        state = observation_weight.with_next_weight(
+            state, settings.observed, step, fresh, solved
+        )
     if noise:
         bound = state.observation_weight * settings.observed.spread_loss
         solved &= observation_weight.is_noise(noise, bound)
@@ -438,8 +455,9 @@ def _log_entries(points, state, settings, step, losses):
         extra["window_end"] = low + (high - low) * march.stop
     if points.reference is not None:
         extra["relative_error"] = _relative_error(points, state, settings)
-    if not math.isnan(losses.fresh):
-        extra["val_loss"] = windows.loss_so_far(march, losses.fresh, state.first_fresh)
+    fresh = losses.validated
+    if not math.isnan(fresh):
+        extra["val_loss"] = windows.loss_so_far(march, fresh, state.first_fresh)
     if settings.estimates_noise:
         extra["observation_weight"] = state.observation_weight
     return extra
@@ -476,27 +494,3 @@ def _relative_error(points, state, settings):
         values = windows.at_points(solution.values, model, state.answer, x)
         return solution.relative_errors(model.problem, values, exact)[0]
     return float(solution.relative_error(model, state.net, x, exact))
-
-
-def _with_next_weight(state, settings, step, fresh, solved):
-    """Return the state with the weight of the observations for the next iteration."""
-    losses, weight = (*state.fresh_losses, fresh), state.observation_weight
-    share, known = state.share_of_equation, settings.observed
-    noise = step.class_losses[-1]
-    # Between its points an equation holds no better than at them.
-    equation = np.fmax(np.sum(step.class_losses[:-1]), fresh - noise)
-    both = np.array([equation, noise])
-    of_equation = (*state.equation_losses, equation)
-    wanted = observation_weight.wanted_weight(weight, both, known, solved)
-    waits = wanted != weight
-    if step.no_progress or observation_weight.has_settled(losses, of_equation):
-        weight = observation_weight.next_weight(weight, both, known, share, solved)
-    if weight != state.observation_weight:
-        share = min(share, observation_weight.largest_share(both))
-    return state._replace(
-        fresh_losses=losses,
-        equation_losses=of_equation,
-        next_observation_weight=weight,
-        share_of_equation=share,
-        weight_waits=waits,
-    )

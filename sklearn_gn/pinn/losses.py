@@ -10,6 +10,7 @@ from sklearn_gn.core.devices import by_rows, jitted, put_rows
 from sklearn_gn.core.parts import total
 from sklearn_gn.pinn import observation_weight, pieces, windows
 from sklearn_gn.pinn.residuals import residuals
+from sklearn_gn.pinn.solved import with_class_alone
 
 _BALANCE_POWER = 0.05
 _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
@@ -36,6 +37,15 @@ def fresh_loss_in(state, points, settings, net):
     is_last = state.stage + 1 == len(settings.models)
     like = state.batches if is_last else None
     return fresh_loss(points, settings, net, state.observation_weight, like)
+
+
+def fresh_misfit(state, points, settings, net):
+    """The part of :func:`fresh_loss_in` that observations have, those of validation.
+
+    Without validation they are those of training.
+    """
+    observed = with_class_alone(points, len(points.fresh) - 1)
+    return fresh_loss_in(state, observed, settings, net)
 
 
 def loss_by(settings, like=None):

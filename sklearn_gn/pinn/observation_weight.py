@@ -47,6 +47,41 @@ _LARGEST_NOISE = 0.5  # of the variance of the observations
 _PATIENCE, _FALL, _FALL_OF_EQUATION = 8, 0.9, 0.5
 
 
+def with_next_weight(state, known, step, fresh, solved):
+    """Return the state of a fit with the weight for its next iteration.
+
+    Parameters
+    ----------
+    state : PINNState
+    known : Observed
+    step : StepSummary
+    fresh : float
+        Loss on fresh points, and of the observations.
+    solved : bool
+        Whether the equation is solved.
+    """
+    losses, weight = (*state.fresh_losses, fresh), state.observation_weight
+    share = state.share_of_equation
+    noise = step.class_losses[-1]
+    # Between its points an equation holds no better than at them.
+    equation = np.fmax(np.sum(step.class_losses[:-1]), fresh - noise)
+    both = np.array([equation, noise])
+    of_equation = (*state.equation_losses, equation)
+    wanted = wanted_weight(weight, both, known, solved)
+    waits = wanted != weight
+    if step.no_progress or has_settled(losses, of_equation):
+        weight = next_weight(weight, both, known, share, solved)
+    if weight != state.observation_weight:
+        share = min(share, largest_share(both))
+    return state._replace(
+        fresh_losses=losses,
+        equation_losses=of_equation,
+        next_observation_weight=weight,
+        share_of_equation=share,
+        weight_waits=waits,
+    )
+
+
 def next_weight(weight, class_losses, known, share_before=math.inf, solved=True):
     """Return the weight for the next iterations of a fit whose loss has settled.
 

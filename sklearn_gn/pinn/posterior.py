@@ -39,7 +39,7 @@ class Posterior(StoredWithoutCaches):
     """Standard deviations of outputs and coefficients about a fitted network.
 
     The Gramian is factored when it is first needed, and then kept; it is not stored
-    with the object. To be used in the precision and on the device of the fit.
+    with the object. To be used in double precision, on the device of the fit.
 
     Parameters
     ----------

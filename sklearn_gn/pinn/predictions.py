@@ -107,7 +107,7 @@ class SolutionMixin:
                 "axes has no standard deviations."
             )
         n = max(32, _SLOPES_FLOATS // (n_weights(net) * y.shape[1]))
-        std = self._in_batches(self._posterior.output_deviations, X, n)
+        std = self._in_batches(self._posterior.output_deviations, X, n, "float64")
         if scaling is not None:
             std = extremes.scaled_back(std, scaling.y_scale)
         return self._shaped(y), self._shaped(std)

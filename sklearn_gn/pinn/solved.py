@@ -52,14 +52,24 @@ def losses_of_no_solution(fresh_loss, points, settings, untrained):
         )
         return min(first, level) if level > rounding * first else first
 
-    def alone(k):
-        fresh = tuple(
-            batch._replace(scale=(i == k) * np.asarray(batch.scale))
-            for i, batch in enumerate(points.fresh)
-        )
-        return points._replace(fresh=fresh)
+    classes = range(len(points.fresh))
+    return lower(points), tuple(lower(with_class_alone(points, k)) for k in classes)
 
-    return lower(points), tuple(lower(alone(k)) for k in range(len(points.fresh)))
+
+def with_class_alone(points, k):
+    """The fixed points, of which those of one class alone count among the fresh ones.
+
+    Parameters
+    ----------
+    points : FixedPoints
+    k : int
+        Number of the class.
+    """
+    fresh = tuple(
+        batch._replace(scale=(i == k) * np.asarray(batch.scale))
+        for i, batch in enumerate(points.fresh)
+    )
+    return points._replace(fresh=fresh)
 
 
 def is_solved(fresh, loss, first_fresh):

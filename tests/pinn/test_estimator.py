@@ -1030,7 +1030,7 @@ def test_the_warning_measures_by_an_untrained_network():
     solver._undetermined, solver._fitted = [], SimpleNamespace(net=None)
     solver.stop_reason_ = "callback"
     solver.convergence_log_ = {"loss": np.array([1e-23]), "val_loss": np.array([1e-20])}
-    solver.fresh_loss_ = 1e-20
+    solver.fresh_loss_, solver._fresh_noise = 1e-20, 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_if_not_solved(solver, 1.0)  # of a warm start: solved all along

@@ -351,3 +351,61 @@ def test_a_fit_that_is_stuck_begins_anew(monkeypatch):
     assert all(net.layers[0].shape == (2, 5) for net in drawn)
     assert solver.fresh_loss_ == solver.convergence_log_["val_loss"].min()
     assert_allclose(solver.fresh_loss_, 0.5, rtol=1e-4)
+
+
+def fading(u, x, k):
+    return d(u, "t")(x) + k * u(x)
+
+
+def noisy_fading(seed, n=30, noise=0.05):
+    rng = np.random.default_rng(seed)
+    t = rng.uniform(0, 3, (n, 1))
+    return t, np.exp(-t[:, 0]) + noise * rng.normal(size=n)
+
+
+FADING = Problem(fading, Interval(0, 3), Initial(1.0), coefficients={"k": Unknown(2.0)})
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_observations_of_validation_do_not_change_the_weight(noise):
+    X, y = noisy_fading(0)
+    alone, validated = (
+        PINNSolver(FADING, random_state=0, max_iter=30) for _ in range(2)
+    )
+    X_val, y_val = noisy_fading(1, noise=noise)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        alone.fit(X, y)
+        validated.fit(X, y, X_val=X_val, y_val=y_val)
+    before, after = (s.convergence_log_ for s in (alone, validated))
+    assert before["observation_weight"][-1] < 1
+    n = min(len(before["loss"]), len(after["loss"]))
+    for name in ("observation_weight", "loss"):
+        assert_allclose(after[name][:n], before[name][:n], rtol=1e-2)
+    # The log has the misfit of validation.
+    misfit = y_val - validated.predict(X_val)
+    weight = after["observation_weight"]
+    expected = 0.5 * np.mean(misfit**2) * weight[-1]
+    assert validated._fresh_noise == pytest.approx(expected, rel=1e-6)
+    assert np.nanmin(after["val_loss"]) >= 0.5 * expected
+
+
+def test_single_precision_has_the_error_bars_of_double_precision():
+    def bent(u, x, k):
+        return k * d(u, "x", "x")(x) + jnp.pi**2 * jnp.sin(jnp.pi * x[0])
+
+    domain, coefficients = Interval(0, 1, axis="x"), {"k": Unknown(2.0)}
+    problem = Problem(bent, domain, Dirichlet(0.0), coefficients=coefficients)
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (30, 1))
+    y = np.sin(np.pi * X[:, 0]) + 0.05 * rng.normal(size=30)
+    sizes = dict(hidden_layer_sizes=(20, 20), n_interior=100, n_boundary=2)
+    found = []
+    for dtype in ("float64", "float32"):
+        solver = PINNSolver(problem, random_state=0, max_iter=60, dtype=dtype, **sizes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            solver.fit(X, y)
+        _, std = solver.predict([[0.3], [0.5]], return_std=True)
+        found.append(np.append(std, solver.coefficients_std_["k"]))
+    assert_allclose(found[1], found[0], rtol=0.02)
