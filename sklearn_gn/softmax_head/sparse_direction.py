@@ -19,6 +19,7 @@ _LITTLE = 0.5  # and, times that, the gain of an iteration over the mean one
 _SOLVED = 0.1  # residual of the last Newton systems
 _ALIKE = 1e-3  # relative difference of a slope from rows and from logits
 _FLOOR = 1e-6  # of the curvature of an intercept, over the largest
+_FARTHEST = 10.0  # an intercept goes for its own gradient: exp(10) times the odds
 _CG_ITERATIONS = 100
 _CLOSE = 1e-7  # slope, over the loss, from which on logits are exact, systems solved
 
@@ -52,7 +53,9 @@ class NewtonSystem:
     The preconditioner is the penalty for the coefficients. Intercepts, whose part of
     the Hessian is small and dense, are eliminated: each direction has those that are
     best for its coefficients. Without that the mean of the rows of a class, from which
-    an intercept hardly differs, would need many iterations.
+    an intercept hardly differs, would need many iterations. Where all rows of a class
+    are taken for others with certainty, its intercept has a gradient and no curvature:
+    so much curvature is added that this gradient changes it by ten at most.
     """
 
     def __init__(self, space, state, options):
@@ -63,7 +66,9 @@ class NewtonSystem:
         self.shift = kind(options.alpha) + self.damping
         self.unit = self.shift if self.shift > 0 else kind(1)
         self.factor = (
-            cho_factor(self._of_intercepts()) if space.rows.intercept else None
+            cho_factor(self._of_intercepts(state.evaluation.gradient))
+            if space.rows.intercept
+            else None
         )
         self.scale = float(state.evaluation.grad_norm) or 1.0
         divisor = -kind(self.scale)
@@ -75,7 +80,7 @@ class NewtonSystem:
         )
         self.image = state.image / divisor
 
-    def _of_intercepts(self):
+    def _of_intercepts(self, gradient):
         """The Hessian of the intercepts, and something for what it leaves open."""
         m, p = self.p.shape[1], self.p
         if m == 1:
@@ -84,10 +89,12 @@ class NewtonSystem:
             hessian = -((self.weight[:, None] * p).T @ p).astype(float)
             np.fill_diagonal(hessian, 0.0)
             np.fill_diagonal(hessian, -hessian.sum(axis=0))
-        largest = hessian.diagonal().max() or 1.0
+        own = hessian.diagonal().copy()
+        largest = own.max() or 1.0
         if m > 1:  # what a shift that all classes share leaves open
             hessian += largest / m
-        return hessian + (_FLOOR * largest + self.damping) * np.eye(m)
+        missing = np.maximum(np.abs(gradient) / _FARTHEST - own, 0)
+        return hessian + np.diag(missing + _FLOOR * largest + self.damping)
 
     def intercepts(self, gradient):
         """Return the change of the intercepts that brings their gradient to zero."""

@@ -254,6 +254,7 @@ def line_minimum(space, state, direction, options):
         lower, upper = (length, upper) if first < 0 else (lower, length)
         newton = length - first / max(curvature, np.finfo(float).tiny)
         middle = 4 * length if math.isinf(upper) else (lower + upper) / 2
+        middle = upper / 10 if lower == 0 else middle  # which may be far too long
         inside = lower < newton < min(upper, 8 * length)
         length = newton if inside else middle
     return lower, slope

@@ -312,6 +312,21 @@ def test_early_stopping_returns_the_best_head(stays_sparse):
     assert model.stop_reason_ == "early_stopping"
 
 
+@pytest.mark.parametrize("shift", [-20.0, -40.0, -1000.0])
+def test_a_class_that_has_no_probability_gets_it_back(stays_sparse, shift):
+    """Its intercept has a gradient and no curvature: a Newton step of 1e6."""
+    X, y, weight = text(5)
+    model = FGNSoftmaxHead(alpha=0.01, warm_start=True).fit(X, y, weight)
+    loss = model.loss_
+    model.intercept_ = model.intercept_ + np.array([0, 0, shift, 0, 0])
+    model.fit(X, y, weight)
+    assert model.converged_
+    assert model.loss_ == pytest.approx(loss, abs=1e-8)
+    peer = LogisticRegression(C=1 / (0.01 * weight.sum()), tol=1e-8, max_iter=10_000)
+    peer.fit(X, y, weight)
+    np.testing.assert_allclose(model.predict_proba(X), peer.predict_proba(X), atol=1e-4)
+
+
 def test_directions_solve_the_system_in_the_space_that_is_searched(monkeypatch):
     """Of the last step and conjugate gradients, against the dense Hessian."""
     monkeypatch.setattr(
