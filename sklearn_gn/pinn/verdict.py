@@ -98,16 +98,10 @@ def _limit(solver, reason):
         )
     if math.isfinite(solver._solved_until):
         return _limit_in_windows(solver, cause, budget)
-    rng = np.random.RandomState(0)
-    excess = not is_solved and determination.too_many_conditions(solver.problem_, rng)
-    if excess:
+    fault = "" if is_solved else _fault_of_statement(solver.problem_)
+    if fault:
         said = f"{budget} is reached." if budget else reason.advice
-        return Limit("stopped", f"{said} {excess}", "problem")
-    axis, places = ("", []) if is_solved else carried_kinks(solver.problem_)
-    if places:
-        said = f"{budget} is reached." if budget else reason.advice
-        text = _of_kinks(axis, places)
-        return Limit("stopped", f"{said} {text} {_IN_SPITE_OF_IT}", "problem")
+        return Limit("stopped", f"{said} {fault}", "problem")
     stuck = reason.value == "stalled" or (budget and not _may_go_on(solver))
     if stuck and not is_solved:
         has_functions = isinstance(solver._fitted.model.problem, PosedProblem)
@@ -187,13 +181,20 @@ _STILL_GROWING = "The network was still growing: with more time it gets more neu
 _IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
 
 
-def _of_kinks(axis, places):
-    """What to say of kinks for which the network has no functions of its own."""
+def _fault_of_statement(problem):
+    """What in a problem that is not solved keeps a network from it; "" if not known."""
+    excess = determination.too_many_conditions(problem, np.random.RandomState(0))
+    if excess:
+        return excess
+    axis, places = carried_kinks(problem)
+    if not places:
+        return ""
     where = ", ".join(f"{place:.4g}" for place in places)
     return (
         f"The initial values have a kink at {axis} = {where}, which a smooth network "
         "follows slowly, all the more where waves carry it through the domain: more "
-        "time gains little. If it is not meant, make the values smooth."
+        "time gains little. If it is not meant, make the values smooth. "
+        f"{_IN_SPITE_OF_IT}"
     )
 
 

@@ -253,8 +253,12 @@ def line_minimum(space, state, direction, options):
             return length, slope
         lower, upper = (length, upper) if first < 0 else (lower, length)
         newton = length - first / max(curvature, np.finfo(float).tiny)
-        middle = 4 * length if math.isinf(upper) else (lower + upper) / 2
-        middle = upper / 10 if lower == 0 else middle  # which may be far too long
+        if math.isinf(upper):
+            middle = 4 * length
+        elif lower == 0:  # the direction may be far too long
+            middle = upper / 10
+        else:
+            middle = (lower + upper) / 2
         inside = lower < newton < min(upper, 8 * length)
         length = newton if inside else middle
     return lower, slope
