@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -144,7 +145,8 @@ class EarlyStopping(_Callback):
     Raises
     ------
     ValueError
-        At ``fit``, if ``monitor="val_loss"`` and there are no validation data.
+        If a parameter has another value than these, and at ``fit``, if
+        ``monitor="val_loss"`` and there are no validation data.
     """
 
     def __init__(
@@ -157,6 +159,12 @@ class EarlyStopping(_Callback):
     ) -> None:
         if monitor not in ("val_loss", "loss"):
             raise ValueError(f"monitor must be 'val_loss' or 'loss', got {monitor!r}.")
+        if not (isinstance(n_iter_no_change, Integral) and n_iter_no_change >= 1):
+            raise ValueError(
+                f"n_iter_no_change must be an integer >= 1, got {n_iter_no_change!r}."
+            )
+        if not (isinstance(min_delta, Real) and min_delta >= 0):
+            raise ValueError(f"min_delta must be a number >= 0, got {min_delta!r}.")
         self.monitor = monitor
         self.n_iter_no_change = n_iter_no_change
         self.min_delta = min_delta

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ class PredictionIntervalMixin:
         ValueError
             If ``level`` is not between 0 and 1.
         """
-        if not 0 < level < 1:
+        if not (isinstance(level, Real) and 0 < level < 1):
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         y, std = self.predict(X, return_std=True)
         with np.errstate(over="ignore"):

@@ -18,7 +18,11 @@ from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.jumps import warn_of_jumps, warn_of_lost_jumps
 from sklearn_gn.pde.local_functions import expanded, fields_and_points, wave_at
 from sklearn_gn.pde.mistakes import explained_errors
-from sklearn_gn.pde.plausibility import check_equations, warn_of_fluxes
+from sklearn_gn.pde.plausibility import (
+    check_equations,
+    warn_of_fluxes,
+    warn_of_points_outside,
+)
 from sklearn_gn.pde.reference import is_reference
 
 _POINTS = 4  # of each residual class, at which it is evaluated
@@ -31,10 +35,11 @@ def check_problem(problem, default_network=True):
 
     Equations must not contradict each other, nor must values at the same places.
 
-    Warns of what is allowed but rarely intended: more equations than outputs, values
-    that jump, or contradict each other where two parts of the boundary meet, or the
-    boundary and the start of time, derivatives of products with coefficients that jump,
-    and a pure Neumann problem of the Laplacian whose source and slopes do not cancel.
+    Warns of what is allowed but rarely intended: more equations than outputs,
+    conditions at points outside of the domain, values that jump, or contradict each
+    other where two parts of the boundary meet, or the boundary and the start of time,
+    derivatives of products with coefficients that jump, and a pure Neumann problem of
+    the Laplacian whose source and slopes do not cancel.
 
     Parameters
     ----------
@@ -59,6 +64,7 @@ def check_problem(problem, default_network=True):
         _check_residuals(problem, points, rng)
         check_equations(problem, points["interior"], _LEVELS, rng)
     check_shared_places(problem)
+    warn_of_points_outside(problem, points)
     warn_of_jumps(problem, default_network)
     warn_of_lost_jumps(problem)
     warn_of_fluxes(problem)

@@ -443,12 +443,16 @@ def test_parameters_and_callbacks_stop_alike():
     assert not hasattr(words, "_skl_callbacks")
 
 
-def test_early_stopping_needs_validation_data_and_a_known_column():
+def test_early_stopping_needs_validation_data_and_valid_parameters():
     X, y = data()
     with pytest.raises(ValueError, match="give X_val"):
         make().set_callbacks(EarlyStopping()).fit(X, y)
     with pytest.raises(ValueError, match="monitor must be"):
         EarlyStopping("accuracy")
+    with pytest.raises(ValueError, match=r"n_iter_no_change must be .* >= 1, got 0"):
+        EarlyStopping(n_iter_no_change=0)
+    with pytest.raises(ValueError, match="min_delta must be a number >= 0, got -1"):
+        EarlyStopping(min_delta=-1)
     with pytest.raises(ValueError, match="seconds must be positive, got 0"):
         TimeBudget(0)
 

@@ -27,7 +27,11 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pde.corner_values import check_shared_places
 from sklearn_gn.pde.jumps import jumps, warn_of_jumps
-from sklearn_gn.pde.plausibility import warn_of_fluxes, warn_of_missing_equations
+from sklearn_gn.pde.plausibility import (
+    warn_of_fluxes,
+    warn_of_missing_equations,
+    warn_of_points_outside,
+)
 from sklearn_gn.pinn.data import problem_sequence
 from sklearn_gn.pinn.preparation import has_default_network
 
@@ -589,5 +593,24 @@ def test_slopes_that_contradict_the_source(source, slope, domain, match):
         warnings.simplefilter("always")
         for function in (residual, *others):
             warn_of_fluxes(Problem(function, domain, Neumann(slope)))
+    assert len(caught) == (match is not None)
+    assert match is None or re.search(match, str(caught[0].message))
+
+
+@pytest.mark.parametrize(
+    ("on", "match"),
+    [
+        ("boundary", None),
+        ([[1.0, 0.5], [0.3, 0.3]], None),
+        ([[2.0, 0.5], [0.5, 0.5]], r"1 of 2 points.* such as \[2\.0, 0\.5\].*'y'\)"),
+        (Box(x=(3, 4), y=(0, 1)), r"50 of 50 points"),
+    ],
+)
+def test_conditions_at_points_outside_of_the_domain(on, match):
+    problem = Problem(lambda u, x: laplacian(u)(x), SQUARE, Dirichlet(0.0, on=on))
+    points = problem.sample(20, 50, np.random.RandomState(0))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_points_outside(problem, points)
     assert len(caught) == (match is not None)
     assert match is None or re.search(match, str(caught[0].message))

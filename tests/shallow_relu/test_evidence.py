@@ -209,6 +209,8 @@ def test_intervals_hold_noise_and_error(fitted):
     np.testing.assert_allclose(upper - y, y - lower, rtol=1e-9)
     with pytest.raises(ValueError, match=r"level must lie between 0 and 1, got 95"):
         fitted.predict_interval(X, level=95)
+    with pytest.raises(ValueError, match=r"level must lie between 0 and 1, got '95'"):
+        fitted.predict_interval(X, level="95")
 
 
 def test_intervals_cover_new_observations():
