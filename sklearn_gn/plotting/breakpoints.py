@@ -18,6 +18,8 @@ from sklearn_gn.plotting._common import (
     select_target,
 )
 
+_FAINT = 0.15  # opacity of breaking lines at which the slope hardly changes
+
 
 class BreakpointDisplay(Display):
     """Predictions over one or two features with the breakpoints or breaking lines.
@@ -35,6 +37,10 @@ class BreakpointDisplay(Display):
 
     breaks : ndarray of shape (n_breaks,) or (n_breaks, 2, 2)
         Breakpoints, or the two end points of every breaking line.
+
+    changes : ndarray of shape (n_breaks,), default=None
+        How much the slope changes at each breaking line, relative to the largest
+        change: lines of small changes are faint. If None, all are drawn alike.
 
     X : ndarray of shape (n_samples, n_features), default=None
         Samples to draw. If None, none are drawn.
@@ -87,6 +93,7 @@ class BreakpointDisplay(Display):
         grid: Sequence[Array],
         response: Array,
         breaks: Array,
+        changes: Array | None = None,
         X: Array | None = None,
         y: Array | None = None,
         feature_names: Sequence[str] | None = None,
@@ -95,6 +102,7 @@ class BreakpointDisplay(Display):
         self.grid = grid
         self.response = response
         self.breaks = breaks
+        self.changes = changes
         self.X = X
         self.y = y
         self.feature_names = feature_names
@@ -150,8 +158,15 @@ class BreakpointDisplay(Display):
         self.surface_ = ax.pcolormesh(
             *self.grid, self.response, **{"shading": "nearest", **kwargs}
         )
+        # A jump is two large changes; the root keeps the kinks beside it visible.
+        opacity = 1.0 if self.changes is None else np.sqrt(self.changes)
         self.breaks_ = ax.add_collection(
-            LineCollection(self.breaks, colors="white", linewidths=0.8)
+            LineCollection(
+                self.breaks,
+                colors="white",
+                linewidths=0.8,
+                alpha=np.maximum(opacity, _FAINT),
+            )
         )
         self.points_ = None
         if self.y is not None:
@@ -229,12 +244,14 @@ class BreakpointDisplay(Display):
         hyperplanes = fitted_attribute(estimator, "hyperplanes_", DRAW_BROKEN_LINES)
         samples = _check_samples(estimator, X)
         low, high = samples.min(axis=0), samples.max(axis=0)
+        changes = None
         if len(low) == 1:
             breaks = _breakpoints(hyperplanes, low[0], high[0])
             even = np.linspace(low[0], high[0], grid_resolution)
             grid = (np.union1d(even, breaks),)
         else:
-            breaks = _breaking_lines(hyperplanes, low, high)
+            breaks, drawn = _breaking_lines(hyperplanes, low, high)
+            changes = _changes(estimator, hyperplanes, high - low, target)[drawn]
             # Centres of cells that fill the box.
             share = (np.arange(grid_resolution) + 0.5) / grid_resolution
             grid = tuple(low[:, None] + share * (high - low)[:, None])
@@ -245,6 +262,7 @@ class BreakpointDisplay(Display):
             grid=grid,
             response=response.reshape([len(values) for values in grid[::-1]]),
             breaks=breaks,
+            changes=changes,
             X=samples,
             y=None if y is None else select_target(np.asarray(y), target),
             feature_names=_feature_names(estimator),
@@ -292,8 +310,11 @@ def _breaking_lines(hyperplanes, low, high):
 
     Returns
     -------
-    ndarray of shape (n_inside, 2, 2)
+    lines : ndarray of shape (n_inside, 2, 2)
         Lines that miss the box are left out.
+
+    crosses : ndarray of bool of shape (n_lines,)
+        Which cross it.
     """
     bias, normal = hyperplanes[:, :1], hyperplanes[:, 1:]
     foot = -bias * normal / np.sum(normal**2, axis=1, keepdims=True)
@@ -306,4 +327,13 @@ def _breaking_lines(hyperplanes, low, high):
     leave = bounds.max(axis=0).min(axis=1)
     crosses = enter < leave
     ends = np.stack([enter, leave], axis=1)[crosses]
-    return foot[crosses, None, :] + ends[:, :, None] * along[crosses, None, :]
+    lines = foot[crosses, None, :] + ends[:, :, None] * along[crosses, None, :]
+    return lines, crosses
+
+
+def _changes(estimator, hyperplanes, extent, target):
+    """Changes of slope across the hyperplanes, relative to the largest."""
+    coef = np.atleast_2d(estimator.output_coef_)[target]
+    slope = np.linalg.norm(hyperplanes[:, 1:] * extent, axis=1)
+    change = np.abs(coef) * slope
+    return change / np.max(change, initial=np.finfo(np.float64).tiny)

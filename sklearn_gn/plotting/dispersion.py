@@ -178,10 +178,13 @@ class DispersionDisplay(Display):
         total = np.bincount(label[known], xi[known], minlength=len(classes))
         seen = count > 0
         last = estimator[-1] if hasattr(estimator, "steps") else estimator
+        mean = getattr(last, "competitor_dispersion_", None)
+        if getattr(last, "temperature_", 1.0) != 1:
+            mean = None  # of other probabilities than these
         return cls(
             dispersion=total[seen] / count[seen],
             classes=classes[seen],
-            training_mean=getattr(last, "competitor_dispersion_", None),
+            training_mean=mean,
         ).plot(ax, **kwargs)
 
 

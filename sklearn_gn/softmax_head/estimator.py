@@ -190,8 +190,8 @@ class FGNSoftmaxHead(_ChunkFit):
 
     competitor_dispersion_ : float
         Training mean of :math:`\xi = 1 - |\rho|^2`, where :math:`\rho` are the
-        probabilities of the wrong classes relative to each other: 0 if each example
-        has one competitor, near 1 if it has many equally likely ones.
+        probabilities of the wrong classes relative to each other, with temperature 1:
+        0 if each example has one competitor, near 1 if it has many equally likely ones.
 
     retained_trace_ : float
         Training mean of the trace of the softmax curvature that FGN keeps.

@@ -73,14 +73,17 @@ def test_breaking_lines_end_on_the_border_of_the_box(model_2d, data_2d):
 
 
 class KnownHyperplanes(LinearRegression):
-    """An estimator whose hyperplanes are given."""
+    """An estimator whose hyperplanes and output coefficients are given."""
 
-    def __init__(self, hyperplanes=None):
+    def __init__(self, hyperplanes=None, output_coef=None):
         super().__init__()
         self.hyperplanes = hyperplanes
+        self.output_coef = output_coef
 
     def fit(self, X, y):
         self.hyperplanes_ = np.array(self.hyperplanes, dtype=float)
+        ones = np.ones(len(self.hyperplanes))
+        self.output_coef_ = ones if self.output_coef is None else self.output_coef
         return super().fit(X, y)
 
 
@@ -104,6 +107,21 @@ def test_clipping_of_known_lines():
         [(0, 0.5), (2, 0.5)],
         [(1, 0), (1, 1)],
     ]
+
+
+def test_lines_where_the_slope_hardly_changes_are_faint():
+    X, y = np.array([[0.0, 0.0], [2.0, 1.0]]), [[0, 0], [1, 1]]
+    lines = [[-1, 1, 0], [-0.5, 0, 1], [-3, 1, 0], [-0.5, 1, 0]]  # the third is outside
+    coef = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, -0.5, 0.5, 0.001]])
+    model = KnownHyperplanes(lines, coef).fit(X, y)
+    # A step along the first feature counts twice, since it is twice as long.
+    for target, changes in [(0, [1, 0.5, 1]), (1, [1, 0.25, 0.001])]:
+        expected = np.array(changes)
+        display = BreakpointDisplay.from_estimator(model, X, target=target)
+        np.testing.assert_allclose(display.changes, expected, rtol=1e-12)
+        np.testing.assert_allclose(
+            display.breaks_.get_alpha(), np.maximum(np.sqrt(expected), 0.15)
+        )
 
 
 def test_target_selects_one_of_several(data_1d):
