@@ -50,18 +50,13 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         The problem to solve. If a sequence, its last element is that problem, and the
         elements before it are pairs (Problem, n_iter): easier problems with the same
         outputs, axes and conditions, each solved first for n_iter iterations. If None,
-        y is regressed on X without an equation: the evidence chooses the penalties and
-        the noise level, as in :class:`VarProNetRegressor`, unless
-        ``observation_weight`` is a number.
+        y is regressed on X without an equation, with the penalties of the evidence.
 
     hidden_layer_sizes : tuple of int or "auto", default="auto"
-        Widths of the hidden layers. If "auto", the fit begins with two layers of 20 and
-        adds neurons, up to 3,000 weights, whenever the loss on fresh points no longer
-        falls and the estimated error is above 1e-7. Outputs are then scaled one by one,
-        frequencies found in the problem are inputs of the network, and ordinary
-        differential equations with initial values are solved in windows of time if they
-        are not solved at once. In plain regression "auto" is (20, 20), and with another
-        solver than "dngd" it is (50, 50, 50, 50).
+        Widths of the hidden layers. If "auto", the fit begins with two layers of 20,
+        adds neurons while this pays, and prepares the problem for the network: see
+        :ref:`the user guide <pinn_network>`. In plain regression "auto" is (20, 20),
+        and with another solver than "dngd" it is (50, 50, 50, 50).
 
     activation : str or tuple of str, default="tanh"
         Activation of the hidden layers, one for all or one each: "tanh", "sin",
@@ -72,9 +67,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Replaces the hidden layers: any object with ``init(key, x)`` and
         ``apply(parameters, x)``, such as those of :mod:`sklearn_gn.networks` or a Flax
         module. It maps points, scaled to [-1, 1], to the features of a linear output
-        layer. It is differentiated by automatic differentiation, which is slower than
-        the propagated derivatives of hidden layers. If None, the hidden layers of
-        ``hidden_layer_sizes`` are used.
+        layer. Its derivatives take longer than those of hidden layers. If None, the
+        hidden layers of ``hidden_layer_sizes`` are used.
 
     solver : str or Solver, default="dngd"
         Solver of the minimisation problem: a name, or an object of
@@ -101,14 +95,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     loss_weights : {"auto", "fixed", "scaled", "balanced"}, default="auto"
         How residual classes are weighted, apart from the weights of the conditions. If
         "fixed", residuals count as they are stated. If "scaled", each class is divided
-        by its unit: the change of its residuals for a solution of size one that varies
-        once over the domain. If "auto", it is "scaled" if these units differ by more
-        than a factor of 1,000, as they do in SI units; ``hidden_layer_sizes="auto"``
-        also divides by units above 10 or below 0.1, unless ``observation_weight`` is a
-        number, and without observations it counts the rows of ordinary differential
-        equations with initial values as errors, relative to the outputs, that add up
-        over time. If "balanced", the weights are adapted until all classes have equal
-        shares of the loss.
+        by its size for a solution that varies once over the domain. If "auto", this is
+        done where sizes are far from one or far apart. If "balanced", the weights are
+        adapted until all classes have equal shares of the loss.
 
     n_interior : int or "auto", default="auto"
         Number of collocation points inside the domain. If "auto", there are two and a
@@ -139,11 +128,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     observation_weight : float or "auto", default="auto"
         Weight of the mean squared misfit to y in the loss. If "auto", it starts with 1
-        and falls, not below 1e-6, until the noise of y no longer bends the solution, or
-        the equation's loss no longer falls with it. Exact observations keep the weight
-        1, as do all with ``loss_weights="balanced"``. Set 1 if the
-        equation holds only roughly. In plain regression "auto" means maximum evidence,
-        and a number least squares without penalties.
+        and falls until the noise of y no longer bends the solution; exact observations
+        keep the weight 1. Set 1 if the equation holds only roughly. In plain regression
+        "auto" means maximum evidence, and a number least squares without penalties.
 
     max_iter : int or None, default=None
         Maximum number of iterations. If None, it is 1000 without ``max_time`` and
@@ -151,18 +138,11 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         1000.
 
     tol : float, default=0.001
-        The fit stops when twenty successive iterations have lowered the lowest loss on
-        fresh points by less than ``tol`` times its value and, with
-        ``hidden_layer_sizes="auto"``, growing no longer pays. If layers or points are
-        "auto", it also stops when the loss has not halved in a dozen iterations and the
-        estimated relative error is below 1e-7; with exact observations, those of the
-        solution and the coefficients below 1e-5; with noisy ones, what is left to gain
-        is small compared with the standard deviations of the coefficients. It has
-        converged if the equation then holds on the fresh points; otherwise it has
-        stalled, and a warning says what to change. In plain regression, it stops when
-        the log evidence per row has risen by less than ``tol`` in three iterations (in
-        least squares: when the training loss no longer falls). If 0, this test is
-        disabled.
+        The fit stops when twenty iterations have lowered the loss on fresh points by
+        less than ``tol`` times its value and growing does not pay, or earlier if the
+        estimated error is below 1e-7 (1e-5 with observations). In plain regression it
+        stops when the log evidence per row has risen by less than ``tol`` in three
+        iterations. If 0, these tests are disabled. See ``converged_``.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. An iteration that is
@@ -252,11 +232,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     error_estimate_ : float
         Estimated relative L2 error of all outputs together, from a Gauss-Newton
-        correction on fresh points in a richer network, computed at the first access.
-        With windows of time, the error of each is carried into the next. The effect of
-        noisy observations is not included: see ``predict(X, return_std=True)``. It
-        takes a few seconds. NaN in plain regression, if the windows end before the
-        interval does, and for more than about 3,000 weights.
+        correction on fresh points in a richer network. It is computed at the first
+        access, in a few seconds, and does not include the effect of noisy observations.
+        NaN in plain regression, if the windows of time end early, and for more than
+        about 3,000 weights.
 
     window_ends_ : ndarray
         Ends of the windows of time, empty if the problem was solved at once. Each

@@ -65,10 +65,8 @@ class ShallowReLURegressor(
     alpha : float, dict or "auto", default="auto"
         If "auto", the evidence chooses the penalties and the model has a linear term;
         with one feature, or another solver than "vpgn", "auto" means 0. A number is the
-        ridge penalty ``alpha / 2 * |c|^2`` of the output layer in scaled units (one
-        feature in [-1, 1], several standardised, targets of size 1, loss divided by
-        the sum of weights). It suits functions without noise: a noisy table it fits
-        many times as long, and overfits. A dict, such as ``alpha_`` of a fitted model,
+        ridge penalty ``alpha / 2 * |c|^2`` of the output layer in scaled units; it
+        suits functions without noise. A dict, such as ``alpha_`` of a fitted model,
         fixes all penalties.
 
     solver : str or solver object, default="vpgn"
@@ -113,11 +111,10 @@ class ShallowReLURegressor(
 
     n_init : int or "auto", default="auto"
         Number of initial networks: ``init`` first, then random ones. If the evidence
-        chooses the penalties, each takes six iterations on at most 2,000 rows, and the
-        one of highest evidence is continued. Otherwise the best of all fits is
-        returned; for "vpgn" and "sggn", the best eight enter the global search, and
-        "adam" uses the first only. If "auto", 5 for up to 100 hidden weights and 3 for
-        up to 300 if the evidence chooses their penalties, and 1 otherwise.
+        chooses the penalties, the one of highest evidence after six iterations is
+        continued; otherwise the best of all fits is returned. If "auto", 5 for up to
+        100 hidden weights and 3 for up to 300 if the evidence chooses their penalties,
+        and 1 otherwise.
 
     criterion : {"bic", "aic", "gcv"}, default="bic"
         Criterion that ``n_neurons="auto"`` minimises if penalties are given. The

@@ -88,16 +88,10 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
 
     alpha : "auto", float, tuple (hidden, output) or dict, default="auto"
         Penalties. If "auto", the evidence chooses them [2]_ for "mlp" with the default
-        solver, P <= 2000 weights and up to 4e9 / P**2 - 2 P rows. If
-        ``hidden_layer_sizes`` is "auto", too, half of the members, or all with more
-        than 2e8 / P**2 - 2 P rows, are wide and fitted by mini-batches, with fixed
-        normal priors of precision 10 for the slopes and 1 for all other weights. Other
-        networks take 0.001.
-        A number, in scaled units, is every penalty of the committee that "auto" would
-        fit, or of one network if ``hidden_layer_sizes`` or a solver is given. Two are
-        the penalties of the hidden layers and of the output layer of one network. A
-        dict, such as ``alpha_`` of a committee, fixes all penalties but those of
-        members fitted by mini-batches in a small table.
+        solver on small tables; the members that are fitted by mini-batches have fixed
+        ones, and other networks take 0.001. A number, in scaled units, is every penalty
+        of the committee. Two are those of the hidden layers and of the output layer of
+        one network. A dict, such as ``alpha_``, fixes all penalties.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of every step; it changes the steps, not
@@ -106,11 +100,10 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         are halved until the loss falls.
 
     rank : int or None, default=None
-        Dimension of the Krylov space in which the Gauss-Newton system is solved. If
-        None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
-        dimensions otherwise. Larger values cost more products with the matrix per step;
-        beyond 1,000 they count as 1,000.
-        The members of a committee use that many leading eigenvectors, or all if None.
+        Dimension of the Krylov space in which the Gauss-Newton system is solved, at
+        most 1,000. If None, "gnvpro" solves the whole system while it is small, and
+        like "gn" takes 20 dimensions otherwise. The members of a committee use that
+        many leading eigenvectors, or all if None.
 
     class_weight : dict, "balanced" or None, default=None
         Factors of the sample weights by class. If "balanced", all classes have the same
@@ -125,12 +118,10 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
 
     tol : float, default=0.001
         The fit stops when the loss has fallen by less than ``tol`` times its size in
-        three successive iterations (with ``batch_size``, in a whole pass over the rows;
-        for mini-batch solvers, in ten epochs). A member of a committee stops when its
-        log evidence per row has risen by less than ``tol`` in three iterations, and the
-        fit when their mean has in five; with given penalties, it is the loss that falls
-        by a share of ``tol``, in one iteration and in five. Members fitted by
-        mini-batches stop after 20 epochs. If 0, all these tests are disabled.
+        three successive iterations, a pass over all batches or, with mini-batch
+        solvers, ten epochs. A committee stops when the mean log evidence per row has
+        risen by less than ``tol`` in five iterations, and members fitted by
+        mini-batches after 20 epochs. If 0, all these tests are disabled.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,

@@ -60,11 +60,9 @@ class VarProNetRegressor(
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Widths of the hidden layers. If "auto", those of a committee are (10,), and more
-        for more than two targets that are not correlated with each other. If there is
-        hardly any noise, and ``n_init`` and ``alpha`` are "auto", too, the evidence
-        chooses among these, (20,), (20, 20), (40,) and (80,), unless there is
-        ``early_stopping`` or a robust loss. A single network has (64, 64). If empty,
-        the model is linear.
+        for more than two targets that are not correlated with each other; where there
+        is hardly any noise, the evidence chooses among up to 80 neurons and two layers.
+        A single network has (64, 64). If empty, the model is linear.
 
     activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
@@ -94,16 +92,10 @@ class VarProNetRegressor(
 
     alpha : "auto", float, tuple (hidden, output) or dict, default="auto"
         Penalties. If "auto", the evidence chooses them [2]_ for "mlp" with the default
-        solver and up to 2e8 / P rows for P weights; other networks, and those with so
-        many targets that most of more than 2,000 weights are in the output layer, take
-        (0.01, 0.0001).
-        A number, in scaled units, is every penalty of the committee that "auto" would
-        fit, or of one network if ``hidden_layer_sizes`` or a solver is given. Two are
-        the penalties of the hidden layers and of the output layer of one network; an
-        output penalty of "gcv" is chosen in every iteration by generalised
-        cross-validation. For one network and data without noise set 1e-8. A dict, such
-        as ``alpha_`` of a committee, fixes all penalties; networks that have grown need
-        their ``hidden_layer_sizes`` with it.
+        solver, unless the table is very large; other networks take (0.01, 0.0001). A
+        number, in scaled units, is every penalty of the committee. Two are those of the
+        hidden layers and of the output layer of one network; the second may be "gcv". A
+        dict, such as ``alpha_``, fixes all penalties.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of every step; it changes the steps, not
@@ -111,12 +103,11 @@ class VarProNetRegressor(
         until the loss falls.
 
     rank : int or None, default=None
-        Dimension of the Krylov space in which the Gauss-Newton system is solved. If
-        None, "gnvpro" solves the whole system while it is small, and like "gn" takes 20
-        dimensions otherwise. Larger values cost more products with the matrix per step;
-        beyond 1,000 they count as 1,000.
-        The members of a committee use that many leading eigenvectors, or all if None;
-        a small number leaves the model nearly linear.
+        Dimension of the Krylov space in which the Gauss-Newton system is solved, at
+        most 1,000. If None, "gnvpro" solves the whole system while it is small, and
+        like "gn" takes 20 dimensions otherwise. The members of a committee use that
+        many leading eigenvectors, or all if None; a small number leaves the model
+        nearly linear.
 
     scale : bool, default=True
         Whether to bring features to mean 0 and variance 1, and targets to mean 0 and
@@ -133,12 +124,10 @@ class VarProNetRegressor(
 
     tol : float, default=0.001
         The fit stops when the loss has fallen by less than ``tol`` times its size in
-        three successive iterations (with ``batch_size``, in a whole pass over the rows;
-        for mini-batch solvers, in ten epochs). A member of a committee stops when its
-        log evidence per row has risen by less than ``tol`` in three iterations, and the
-        fit when their mean has in five; with given penalties, it is the loss that falls
-        by a share of ``tol``, in one iteration and in five. If 0, this test is
-        disabled.
+        three successive iterations, a pass over all batches or, with mini-batch
+        solvers, ten epochs. A committee stops when the mean log evidence per row has
+        risen by less than ``tol`` in five iterations, or with given penalties when the
+        loss has fallen so little. If 0, this test is disabled.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,
