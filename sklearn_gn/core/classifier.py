@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,24 @@ def _check_one_kind(y):
         ) from error
 
 
+def _check_type_of_objects(y):
+    """Raise a ValueError if labels are objects other than text, such as integers."""
+    kinds = {type(label) for label in y.ravel()} if y.dtype == object else {str}
+    if all(issubclass(kind, str) for kind in kinds):
+        return
+    families = {bool: (bool, np.bool_), int: Integral, float: Real, str: object}
+    plain = next(
+        name
+        for name, family in families.items()
+        if all(issubclass(kind, family) for kind in kinds)
+    )
+    names = " and ".join(sorted(kind.__name__ for kind in kinds))
+    raise ValueError(
+        "Unknown label type: y is an array of dtype object, with labels of type "
+        f"{names}. Convert them, for example by y.astype({plain.__name__})."
+    )
+
+
 class SoftmaxClassifier(ClassifierMixin):
     """A classifier with ``classes_``, ``class_weight`` and ``decision_function``."""
 
@@ -69,6 +87,7 @@ class SoftmaxClassifier(ClassifierMixin):
                 _check_no_label_is_missing(y)
             raise
         _check_one_kind(y)
+        _check_type_of_objects(y)
         check_classification_targets(y)
         return X, y
 

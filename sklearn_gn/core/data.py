@@ -61,10 +61,8 @@ def validate_data(estimator, *data, **checks):
     dates.refuse_dates(data[0], takes_dates=hasattr(estimator, "broken_feature"))
     _refuse_complex_columns(data[0])
     targets = () if len(data) == 1 else data[1]
-    if checks.get("y_numeric") and dates.kind_of(targets) is not None:
-        raise ValueError(
-            "y holds dates: targets are numbers, such as the days since the first date."
-        )
+    if checks.get("y_numeric"):
+        dates.refuse_dates_as_targets(targets)
     if not checks.get("multi_output"):
         _check_one_column(estimator, targets)
     in_targets = naming_text(targets, _ADVICE_ON_LABELS, "y")

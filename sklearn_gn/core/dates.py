@@ -145,11 +145,16 @@ def column_at(X, place):
 
 def check_column(column, names):
     """Raise a ValueError if the name of the broken feature is not among these."""
-    if isinstance(column, str) and column not in names:
+    if not isinstance(column, str) or column in names:
+        return
+    if not names:
         raise ValueError(
-            f"broken_feature={column!r} is not among the names of the features: "
-            f"{names}."
+            f"broken_feature={column!r} is a name, and the columns of X have none: "
+            "give a data frame, or the number of the column."
         )
+    raise ValueError(
+        f"broken_feature={column!r} is not among the names of the features: {names}."
+    )
 
 
 def replace_dates(X, column):
@@ -214,6 +219,27 @@ def held(X, column):
     if _dtype_kind(values) in (*_NUMBERS, "m"):
         return "numbers"
     return "text: convert it to dates, by pandas.to_datetime"
+
+
+def refuse_dates_as_targets(y):
+    """Raise a ValueError if the targets of a regression are dates or durations.
+
+    They would be taken as numbers of nanoseconds, or of microseconds.
+    """
+    columns = [y]
+    if is_frame(y):
+        columns = [column_at(y, place) for place in range(y.shape[1])]
+    for column in columns:
+        if _dtype_kind(column) == "m":
+            raise ValueError(
+                "y holds durations: targets are numbers. Divide them by a unit: "
+                'y / numpy.timedelta64(1, "D") is days.'
+            )
+        if kind_of(column) is not None:
+            raise ValueError(
+                "y holds dates: targets are numbers, such as the days since the first "
+                "date."
+            )
 
 
 def refuse_dates(X, *, takes_dates=False):

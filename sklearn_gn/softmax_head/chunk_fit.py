@@ -113,7 +113,7 @@ class _ChunkFit(_HeadFit):
     def _check_memory(self, X, y, solver):
         """Raise a ValueError if a fit of X would not fit into memory."""
         shape = () if sparse.issparse(X) else getattr(X, "shape", ())
-        if len(shape) != 2 or y is None or len(y) != shape[0]:
+        if len(shape) != 2 or not hasattr(y, "__len__") or len(y) != shape[0]:
             return  # validation says what is wrong
         n, d = shape
         size, newton = np.dtype(self.dtype).itemsize, not hasattr(solver, "batch_size")

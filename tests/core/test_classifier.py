@@ -60,3 +60,33 @@ def test_missing_labels_are_counted(classifier, missing):
     X[0, 0] = np.nan
     with pytest.raises(ValueError, match="Input X contains NaN"):
         classifier().fit(X, y)
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+@pytest.mark.parametrize(
+    ("labels", "kind", "cure"),
+    [
+        ([0, 1] * 15, "int", "int"),
+        ([np.int64(0), 1] * 15, "int and int64", "int"),
+        ([True, False] * 15, "bool", "bool"),
+        ([1, 2.0] * 15, "float and int", "float"),
+        ([b"a", b"b"] * 15, "bytes", "str"),
+    ],
+)
+def test_labels_in_an_array_of_objects_are_told_how_to_convert(
+    classifier, labels, kind, cure
+):
+    X, _ = small()
+    y = np.empty(30, dtype=object)
+    y[:] = labels
+    with pytest.raises(
+        ValueError, match=rf"labels of type {kind}\. .* y\.astype\({cure}\)"
+    ):
+        classifier().fit(X, y)
+    FGNSoftmaxHead(alpha=0.1).fit(X, y.astype(cure))
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+def test_a_number_is_no_array_of_labels(classifier):
+    with pytest.raises(ValueError, match="y should be a 1d array"):
+        classifier().fit(small()[0], 3.0)

@@ -81,8 +81,9 @@ def test_columns_that_are_no_numbers_are_named(kind):
         with pytest.raises(ValueError, match="Column 'b' of X holds dates"):
             kind().fit(pd.DataFrame({"a": y, "b": column}), y)
         if is_regressor(kind()):
-            with pytest.raises(ValueError, match="y holds dates: targets are numbers"):
-                kind().fit(y[:, None], column)
+            for target in (column, column.to_frame()):
+                with pytest.raises(ValueError, match="y holds dates: targets are numb"):
+                    kind().fit(y[:, None], target)
     with pytest.raises(ValueError, match="Column 'b' of X holds durations"):
         kind().fit(pd.DataFrame({"a": y, "b": days - days[0]}), y)
     for column in ("x", pd.Categorical(["x"] * 6)):
@@ -95,6 +96,17 @@ def test_columns_that_are_no_numbers_are_named(kind):
         with pytest.raises(ValueError, match=match) as caught:
             kind().fit(X, y)
         assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("kind", [SegmentedRegressor, VarProNetRegressor])
+def test_durations_are_no_targets(kind):
+    durations = pd.Series(pd.to_timedelta(np.arange(6), unit="D"), name="age")
+    for y in (durations, durations.to_frame(), durations.to_numpy()):
+        with pytest.raises(ValueError, match=r"^y holds durations: .* Divide them by"):
+            kind().fit(np.arange(6.0)[:, None], y)
+    in_days = durations / np.timedelta64(1, "D")
+    model = kind().fit(np.arange(6.0)[:, None], in_days)
+    np.testing.assert_allclose(model.predict([[2.0]]), [2.0])
 
 
 def test_sparse_features_are_sent_to_where_they_come_from():

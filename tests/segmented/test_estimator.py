@@ -591,6 +591,12 @@ def test_bad_input(data, settings, message):
         SegmentedRegressor(**settings).fit(X, y)
 
 
+def test_columns_of_an_array_have_no_names(data):
+    X, y = data
+    with pytest.raises(ValueError, match=r"'dose' is a name, .* the number of the col"):
+        SegmentedRegressor(broken_feature="dose").fit(np.asarray(X), y)
+
+
 def test_summary_shows_the_tables(data):
     X, y = data
     model = SegmentedRegressor(broken_feature="dose").fit(X, y)
