@@ -453,8 +453,13 @@ def test_early_stopping_needs_validation_data_and_valid_parameters():
         EarlyStopping(n_iter_no_change=0)
     with pytest.raises(ValueError, match="min_delta must be a number >= 0, got -1"):
         EarlyStopping(min_delta=-1)
-    with pytest.raises(ValueError, match="seconds must be positive, got 0"):
-        TimeBudget(0)
+    for seconds in (0, float("nan"), "60", None):
+        with pytest.raises(
+            ValueError, match=f"seconds must be .* > 0, got {seconds!r}"
+        ):
+            TimeBudget(seconds)
+    with pytest.raises(ValueError, match=r"write must be a function .*, got 3"):
+        LogWriter(3)
 
 
 def test_early_stopping_refuses_foreign_estimators():
