@@ -28,7 +28,7 @@ y = np.interp(x, KNOTS, VALUES) + 0.4 * rng.standard_normal(400)
 # The number of segments
 # ----------------------
 # The model has no linear term: a neuron left of the data carries the slope of the first
-# segment, so neurons are as many as segments.
+# segment, so there are as many neurons as segments.
 
 model = ShallowReLURegressor(n_neurons="auto", n_init=20, random_state=0)
 model.fit(x[:, None], y)
@@ -46,7 +46,7 @@ pd.DataFrame(
 # %%
 # Left: the fit, its pointwise 95 % band, and the intervals of the breakpoints. They are
 # wide where the slope changes little. Right: the criterion of all sizes that were
-# looked at.
+# tried.
 
 grid = np.linspace(0, 10, 1000)
 mean, std = model.predict(grid[:, None], return_std=True)

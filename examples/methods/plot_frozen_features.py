@@ -31,7 +31,7 @@ X_train, X_test, y_train, y_test = train_test_split(
 # -----------
 #
 # The default solver minimises the objective of
-# :class:`~sklearn.linear_model.LogisticRegression`. The two penalties are one if
+# :class:`~sklearn.linear_model.LogisticRegression`. The penalties are the same if
 # ``C = 1 / (alpha * n_samples)``. The last column tells how far a solver is from the
 # optimum: the gradient is zero there.
 
@@ -79,12 +79,12 @@ pd.DataFrame(rows).T
 #
 # The solver "fgn" works on mini-batches; its object holds their size and the learning
 # rate, here 1, a full step. ``damping`` bounds the steps. ``rank`` is the number of
-# curvature directions that are kept for each image: 1 is FGN, more give back some of
-# what it leaves out, and nine for ten classes are all of it.
+# curvature directions that are kept for each image: 1 is FGN, more restore some of what
+# it leaves out, and nine for ten classes are the whole curvature.
 #
-# The damping decides. With too little of it a step trusts the 128 images of its batch
-# too much, with too much the fit ends early. The rank shows only where the damping is
-# small: elsewhere it is the damping, not the curvature left out, that bounds the steps.
+# The damping decides. With too little of it, a step fits the 128 images of its batch
+# too closely; with too much, the fit ends early. The rank has an effect only where the
+# damping is small: elsewhere the damping bounds the steps, not the curvature left out.
 
 from sklearn.model_selection import GridSearchCV
 
@@ -111,8 +111,8 @@ pd.DataFrame(
 )
 
 # %%
-# The table has the cross-entropy on held-out images, of which the smallest wins. The
-# accuracy on the test images is that of the optimum, or nearly so.
+# The table shows the cross-entropy on held-out images; the smallest is best. The
+# accuracy on the test images is that of the optimum, or nearly so:
 
 float(np.mean(search.predict(X_test) == y_test))
 
@@ -130,8 +130,8 @@ float(np.mean(search.predict(X_test) == y_test))
 # has all of it, 8/9 that they share it evenly, and :math:`1 / (1 - \xi)` is roughly the
 # number of competitors that count. FGN treats the wrong digits as one opponent and
 # leaves out how they differ among themselves, so it is exact at :math:`\xi = 0`. A
-# large :math:`\xi` does not mean that all is lost: the share of the curvature that is
-# left out, at the end of this page, is smaller.
+# large :math:`\xi` does not mean that as much is lost: the share of the curvature that
+# is left out, at the end of this page, is smaller.
 #
 # **Right**: the eigenvalues of the FGN matrix at the optimum. Along a direction with an
 # eigenvalue far above the damping "fgn" takes Newton steps, far below it gradient steps

@@ -37,9 +37,8 @@ pd.DataFrame({"iteration": iterations, "training accuracy": features.accuracy_})
 # ---------------------
 #
 # Five classes are the level sets of three humps and hollows, and few samples make the
-# penalty ``alpha`` of the hidden weights matter. Adam has a learning rate to choose
-# besides. Both fits end when they no longer predict the rows better which they set
-# aside.
+# penalty ``alpha`` of the hidden weights matter. Adam also needs a learning rate. Both
+# fits end when the loss on the rows that they have set aside no longer falls.
 
 import matplotlib.pyplot as plt
 from sklearn.model_selection import GridSearchCV

@@ -5,8 +5,8 @@ No tuning
 How far a patient's diabetes progresses within a year is noisy, and the 442 patients
 are few: a model that is not regularised fits the noise. The usual way is a grid of
 penalties and cross-validation. :class:`~sklearn_gn.ShallowReLURegressor` does without:
-the Gauss-Newton matrix of its steps tells how many parameters the data determine, and
-with that the penalties, the level of the noise and the error bars. The
+the Gauss-Newton matrix of its steps tells how many parameters the data determine, from
+which the penalties, the level of the noise and the error bars follow. The
 :doc:`user guide </user_guide/shallow_relu>` has the formulas.
 """
 
@@ -64,7 +64,7 @@ pd.DataFrame({"R2": scores}).round(3)
 # Intervals
 # ---------
 #
-# 95 % intervals for new patients hold the noise and the error of the mean. The inner
+# 95 % intervals for new patients include the noise and the error of the mean. The inner
 # band is the error of the mean alone.
 
 prediction, std = model.predict(X_test, return_std=True)

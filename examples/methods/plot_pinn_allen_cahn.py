@@ -2,8 +2,8 @@
 Phases that separate
 ====================
 
-The Allen-Cahn equation drives every value to one of the phases -1 and 1; between them
-stand layers a few hundredths wide. Such layers make it a standard test of
+The Allen-Cahn equation drives every value to one of the phases -1 and 1, with layers a
+few hundredths wide between them. Such layers make it a standard test of
 physics-informed networks, and a hard one: where values are near 0 the equation is
 nearly fulfilled by any slow function.
 """
@@ -12,8 +12,8 @@ nearly fulfilled by any slow function.
 # The problem
 # -----------
 #
-# Space is periodic, which the network fulfils exactly, since it sees only sine and
-# cosine of the angle. The reference is computed by a spectral method and stored on
+# Space is periodic, which the network satisfies exactly, since its inputs are the sine
+# and cosine of the angle. The reference is computed by a spectral method and stored on
 # disk.
 
 from sklearn_gn.pde.problems import AllenCahn
@@ -49,7 +49,7 @@ log[["iteration", "time", "loss", "val_loss", "relative_error"]].iloc[19::20]
 # The solution
 # ------------
 #
-# The error sits in the layers, where a small shift is a large difference.
+# The error is largest in the layers, where a small shift is a large difference.
 
 from sklearn_gn.plotting import ConvergenceDisplay, SolutionDisplay
 
@@ -65,8 +65,9 @@ final = SolutionDisplay.from_estimator(solver, at={"t": 1.0}, n_points=256)
 # -------
 #
 # The points are redrawn every fifth iteration. The loss falls on these five times and
-# jumps when others come; on points that are never trained on it stays ten to a hundred
-# times higher. This is how a fit looks that has too few points, and the model says so.
+# jumps when new ones are drawn; on points that are never trained on it stays ten to a
+# hundred times higher. This is what a fit with too few points looks like, and
+# ``diagnose`` says so.
 
 import matplotlib.pyplot as plt
 

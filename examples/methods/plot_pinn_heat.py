@@ -3,7 +3,7 @@ Heat in ten dimensions
 ======================
 
 A grid of ten points along each of ten axes has ten thousand million points. A network
-needs no grid: it is trained at some hundred points, others every few iterations.
+needs no grid: it is trained at some hundred points, which are redrawn as it learns.
 """
 
 # %%
@@ -25,11 +25,11 @@ print(problem.domain)
 # The fit
 # -------
 #
-# The Laplacian is propagated through the network by hand, so that its price grows with
+# The Laplacian is propagated through the network by hand, so that its cost grows with
 # the number of axes and not with its square. The points are redrawn in every iteration:
-# some hundred cannot stand for a space of eleven axes, but all that the fit has seen
-# can. The fit is ended by its number of iterations, while the loss still falls, and a
-# ConvergenceWarning says so.
+# some hundred do not represent a space of eleven axes, but all that the fit has seen
+# do. The fit stops at ``max_iter`` while the loss still falls, and a ConvergenceWarning
+# says so.
 
 from sklearn_gn import PINNSolver
 
@@ -52,7 +52,7 @@ log[["iteration", "time", "loss", "val_loss", "relative_error"]].iloc[9::10]
 # Slices
 # ------
 #
-# Two of the axes; all that are not named are in the middle.
+# The solution along two of the axes; the coordinates of the others are in the middle.
 
 from sklearn_gn.plotting import ConvergenceDisplay, SolutionDisplay
 

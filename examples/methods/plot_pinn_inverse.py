@@ -30,9 +30,8 @@ y = problem.exact_values(X)[:, :2] + noise * rng.normal(size=(200, 2))
 # -------
 #
 # ``Unknown`` says what is to be found and where the search begins; ``observed_outputs``
-# says which outputs the columns of y hold. The pressure is not measured, it follows
-# from the equations. The velocity on the boundary is given here, free of noise, as the
-# problem states it.
+# says which outputs the columns of y contain. The pressure is not measured: it follows
+# from the equations. The velocity on the boundary is given without noise.
 
 from sklearn_gn import PINNSolver
 

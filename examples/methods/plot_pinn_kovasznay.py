@@ -2,7 +2,7 @@
 Flow behind a grid, and the solvers
 ===================================
 
-The Kovasznay flow fulfils the steady Navier-Stokes equations and is known in closed
+The Kovasznay flow satisfies the steady Navier-Stokes equations and is known in closed
 form: a small problem on which accuracy can be seen. It is solved here by dual natural
 gradient descent, the default of :class:`~sklearn_gn.PINNSolver`, and by Adam, the
 first-order method that physics-informed networks are usually trained with.
@@ -12,9 +12,9 @@ first-order method that physics-informed networks are usually trained with.
 # The problem
 # -----------
 #
-# It is one of :mod:`sklearn_gn.pde.problems`. Unknown are the velocity (u, v) and the
-# pressure p; the velocity is given on the boundary, so that the pressure is determined
-# up to a constant.
+# It is one of :mod:`sklearn_gn.pde.problems`. The unknowns are the velocity (u, v) and
+# the pressure p; the velocity is given on the boundary, so that the pressure is
+# determined up to a constant.
 
 from sklearn_gn.pde.problems import Kovasznay
 
@@ -54,9 +54,8 @@ for name, solver in solvers.items():
 pd.DataFrame(rows).T
 
 # %%
-# Adam has two digits soon and then hardly gets on. A step of dual natural gradient
-# descent takes longer, since it solves a linear system with a row for every residual,
-# and is worth it.
+# Adam soon reaches two digits and then makes little progress. A step of dual natural
+# gradient descent takes longer, since it solves a linear system, and is worth it.
 
 import matplotlib.pyplot as plt
 

@@ -12,7 +12,7 @@ a hole and radiates, has no closed solution and is stated in twenty lines.
 #
 # The residual is what must vanish. It gets the field ``u``, one point ``x`` and the
 # coefficients by name; operators turn fields into fields, which are evaluated at the
-# point. Domains are put together by ``-`` and ``|``, and their faces have names.
+# point. Domains are combined by ``-`` and ``|``, and their faces have names.
 
 from sklearn_gn.pde import Ball, Box, Dirichlet, Neumann, Problem, laplacian
 
@@ -39,8 +39,8 @@ plate.domain.faces
 # The fit
 # -------
 #
-# With ``early_stopping`` it ends when the loss on fresh points, which it is not trained
-# on, no longer falls.
+# With ``early_stopping`` the fit ends when the loss on fresh points, which it is not
+# trained on, no longer falls.
 
 from sklearn_gn import PINNSolver
 
@@ -58,16 +58,16 @@ solver.diagnose()
 # How good is it?
 # ---------------
 #
-# There is nothing to compare with, so the picture shows the size of the residual beside
-# the solution.
+# There is nothing to compare with, so the picture shows the size of the residual next
+# to the solution.
 
 from sklearn_gn.plotting import SolutionDisplay
 
 display = SolutionDisplay.from_estimator(solver)
 
 # %%
-# What the residual means for the solution tells a second fit, with another network and
-# other points: where the two differ, at least one of them is wrong.
+# A second fit, with another network and other points, shows what the residual means for
+# the solution: where the two differ, at least one of them is wrong.
 
 import numpy as np
 
@@ -83,8 +83,8 @@ X = plate.domain.sample(2000, np.random.RandomState(0))
 float(np.abs(solver.predict(X) - other.predict(X)).max())
 
 # %%
-# Physics gives another test: what the hole gives away leaves through the cold side or
-# is radiated.
+# Physics gives another test: the heat that enters through the hole leaves through the
+# cold side or is radiated.
 
 points, normals = plate.domain.sample_face("sphere", 2000, np.random.RandomState(0))
 slopes = np.column_stack([solver.derivative(points, axis) for axis in "xy"])

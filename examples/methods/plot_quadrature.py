@@ -5,7 +5,7 @@ Functions instead of tables
 A function is known everywhere, not at some rows only. Its best approximation in the
 mean square minimises an integral, and a quadrature rule makes a weighted sum of it:
 the points are the samples, the weights are ``sample_weight``. How fine the rule has to
-be depends on where the network breaks, which shows during the fit.
+be depends on where the network breaks, which becomes known during the fit.
 """
 
 # %%
@@ -51,9 +51,9 @@ errors[0]
 # %%
 # To the rule this fit looks much better than it is: the rest of the error lies between
 # the points. (``loss_`` is half the square of the error, divided by the sum of the
-# weights; what stands here is the error itself.)
+# weights; the table shows the error itself.)
 #
-# A network can only leave the function between two points where it breaks.
+# A network can deviate from the function between two points only where it breaks.
 # :meth:`~sklearn_gn.quadrature.Cells.refine` halves the cells with breakpoints, here
 # three times, and makes the breakpoints edges of cells. The next fit starts from the
 # last one. It moves the breakpoints, so the coarse cells are refined again.
@@ -91,8 +91,8 @@ pd.DataFrame(errors)
 # A curved edge
 # -------------
 #
-# One inside a quarter of a disk, zero outside. In two dimensions the cells that a
-# breaking line runs through are cut into four.
+# The function is one inside a quarter of a disk and zero outside. In two dimensions the
+# cells that a breaking line runs through are cut into four.
 
 
 def disk(X):
@@ -106,8 +106,9 @@ errors = [fit(model, disk, cells.midpoint(), reference)]
 refined = cells.refine(model.hyperplanes_)
 
 # %%
-# The first network with the cells that it asks for, and the one that is fitted on them;
-# the white lines are those of the networks, the red one is the edge of the disk.
+# The first network with the cells that are refined for it, and the network that is
+# fitted on them. The white lines are the breaking lines, the red one is the edge of the
+# disk.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
 

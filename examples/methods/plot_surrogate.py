@@ -62,8 +62,8 @@ def errors(model):
 # the second starts from the same weights and ends with the same result, and its times
 # are those of the method.
 #
-# Two regressors of scikit-learn show what the problem asks for. Fits of a network end
-# when they no longer predict the validation samples better.
+# Two regressors of scikit-learn serve as a comparison. Fits of a network end when the
+# loss on the validation samples no longer falls.
 
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import Ridge
@@ -111,12 +111,12 @@ pd.DataFrame(rows).T
 # Work and time
 # -------------
 #
-# A work unit is a pass over all training rows, forward or backward. It measures what a
-# method asks of the network, whatever the machine, and leaves out its linear algebra,
-# of which a dense step has the most: for the seconds on the right that counts.
+# A work unit is a pass over all training rows, forward or backward. It does not depend
+# on the machine, and leaves out linear algebra, of which a dense step has the most; the
+# seconds on the right include it.
 #
-# The marks stand at the last iteration before the refinement. The loss jumps there:
-# with more cells the same weights are not quite the same function.
+# The marks are at the last iteration before the refinement. The loss jumps there,
+# because with more cells the same weights are not quite the same function.
 
 import matplotlib.pyplot as plt
 
@@ -136,9 +136,9 @@ figure.legend(handles, labels, loc="outside lower center", ncols=4)
 # Sweeps
 # ------
 #
-# What has to be chosen are the penalties ``alpha`` of the weights, which with few
-# training samples hold the fit back; Adam needs a learning rate besides. A grid search
-# tries both. None of these values compiles anything.
+# The penalties ``alpha`` of the weights have to be chosen, since there are few training
+# samples; Adam also needs a learning rate. A grid search tries both. None of these
+# values causes a compilation.
 
 from sklearn.base import clone
 from sklearn.metrics import make_scorer
@@ -174,9 +174,8 @@ pd.DataFrame(rows).T
 # What the surrogate says
 # -----------------------
 #
-# Three test samples, those of the smallest, the median and the largest error: the
-# concentrations at the six places over time, true ones broad and pale, predicted ones
-# thin.
+# The test samples with the smallest, the median and the largest error: concentrations
+# at the six places over time. True ones are broad and pale, predicted ones thin.
 
 display = SurrogateDisplay.from_estimator(
     search, X_test, Y_test, positions=cdr.times, position_name="Time"

@@ -64,7 +64,7 @@ comparison = pd.DataFrame(
 comparison[["breakpoints", "n_parameters", "r2", "bic"]].round(3)
 
 # %%
-# A change of level says as much as the others with fewer parameters.
+# A change of level describes the series as well as the others, with fewer parameters.
 
 # %%
 # Step 4: how many?

@@ -95,7 +95,7 @@ pd.Series(
 # Step 4: turn it round
 # ---------------------
 # Now friction and frequency are unknown, and forty angles have been measured with noise
-# of 0.05. Numbers give way to ``Unknown``, with the value where the search begins.
+# of 0.05. The two numbers become ``Unknown``, with the value where the search begins.
 
 rng = np.random.default_rng(0)
 measured_at = np.sort(rng.uniform(0, 6, 40))
@@ -133,8 +133,8 @@ table = pd.DataFrame(
 table.round(4)
 
 # %%
-# The angle with its band. It is narrower than the scatter of the measurements: the
-# equation joins what forty of them say.
+# The angle with its band. It is narrower than the scatter of the measurements, since
+# the equation combines the information of all forty.
 
 mean, std = finder.predict(t[:, None], return_std=True)
 figure, ax = plt.subplots(figsize=(8, 4), layout="constrained")
@@ -151,10 +151,10 @@ plt.show()
 # %%
 # Step 5: are the intervals honest?
 # ---------------------------------
-# An interval of 95 % should have the truth in 95 of 100 repetitions of the experiment.
-# Since both ways agree, the quick one may answer: 100 simulated experiments by least
-# squares. (Of a partial differential equation one would repeat a few fits of the solver
-# itself.)
+# An interval of 95 % should contain the true value in 95 of 100 repetitions of the
+# experiment. Since both ways agree, the faster one may answer: 100 simulated
+# experiments by least squares. (For a partial differential equation, repeat a few fits
+# of the solver itself.)
 
 inside = []
 for _ in range(100):

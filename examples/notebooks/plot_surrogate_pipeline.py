@@ -4,7 +4,7 @@ A surrogate with error bars in a pipeline: search, calibration, deployment
 
 A regressor is seldom used alone. Here one goes through a project from start to end: a
 pipeline with a search over its settings, a check of its error bars on new data, and
-three ways to hand it on. The task is the concentration of a pollutant downstream of a
+three ways to deploy it. The task is the concentration of a pollutant downstream of a
 spill, as a function of the river and of the spill.
 """
 
@@ -102,9 +102,9 @@ best.score(test, y_test)
 # %%
 # Step 4: are the error bars right?
 # ---------------------------------
-# Of new rows, 95 % should be in the intervals of 95 %, and so at all levels. The curve
-# on the left would be the diagonal. It lies above: with noise as small as here the
-# intervals are on the safe side, since the disagreement of the networks counts as
+# Of new rows, 95 % should be in the intervals of 95 %, and likewise at all levels. The
+# curve on the left would be the diagonal. It lies above: with noise as small as here
+# the intervals are on the safe side, since the disagreement of the networks counts as
 # uncertainty of their mean. On the right, the rows by their predicted value.
 
 
@@ -158,11 +158,11 @@ pd.DataFrame(
 ).sort_values("mean", ascending=False).round(3)
 
 # %%
-# Step 6: hand it on
-# ------------------
-# The whole model, error bars included, by ``joblib`` or ``skops``: it predicts on a
-# machine without a GPU, too. Or, without error bars, as an estimator of scikit-learn
-# that needs nothing of this package.
+# Step 6: deploy it
+# -----------------
+# Save the whole model, error bars included, by ``joblib`` or ``skops``: it predicts on
+# a machine without a GPU, too. Or export it, without error bars, as an estimator of
+# scikit-learn that needs nothing of this package.
 
 import tempfile
 from pathlib import Path

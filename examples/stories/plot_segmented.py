@@ -45,9 +45,9 @@ SelectionPathDisplay.from_estimator(nile, ax=right)
 # Changes of slope
 # ----------------
 # The logarithm of the quarterly real gross domestic product, 1959 to 2009 (public
-# domain, from statsmodels). Its residuals are correlated, for which no criterion is
-# made: BIC would take every cycle for a change. We ask for two kinks, and for standard
-# errors that allow for the correlation.
+# domain, from statsmodels). Its residuals are correlated, and BIC, which assumes
+# independent ones, would take every cycle for a change. We ask for two kinks, and for
+# standard errors that allow for the correlation.
 
 data = macrodata.load_pandas().data
 quarters = pd.PeriodIndex.from_fields(

@@ -73,9 +73,8 @@ X.assign(peak=np.exp(y)).head().round(3)
 # -----------------------
 # Default settings, with two exceptions. The Gaussian process gets a kernel with a
 # length scale for every parameter; its default kernel has none that are fitted. And
-# inputs and targets are in standard units for the regressors that do not see to that
-# themselves.
-# Without noise a fit of the committee may run out of iterations, and then says so.
+# inputs and targets are standardised for the regressors that do not do so themselves.
+# Without noise a fit of the committee may stop at ``max_iter``, with a warning.
 
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -112,11 +111,11 @@ error.round(4)
 # %%
 # Error bars
 # ----------
-# The two that give them, fitted to all runs: how many of the new runs are in intervals
-# of 50, 80 and 95 %, and how wide those of 95 % are. The simulator has no noise; what
-# the intervals have to cover is what the surrogate does not know. Those of the network
-# are on the safe side, wider than need be; those of the Gaussian process are closer to
-# their level, though its predictions are not as good.
+# Two of the regressors give error bars. Fitted to all runs, how many of the new runs
+# are in their intervals of 50, 80 and 95 %, and how wide are those of 95 %? The
+# simulator has no noise; what the intervals have to cover is what the surrogate does
+# not know. Those of the network are on the safe side, wider than need be; those of the
+# Gaussian process are closer to their level, though its predictions are not as good.
 
 from scipy.stats import norm
 
