@@ -54,7 +54,7 @@ X_test = encoder.transform(test["text"])
 # ``C = 1 / (alpha * n_samples)``. It is convex and has one minimum. By default
 # :class:`~sklearn.linear_model.LogisticRegression` stops after a hundred iterations,
 # and says that it has not converged; :class:`~sklearn_gn.FGNSoftmaxHead` uses the
-# curvature and needs fifteen.
+# curvature and needs twelve.
 
 from time import perf_counter
 
