@@ -530,7 +530,7 @@ def test_the_step_of_a_radius_is_the_damped_step_of_its_length(n_interior):
     [
         (12, "float64", 1e-3, 1e-8),
         (90, "float64", 1e-3, 1e-8),
-        (90, "float32", 1, 1e-2),
+        pytest.param(90, "float32", 1, 1e-2, marks=pytest.mark.slow),
     ],
 )
 def test_numpy_and_compiled_functions_make_the_same_step(

@@ -74,7 +74,12 @@ def solved(problem, **settings):
 
 
 @pytest.mark.parametrize(
-    ("start", "level", "is_said"), [(0.0, 0, False), (1.6, 1, False), (1.9, 1, True)]
+    ("start", "level", "is_said"),
+    [
+        (0.0, 0, False),
+        pytest.param(1.6, 1, False, marks=pytest.mark.slow),
+        (1.9, 1, True),
+    ],
 )
 def test_the_value_found_is_next_to_its_start(start, level, is_said):
     """The levels of the harmonic oscillator are n + 1/2."""

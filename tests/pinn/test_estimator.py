@@ -448,7 +448,7 @@ def test_the_rates_of_an_epidemic_are_those_of_least_squares(unit):
         assert bars[name] / unit == pytest.approx(std, rel=0.02)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_error_of_the_network_does_not_bias_a_coefficient(seed):
     # A peak that spreads is the harder to follow the less it diffuses. The weight of
     # the observations stays where they determine the rate, as by the exact solution.

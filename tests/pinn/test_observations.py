@@ -366,7 +366,7 @@ def noisy_fading(seed, n=30, noise=0.05):
 FADING = Problem(fading, Interval(0, 3), Initial(1.0), coefficients={"k": Unknown(2.0)})
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.5])
+@pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_observations_of_validation_do_not_change_the_weight(noise):
     X, y = noisy_fading(0)
     alone, validated = (
@@ -399,10 +399,10 @@ def test_single_precision_has_the_error_bars_of_double_precision():
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 1, (30, 1))
     y = np.sin(np.pi * X[:, 0]) + 0.05 * rng.normal(size=30)
-    sizes = dict(hidden_layer_sizes=(20, 20), n_interior=100, n_boundary=2)
+    sizes = dict(hidden_layer_sizes=(10, 10), n_interior=60, n_boundary=2)
     found = []
     for dtype in ("float64", "float32"):
-        solver = PINNSolver(problem, random_state=0, max_iter=60, dtype=dtype, **sizes)
+        solver = PINNSolver(problem, random_state=0, max_iter=40, dtype=dtype, **sizes)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             solver.fit(X, y)
