@@ -8,6 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.base import is_classifier
 
 from sklearn_gn.core.stop import StopReason, counted
 
@@ -228,11 +229,13 @@ def _copies(model):
     checks = getattr(model, "_row_checks", None)
     if checks is None or not checks.has_copies:
         return None
+    effect = "the model follows their noise"
+    if not is_classifier(model):
+        effect += ", and intervals are too narrow"
     text = (
         f"{checks.n_copies} of {checks.n_rows} rows repeat other rows, target included."
-        " The evidence counts them as independent observations: the model follows "
-        "their noise, and intervals are too narrow. If they are copies, drop them "
-        "(drop_duplicates() of pandas)."
+        f" If they are copies, {effect}, because each counts as an observation of its "
+        "own: drop them (drop_duplicates() of pandas)."
     )
     return Finding("copies", text)
 

@@ -91,15 +91,39 @@ def checked_rows(X, y, sample_weight, predictions):
 def _n_copies(X, y):
     """Number of rows that are equal to an earlier one, if that is no chance.
 
-    Where few values are possible, rows with equal features are common, but their
-    targets differ.
+    Where few values are possible, rows with equal features are common. Then their
+    targets differ, or agree as often as any do: rows of a frequent class, or zeros of
+    counts.
     """
     n_distinct = len(np.unique(row_codes(X, y)))
     n_copies = len(X) - n_distinct
     if n_copies == 0:
         return 0
-    n_equal_features = len(X) - len(np.unique(row_codes(X, np.empty((len(X), 0)))))
-    return n_copies if 2 * n_copies > n_equal_features else 0
+    codes = row_codes(X, np.empty((len(X), 0)))
+    sizes = np.unique(codes, return_counts=True)[1]
+    n_equal_features = len(X) - len(sizes)
+    by_chance = _n_copies_by_chance(sizes, y)
+    is_chance = 2 * (n_copies - by_chance) <= n_equal_features - by_chance
+    return 0 if is_chance else n_copies
+
+
+def _n_copies_by_chance(sizes, y):
+    """Expected number of copies if targets did not depend on the features.
+
+    Parameters
+    ----------
+    sizes : ndarray of int
+        Numbers of rows with equal features.
+    y : ndarray of shape (n_samples, n_targets)
+    """
+    codes = row_codes(np.empty((len(y), 0)), y)
+    differ = 1 - np.unique(codes, return_counts=True)[1] / len(y)
+    several = sizes[sizes > 1]
+    n_distinct = sum(
+        count * np.sum(1 - differ**size)
+        for size, count in zip(*np.unique(several, return_counts=True), strict=True)
+    )
+    return np.sum(several) - n_distinct
 
 
 def with_tails(checks, y, residuals, weight, numbers):

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import skew
 
-from sklearn_gn import PINNSolver, ShallowReLURegressor, VarProNetRegressor
-from sklearn_gn.core.row_checks import _skewness, checked_rows
+from sklearn_gn import (
+    FGNSoftmaxHead,
+    PINNSolver,
+    ShallowReLURegressor,
+    VarProNetRegressor,
+)
+from sklearn_gn.core.row_checks import _n_copies_by_chance, _skewness, checked_rows
 
 
 def data(n=200):
@@ -31,6 +36,32 @@ def test_copies_are_counted_but_not_repeats_by_chance():
     assert checked_rows(coarse, np.round(y, 1), None, zeros).n_copies == 0
     labels = np.where(y > 0, "a", "b")
     assert checked_rows(X[drawn], labels[drawn], None, None).has_copies
+
+
+def test_frequent_targets_of_few_different_rows_are_no_copies():
+    rng = np.random.RandomState(0)
+    coarse = rng.randint(3, size=(500, 2)).astype(float)
+    rare = np.where(rng.uniform(size=500) < 0.1, "ill", "well")
+    counts = rng.poisson(0.3, 500).astype(float)
+    assert checked_rows(coarse, rare, None, None).n_copies == 0
+    assert checked_rows(coarse, counts, None, zeros).n_copies == 0
+    X, _ = data()
+    twice = np.tile(np.arange(200), 2)  # of other features they are
+    assert checked_rows(X[twice], rare[twice], None, None).n_copies == 200
+
+
+@pytest.mark.parametrize("y", [[0, 0, 0, 1], [0, 1, 2, 3]])
+def test_copies_by_chance_are_those_of_drawn_targets(y):
+    y, sizes = np.asarray(y, dtype=float)[:, None], np.array([1, 2, 3, 3])
+    draws = np.random.RandomState(0).randint(4, size=(20_000, 9))
+    groups = np.split(y[draws, 0], np.cumsum(sizes)[:-1], axis=1)
+    n_copies = sum(
+        group.shape[1]
+        - 1
+        - np.mean(np.sum(np.diff(np.sort(group, axis=1), axis=1) > 0, axis=1))
+        for group in groups
+    )
+    assert _n_copies_by_chance(sizes, y) == pytest.approx(n_copies, rel=0.02)
 
 
 def test_far_rows_are_named_by_their_numbers_in_the_data():
@@ -99,3 +130,11 @@ def test_every_regression_by_the_evidence_says_so(model):
 
 def causes(model):
     return {finding.cause for finding in model.diagnose().findings}
+
+
+def test_copies_in_a_classifier_have_no_intervals_to_narrow():
+    X, y = data(60)
+    twice = np.tile(np.arange(60), 2)
+    head = FGNSoftmaxHead().fit(X[twice], y[twice] > 0)
+    assert "copies" in causes(head)
+    assert "interval" not in str(head.diagnose())
