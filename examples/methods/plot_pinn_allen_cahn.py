@@ -65,9 +65,9 @@ final = SolutionDisplay.from_estimator(solver, at={"t": 1.0}, n_points=256)
 # -------
 #
 # The points are redrawn every fifth iteration. The loss falls on these five times and
-# jumps when new ones are drawn; on points that are never trained on it stays ten to a
-# hundred times higher. This is what a fit with too few points looks like, and
-# ``diagnose`` says so.
+# jumps when new ones are drawn; on points that are never trained on it is hundreds of
+# times higher, or more. This is what a fit with too few points looks like. ``diagnose``
+# names the limit that was reached first, the number of iterations.
 
 import matplotlib.pyplot as plt
 

@@ -25,9 +25,9 @@ flow
 # One network, two solvers
 # ------------------------
 #
-# Both minimise the same loss from the same weights, each with a number of iterations
-# that takes a few seconds. A ConvergenceWarning says that more of them would lower the
-# loss further. Times include compilation.
+# Both minimise the same loss from the same weights, for at most 50 and 300 iterations.
+# Both end with a ConvergenceWarning: it says that the first fit has solved the equation
+# and would gain more digits, and that the second is stuck. Times include compilation.
 
 import pandas as pd
 
