@@ -30,8 +30,8 @@ display.ax_.set(title="Ten steps, 30 neurons", xlabel="x", ylabel="u(x)")
 plt.show()
 
 # %%
-# The same start and the same loss, minimised by others: full BFGS, and Adam with 2,000
-# iterations. Neither converges, as the warnings say.
+# The same start and the same loss, minimised by others: BFGS ends in a local minimum,
+# and Adam has not converged after 2,000 iterations, as the warning says.
 
 figure, ax = plt.subplots(layout="constrained")
 ConvergenceDisplay.from_estimator(step, ax=ax, x="inner_iterations", name="vpgn")
