@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.base import is_classifier
 
+from sklearn_gn.core.line_ends import note_on_ends
 from sklearn_gn.core.stop import StopReason, counted
 
 _FALLING = 0.01  # relative fall in the last tenth of a fit that is still going down
@@ -17,6 +18,7 @@ _OVERFITTED = 1.05  # last validation loss over the lowest
 _FAR = 10.0  # validation loss over training loss of a model that does not generalise
 _POOR_GAIN = 0.1  # gain ratio of steps whose quadratic model is of no use
 _NULL = 1e-12  # eigenvalue, over the largest, of a direction without influence
+_CURE_OF_ENDS = "Compare with VarProNetRegressor and SegmentedRegressor(min_rows=10)."
 _COMPILED = 0.5  # share of the time before the end of the first iteration
 _LONG = 1.0  # seconds of a first iteration that are worth mentioning
 _CROWDED = 0.5  # parameters that the data determine, over the rows
@@ -395,6 +397,8 @@ def _noise_at_given_penalties(model, noise):
         text += "By the criterion this is noise: more neurons are not worth it."
     else:
         text += "Where the residuals are not random, raise n_neurons."
+    if ends := note_on_ends(*getattr(model, "_rows_at_ends", (1, 1, 1))):
+        text += f" {ends} {_CURE_OF_ENDS}"
     return Finding("noise", text)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from sklearn_gn.core.diagnosis import Diagnosis, Finding, outliers
+from sklearn_gn.core.line_ends import note_on_ends
 from sklearn_gn.core.stop import counted
 from sklearn_gn.segmented.autoregression import SIGNIFICANT
 
@@ -148,6 +149,21 @@ def _uncertain(model):
     return Finding("breakpoints", text, "n_breakpoints")
 
 
+def _ends(model):
+    """A breakpoint that was found next to an end of noisy data."""
+    n_rows, found = model.segments_["n_rows"], model.breakpoint_std_ != 0
+    if model.min_rows is not None or _is_exact(model) or not found.any():
+        return None
+    n_first, n_last = (
+        int(n_rows[end]) if found[end] else n_rows.sum() for end in (0, -1)
+    )
+    note = note_on_ends(n_first, n_last, int(n_rows.sum()))
+    if not note:
+        return None
+    text = f"{note} Set min_rows=10, unless the break is known to be there."
+    return Finding("breakpoints", text, "min_rows")
+
+
 def _noise(model):
     if _is_exact(model) or model._fit.is_noise_unknown:
         return None
@@ -229,4 +245,14 @@ def _is_exact(model):
     return model.statistics_["r2"] >= 1 - _EXACT
 
 
-RULES = (_bounds, _outliers, _correlation, _limit, _points, _jump, _uncertain, _noise)
+RULES = (
+    _bounds,
+    _outliers,
+    _correlation,
+    _limit,
+    _points,
+    _jump,
+    _ends,
+    _uncertain,
+    _noise,
+)

@@ -5,6 +5,7 @@ import numpy as np
 from sklearn_gn.core import backend
 from sklearn_gn.core.chunked_rows import ChunkedRows
 from sklearn_gn.core.evidence_posterior import spectrum
+from sklearn_gn.core.line_ends import rows_at_ends
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu.network import (
     active_set,
@@ -138,6 +139,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
         attributes |= {
             "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
             "breakpoint_std_": std * scaling.x_scale[0],
+            "_rows_at_ends": rows_at_ends(data, n_effective, knots),
         }
     return attributes
 

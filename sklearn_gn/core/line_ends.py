@@ -1,0 +1,43 @@
+"""First and last segments of a broken line that follow the noise of a few rows."""
+
+import numpy as np
+
+_FEW, _SHARE = 10, 0.1  # rows of a segment, and their share of all, that are enough
+
+
+def rows_at_ends(rows, n_effective, breakpoints):
+    """Return the numbers of rows before the first and after the last breakpoint.
+
+    Parameters
+    ----------
+    rows : Rows or SortedRows
+        Of one feature. Their weights sum to one.
+    n_effective : float
+        Number of rows, counted by their weights.
+    breakpoints : ndarray
+        Those outside the rows do not count.
+
+    Returns
+    -------
+    n_first, n_last, n_rows : float
+        The two numbers, and that of all rows. Without a breakpoint all are the same.
+    """
+    x, share = np.ravel(rows.x), n_effective * np.asarray(rows.weight, np.float64)
+    used = x[share > 0]
+    inside = breakpoints[(breakpoints > used.min()) & (breakpoints < used.max())]
+    if len(inside) == 0:
+        return n_effective, n_effective, n_effective
+    before, after = x < inside.min(), x > inside.max()
+    return float(np.sum(share[before])), float(np.sum(share[after])), n_effective
+
+
+def note_on_ends(n_first, n_last, n_rows):
+    """Return a sentence on the shorter end if it has few rows, else an empty string."""
+    fewest = min(n_first, n_last)
+    if fewest >= min(_FEW, _SHARE * n_rows):
+        return ""
+    which = "first" if n_first < n_last else "last"
+    return (
+        f"The {which} segment has only {fewest:.0f} of {n_rows:.0f} rows: its slope "
+        "may be their noise, and predictions near that end and beyond extend it."
+    )
