@@ -21,6 +21,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.linalg import cho_factor, cho_solve
 
 from sklearn_gn.core import backend
+from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.core.numpy_programs import evaluated_by_numpy
@@ -148,7 +149,7 @@ def missing_conditions(model, rng):
     problem, rows = model.problem, model.classes[0].rows
     second = rows is not None
     orders = _orders(problem, rows) if second else _high_orders(problem, rng)
-    ends = _conditions_at_ends(problem, rng)
+    ends = conditions_at_ends(problem, rng)
     found = {}
     for k, name in enumerate(problem.domain.axes):
         order = None if orders is None else int(orders[k])
@@ -209,10 +210,30 @@ def _orders(problem, rows):
 
 
 def _high_orders(problem, rng):
-    """The same for any equation; None where it depends on more than derivatives.
+    """The same for any equation; None where it depends on more than derivatives."""
+    slopes = factors_of_derivatives(problem, rng)
+    if slopes is None:
+        return None
+    seen = np.any(slopes != 0, axis=0)  # (d, powers)
+    return np.max(seen * np.arange(_MOST_DERIVATIVES + 2), axis=1)
+
+
+def factors_of_derivatives(problem, rng):
+    """Factors of the derivatives along each axis, about a smooth field.
 
     A power m of the distance to a point along an axis has no other derivative there
-    than the one of order m. Integrals see all powers.
+    than the one of order m, which is m!. Integrals see all powers.
+
+    Parameters
+    ----------
+    problem : Problem
+    rng : RandomState
+
+    Returns
+    -------
+    ndarray of shape (n, d, powers)
+        Slopes in these powers, for points and equations one after the other; None where
+        the equation depends on more than derivatives.
     """
     kind, n_axes = problem.residual_classes()[0], problem.domain.dim
     if kind.n_points > 1 or n_axes > MOST_AXES:
@@ -221,10 +242,9 @@ def _high_orders(problem, rng):
     weights = rng.normal(size=(len(problem.outputs), problem.n_inputs))
     with backend.scope("float64"):
         slopes = backend.to_numpy(_slopes_in_powers(problem, weights, points))
-    seen = np.any(slopes != 0, axis=(0, 1))  # (d, powers)
-    if not np.isfinite(slopes).all() or seen[:, -1].any():
+    if not np.isfinite(slopes).all() or (slopes[..., -1] != 0).any():
         return None
-    return np.max(seen * np.arange(_MOST_DERIVATIVES + 2), axis=1)
+    return slopes.reshape(-1, *slopes.shape[2:])
 
 
 @partial(evaluated_by_numpy, static_argnames="problem")
@@ -244,7 +264,7 @@ def _slopes_in_powers(problem, weights, points):
     return jax.vmap(partial(jax.jacfwd(residual), zero))(points.x, points.data)
 
 
-def _conditions_at_ends(problem, rng):
+def conditions_at_ends(problem, rng):
     """Names of the ends of each axis at which conditions hold, once for each."""
     axes, bounds = problem.domain.axes, problem.domain.bounds
     ends = {name: [] for name in axes}
@@ -289,6 +309,34 @@ def too_many_conditions(problem, rng):
         "no solution. Leave out what is not needed, or make a coefficient Unknown that "
         "a further condition determines."
     )
+
+
+def warn_of_redundant_derivatives(problem):
+    """Warn of derivatives at the start of time that the equation gives by itself.
+
+    To be asked where there are no observations. A first-order equation gives the first
+    derivative from the value: another one makes a thin layer at the start, after which
+    the solution may be any.
+    """
+    domain = problem.domain
+    orders = [getattr(condition, "order", 0) for condition in problem.conditions]
+    if problem.unknown or not any(orders):
+        return
+    factors = factors_of_derivatives(problem, np.random.RandomState(0))
+    if factors is None or domain.time is None:
+        return
+    seen = np.any(factors[:, domain.axes.index(domain.time)] != 0, axis=0)
+    highest = int(np.max(seen * np.arange(len(seen))))
+    _, *kinds = problem.residual_classes()
+    for order, kind in zip(orders, kinds, strict=True):
+        if order >= max(highest, 1):
+            plural = "s" * (highest != 1)
+            warn_user(
+                f"{kind.name}: order={order} is not needed. The equation has {highest} "
+                f"derivative{plural} along {domain.time!r} and gives that of order "
+                f"{order} at the start by itself: with another value there is no "
+                "solution. Leave this condition out.",
+            )
 
 
 def _numbers_of_conditions(problem, rng):

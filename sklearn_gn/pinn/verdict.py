@@ -12,9 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.stop import StopReason
-from sklearn_gn.pde.initial_breaks import carried_kinks
 from sklearn_gn.pde.jumps import jumps
-from sklearn_gn.pinn import determination, eigenvalues
+from sklearn_gn.pinn import eigenvalues
 from sklearn_gn.pinn.concentration import concentration
 from sklearn_gn.pinn.posed import PosedProblem
 from sklearn_gn.pinn.solved import (
@@ -23,6 +22,7 @@ from sklearn_gn.pinn.solved import (
     SOLVED_LOSS,
     WELL_SOLVED_LOSS,
 )
+from sklearn_gn.pinn.statement_faults import IN_SPITE_OF_IT, fault_of_statement
 from sklearn_gn.pinn.windows import Pieces
 
 _FAR = 10.0  # fresh over training loss, beyond which points are what a fit lacks
@@ -98,17 +98,17 @@ def _limit(solver, reason):
         )
     if math.isfinite(solver._solved_until):
         return _limit_in_windows(solver, cause, budget)
-    fault = "" if is_solved else _fault_of_statement(solver.problem_)
+    stuck = reason.value == "stalled" or (budget and not _may_go_on(solver))
+    fault = "" if is_solved else fault_of_statement(solver, stuck)
     if fault:
         said = f"{budget} is reached." if budget else reason.advice
         return Limit("stopped", f"{said} {fault}", "problem")
-    stuck = reason.value == "stalled" or (budget and not _may_go_on(solver))
     if stuck and not is_solved:
         has_functions = isinstance(solver._fitted.model.problem, PosedProblem)
         found = jumps(solver.problem_, has_functions)
         said = f"{budget} is reached." if budget else reason.advice
         if found:
-            return Limit("stopped", f"{said} {found[0]} {_IN_SPITE_OF_IT}", "problem")
+            return Limit("stopped", f"{said} {found[0]} {IN_SPITE_OF_IT}", "problem")
         if solver._has_settled_weight is False and _misfit_share(solver) > _MOST:
             text = f"{said} {_of_the_observations(solver)}"
             return Limit("stopped", text, "observation_weight")
@@ -178,26 +178,6 @@ def _with_place(solver, text):
 _STILL_GROWING = "The network was still growing: with more time it gets more neurons."
 
 
-_IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
-
-
-def _fault_of_statement(problem):
-    """What in a problem that is not solved keeps a network from it; "" if not known."""
-    excess = determination.too_many_conditions(problem, np.random.RandomState(0))
-    if excess:
-        return excess
-    axis, places = carried_kinks(problem)
-    if not places:
-        return ""
-    where = ", ".join(f"{place:.4g}" for place in places)
-    return (
-        f"The initial values have a kink at {axis} = {where}, which a smooth network "
-        "follows slowly, all the more where waves carry it through the domain: more "
-        "time gains little. If it is not meant, make the values smooth. "
-        f"{_IN_SPITE_OF_IT}"
-    )
-
-
 def _limit_in_windows(solver, cause, budget):
     """What limited a fit whose windows of time do not reach the end of it."""
     ((low, high),) = solver.problem_.domain.bounds
@@ -206,6 +186,10 @@ def _limit_in_windows(solver, cause, budget):
         so_far = "No window of time is solved yet"
     else:
         so_far = f"The equation is solved up to {axis} = {until:.4g} of {high:.4g}"
+    fault = fault_of_statement(solver, stuck=False)
+    if fault:
+        said = f"{budget} is reached" if budget else "the next window is not solved"
+        return Limit("stopped", f"{so_far}; {said}. {fault}", "problem")
     if budget is None:
         return Limit(
             cause,

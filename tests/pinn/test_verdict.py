@@ -430,6 +430,8 @@ def _ended(**changes):
         _why_early=changes.get("why_early", ""),
         _has_settled_weight=changes.get("settled_weight"),
         _fresh_noise=0.0,
+        _target_spread=changes.get("spread"),
+        noise_std_=changes.get("noise", np.nan),
         _fitted=SimpleNamespace(
             problem=object(),
             net=None,
@@ -505,6 +507,46 @@ def test_conditions_that_contradict_one_another_are_named(conditions, words, mat
         assert said == (match is not None)
         solved = advice(_ended(problem=problem, fresh=1e-6), StopReason(reason))
         assert "contradict" not in solved
+
+
+@pytest.mark.parametrize(
+    ("conditions", "words", "match"),
+    [
+        (
+            [Dirichlet(0.0), Neumann(0.0)],
+            {},
+            "'dirichlet', 'neumann' give 2 values on the face 'x=min' for one output",
+        ),
+        ([Dirichlet(0.0, on="x=min"), Neumann(0.0, on=("x=max", "y=min"))], {}, None),
+        ([Dirichlet(0.0), Neumann(0.0)], {"coefficients": {"k": Unknown(1.0)}}, None),
+    ],
+)
+def test_values_and_slopes_on_one_face_are_named(conditions, words, match):
+    square = Box(x=(0, 1), y=(0, 1))
+    problem = Problem(lambda u, x: laplacian(u)(x) + 1, square, conditions, **words)
+    found = verdict.limit(_ended(problem=problem), StopReason.MAX_TIME).text
+    assert bool(re.search(match or "no solution", found)) == (match is not None)
+
+
+def test_too_many_conditions_are_named_where_windows_end_early():
+    problem = Problem(
+        growth_of_a_population, Interval(0, 1), [Initial(1.0), Initial(0.0, order=1)]
+    )
+    found = verdict.limit(_ended(problem=problem, until=0.5), StopReason.MAX_TIME)
+    assert found.text.startswith("The equation is solved up to t = 0.5 of 1; max_time")
+    assert "give 2 values" in found.text
+    assert found.parameter == "problem"
+
+
+@pytest.mark.parametrize(("noise", "said"), [(0.51, True), (0.49, False)])
+def test_observations_that_contradict_the_problem_are_named(noise, said):
+    ended = _ended(noise=noise, spread=np.array([1.0]))
+    for reason in ("max_time", "stalled"):
+        text = verdict.limit(ended, StopReason(reason)).text
+        assert ("Observations and problem contradict one another" in text) == said
+        assert ("units of the domain" in text) == said
+    falling = _ended(noise=0.51, spread=np.array([1.0]), val_loss=LATE)
+    assert "contradict" not in verdict.limit(falling, StopReason.MAX_TIME).text
 
 
 def test_observations_without_points_are_an_error():

@@ -1,0 +1,109 @@
+"""What in the statement of a problem keeps a network from solving it.
+
+To be asked of fits that end unsolved: each of these may be meant, and do no harm.
+"""
+
+import numpy as np
+
+from sklearn_gn.pde.conditions import Dirichlet, Neumann, Robin
+from sklearn_gn.pde.initial_breaks import carried_kinks
+from sklearn_gn.pinn import determination
+from sklearn_gn.pinn.direction_of_time import growing_waves
+
+_CONTRADICTED = 0.5  # noise, relative to the deviation of the observations
+
+IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
+
+
+def fault_of_statement(solver, stuck):
+    """What in the problem of an unsolved fit is at fault; "" if that is not known.
+
+    Parameters
+    ----------
+    solver : PINNSolver
+        With its fitted attributes.
+    stuck : bool
+        Whether the loss was no longer falling.
+    """
+    problem = solver.problem_
+    rng = np.random.RandomState(0)
+    return (
+        (_contradicted_observations(solver) if stuck else "")
+        or determination.too_many_conditions(problem, rng)
+        or _too_many_on_a_face(problem)
+        or ("" if "loss_data" in solver.convergence_log_ else growing_waves(problem))
+        or _kinks(problem)
+    )
+
+
+def _contradicted_observations(solver):
+    """Observations that equation and conditions miss by as much as they vary."""
+    spread = solver._target_spread
+    if spread is None or not np.isfinite(solver.noise_std_):
+        return ""
+    largest = float(np.max(spread))
+    if not solver.noise_std_ > _CONTRADICTED * largest:
+        return ""
+    return (
+        "Observations and problem contradict one another: the solution misses the "
+        f"observations by {solver.noise_std_:.3g} (root mean square), and their "
+        f"standard deviation is {largest:.3g}. Check that X and y have the units of "
+        "the domain, the equation and the given values, and that the columns of X are "
+        f"{solver.problem_.domain.axes}; then the signs and the known coefficients of "
+        "the equation."
+    )
+
+
+def _too_many_on_a_face(problem):
+    """Conditions of value and slope together on one face in space."""
+    domain, rng = problem.domain, np.random.RandomState(0)
+    if domain.dim == 1 or problem.unknown or problem.depends_on:
+        return ""
+    factors = determination.factors_of_derivatives(problem, rng)
+    if factors is None or np.any(factors[..., 3:] != 0):
+        return ""
+    n_outputs, faces = len(problem.outputs), domain.patches()
+    _, *kinds = problem.residual_classes()
+    for face in faces:
+        names, n_values = [], 0
+        for condition, kind in zip(problem.conditions, kinds, strict=True):
+            if isinstance(condition, (Dirichlet, Neumann, Robin)) and (
+                face in _faces(condition.on, faces)
+            ):
+                names.append(kind.name)
+                n_values += kind.n_outputs
+        if n_values > n_outputs:
+            outputs = "one output" if n_outputs == 1 else f"{n_outputs} outputs"
+            return (
+                f"The conditions {_listed(names)} give {n_values} values on the face "
+                f"{face!r} for {outputs}, and an equation with second derivatives "
+                "takes one for each: if they contradict one another, there is no "
+                "solution. Leave out what is not needed, or give each a part of the "
+                "boundary by `on`."
+            )
+    return ""
+
+
+def _faces(on, faces):
+    """The faces in space that a condition holds on, where it names them."""
+    if isinstance(on, str):
+        return faces if on == "boundary" else (on,)
+    named = isinstance(on, tuple) and all(isinstance(name, str) for name in on)
+    return on if named else ()
+
+
+def _kinks(problem):
+    axis, places = carried_kinks(problem)
+    if not places:
+        return ""
+    where = ", ".join(f"{place:.4g}" for place in places)
+    return (
+        f"The initial values have a kink at {axis} = {where}, which a smooth network "
+        "follows slowly, all the more where waves carry it through the domain: more "
+        "time gains little. If it is not meant, make the values smooth. "
+        f"{IN_SPITE_OF_IT}"
+    )
+
+
+def _listed(names):
+    return ", ".join(repr(name) for name in names)
