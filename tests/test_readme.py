@@ -127,5 +127,5 @@ def test_first_steps_run(capsys):
     for block in blocks:
         exec(compile(textwrap.dedent(block), "getting_started", "exec"), namespace)
     np.testing.assert_allclose(namespace["line"].breakpoints_, [0.3], atol=0.01)
-    assert namespace["model"].score(namespace["X"][200:], namespace["Y"][200:]) > 0.99
+    assert namespace["model"].score(namespace["X"][120:], namespace["Y"][120:]) > 0.99
     np.testing.assert_allclose(namespace["solver"].predict([[0.5]]), 0.125, atol=1e-7)
