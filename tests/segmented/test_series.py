@@ -95,6 +95,9 @@ def test_bad_input(data):
         fit_groups(SegmentedRegressor(), data, group="q", target="y")
     with pytest.raises(ValueError, match=r"Group 's\d': breakpoints="):
         fit_groups(SegmentedRegressor(breakpoints=[3.0]), data, **words)
+    ages = data.assign(y=pd.to_timedelta(data["y"], unit="D"))
+    with pytest.raises(ValueError, match="y holds durations: targets are numbers"):
+        fit_groups(SegmentedRegressor(), ages, **words)
 
 
 def test_nan_is_said_to_be_in_its_group(data):
