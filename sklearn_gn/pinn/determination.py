@@ -235,6 +235,19 @@ def factors_of_derivatives(problem, rng):
         Slopes in these powers, for points and equations one after the other; None where
         the equation depends on more than derivatives.
     """
+    slopes = _finite_slopes(problem, rng)
+    if slopes is None or (slopes[..., -1] != 0).any():
+        return None
+    return slopes.reshape(-1, *slopes.shape[2:])
+
+
+def has_integral(problem, rng):
+    """Whether an equation of time alone depends on more than derivatives at a point."""
+    slopes = _finite_slopes(problem, rng) if problem.domain.dim == 1 else None
+    return slopes is not None and bool((slopes[..., -1] != 0).any())
+
+
+def _finite_slopes(problem, rng):
     kind, n_axes = problem.residual_classes()[0], problem.domain.dim
     if kind.n_points > 1 or n_axes > MOST_AXES:
         return None
@@ -242,9 +255,7 @@ def factors_of_derivatives(problem, rng):
     weights = rng.normal(size=(len(problem.outputs), problem.n_inputs))
     with backend.scope("float64"):
         slopes = backend.to_numpy(_slopes_in_powers(problem, weights, points))
-    if not np.isfinite(slopes).all() or (slopes[..., -1] != 0).any():
-        return None
-    return slopes.reshape(-1, *slopes.shape[2:])
+    return slopes if np.isfinite(slopes).all() else None
 
 
 @partial(evaluated_by_numpy, static_argnames="problem")

@@ -5,7 +5,7 @@ To be asked of fits that end unsolved: each of these may be meant, and do no har
 
 import numpy as np
 
-from sklearn_gn.pde.conditions import Dirichlet, Neumann, Robin
+from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Robin
 from sklearn_gn.pde.initial_breaks import carried_kinks
 from sklearn_gn.pinn import determination
 from sklearn_gn.pinn.direction_of_time import growing_waves
@@ -33,6 +33,7 @@ def fault_of_statement(solver, stuck):
         or _too_many_on_a_face(problem)
         or ("" if "loss_data" in solver.convergence_log_ else growing_waves(problem))
         or _kinks(problem)
+        or (_integral_over_time(problem) if stuck else "")
     )
 
 
@@ -90,6 +91,23 @@ def _faces(on, faces):
         return faces if on == "boundary" else (on,)
     named = isinstance(on, tuple) and all(isinstance(name, str) for name in on)
     return on if named else ()
+
+
+def _integral_over_time(problem):
+    """An integral, which keeps the time of an evolution in one piece."""
+    domain, rng = problem.domain, np.random.RandomState(0)
+    given = any(isinstance(condition, Initial) for condition in problem.conditions)
+    if domain.axes != (domain.time,) or problem.unknown or not given:
+        return ""
+    if not determination.has_integral(problem, rng):
+        return ""
+    t = domain.time
+    return (
+        "An equation with an integral is not divided into windows of time, which lead "
+        "along a solution that changes fast. If the integral is from the start to "
+        f"{t}, state it as an output of its own: outputs=('u', 'v'), the further equation "
+        f"d(u['v'], {t!r})({t}) - u['u']({t}), and the initial value 0 of 'v'."
+    )
 
 
 def _kinks(problem):

@@ -538,6 +538,24 @@ def test_too_many_conditions_are_named_where_windows_end_early():
     assert found.parameter == "problem"
 
 
+def test_an_integral_that_prevents_windows_is_named():
+    def crowding(u, t):
+        total = integral(u, "t", 0, lambda t: t[0])(t)
+        return 0.1 * d(u, "t")(t) - u(t) * (1 - u(t) - total)
+
+    def alone(u, t):
+        return 0.1 * d(u, "t")(t) - u(t) * (1 - u(t))
+
+    match = r"windows of time.*d\(u\['v'\], 't'\)\(t\) - u\['u'\]\(t\)"
+    for residual, said in ((crowding, True), (alone, False)):
+        problem = Problem(residual, Interval(0, 3), [Initial(0.1)])
+        for reason in ("max_time", "stalled"):
+            found = verdict.limit(_ended(problem=problem), StopReason(reason))
+            assert bool(re.search(match, found.text)) == said
+        falling = _ended(problem=problem, val_loss=LATE)
+        assert "windows" not in verdict.limit(falling, StopReason.MAX_TIME).text
+
+
 @pytest.mark.parametrize(("noise", "said"), [(0.51, True), (0.49, False)])
 def test_observations_that_contradict_the_problem_are_named(noise, said):
     ended = _ended(noise=noise, spread=np.array([1.0]))
