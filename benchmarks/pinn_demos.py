@@ -1,4 +1,4 @@
-"""DeepXDE's demos and thirteen further problems by PINNSolver with default settings.
+"""DeepXDE's demos and 18 further problems by PINNSolver with default settings.
 
 Every forward and inverse demo of DeepXDE is stated in sklearn_gn.pde and solved with
 default settings in a process of its own; DeepXDE solves it with its demo's own network,
