@@ -105,8 +105,8 @@ def _integral_over_time(problem):
     return (
         "An equation with an integral is not divided into windows of time, which lead "
         "along a solution that changes fast. If the integral is from the start to "
-        f"{t}, state it as an output of its own: outputs=('u', 'v'), the further equation "
-        f"d(u['v'], {t!r})({t}) - u['u']({t}), and the initial value 0 of 'v'."
+        f"{t}, state it as an output of its own: outputs=('u', 'v'), the further "
+        f"equation d(u['v'], {t!r})({t}) - u['u']({t}), and the initial value 0 of 'v'."
     )
 
 
