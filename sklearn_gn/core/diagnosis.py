@@ -8,7 +8,6 @@ from html import escape
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.base import is_classifier
 
 from sklearn_gn.core.line_ends import note_on_ends
 from sklearn_gn.core.stop import StopReason, counted
@@ -232,7 +231,7 @@ def _copies(model):
     if checks is None or not checks.has_copies:
         return None
     effect = "the model follows their noise"
-    if not is_classifier(model):
+    if not hasattr(model, "classes_"):
         effect += ", and intervals are too narrow"
     text = (
         f"{checks.n_copies} of {checks.n_rows} rows repeat other rows, target included."
