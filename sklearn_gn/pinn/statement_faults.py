@@ -11,6 +11,7 @@ from sklearn_gn.pinn import determination
 from sklearn_gn.pinn.direction_of_time import growing_waves
 
 _CONTRADICTED = 0.5  # noise, relative to the deviation of the observations
+_VANISHED = 1e-3  # a positive coefficient, relative to its start
 
 IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
 
@@ -52,6 +53,31 @@ def _contradicted_observations(solver):
         "the domain, the equation and the given values, and that the columns of X are "
         f"{solver.problem_.domain.axes}; then the signs and the known coefficients of "
         "the equation."
+    )
+
+
+def vanished_coefficients(solver):
+    """What to say of positive coefficients that have gone to zero; "" if none have.
+
+    Where a coefficient is next to zero the loss hardly depends on its logarithm: a
+    search that has come there does not leave again.
+    """
+    found = [
+        name
+        for name, known in solver.problem_.unknown.items()
+        if known.positive
+        and np.any(solver.coefficients_[name] < _VANISHED * np.asarray(known.initial))
+        and np.any(solver.coefficients_std_[name] > solver.coefficients_[name])
+    ]
+    if not found:
+        return ""
+    return (
+        f"The positive coefficients {found} have fallen from their start to nearly "
+        "zero, where the solution no longer depends on them: either they are zero, or "
+        "the fit is in a minimum of its own, and the other coefficients and all "
+        "standard deviations are wrong. Fit again with another random_state and other "
+        "starts, Unknown(initial, positive=True), and take the fit of the smallest "
+        "noise_std_."
     )
 
 

@@ -22,7 +22,11 @@ from sklearn_gn.pinn.solved import (
     SOLVED_LOSS,
     WELL_SOLVED_LOSS,
 )
-from sklearn_gn.pinn.statement_faults import IN_SPITE_OF_IT, fault_of_statement
+from sklearn_gn.pinn.statement_faults import (
+    IN_SPITE_OF_IT,
+    fault_of_statement,
+    vanished_coefficients,
+)
 from sklearn_gn.pinn.windows import Pieces
 
 _FAR = 10.0  # fresh over training loss, beyond which points are what a fit lacks
@@ -83,7 +87,11 @@ def _limit(solver, reason):
     if is_solved and solver._left_open:  # more of the same fit would not help
         return Limit("stopped", solver._left_open, "problem")
     if not reason.is_warned_about:
-        text = eigenvalues.other_values(solver) or eigenvalues.nothing_but_zero(solver)
+        text = (
+            eigenvalues.other_values(solver)
+            or eigenvalues.nothing_but_zero(solver)
+            or _vanished(solver)
+        )
         return Limit("branch", text, "problem") if text else None
     budget = reason.value if reason.value in ("max_iter", "max_time") else None
     cause = {"max_iter": "iterations", "max_time": "time"}.get(budget, "stopped")
@@ -420,9 +428,16 @@ def warn_if_not_solved(solver, untrained_loss):
     if vague:
         why = _FEW_OBSERVATIONS if "loss_data" in log else _NOT_SOLVED_WELL
         _warn(
-            f"The standard deviations of the coefficients {vague} exceed their "
+            _vanished(solver)
+            or f"The standard deviations of the coefficients {vague} exceed their "
             f"values: {why}"
         )
+
+
+def _vanished(solver):
+    """What to say of coefficients that went to zero, where there are observations."""
+    observed = "loss_data" in solver.convergence_log_
+    return vanished_coefficients(solver) if observed else ""
 
 
 _FEW_OBSERVATIONS = (

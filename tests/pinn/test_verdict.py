@@ -567,6 +567,35 @@ def test_observations_that_contradict_the_problem_are_named(noise, said):
     assert "contradict" not in verdict.limit(falling, StopReason.MAX_TIME).text
 
 
+@pytest.mark.parametrize(
+    ("positive", "value", "deviation", "said"),
+    [
+        (True, 9e-4, 1e-3, True),
+        (True, 1.1e-3, 2e-3, False),
+        (True, 9e-4, 8e-4, False),
+        (False, 9e-4, 1e-3, False),
+    ],
+)
+def test_positive_coefficients_that_vanish_are_named(positive, value, deviation, said):
+    problem = Problem(
+        lambda u, t, k: d(u, "t")(t) + k * u(t),
+        Interval(0, 1),
+        [Initial(1.0)],
+        coefficients={"k": Unknown(1.0, positive=positive)},
+    )
+    ended = _ended(problem=problem, loss_data=np.full(20, 0.5), fresh=1e-9)
+    ended.coefficients_, ended.coefficients_std_ = {"k": value}, {"k": deviation}
+    match = r"coefficients \['k'\] have fallen.*another random_state"
+    found = verdict.limit(ended, StopReason.TOL)
+    assert bool(found and re.search(match, found.text)) == said
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_if_not_solved(ended, 1.0)
+    texts = [str(warning.message) for warning in caught]
+    assert len(texts) == (deviation > value)
+    assert any(re.search(match, text) for text in texts) == said
+
+
 def test_observations_without_points_are_an_error():
     with pytest.raises(ValueError, match=r"y needs the points .* fit\(X, y\)"):
         PINNSolver(LONG_GROWTH).fit(None, [1.0, 2.0])
