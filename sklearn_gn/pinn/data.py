@@ -24,7 +24,6 @@ from sklearn_gn.pinn.determination import (
     conditions_determine_coefficients,
     warn_of_redundant_derivatives,
 )
-from sklearn_gn.pinn.direction_of_time import warn_of_growing_waves
 from sklearn_gn.pinn.iteration import Observations
 
 _VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
@@ -178,7 +177,6 @@ def _equation_alone(estimator, problem, others):
     _check_absent(**others)
     _warn_of_missing_data(problem)
     warn_of_missing_equations(problem)
-    warn_of_growing_waves(problem)
     warn_of_redundant_derivatives(problem)
     estimator.n_features_in_ = problem.domain.dim
     return FitData(

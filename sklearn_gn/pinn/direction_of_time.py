@@ -9,28 +9,17 @@ else they grow in both directions.
 
 import numpy as np
 
-from sklearn_gn.core.caller import warn_user
 from sklearn_gn.pinn import determination
 
 _ABSENT = 1e-9  # size of a derivative's factor, relative to the largest one
 
 
-def warn_of_growing_waves(problem):
-    """Warn of an equation whose solution does not depend continuously on its values.
-
-    To be asked where there are no observations: with them, such an equation is an
-    inverse problem.
-    """
-    text = growing_waves(problem)
-    if text:
-        warn_user(text)
-
-
 def growing_waves(problem):
     """What to say of an equation along which short waves grow; "" if none do.
 
-    Of one equation for one output, with at most second derivatives, whose factors keep
-    their signs.
+    Its solution does not depend continuously on the given values. To be asked where
+    there are no observations: with them, it is an inverse problem. Of one equation for
+    one output, with at most second derivatives, whose factors keep their signs.
     """
     domain = problem.domain
     single = len(problem.outputs) == problem.residual_classes()[0].n_outputs == 1

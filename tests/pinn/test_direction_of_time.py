@@ -1,11 +1,11 @@
 """Equations whose short waves grow, and derivatives that the equation gives."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from sklearn_gn import PINNSolver
 from sklearn_gn.pde import (
     Box,
     Dirichlet,
@@ -17,8 +17,8 @@ from sklearn_gn.pde import (
     laplacian,
 )
 from sklearn_gn.pinn import determination
-from sklearn_gn.pinn.data import checked_data
 from sklearn_gn.pinn.direction_of_time import growing_waves
+from sklearn_gn.pinn.statement_faults import fault_of_statement
 
 STRIP = Box(x=(0, 1), t=(0, 1))
 START, SPEED = Initial(1.0), Initial(0.0, order=1)
@@ -83,12 +83,13 @@ def test_the_axis_of_space_along_which_waves_grow_is_named():
     assert growing_waves(heat) == ""
 
 
-def test_a_fit_warns_of_growing_waves_unless_there_are_observations():
-    problem, rng = Problem(parabolic(0.1), STRIP, [START]), np.random.RandomState(0)
-    solver, others = PINNSolver(problem), [None, None, None, rng]
-    with pytest.warns(UserWarning, match="Short waves grow without bound from t=min"):
-        checked_data(solver, problem, None, None, *others)
-    checked_data(solver, problem, np.ones((2, 2)), np.ones(2), *others)
+def test_growing_waves_are_the_fault_of_a_statement_without_observations():
+    problem = Problem(parabolic(0.1), STRIP, [START])
+    solver = SimpleNamespace(problem_=problem, convergence_log_={}, _target_spread=None)
+    text = "Short waves grow without bound from t=min"
+    assert text in fault_of_statement(solver, stuck=False)
+    solver.convergence_log_["loss_data"] = np.zeros(1)
+    assert text not in fault_of_statement(solver, stuck=False)
 
 
 @pytest.mark.parametrize(
