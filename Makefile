@@ -29,8 +29,9 @@ optimised: $(VENV)/.installed-test  ## run a part of the tests with full optimis
 		tests/core/test_linear_algebra.py tests/softmax_head/test_newton.py \
 		tests/core/test_layers.py
 
-cluster: $(VENV)/.installed-test  ## run the searches on local Dask and Ray clusters
-	MPLBACKEND=Agg $(BIN)/python -m pytest -n 0 -m cluster tests/test_searches.py
+cluster: $(VENV)/.installed-test  ## run what needs clusters of Dask and Ray, or two processes
+	MPLBACKEND=Agg $(BIN)/python -m pytest -n 0 -m cluster \
+		tests/test_searches.py tests/softmax_head/test_devices.py
 
 lint: $(VENV)/.installed-test  ## check style, format, types and the direction of imports
 	$(BIN)/ruff check

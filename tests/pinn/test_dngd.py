@@ -253,7 +253,13 @@ def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
     np.testing.assert_allclose(pushed, expected.sum(axis=1), atol=1e-11 * scale)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "kovasznay" else name
+        for name in PROBLEMS
+    ],
+)
 def test_jacobian_in_factors_is_that_of_automatic_differentiation(name):
     model, params, batches = setting(name)
     assert model.classes[0].rows == ROWS[name]

@@ -40,7 +40,14 @@ def problem(q, damping=None):
     return rows, net, options
 
 
-@pytest.mark.parametrize(("name", "q"), [("vpgn", 1), ("vpgn", 2), ("sggn", 2)])
+@pytest.mark.parametrize(
+    ("name", "q"),
+    [
+        pytest.param("vpgn", 1, marks=pytest.mark.slow),
+        ("vpgn", 2),
+        ("sggn", 2),
+    ],
+)
 def test_an_iteration_is_that_of_rows_in_memory(name, q):
     rows, net, options = problem(q, damping=1e-3 if q == 2 else None)
     state = chunked_descent.init(rows, net, options)

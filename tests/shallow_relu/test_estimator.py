@@ -310,6 +310,7 @@ def test_given_hyperplanes_are_the_start():
     np.testing.assert_allclose(inner_breakpoints(model, 0, 1), [0.3, 0.7], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_choice_of_the_size_starts_from_given_hyperplanes():
     rng = np.random.RandomState(1)
     X, angle = rng.uniform(-1, 1, (100, 2)), rng.uniform(0, np.pi, 3)

@@ -105,6 +105,7 @@ def test_any_number_of_devices_gives_the_same():
             assert difference <= allowed, (count, name, difference)
 
 
+@pytest.mark.cluster
 def test_two_processes_give_what_one_gives():
     lines = outputs_of_two(TWO)
     assert lines[0] == lines[1]
