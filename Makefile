@@ -29,7 +29,7 @@ optimised: $(VENV)/.installed-test  ## run a part of the tests with full optimis
 		tests/core/test_linear_algebra.py tests/softmax_head/test_newton.py \
 		tests/core/test_layers.py
 
-cluster: $(VENV)/.installed-test  ## run what needs clusters of Dask and Ray, or two processes
+cluster: $(VENV)/.installed-test  ## run what needs several processes, or clusters of Dask and Ray
 	MPLBACKEND=Agg $(BIN)/python -m pytest -n 0 -m cluster \
 		tests/test_searches.py tests/softmax_head/test_devices.py
 

@@ -60,11 +60,13 @@ def expected():
     return results()
 
 
+@pytest.mark.cluster
 def test_threads_give_what_one_job_gives(expected):
     with joblib.parallel_config("threading", n_jobs=2):
         assert results() == expected
 
 
+@pytest.mark.cluster
 def test_processes_give_the_same_and_read_what_is_compiled_from_disk(expected):
     def events_of_a_fit():  # in a worker that has fitted nothing yet
         import jax

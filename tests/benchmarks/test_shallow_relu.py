@@ -302,6 +302,7 @@ def test_a_quick_run_with_several_features(tmp_path, monkeypatch):
     _report.tables({"problems": _report.plain(answers), "notes": []})
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_fresh_process():
     args = runner.parse(["sggn_large", "--quick", "--only", "million_rows"])
     answer = sggn_large.run(args)["problems"]["million_rows"]

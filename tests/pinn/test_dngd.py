@@ -360,7 +360,10 @@ GROWTH = {"cholesky": 3e-13, "conjugate_gradients": 2e-14}
 
 @pytest.mark.parametrize(
     ("n_interior", "n_boundary", "jacobi"),
-    [(9, 6, False), (90, 20, True)],
+    [
+        pytest.param(9, 6, False, marks=pytest.mark.slow),
+        (90, 20, True),
+    ],
 )
 def test_damped_step_is_that_of_the_augmented_system(n_interior, n_boundary, jacobi):
     # Fewer residuals than parameters, and more: the dual and the primal form.

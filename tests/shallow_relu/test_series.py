@@ -124,6 +124,7 @@ def test_criteria_forbid_more_parameters_than_rows():
         assert criterion_value(criterion, 1.0, 10, 10.0) == np.inf
 
 
+@pytest.mark.slow
 def test_size_of_a_surface_is_found_too():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (200, 2))

@@ -185,7 +185,11 @@ def test_every_regression_solver_lowers_the_objective(solver):
 
 @pytest.mark.parametrize(
     ("solver", "n_classes"),
-    [("gnvpro", 2), ("fgn", 2), *((name, 3) for name in NETWORK_CLASSIFIER_SOLVERS)],
+    [
+        pytest.param("gnvpro", 2, marks=pytest.mark.slow),
+        ("fgn", 2),
+        *((name, 3) for name in NETWORK_CLASSIFIER_SOLVERS),
+    ],
 )
 def test_every_classification_solver_lowers_the_objective(solver, n_classes):
     X, y = rings(n_classes=n_classes)
@@ -619,6 +623,7 @@ def test_early_stopping_waits_for_looks():
     assert np.all(np.diff(log["val_loss"])[~log[EVALUATED][1:]] == 0)
 
 
+@pytest.mark.slow
 def test_a_level_ends_with_a_look():
     X, y = smooth(64)
     network = NeuralODE(width=3, n_cells=1, n_levels=2)
