@@ -19,6 +19,7 @@ from sklearn_gn.pde.patches import Patch, draw, join, product, select
 
 _NUDGE = 1e-7  # step to either side of a boundary, in units of the domain's size
 _ROUNDING = 1e-12  # by which a point may be outside, in the same units
+_OUTSIDE = 1e-6  # of the longest axis, by which the user's points may be outside
 
 
 class Domain:
@@ -146,6 +147,11 @@ class Domain:
         if not names:
             raise ValueError("on=() names no face.")
         return join(faces[name] for name in dict.fromkeys(names))
+
+    def _is_outside(self, X):
+        """Which points (n, d) are outside by more than rounding errors of the user."""
+        slack = _OUTSIDE * np.ptp(self.bounds, axis=1).max()
+        return self.depth(X) < -slack
 
     def _size(self):
         return float(np.abs(self.bounds).max() + np.ptp(self.bounds, axis=1).max())

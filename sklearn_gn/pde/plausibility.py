@@ -25,7 +25,6 @@ from sklearn_gn.pde.shapes import Ball, Box
 
 _SAME = 1e-9  # the same of numbers that differ by rounding errors
 _QUADRATURE = 1024  # points of an integral over the domain, and over its boundary
-_OUTSIDE = 1e-6  # of the longest axis, by which a point may be outside
 _UNBALANCED = 0.02  # what is left of two integrals, relative to their absolute values
 
 
@@ -143,10 +142,9 @@ def warn_of_missing_equations(problem):
 def warn_of_points_outside(problem, points):
     """Warn of conditions at points where the equation does not hold."""
     domain = problem.domain
-    slack = _OUTSIDE * np.ptp(domain.bounds, axis=1).max()
     for name, (x, _) in points.items():
         x = x.reshape(-1, domain.dim)
-        outside = domain.depth(x) < -slack
+        outside = domain._is_outside(x)
         if outside.any():
             warn_user(
                 f"{name}: {outside.sum()} of {len(x)} points lie outside of the "

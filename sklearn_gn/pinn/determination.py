@@ -211,11 +211,8 @@ def _orders(problem, rows):
 
 def _high_orders(problem, rng):
     """The same for any equation; None where it depends on more than derivatives."""
-    slopes = factors_of_derivatives(problem, rng)
-    if slopes is None:
-        return None
-    seen = np.any(slopes != 0, axis=0)  # (d, powers)
-    return np.max(seen * np.arange(_MOST_DERIVATIVES + 2), axis=1)
+    factors = factors_of_derivatives(problem, rng)
+    return None if factors is None else highest_orders(factors)
 
 
 def factors_of_derivatives(problem, rng):
@@ -239,6 +236,12 @@ def factors_of_derivatives(problem, rng):
     if slopes is None or (slopes[..., -1] != 0).any():
         return None
     return slopes.reshape(-1, *slopes.shape[2:])
+
+
+def highest_orders(factors):
+    """Highest derivatives (d,) along the axes that have a factor (n, d, powers)."""
+    seen = np.any(factors != 0, axis=0)
+    return np.max(seen * np.arange(seen.shape[1]), axis=1)
 
 
 def has_integral(problem, rng):
@@ -333,11 +336,10 @@ def warn_of_redundant_derivatives(problem):
     orders = [getattr(condition, "order", 0) for condition in problem.conditions]
     if problem.unknown or not any(orders):
         return
-    factors = factors_of_derivatives(problem, np.random.RandomState(0))
-    if factors is None or domain.time is None:
+    along = _high_orders(problem, np.random.RandomState(0))
+    if along is None or domain.time is None:
         return
-    seen = np.any(factors[:, domain.axes.index(domain.time)] != 0, axis=0)
-    highest = int(np.max(seen * np.arange(len(seen))))
+    highest = int(along[domain.axes.index(domain.time)])
     _, *kinds = problem.residual_classes()
     for order, kind in zip(orders, kinds, strict=True):
         if order >= max(highest, 1):

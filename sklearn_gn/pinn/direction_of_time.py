@@ -29,23 +29,22 @@ def growing_waves(problem):
         return ""
     rng = np.random.RandomState(0)
     ends = determination.conditions_at_ends(problem, rng)[domain.time]
+    if len(set(ends)) != 1:
+        return ""
     factors = determination.factors_of_derivatives(problem, rng)
-    if factors is None or len(set(ends)) != 1:
-        return ""
-    of_time = domain.axes.index(domain.time)
-    axis = _growing(factors, of_time, ends)
-    if axis is None:
-        return ""
-    return _message(domain, axis, ends, _order(factors[:, of_time]))
+    axis = None if factors is None else _growing(factors, domain, ends)
+    return "" if axis is None else _message(domain, axis, ends)
 
 
-def _growing(factors, of_time, ends):
+def _growing(factors, domain, ends):
     """The axis of space along which short waves grow; None if there is none."""
-    order = _order(factors[:, of_time])
+    of_time = domain.axes.index(domain.time)
+    orders = determination.highest_orders(factors)
+    order = orders[of_time]
     if order not in (1, 2) or len(ends) != order:
         return None
-    along = [k for k in range(factors.shape[1]) if k != of_time]
-    if max(_order(factors[:, k]) for k in along) != 2:
+    along = [k for k in range(domain.dim) if k != of_time]
+    if max(orders[along]) != 2:
         return None
     forwards = order == 2 or ends[0].endswith("=min")
     for k in along:
@@ -56,13 +55,9 @@ def _growing(factors, of_time, ends):
     return None
 
 
-def _order(factors):
-    """Highest derivative with a factor, of factors (n, powers) of one axis."""
-    return int(np.max(np.any(factors != 0, axis=0) * np.arange(factors.shape[1])))
-
-
-def _message(domain, axis, ends, order):
+def _message(domain, axis, ends):
     t, x = domain.time, domain.axes[axis]
+    order = len(ends)  # of the equation in time
     first = ", ".join([repr(t)] * order)
     pair = f"d(u, {first}) and d(u, {x!r}, {x!r})"
     if ends[0].endswith("=max"):

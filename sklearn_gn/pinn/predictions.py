@@ -18,7 +18,6 @@ from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.scaling import Scaling
 
 _SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
-_OUTSIDE = 1e-6  # of the longest axis, by which a point may be outside
 
 
 class Fitted(NamedTuple):
@@ -153,8 +152,7 @@ class SolutionMixin:
         problem = self._fitted.problem
         if hasattr(self, "_fit_run") or problem is None:
             return
-        slack = _OUTSIDE * np.ptp(problem.domain.bounds, axis=1).max()
-        outside = problem.domain.depth(X) < -slack
+        outside = problem.domain._is_outside(X)
         if outside.any():
             warn_user(
                 f"{outside.sum()} of {len(X)} points lie outside of the domain, such "

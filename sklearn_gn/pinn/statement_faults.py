@@ -92,17 +92,18 @@ def _too_many_on_a_face(problem):
     n_outputs, faces = len(problem.outputs), domain.patches()
     _, *kinds = problem.residual_classes()
     for face in faces:
-        names, n_values = [], 0
-        for condition, kind in zip(problem.conditions, kinds, strict=True):
-            if isinstance(condition, (Dirichlet, Neumann, Robin)) and (
-                face in _faces(condition.on, faces)
-            ):
-                names.append(kind.name)
-                n_values += kind.n_outputs
+        given = [
+            kind
+            for condition, kind in zip(problem.conditions, kinds, strict=True)
+            if isinstance(condition, (Dirichlet, Neumann, Robin))
+            and face in _faces(condition.on, faces)
+        ]
+        n_values = sum(kind.n_outputs for kind in given)
         if n_values > n_outputs:
+            names = ", ".join(repr(kind.name) for kind in given)
             outputs = "one output" if n_outputs == 1 else f"{n_outputs} outputs"
             return (
-                f"The conditions {_listed(names)} give {n_values} values on the face "
+                f"The conditions {names} give {n_values} values on the face "
                 f"{face!r} for {outputs}, and an equation with second derivatives "
                 "takes one for each: if they contradict one another, there is no "
                 "solution. Leave out what is not needed, or give each a part of the "
@@ -147,7 +148,3 @@ def _kinks(problem):
         "time gains little. If it is not meant, make the values smooth. "
         f"{IN_SPITE_OF_IT}"
     )
-
-
-def _listed(names):
-    return ", ".join(repr(name) for name in names)
