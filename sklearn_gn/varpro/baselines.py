@@ -308,6 +308,7 @@ def epoch_step(rows, state, settings, *, name):
             net, memory = optimiser_epoch(
                 settings.model, name, net, memory, epoch, penalties, rate, b
             )
+        jax.block_until_ready(net)  # chunks that wait would fill the memory
     loss = float(chunked.objective(settings.model, net, rows, penalties))
     work = 2 if name != "fgn" else 3 + 2 * _FGN_CG
     state = state._replace(net=net, memory=memory, work=state.work + work)

@@ -114,7 +114,8 @@ class ChunkedRows:
             p = jax.eval_shape(lambda theta: features(model, theta, x), theta).shape[1]
             factor = jnp.zeros(2 * (p + y.shape[1],), self._dtype)
             for rows in self.blocks():
-                factor = joined_factor(model, theta, factor, rows)
+                # Blocks that wait for a computation would fill the memory.
+                factor = joined_factor(model, theta, factor, rows).block_until_ready()
             self._squares = key, (factor[:, :p], factor[:, p:])
         z, y = self._squares[1]
         return z, Rows(None, y, jnp.ones(len(y), y.dtype))

@@ -275,8 +275,7 @@ def test_memory_is_that_of_a_sample_and_a_few_parts(monkeypatch):
     regressor(max_iter=2).fit_chunks(Chunks())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # Seven of the sixty chunks, and what other tests have left to be collected.
-    assert peak < 10 * X.nbytes
+    assert peak < 8 * X.nbytes  # of sixty chunks, also where computations lag behind
 
 
 # --- stopping, resuming ---------------------------------------------------------------
