@@ -27,6 +27,7 @@ from scipy.linalg import lapack
 
 from sklearn_gn.core import evidence, low_rank
 from sklearn_gn.core.chunked_rows import ChunkedRows
+from sklearn_gn.core.krylov import krylov_basis
 from sklearn_gn.core.large_gram import LargeGram
 from sklearn_gn.core.solver import Report
 
@@ -251,7 +252,7 @@ def accepted_step(model, rows, state, options):
     precision = evidence.prior_precision(model.groups(), state.alpha)
     scale = state.beta * options.n_effective
     down = scale * sums.slope - precision * state.theta
-    solve = _solver(sums.gram, precision, scale, options.rank)
+    solve = _solver(sums.gram, precision, scale, options.rank, down)
     before = _energy(sums.error, state.theta, precision, scale)
     fixed = options.damping is not None
     dampings = _dampings(scale * options.damping if fixed else state.shift, fixed)
@@ -292,7 +293,7 @@ def _nielsen(shift, gain):
     return shift * max(1 / 3, 1 - (2 * bounded - 1) ** 3)
 
 
-def _solver(gram, precision, scale, rank):
+def _solver(gram, precision, scale, rank, down):
     """Return the function ``(shift, right) -> (H + shift)^-1 right``, or None.
 
     Parameters
@@ -302,12 +303,19 @@ def _solver(gram, precision, scale, rank):
     scale : float
         H is ``scale * gram`` with the precision added to its diagonal.
     rank : int or None
-        Number of leading eigenvectors of the matrix along which alone a solution goes.
+        Dimension of the Krylov space in which a solution is looked for.
+    down : ndarray of shape (P,)
+        Right side with which that space begins.
     """
     floor = ROUNDING * scale * gram.trace()
     if rank is not None and rank < len(gram):
-        subspace = _leading_directions(gram, precision / scale, rank)
-        weighted = scale * (gram @ subspace) + precision[:, None] * subspace
+        diagonal = scale * gram.diagonal() + precision + floor
+
+        def product(v):
+            return scale * (gram @ v) + (precision * v.T).T
+
+        subspace = krylov_basis(product, diagonal, down, rank)
+        weighted = product(subspace)
         inner = _dense_solver((subspace.T @ weighted).copy, floor)
 
         def projected(shift, right):
@@ -320,16 +328,6 @@ def _solver(gram, precision, scale, rank):
             return lambda shift, right: None
         return low_rank.solver(gram, precision, scale, floor)
     return _dense_solver(lambda: evidence.plus_diagonal(scale * gram, precision), floor)
-
-
-def _leading_directions(gram, precision, rank):
-    """Return the ``rank`` leading eigenvectors of the matrix."""
-    if isinstance(gram, LargeGram):
-        factor = low_rank.factor_of(gram, low_rank.positive_precision(precision, 1))
-        vectors, *_ = np.linalg.svd(factor, full_matrices=False)
-        return vectors[:, :rank]
-    _, vectors = np.linalg.eigh(gram)
-    return vectors[:, -rank:]
 
 
 def _dense_solver(new_matrix, floor):

@@ -128,6 +128,16 @@ class LargeGram(Record):
                 total += float(weight @ squares)
         return total
 
+    def diagonal(self):
+        """Return the diagonal, of shape (P,)."""
+        total = 0.0
+        for f, layers, weight in self.blocks:
+            parts = [np.repeat(f**2 @ weight, self.n_values)]
+            for inputs, g in layers:
+                parts.append(((weight * np.sum(g**2, axis=0)) @ (inputs**2).T).ravel())
+            total = total + np.concatenate(parts)
+        return total
+
     def __matmul__(self, vectors):
         """Return the products with vectors, of shape (P,) or (P, s)."""
         many = vectors.reshape(len(vectors), -1).T

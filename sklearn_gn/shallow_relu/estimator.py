@@ -94,8 +94,8 @@ class ShallowReLURegressor(
     rank : int or None, default=None
         Number of leading singular directions kept in a Gauss-Newton step and in the
         solve for the output layer. If None, or larger than the number of directions,
-        all are kept. If the evidence chooses the penalties, a small number leaves the
-        model nearly linear.
+        all are kept. If the evidence chooses the penalties, the dimension of the Krylov
+        space of a step, whose matrix is divided by its diagonal.
 
     init : str or array, default="auto"
         Initial breaking hyperplanes.

@@ -102,8 +102,9 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
     rank : int or None, default=None
         Dimension of the Krylov space in which the Gauss-Newton system is solved, at
         most 1,000. If None, "gnvpro" solves the whole system while it is small, and
-        like "gn" takes 20 dimensions otherwise. The members of a committee use that
-        many leading eigenvectors, or all if None.
+        like "gn" takes 20 dimensions otherwise. For the members of a committee the
+        space is that of the matrix divided by its diagonal, and None solves the whole
+        system.
 
     class_weight : dict, "balanced" or None, default=None
         Factors of the sample weights by class. If "balanced", all classes have the same

@@ -105,9 +105,9 @@ class VarProNetRegressor(
     rank : int or None, default=None
         Dimension of the Krylov space in which the Gauss-Newton system is solved, at
         most 1,000. If None, "gnvpro" solves the whole system while it is small, and
-        like "gn" takes 20 dimensions otherwise. The members of a committee use that
-        many leading eigenvectors, or all if None; a small number leaves the model
-        nearly linear.
+        like "gn" takes 20 dimensions otherwise. For the members of a committee the
+        space is that of the matrix divided by its diagonal, and None solves the whole
+        system; with a number, the penalties differ a little.
 
     scale : bool, default=True
         Whether to bring features to mean 0 and variance 1, and targets to mean 0 and

@@ -57,6 +57,7 @@ def test_products_are_those_of_the_matrix(problem, monkeypatch):
     assert_allclose(large.slope, dense.slope, atol=1e-13)
     assert_allclose(large.error, dense.error, rtol=1e-13)
     assert_allclose(large.gram.trace(), np.trace(dense.gram), rtol=1e-12)
+    assert_allclose(large.gram.diagonal(), np.diag(dense.gram), atol=1e-13)
     rows = large.gram.jacobian_rows()
     assert_allclose(rows.T @ rows, dense.gram, atol=1e-12)
 
@@ -106,7 +107,9 @@ def test_steps_are_those_of_the_matrix(rank, monkeypatch):
     groups = problem[0].groups()
     precision = evidence.prior_precision(groups, np.linspace(0.5, 3, groups.max() + 1))
     moves = [
-        evidence_gn._solver(sums.gram, precision, 1e3, rank)(0.1, dense.slope)
+        evidence_gn._solver(sums.gram, precision, 1e3, rank, dense.slope)(
+            0.1, dense.slope
+        )
         for sums in (dense, large)
     ]
     assert_allclose(*moves, atol=1e-7 * np.max(moves))

@@ -235,8 +235,20 @@ def test_rank_bounds_the_directions_of_a_step():
     rows = noisy()
     opt = options(rows, rank=3)
     state = evidence_gn.init(rows, [start(rows)], opt)
-    _, vectors = np.linalg.eigh(state.sums.gram)
-    new, _ = evidence_gn.step(rows, state, opt)
-    move = new.theta - state.theta
-    outside = move - vectors[:, -3:] @ (vectors[:, -3:].T @ move)
-    assert np.linalg.norm(outside) < 1e-10 * np.linalg.norm(move)
+    scale = state.beta * opt.n_effective
+    precision = evidence.prior_precision(state.net.shape.groups(), state.alpha)
+    matrix = scale * state.sums.gram + np.diag(precision)
+    down = scale * state.sums.slope - precision * state.theta
+    scaled = matrix / np.diag(matrix)[:, None]
+    krylov = np.empty((len(down), 3))
+    krylov[:, 0] = down / np.diag(matrix)
+    for k in range(2):
+        krylov[:, k + 1] = scaled @ krylov[:, k]
+    basis, _ = np.linalg.qr(krylov)
+    new, report = evidence_gn.step(rows, state, opt)
+    shift = scale * report.damping
+    inner = basis.T @ matrix @ basis + shift * np.eye(3)
+    expected = basis @ np.linalg.solve(inner, basis.T @ down)
+    np.testing.assert_allclose(
+        new.theta - state.theta, expected, atol=1e-9 * np.linalg.norm(expected)
+    )

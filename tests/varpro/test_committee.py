@@ -13,7 +13,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 from threadpoolctl import threadpool_limits
 
-from sklearn_gn import VarProNetClassifier, VarProNetRegressor
+from sklearn_gn import (
+    ShallowReLURegressor,
+    VarProNetClassifier,
+    VarProNetRegressor,
+)
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.core import evidence_posterior, large_gram
 from sklearn_gn.core.scaling import Scaling
@@ -729,3 +733,14 @@ def test_members_that_have_not_begun_are_members_all_the_same():
 def test_members_of_a_narrow_table_begin_together(fitted):
     model, *_ = fitted
     assert model.convergence_log_["n_running"][0] == len(model.estimators_)
+
+
+@pytest.mark.parametrize("cls", [VarProNetRegressor, ShallowReLURegressor])
+@pytest.mark.parametrize("rank", [2, 5])
+def test_steps_of_a_small_rank_move_the_neurons(cls, rank):
+    rng = np.random.RandomState(0)
+    X = rng.uniform(-1, 1, (200, 2))
+    y = np.abs(X[:, 0]) + np.maximum(X[:, 1], 0) + 0.05 * rng.standard_normal(200)
+    model = cls(n_init=2, rank=rank, random_state=0).fit(X[:150], y[:150])
+    assert model.converged_
+    assert model.score(X[150:], y[150:]) > 0.95
