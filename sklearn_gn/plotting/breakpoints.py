@@ -333,7 +333,7 @@ def _breaking_lines(hyperplanes, low, high):
 
 def _changes(estimator, hyperplanes, extent, target):
     """Changes of slope across the hyperplanes, relative to the largest."""
-    coef = np.atleast_2d(estimator.output_coef_)[target]
+    coef = select_target(np.atleast_2d(estimator.output_coef_).T, target)
     slope = np.linalg.norm(hyperplanes[:, 1:] * extent, axis=1)
     change = np.abs(coef) * slope
     return change / np.max(change, initial=np.finfo(np.float64).tiny)

@@ -122,6 +122,8 @@ def test_lines_where_the_slope_hardly_changes_are_faint():
         np.testing.assert_allclose(
             display.breaks_.get_alpha(), np.maximum(np.sqrt(expected), 0.15)
         )
+    with pytest.raises(ValueError, match="target=2 is not among the 2 targets"):
+        BreakpointDisplay.from_estimator(model, X, target=2)
 
 
 def test_target_selects_one_of_several(data_1d):
