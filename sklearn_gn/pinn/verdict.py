@@ -82,44 +82,24 @@ def limit(solver, reason):
 
 
 def _limit(solver, reason):
+    """:func:`limit`, without why a fit ended before its time was up."""
     unit = solver._untrained_loss or 1.0
     is_solved = _loss_without_noise(solver) <= SOLVED_LOSS * unit
     if is_solved and solver._left_open:  # more of the same fit would not help
         return Limit("stopped", solver._left_open, "problem")
     if not reason.is_warned_about:
-        text = (
-            eigenvalues.other_values(solver)
-            or eigenvalues.nothing_but_zero(solver)
-            or _vanished(solver)
-        )
-        return Limit("branch", text, "problem") if text else None
-    budget = reason.value if reason.value in ("max_iter", "max_time") else None
-    cause = {"max_iter": "iterations", "max_time": "time"}.get(budget, "stopped")
-    advice = reason.advice
-    if budget == "max_time" and solver._why_early:
-        advice = f"{solver._why_early} Raise max_time."
+        return _other_branch(solver)
     if solver._undetermined:
         return Limit(
             "stopped",
             f"Nothing determines the coefficients {solver._undetermined}: give "
             "observations, fit(X, y), or a Condition that they have to meet.",
         )
+    budget = reason.value if reason.value in _CAUSES else None
     if math.isfinite(solver._solved_until):
-        return _limit_in_windows(solver, cause, budget)
-    stuck = reason.value == "stalled" or (budget and not _may_go_on(solver))
-    fault = "" if is_solved else fault_of_statement(solver, stuck)
-    if fault:
-        said = f"{budget} is reached." if budget else reason.advice
-        return Limit("stopped", f"{said} {fault}", "problem")
-    if stuck and not is_solved:
-        has_functions = isinstance(solver._fitted.model.problem, PosedProblem)
-        found = jumps(solver.problem_, has_functions)
-        said = f"{budget} is reached." if budget else reason.advice
-        if found:
-            return Limit("stopped", f"{said} {found[0]} {IN_SPITE_OF_IT}", "problem")
-        if solver._has_settled_weight is False and _misfit_share(solver) > _MOST:
-            text = f"{said} {_of_the_observations(solver)}"
-            return Limit("stopped", text, "observation_weight")
+        return _limit_in_windows(solver, budget)
+    if not is_solved and (found := _limit_of_the_statement(solver, reason, budget)):
+        return found
     if reason.value == "stalled":
         found = _limit_of_a_stall(solver)
         text = f"{reason.advice} {found.text}"
@@ -127,12 +107,52 @@ def _limit(solver, reason):
     if budget is None:
         return Limit("stopped", reason.advice)
     if is_solved:
-        return Limit(cause, _solved(solver, unit, budget), budget)
+        return Limit(_CAUSES[budget], _solved(solver, unit, budget), budget)
+    return _limit_of_the_budget(solver, reason, budget)
+
+
+_CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were not done
+
+
+def _other_branch(solver):
+    """What to say of a fit that has converged, perhaps to another solution."""
+    text = (
+        eigenvalues.other_values(solver)
+        or eigenvalues.nothing_but_zero(solver)
+        or _vanished(solver)
+    )
+    return Limit("branch", text, "problem") if text else None
+
+
+def _limit_of_the_statement(solver, reason, budget):
+    """What in problem and observations limited an unsolved fit; None if nothing did."""
+    stuck = reason.value == "stalled" or (budget and not _may_go_on(solver))
+    said = f"{budget} is reached." if budget else reason.advice
+    fault = fault_of_statement(solver, stuck)
+    if fault:
+        return Limit("stopped", f"{said} {fault}", "problem")
+    if not stuck:
+        return None
+    has_functions = isinstance(solver._fitted.model.problem, PosedProblem)
+    found = jumps(solver.problem_, has_functions)
+    if found:
+        return Limit("stopped", f"{said} {found[0]} {IN_SPITE_OF_IT}", "problem")
+    if solver._has_settled_weight is False and _misfit_share(solver) > _MOST:
+        text = f"{said} {_of_the_observations(solver)}"
+        return Limit("stopped", text, "observation_weight")
+    return None
+
+
+def _limit_of_the_budget(solver, reason, budget):
+    """What limited a fit that used up its budget before the equation was solved."""
+    advice = reason.advice
+    if budget == "max_time" and solver._why_early:
+        advice = f"{solver._why_early} Raise max_time."
     if _may_go_on(solver):
-        return Limit(cause, advice, budget)
+        return Limit(_CAUSES[budget], advice, budget)
     if solver._may_grow:
         text = _with_place(solver, f"{advice} {_STILL_GROWING}")
-        return Limit(cause, text, budget)
+        return Limit(_CAUSES[budget], text, budget)
     spent = "iterations" if budget == "max_iter" else "seconds"
     found = _limit_of_the_network(solver)
     text = (
@@ -186,7 +206,7 @@ def _with_place(solver, text):
 _STILL_GROWING = "The network was still growing: with more time it gets more neurons."
 
 
-def _limit_in_windows(solver, cause, budget):
+def _limit_in_windows(solver, budget):
     """What limited a fit whose windows of time do not reach the end of it."""
     ((low, high),) = solver.problem_.domain.bounds
     axis, until = solver.problem_.domain.time, solver._solved_until
@@ -200,14 +220,14 @@ def _limit_in_windows(solver, cause, budget):
         return Limit("stopped", f"{so_far}; {said}. {fault}", "problem")
     if budget is None:
         return Limit(
-            cause,
+            "stopped",
             f"{so_far}; after that, not even short windows of time are solved: the "
             "solution may end there, or change too fast. Try another activation or "
             "random_state.",
             "random_state",
         )
     return Limit(
-        cause,
+        _CAUSES[budget],
         f"{so_far}, window by window (window_ends_), and {budget} is reached: raise "
         f"{budget}, or set warm_start=True and fit again. Predictions beyond are not "
         "to be trusted.",

@@ -1,6 +1,7 @@
 """Which networks a committee has, and how they are fitted."""
 
 import math
+from functools import partial
 from numbers import Real
 from typing import NamedTuple
 
@@ -51,57 +52,75 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     """
     if not (_has_committee(estimator) and estimator._default_solver()):
         return None
-    sizes, by_width = _checked(estimator), isinstance(estimator.hidden_layer_sizes, str)
-    continues = _continues_committee(estimator)
-    if by_width and continues and estimator._loss == "squared":
-        sizes = estimator._fitted[1][0].model.sizes[1:]  # which may have grown
-    elif by_width and n_independent > 1:
-        sizes = (_width(n_rows, n_features, n_values, n_independent),)
-
-    def activations(name, sizes):
-        if not by_width:
-            return _activations(estimator.activation, name, sizes)
-        # Of one layer, and of those that it has grown to.
-        return _activations(estimator.activation, name, sizes[:1]) * len(sizes)
-
-    def models(names, sizes):
-        return [
-            Layers(
-                sizes=(n_features, *sizes),
-                activations=activations(name, sizes),
-                n_values=n_values,
-                loss=estimator._loss,
-                features=tuple(range(n_features)),
-            )
-            for name in names
-        ]
-
-    kinds = models(_names(estimator), sizes)
+    sizes = _sizes(estimator, n_rows, n_features, n_values, n_independent)
+    networks = partial(_networks, estimator, n_features, n_values)
+    kinds, wide = networks(_names(estimator), sizes), networks(("relu",), (_WIDTH,))
     size = len(kinds[0].groups())
-    work = work_of(n_rows, size)
-    n_given = estimator.n_init
-    if n_given == "auto" and continues:
-        n_given = len(estimator._fitted[1])
-    if _by_batches(estimator, work):
-        n_given = _BATCH_MEMBERS if n_given == "auto" else n_given
-        return Plan(models(("relu",), (_WIDTH,)) * n_given, 0)
-    if estimator._loss == "squared":
-        if not affordable(n_rows, size):
-            return None
-        if size > LARGEST_DENSE and 2 * kinds[0].n_linear * n_values > size:
-            return None  # most parameters are the last layer's: it is eliminated there
-    elif size > LARGEST_DENSE or work > _MOST_WORK_OF_CLASSES:
+    if _by_batches(estimator, work_of(n_rows, size)):
+        return Plan(wide * _n_starts(estimator, _BATCH_MEMBERS), 0)
+    if not _is_affordable(kinds[0], n_rows):
         return None
-    if n_given == "auto":
-        n_given = n_members(n_rows, size)
-    members = [kinds[number % len(kinds)] for number in range(n_given)]
+    n = _n_starts(estimator, n_members(n_rows, size))
+    members = [kinds[number % len(kinds)] for number in range(n)]
     if not _is_mixed(estimator):
-        return Plan(members, n_given)
-    if continues:
-        n_given //= 2
-    members = members[: min(n_given, _MOST_MIXED)]
-    wide = models(("relu",), (_WIDTH,)) * len(members)
-    return Plan(members + wide, len(members))
+        return Plan(members, n)
+    if _continues_committee(estimator):
+        n //= 2
+    members = members[: min(n, _MOST_MIXED)]
+    return Plan(members + wide * len(members), len(members))
+
+
+def _sizes(estimator, n_rows, n_features, n_values, n_independent):
+    """Sizes of the hidden layers of the members by the evidence."""
+    sizes = _checked(estimator)
+    if not isinstance(estimator.hidden_layer_sizes, str):
+        return sizes
+    if _continues_committee(estimator) and estimator._loss == "squared":
+        return estimator._fitted[1][0].model.sizes[1:]  # which may have grown
+    if n_independent > 1:
+        return (_width(n_rows, n_features, n_values, n_independent),)
+    return sizes
+
+
+def _networks(estimator, n_features, n_values, names, sizes):
+    """A network for each name of an activation."""
+    activation = estimator.activation
+    if isinstance(estimator.hidden_layer_sizes, str):
+        # Of one layer, and of those that it has grown to.
+        given = [_activations(activation, name, sizes[:1]) for name in names]
+        activations = [of_one * len(sizes) for of_one in given]
+    else:
+        activations = [_activations(activation, name, sizes) for name in names]
+    return [
+        Layers(
+            sizes=(n_features, *sizes),
+            activations=of_layers,
+            n_values=n_values,
+            loss=estimator._loss,
+            features=tuple(range(n_features)),
+        )
+        for of_layers in activations
+    ]
+
+
+def _is_affordable(model, n_rows):
+    """Whether the evidence of a network is computed, by its Gauss-Newton matrix."""
+    size = len(model.groups())
+    if model.loss != "squared":
+        work = work_of(n_rows, size)
+        return size <= LARGEST_DENSE and work <= _MOST_WORK_OF_CLASSES
+    # The parameters of the last layer are eliminated where they are most of many.
+    eliminated = size > LARGEST_DENSE and 2 * model.n_linear * model.n_values > size
+    return affordable(n_rows, size) and not eliminated
+
+
+def _n_starts(estimator, default):
+    """Number of starts: as given, that of the former fit, or the default one."""
+    if estimator.n_init != "auto":
+        return estimator.n_init
+    if _continues_committee(estimator):
+        return len(estimator._fitted[1])
+    return default
 
 
 def n_members(n_rows, size):
