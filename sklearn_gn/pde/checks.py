@@ -80,6 +80,22 @@ def named_errors(name):
 
 
 def _check_arguments(problem):
+    _check_functions_and_domain(problem)
+    _check_conditions(problem)
+    _check_names(problem)
+    directions = problem.n_laplacian_directions
+    if directions is not None and not (
+        isinstance(directions, Integral) and directions > 0
+    ):
+        raise ValueError(
+            "n_laplacian_directions must be None or a positive integer, got "
+            f"{directions!r}."
+        )
+    _check_depends_on(problem)
+    _check_coefficients(problem)
+
+
+def _check_functions_and_domain(problem):
     for name, wanted in (
         ("residual", "a function"),
         ("domain", "a domain such as Interval(0, 1) or Box(x=(0, 1), t=(0, 1))"),
@@ -91,6 +107,9 @@ def _check_arguments(problem):
         absent = name in ("transform", "exact") and value is None
         if not (fits or absent or (name == "exact" and is_reference(value))):
             raise ValueError(f"{name} must be {wanted}, got {value!r}.")
+
+
+def _check_conditions(problem):
     for condition in problem.conditions:
         if not isinstance(condition, BaseCondition):
             raise ValueError(
@@ -102,17 +121,13 @@ def _check_arguments(problem):
                 "a condition cannot have the name 'data', which is that of the "
                 "residuals of observations."
             )
+
+
+def _check_names(problem):
+    """Check the outputs, and what names outputs or axes."""
     names = problem.outputs
     if not names or len(set(names)) < len(names) or not _all_strings(names):
         raise ValueError(f"outputs must be different names, got {names!r}.")
-    directions = problem.n_laplacian_directions
-    if directions is not None and not (
-        isinstance(directions, Integral) and directions > 0
-    ):
-        raise ValueError(
-            "n_laplacian_directions must be None or a positive integer, got "
-            f"{directions!r}."
-        )
     for axis in problem.periodic:
         if axis not in problem.domain.axes:
             raise ValueError(
@@ -123,8 +138,6 @@ def _check_arguments(problem):
             raise ValueError(
                 f"up_to_constant={output!r} is unknown; the outputs are {names}."
             )
-    _check_depends_on(problem)
-    _check_coefficients(problem)
 
 
 def _check_depends_on(problem):

@@ -45,55 +45,18 @@ def set_fitted(solver, run, fitted, n_observations):
     solver.alpha_, solver.log_evidence_ = {}, math.nan
     solver.n_effective_parameters_ = math.nan
     set_layers(solver, fitted)
-    model, net, state = fitted.model, fitted.net, run.final_state
-    scale = run.loss_scale
-    fresh = run.val_loss(net) if run.val_loss is not None else math.nan
-    solver.fresh_loss_ = fresh * scale
-    net, in_windows = last_network(net), isinstance(net, Pieces)
-    solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
     n_residuals = sum(
         len(batch.x) * kind.residual.n_outputs
-        for kind, batch in zip(model.classes, state.batches, strict=True)
-    )
-    is_dngd = run.solver.name == "dngd"
-    solver._sizes, solver._untrained_loss = (n_weights(net), n_residuals), math.nan
-    if fitted.problem is not None:
-        solver._untrained_loss = state.first_fresh
-    solver._why_early, solver._has_settled_weight = why_early(run), None
-    if run.options.estimates_noise:
-        solver._has_settled_weight = has_settled_weight(state)
-    rules = run.options.growth
-    solver._may_grow = rules is not None and may_grow(state.level, rules, net)
-    solver._estimated_at_end, solver._solved_until = math.nan, math.inf
-    if in_windows:
-        solver._solved_until = solved_until(
-            fitted.net, fitted.problem.domain, state.first_fresh
+        for kind, batch in zip(
+            fitted.model.classes, run.final_state.batches, strict=True
         )
-    solver._fresh_noise = 0.0  # known once the weight of the observations has fallen
+    )
+    solver._sizes = n_weights(last_network(fitted.net)), n_residuals
+    _set_course(solver, run, fitted)
     with backend.scope(solver.dtype, solver.device):
-        if state.observation_weight != 1:
-            solver._fresh_noise = fresh_misfit(state, run.data, run.options, net)
-        solver.loss_ = float(total_loss(model, net, state.batches)) * scale
-        solver.gram_spectrum_ = np.zeros(0)
-        if state.spectrum is not None:
-            solver.gram_spectrum_ = np.array(state.spectrum)
-        elif is_dngd and min(n_residuals, n_weights(net)) <= _SPECTRAL:
-            solver.gram_spectrum_ = gramian_eigenvalues(model, net, state.batches)
-        solver._posterior = solver._window_points = None
-        sampler, seed = run.options.sampler, int(run.options.seed)
-        solver._draw_fresh = partial(sampler.fresh, model, seed)
-        if n_residuals * n_weights(net) <= _JACOBIAN_FLOATS:
-            points = run.data.fresh
-            if points and state.observation_weight != 1:
-                points = reweighted(points, state.observation_weight)
-            batches, points = backend.to_numpy((state.batches, points))
-            if in_windows:
-                solver._window_points = points
-            else:
-                # Rounding errors of single precision would pass for information.
-                known = in_double_precision((net, batches, points or batches))
-                posterior = Posterior(model, *known, n_observations)
-                solver._posterior = _with_functions(posterior, fitted)
+        _set_losses(solver, run, fitted)
+        solver.gram_spectrum_ = _spectrum(solver, run, fitted)
+        _set_posterior(solver, run, fitted, n_observations)
     with backend.scope("float64", solver.device):
         _set_coefficients(solver, n_observations)
         solver.noise_std_ = math.nan
@@ -102,6 +65,68 @@ def set_fitted(solver, run, fitted, n_observations):
     if fitted.problem is not None:
         solver._left_open = what_is_left_open(solver, run)
         take_back_convergence(solver, run)
+
+
+def _set_course(solver, run, fitted):
+    """Set what a verdict takes from the course of the fit."""
+    state, in_windows = run.final_state, isinstance(fitted.net, Pieces)
+    rules, has_problem = run.options.growth, fitted.problem is not None
+    solver._untrained_loss = state.first_fresh if has_problem else math.nan
+    solver._why_early, solver._has_settled_weight = why_early(run), None
+    if run.options.estimates_noise:
+        solver._has_settled_weight = has_settled_weight(state)
+    solver._may_grow = rules is not None and may_grow(
+        state.level, rules, last_network(fitted.net)
+    )
+    solver._estimated_at_end, solver._solved_until = math.nan, math.inf
+    solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
+    if in_windows:
+        solver._solved_until = solved_until(
+            fitted.net, fitted.problem.domain, state.first_fresh
+        )
+
+
+def _set_losses(solver, run, fitted):
+    """Set the losses of the network: in training, on fresh points, and of noise."""
+    state, net, scale = run.final_state, last_network(fitted.net), run.loss_scale
+    fresh = run.val_loss(fitted.net) if run.val_loss is not None else math.nan
+    solver.fresh_loss_ = fresh * scale
+    solver.loss_ = float(total_loss(fitted.model, net, state.batches)) * scale
+    solver._fresh_noise = 0.0  # known once the weight of the observations has fallen
+    if state.observation_weight != 1:
+        solver._fresh_noise = fresh_misfit(state, run.data, run.options, net)
+
+
+def _spectrum(solver, run, fitted):
+    """Eigenvalues of the Gramian, empty if they are not known and too many."""
+    state = run.final_state
+    if state.spectrum is not None:
+        return np.array(state.spectrum)
+    if run.solver.name == "dngd" and min(solver._sizes) <= _SPECTRAL:
+        net = last_network(fitted.net)
+        return gramian_eigenvalues(fitted.model, net, state.batches)
+    return np.zeros(0)
+
+
+def _set_posterior(solver, run, fitted, n_observations):
+    """Set what standard deviations and the estimated error are computed from."""
+    state, (n, n_residuals) = run.final_state, solver._sizes
+    sampler, seed = run.options.sampler, int(run.options.seed)
+    solver._draw_fresh = partial(sampler.fresh, fitted.model, seed)
+    solver._posterior = solver._window_points = None
+    if n_residuals * n > _JACOBIAN_FLOATS:
+        return
+    points = run.data.fresh
+    if points and state.observation_weight != 1:
+        points = reweighted(points, state.observation_weight)
+    batches, points = backend.to_numpy((state.batches, points))
+    if isinstance(fitted.net, Pieces):
+        solver._window_points = points
+        return
+    # Rounding errors of single precision would pass for information.
+    known = in_double_precision((fitted.net, batches, points or batches))
+    posterior = Posterior(fitted.model, *known, n_observations)
+    solver._posterior = _with_functions(posterior, fitted)
 
 
 def has_settled_weight(state):

@@ -60,45 +60,23 @@ def set_fitted(estimator, members, problem):
         targets = huber.targets_of(fitted, observed)
         problem = problem._replace(rows=observed._replace(y=targets))
     n_evidence = _n_by_evidence(problem.options, members)
-    by_evidence, wide = members[:n_evidence], members[n_evidence:]
-    heavy = committee.is_worth_threads(members[0].model, problem.rows)
-    with backend.one_blas_thread:
-        summaries = committee.side_by_side(
-            partial(_summary, problem), by_evidence, heavy
-        )
-        pairs = _or_linear(problem, list(zip(by_evidence, summaries, strict=True)))
-        by_evidence = tuple(member for member, _ in pairs)
-        summaries = [summary for _, summary in pairs]
-        if estimator._loss == "cross_entropy":
-            pairs = list(zip(by_evidence, summaries, strict=True))
-            by_evidence = tuple(
-                committee.side_by_side(partial(_calibrated, problem), pairs, heavy)
-            )
-    of_wide = [_summary_of_batches(problem, member) for member in wide]
-    chosen, summaries = summaries or of_wide, summaries + of_wide
-    members = by_evidence + wide
-    scaling = problem.scaling
+    members, summaries = _summarised(members, n_evidence, problem)
+    # The members by mini-batches have fixed penalties, and no evidence.
+    chosen, scaling = summaries[:n_evidence] or summaries, problem.scaling
     estimator._fitted = None, members, scaling
     if estimator._loss == "squared":
         estimator._covariances = tuple(s.covariance for s in summaries)
         estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
-    best = max(chosen, key=lambda s: s.log_evidence)
-    estimator.gram_spectrum_ = np.zeros(0)
-    if best.gram is not None:
-        estimator.gram_spectrum_ = evidence_posterior.spectrum(best.gram)
     estimator.estimators_ = [
         FittedMember(estimator, member, scaling, summary)
         for member, summary in zip(members, summaries, strict=True)
     ]
-    estimator.alpha_ = {
-        name: np.exp(np.mean([np.log(s.alpha[name]) for s in chosen], axis=0))
-        for name in chosen[0].alpha
-    }
-    methods = {s.alpha_method for s in chosen}
-    estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
-    if problem.options.alpha is not None:
-        estimator.alpha_method_ = "fixed"
     estimator.loss_ = float(committee.shares(members) @ [s.loss for s in summaries])
+    _set_penalties(estimator, chosen, problem.options)
+    best = max(chosen, key=lambda s: s.log_evidence)
+    estimator.gram_spectrum_ = np.zeros(0)
+    if best.gram is not None:
+        estimator.gram_spectrum_ = evidence_posterior.spectrum(best.gram)
     if n_evidence:
         # Each start is as probable as the others before the data are seen.
         evidences = [summary.log_evidence for summary in chosen]
@@ -109,6 +87,33 @@ def set_fitted(estimator, members, problem):
     if estimator._loss == "squared":
         _set_noise(estimator, members, chosen, problem, observed)
     _set_output_layer(estimator, members, scaling)
+
+
+def _summarised(members, n_evidence, problem):
+    """Return the members, linear or calibrated where that is better, and summaries."""
+    by_evidence, wide = members[:n_evidence], members[n_evidence:]
+    heavy = committee.is_worth_threads(members[0].model, problem.rows)
+    with backend.one_blas_thread:
+        summaries = committee.side_by_side(
+            partial(_summary, problem), by_evidence, heavy
+        )
+        pairs = _or_linear(problem, list(zip(by_evidence, summaries, strict=True)))
+        if members[0].model.loss == "cross_entropy":
+            pairs = committee.side_by_side(partial(_calibrated, problem), pairs, heavy)
+    pairs += [(member, _summary_of_batches(problem, member)) for member in wide]
+    return tuple(member for member, _ in pairs), [summary for _, summary in pairs]
+
+
+def _set_penalties(estimator, summaries, options):
+    """Set the penalties, and how they were chosen."""
+    estimator.alpha_ = {
+        name: np.exp(np.mean([np.log(s.alpha[name]) for s in summaries], axis=0))
+        for name in summaries[0].alpha
+    }
+    methods = {s.alpha_method for s in summaries}
+    estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
+    if options.alpha is not None:
+        estimator.alpha_method_ = "fixed"
 
 
 def _set_noise(estimator, members, summaries, problem, observed):
@@ -250,7 +255,7 @@ def _by_name(penalties, end):
 
 
 def _calibrated(problem, pair):
-    """A member of classes with the logits that predict left-out rows best."""
+    """The pair of a member of classes whose logits predict left-out rows best."""
     (model, net), summary = pair
     theta = calibrated(
         model,
@@ -259,7 +264,7 @@ def _calibrated(problem, pair):
         problem.rows,
         problem.options.n_effective,
     )
-    return Member(model, net._replace(theta=theta))
+    return Member(model, net._replace(theta=theta)), summary
 
 
 def _or_linear(problem, pairs):
