@@ -58,6 +58,11 @@ def prior_precision(groups, alpha):
     return extended[groups]
 
 
+def weighted_squares(theta, groups, alpha):
+    """Sum of the squares of all parameters, each times its precision."""
+    return float(np.sum(prior_precision(groups, alpha) * theta**2))
+
+
 def named_penalties(alpha, lengths):
     """Return the penalties of the groups, from a dict by name such as ``alpha_``.
 

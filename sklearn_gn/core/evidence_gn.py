@@ -357,6 +357,34 @@ def evidence_at(state, model, n_effective):
     return found, value
 
 
+def at_last_penalties(model, net, sums, n_effective):
+    """Evaluate a fitted network at its penalties; the log has those before the last.
+
+    Parameters
+    ----------
+    model : EvidenceModel
+    net : object
+        Made by ``model.network``.
+    sums : Sums
+        At its parameters.
+    n_effective : float
+
+    Returns
+    -------
+    found : Curvature
+    value : float
+        Log evidence.
+    loss : float
+        Half the mean error, and the penalties.
+    """
+    groups, scale = model.groups(), net.beta * n_effective
+    squares = evidence.weighted_squares(net.theta, groups, net.alpha)
+    loss = (sums.error + squares / scale) / 2
+    found = curvature(sums, groups, net.alpha, net.beta, n_effective)
+    value = log_evidence(model, found, scale * loss, net.beta, n_effective)
+    return found, value, loss
+
+
 def log_evidence(model, found, energy, beta, n_effective):
     """Return the log evidence of a curvature, by the loss of the model."""
     if model.loss != "squared":

@@ -37,6 +37,7 @@ from sklearn_gn.pinn import numpy_residuals, pieces
 from sklearn_gn.pinn.residuals import (
     class_losses,
     jacobian,
+    residual_counts,
     residuals,
     rows_of_jacobian,
     second_derivative,
@@ -133,8 +134,7 @@ def dense_jacobian_of_piece(model, net, piece, balance):
 
 
 def _is_small(model, net, batches):
-    pairs = zip(model.classes, batches, strict=True)
-    n_residuals = sum(len(batch.x) * kind.residual.n_outputs for kind, batch in pairs)
+    n_residuals = sum(residual_counts(model.classes, batches))
     small = n_residuals * dimension(net) <= _SMALL_JACOBIAN
     return small and pieces.serve(batches)
 

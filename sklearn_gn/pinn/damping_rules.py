@@ -13,6 +13,7 @@ from jax import lax
 
 from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.damping import Nielsen
+from sklearn_gn.core.linear_algebra.trees import select
 from sklearn_gn.pinn.damped_step import candidate, damped_step, no_step, solver_for
 
 _N_SHIFTS, _SHIFT_RATIO = 5, 8.0
@@ -83,7 +84,7 @@ def longest_trusted(attempt, scales, zero_step):
         k, direction, _, best, inner = carry
         new = attempt(scales[k])
         take = new.trusted | (~best.trusted & (new.loss < best.loss))
-        best = jax.tree.map(lambda a, b: jnp.where(take, a, b), new, best)
+        best = select(take, new, best)
         turn = jnp.where(new.trusted, jnp.int32(1), jnp.int32(-1))
         direction = jnp.where(direction == 0, turn, direction)
         alive = new.trusted == (direction > 0)
@@ -153,7 +154,7 @@ def line_search(local, shift, rank):
         new = shortened(jnp.exp2(-k.astype(local.linear.r.dtype)))
         lower, improved = new.loss < best.loss, best.loss < zero_step.loss
         rises = jnp.where(improved & ~lower, rises + 1, 0)
-        best = jax.tree.map(lambda a, b: jnp.where(lower, a, b), new, best)
+        best = select(lower, new, best)
         return k + 1, best, rises
 
     zero = jnp.int32(0)

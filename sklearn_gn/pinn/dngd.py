@@ -51,6 +51,7 @@ from sklearn_gn.pinn.damped_step import (
 )
 from sklearn_gn.pinn.damping_rules import RULES, initial_damping
 from sklearn_gn.pinn.losses import on_devices
+from sklearn_gn.pinn.residuals import residual_counts
 from sklearn_gn.pinn.trust_region import (
     Region,
     first_region,
@@ -262,8 +263,7 @@ def _rule(settings):
 def _first_memory(settings, net, batches):
     """Region or shift of the first step."""
     rule, model = settings.solver.damping_rule, settings.models[0]
-    pairs = zip(model.classes, batches, strict=True)
-    n_residuals = sum(len(batch.x) * kind.residual.n_outputs for kind, batch in pairs)
+    n_residuals = sum(residual_counts(model.classes, batches))
     factored = settings.rank is None and min(n_residuals, dimension(net)) <= DENSE
     if settings.damping is None and rule == "trust_region" and factored:
         return first_region(net, settings.dtype)

@@ -42,6 +42,7 @@ from sklearn_gn.pinn.determination import (
 from sklearn_gn.pinn.growth import richer
 from sklearn_gn.pinn.model import coefficient_values, n_waves
 from sklearn_gn.pinn.pieces import cut
+from sklearn_gn.pinn.residuals import residual_counts
 
 N_POINTS = 200  # at which the error is taken
 MOST_WEIGHTS = 6000  # of the richer network
@@ -130,10 +131,7 @@ def _found_change(model, net, batches, fresh, draw=None):
     found = _Solution(None, 1.0, math.inf)
     if draw is not None and n_weights <= _MOST_FACTORED:
         found = solved(factor_over_pieces, fresh, correction_by_factors)
-        n_residuals = sum(
-            len(batch.x) * kind.residual.n_outputs
-            for kind, batch in zip(model.classes, fresh, strict=True)
-        )
+        n_residuals = sum(residual_counts(model.classes, fresh))
         if found.difference > _AGREED and n_residuals < _ENOUGH * n_weights:
             drawn = draw(times=_TIMES)
             fresh = in_double_precision((*drawn, *fresh[len(drawn) :]))

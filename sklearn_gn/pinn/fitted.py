@@ -16,6 +16,7 @@ from sklearn_gn.pinn.losses import fresh_misfit, total_loss
 from sklearn_gn.pinn.observation_weight import SMALLEST, has_settled, reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.residuals import residual_counts
 from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
 from sklearn_gn.pinn.verdict import (
     solved_until,
@@ -45,12 +46,7 @@ def set_fitted(solver, run, fitted, n_observations):
     solver.alpha_, solver.log_evidence_ = {}, math.nan
     solver.n_effective_parameters_ = math.nan
     set_layers(solver, fitted)
-    n_residuals = sum(
-        len(batch.x) * kind.residual.n_outputs
-        for kind, batch in zip(
-            fitted.model.classes, run.final_state.batches, strict=True
-        )
-    )
+    n_residuals = sum(residual_counts(fitted.model.classes, run.final_state.batches))
     solver._sizes = n_weights(last_network(fitted.net)), n_residuals
     _set_course(solver, run, fitted)
     with backend.scope(solver.dtype, solver.device):

@@ -71,10 +71,7 @@ def _lengths(classes, batches):
     It is one of sixteen to an octave, so that the conditions that share 375 points, and
     then 750, have pieces of one shape.
     """
-    n_residuals = sum(
-        len(batch.x) * kind.residual.n_outputs
-        for kind, batch in zip(classes, batches, strict=True)
-    )
+    n_residuals = sum(of_points.residual_counts(classes, batches))
     count = 1 << max(0, (n_residuals // _LEAST_RESIDUALS).bit_length() - 1)
     shares = [-(-len(batch.x) // min(count, _MOST_PIECES)) for batch in batches]
     steps = [1 << max(0, share.bit_length() - _BITS) for share in shares]

@@ -30,7 +30,7 @@ from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.core.posterior import PseudoInverse, safe_norm
 from sklearn_gn.pinn.damped_step import jacobian_in_pieces
 from sklearn_gn.pinn.model import coefficient_values, network
-from sklearn_gn.pinn.residuals import residuals
+from sklearn_gn.pinn.residuals import residual_counts, residuals
 
 _CHEAP = 2**24  # numbers in an array, up to which compiled cheaply
 
@@ -110,15 +110,9 @@ def _deviations(factored, slopes):
 
 def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
     """Standard deviations of the residuals, of shape (m,)."""
-    sizes = [
-        batch.x.shape[0] * kind.residual.n_outputs
-        for kind, batch in zip(model.classes, batches, strict=True)
-    ]
-    fresh_sizes = [
-        batch.x.shape[0] * kind.residual.n_outputs
-        for kind, batch in zip(model.classes, fresh, strict=True)
-    ]
-    fresh_r = jnp.split(residuals(model, net, fresh), np.cumsum(fresh_sizes)[:-1])
+    sizes = residual_counts(model.classes, batches)
+    ends = np.cumsum(residual_counts(model.classes, fresh))
+    fresh_r = jnp.split(residuals(model, net, fresh), ends[:-1])
     found, start = [], 0
     for k, (kind, batch) in enumerate(zip(model.classes, batches, strict=True)):
         rows, q = slice(start, start + sizes[k]), kind.residual.n_outputs

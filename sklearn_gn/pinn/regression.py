@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence, evidence_gn, evidence_posterior
+from sklearn_gn.core import evidence_gn, evidence_posterior
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.extremes import MOST_ROWS, noise_deviation
 from sklearn_gn.core.fit_loop import FitRun
@@ -183,13 +183,8 @@ def _set_fitted(solver, run, fitted):
     rows, (layers, options, _) = run.rows, run.options
     net, scaling = run.best_net, fitted.scaling
     n_effective, y_scale = options.n_effective, np.asarray(scaling.y_scale)
-    sums, groups = layers.sums(net.theta, rows), layers.groups()
-    scale = net.beta * n_effective
-    precision = evidence.prior_precision(groups, net.alpha)
-    loss = (sums.error + float(np.sum(precision * net.theta**2)) / scale) / 2
-    # At the last penalties; those of the log are at the ones before.
-    found = evidence_gn.curvature(sums, groups, net.alpha, net.beta, n_effective)
-    value = evidence_gn.log_evidence(layers, found, scale * loss, net.beta, n_effective)
+    sums = layers.sums(net.theta, rows)
+    found, value, loss = evidence_gn.at_last_penalties(layers, net, sums, n_effective)
     solver._fitted, solver.problem_, solver._error_estimate = fitted, None, None
     set_layers(solver, fitted)
     solver._sizes = len(net.theta), len(rows.x) * layers.n_values
@@ -210,7 +205,7 @@ def _set_fitted(solver, run, fitted):
     solver.window_ends_ = np.zeros(0)
     noise_std = y_scale * noise_deviation(net.beta)
     solver.noise_std_ = noise_std if y_scale.ndim else float(noise_std)
-    solver.alpha_ = _by_layer(layers, net.alpha / scale)
+    solver.alpha_ = _by_layer(layers, net.alpha / (net.beta * n_effective))
     solver.n_effective_parameters_ = float(np.sum(found.gamma)) + layers.n_free
     units = np.sum(np.log(np.broadcast_to(y_scale, layers.n_values)))
     solver.log_evidence_ = value - n_effective * float(units)

@@ -51,14 +51,19 @@ def with_class_weights(batches, balance):
     )
 
 
+def residual_counts(classes, batches):
+    """Number of residuals of each class at its points."""
+    return [
+        len(batch.x) * class_model.residual.n_outputs
+        for class_model, batch in zip(classes, batches, strict=True)
+    ]
+
+
 def class_losses(model, batches, r):
     """Half the sum of squares of each class, of shape (n_classes,)."""
-    sizes = [
-        batch.x.shape[0] * class_model.residual.n_outputs
-        for class_model, batch in zip(model.classes, batches, strict=True)
-    ]
     xp = namespace(r)
-    parts = xp.split(r, np.cumsum(sizes)[:-1])
+    ends = np.cumsum(residual_counts(model.classes, batches))
+    parts = xp.split(r, ends[:-1])
     return total(xp.stack([0.5 * (part**2).sum() for part in parts]))
 
 

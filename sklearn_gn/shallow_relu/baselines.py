@@ -19,6 +19,7 @@ from sklearn_gn.core.globalisation import search_damping
 from sklearn_gn.core.linear_algebra.damping import Nielsen
 from sklearn_gn.core.linear_algebra.line_search import grid_search
 from sklearn_gn.core.linear_algebra.solve import filter_factors
+from sklearn_gn.core.linear_algebra.trees import select
 from sklearn_gn.core.solver import Algorithm, Report
 from sklearn_gn.shallow_relu import sggn
 from sklearn_gn.shallow_relu.network import (
@@ -77,8 +78,7 @@ def full_jacobian(net, rows):
     array of shape (m * q, n * (1 + d) + n * q + q)
     """
     q = net.coef.shape[1]
-    size = jnp.repeat(sggn.activity(net), net.hyperplanes.shape[1])
-    layer = sggn.layer_design(net, rows, sggn.active_set(net, 0.0)) * size[None, :]
+    layer = hidden_jacobian(net, rows)
     eye = jnp.eye(q, dtype=layer.dtype)
     root = jnp.sqrt(rows.weight)
     features = root[:, None] * hidden_features(net.hyperplanes, rows.x)
@@ -232,7 +232,7 @@ def kfra_iterate(net, rows, options):
     new = along(gamma)
     decrease = sggn.loss_decrease(net, new, rows, options.alpha)
     accept = decrease > 0
-    kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), new, net)
+    kept = select(accept, new, net)
     gradient = jnp.sqrt(sum(jnp.sum(g**2) for g in (g_hidden, g_coef, g_intercept)))
     loss = sggn.objective(kept, rows, options.alpha)
     return rescale(kept), loss, jnp.where(accept, decrease, 0), gradient, gamma, damping

@@ -8,7 +8,7 @@ import numpy as np
 
 from sklearn_gn.core import evidence, huber, left_out
 from sklearn_gn.core.chunked_rows import row_blocks
-from sklearn_gn.core.evidence_gn import alpha_method, curvature, sums_of
+from sklearn_gn.core.evidence_gn import alpha_method, at_last_penalties, sums_of
 from sklearn_gn.core.evidence_posterior import (
     covariance,
     noise_ratio,
@@ -141,13 +141,8 @@ def fitted_attributes(net, rows, scaling, options, *, robust=False):
         fitted = best_of_network_and_linear_model(fitted, rows, n_effective)
     net, sums, shape = fitted.net, fitted.sums, fitted.net.shape
     y_scale = np.broadcast_to(scaling.y_scale, shape.q)
-    # At the last penalties; those of the log are at the ones before.
-    found = curvature(sums, shape.groups(), net.alpha, net.beta, n_effective)
+    found, value, loss = at_last_penalties(shape, net, sums, n_effective)
     scale = net.beta * n_effective  # of the objective divided by the sum of weights
-    precision = evidence.prior_precision(shape.groups(), net.alpha)
-    penalty = float(np.sum(precision * net.theta**2)) / scale
-    loss = (sums.error + penalty) / 2
-    value = evidence.log_evidence(found, scale * loss, n_effective * shape.q, net.beta)
     n_parameters = float(np.sum(found.gamma)) + shape.q
     n_chosen = n_parameters
     if not given:
@@ -174,7 +169,7 @@ def fitted_attributes(net, rows, scaling, options, *, robust=False):
         "noise_std_": one_or_each(y_scale * noise_std),
         "n_effective_parameters_": n_parameters,
         "_degrees_of_freedom": freedom,
-        "log_evidence_": float(value) - n_effective * float(np.sum(np.log(y_scale))),
+        "log_evidence_": value - n_effective * float(np.sum(np.log(y_scale))),
     }
 
 

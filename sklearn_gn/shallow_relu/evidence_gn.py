@@ -37,6 +37,7 @@ from sklearn_gn.core.large_gram import (
     row_slices,
 )
 from sklearn_gn.core.solver import Algorithm, Rows
+from sklearn_gn.shallow_relu.network import preactivations
 from sklearn_gn.shallow_relu.refinement import refined_if_due
 
 _BLOCK_ROWS = 2048  # whose products stay in the processor's cache
@@ -467,7 +468,7 @@ def pruned(net, rows):
     """
     n_rows, n_active = 0, np.zeros(len(net.hyperplanes), dtype=np.intp)
     for x, _, weight in row_blocks(rows, _BLOCK_ROWS):
-        active = net.hyperplanes[:, 0] + x @ net.hyperplanes[:, 1:].T > 0
+        active = preactivations(net.hyperplanes, x) > 0
         n_active += active[weight > 0].sum(axis=0)
         n_rows += np.count_nonzero(weight)
     always = n_active == n_rows

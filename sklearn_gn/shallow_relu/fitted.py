@@ -9,6 +9,7 @@ from sklearn_gn.core.line_ends import rows_at_ends
 from sklearn_gn.core.solver import Rows
 from sklearn_gn.shallow_relu.network import (
     active_set,
+    hidden_features,
     joint_design,
     layer_design,
     mass_design,
@@ -32,11 +33,6 @@ def predict_scaled(net, z):
         if hasattr(net, "slope"):  # a linear term
             y[rows] += z[rows] @ net.slope
     return y
-
-
-def hidden_features(hyperplanes, z):
-    """Return the features of shape (m, n), in scaled units."""
-    return np.maximum(hyperplanes[:, 0] + z @ hyperplanes[:, 1:].T, 0)
 
 
 def validation_loss(validation, scaling):

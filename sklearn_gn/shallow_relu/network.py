@@ -4,18 +4,7 @@ The functions and matrices here are written once for both kinds of arrays: of Nu
 compute with NumPy, of JAX, inside compiled functions, with JAX.
 """
 
-import numpy as np
-
-
-def namespace(*arrays):
-    """Return the module that computes with some arrays: numpy, or JAX's for any of JAX.
-
-    Parameters
-    ----------
-    *arrays : ndarrays or JAX arrays
-    """
-    found = (array.__array_namespace__() for array in arrays)
-    return next((xp for xp in found if xp is not np), np)
+from sklearn_gn.core.libraries import namespace
 
 
 def preactivations(hyperplanes, x):
@@ -25,7 +14,7 @@ def preactivations(hyperplanes, x):
 
 def hidden_features(hyperplanes, x):
     """``relu(w_i . x_k + b_i)``, of shape (m, n)."""
-    xp = namespace(hyperplanes, x)
+    xp = namespace((hyperplanes, x))
     return xp.maximum(preactivations(hyperplanes, x), 0)
 
 
@@ -45,7 +34,7 @@ def unit_normals(hyperplanes, fallback):
     A row whose normal vanished, or is not finite, has no hyperplane: the row of
     ``fallback`` stays in its place.
     """
-    xp = namespace(hyperplanes, fallback)
+    xp = namespace((hyperplanes, fallback))
     norm = xp.linalg.norm(hyperplanes[:, 1:], axis=1, keepdims=True)
     usable = (norm > xp.finfo(hyperplanes.dtype).tiny) & xp.isfinite(hyperplanes).all(
         axis=1, keepdims=True
@@ -55,7 +44,7 @@ def unit_normals(hyperplanes, fallback):
 
 def rescale(net):
     """The same function with ``|w_i| = 1``, the factors moved to the coefficients."""
-    xp = namespace(net.hyperplanes, net.coef)
+    xp = namespace((net.hyperplanes, net.coef))
     norm = xp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)
     unit = unit_normals(net.hyperplanes, fallback=net.hyperplanes)
     usable = norm > xp.finfo(norm.dtype).tiny
@@ -66,7 +55,7 @@ def rescale(net):
 
 def output_weights(net):
     """``c_i |w_i|``, which a rescaling of (w_i, b_i) against c_i leaves as it is."""
-    xp = namespace(net.hyperplanes, net.coef)
+    xp = namespace((net.hyperplanes, net.coef))
     return net.coef * xp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)
 
 
@@ -75,13 +64,13 @@ def output_weights(net):
 
 def alive_features(net, x):
     """Hidden features of the neurons in use, zero for the others."""
-    xp = namespace(net.hyperplanes, x)
+    xp = namespace((net.hyperplanes, x))
     return xp.where(net.alive[None, :], hidden_features(net.hyperplanes, x), 0)
 
 
 def mass_design(net, rows):
     """Square root of the mass matrix A(r): rows ``sqrt(mu_k) (1, relu(r_i . y_k))``."""
-    xp = namespace(net.hyperplanes, rows.x)
+    xp = namespace((net.hyperplanes, rows.x))
     features = alive_features(net, rows.x)
     ones = xp.ones_like(features[:, :1])
     return xp.sqrt(rows.weight)[:, None] * xp.concatenate([ones, features], axis=1)
@@ -97,7 +86,7 @@ def layer_design(net, rows, active):
     -------
     array of shape (m * q, n * (1 + d))
     """
-    xp = namespace(net.coef, rows.x, active)
+    xp = namespace((net.coef, rows.x, active))
     m, d = rows.x.shape
     n, q = net.coef.shape
     z = preactivations(net.hyperplanes, rows.x)
@@ -123,7 +112,7 @@ def active_set(net, active_tol):
 
 def residual(net, rows):
     """Weighted residual ``sqrt(mu_k) (u(x_k) - t_k)``, of shape (m, q)."""
-    xp = namespace(net.coef, rows.x)
+    xp = namespace((net.coef, rows.x))
     return xp.sqrt(rows.weight)[:, None] * (predict(net, rows.x) - rows.y)
 
 
@@ -139,7 +128,7 @@ def joint_design(net, rows):
     -------
     array of shape (m, 1 + n + n * (1 + d) + q)
     """
-    xp = namespace(net.coef, rows.x)
+    xp = namespace((net.coef, rows.x))
     active, y, error = joint_parts(net, rows)
     columns = layer_columns(active, y)
     return xp.concatenate([mass_design(net, rows), columns, error], axis=1)
@@ -147,7 +136,7 @@ def joint_design(net, rows):
 
 def joint_parts(net, rows):
     """Which neurons are on, weighted rows y, and residuals."""
-    xp = namespace(net.coef, rows.x)
+    xp = namespace((net.coef, rows.x))
     z = preactivations(net.hyperplanes, rows.x)
     active = xp.where(net.alive[None, :], heaviside(z), 0)
     ones = xp.ones((rows.x.shape[0], 1), rows.x.dtype)

@@ -19,11 +19,8 @@ from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.data import validate_data
 from sklearn_gn.core.noise import PredictionIntervalMixin
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
-from sklearn_gn.shallow_relu.fitted import (
-    hidden_features,
-    predict_scaled,
-    prediction_errors,
-)
+from sklearn_gn.shallow_relu.fitted import predict_scaled, prediction_errors
+from sklearn_gn.shallow_relu.network import hidden_features
 
 
 class PredictionsMixin(

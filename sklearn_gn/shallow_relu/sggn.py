@@ -16,7 +16,6 @@ partition that hold too few rows, which the truncated solve removes.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from sklearn_gn.core.compilation import jit_by_size
@@ -27,6 +26,7 @@ from sklearn_gn.core.linear_algebra.solve import (
     least_squares,
     least_squares_of_rows,
 )
+from sklearn_gn.core.linear_algebra.trees import select
 from sklearn_gn.core.parts import total
 from sklearn_gn.shallow_relu.network import (
     active_set,
@@ -210,7 +210,7 @@ def iterate(net, memory, rows, options):
     trial = fit_output_layer(net._replace(hyperplanes=moved), rows, options)
     decrease = loss_decrease(net, trial, rows, options.alpha)
     accept = decrease > 0  # False for a loss that is not a number
-    kept = jax.tree.map(lambda a, b: jnp.where(accept, a, b), trial, net)
+    kept = select(accept, trial, net)
     loss = objective(kept, rows, options.alpha)
     return Iterate(
         net=kept,

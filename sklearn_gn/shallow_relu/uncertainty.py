@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.core.noise import degrees_of_freedom
+from sklearn_gn.shallow_relu.network import preactivations
 
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
@@ -71,7 +72,7 @@ def posterior(net, factor, mean_square, n_effective):
 
 def prediction_deviations(found, net, z):
     """Return standard deviations of the outputs at rows ``z``, of shape (m, q)."""
-    pre = net.hyperplanes[:, 0] + z @ net.hyperplanes[:, 1:].T
+    pre = preactivations(net.hyperplanes, z)
     pre[:, ~net.alive] = 0
     mass = np.column_stack([np.ones(len(z)), np.maximum(pre, 0)])
     y = np.column_stack([np.ones(len(z)), z])

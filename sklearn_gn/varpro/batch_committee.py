@@ -114,9 +114,8 @@ def damping_of(epoch, options):
 def objective(member, rows, n_effective):
     """Return the mean cross-entropy of a member with its penalties."""
     model, net = member
-    precision = evidence.prior_precision(model.groups(), net.alpha)
-    penalty = float(np.sum(precision * net.theta**2)) / n_effective
-    return (model.error(net.theta, rows) + penalty) / 2
+    squares = evidence.weighted_squares(net.theta, model.groups(), net.alpha)
+    return (model.error(net.theta, rows) + squares / n_effective) / 2
 
 
 def _epoch_of_member(rows, options, epoch, damping, job):
@@ -148,9 +147,8 @@ def run_epoch(model, net, rows, options, damping, rng):
         total += share * loss
     output, *layers = (a.astype(np.float64) for a in maps)
     theta = model.join(output.T, layers)
-    precision = evidence.prior_precision(model.groups(), net.alpha)
-    penalty = float(np.sum(precision * theta**2)) / options.n_effective
-    return theta, float(total) + penalty / 2
+    squares = evidence.weighted_squares(theta, model.groups(), net.alpha)
+    return theta, float(total) + squares / options.n_effective / 2
 
 
 def precisions_of_inputs(model, alpha):

@@ -181,14 +181,9 @@ def _summary(problem, member):
     n_effective = problem.options.n_effective
     y_scale = np.broadcast_to(problem.scaling.y_scale, model.n_values)
     sums = model.sums(net.theta, problem.rows)
-    groups = model.groups()
-    scale = net.beta * n_effective  # of the objective divided by the sum of weights
-    precision = evidence.prior_precision(groups, net.alpha)
-    loss = (sums.error + float(np.sum(precision * net.theta**2)) / scale) / 2
-    # At the last penalties; those of the log are at the ones before.
-    found = evidence_gn.curvature(sums, groups, net.alpha, net.beta, n_effective)
-    value = evidence_gn.log_evidence(model, found, scale * loss, net.beta, n_effective)
+    found, value, loss = evidence_gn.at_last_penalties(model, net, sums, n_effective)
     end = 3 + model.n_feature_groups
+    scale = net.beta * n_effective  # of the objective divided by the sum of weights
     penalties = net.alpha / scale
     if model.loss == "squared":  # of features that have left the first layer
         gone = np.ones(model.sizes[0], dtype=bool)
@@ -209,7 +204,7 @@ def _summary(problem, member):
         n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
         n_of_penalties=0.0
         if problem.options.alpha is not None
-        else evidence.parameters_of_penalties(found.gamma, groups),
+        else evidence.parameters_of_penalties(found.gamma, model.groups()),
         log_evidence=value,
     )
 

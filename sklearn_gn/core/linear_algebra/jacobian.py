@@ -27,7 +27,7 @@ from sklearn_gn.core.linear_algebra.blocks import (
     sum_own_rows,
     symmetric_product_of,
 )
-from sklearn_gn.core.linear_algebra.trees import add
+from sklearn_gn.core.linear_algebra.trees import add, select
 from sklearn_gn.core.parts import all_rows, n_devices, number, of_device_after, total
 from sklearn_gn.core.threads import symmetric_product
 
@@ -268,11 +268,7 @@ def _half_of_blocks(parts, others):
     half of these; the rest is zero.
     """
     lower = number() < n_devices() // 2
-
-    def chosen(one, other):
-        return jax.tree.map(lambda a, b: jnp.where(lower, a, b), one, other)
-
-    first, second = chosen(parts, others), chosen(others, parts)
+    first, second = select(lower, parts, others), select(lower, others, parts)
     half = [_half_of_points(part, lower) for part in first]
     rows, found = _blocks(half, second), []
     for part in half:

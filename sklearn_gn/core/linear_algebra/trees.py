@@ -1,4 +1,4 @@
-"""Vectors that are trees of arrays: inner product, norm, sum and dimension."""
+"""Vectors that are trees of arrays: sum, choice, inner product, norm, dimension."""
 
 from sklearn_gn.core.libraries import library_of
 
@@ -8,6 +8,12 @@ def add(a, factor, b):
     library = library_of((a, b, factor))
     asarray = library.xp.asarray
     return library.tree_map(lambda x, y: x + asarray(factor, y.dtype) * y, a, b)
+
+
+def select(condition, a, b):
+    """``a`` where the condition holds, else ``b``."""
+    library = library_of((a, b))
+    return library.tree_map(lambda x, y: library.xp.where(condition, x, y), a, b)
 
 
 def dot(a, b):
