@@ -253,9 +253,7 @@ def canonical_rows(X, y, sample_weight):
     alike = np.flatnonzero(~new)
     for start in range(0, len(alike), _CHUNK_ROWS):
         part = alike[start : start + _CHUNK_ROWS]
-        here, before = order[part], order[part - 1]
-        new[part] = np.any(X[here] != X[before], axis=1)
-        new[part] |= np.any(y[here] != y[before], axis=1)
+        new[part] = differ(X, y, order[part], order[part - 1])
     first = np.flatnonzero(new)
     weight = sample_weight[order]
     # Weights near the largest float would overflow in the sum. A power of two as scale
@@ -266,6 +264,11 @@ def canonical_rows(X, y, sample_weight):
     share = weight / weight.sum()
     counted = share > 0  # others are no floats
     return order[first][counted], share[counted]
+
+
+def differ(X, y, some, others):
+    """Whether rows, given by their numbers, differ from others."""
+    return np.any(X[some] != X[others], axis=1) | np.any(y[some] != y[others], axis=1)
 
 
 def _content_order(X, y):

@@ -271,7 +271,7 @@ def accepted_step(model, rows, state, options):
         actual = before - _energy(trial.error, theta, precision, scale)
         if actual > 0:
             gain, length = actual / predicted, math.sqrt(move @ move)
-            after = _nielsen(shift, gain)
+            after = nielsen_shift(shift, gain)
             return Step(theta, predicted, shift, after, length, gain, n_trials, trial)
     return Step(None, first_predicted)
 
@@ -287,7 +287,7 @@ def _dampings(shift, fixed):
             shift *= _GROWTH if number < _LATE else _LATE_GROWTH
 
 
-def _nielsen(shift, gain):
+def nielsen_shift(shift, gain):
     """Return the damping after an accepted step, by Nielsen's rule."""
     bounded = min(max(gain, -1.0), 1.0)  # beyond these gains it would only overflow
     return shift * max(1 / 3, 1 - (2 * bounded - 1) ** 3)

@@ -11,7 +11,7 @@ import numpy as np
 
 from sklearn_gn.core.chunked_rows import even_parts
 from sklearn_gn.core.chunks import prefetched
-from sklearn_gn.core.data import check_differences, total_weight
+from sklearn_gn.core.data import check_differences, differ, total_weight
 from sklearn_gn.core.extremes import largest_size
 from sklearn_gn.core.hashing import row_codes
 
@@ -118,9 +118,7 @@ class _SmallestHashes:
         code = code[order]
         new = np.ones(len(code), dtype=bool)
         alike = 1 + np.flatnonzero(code[1:] == code[:-1])
-        one, other = order[alike], order[alike - 1]
-        new[alike] = np.any(X[one] != X[other], axis=1)
-        new[alike] |= np.any(y[one] != y[other], axis=1)
+        new[alike] = differ(X, y, order[alike], order[alike - 1])
         first = np.flatnonzero(new)
         weight = np.add.reduceat(weight[order], first)
         if len(first) > self.most:

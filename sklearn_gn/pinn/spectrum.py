@@ -91,10 +91,14 @@ def waves_on_faces(problem):
             yield axis, amplitudes, cycles, exact
 
 
+def _are_periodic(problem, axes):
+    """Which axes, given by their numbers, the problem is periodic along."""
+    return np.isin(np.array(problem.domain.axes)[list(axes)], problem.periodic)
+
+
 def _series(values, problem, axes):
     """Amplitudes and cycles of waves of a function, and whether they are all of it."""
-    periodic = np.isin(np.array(problem.domain.axes)[list(axes)], problem.periodic)
-    kinds = [("fft",) if p else ("dct", "dst") for p in periodic]
+    kinds = [("fft",) if p else ("dct", "dst") for p in _are_periodic(problem, axes)]
     tried = [_terms(values, kind) for kind in product(*kinds)]
     amplitudes, cycles, rest = min(tried, key=lambda terms: terms[2])
     if rest > _EXACT:
@@ -266,9 +270,9 @@ def _refined(values, waves, problem, axes):
         matrix = np.hstack([np.ones((len(share), 1)), np.cos(phase), np.sin(phase)])
         return right - matrix @ np.linalg.lstsq(matrix, right, rcond=None)[0]
 
-    periodic = np.isin(np.array(problem.domain.axes)[list(axes)], problem.periodic)
     found, size = first.ravel(), np.linalg.norm(right)
-    if not periodic.any() and not np.linalg.norm(remainder(found)) < _EXACT * size:
+    periodic = _are_periodic(problem, axes).any()
+    if not periodic and not np.linalg.norm(remainder(found)) < _EXACT * size:
         width = np.full(first.size, 0.75)
         bounds = found - width, found + width
         found = least_squares(remainder, found, bounds=bounds, x_scale=0.1).x

@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.core.chunked_rows import row_blocks
+from sklearn_gn.core.evidence_gn import nielsen_shift
 from sklearn_gn.core.linear_algebra.line_search import COARSE, FINE
+from sklearn_gn.core.linear_algebra.solve import solve_semidefinite
 from sklearn_gn.core.solver import Report
 from sklearn_gn.shallow_relu.network import (
     active_set,
@@ -124,7 +126,7 @@ def joint_step(rows, state, options):
     model = model_at(net, rows)
     penalty = np.append(0, np.full(len(net.coef), float(options.alpha)))
     mass = model.mass + np.diag(penalty)
-    reduced = model.layer - model.cross.T @ _pseudo_solve(mass, model.cross)
+    reduced = model.layer - model.cross.T @ solve_semidefinite(mass, model.cross)
     values, basis = np.linalg.eigh(reduced * (scale @ scale.T))
     values, basis = np.maximum(values[::-1], 0), basis[:, ::-1]
     values += len(values) * _EPS * values[0]  # what rounding may have taken
@@ -142,7 +144,7 @@ def joint_step(rows, state, options):
         found, loss = _refitted(net, moved, rows, options)
         gain = (state.loss - loss) / predicted
         if gain > 0:
-            shift, growth = shift * max(1 / 3, 1 - (2 * gain - 1) ** 3), 2.0
+            shift, growth = nielsen_shift(shift, gain), 2.0
             new = DescentState(found, loss, shift, growth)
             return _ended(state, new, model, slopes, gain, n_trials, options)
         shift, growth = shift * growth, 2 * growth
@@ -221,13 +223,6 @@ def _leading(singular_values, tol, rank):
     """Which directions are kept."""
     large = singular_values > tol * np.max(singular_values, initial=0)
     return large & (np.arange(len(singular_values)) < rank)
-
-
-def _pseudo_solve(matrix, right):
-    values, vectors = np.linalg.eigh(matrix)
-    kept = values > len(values) * _EPS * values[-1]
-    inverse = np.where(kept, 1 / np.where(kept, values, 1), 0)
-    return vectors @ (inverse[:, None] * (vectors.T @ right))
 
 
 def _best_step(losses):

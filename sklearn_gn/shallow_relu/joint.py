@@ -28,7 +28,7 @@ from sklearn_gn.core.linear_algebra.blocks import (
     triangular_factor,
 )
 from sklearn_gn.core.linear_algebra.damping import Nielsen
-from sklearn_gn.core.linear_algebra.solve import QR_LIMIT
+from sklearn_gn.core.linear_algebra.solve import QR_LIMIT, solve_semidefinite
 from sklearn_gn.core.linear_algebra.trust_region import (
     SpectralModel,
     damped_coordinates,
@@ -144,7 +144,7 @@ def _model_by_gram(net, rows, options, scale):
     mass, cross, layer_products, slopes = sum_rows(sums, rows)
     penalty = jnp.where(jnp.arange(p, dtype=jnp.int32) > 0, options.alpha, 0)
     mass = mass + jnp.diag(penalty)
-    reduced = layer_products - cross.T @ _solve_mass(mass, cross)
+    reduced = layer_products - cross.T @ solve_semidefinite(mass, cross)
     values, basis = jnp.linalg.eigh(reduced * (scale @ scale.T))
     # Raised by what rounding may have taken, so that no step is longer for that.
     values = jnp.maximum(values[::-1], 0) + SINGLE_ROUNDING * values[-1]
@@ -153,14 +153,6 @@ def _model_by_gram(net, rows, options, scale):
     slopes = slopes.reshape(scale.shape[1], -1)  # (q, n (1 + d))
     gradient = jnp.sum(slopes.T * scale, axis=1)
     return values, basis.T @ gradient, basis
-
-
-def _solve_mass(mass, cross):
-    values, vectors = jnp.linalg.eigh(mass)
-    floor = values.shape[0] * jnp.finfo(values.dtype).eps * values[-1]
-    kept = values > floor
-    inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
-    return vectors @ (inverse[:, None] * (vectors.T @ cross))
 
 
 def iterate(net, damping, rows, options):

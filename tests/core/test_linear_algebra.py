@@ -91,6 +91,16 @@ def test_refinement_wins_digits_over_the_normal_equations():
     assert np.linalg.norm(x - truth) < 0.1 * np.linalg.norm(plain - truth)
 
 
+@pytest.mark.parametrize("xp", [np, jnp])
+def test_null_directions_of_a_semidefinite_matrix_are_left_out(xp):
+    rng = np.random.RandomState(0)
+    root, right = rng.normal(size=(3, 5)), rng.normal(size=(5, 2))
+    matrix = root.T @ root
+    found = solve.solve_semidefinite(xp.asarray(matrix), xp.asarray(right))
+    expected = np.linalg.pinv(root) @ np.linalg.pinv(root).T @ right
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
+
+
 @pytest.mark.parametrize(("m", "p"), [(20, 6), (3, 6)])
 def test_gram_spectrum_equals_eigenvalues(m, p):
     a, _ = system(m, p)

@@ -148,6 +148,12 @@ def _by_blocks(make, n, rows_each, size, *terms):
         blocks = lax.optimization_barrier(blocks)
         products = [[a @ b.T for b in blocks[: k + 1]] for k, a in enumerate(blocks)]
         lower = products if lower is None else jax.tree.map(jnp.add, lower, products)
+    return symmetric_of(lower)
+
+
+def symmetric_of(lower):
+    """Return the symmetric matrix of which the lower blocks are given, row by row."""
+    count = len(lower)
     rows = [
         [lower[i][j] if j <= i else lower[j][i].T for j in range(count)]
         for i in range(count)

@@ -25,6 +25,7 @@ from sklearn_gn.core.linear_algebra.blocks import (
     BLOCK_ROWS,
     LEAST_ROWS,
     sum_own_rows,
+    symmetric_of,
     symmetric_product_of,
 )
 from sklearn_gn.core.linear_algebra.trees import add, select
@@ -234,17 +235,10 @@ def _divided_gramian(parts):
 def _own_gramian(parts):
     if len(parts) == 1:
         return _own_block(parts[0])
-    blocks = [
-        [_block(parts[i], parts[j]) for j in range(i)] + [_own_block(parts[i])]
-        for i in range(len(parts))
-    ]
-    return jnp.concatenate(
+    return symmetric_of(
         [
-            jnp.concatenate(
-                [blocks[i][j] if j <= i else blocks[j][i].T for j in range(len(parts))],
-                axis=1,
-            )
-            for i in range(len(parts))
+            [_block(part, other) for other in parts[:i]] + [_own_block(part)]
+            for i, part in enumerate(parts)
         ]
     )
 

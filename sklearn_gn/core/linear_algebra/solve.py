@@ -10,6 +10,7 @@ lost digits back.
 import jax
 import jax.numpy as jnp
 
+from sklearn_gn.core.libraries import namespace
 from sklearn_gn.core.linear_algebra.blocks import gram, sum_rows, triangular_factor
 from sklearn_gn.core.parts import n_devices
 
@@ -126,6 +127,26 @@ def _gram_least_squares(system, rows, p, damping, rank, rank_tol):
         return matrix[:, :p].T @ (matrix[:, p:] - matrix[:, :p] @ x)
 
     return x + solve(sum_rows(gradient, rows) - damping * x)
+
+
+def solve_semidefinite(matrix, right):
+    """Solve with a positive semidefinite matrix; what is null to rounding is left out.
+
+    Parameters
+    ----------
+    matrix : array of shape (p, p)
+    right : array of shape (p, q)
+
+    Returns
+    -------
+    array of shape (p, q)
+        The solution of least norm.
+    """
+    xp = namespace((matrix, right))
+    values, vectors = xp.linalg.eigh(matrix)
+    kept = values > values.shape[0] * xp.finfo(values.dtype).eps * values[-1]
+    inverse = xp.where(kept, 1 / xp.where(kept, values, 1), 0)
+    return vectors @ (inverse[:, None] * (vectors.T @ right))
 
 
 def gram_spectrum(design, rows):
