@@ -75,29 +75,36 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
         slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
     classes = tuple(map(ClassModel, kinds, found))
+    for k, values in _needing_more(model, classes, few, extra, rng):
+        found[k] = None
+        sizes[k] = np.sqrt(np.mean(np.square(values), axis=0))
+    return tuple(found), tuple(sizes)
+
+
+def _needing_more(model, classes, batches, extra, rng):
+    """Yield the classes that need more than their rows, and residuals of a wave."""
     # Waves and singular functions, the last inputs, vary more than once.
+    problem = model.problem
     n_plain = problem.n_inputs - n_waves(problem)
-    weights = rng.standard_normal((2 * n_plain + 1, q))
+    weights = rng.standard_normal((2 * n_plain + 1, len(problem.outputs)))
     doubtful = [
         k
-        for k, (kind, batch) in enumerate(zip(classes, few, strict=True))
+        for k, (kind, batch) in enumerate(zip(classes, batches, strict=True))
         if not _needs_known_derivatives_alone(model, kind, batch, extra)
     ]
     if not doubtful:
-        return tuple(found), tuple(sizes)
+        return
     both = _both_ways(
         model,
         tuple(classes[k] for k in doubtful),
-        tuple(few[k] for k in doubtful),
+        tuple(batches[k] for k in doubtful),
         weights,
         extra,
     )
     for k, (fast, true) in zip(doubtful, both, strict=True):
         size = np.nanmax(np.abs(true), initial=0.0)
         if not np.allclose(fast, true, rtol=_EQUAL, atol=_EQUAL * size):
-            found[k] = None
-            sizes[k] = np.sqrt(np.mean(np.square(true), axis=0))
-    return tuple(found), tuple(sizes)
+            yield k, true
 
 
 def _usual_sizes(squares):

@@ -137,35 +137,12 @@ def settings(solver, models, stages, data, networks, seed, deadline):
     PINNSettings
     """
     untrained, start = networks
-    sampler, growth = setup.NoPoints(), None
-    problem = models[-1].problem
     has_equation = solver.problem is not None
-    has_data = models[-1].classes[-1].residual.name == "data"
-    chosen = solver.observation_weight == "auto" and solver.loss_weights != "balanced"
+    sampler, growth, known = setup.NoPoints(), None, None
     if has_equation:
-        points = solver.n_interior, solver.n_boundary
-        grows = has_default_network(solver, problem)
-        free = points == ("auto", "auto") and solver._solver_object().name == "dngd"
-        if grows or free:
-            size = n_weights(last_network(start))
-            points = setup.sizes_of(problem, size, *points)
-            budget = math.inf if solver.max_time is None else solver.max_time
-            growth = setup.Rules(grows, free, deadline, budget)
-        points = [
-            fixed if n == "auto" else n
-            for n, fixed in zip(points, _FIXED_POINTS, strict=True)
-        ]
-        alike, method = _alike_sizes(solver, models), solver.sampling
-        if _is_auto(method):
-            adaptive = growth is not None and problem.domain.dim <= _FEW_AXES
-            method = "residual" if adaptive else "sobol"
-        sampler = setup.Sampler(*points, method, solver.dtype, alike)
-    estimates_noise = has_equation and has_data and chosen
-    known = Observed()
-    if estimates_noise:
-        known = observed(data.observations.training)
-        n_equations = models[-1].classes[0].residual.n_outputs
-        known = known._replace(has_functions=len(problem.outputs) > n_equations)
+        growth = _growth(solver, models[-1].problem, deadline)
+        sampler = _sampler(solver, models, growth, n_weights(last_network(start)))
+        known = _noisy_observations(solver, models[-1], data)
     return PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
@@ -180,11 +157,46 @@ def settings(solver, models, stages, data, networks, seed, deadline):
         dtype=np.dtype(solver.dtype),
         seed=np.int32(seed),
         growth=growth,
-        estimates_noise=estimates_noise,
+        estimates_noise=known is not None,
         untrained=untrained,
-        observed=known,
+        observed=known or Observed(),
         mesh=backend.mesh_of(solver.device),
     )
+
+
+def _growth(solver, problem, deadline):
+    """How network and points grow; None where both are given."""
+    grows = has_default_network(solver, problem)
+    points = solver.n_interior, solver.n_boundary
+    free = points == ("auto", "auto") and solver._solver_object().name == "dngd"
+    budget = math.inf if solver.max_time is None else solver.max_time
+    return setup.Rules(grows, free, deadline, budget) if grows or free else None
+
+
+def _sampler(solver, models, growth, size):
+    """What draws the points, for a network of so many weights to begin with."""
+    problem = models[-1].problem
+    points, method = (solver.n_interior, solver.n_boundary), solver.sampling
+    if growth is not None:
+        points = setup.sizes_of(problem, size, *points)
+    points = [
+        fixed if n == "auto" else n
+        for n, fixed in zip(points, _FIXED_POINTS, strict=True)
+    ]
+    if _is_auto(method):
+        adaptive = growth is not None and problem.domain.dim <= _FEW_AXES
+        method = "residual" if adaptive else "sobol"
+    return setup.Sampler(*points, method, solver.dtype, _alike_sizes(solver, models))
+
+
+def _noisy_observations(solver, model, data):
+    """What is known of observations whose weight the fit chooses; None without them."""
+    chosen = solver.observation_weight == "auto" and solver.loss_weights != "balanced"
+    if not chosen or model.classes[-1].residual.name != "data":
+        return None
+    n_equations = model.classes[0].residual.n_outputs
+    has_functions = len(model.problem.outputs) > n_equations
+    return observed(data.observations.training)._replace(has_functions=has_functions)
 
 
 def weighted_data(solver, models, data):

@@ -230,21 +230,12 @@ def _given_penalties(estimator, n_features):
 
 
 def _by_search(estimator, solver_object, problem, rng):
-    solver, scaling, rows = problem.solver, problem.scaling, problem.rows
-    z, cumulated = rows.x, np.cumsum(rows.weight)
-    dtype, n_targets = estimator.dtype, rows.y.shape[1]
+    solver, scaling = problem.solver, problem.scaling
+    z, cumulated = problem.rows.x, np.cumsum(problem.rows.weight)
+    rows = problem.rows
     if not problem.segmented:  # it pads them itself
-        size = backend.row_bucket(len(z))
-        with np.errstate(over="ignore"):
-            rows = Rows(*(np.asarray(backend.pad_rows(a, size), dtype) for a in rows))
-        if not np.isfinite(rows.x).all():
-            raise ValueError(
-                f"Some numbers in X, in units of their spread, are too large for "
-                f"dtype={dtype!r}. Remove these rows, or set dtype='float64'."
-            )
-        rows = _for_devices(rows, estimator, solver)
-    path, n = None, estimator.n_neurons
-    first = None
+        rows = _padded(rows, estimator, solver)
+    path, first, n = None, None, estimator.n_neurons
     if n == "auto":
         first = _given_hyperplanes(estimator, None, scaling)
         first, path = _select_size(
@@ -262,7 +253,8 @@ def _by_search(estimator, solver_object, problem, rng):
         first = first_hyperplanes(estimator.init, given, n, z, draw)
     n_init = 1 if estimator.n_init == "auto" else estimator.n_init
     others = [draw(n) for _ in range(1, n_init)]
-    starts = [initial_network(h, n_spare, n_targets, dtype) for h in (first, *others)]
+    kind = n_spare, rows.y.shape[1], estimator.dtype
+    starts = [initial_network(hyperplanes, *kind) for hyperplanes in (first, *others)]
     if solver.side_by_side:
         starts = [stack_networks(starts)]
     options = fit_options(estimator, solver_object, rng)
@@ -275,9 +267,17 @@ def _by_search(estimator, solver_object, problem, rng):
     )
 
 
-def _for_devices(rows, estimator, solver):
-    """The rows, with the devices among which a fit is to divide them."""
-    rows = RowsToDivide(*rows)
+def _padded(rows, estimator, solver):
+    """The rows as the compiled solvers take them, with the devices to divide them."""
+    dtype, size = estimator.dtype, backend.row_bucket(len(rows.x))
+    with np.errstate(over="ignore"):
+        padded = (np.asarray(backend.pad_rows(a, size), dtype) for a in rows)
+        rows = RowsToDivide(*padded)
+    if not np.isfinite(rows.x).all():
+        raise ValueError(
+            f"Some numbers in X, in units of their spread, are too large for "
+            f"dtype={dtype!r}. Remove these rows, or set dtype='float64'."
+        )
     rows.mesh = backend.mesh_of(estimator.device)
     if rows.mesh is not None and solver.name not in ("sggn", "vpgn"):
         raise ValueError(

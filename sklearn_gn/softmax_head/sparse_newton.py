@@ -89,23 +89,29 @@ def step(space, state, options):
     # Changes of the logits are of single precision: exact for small changes.
     exact = abs(slope) <= _FALLS * state.exact or is_close(slope, state.loss)
     own = None if exact else state.own + length * direction.image
-    kind, stop = state.p.dtype, None
+    kind = state.p.dtype
     new = evaluated(space, net, options, own, kind)
     if not exact and float(new.evaluation.grad_max) <= float(options.tol):
         exact, new = True, evaluated(space, net, options, precision=kind)
     since = abs(slope) if exact else state.exact
     new = new._replace(exact=since, n_steps=state.n_steps + 1, last=last)
-    if not math.isfinite(new.loss):
-        stop = "non_finite"
-    elif float(new.evaluation.grad_max) <= float(options.tol):
-        stop = "tol"
-    elif not resolved and new.evaluation.grad_norm >= state.evaluation.grad_norm:
-        stop = "rounding"
+    stop = _reason_to_stop(state, new, resolved, options)
     if not resolved and stop in (None, "tol"):
         # Rounding errors hide the fall of the loss, but the gradient fell.
         lower = math.nextafter(state.criterion, -math.inf)
         new = new._replace(criterion=min(new.loss, lower))
     return new, head_report(new.evaluation, stop, options, **columns)
+
+
+def _reason_to_stop(state, new, resolved, options):
+    """Why a step is the last one, or None; whether its fall exceeds rounding errors."""
+    if not math.isfinite(new.loss):
+        return "non_finite"
+    if float(new.evaluation.grad_max) <= float(options.tol):
+        return "tol"
+    if not resolved and new.evaluation.grad_norm >= state.evaluation.grad_norm:
+        return "rounding"
+    return None
 
 
 def consistent_direction(space, state, options):
