@@ -133,9 +133,9 @@ class ShallowReLURegressor(
 
     tol : float, default=1e-10
         The fit stops when an iteration lowers the loss by less than ``tol`` times the
-        loss. If the evidence chooses the penalties, it stops when the log evidence has
-        risen in three iterations in a row by less than 0.1, or by less than 1e-3 and
-        ``tol`` per row. "adam" does not use it.
+        loss. If the evidence chooses the penalties, it stops when three iterations in a
+        row have not raised the log evidence by 0.1 and by 0.001 per row (``tol`` per
+        row, if that is more). "adam" does not use it.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. If None, there is no

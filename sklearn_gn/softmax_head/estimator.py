@@ -64,6 +64,10 @@ class FGNSoftmaxHead(_ChunkFit):
     Parameters
     ----------
     solver : str or solver object, default="fgn_newton"
+        Solver of the minimisation problem: a name, or an object of
+        :mod:`sklearn_gn.solvers`, which has further parameters, such as
+        ``FGN(learning_rate=0.5, batch_size=128)``.
+
         - "fgn_newton" or :class:`~sklearn_gn.solvers.FGNNewton`: Newton's method on all
           rows. Converges to the optimum.
         - "fgn" or :class:`~sklearn_gn.solvers.FGN`: mini-batch FGN, Algorithm 1
@@ -71,9 +75,6 @@ class FGNSoftmaxHead(_ChunkFit):
         - "sgn" or :class:`~sklearn_gn.solvers.SGN`: mini-batch Gauss-Newton with the
           full softmax curvature, a baseline.
         - "adam" or :class:`~sklearn_gn.solvers.Adam`: mini-batch Adam, a baseline.
-
-        An object has further parameters of its solver, such as
-        ``FGN(learning_rate=0.5, batch_size=128)``.
 
     alpha : float or "auto", default="auto"
         Factor of the penalty. If "auto", "fgn_newton" chooses it within one fit and

@@ -111,10 +111,9 @@ class VarProNetRegressor(
 
     scale : bool, default=True
         Whether to bring features to mean 0 and variance 1, and targets to mean 0 and
-        mean variance 1, during the fit. In a committee, each target has its own
-        factor. Otherwise one factor serves all targets, unless their
-        standard deviations, in ascending order, rise by more than ten times from one to
-        the next: those on either side are in different units, and have their own.
+        mean variance 1, during the fit. In a committee, each target has its own factor.
+        Otherwise one factor serves all targets, unless they are in different units: see
+        :ref:`the user guide <several_targets>`.
 
     max_iter : "auto" or int, default="auto"
         Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
@@ -263,10 +262,10 @@ class VarProNetRegressor(
     -----
     If the fit is poor, :meth:`diagnose` says what limited it. For runs without noise,
     compare with one network, ``alpha=1e-8`` and ``hidden_layer_sizes``, and set
-    ``max_time`` if the fit takes too long. For noisy data, look for
-    outliers, as the evidence assumes normal noise: ``solver=GNvpro(loss="huber")`` is
-    robust. Raise ``hidden_layer_sizes`` if both training and test error are high. The
-    :doc:`user guide </user_guide/varpro>` has more.
+    ``max_time`` if the fit takes too long. For noisy data, look for outliers, as the
+    evidence assumes normal noise: ``solver=GNvpro(loss="huber")`` is robust. Raise
+    ``hidden_layer_sizes`` if both training and test error are high. The :doc:`user
+    guide </user_guide/varpro>` has more.
 
     References
     ----------
