@@ -47,8 +47,11 @@ class Corner(NamedTuple):
 def rough_corners(problem):
     """Return the corners at which the solution of a problem is not smooth, as a tuple.
 
-    Those of the domain, and where it has none but right angles, those at which the
-    values on both sides contradict the equation. In space they are edges.
+    Those of openings above a right angle, and beside them right angles, where values
+    seldom go with the equation. Looked for in polygons and boxes of two axes, and in
+    what is made of these by ``|``, ``&``, ``-`` and ``*``; not where curves meet. Where
+    a domain has right angles alone, those at which the values on both sides contradict
+    the equation; of a box in space these are edges.
 
     Parameters
     ----------
@@ -59,21 +62,8 @@ def rough_corners(problem):
     return _singular(corners) or contradicted_corners(problem, right)
 
 
-def singular_corners(domain):
-    """Return the corners of a domain at which solutions are not smooth, as a tuple.
-
-    Those of openings above a right angle, and beside them right angles, where values
-    seldom go with the equation. Looked for in polygons and boxes of two axes, and in
-    what is made of these by ``|``, ``&``, ``-`` and ``*``; not where curves meet.
-
-    Parameters
-    ----------
-    domain : Domain
-    """
-    return _singular(_corners(domain, 0))
-
-
 def _singular(corners):
+    """The corners if an opening is above a right angle, the widest ones first."""
     found = sorted(corners, key=lambda corner: -corner.opening)
     blunt = any(corner.opening > math.pi / 2 + _STRAIGHT for corner in found)
     return tuple(found[:_MOST]) if blunt else ()

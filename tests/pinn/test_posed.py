@@ -19,7 +19,7 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
-from sklearn_gn.pde.corners import singular_corners
+from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pinn import growth, spectrum
 from sklearn_gn.pinn.model import Model, network, start_parameters
 from sklearn_gn.pinn.posed import corner_functions, posed, units
@@ -149,7 +149,7 @@ def test_a_default_fit_solves_what_oscillates_fast():
 
 def test_functions_of_corners_have_derivatives_at_the_corners():
     domain = Box(x=(-1, 1), y=(-1, 1)) - Box(x=(0, 1), y=(0, 1))
-    corners = singular_corners(domain)
+    corners = rough_corners(Problem(lambda u, x: laplacian(u)(x), domain))
 
     def functions(x):
         return corner_functions(corners, x, 2.0)
