@@ -144,17 +144,15 @@ class Curves:
             panel.axvspan(*rest, label=_REST, zorder=0, **style)
 
 
-def observed_values(estimator, axis):
-    """Return places along an axis and values (m, n_outputs) of the observations.
+def observed_values(estimator):
+    """Return places and values (m, n_outputs) of the observations.
 
-    Of a problem of one axis; None where there are none, or where the fit has not kept
-    them.
+    None where there are none, or where the fit has not kept them.
 
     Parameters
     ----------
     estimator : PINNSolver
-    axis : int
-        Number of the axis.
+        Of a problem of one axis.
     """
     posterior = estimator._posterior
     if posterior is None:
@@ -163,7 +161,7 @@ def observed_values(estimator, axis):
         if kind.residual.name != "data":
             continue
         there = np.asarray(batch.scale) > 0  # the others fill the array up
-        x, y = np.asarray(batch.x)[there, 0, axis], np.asarray(batch.data)[there]
+        x, y = np.asarray(batch.x)[there, 0, 0], np.asarray(batch.data)[there]
         values = np.full((len(x), len(estimator.problem_.outputs)), np.nan)
         for column, entry in zip(y.T, estimator._fitted.observed, strict=True):
             if not callable(entry):

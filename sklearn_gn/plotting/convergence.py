@@ -166,12 +166,7 @@ class ConvergenceDisplay(Display):
         ax.set(xlabel=_X_LABELS[x], ylabel=_Y_LABELS[y])
         if x in _COUNTS and ax.get_xscale() == "linear":
             ax.xaxis.get_major_locator().set_params(integer=True)
-        handles, _ = ax.get_legend_handles_labels()
-        # The last entries of the legend.
-        marks = (_WINDOW, _PENALTY, _REFINEMENT, _LOWEST)
-        ax.legend(
-            handles=sorted(handles, key=lambda h: h.get_label().startswith(marks))
-        )
+        _add_legend(ax)
         return self._drawn_on(ax)
 
     def _position(self, x):
@@ -292,6 +287,13 @@ def _spans_decades(values):
     if not len(positive):
         return False
     return np.any(values == 0) or positive.max() >= _FEW_DIGITS * positive.min()
+
+
+def _add_legend(ax):
+    """Add a legend, with the marks after the curves."""
+    handles, _ = ax.get_legend_handles_labels()
+    marks = (_WINDOW, _PENALTY, _REFINEMENT, _LOWEST)
+    ax.legend(handles=sorted(handles, key=lambda h: h.get_label().startswith(marks)))
 
 
 def _mark_lowest(ax, position, values, label):

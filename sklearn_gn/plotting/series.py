@@ -227,32 +227,10 @@ class SeriesDisplay(Display):
             and ``feature``.
         """
         check_matplotlib_support(f"{cls.__name__}.from_table")
-        if group not in table.columns:
-            raise ValueError(f"group={group!r} is not a column of the table.")
-        absent = [name for name in _COLUMNS if name not in table.columns]
-        if absent:
-            raise ValueError(
-                f"The table lacks the columns {absent}: give the one that fit_groups "
-                "returns."
-            )
-        names = list(table[group].unique())
-        if series is None:
-            series = names[:_MOST_PANELS]
-        missing = [name for name in series if name not in names]
-        if missing or not len(series):
-            raise ValueError(f"series must name series of the table, not {missing}.")
+        series = _checked_series(table, group, series)
         samples = None
         if data is not None:
-            for name, column in (("target", target), ("feature", feature)):
-                if column not in data.columns:
-                    raise ValueError(
-                        f"{name}={column!r} is not a column of data. Samples need the "
-                        "names of two, target and feature."
-                    )
-            x = _numbers(data[feature])
-            y, given = np.asarray(data[target], dtype=float), np.asarray(data[group])
-            rows = [given == name for name in series]
-            samples = [(x[own], y[own]) for own in rows]
+            samples = _samples(data, group, target, feature, series)
         parts = [table[table[group] == name] for name in series]
         return cls(
             names=list(series),
@@ -264,6 +242,38 @@ class SeriesDisplay(Display):
             target_name=target,
             n_columns=n_columns,
         ).plot(ax, **kwargs)
+
+
+def _checked_series(table, group, series):
+    """Names of the series to draw, by default the first ones of the table."""
+    if group not in table.columns:
+        raise ValueError(f"group={group!r} is not a column of the table.")
+    absent = [name for name in _COLUMNS if name not in table.columns]
+    if absent:
+        raise ValueError(
+            f"The table lacks the columns {absent}: give the one that fit_groups "
+            "returns."
+        )
+    names = list(table[group].unique())
+    if series is None:
+        series = names[:_MOST_PANELS]
+    missing = [name for name in series if name not in names]
+    if missing or not len(series):
+        raise ValueError(f"series must name series of the table, not {missing}.")
+    return series
+
+
+def _samples(data, group, target, feature, series):
+    """Positions and targets of the rows of each series."""
+    for name, column in (("target", target), ("feature", feature)):
+        if column not in data.columns:
+            raise ValueError(
+                f"{name}={column!r} is not a column of data. Samples need the names of "
+                "two, target and feature."
+            )
+    x, y = _numbers(data[feature]), np.asarray(data[target], dtype=float)
+    given = np.asarray(data[group])
+    return [(x[given == name], y[given == name]) for name in series]
 
 
 def _numbers(column):

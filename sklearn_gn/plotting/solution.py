@@ -364,7 +364,7 @@ def _problem(estimator):
 
 def _known_of_curves(estimator, at_points, numbers):
     """Standard deviations, observations and windows of a problem of one axis."""
-    observations, std = observed_values(estimator, 0), None
+    observations, std = observed_values(estimator), None
     if observations is not None:
         places, values = observations
         observations = places, values[:, numbers]
