@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
-from sklearn.utils.validation import check_consistent_length
+from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.plotting._common import (
@@ -263,7 +263,7 @@ class SegmentsDisplay(Display):
         error = None
         if y is not None:
             check_consistent_length(X, y)
-            error = np.asarray(y, dtype=np.float64) - estimator.predict(X)
+            error = column_or_1d(y, dtype=np.float64) - estimator.predict(X)
         return cls(
             **curve,
             breakpoints=estimator.breakpoints_,

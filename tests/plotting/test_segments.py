@@ -104,6 +104,16 @@ def test_residuals_need_targets(data):
         SegmentsDisplay.from_estimator(model, data[0], residuals=True)
 
 
+def test_targets_in_a_column_are_those_of_the_rows(data):
+    X, y = data
+    model = SegmentedRegressor(1).fit(X, y)
+    display = SegmentsDisplay.from_estimator(model, X, pd.DataFrame({"flow": y}))
+    expected = SegmentsDisplay.from_estimator(model, X, y)
+    assert_array_equal(display.y, expected.y)
+    with pytest.raises(ValueError, match="1d array"):
+        SegmentsDisplay.from_estimator(model, X, np.column_stack([y, y]))
+
+
 def test_labels_of_panels_stand_below_each_other(data):
     X, y = data
     model = SegmentedRegressor(1).fit(X, 1e5 * y)
