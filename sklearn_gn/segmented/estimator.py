@@ -97,8 +97,9 @@ class SegmentedRegressor(
 
     min_rows : int, default=None
         Minimum number of rows of a segment, counted by their weights. If None, it is
-        three; if the function jumps, it is a tenth of the rows, but at least three and
-        at most ten.
+        three; if the function jumps, a tenth of the rows, but at least three and at
+        most ten. If ``n_breakpoints`` is "auto" and ``bounds`` is None, too, a first
+        or last segment of fewer than ten rows has to halve the sum of squares.
 
     max_breakpoints : int, default=10
         Maximum number of breakpoints that "auto" tries.

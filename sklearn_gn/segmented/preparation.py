@@ -11,6 +11,8 @@ from sklearn_gn.segmented.problem import Form, Limits, make_problem
 from sklearn_gn.segmented.products import make_table
 
 _ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
+_ROUNDING = 1e-9  # of sums of weights
+_ROWS_AT_ENDS, _SHARE_AT_ENDS = 10, 0.25  # of the first and last one; the lesser counts
 
 
 class Options(NamedTuple):
@@ -94,16 +96,44 @@ def _min_rows(prepared, options):
     return max(_ROWS_OF_SEGMENT, min(10, tenth) if options.form.step else 0)
 
 
-def problem_of(prepared, options):
-    """Return the problem of several series that are searched side by side."""
+def limits_ends(options):
+    """Return whether short first and last segments have to be worth it.
+
+    Whoever limits where breakpoints may lie has decided; and segments between jumps are
+    long.
+    """
+    free = options.min_rows is None and not np.isfinite(options.bounds).any()
+    return free and not options.form.step
+
+
+def long_ends(prepared):
+    """Return between which positions no first or last segment is short."""
+    x, weight = prepared.rows.x, prepared.rows.weight
+    n_rows = weight.sum()
+    few = max(_ROWS_OF_SEGMENT, min(_ROWS_AT_ENDS, _SHARE_AT_ENDS * n_rows))
+    few = min(few, n_rows / 2) * (1 - _ROUNDING)
+    first = np.searchsorted(np.cumsum(weight), few)
+    last = np.searchsorted(np.cumsum(weight[::-1]), few)
+    return x[first], x[len(x) - 1 - last]
+
+
+def problem_of(prepared, options, ends=None):
+    """Return the problem of several series that are searched side by side.
+
+    Breakpoints lie between ``ends``, of shape (n_series, 2), if given.
+    """
     table = make_table([each.series() for each in prepared])
     rest = [each.rows.rest / each.rows.weight.sum() for each in prepared]
     table.gram[:, 0, 0] += rest
     scaling = _stacked(each.scaling for each in prepared)
     with np.errstate(over="ignore"):
         min_distance = options.min_distance / scaling.size
+    low, high = scaling.x(np.array(options.bounds)).T
+    if ends is not None:
+        low, high = np.maximum(low, ends[:, 0]), np.minimum(high, ends[:, 1])
     limits = Limits(
-        *scaling.x(np.array(options.bounds)).T,
+        low,
+        high,
         min_distance,
         np.array([_min_rows(each, options) for each in prepared]),
     )

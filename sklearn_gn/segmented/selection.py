@@ -1,4 +1,9 @@
-"""How many breakpoints: information criteria, and cross-validation."""
+"""How many breakpoints: information criteria, and cross-validation.
+
+The criteria take the noise to be the same everywhere, and a first or last segment may
+then follow the noise of a few rows, which predictions near that end and beyond extend.
+Where the number is free, such a segment therefore has to halve the sum of squares.
+"""
 
 from functools import partial
 
@@ -7,7 +12,7 @@ import numpy as np
 from sklearn_gn.core import extremes
 from sklearn_gn.segmented import autoregression, least_squares
 from sklearn_gn.segmented.evidence import evidence_path
-from sklearn_gn.segmented.preparation import problem_of
+from sklearn_gn.segmented.preparation import limits_ends, long_ends, problem_of
 from sklearn_gn.segmented.search import (
     EXACT,
     converge,
@@ -21,6 +26,7 @@ from sklearn_gn.shallow_relu.size_selection import criterion_value, deviance_shi
 CRITERIA = ("bic", "aic", "gcv", "evidence", "bic-ar1")
 _OF_THE_FITS = ("evidence", "bic-ar1", "cv")  # not of the sums of squares alone
 _MORE = 2  # breakpoints that the search goes beyond a given number
+_SHORT_END = 2.0  # factor by which a short end has to lower the sum of squares
 
 
 def n_parameters(problem, n_breakpoints):
@@ -65,7 +71,35 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     list of (t, path)
         Breakpoints in the units of the search, and the path as a dict of arrays.
     """
-    problem = problem_of(prepared, options)
+    words = {"n_breakpoints": n_breakpoints, "most": most, "criterion": criterion}
+    answers = _choose(prepared, options, folds=folds, **words)
+    if n_breakpoints is not None or not limits_ends(options):
+        return answers
+    ends = np.array([long_ends(each) for each in prepared])
+    again = [
+        b
+        for b, ((t, _), (low, high)) in enumerate(zip(answers, ends, strict=True))
+        if np.any((t < low) | (t > high))
+    ]
+    if again:
+        series = [prepared[b] for b in again]
+        others = _choose(series, options, folds=folds, ends=ends[again], **words)
+        for b, other in zip(again, others, strict=True):
+            if _rss(*other) < _SHORT_END * _rss(*answers[b]):
+                answers[b] = other
+    return answers
+
+
+def _rss(t, path):
+    """Return the sum of squares of an answer."""
+    return path["rss"][path["n_breakpoints"] == len(t)][0]
+
+
+def _choose(
+    prepared, options, *, n_breakpoints, most, criterion, folds=None, ends=None
+):
+    """Search the breakpoints, between ``ends`` of shape (n_series, 2) if given."""
+    problem = problem_of(prepared, options, ends)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
     if n_breakpoints is None:
         name = "bic" if criterion in _OF_THE_FITS else criterion
@@ -85,7 +119,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         )
     if n_breakpoints is None and criterion == "cv":
         criteria["cv"], criteria["cv_std_error"] = (
-            a[None] for a in cross_validate(prepared[0], options, found, folds)
+            a[None] for a in cross_validate(prepared[0], options, found, folds, ends)
         )
     for b in range(len(prepared)):
         path = _path_of({**columns, **criteria}, b)
@@ -155,8 +189,10 @@ def _best(path, criterion):
     return int(np.flatnonzero(enough)[0])
 
 
-def cross_validate(prepared, options, found, folds):
+def cross_validate(prepared, options, found, folds, ends=None):
     """Return the mean squared error of rows held out, by the number of breakpoints.
+
+    Breakpoints lie between ``ends``, of shape (1, 2), if given.
 
     Returns
     -------
@@ -167,7 +203,8 @@ def cross_validate(prepared, options, found, folds):
     """
     most, size = found.rss.shape[1] - 1, prepared.scaling.y_size
     training = [prepared.select(~held_out) for held_out in folds]
-    path = search(problem_of(training, options), most)
+    ends = None if ends is None else np.tile(ends, (len(training), 1))
+    path = search(problem_of(training, options, ends), most)
     errors = np.full((len(folds), most + 1), np.inf)
     known = prepared.scaling.x(options.known)
     for f, (train, held_out) in enumerate(zip(training, folds, strict=True)):
