@@ -63,32 +63,14 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         solver, models, stages, data, networks, seed, deadline
     )
     preparation.check_memory(settings, start, data)
+    run = _new_run(solver, method.algorithm(ALGORITHMS), data, settings, start)
+    run.began = began
 
     def fitted(net):
         return Fitted(
             models[-1], net, problem, data.observed, data.single_target, data.scaling
         )
 
-    def loss_on_fresh_points(net):
-        # A resumed fit has the points of the seed that it began with.
-        with backend.scope(solver.dtype, solver.device):
-            if not run.log:
-                return fresh_loss(run.data, settings, net)
-            return fresh_loss_in(run.final_state, run.data, settings, net)
-
-    has_fresh = problem is not None or data.observations.validation is not None
-    run = FitRun(
-        solver,
-        method.algorithm(ALGORITHMS),
-        (data.observations, settings),
-        [start],
-        loss_scale=1.0 if data.scaling is None else data.scaling.loss_scale,
-        val_loss=loss_on_fresh_points if has_fresh else None,
-        validation=data.observations.validation,
-    )
-    run.began = began
-    if problem is not None:
-        run.monitor = "val_loss"
     solver._run(
         run,
         max_steps=solver._most_iterations(),
@@ -103,3 +85,28 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         warn_if_not_determined(solver)
         warn_of_other_values(solver)
     return solver
+
+
+def _new_run(solver, algorithm, data, settings, start):
+    """The run of an algorithm, which the loss on fresh points monitors."""
+
+    def loss_on_fresh_points(net):
+        # A resumed fit has the points of the seed that it began with.
+        with backend.scope(solver.dtype, solver.device):
+            if not run.log:
+                return fresh_loss(run.data, settings, net)
+            return fresh_loss_in(run.final_state, run.data, settings, net)
+
+    has_fresh = data.problem is not None or data.observations.validation is not None
+    run = FitRun(
+        solver,
+        algorithm,
+        (data.observations, settings),
+        [start],
+        loss_scale=1.0 if data.scaling is None else data.scaling.loss_scale,
+        val_loss=loss_on_fresh_points if has_fresh else None,
+        validation=data.observations.validation,
+    )
+    if data.problem is not None:
+        run.monitor = "val_loss"
+    return run

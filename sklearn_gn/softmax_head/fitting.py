@@ -354,31 +354,44 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     def _set_fitted(self, net, rows, options, evaluated=None):
         """Set the fitted attributes; ``evaluated`` is the row of the log, if known."""
         from sklearn_gn.softmax_head.batches import ChunkedRows
-        from sklearn_gn.softmax_head.direction import n_competitors_of
         from sklearn_gn.softmax_head.head import objective, on_devices
         from sklearn_gn.softmax_head.row_space import SparseRows
-        from sklearn_gn.softmax_head.sparse_newton import evaluation_and_spectrum
 
         head = self._affine(net, rows)
         vars(self).update(self._coefficients(head, copy=head is net))
-        self.alpha_ = float(options.alpha)
-        self.alpha_method_ = "fixed"
+        self.alpha_, self.alpha_method_ = float(options.alpha), "fixed"
         if isinstance(rows, SparseRows):
-            if self.alpha == "auto":
-                self.alpha_method_ = "held-out"
-            self.temperature_ = 1 / options.factor
-            found, self._spectrum = evaluation_and_spectrum(
-                head, rows, options, _ROWS_OF_NEWTON
-            )
-            self._set_curvature(found)
+            self._set_fitted_to_sparse(head, rows, options)
             return
-        chunked = isinstance(rows, ChunkedRows)
-        if chunked:
+        if isinstance(rows, ChunkedRows):
             from sklearn_gn.softmax_head.chunked import evaluate_chunks, first_chunk
 
             with backend.scope(self.dtype, self.device):
                 self._set_curvature(evaluate_chunks(net, rows, options))
                 rows = first_chunk(rows, options)
+        elif evaluated is not None:
+            self._set_curvature_of_log(evaluated)
+        else:
+            with self._scope(options):
+                found = objective(net, on_devices(rows, options), options)
+            self._set_curvature(found)
+        self._spectrum = self._rows_of_spectrum(rows, options)
+
+    def _set_fitted_to_sparse(self, head, rows, options):
+        from sklearn_gn.softmax_head.sparse_newton import evaluation_and_spectrum
+
+        if self.alpha == "auto":
+            self.alpha_method_ = "held-out"
+        self.temperature_ = 1 / options.factor
+        found, self._spectrum = evaluation_and_spectrum(
+            head, rows, options, _ROWS_OF_NEWTON
+        )
+        self._set_curvature(found)
+
+    def _rows_of_spectrum(self, rows, options):
+        """What the eigenvalues of the matrix of some rows are computed from."""
+        from sklearn_gn.softmax_head.direction import n_competitors_of
+
         competitors = 0
         if isinstance(options.solver, FGN):
             competitors = n_competitors_of(options.rank, len(self.classes_))
@@ -387,15 +400,9 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             max(1, _SPECTRUM_ROWS // (1 + competitors)),
             len(rows.weight),
         )
-        with self._scope(options):
-            if not chunked and evaluated is not None:
-                self._set_curvature_of_log(evaluated)
-            elif not chunked:
-                found = objective(net, on_devices(rows, options), options)
-                self._set_curvature(found)
         some = (rows.x, rows.label, rows.weight)
         x, label, weight = (np.array(array[:n_examples]) for array in some)
-        self._spectrum = {
+        return {
             "x": x,
             "label": label,
             "weight": weight,
