@@ -27,8 +27,8 @@ from scipy.linalg import lapack
 
 from sklearn_gn.core import evidence, low_rank
 from sklearn_gn.core.chunked_rows import ChunkedRows
-from sklearn_gn.core.krylov import krylov_basis
 from sklearn_gn.core.large_gram import LargeGram
+from sklearn_gn.core.linear_algebra.krylov import krylov_basis
 from sklearn_gn.core.solver import Report
 
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace

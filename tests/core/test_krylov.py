@@ -56,3 +56,25 @@ def test_conjugate_gradients_of_nothing_is_nothing():
     assert (np.asarray(x) == 0).all()
     assert int(count) == 0
     assert float(residual) == 0
+
+
+def test_basis_spans_the_krylov_space_of_the_scaled_matrix():
+    rng = np.random.RandomState(0)
+    a = rng.randn(7, 7)
+    matrix, right = a @ a.T, rng.randn(7)
+    diagonal = matrix.diagonal()
+    basis = krylov.krylov_basis(lambda v: matrix @ v, diagonal, right, 4)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(4), atol=1e-14)
+    power = right / diagonal
+    for _ in range(4):
+        outside = power - basis @ (basis.T @ power)
+        assert np.linalg.norm(outside) < 1e-11 * np.linalg.norm(power)
+        power = matrix @ power / diagonal
+
+
+def test_basis_ends_where_the_space_is_invariant():
+    right = np.array([1.0, 2.0, 0.0, 0.0])
+    values = np.array([1.0, 3.0, 5.0, 7.0])
+    basis = krylov.krylov_basis(lambda v: values * v, np.ones(4), right, 4)
+    assert basis.shape == (4, 2)
+    np.testing.assert_array_equal(basis[2:], 0)

@@ -1,7 +1,11 @@
-"""Conjugate gradients for symmetric positive definite systems."""
+"""Krylov methods for symmetric positive definite systems."""
+
+import numpy as np
 
 from sklearn_gn.core.libraries import library_of
 from sklearn_gn.core.linear_algebra.trees import add, dot
+
+_DEPENDENT = 1e-12  # share of a vector that is rounding
 
 
 def conjugate_gradient(product, right, *, start=None, precondition=None, tol, max_iter):
@@ -61,3 +65,35 @@ def conjugate_gradient(product, right, *, start=None, precondition=None, tol, ma
         unfinished, iterate, (x, r, z, size, xp.int32(0))
     )
     return x, count, xp.sqrt(last / xp.where(scale > 0, scale, 1))
+
+
+def krylov_basis(product, diagonal, right, rank):
+    """Return an orthonormal basis of a Krylov space of a matrix, of shape (P, r).
+
+    It is that of the matrix divided by its diagonal. Without this the penalties of
+    weights that are switched off would be all that it finds. The eigenvectors of the
+    largest eigenvalues are no substitute: they hardly move the neurons of a network
+    while their coefficients are small, and it would stay a linear model.
+
+    Parameters
+    ----------
+    product : callable
+        Maps vectors to their products with the matrix.
+    diagonal : ndarray of shape (P,)
+    right : ndarray of shape (P,)
+        Right side of the system, with which the space begins.
+    rank : int
+        Most dimensions.
+    """
+    basis = np.zeros((len(right), rank))
+    vector = right / diagonal
+    for k in range(rank):
+        size, found = np.linalg.norm(vector), basis[:, :k]
+        for _ in range(2):  # once more, for what rounding has left
+            vector = vector - found @ (found.T @ vector)
+        norm = np.linalg.norm(vector)
+        if not norm > _DEPENDENT * size:
+            return basis[:, : max(k, 1)]
+        basis[:, k] = vector / norm
+        vector = product(basis[:, k]) / diagonal
+    return basis
