@@ -28,11 +28,11 @@ def named_parameters(function, n_given):
 def call(function, given, coefficients):
     """Call a function with positional arguments and the coefficients that it names."""
     names, takes_all = named_parameters(function, len(given))
-    words = coefficients if takes_all else _named(coefficients, names)
+    words = coefficients if takes_all else _among(coefficients, names)
     return function(*given, **words)
 
 
-def _named(coefficients, names):
+def _among(coefficients, names):
     return {name: value for name, value in coefficients.items() if name in names}
 
 
@@ -56,7 +56,7 @@ def check_signature(function, n_given, coefficients, what):
     """
     names, takes_all = named_parameters(function, n_given)
     words = {name: None for name in coefficients if takes_all or name in names}
-    required = _required(function, n_given)
+    required = _required_parameters(function, n_given)
     missing = [name for name in required if name not in words]
     if missing:
         declared = ", ".join(f"{name!r}: 1.0" for name in missing)
@@ -79,7 +79,7 @@ def check_signature(function, n_given, coefficients, what):
         raise ValueError(f"it is called with {what}{more}: {error}.") from error
 
 
-def _required(function, n_given):
+def _required_parameters(function, n_given):
     """Names of the parameters without a default after the first ones."""
     given = named_parameters(function, n_given)[0]
     parameters = _parameters(function)

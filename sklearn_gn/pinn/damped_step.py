@@ -215,7 +215,7 @@ def by_factor(linear, net, factor, refine=True):
 
     def solve(shift, right):
         b = right_hand_side(linear, net, right)
-        _, correction = _solved(linear, net, factor, shift, b, refine)
+        _, correction = _solve(linear, net, factor, shift, b, refine)
         return correction, 1
 
     return solve
@@ -227,7 +227,7 @@ def shifted_solution(linear, net, factor, shift, b, refine):
     The latter is half of minus the derivative of ``|v|^2`` by the shift. ``b`` is the
     :func:`right_hand_side` of the target.
     """
-    unknowns, v = _solved(linear, net, factor, shift, b, refine)
+    unknowns, v = _solve(linear, net, factor, shift, b, refine)
     half = library_of(factor).triangular_solve(factor, unknowns)
     slope = (half**2).sum()
     if is_dual(linear.r, net):
@@ -269,7 +269,7 @@ def right_hand_side(linear, net, right):
     return library_of(b).ravel(_pull_back(linear, net, b))[0]
 
 
-def _solved(linear, net, factor, shift, b, refine):
+def _solve(linear, net, factor, shift, b, refine):
     """The correction from a factor of the shifted Gramian, refined if this is true.
 
     The refinement is through J itself: the Gramian knows its small eigenvalues only to

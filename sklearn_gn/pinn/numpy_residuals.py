@@ -43,7 +43,9 @@ def residuals(model, params, batches):
         _as_rows(_propagated(model, kind, params, batch)[0], batch)
         for kind, batch in zip(model.classes, batches, strict=True)
     ]
-    found = _residuals(*_stated(model, model.classes, batches), tops, params.extra)
+    found = _residuals(
+        *_compiled_arguments(model, model.classes, batches), tops, params.extra
+    )
     return _weighted(found, batches)
 
 
@@ -52,7 +54,7 @@ def class_residuals(model, kind, params, batch):
     """Residuals of a class as they are, of shape (N, k)."""
     params = backend.views(params)
     top = _as_rows(_propagated(model, kind, params, batch)[0], batch)
-    stated = _stated(model, (kind,), (batch,))
+    stated = _compiled_arguments(model, (kind,), (batch,))
     return np.asarray(_residuals(*stated, [top], params.extra)[0])
 
 
@@ -63,7 +65,7 @@ def jacobian(model, params, batches):
     pairs = list(zip(model.classes, batches, strict=True))
     states = [_propagated(model, kind, params, batch, True) for kind, batch in pairs]
     tops = [_as_rows(s[0], batch) for s, (_, batch) in zip(states, pairs, strict=True)]
-    stated = _stated(model, model.classes, batches)
+    stated = _compiled_arguments(model, model.classes, batches)
     found, slopes, extra = _first_order(*stated, tops, params.extra)
     parts = [
         _part(kind, params, batch, state, *map(np.asarray, derivatives))
@@ -137,7 +139,7 @@ def _part(kind, params, batch, state, slopes, extra):
 # --- the user's part -----------------------------------------------------------------
 
 
-def _stated(model, classes, batches):
+def _compiled_arguments(model, classes, batches):
     """What is compiled for, and the points."""
     plain = Model(model.problem, (), classes)
     return plain, [(batch.x, batch.data) for batch in batches]

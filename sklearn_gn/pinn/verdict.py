@@ -107,7 +107,7 @@ def _limit(solver, reason):
     if budget is None:
         return Limit("stopped", reason.advice)
     if is_solved:
-        return Limit(_CAUSES[budget], _solved(solver, unit, budget), budget)
+        return Limit(_CAUSES[budget], _advice_if_solved(solver, unit, budget), budget)
     return _limit_of_the_budget(solver, reason, budget)
 
 
@@ -119,7 +119,7 @@ def _other_branch(solver):
     text = (
         eigenvalues.other_values(solver)
         or eigenvalues.nothing_but_zero(solver)
-        or _vanished(solver)
+        or _advice_on_vanished(solver)
     )
     return Limit("branch", text, "problem") if text else None
 
@@ -163,7 +163,7 @@ def _limit_of_the_budget(solver, reason, budget):
     return found._replace(text=_with_place(solver, text))
 
 
-def _solved(solver, unit, budget):
+def _advice_if_solved(solver, unit, budget):
     """What to say of a fit that has solved the equation within its budget."""
     loss = _loss_without_noise(solver)
     text = (
@@ -448,13 +448,13 @@ def warn_if_not_solved(solver, untrained_loss):
     if vague:
         why = _FEW_OBSERVATIONS if "loss_data" in log else _NOT_SOLVED_WELL
         _warn(
-            _vanished(solver)
+            _advice_on_vanished(solver)
             or f"The standard deviations of the coefficients {vague} exceed their "
             f"values: {why}"
         )
 
 
-def _vanished(solver):
+def _advice_on_vanished(solver):
     """What to say of coefficients that went to zero, where there are observations."""
     observed = "loss_data" in solver.convergence_log_
     return vanished_coefficients(solver) if observed else ""

@@ -146,9 +146,9 @@ def joint_step(rows, state, options):
         if gain > 0:
             shift, growth = nielsen_shift(shift, gain), 2.0
             new = DescentState(found, loss, shift, growth)
-            return _ended(state, new, model, slopes, gain, n_trials, options)
+            return _state_and_report(state, new, model, slopes, gain, n_trials, options)
         shift, growth = shift * growth, 2 * growth
-    return _ended(state, state, model, slopes, 0.0, n_trials, options)
+    return _state_and_report(state, state, model, slopes, 0.0, n_trials, options)
 
 
 def sggn_step(rows, state, options):
@@ -179,7 +179,7 @@ def sggn_step(rows, state, options):
     new = DescentState(found, loss) if loss < state.loss else state
     gain = max(state.loss - loss, 0) / predicted if predicted > 0 else 0.0
     slopes = np.sum(model.slopes * _coefficients(net, options), axis=1)
-    return _ended(state, new, model, slopes, gain, 1, options, gamma)
+    return _state_and_report(state, new, model, slopes, gain, 1, options, gamma)
 
 
 def _refitted(net, hyperplanes, rows, options):
@@ -189,7 +189,7 @@ def _refitted(net, hyperplanes, rows, options):
     return found, loss if math.isfinite(loss) else math.inf
 
 
-def _ended(state, new, model, slopes, gain, n_trials, options, length=1.0):
+def _state_and_report(state, new, model, slopes, gain, n_trials, options, length=1.0):
     """State and report after an iteration."""
     stop = None
     if state.loss - new.loss <= options.tol * new.loss:

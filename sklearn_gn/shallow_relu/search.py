@@ -128,7 +128,7 @@ def step(data, state, options, *, engine):
     """
     before, relocates = state, state.phase == Phase.ROUNDS
     # 1. all starts
-    move = _relocated if relocates else _descended
+    move = _relocate if relocates else _descend
     state, outcome = move(data, state, options, engine)
     best = best_start(state.losses)
     unchanged = relocates and not np.any(state.losses < before.losses)
@@ -151,14 +151,14 @@ def step(data, state, options, *, engine):
     return state, _report(state, outcome, found, best, accepted, stop)
 
 
-def _descended(data, state, options, engine):
+def _descend(data, state, options, engine):
     """Return the state whose starts have descended, and the outcome of that."""
     outcome = engine.descend(data, state, options)
     state = state._replace(starts=outcome.starts, losses=outcome.losses, later={})
     return state, outcome
 
 
-def _relocated(data, state, options, engine):
+def _relocate(data, state, options, engine):
     """Return the state with the better of each start, and the outcome of the round."""
     outcome = state.later.get(state.round)
     if outcome is None:

@@ -132,7 +132,7 @@ def class_blocks(net, data, settings, slots, inverses=True, gamma=True):
         if not (inverses or gamma):
             return None, log_det, None
         root = inverse_root(factor, scale)
-        own = determined(shift, root) if gamma else None
+        own = n_determined(shift, root) if gamma else None
         if not inverses:
             return None, log_det, own
         # Without an intercept its row and column drop out.
@@ -184,7 +184,7 @@ def exact_blocks(net, rows, center, alpha, intercept):
         spread = xp.append(shift[:d], xp.where(intercept > 0, lacking, 1))
         factor, scale, log_det = scaled_factor(gram(k, curvature), spread)
         root = inverse_root(factor, scale)
-        return log_det - d * xp.log(alpha), determined(shift[:d, None], root)
+        return log_det - d * xp.log(alpha), n_determined(shift[:d, None], root)
 
     log_det, gamma = library.map(block, (xp.arange(len(whole)), curvature.T))
     return ClassBlocks(None, xp.sum(log_det), xp.sum(gamma))
@@ -250,7 +250,7 @@ def inverse_root(factor, scale):
     return library_of(factor).triangular_inverse(factor) * scale[None, :]
 
 
-def determined(shift, root):
+def n_determined(shift, root):
     """Number of coefficients that the data determine, of those with a penalty.
 
     Parameters

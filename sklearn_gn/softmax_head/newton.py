@@ -90,7 +90,7 @@ class NewtonState(NamedTuple):
     alpha: float
     epoch: int  # of the start; past the last one: Newton
     searching: bool = False  # for the penalty
-    # Penalties that were tried, with what :func:`_judged` says of them.
+    # Penalties that were tried, with what :func:`_evidence_and_left_out` says of them.
     path: tuple = ()
     likeliest: AffineHead | None = None  # the head of the best of them
     slope: float = -math.inf  # of the last step
@@ -173,7 +173,7 @@ def _part(data, rows, some, factor):
     return {"part": part._replace(**more)}
 
 
-def searched(data, state):
+def rows_and_options(data, state):
     """The data, and the options, of the present step.
 
     Steps of a search are not damped: where they are short, a path of rough minima would
@@ -233,7 +233,7 @@ def step(data, state, options):
     the present one is near.
     """
     del options  # those of the data have the same, with the penalty of their rows
-    rows, options = searched(data, state)
+    rows, options = rows_and_options(data, state)
     state, report = _step_at_penalty(rows, state, options)
     report = report._replace(extra=report.extra | {"alpha": state.alpha})
     if not state.searching or report.stop == "non_finite":
@@ -251,8 +251,8 @@ def at_penalty(options, alpha):
 
 def _next_penalty(data, state):
     """Extend the path by what is said of the head."""
-    rows, options = searched(data, state)
-    path = (*state.path, (state.alpha, *_judged(rows, options, state)))
+    rows, options = rows_and_options(data, state)
+    path = (*state.path, (state.alpha, *_evidence_and_left_out(rows, options, state)))
     # Where rows are left out one by one, a minimum costs less than to judge it.
     strides = _STRIDES[_by_leave_one_out(rows, state.net)]
     alpha, last = evidence.next_alpha(path, strides)
@@ -262,7 +262,7 @@ def _next_penalty(data, state):
     distances = [abs(math.log(alpha / known)) for known in (state.alpha, best)]
     net = state.net if distances[0] <= distances[1] else likeliest
     state = state._replace(alpha=alpha, searching=not last, path=path)
-    rows, options = searched(data, state)
+    rows, options = rows_and_options(data, state)
     if last and data.part:
         net = on_device(net, options)
         epoch = start.n_passes(net)
@@ -287,7 +287,7 @@ def _by_leave_one_out(data, net):
     return data.test is None and affordable
 
 
-def _judged(data, options, state):
+def _evidence_and_left_out(data, options, state):
     """Log evidence of a head, and the log probability of rows that are left out.
 
     None stands for what costs too much, or is not needed. The third is the factor of

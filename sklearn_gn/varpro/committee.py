@@ -164,7 +164,7 @@ def init(rows, members, options):
     first = side_by_side(
         partial(_begun, rows, options), members[:n_first], with_threads
     )
-    waiting = [_waiting(rows, member) for member in members[n_first:]]
+    waiting = [_run_to_begin(rows, member) for member in members[n_first:]]
     return _state(first + waiting, float(np.mean([run.state.loss for run in first])))
 
 
@@ -177,7 +177,7 @@ def _begun(rows, options, member):
     return MemberRun(member.model, state, best, state.criterion)
 
 
-def _waiting(rows, member):
+def _run_to_begin(rows, member):
     """Return the run of a member that begins later; until then it is its start."""
     model, net = member
     error = evidence_gn.trial_of(model, net.theta, rows).error
@@ -210,7 +210,7 @@ def _all_begun(rows, options, runs):
     members = [
         member
         if run.model.features == member.model.features
-        else _seeing(member, run.model.features)
+        else _with_features(member, run.model.features)
         for member, run in zip(waiting, cycle(first), strict=False)
     ]
     with_threads = is_worth_threads(runs[0].model, rows)
@@ -222,7 +222,7 @@ def _is_ahead(run):
     return _stop(run) is not None or run.state.iteration >= _LEAD
 
 
-def _seeing(member, features):
+def _with_features(member, features):
     """Return a member whose first layer sees only some of its features."""
     model, net = member
     output, layers = model.split(net.theta)
@@ -236,7 +236,9 @@ def step(rows, state, options):
     runs = _all_begun(rows, options, state.runs)
     running = [run for run in runs if _is_running(run)]
     with_threads = is_worth_threads(runs[0].model, rows)
-    moved = iter(side_by_side(partial(_advanced, rows, options), running, with_threads))
+    moved = iter(
+        side_by_side(partial(_run_after_step, rows, options), running, with_threads)
+    )
     runs = [next(moved) if _is_running(run) else run for run in runs]
     runs = _without_idle_members(runs)
     report = _report(runs, len(running))
@@ -269,7 +271,7 @@ def side_by_side(function, members, with_threads=True):
         return list(pool.map(lambda c, m: c.run(function, m), contexts, members))
 
 
-def _advanced(rows, options, run):
+def _run_after_step(rows, options, run):
     state, report = evidence_gn.step(run.model, rows, run.state, options)
     run = run._replace(state=state, report=report)
     if state.criterion < run.lowest:
@@ -303,7 +305,7 @@ def _without_dead_features(run, rows):
     if np.count_nonzero(idle) * width <= _SAVED * len(state.theta):
         return run
     features = tuple(model.features[j] for j in np.flatnonzero(~idle))
-    model, (theta, *_) = _seeing(Member(model, state.net), features)
+    model, (theta, *_) = _with_features(Member(model, state.net), features)
     state = state._replace(theta=theta, sums=model.sums(theta, rows))
     return run._replace(model=model, state=state)
 

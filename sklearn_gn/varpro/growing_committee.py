@@ -74,11 +74,11 @@ def step(rows, state, options):
     state = _with_the_better(state, report.stop, options.n_effective)
     following, lacking = _next_size(rows, state, report.stop), None
     if following is None:
-        lacking = _lacking(rows, state)
+        lacking = _missing_members(rows, state)
         if not lacking:
             return state, report._replace(stop=state.reason)
     size = state.best_size if following is None else following
-    members = _drawn(rows, state, options, size, lacking or (0,))
+    members = _random_members(rows, state, options, size, lacking or (0,))
     running = committee.init(rows, members, options)
     state = state._replace(running=running, size=size)
     if following is None:
@@ -153,7 +153,7 @@ def _of_size(model, number, present=-1):
     )
 
 
-def _drawn(rows, state, options, number, which):
+def _random_members(rows, state, options, number, which):
     """Return members of a size with random parameters, some of the numbered ones."""
     model = _of_size(_best(state.net).model, number, state.best_size)
     return tuple(
@@ -167,7 +167,7 @@ def _drawn(rows, state, options, number, which):
     )
 
 
-def _lacking(rows, state):
+def _missing_members(rows, state):
     """Numbers of the members that the best size still lacks."""
     if state.best_size < 0:
         return ()
