@@ -51,29 +51,9 @@ def insertion_gains(knots, fitted, inverse, running, candidate, which=None):
     np.subtract(middle, before, out=sums[0])
     np.subtract(after, middle, out=sums[1])
     part = centred_sums(sums, (np.stack([low, position]), np.stack([position, high])))
-    # The first interval is constant, and so is the new function left of its peak.
-    peak = np.stack(
-        [
-            np.where(first, 0, 1 / np.maximum(position - low, 1e-14)),
-            -1 / np.maximum(high - position, 1e-14),
-        ]
+    own, with_left, with_right, drop = _products(
+        part, low, high, position, first, start, slope
     )
-    width = np.where(first, 0, 1 / np.maximum(high - low, 1e-14))
-    # Products of the new function with itself, both hats and the residual.
-    new, hat = 1 + peak * (part.x - position), (high - part.x) * width
-    mass, tilt = part.weight * new, part.xx * peak
-    across = tilt * width
-    residual = part.y - start - slope * (part.x - low)[..., None]
-    own, with_left, with_right = (
-        a[0] + a[1]
-        for a in (
-            mass * new + tilt * peak,
-            mass * hat - across,
-            mass * (1 - hat) + across,
-        )
-    )
-    drop = mass[..., None] * residual
-    drop += peak[..., None] * (part.xy - part.xx[..., None] * slope)
     inside = (
         variance_left * with_left**2
         + 2 * covariance * with_left * with_right
@@ -81,8 +61,45 @@ def insertion_gains(knots, fitted, inverse, running, candidate, which=None):
     )
     outside = own - inside
     useful = (outside > 1e-10 * own) & (own > 0)
-    gain = sum_of_targets((drop[0] + drop[1]) ** 2) / np.where(useful, outside, 1)
+    gain = sum_of_targets(drop**2) / np.where(useful, outside, 1)
     return np.where(useful, gain, -1)
+
+
+def _products(part, low, high, position, first, start, slope):
+    """Products of a new hat with itself, both hats of its interval and the residual.
+
+    Parameters
+    ----------
+    part : CentredSums
+        Left and right of the peak of the new hat, along the first axis.
+    low, high, position : ndarrays of shape (..., c)
+        Ends of the interval, and the peak.
+    first : ndarray of bool of shape (..., c)
+        Whether it is the first interval, which is constant; the new function is so left
+        of its peak.
+    start, slope : ndarrays of shape (..., c, q)
+        Of the fit in the interval.
+    """
+    peak = np.stack(
+        [
+            np.where(first, 0, 1 / np.maximum(position - low, 1e-14)),
+            -1 / np.maximum(high - position, 1e-14),
+        ]
+    )
+    width = np.where(first, 0, 1 / np.maximum(high - low, 1e-14))
+    new, hat = 1 + peak * (part.x - position), (high - part.x) * width
+    mass, tilt = part.weight * new, part.xx * peak
+    across = tilt * width
+    residual = part.y - start - slope * (part.x - low)[..., None]
+    drop = mass[..., None] * residual
+    drop += peak[..., None] * (part.xy - part.xx[..., None] * slope)
+    both_sides = (
+        mass * new + tilt * peak,
+        mass * hat - across,
+        mass * (1 - hat) + across,
+        drop,
+    )
+    return tuple(side[0] + side[1] for side in both_sides)
 
 
 def _with_first_axis_last(array):
