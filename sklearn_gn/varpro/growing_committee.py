@@ -72,17 +72,15 @@ def step(rows, state, options):
     if report.stop is None:
         return state, report
     state = _with_the_better(state, report.stop, options.n_effective)
-    following, lacking = _next_size(rows, state, report.stop), None
-    if following is None:
-        lacking = _missing_members(rows, state)
-        if not lacking:
-            return state, report._replace(stop=state.reason)
-    size = state.best_size if following is None else following
-    members = _random_members(rows, state, options, size, lacking or (0,))
-    running = committee.init(rows, members, options)
-    state = state._replace(running=running, size=size)
-    if following is None:
-        state = state._replace(net=state.net + running.net, completes=True)
+    size = _next_size(rows, state, report.stop)
+    if size is not None:
+        state = _with_random_members(rows, state, options, size, (0,))
+        return state, report._replace(stop=None)
+    missing = _missing_members(rows, state)
+    if not missing:
+        return state, report._replace(stop=state.reason)
+    state = _with_random_members(rows, state, options, state.best_size, missing)
+    state = state._replace(net=state.net + state.running.net, completes=True)
     return state, report._replace(stop=None)
 
 
@@ -153,10 +151,10 @@ def _of_size(model, number, present=-1):
     )
 
 
-def _random_members(rows, state, options, number, which):
-    """Return members of a size with random parameters, some of the numbered ones."""
+def _with_random_members(rows, state, options, number, which):
+    """Return the state with running members of a size, some of the numbered ones."""
     model = _of_size(_best(state.net).model, number, state.best_size)
-    return tuple(
+    members = tuple(
         committee.first_member(
             model,
             rows,
@@ -165,6 +163,8 @@ def _random_members(rows, state, options, number, which):
         )
         for k in which
     )
+    running = committee.init(rows, members, options)
+    return state._replace(running=running, size=number)
 
 
 def _missing_members(rows, state):
