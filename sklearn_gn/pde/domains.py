@@ -148,10 +148,9 @@ class Domain:
             raise ValueError("on=() names no face.")
         return join(faces[name] for name in dict.fromkeys(names))
 
-    def _is_outside(self, X):
+    def _is_outside(self, X, slack=_OUTSIDE):
         """Which points (n, d) are outside by more than rounding errors of the user."""
-        slack = _OUTSIDE * np.ptp(self.bounds, axis=1).max()
-        return self.depth(X) < -slack
+        return self.depth(X) < -slack * np.ptp(self.bounds, axis=1).max()
 
     def _size(self):
         return float(np.abs(self.bounds).max() + np.ptp(self.bounds, axis=1).max())

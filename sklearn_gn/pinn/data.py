@@ -27,6 +27,7 @@ from sklearn_gn.pinn.determination import (
 from sklearn_gn.pinn.iteration import Observations
 
 _VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
+_NEARLY = 1e-3  # of the longest axis, by which observations may be outside
 
 
 class FitData(NamedTuple):
@@ -149,7 +150,11 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     observed = _observed_outputs(estimator.observed_outputs, frame)
     _check_shapes(frame, observed, X.shape[1], n_targets)
     if problem is not None:
-        _warn_of_points_outside(problem, X)
+        X, y, share = _only_inside(problem, X, y, share)
+        _check_observed(y)
+        n_observations, share = n_observations * share.sum(), share / share.sum()
+        if validation is not None:
+            validation = _only_inside(problem, *validation)
     _check_range(estimator, problem, X, y)
     batch = partial(_observation_batch, estimator, frame, scaling)
     if validation is not None:
@@ -268,16 +273,29 @@ def _check_range(estimator, problem, X, y):
             )
 
 
-def _warn_of_points_outside(problem, X):
-    outside = ~problem.domain.contains(X)
+def _only_inside(problem, X, *columns):
+    """Points of observations in the domain, and what belongs to them.
+
+    Of the others the equation says nothing. They would not change its solution, but
+    take twice the iterations, as the network goes on to where they are.
+    """
+    outside = problem.domain._is_outside(X, _NEARLY)
     if outside.any():
-        where = X[outside][0].tolist()
-        warn_user(
-            f"{outside.sum()} of {len(X)} different observations lie outside of the "
-            f"domain, such as that at {where}: the equation does not hold there, and "
-            "says nothing about them. Enlarge the domain, or check the units and the "
-            f"order of the columns, which is {problem.domain.axes}."
+        n = "All" if outside.all() else f"{outside.sum()} of"
+        found = (
+            f"{n} {len(X)} different observations lie outside of the domain, such as "
+            f"that at {X[outside][0].tolist()}"
         )
+        cure = (
+            "Enlarge the domain, or check the units and the order of the columns, "
+            f"which is {problem.domain.axes}."
+        )
+        if outside.all():
+            raise ValueError(f"{found}. {cure}")
+        warn_user(
+            f"{found}, and are left out: the equation says nothing about them. {cure}"
+        )
+    return [rows[~outside] for rows in (X, *columns)]
 
 
 def _warn_of_missing_data(problem):

@@ -250,6 +250,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Whether the fit ended by ``tol``, or with the loss at rounding level, and, in
         forward problems, with an ``error_estimate_`` of at most 1e-2. If ``max_time``
         leaves no time for the estimate, the loss must have fallen to almost nothing.
+        Unknown coefficients must be determined, and positive ones must not have gone to
+        zero.
 
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
@@ -417,6 +419,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ----------
         X : array-like of shape (n_samples, n_axes), default=None
             Points of observations. Columns named like the axes may come in any order.
+            Those outside of the domain are left out, with a warning.
 
         y : array-like of shape (n_samples,) or (n_samples, n_observed), default=None
             Observations at these points. With a problem, NaN marks what was not

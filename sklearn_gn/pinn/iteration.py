@@ -160,7 +160,9 @@ def initial_state(points, net, settings, memory=None):
 
 def with_due_points(points, state, settings):
     """Return the state with the next problem, size or points, where it is time."""
-    state = _with_due_weight(state)._replace(began=time.perf_counter())
+    state = state._replace(began=time.perf_counter())
+    if not state.begins_anew:
+        state = _with_due_weight(state)
     stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
     level, net = state.level, state.net
     if state.begins_anew:
@@ -437,6 +439,7 @@ def _going_on(points, state, settings, step, losses, standing, stop):
     ends = stop is not None and stop in ("stalled", step.no_progress)
     astray = starts.may_be_astray(model, level, step.class_losses, first)
     astray |= starts.is_in_false_minimum(level, step.class_losses, state, settings)
+    astray |= starts.has_vanished(step.class_losses, state, settings)
     if (ends and starts.is_stuck(model, step.class_losses, state)) or astray:
         if starts.has_another(state, settings):
             state, stop = state._replace(begins_anew=True), None

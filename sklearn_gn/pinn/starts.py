@@ -10,12 +10,17 @@ import math
 import jax
 import numpy as np
 
+from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.model import n_waves, start_parameters
+from sklearn_gn.pinn.observation_weight import has_settled
 from sklearn_gn.pinn.solved import UNMET_LOSS, has_unmet_condition
 
 _MOST_STARTS = 3  # networks, until one is not stuck
 _ASTRAY_LOSS = 1e-4  # relative to that of no solution, of a fit that has gone wrong
+VANISHED = 1e-2  # a positive coefficient, relative to its start
+_RAISE = 10.0  # of the next start of one that has gone to zero
+_UNEXPLAINED = 0.01  # of the variance of the observations, beyond which it is wrong
 
 
 def with_new_network(state, settings):
@@ -26,6 +31,9 @@ def with_new_network(state, settings):
     sizes = [len(old[0]) - 1 - functions, *(matrix.shape[1] for matrix in old)]
     unknown = model.problem.unknown.values()
     net = start_parameters(rng, sizes, unknown, functions)
+    raised = state.n_starts * Unknown(1.0, positive=True).encode(_RAISE)
+    gone = vanished(model.problem, state.net.extra)
+    net = net._replace(extra=net.extra + raised * gone)
     net = jax.tree.map(lambda leaf: leaf.astype(settings.dtype), net)
     level = state.level
     if level is not None:
@@ -39,6 +47,8 @@ def with_new_network(state, settings):
         lowest_loss=math.inf,
         fresh_losses=(),
         equation_losses=(),
+        next_observation_weight=state.observation_weight,
+        share_of_equation=math.inf,
         n_starts=state.n_starts + 1,
         begins_anew=False,
     )
@@ -96,3 +106,26 @@ def may_be_astray(model, level, class_losses, first_fresh):
     ]
     flat = level.next == "network" or level.late or level.ended
     return flat and sum(losses) > _ASTRAY_LOSS * first_fresh
+
+
+def has_vanished(class_losses, state, settings):
+    """Whether a fit has settled where a positive coefficient is zero, and not well.
+
+    There the loss hardly depends on its logarithm, and it does not come back. From a
+    larger start others are found first.
+    """
+    problem, spread = settings.models[-1].problem, settings.observed.spread_loss
+    poor = class_losses[-1] > _UNEXPLAINED * state.observation_weight * spread
+    settled = has_settled(state.fresh_losses, state.equation_losses)
+    return poor and settled and vanished(problem, state.net.extra).any()
+
+
+def vanished(problem, extra):
+    """Which of the parameters ``extra`` are positive coefficients that went to zero."""
+    raw, found, stop = np.asarray(extra, float), [], 0
+    for known in problem.unknown.values():
+        first = np.ravel(known.encode(known.initial))
+        start, stop = stop, stop + first.size
+        fall = raw[start:stop] - first
+        found.append(known.positive & (fall < known.encode(VANISHED)))
+    return np.concatenate([np.zeros(0, bool), *found])

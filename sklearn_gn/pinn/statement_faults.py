@@ -9,9 +9,9 @@ from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Robin
 from sklearn_gn.pde.initial_breaks import carried_kinks
 from sklearn_gn.pinn import determination
 from sklearn_gn.pinn.direction_of_time import growing_waves
+from sklearn_gn.pinn.starts import VANISHED
 
 _CONTRADICTED = 0.5  # noise, relative to the deviation of the observations
-_VANISHED = 1e-3  # a positive coefficient, relative to its start
 
 IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
 
@@ -66,7 +66,7 @@ def vanished_coefficients(solver):
         name
         for name, known in solver.problem_.unknown.items()
         if known.positive
-        and np.any(solver.coefficients_[name] < _VANISHED * np.asarray(known.initial))
+        and np.any(solver.coefficients_[name] < VANISHED * np.asarray(known.initial))
         and np.any(solver.coefficients_std_[name] > solver.coefficients_[name])
     ]
     if not found:

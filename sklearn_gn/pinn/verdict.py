@@ -89,6 +89,8 @@ def _limit(solver, reason):
         return Limit("stopped", solver._left_open, "problem")
     if not reason.is_warned_about:
         return _other_branch(solver)
+    if reason is StopReason.STALLED and (text := _advice_on_vanished(solver)):
+        return Limit("branch", text, "problem")
     if solver._undetermined:
         return Limit(
             "stopped",
@@ -116,11 +118,7 @@ _CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were no
 
 def _other_branch(solver):
     """What to say of a fit that has converged, perhaps to another solution."""
-    text = (
-        eigenvalues.other_values(solver)
-        or eigenvalues.nothing_but_zero(solver)
-        or _advice_on_vanished(solver)
-    )
+    text = eigenvalues.other_values(solver) or eigenvalues.nothing_but_zero(solver)
     return Limit("branch", text, "problem") if text else None
 
 
@@ -352,12 +350,13 @@ def _best_row(solver):
 
 
 def take_back_convergence(solver, run):
-    """Let a fit be stalled that ended by its loss, though its error is large.
+    """Let a fit be stalled that ended by its loss, though it may be far from right.
 
-    A small loss says little where the equation is stiff: the error is estimated. If
-    there is no time for it, the fit has run out of time, unless the loss is tiny. Where
-    observations have noise, or there are unknowns, it does not tell; where next to
-    nothing is left of the loss it need not.
+    That is so where a positive coefficient has gone to zero. Besides, a small loss says
+    little where the equation is stiff: the error is estimated. If there is no time for
+    it, the fit has run out of time, unless the loss is tiny. Where observations have
+    noise, or there are unknowns, it does not tell; where next to nothing is left of the
+    loss it need not.
 
     Parameters
     ----------
@@ -368,7 +367,7 @@ def take_back_convergence(solver, run):
     if not run.stop_reason.converged:
         return
     reason = StopReason.STALLED
-    if not solver._undetermined:
+    if not (solver._undetermined or _advice_on_vanished(solver)):
         if not _needs_estimate(solver):
             return
         if _has_time_for_it(solver, run):
@@ -445,7 +444,8 @@ def warn_if_not_solved(solver, untrained_loss):
         if name not in solver._undetermined
         and np.any(solver.coefficients_std_[name] > np.abs(value))
     ]
-    if vague:
+    is_said = solver.stop_reason_ == "stalled" and _advice_on_vanished(solver)
+    if vague and not is_said:
         why = _FEW_OBSERVATIONS if "loss_data" in log else _NOT_SOLVED_WELL
         _warn(
             _advice_on_vanished(solver)

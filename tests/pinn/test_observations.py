@@ -4,15 +4,18 @@ import math
 import warnings
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import lambertw
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
+from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.pde import (
     Box,
     Condition,
@@ -24,7 +27,7 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
-from sklearn_gn.pinn import residual_sizes, setup, starts
+from sklearn_gn.pinn import observation_weight, residual_sizes, setup, starts
 from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.points import batch_of
@@ -170,7 +173,7 @@ def test_a_coefficient_field_depends_on_its_axes_alone():
         (
             OSCILLATOR,
             (np.array([[0.5], [2.5]]), np.ones((2, 2))),
-            r"1 of 2 different observations lie outside.*\[2.5\].*\('t',\)",
+            r"1 of 2 different obs.* outside.*\[2.5\], and are left out.*\('t',\)",
         ),
     ],
 )
@@ -180,6 +183,29 @@ def test_a_fit_says_what_the_data_lack(problem, arguments, match):
         warnings.simplefilter("error", UserWarning)
         with pytest.raises(UserWarning, match=match):
             solver.fit(*arguments)
+
+
+def test_observations_outside_of_the_domain_are_left_out():
+    """Those outside by a thousandth, the rounding of a list of places, are not."""
+    X, y = np.append(T, [[2.001]], axis=0), np.append(BOTH, BOTH[-1:], axis=0)
+    weight = np.linspace(1, 2, 16)
+    inside = fit(X, y, max_iter=3)
+    beyond = np.append(X, [[2.01], [9.0]], axis=0), np.append(y, y[:2], axis=0)
+    found = fit(*beyond, max_iter=3)
+    for name in ("loss_", "noise_std_", "coefficients_", "coefficients_std_"):
+        assert getattr(found, name) == getattr(inside, name)
+    solver = PINNSolver(OSCILLATOR, **SMALL, max_iter=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        alone = solver.fit(X, y, weight).coefficients_std_
+        with_others = solver.fit(*beyond, np.append(weight, [3, 4])).coefficients_std_
+        assert_allclose(with_others["w"], alone["w"], rtol=1e-4)
+        alone = solver.fit(X, y, X_val=X, y_val=y).fresh_loss_
+        found = solver.fit(X, y, X_val=beyond[0], y_val=beyond[1]).fresh_loss_
+        assert_allclose(found, alone, rtol=1e-12)
+    match = r"All 15 different observations lie outside.*\[1000.0\]\. .*check the units"
+    with pytest.raises(ValueError, match=match):
+        fit(1000 + T, BOTH)
 
 
 def test_a_condition_may_stand_for_observations():
@@ -351,6 +377,75 @@ def test_a_fit_that_is_stuck_begins_anew(monkeypatch):
     assert all(net.layers[0].shape == (2, 5) for net in drawn)
     assert solver.fresh_loss_ == solver.convergence_log_["val_loss"].min()
     assert_allclose(solver.fresh_loss_, 0.5, rtol=1e-4)
+
+
+def enzyme(u, t, V, K):
+    return d(u, "t")(t) + V * u(t) / (K + u(t))
+
+
+ENZYME = Problem(
+    enzyme,
+    Interval(0, 8),
+    [Initial(10.0)],
+    coefficients={
+        "V": Unknown(1.0, positive=True),
+        "K": Unknown(1.0, positive=True),
+    },
+)
+
+
+def test_a_positive_coefficient_that_vanishes_begins_anew_with_a_larger_start():
+    """With K = 0 a straight line is a solution, which explains most of the data."""
+    rng, t = np.random.RandomState(1001), np.linspace(0, 8, 26)[1:]
+    u = 0.3 * lambertw(10 / 0.3 * np.exp((10 - 2 * t) / 0.3)).real
+    y = u + 0.05 * u.std() * rng.randn(25)
+    solver = PINNSolver(
+        ENZYME,
+        hidden_layer_sizes=(10,),
+        n_interior=50,
+        n_boundary=1,
+        resample=None,
+        max_iter=60,
+        random_state=1,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        solver.fit(t[:, None], y)
+    for name, truth in (("V", 2.0), ("K", 0.3)):
+        found, std = solver.coefficients_[name], solver.coefficients_std_[name]
+        assert abs(found - truth) < 3 * std < 2 * truth
+    assert solver.noise_std_ < 0.06 * u.std()
+
+
+@pytest.mark.parametrize(
+    ("k", "misfit", "losses", "expected"),
+    [
+        (0.019, 0.011, np.ones(9), True),
+        (0.021, 0.011, np.ones(9), False),  # not yet a hundredth of its start
+        (0.019, 0.009, np.ones(9), False),  # the observations are explained
+        (0.019, 0.011, np.geomspace(1, 0.5, 9), False),  # the loss still falls
+    ],
+)
+def test_a_vanished_coefficient_is_one_of_a_settled_fit_that_explains_little(
+    k, misfit, losses, expected
+):
+    names = {"a": Unknown(-6.0), "k": Unknown((3.0, 2.0), positive=True)}
+    problem = Problem(lambda u, t, a, k: u(t), Interval(0, 1), coefficients=names)
+    model = SimpleNamespace(problem=problem)
+    extra = np.append(names["a"].encode(-6.0), names["k"].encode([0.1, k]))
+    state = SimpleNamespace(
+        net=Parameters((), extra),
+        observation_weight=0.5,
+        fresh_losses=tuple(losses),
+        equation_losses=(),
+    )
+    settings = SimpleNamespace(
+        models=[model], observed=observation_weight.Observed(spread_loss=2.0)
+    )
+    found = starts.has_vanished(np.array([1.0, misfit]), state, settings)
+    assert bool(found) == expected
+    gone = starts.vanished(problem, extra)
+    np.testing.assert_array_equal(gone, [False, False, k < 0.02])
 
 
 def fading(u, x, k):

@@ -570,10 +570,10 @@ def test_observations_that_contradict_the_problem_are_named(noise, said):
 @pytest.mark.parametrize(
     ("positive", "value", "deviation", "said"),
     [
-        (True, 9e-4, 1e-3, True),
-        (True, 1.1e-3, 2e-3, False),
-        (True, 9e-4, 8e-4, False),
-        (False, 9e-4, 1e-3, False),
+        (True, 9e-3, 1e-2, True),
+        (True, 1.1e-2, 2e-2, False),
+        (True, 9e-3, 8e-3, False),
+        (False, 9e-3, 1e-2, False),
     ],
 )
 def test_positive_coefficients_that_vanish_are_named(positive, value, deviation, said):
@@ -586,8 +586,18 @@ def test_positive_coefficients_that_vanish_are_named(positive, value, deviation,
     ended = _ended(problem=problem, loss_data=np.full(20, 0.5), fresh=1e-9)
     ended.coefficients_, ended.coefficients_std_ = {"k": value}, {"k": deviation}
     match = r"coefficients \['k'\] have fallen.*another random_state"
-    found = verdict.limit(ended, StopReason.TOL)
+    ended._posterior = SimpleNamespace(n_observations=30.0)
+    ended.converged_, run = True, SimpleNamespace(stop_reason=StopReason.TOL)
+    verdict.take_back_convergence(ended, run)
+    assert run.stop_reason is (StopReason.STALLED if said else StopReason.TOL)
+    assert (ended.converged_, ended.stop_reason_) == (not said, run.stop_reason.value)
+    found = verdict.limit(ended, run.stop_reason)
     assert bool(found and re.search(match, found.text)) == said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if said:  # by the warning of the fit
+            warn_if_not_solved(ended, 1.0)
+    ended.stop_reason_ = "max_time"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_if_not_solved(ended, 1.0)
