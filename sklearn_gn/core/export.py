@@ -158,12 +158,21 @@ def mean_of_regressors(members: list, shares: Any) -> BaseEstimator:
     return _voting(VotingRegressor, members, weights=np.array(shares, np.float64))
 
 
-def mean_of_classifiers(members: list, classes: Any) -> BaseEstimator:
-    """Return the mean of the probabilities of classifiers of encoded labels."""
+def mean_of_classifiers(members: list, shares: Any, classes: Any) -> BaseEstimator:
+    """Return the mean of the probabilities of classifiers, with these shares.
+
+    Their labels are encoded.
+    """
     from sklearn.ensemble import VotingClassifier
     from sklearn.preprocessing import LabelEncoder
 
-    model = _voting(VotingClassifier, members, voting="soft", flatten_transform=False)
+    model = _voting(
+        VotingClassifier,
+        members,
+        voting="soft",
+        weights=np.array(shares, np.float64),
+        flatten_transform=False,
+    )
     model.le_ = LabelEncoder().fit(classes)
     model.classes_ = model.le_.classes_
     return model

@@ -262,7 +262,7 @@ class RegularisedLayers(NamedTuple):
 
     theta: np.ndarray  # (P,)
     alpha: np.ndarray  # (G,) precisions of the groups
-    beta: float  # precision of the noise; one for classes
+    beta: float  # precision of the noise; of classes, in proportion to their share
     gamma: np.ndarray  # (G,) well-determined parameters of the groups
     log_evidence: float
 

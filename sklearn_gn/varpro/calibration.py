@@ -29,8 +29,8 @@ _ROWS = 500  # from which the factor is found
 _LARGEST = 4.0  # factor, and its inverse the smallest
 
 
-def calibrated(model, theta, covariance, rows, n_effective):
-    """Return the parameters with the output layer times the best factor.
+def factor_of_logits(model, theta, covariance, rows, n_effective):
+    """Return the best factor of a network's logits.
 
     Parameters
     ----------
@@ -45,14 +45,20 @@ def calibrated(model, theta, covariance, rows, n_effective):
     some = Rows(*(a[:: -(-len(rows.x) // _ROWS)] for a in rows))
     values = left_out_values(model, theta, covariance, some, n_effective)
     if not np.isfinite(values).all():
-        return theta
+        return 1.0
     found = minimize_scalar(
         lambda t: some.weight @ losses(model, math.exp(t) * values, some.y),
         bounds=(-math.log(_LARGEST), math.log(_LARGEST)),
         method="bounded",
     )
-    output, layers = model.split(theta)
-    return model.join(math.exp(found.x) * output, layers)
+    return math.exp(found.x)
+
+
+def scaled(member, factor):
+    """Return a member with the logits times a factor."""
+    model, net = member
+    output, layers = model.split(net.theta)
+    return member._replace(net=net._replace(theta=model.join(factor * output, layers)))
 
 
 def left_out_values(model, theta, covariance, rows, n_effective):

@@ -122,7 +122,8 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         three successive iterations, a pass over all batches or, with mini-batch
         solvers, ten epochs. A committee stops when the mean log evidence per row has
         risen by less than ``tol`` in five iterations, and members fitted by
-        mini-batches after 20 epochs. If 0, all these tests are disabled.
+        mini-batches after 20 epochs, or 30 beside others. If 0, all these tests are
+        disabled.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,
@@ -177,8 +178,8 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
 
     estimators_ : list
         Members of a committee, with ``predict``, ``coefs_``, ``intercepts_``,
-        ``alpha_``, ``log_evidence_`` and ``n_effective_parameters_``. Only of a
-        committee.
+        ``alpha_``, ``log_evidence_``, ``n_effective_parameters_`` and ``share_`` (in
+        the predictions). Only of a committee.
 
     linear_coef_ : ndarray of shape (n_values, n_features)
         Slopes of the linear term, in units of X. Only of a committee.

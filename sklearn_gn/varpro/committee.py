@@ -376,7 +376,8 @@ def shares(members):
     They are inverse to the noise that each member leaves, as in a mean of measurements
     of different precision. On noisy tables they are nearly equal; on exact data the
     members that cannot represent the function have hardly any. Members that predict
-    classes have equal shares.
+    classes have equal shares, unless they are of two kinds
+    (:mod:`sklearn_gn.varpro.weighing`).
     """
     precision = np.array([member.net.beta or 1.0 for member in members])
     precision = precision / np.max(precision)
@@ -400,7 +401,10 @@ def mean_values(members, x):
     values = [member.model.values(member.net.theta, x) for member in members]
     if members[0].model.loss == "squared":
         return np.tensordot(shares(members), values, axes=1)
-    log_p = [log_softmax(all_logits(v), axis=1) for v in values]
+    log_p = [
+        log_softmax(all_logits(v), axis=1) + math.log(len(members) * share)
+        for v, share in zip(values, shares(members), strict=True)
+    ]
     logits = logsumexp(log_p, axis=0) - math.log(len(members))
     return logits[:, 1:] - logits[:, :1] if values[0].shape[1] == 1 else logits
 

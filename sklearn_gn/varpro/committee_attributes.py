@@ -22,10 +22,10 @@ from sklearn_gn.core.linear_evidence import beats, linear_model
 from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.batch_committee import BatchOptions, objective
-from sklearn_gn.varpro.calibration import calibrated
-from sklearn_gn.varpro.committee import Member
+from sklearn_gn.varpro.calibration import factor_of_logits, left_out_values, scaled
 from sklearn_gn.varpro.members import FittedMember
 from sklearn_gn.varpro.mixed_committee import MixedOptions
+from sklearn_gn.varpro.weighing import share_and_factor
 
 
 class Summary(NamedTuple):
@@ -44,7 +44,7 @@ class Summary(NamedTuple):
     log_evidence: float
 
 
-def set_fitted(estimator, members, problem):
+def set_fitted(estimator, members, problem, lacking=()):
     """Set the fitted attributes of an estimator.
 
     Parameters
@@ -53,6 +53,9 @@ def set_fitted(estimator, members, problem):
     members : tuple of Member
     problem : Problem
         The rows, options and units of the fit.
+    lacking : tuple of Member, default=()
+        The members that are fitted by mini-batches, as they were before they saw all
+        rows; empty if they have not.
     """
     observed = problem.rows
     if estimator._is_robust():
@@ -60,18 +63,19 @@ def set_fitted(estimator, members, problem):
         targets = huber.targets_of(fitted, observed)
         problem = problem._replace(rows=observed._replace(y=targets))
     n_evidence = _n_by_evidence(problem.options, members)
-    members, summaries = _summarised(members, n_evidence, problem)
+    members, summaries = _summarised(members, n_evidence, problem, lacking)
     # The members by mini-batches have fixed penalties, and no evidence.
     chosen, scaling = summaries[:n_evidence] or summaries, problem.scaling
     estimator._fitted = None, members, scaling
     if estimator._loss == "squared":
         estimator._covariances = tuple(s.covariance for s in summaries)
         estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
+    shares = committee.shares(members)
     estimator.estimators_ = [
-        FittedMember(estimator, member, scaling, summary)
-        for member, summary in zip(members, summaries, strict=True)
+        FittedMember(estimator, member, scaling, summary, float(share))
+        for member, summary, share in zip(members, summaries, shares, strict=True)
     ]
-    estimator.loss_ = float(committee.shares(members) @ [s.loss for s in summaries])
+    estimator.loss_ = float(shares @ [s.loss for s in summaries])
     _set_penalties(estimator, chosen, problem.options)
     best = max(chosen, key=lambda s: s.log_evidence)
     estimator.gram_spectrum_ = np.zeros(0)
@@ -89,7 +93,7 @@ def set_fitted(estimator, members, problem):
     _set_output_layer(estimator, members, scaling)
 
 
-def _summarised(members, n_evidence, problem):
+def _summarised(members, n_evidence, problem, lacking):
     """Return the members, linear or calibrated where that is better, and summaries."""
     by_evidence, wide = members[:n_evidence], members[n_evidence:]
     heavy = committee.is_worth_threads(members[0].model, problem.rows)
@@ -98,10 +102,12 @@ def _summarised(members, n_evidence, problem):
             partial(_summary, problem), by_evidence, heavy
         )
         pairs = _or_linear(problem, list(zip(by_evidence, summaries, strict=True)))
+        summaries = [summary for _, summary in pairs]
+        summaries += [_summary_of_batches(problem, member) for member in wide]
         if members[0].model.loss == "cross_entropy":
-            pairs = committee.side_by_side(partial(_calibrated, problem), pairs, heavy)
-    pairs += [(member, _summary_of_batches(problem, member)) for member in wide]
-    return tuple(member for member, _ in pairs), [summary for _, summary in pairs]
+            factors = committee.side_by_side(partial(_factor, problem), pairs, heavy)
+            return _weighed(problem, pairs, factors, wide, lacking), summaries
+    return tuple(member for member, _ in pairs) + wide, summaries
 
 
 def _set_penalties(estimator, summaries, options):
@@ -249,17 +255,46 @@ def _by_name(penalties, end):
     }
 
 
-def _calibrated(problem, pair):
-    """The pair of a member of classes whose logits predict left-out rows best."""
+def _factor(problem, pair):
+    """Factor with which the logits of a member predict left-out rows best."""
     (model, net), summary = pair
-    theta = calibrated(
+    return factor_of_logits(
         model,
         net.theta,
         summary.covariance.get(),
         problem.rows,
         problem.options.n_effective,
     )
-    return Member(model, net._replace(theta=theta)), summary
+
+
+def _weighed(problem, pairs, factors, wide, lacking):
+    """Members of classes whose logits and shares predict left-out rows best."""
+    small = tuple(
+        scaled(member, factor)
+        for (member, _), factor in zip(pairs, factors, strict=True)
+    )
+    if not (small and wide and problem.options.batches.lacks_part):
+        return small + wide
+    rows, n_effective = problem.rows, problem.options.n_effective
+    some = left_out.some_of(rows)
+    of_small = [
+        factor
+        * left_out_values(model, net.theta, summary.covariance.get(), some, n_effective)
+        for ((model, net), summary), factor in zip(pairs, factors, strict=True)
+    ]
+    if not np.isfinite(of_small).all():
+        return small + wide
+    of_wide = [model.values(net.theta, some.x) for model, net in lacking or wide]
+    share, factor = share_and_factor(of_small, of_wide, rows, n_effective)
+    wide = [scaled(member, factor) for member in wide]
+    return tuple(
+        [_with_share(member, 2 * share) for member in small]
+        + [_with_share(member, 2 * (1 - share)) for member in wide]
+    )
+
+
+def _with_share(member, share):
+    return member._replace(net=member.net._replace(beta=share))
 
 
 def _or_linear(problem, pairs):

@@ -19,10 +19,11 @@ from sklearn_gn.varpro.batch_committee import BATCH_COMMITTEE, BatchOptions
 from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE, Member
 from sklearn_gn.varpro.committee_attributes import set_fitted
 from sklearn_gn.varpro.growing_committee import GROWING_COMMITTEE
-from sklearn_gn.varpro.mixed_committee import MIXED_COMMITTEE, MixedOptions
+from sklearn_gn.varpro.mixed_committee import MIXED_COMMITTEE, MixedOptions, MixedState
 
 _LARGEST_INT = np.iinfo(np.int32).max
 _LEAST_PENALTY = float(np.finfo(np.float64).eps)  # less is lost to rounding
+_ROWS_TO_WEIGH = 30  # from which some are left out to weigh members of two kinds
 _LARGE = 1e9  # features beyond which products do not fit into single precision
 
 
@@ -125,7 +126,7 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
             batches = batches._replace(alpha=None)
         options = MixedOptions(
             problem.options,
-            batches,
+            batches._replace(lacks_part=problem.options.n_effective >= _ROWS_TO_WEIGH),
             plan.n_evidence,
             problem.options.seed,
         )
@@ -148,7 +149,9 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
             "_fitted": (None, members, problem.scaling),
             **estimator._prediction_attributes(),
         },
-        set_fitted=lambda: set_fitted(estimator, run.best_net, problem),
+        set_fitted=lambda: set_fitted(
+            estimator, run.best_net, problem, _lacking(run.final_state)
+        ),
     )
 
 
@@ -207,6 +210,11 @@ def _in_batches(estimator, problem):
             dtype=np.float32 if np.max(np.abs(problem.rows.x)) < _LARGE else np.float64,
         )
     )
+
+
+def _lacking(state):
+    """Wide members of a mixed committee that have not seen a part of the rows."""
+    return state.batches.lacking if isinstance(state, MixedState) else ()
 
 
 def _starts(estimator, models, problem, rng):

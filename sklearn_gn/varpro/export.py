@@ -32,7 +32,7 @@ def to_sklearn(estimator, classes=None, single_target=False):
         members = [
             export.classifier(network, scaling, encoded, names) for network in networks
         ]
-        return export.mean_of_classifiers(members, classes)
+        return export.mean_of_classifiers(members, committee.shares(net), classes)
     each = []
     y_scale = np.broadcast_to(scaling.y_scale, scaling.y_center.shape)
     for k in range(len(scaling.y_center)):

@@ -27,9 +27,11 @@ class FittedMember:
         Number of well-determined parameters.
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise; of regressors only.
+    share_ : float
+        Its share in the predictions of the committee.
     """
 
-    def __init__(self, estimator, member, scaling, summary):
+    def __init__(self, estimator, member, scaling, summary, share):
         self._member = member
         self._scaling = scaling
         self._single_target = getattr(estimator, "_single_target", False)
@@ -44,6 +46,7 @@ class FittedMember:
             whole[list(model.features)] = self.coefs_[0]
             self.coefs_[0] = whole
         self.alpha_ = summary.alpha
+        self.share_ = share
         if np.isfinite(summary.log_evidence):
             self.log_evidence_ = summary.log_evidence
             self.n_effective_parameters_ = summary.n_effective_parameters

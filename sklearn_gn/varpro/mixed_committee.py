@@ -2,8 +2,8 @@
 
 The two kinds err differently. The evidence finds how noisy the classes are, but takes
 classes that are nearly separable for noisier than they are; wide networks with priors
-of fixed size do well there, and fit noise where classes overlap. The mean of both is
-the best choice where it is not known which of these the data are.
+of fixed size do well there, and fit noise where classes overlap. Rows that are left out
+tell which of these the data are (:mod:`sklearn_gn.varpro.weighing`).
 
 An iteration is one of :mod:`sklearn_gn.varpro.committee` and one epoch of
 :mod:`sklearn_gn.varpro.batch_committee`, until either has ended.

@@ -176,8 +176,8 @@ class VarProNetRegressor(
 
     estimators_ : list
         Members of a committee, with ``predict``, ``coefs_``, ``intercepts_``,
-        ``alpha_``, ``log_evidence_`` and ``n_effective_parameters_``. Only of a
-        committee.
+        ``alpha_``, ``log_evidence_``, ``n_effective_parameters_`` and ``share_`` (in
+        the predictions). Only of a committee.
 
     linear_coef_ : ndarray of shape (n_values, n_features)
         Slopes of the linear term, in units of X and y. Only of a committee.

@@ -5,9 +5,10 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from sklearn_gn.core import evidence_posterior
-from sklearn_gn.core.layers import Layers
+from sklearn_gn.core.layers import Layers, RegularisedLayers
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.varpro.calibration import calibrated, left_out_values
+from sklearn_gn.varpro.calibration import factor_of_logits, left_out_values, scaled
+from sklearn_gn.varpro.committee import Member
 
 ALPHA = 0.7
 
@@ -75,9 +76,11 @@ def test_the_factor_of_the_logits_does_not_depend_on_their_size():
     model, rows = problem("cross_entropy", 3)
     theta = fitted(model, rows, 40.0)
     inverse = np.zeros((len(theta), len(theta)))  # nothing moves: all rows are known
-    found = calibrated(model, theta, inverse, rows, 40.0)
-    assert_allclose(found, calibrated(model, 1.3 * theta, inverse, rows, 40.0), 1e-4)
-    factor = found[-1] / theta[-1]
+    factor = factor_of_logits(model, theta, inverse, rows, 40.0)
+    other = factor_of_logits(model, 1.3 * theta, inverse, rows, 40.0)
+    assert_allclose(factor, 1.3 * other, 1e-4)
+    member = Member(model, RegularisedLayers(theta, None, 1.0, None, 0.0))
+    found = scaled(member, factor).net.theta  # without neurons, all is output layer
     assert_allclose(found, factor * theta)
     best = model.error(found, rows)
     assert best < model.error(1.02 * found, rows)

@@ -510,7 +510,7 @@ def test_probabilities_are_means_over_the_members(n_classes):
     X, y = rings()
     y = np.minimum(y, n_classes - 1)
     model = VarProNetClassifier(random_state=0).fit(X, y)
-    mean = np.mean([e.predict_proba(X) for e in model.estimators_], axis=0)
+    mean = sum(e.share_ * e.predict_proba(X) for e in model.estimators_)
     assert_allclose(model.predict_proba(X), mean, rtol=1e-9)
     assert model.score(X, y) > 0.8
 
