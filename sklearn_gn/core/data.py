@@ -12,6 +12,7 @@ from sklearn.utils import validation
 from sklearn_gn.core import dates
 from sklearn_gn.core.extremes import largest_size
 from sklearn_gn.core.hashing import row_codes
+from sklearn_gn.core.missing import naming_columns
 
 _ADVICE_ON_TEXT = (
     "turn categories into numbers by OneHotEncoder or TargetEncoder, and documents by "
@@ -52,9 +53,9 @@ def validate_data(estimator, *data, **checks):
 
     Infinities are refused with a ValueError, without a RuntimeWarning from the sum in
     which they are found. Training data whose differences may leave the range of floats
-    are refused as well, and so are dates and complex columns; columns of text are
-    named. Sparse data that cannot be taken raise a TypeError that says where they come
-    from.
+    are refused as well, and so are dates and complex columns; columns of text and of
+    missing numbers are named. Sparse data that cannot be taken raise a TypeError that
+    says where they come from.
     """
     if sparse.issparse(data[0]) and not checks.get("accept_sparse"):
         raise TypeError(f"X is sparse: {type(estimator).__name__} {_ADVICE_ON_SPARSE}")
@@ -66,7 +67,8 @@ def validate_data(estimator, *data, **checks):
     if not checks.get("multi_output"):
         _check_one_column(estimator, targets)
     in_targets = naming_text(targets, _ADVICE_ON_LABELS, "y")
-    with np.errstate(all="ignore"), in_targets, naming_text(data[0]):
+    in_features = naming_text(data[0]), naming_columns(data[0])
+    with np.errstate(all="ignore"), in_targets, in_features[0], in_features[1]:
         checked = validation.validate_data(estimator, *data, **checks)
         if checks.get("y_numeric") and checked[1].dtype.kind in "SU":
             checked = checked[0], checked[1].astype(np.float64)
