@@ -97,8 +97,6 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
     def _problem(self, solver, X, label, kept, weight, total, rng):
         """What an algorithm gets: the rows in batches, and the options."""
         from sklearn_gn.softmax_head.batches import batched_rows
-        from sklearn_gn.softmax_head.evidence import first_alpha
-        from sklearn_gn.softmax_head.held_out import held_out_penalty
         from sklearn_gn.softmax_head.row_space import sparse_rows
 
         size = getattr(solver, "batch_size", np.inf) or _BATCH_SIZE
@@ -107,8 +105,8 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             self._check_devices_are_possible(solver, X)
         if sparse.issparse(X):
             X, label = X[kept], label[kept]
-            m, dtype = self._n_columns(), np.dtype(self.dtype)
-            rows = sparse_rows(X, label, weight, m, self.fit_intercept, dtype)
+            kind = self._n_columns(), self.fit_intercept, np.dtype(self.dtype)
+            rows = sparse_rows(X, label, weight, *kind)
         else:
             n_devices = 1 if mesh is None else mesh.size
             data = X, label, kept, weight, size, rng, self.dtype
@@ -119,16 +117,29 @@ class _HeadFit(SoftmaxClassifier, GaussNewtonEstimator):
             # Of the training part; every row counts as one at least.
             n_effective = max(float(total * weight.sum()), float(len(kept)))
             if sparse.issparse(X):
-                data = X, label, weight / weight.sum(), n_effective, options, dtype
-                alpha, factor = held_out_penalty(*data)
-                options = options._replace(factor=factor)
+                options = self._with_penalty(options, X, label, weight, n_effective)
             else:
-                alpha = first_alpha(X[kept], weight, n_effective, self.fit_intercept)
-                kind = np.finfo(self.dtype)
-                alpha = np.clip(alpha, kind.tiny * _ROOM, kind.max / _ROOM)
-                options = options._replace(n_effective=n_effective)
-            options = options._replace(alpha=self._cast(alpha))
+                options = self._with_first_penalty(
+                    options, X[kept], weight, n_effective
+                )
         return rows, options
+
+    def _with_penalty(self, options, X, label, weight, n_effective):
+        """The options with the penalty and the factor of the logits of sparse rows."""
+        from sklearn_gn.softmax_head.held_out import held_out_penalty
+
+        share, dtype = weight / weight.sum(), np.dtype(self.dtype)
+        alpha, factor = held_out_penalty(X, label, share, n_effective, options, dtype)
+        return options._replace(alpha=self._cast(alpha), factor=factor)
+
+    def _with_first_penalty(self, options, X, weight, n_effective):
+        """The options with the first of the penalties that the fit is to try."""
+        from sklearn_gn.softmax_head.evidence import first_alpha
+
+        alpha = first_alpha(X, weight, n_effective, self.fit_intercept)
+        kind = np.finfo(self.dtype)
+        alpha = np.clip(alpha, kind.tiny * _ROOM, kind.max / _ROOM)
+        return options._replace(alpha=self._cast(alpha), n_effective=n_effective)
 
     def _is_small(self, solver, X, kept):
         """Whether NumPy computes, which the shapes decide where no device is given."""
