@@ -60,7 +60,7 @@ def pays(net, n_rows):
 
 
 def is_long(net, n_rows):
-    """Return whether a pass is short beside Newton steps on so many rows."""
+    """Return whether a pass is short compared with Newton steps on so many rows."""
     work = n_rows * net.weight.size
     return len(net.bias) > 1 and n_rows >= _FEWEST_ROWS and work >= _LEAST_WORK
 

@@ -121,9 +121,8 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         The fit stops when the loss has fallen by less than ``tol`` times its size in
         three successive iterations, a pass over all batches or, with mini-batch
         solvers, ten epochs. A committee stops when the mean log evidence per row has
-        risen by less than ``tol`` in five iterations, and members fitted by
-        mini-batches after 20 epochs, or 30 beside others. If 0, all these tests are
-        disabled.
+        risen by less than ``tol`` in five iterations. Members fitted by mini-batches
+        stop after 30 epochs, or after 20 if all are. If 0, these tests are disabled.
 
     max_time : float or None, default=None
         Number of seconds after which the fit stops, compilation included. If None,
