@@ -189,8 +189,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
 
     coefficients_std_ : dict
         Their standard deviations, from the Gauss-Newton matrix and the misfits. NaN if
-        the matrix is too large; infinite if no residual depends on the coefficient, or
-        if there are neither observations nor a Condition for it.
+        the matrix is too large; infinite if other values fit as well, or if there are
+        neither observations nor a Condition for the coefficient.
 
     noise_std_ : float or ndarray of shape (n_outputs,)
         Estimated standard deviation of the observations' noise, the same for all

@@ -33,6 +33,9 @@ from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import residual_counts, residuals
 
 _CHEAP = 2**24  # numbers in an array, up to which compiled cheaply
+# Share of the length of a coefficient's derivative that the residuals do not see:
+# 1e-3 at most was found where they determine it, 3e-2 at least where they do not.
+_UNSEEN = 1e-2
 
 
 class Posterior(StoredWithoutCaches):
@@ -86,7 +89,11 @@ class Posterior(StoredWithoutCaches):
         return unbounded(deviation * size / safe_norm(data.scale, -1), jnp)
 
     def coefficient_deviations(self):
-        """Standard deviations of the coefficients that were to be found, by name."""
+        """Standard deviations of the coefficients that were to be found, by name.
+
+        Infinite where other values, with other weights of the network or together with
+        other coefficients, leave the residuals as they are.
+        """
         return _coefficient_deviations(self.model, self.net, self._factored)
 
 
@@ -104,7 +111,11 @@ def _factor(model, net, batches, r, parts, fresh, n_observations):
 
 def _deviations(factored, slopes):
     """``|t^T J^+ diag(s)|`` for the rows t of the slopes."""
-    rows = factored.inverse.influence(slopes) * factored.deviations[None]
+    return _deviations_of(factored, factored.inverse.influence(slopes))
+
+
+def _deviations_of(factored, influence):
+    rows = influence * factored.deviations[None]
     return unbounded(safe_norm(rows, -1, jnp), jnp)
 
 
@@ -164,6 +175,10 @@ def _coefficient_deviations(model, net, factored):
         slopes = slopes.reshape(value.size, -1)
         n = factored.inverse.jacobian.shape[1] - slopes.shape[1]
         slopes = jnp.pad(slopes, ((0, 0), (n, 0)))
-        return _deviations(factored, slopes).reshape(value.shape)
+        influence = factored.inverse.influence(slopes)
+        unseen = safe_norm(slopes - influence @ factored.inverse.jacobian, -1, jnp)
+        is_open = unseen > _UNSEEN * safe_norm(slopes, -1, jnp)
+        found = jnp.where(is_open, jnp.inf, _deviations_of(factored, influence))
+        return found.reshape(value.shape)
 
     return jax.tree.map(deviation, jax.jacfwd(values)(net.extra), values(net.extra))

@@ -92,11 +92,7 @@ def _limit(solver, reason):
     if reason is StopReason.STALLED and (text := _advice_on_vanished(solver)):
         return Limit("branch", text, "problem")
     if solver._undetermined:
-        return Limit(
-            "stopped",
-            f"Nothing determines the coefficients {solver._undetermined}: give "
-            "observations, fit(X, y), or a Condition that they have to meet.",
-        )
+        return _limit_of_undetermined(solver)
     budget = reason.value if reason.value in _CAUSES else None
     if math.isfinite(solver._solved_until):
         return _limit_in_windows(solver, budget)
@@ -114,6 +110,24 @@ def _limit(solver, reason):
 
 
 _CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were not done
+
+
+def _limit_of_undetermined(solver):
+    """What to say of coefficients that may have any value."""
+    names = solver._undetermined
+    if "loss_data" not in solver.convergence_log_:
+        return Limit(
+            "stopped",
+            f"Nothing determines the coefficients {names}: give observations, "
+            "fit(X, y), or a Condition that they have to meet.",
+        )
+    return Limit(
+        "stopped",
+        f"Equation and observations do not determine the coefficients {names}: other "
+        "values fit as well. State one of them as a number, or observe other places "
+        "or outputs.",
+        "problem",
+    )
 
 
 def _other_branch(solver):

@@ -461,6 +461,26 @@ def noisy_fading(seed, n=30, noise=0.05):
 FADING = Problem(fading, Interval(0, 3), Initial(1.0), coefficients={"k": Unknown(2.0)})
 
 
+@pytest.mark.parametrize("start", [1.0, 0.01])
+def test_coefficients_of_which_only_the_sum_is_determined_have_no_error_bar(start):
+    """That which has little influence on the sum is as open as the other."""
+    problem = Problem(
+        lambda u, x, a, b: d(u, "t")(x) + (a + b) * u(x),
+        Interval(0, 3),
+        Initial(1.0),
+        coefficients={
+            "a": Unknown(1.0, positive=True),
+            "b": Unknown(start, positive=True),
+        },
+    )
+    solver = PINNSolver(problem, **{**SMALL, "tol": 1e-3}, max_iter=60)
+    with pytest.warns(ConvergenceWarning, match=r"not determine .*\['a', 'b'\]: other"):
+        solver.fit(*noisy_fading(0))
+    assert solver.coefficients_std_ == {"a": np.inf, "b": np.inf}
+    assert not solver.converged_
+    assert_allclose(sum(solver.coefficients_.values()), 1.0, atol=0.1)
+
+
 @pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_observations_of_validation_do_not_change_the_weight(noise):
     X, y = noisy_fading(0)
