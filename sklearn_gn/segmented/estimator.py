@@ -99,7 +99,8 @@ class SegmentedRegressor(
         Minimum number of rows of a segment, counted by their weights. If None, it is
         three; if the function jumps, a tenth of the rows, but at least three and at
         most ten. If ``n_breakpoints`` is "auto" and ``bounds`` is None, too, a first
-        or last segment of fewer than ten rows has to halve the sum of squares.
+        or last segment of fewer than ten rows has to lower the sum of squares to a
+        third.
 
     max_breakpoints : int, default=10
         Maximum number of breakpoints that "auto" tries.

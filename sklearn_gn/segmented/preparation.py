@@ -11,8 +11,6 @@ from sklearn_gn.segmented.problem import Form, Limits, make_problem
 from sklearn_gn.segmented.products import make_table
 
 _ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
-_ROUNDING = 1e-9  # of sums of weights
-_ROWS_AT_ENDS, _SHARE_AT_ENDS = 10, 0.25  # of the first and last one; the lesser counts
 
 
 class Options(NamedTuple):
@@ -104,17 +102,6 @@ def limits_ends(options):
     """
     free = options.min_rows is None and not np.isfinite(options.bounds).any()
     return free and not options.form.step
-
-
-def long_ends(prepared):
-    """Return between which positions no first or last segment is short."""
-    x, weight = prepared.rows.x, prepared.rows.weight
-    n_rows = weight.sum()
-    few = max(_ROWS_OF_SEGMENT, min(_ROWS_AT_ENDS, _SHARE_AT_ENDS * n_rows))
-    few = min(few, n_rows / 2) * (1 - _ROUNDING)
-    first = np.searchsorted(np.cumsum(weight), few)
-    last = np.searchsorted(np.cumsum(weight[::-1]), few)
-    return x[first], x[len(x) - 1 - last]
 
 
 def problem_of(prepared, options, ends=None):

@@ -2,7 +2,8 @@
 
 The criteria take the noise to be the same everywhere, and a first or last segment may
 then follow the noise of a few rows, which predictions near that end and beyond extend.
-Where the number is free, such a segment therefore has to halve the sum of squares.
+Where the number is free, such a segment therefore has to explain two thirds of the sum
+of squares that is left without it.
 """
 
 from functools import partial
@@ -10,9 +11,10 @@ from functools import partial
 import numpy as np
 
 from sklearn_gn.core import extremes
+from sklearn_gn.core.line_ends import SHORT_END, long_ends
 from sklearn_gn.segmented import autoregression, least_squares
 from sklearn_gn.segmented.evidence import evidence_path
-from sklearn_gn.segmented.preparation import limits_ends, long_ends, problem_of
+from sklearn_gn.segmented.preparation import limits_ends, problem_of
 from sklearn_gn.segmented.search import (
     EXACT,
     converge,
@@ -26,7 +28,6 @@ from sklearn_gn.shallow_relu.size_selection import criterion_value, deviance_shi
 CRITERIA = ("bic", "aic", "gcv", "evidence", "bic-ar1")
 _OF_THE_FITS = ("evidence", "bic-ar1", "cv")  # not of the sums of squares alone
 _MORE = 2  # breakpoints that the search goes beyond a given number
-_SHORT_END = 2.0  # factor by which a short end has to lower the sum of squares
 
 
 def n_parameters(problem, n_breakpoints):
@@ -75,7 +76,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     answers = _choose(prepared, options, folds=folds, **words)
     if n_breakpoints is not None or not limits_ends(options):
         return answers
-    ends = np.array([long_ends(each) for each in prepared])
+    ends = np.array([long_ends(each.rows.x, each.rows.weight) for each in prepared])
     again = [
         b
         for b, ((t, _), (low, high)) in enumerate(zip(answers, ends, strict=True))
@@ -85,7 +86,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         series = [prepared[b] for b in again]
         others = _choose(series, options, folds=folds, ends=ends[again], **words)
         for b, other in zip(again, others, strict=True):
-            if _rss(*other) < _SHORT_END * _rss(*answers[b]):
+            if _rss(*other) < SHORT_END * _rss(*answers[b]):
                 answers[b] = other
     return answers
 

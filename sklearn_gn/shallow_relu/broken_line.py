@@ -99,6 +99,14 @@ def hat_system(knots, inverse, m):
     return diagonal, across, target
 
 
+def between_ends(knots, running):
+    """Return breakpoints inside the data between the ends that they are held to."""
+    if running.ends is None:
+        return knots
+    inside = (knots != LEFT) & (knots != RIGHT)
+    return np.where(inside, np.clip(knots, *running.ends), knots)
+
+
 def merge_knots(knots):
     """Return sorted breakpoints in the range, those that nearly coincide merged.
 
@@ -281,6 +289,7 @@ def iterate(knots, fitted, running):
     moves[:, 0, 0], moves[:, 0, 1] = gauss_newton_steps(knots, fitted)
     moves[~np.isfinite(moves)] = 0
     trials = knots[:, None, None] + _LENGTHS[:, None, None] * moves
+    trials = between_ends(trials, running)
     trials = merge_knots(trials.reshape(len(knots), -1, knots.shape[1]))
     fits = fit_values(trials, moments(trials, running))
     best = np.argmin(np.where(np.isfinite(fits.loss), fits.loss, np.inf), axis=1)
@@ -314,7 +323,7 @@ def descend(knots, running, n_steps, tol):
     count : ndarray of shape (B,)
         Iterations done.
     """
-    at = merge_knots(knots)
+    at = merge_knots(between_ends(knots, running))
     function, sums = fit_running(at, running), running
     knots, losses = at.copy(), function.loss.copy()
     going, count = np.arange(len(knots)), np.zeros(len(knots), np.intp)

@@ -41,7 +41,7 @@ def thin_sums(running, n):
     x = np.full(THIN_ROWS, np.inf)
     sums = np.tile(running.sums[-1], (THIN_ROWS + 1, 1))
     x[: len(kept)], sums[: len(kept)] = running.x[kept], running.sums[kept]
-    return RunningSums(x, sums, np.int32(len(kept)))
+    return RunningSums(x, sums, np.int32(len(kept)), running.ends)
 
 
 # --- sums over the intervals ---------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.shallow_relu.broken_line import (
+    between_ends,
     descend,
     fit_exact,
     fit_running,
@@ -86,8 +87,9 @@ class SegmentedEngine:
 
     def prepare(self, rows, options, n_padded=None):
         """Sort the rows and sum them up, once."""
-        del options
         running, rows = sort_rows(rows, n_padded)
+        if options is not None:
+            running = running._replace(ends=options.ends)
         size, n = 0.5 * float(running.sums[-1, 3]), int(running.n_rows)
         thin = running if n <= 2 * THIN_ROWS else thin_sums(running, n)
         return Data(running, rows, size, thin)
@@ -292,6 +294,9 @@ def insert(knots, running, candidates):
     which = np.repeat(np.arange(len(knots)), n_each)
     fitted = fit_with_inverse(knots, running)
     gain = insertion_gains(knots, *fitted, running, candidate, which)
+    if running.ends is not None:
+        new = running.position(candidate)
+        gain[between_ends(new, running) != new] = 0
     parts = zip(np.split(gain, ends[:-1]), candidates, strict=True)
     best = np.concatenate([part.reshape(c.shape).argmax(axis=1) for part, c in parts])
     best += np.cumsum(n_each) - n_each

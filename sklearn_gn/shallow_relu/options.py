@@ -31,6 +31,7 @@ class FitOptions(NamedTuple):
     max_iter: int  # most iterations of the run
     learning_rate: float  # of first-order solvers
     seed: int  # of the random draws of the search
+    ends: tuple | None = None  # between which the breakpoints of one feature lie
 
 
 def solver_setting(solver, name):

@@ -11,6 +11,7 @@ from sklearn_gn.core.data import canonical_rows, shares, total_weight, validatio
 from sklearn_gn.core.evidence import named_penalties
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.extremes import MOST_ROWS
+from sklearn_gn.core.line_ends import SHORT_END, long_ends
 from sklearn_gn.core.solver import Rows, RowsToDivide
 from sklearn_gn.shallow_relu.evidence_gn import (
     EVIDENCE_GN,
@@ -21,6 +22,7 @@ from sklearn_gn.shallow_relu.one_feature import SEGMENTED, SegmentedSizes
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
 from sklearn_gn.shallow_relu.scaling import Scaling, unit_sum
 from sklearn_gn.shallow_relu.size_selection import deviance_shift, select_size
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 from sklearn_gn.shallow_relu.starts import (
     first_hyperplanes,
     given_hyperplanes,
@@ -235,10 +237,10 @@ def _by_search(estimator, solver_object, problem, rng):
     rows = problem.rows
     if not problem.segmented:  # it pads them itself
         rows = _padded(rows, estimator, solver)
-    path, first, n = None, None, estimator.n_neurons
+    path, ends, first, n = None, None, None, estimator.n_neurons
     if n == "auto":
         first = _given_hyperplanes(estimator, None, scaling)
-        first, path = _select_size(
+        first, path, ends = _select_size(
             estimator, solver_object, problem._replace(rows=rows), first, rng
         )
         n = len(first)
@@ -257,7 +259,7 @@ def _by_search(estimator, solver_object, problem, rng):
     starts = [initial_network(hyperplanes, *kind) for hyperplanes in (first, *others)]
     if solver.side_by_side:
         starts = [stack_networks(starts)]
-    options = fit_options(estimator, solver_object, rng)
+    options = fit_options(estimator, solver_object, rng)._replace(ends=ends)
     return problem._replace(
         rows=rows,
         starts=starts,
@@ -294,7 +296,12 @@ def _by_joint_steps(solver_object, rows):
 
 
 def _select_size(estimator, solver_object, problem, first, rng):
-    """Hyperplanes of the best size by ``criterion``, and the path to it."""
+    """Hyperplanes of the best size by ``criterion``, the path to it, and the ends.
+
+    With one feature, breakpoints inside the data stay between the ends unless they are
+    None: a first or last segment of a few rows may follow their noise, and has to lower
+    the loss to a third.
+    """
     if problem.segmented:
         kind, scope = SegmentedSizes, backend.one_blas_thread
     else:
@@ -304,15 +311,36 @@ def _select_size(estimator, solver_object, problem, first, rng):
     rows = problem.rows
     mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
     n_numbers = problem.n_observations * rows.y.shape[1]
+    options = fit_options(estimator, solver_object, rng)
+
+    def best_size(sizes):
+        return select_size(sizes, estimator.criterion, n_numbers, mean_square / 2)
+
     with scope:
-        options = fit_options(estimator, solver_object, rng)
-        sizes = kind(rows, options, first)
-        hyperplanes, path = select_size(
-            sizes, estimator.criterion, n_numbers, mean_square / 2
-        )
+        sizes, ends = kind(rows, options, first), None
+        hyperplanes, path = best_size(sizes)
+        n_rows = problem.n_effective
+        if problem.segmented and (held := _ends_to_hold(hyperplanes, sizes, n_rows)):
+            sizes = kind(rows, options._replace(ends=held), first)
+            others, other_path = best_size(sizes)
+            if _loss(others, other_path) < SHORT_END * _loss(hyperplanes, path):
+                hyperplanes, path, ends = others, other_path, held
     unit = 2 * np.mean(np.log(problem.scaling.y_scale))
     log_mean_square = np.log(2 / rows.y.shape[1]) + unit
     name = estimator.criterion
     path[name] = path[name] + deviance_shift(name, log_mean_square, n_numbers)
     path["loss"] = path["loss"] * problem.scaling.loss_scale
-    return hyperplanes, path
+    return hyperplanes, path, ends
+
+
+def _ends_to_hold(hyperplanes, sizes, n_effective):
+    """Where no first or last segment is short; None if these leave none."""
+    rows = sizes.data.rows
+    low, high = long_ends(rows.x, n_effective * rows.weight)
+    knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
+    inside = knots[(knots > LEFT) & (knots < RIGHT)]
+    return (low, high) if np.any((inside < low) | (inside > high)) else None
+
+
+def _loss(hyperplanes, path):
+    return path["loss"][path["n_neurons"] == len(hyperplanes)][0]

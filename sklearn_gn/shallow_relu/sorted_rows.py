@@ -21,6 +21,7 @@ class RunningSums(NamedTuple):
     x: np.ndarray  # (N,) distinct, ascending, in [-1, 1]
     sums: np.ndarray  # (N + 1, 4 + 2 q) of w, w x, w x^2, w |t|^2, w t, w x t
     n_rows: np.ndarray  # () number of rows that are no padding
+    ends: tuple | None = None  # between which breakpoints inside the data lie
 
     def locate(self, knots):
         """Return the number of rows left of each breakpoint."""
@@ -62,10 +63,13 @@ class StackedSums(NamedTuple):
     n_rows: np.ndarray  # (n_series,)
     series: np.ndarray  # (B,) number of the series of each set, ascending
 
+    ends = None
+
     @classmethod
     def stack(cls, running, n_each):
         """Return the sums of series that have ``n_each`` sets of breakpoints each."""
-        columns = (np.stack(column) for column in zip(*running, strict=True))
+        columns = zip(*((r.x, r.sums, r.n_rows) for r in running), strict=True)
+        columns = (np.stack(column) for column in columns)
         return cls(*columns, np.repeat(np.arange(len(running)), n_each))
 
     def locate(self, knots):
