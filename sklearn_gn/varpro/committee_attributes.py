@@ -286,15 +286,14 @@ def _weighed(problem, pairs, factors, wide, lacking):
         return small + wide
     of_wide = [model.values(net.theta, some.x) for model, net in lacking or wide]
     share, factor = share_and_factor(of_small, of_wide, rows, n_effective)
-    wide = [scaled(member, factor) for member in wide]
-    return tuple(
-        [_with_share(member, 2 * share) for member in small]
-        + [_with_share(member, 2 * (1 - share)) for member in wide]
-    )
+    wide = tuple(scaled(member, factor) for member in wide)
+    return _sharing(small, share) + _sharing(wide, 1 - share)
 
 
-def _with_share(member, share):
-    return member._replace(net=member.net._replace(beta=share))
+def _sharing(members, share):
+    """Members of classes with a share of the predictions in equal parts."""
+    each = share / len(members)
+    return tuple(m._replace(net=m.net._replace(beta=each)) for m in members)
 
 
 def _or_linear(problem, pairs):

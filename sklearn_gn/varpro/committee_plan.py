@@ -17,10 +17,10 @@ _ROWS_PER_NEURON = 2  # ... but not more than so many rows can tell apart
 _MEMBERS = 6  # at most
 _WORK = 8e8  # of an iteration of all members, in products of the matrices' entries
 _MOST_WORK_OF_CLASSES = 4e9  # of one member; else deep networks
-_MOST_WORK_OF_ALL_ROWS = 2e8  # the same of a default classifier; else mini-batches
+_MOST_WORK_OF_ALL_ROWS = 5e8  # the same of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
 _BATCH_MEMBERS = 4
-_MOST_MIXED = 4  # members of each kind of a small default classifier
+_MOST_MIXED = 4  # members by the evidence beside these
 
 
 class Plan(NamedTuple):
@@ -38,7 +38,7 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     one number as ``alpha`` and layers of given sizes there is no committee: that is the
     problem of variable projection as it is published. Many classes in many rows want
     wide networks, whose matrix is too large: the default members of a classifier are
-    wide there, and fitted by mini-batches. In smaller tables half of them are.
+    wide there, and fitted by mini-batches. In smaller tables half of them or more are.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     if not _is_mixed(estimator):
         return Plan(members, n)
     if _continues_committee(estimator):
-        n //= 2
+        n -= _BATCH_MEMBERS
     members = members[: min(n, _MOST_MIXED)]
-    return Plan(members + wide * len(members), len(members))
+    return Plan(members + wide * _BATCH_MEMBERS, len(members))
 
 
 def _sizes(estimator, n_rows, n_features, n_values, n_independent):
@@ -177,7 +177,7 @@ def _by_batches(estimator, work):
 
 
 def _is_mixed(estimator):
-    """Whether half of the members of a default classifier are wide networks."""
+    """Whether some members of a default classifier are wide networks."""
     default = isinstance(estimator.hidden_layer_sizes, str)
     if not default or estimator._loss == "squared":
         return False

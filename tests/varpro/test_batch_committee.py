@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
@@ -162,7 +163,10 @@ def test_layers_that_are_given_have_chosen_penalties():
     model = VarProNetClassifier(hidden_layer_sizes=(5,))
     plan = committee_plan.plan(model, 5000, 20, 5)
     assert plan.n_evidence == len(plan.models)
-    assert committee_plan.plan(VarProNetClassifier(), 5000, 20, 5).n_evidence == 0
+    assert committee_plan.plan(VarProNetClassifier(), 12000, 20, 5).n_evidence == 0
+    plan = committee_plan.plan(VarProNetClassifier(), 5000, 20, 5)
+    assert [m.sizes[1] for m in plan.models] == [4, 4, 100, 100, 100, 100]
+    assert plan.n_evidence == 2
     plan = committee_plan.plan(VarProNetClassifier(), 500, 10, 3)
     assert 2 * plan.n_evidence == len(plan.models)
 
@@ -211,3 +215,16 @@ def test_priors_belong_to_groups():
     assert_array_equal(rows[0], [0, slope, slope, coef, coef])
     assert_array_equal(rows[1], [bias, first, first])
     assert_array_equal(rows[2], [bias, second, second, second])
+
+
+def test_a_mixed_committee_of_few_small_members_continues():
+    rng = np.random.RandomState(0)
+    X, y = rng.standard_normal((3000, 12)), rng.randint(12, size=3000)
+    model = VarProNetClassifier(max_iter=1, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    widths = [e.coefs_[0].shape[1] for e in model.estimators_]
+    assert widths == [4, 4, 100, 100, 100, 100]
+    with pytest.warns(ConvergenceWarning):
+        model.set_params(warm_start=True).fit(X, y)
+    assert [e.coefs_[0].shape[1] for e in model.estimators_] == widths
