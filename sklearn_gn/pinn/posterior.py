@@ -34,7 +34,7 @@ from sklearn_gn.pinn.residuals import residual_counts, residuals
 
 _CHEAP = 2**24  # numbers in an array, up to which compiled cheaply
 # Share of the length of a coefficient's derivative that the residuals do not see:
-# 1e-3 at most was found where they determine it, 3e-2 at least where they do not.
+# 1e-4 at most was found where they determine it, 3e-2 at least where they do not.
 _UNSEEN = 1e-2
 
 
@@ -94,7 +94,22 @@ class Posterior(StoredWithoutCaches):
         Infinite where other values, with other weights of the network or together with
         other coefficients, leave the residuals as they are.
         """
-        return _coefficient_deviations(self.model, self.net, self._factored)
+        factors = self._factors_of_rows()
+        return _coefficient_deviations(self.model, self.net, self._factored, factors)
+
+    def _factors_of_rows(self):
+        """Factors of the residuals that give observations the weight one.
+
+        Next to rounding errors of the equation, those of small weight are not seen.
+        """
+        factors = [
+            np.ones(len(batch.x) * kind.residual.n_outputs)
+            for kind, batch in zip(self.model.classes, self.batches, strict=True)
+        ]
+        if self.model.classes[-1].residual.name == "data":
+            size = safe_norm(self.batches[-1].scale, -1)
+            factors[-1] /= size if size > 0 else 1
+        return np.concatenate(factors)
 
 
 class _Factored(NamedTuple):
@@ -111,11 +126,7 @@ def _factor(model, net, batches, r, parts, fresh, n_observations):
 
 def _deviations(factored, slopes):
     """``|t^T J^+ diag(s)|`` for the rows t of the slopes."""
-    return _deviations_of(factored, factored.inverse.influence(slopes))
-
-
-def _deviations_of(factored, influence):
-    rows = influence * factored.deviations[None]
+    rows = factored.inverse.influence(slopes) * factored.deviations[None]
     return unbounded(safe_norm(rows, -1, jnp), jnp)
 
 
@@ -167,7 +178,10 @@ def _output_deviations(model, net, factored, x):
 
 
 @partial(jit_by_size, largest=_CHEAP, static_argnames="model")
-def _coefficient_deviations(model, net, factored):
+def _coefficient_deviations(model, net, factored, factors):
+    jacobian = factors[:, None] * factored.inverse.jacobian
+    seen_by = PseudoInverse.of(jacobian)
+
     def values(extra):
         return coefficient_values(model.problem, extra)
 
@@ -175,10 +189,9 @@ def _coefficient_deviations(model, net, factored):
         slopes = slopes.reshape(value.size, -1)
         n = factored.inverse.jacobian.shape[1] - slopes.shape[1]
         slopes = jnp.pad(slopes, ((0, 0), (n, 0)))
-        influence = factored.inverse.influence(slopes)
-        unseen = safe_norm(slopes - influence @ factored.inverse.jacobian, -1, jnp)
+        unseen = safe_norm(slopes - seen_by.influence(slopes) @ jacobian, -1, jnp)
         is_open = unseen > _UNSEEN * safe_norm(slopes, -1, jnp)
-        found = jnp.where(is_open, jnp.inf, _deviations_of(factored, influence))
+        found = jnp.where(is_open, jnp.inf, _deviations(factored, slopes))
         return found.reshape(value.shape)
 
     return jax.tree.map(deviation, jax.jacfwd(values)(net.extra), values(net.extra))

@@ -481,6 +481,14 @@ def test_coefficients_of_which_only_the_sum_is_determined_have_no_error_bar(star
     assert_allclose(sum(solver.coefficients_.values()), 1.0, atol=0.1)
 
 
+def test_observations_of_small_weight_determine_coefficients_nevertheless():
+    solver = PINNSolver(FADING, **SMALL, max_iter=5, observation_weight=1e-13)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        solver.fit(*noisy_fading(0))
+    assert np.isfinite(solver.coefficients_std_["k"])
+
+
 @pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_observations_of_validation_do_not_change_the_weight(noise):
     X, y = noisy_fading(0)
