@@ -88,6 +88,10 @@ class Posterior(StoredWithoutCaches):
         size = math.sqrt(self.n_observations)
         return unbounded(deviation * size / safe_norm(data.scale, -1), jnp)
 
+    def noise_freedom(self):
+        """Degrees of freedom of this estimate."""
+        return float(self._factored.freedom)
+
     def coefficient_deviations(self):
         """Standard deviations of the coefficients that were to be found, by name.
 
@@ -115,13 +119,14 @@ class Posterior(StoredWithoutCaches):
 class _Factored(NamedTuple):
     inverse: PseudoInverse  # J^+
     deviations: jnp.ndarray  # s, of shape (m,)
+    freedom: jnp.ndarray  # of the noise of the observations; 1 without
 
 
 @partial(jit_by_size, largest=_CHEAP, static_argnames="model")
 def _factor(model, net, batches, r, parts, fresh, n_observations):
     inverse = PseudoInverse.of(operators.dense(parts))
-    deviations = _row_deviations(model, net, batches, r, inverse, fresh, n_observations)
-    return _Factored(inverse, deviations)
+    noise = _noise_of_rows(model, net, batches, r, inverse, fresh, n_observations)
+    return _Factored(inverse, *noise)
 
 
 def _deviations(factored, slopes):
@@ -130,12 +135,15 @@ def _deviations(factored, slopes):
     return unbounded(safe_norm(rows, -1, jnp), jnp)
 
 
-def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
-    """Standard deviations of the residuals, of shape (m,)."""
+def _noise_of_rows(model, net, batches, r, inverse, fresh, n_observations):
+    """Standard deviations of the residuals, of shape (m,), and degrees of freedom.
+
+    The latter are those of the noise of the observations.
+    """
     sizes = residual_counts(model.classes, batches)
     ends = np.cumsum(residual_counts(model.classes, fresh))
     fresh_r = jnp.split(residuals(model, net, fresh), ends[:-1])
-    found, start = [], 0
+    found, start, left = [], 0, jnp.ones((), r.dtype)
     for k, (kind, batch) in enumerate(zip(model.classes, batches, strict=True)):
         rows, q = slice(start, start + sizes[k]), kind.residual.n_outputs
         start += sizes[k]
@@ -152,7 +160,7 @@ def _row_deviations(model, net, batches, r, inverse, fresh, n_observations):
             size = safe_norm(fresh_r[k], -1, jnp) / math.sqrt(n * q)
             deviation = jnp.full(n, size, r.dtype)
         found.append(jnp.repeat(deviation, q))
-    return jnp.concatenate(found)
+    return jnp.concatenate(found), left
 
 
 def _share_observed(batch):

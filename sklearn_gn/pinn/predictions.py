@@ -15,6 +15,7 @@ from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.core import backend, extremes
 from sklearn_gn.core.caller import warn_user
 from sklearn_gn.core.data import validate_data
+from sklearn_gn.core.noise import PredictionIntervalMixin
 from sklearn_gn.core.scaling import Scaling
 
 _SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
@@ -31,7 +32,7 @@ class Fitted(NamedTuple):
     scaling: Scaling | None
 
 
-class SolutionMixin:
+class SolutionMixin(PredictionIntervalMixin):
     """Predictions of a fitted solver."""
 
     _error_estimate: float | None  # None until it is computed
@@ -110,6 +111,20 @@ class SolutionMixin:
         if scaling is not None:
             std = extremes.scaled_back(std, scaling.y_scale)
         return self._shaped(y), self._shaped(std)
+
+    def _noise_std(self):
+        """Standard deviation of the noise of the observations."""
+        if np.isnan(self.noise_std_).any():
+            raise ValueError(
+                "predict_interval: noise_std_ is NaN, as without observations X and y. "
+                "predict(X, return_std=True) has the errors of the solution itself."
+            )
+        return self.noise_std_
+
+    def _noise_freedom(self):
+        """Degrees of freedom that this estimate has."""
+        with backend.scope("float64", self.device):
+            return self._posterior.noise_freedom()
 
     def _predicted(self, X):
         """Values of a regression by the evidence at rows, of shape (n, n_outputs)."""

@@ -19,6 +19,7 @@ from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.core.large_gram import affordable
 from sklearn_gn.core.layers import Layers
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.core.noise import degrees_of_freedom
 from sklearn_gn.core.solver import Algorithm, Rows
 from sklearn_gn.pinn.fitted import set_layers
 from sklearn_gn.pinn.predictions import Fitted, n_weights
@@ -169,6 +170,11 @@ class EvidencePosterior(NamedTuple):
     layers: Layers
     theta: np.ndarray
     covariance: Any  # of evidence_posterior.covariance, made at the first access
+    freedom: float  # degrees of freedom of the noise
+
+    def noise_freedom(self):
+        """Degrees of freedom of the noise."""
+        return self.freedom
 
     def output_deviations(self, x):
         """Standard deviations of the outputs at points, of shape (n, q)."""
@@ -189,12 +195,14 @@ def _set_fitted(solver, run, fitted):
     set_layers(solver, fitted)
     solver._sizes = len(net.theta), len(rows.x) * layers.n_values
     solver._untrained_loss = math.nan
+    n_parameters = float(np.sum(found.gamma)) + layers.n_free
     solver._posterior = EvidencePosterior(
         layers,
         net.theta,
         evidence_posterior.PosteriorCovariance(
             layers, sums, net.alpha, net.beta, n_effective
         ),
+        float(degrees_of_freedom(n_effective, layers.n_values, n_parameters)),
     )
     solver.loss_ = loss * scaling.loss_scale
     solver.fresh_loss_ = math.nan
@@ -206,7 +214,7 @@ def _set_fitted(solver, run, fitted):
     noise_std = y_scale * noise_deviation(net.beta)
     solver.noise_std_ = noise_std if y_scale.ndim else float(noise_std)
     solver.alpha_ = _by_layer(layers, net.alpha / (net.beta * n_effective))
-    solver.n_effective_parameters_ = float(np.sum(found.gamma)) + layers.n_free
+    solver.n_effective_parameters_ = n_parameters
     units = np.sum(np.log(np.broadcast_to(y_scale, layers.n_values)))
     solver.log_evidence_ = value - n_effective * float(units)
 

@@ -334,6 +334,10 @@ class FunctionPosterior(StoredWithoutCaches):
         """Standard deviation of an observation of weight one, all outputs alike."""
         return self._of_weights.noise_deviation()
 
+    def noise_freedom(self):
+        """Degrees of freedom of this estimate."""
+        return self._of_weights.noise_freedom()
+
     def coefficient_deviations(self):
         """Error bars of the coefficients that were to be found, by name."""
         if self.too_many_axes or not self.net.extra.size:

@@ -63,7 +63,10 @@ class StackedSums(NamedTuple):
     n_rows: np.ndarray  # (n_series,)
     series: np.ndarray  # (B,) number of the series of each set, ascending
 
-    ends = None
+    @property
+    def ends(self):
+        """Breakpoints of several series may lie anywhere inside the data."""
+        return None
 
     @classmethod
     def stack(cls, running, n_each):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 from scipy.optimize import curve_fit
+from scipy.stats import t as student
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LinearRegression
@@ -318,6 +319,12 @@ def noisy_decay(noise=0.01, n=40):
     return t[:, None], np.exp(-2 * t) + noise * rng.normal(size=n)
 
 
+def test_intervals_of_observations_need_observations():
+    solver = quiet(small(DECAY, max_iter=2).fit)
+    with pytest.raises(ValueError, match="predict_interval: noise_std_ is NaN"):
+        solver.predict_interval([[0.5]])
+
+
 def test_an_unknown_rate_and_its_error_bar_are_those_of_curve_fit():
     t, y = noisy_decay()
     solver = small(UNKNOWN_DECAY, max_iter=60, observation_weight=1e-2)
@@ -346,6 +353,15 @@ def test_the_weight_of_noisy_observations_gives_the_fit_and_noise_of_curve_fit()
     misfit = y - np.exp(-rate * t[:, 0])
     noise = np.sqrt(misfit @ misfit / (len(y) - 1))
     assert solver.noise_std_ == pytest.approx(noise, rel=0.01)
+    # One coefficient is determined: the quantile is that of n - 1 degrees of freedom.
+    assert solver._noise_freedom() == pytest.approx(len(y) - 1, abs=0.1)
+    (at, bar), (lower, upper) = (
+        solver.predict(t, return_std=True),
+        solver.predict_interval(t, level=0.9),
+    )
+    width = student.ppf(0.95, len(y) - 1) * np.hypot(bar, noise)
+    np.testing.assert_allclose(upper - at, width, rtol=0.01)
+    np.testing.assert_allclose(at - lower, width, rtol=0.01)
     weights = solver.convergence_log_["observation_weight"]
     assert weights[0] == 1
     assert (np.diff(weights) <= 0).all()

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.stats import t as student
 from sklearn.base import clone
 
 from sklearn_gn import PINNSolver
@@ -94,6 +95,10 @@ def test_penalties_and_noise_are_at_the_fixed_point_of_the_evidence(fitted):
     misfit = np.sum((y - model.predict(X)) ** 2)
     freedom = n * q - model.n_effective_parameters_
     assert model.noise_std_ == pytest.approx(np.sqrt(misfit / freedom), rel=0.02)
+    mean, std = model.predict(X[:5], return_std=True)
+    lower, upper = model.predict_interval(X[:5])
+    width = student.ppf(0.975, freedom) * np.hypot(std, model.noise_std_)
+    assert_allclose((mean - lower, upper - mean), (width, width), rtol=1e-9)
     assert model.noise_std_ == pytest.approx(
         np.sqrt(np.mean((0.1 / smooth(q=q)[1].std(axis=0)) ** 2)), rel=0.3
     )
