@@ -319,7 +319,7 @@ def _select_size(estimator, solver_object, problem, first, rng):
     with scope:
         sizes, ends = kind(rows, options, first), None
         hyperplanes, path = best_size(sizes)
-        n_rows = problem.n_effective
+        n_rows = problem.n_observations
         if problem.segmented and (held := _ends_to_hold(hyperplanes, sizes, n_rows)):
             sizes = kind(rows, options._replace(ends=held), first)
             others, other_path = best_size(sizes)
@@ -333,10 +333,10 @@ def _select_size(estimator, solver_object, problem, first, rng):
     return hyperplanes, path, ends
 
 
-def _ends_to_hold(hyperplanes, sizes, n_effective):
+def _ends_to_hold(hyperplanes, sizes, n_rows):
     """Where no first or last segment is short; None if these leave none."""
     rows = sizes.data.rows
-    low, high = long_ends(rows.x, n_effective * rows.weight)
+    low, high = long_ends(rows.x, n_rows * rows.weight)
     knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
     inside = knots[(knots > LEFT) & (knots < RIGHT)]
     return (low, high) if np.any((inside < low) | (inside > high)) else None

@@ -45,6 +45,15 @@ def test_a_few_rows_at_the_end_do_not_bend_the_line(seed):
     np.testing.assert_allclose(knots[np.argmin(abs(knots - 25))], 25, atol=2)
 
 
+@pytest.mark.parametrize("weight", [1 / N, 0.3])
+def test_equal_weights_do_not_move_the_ends(weight):
+    """Those of a quadrature rule sum to one and are no counts of rows."""
+    x, y = points(0, -5.0)
+    plain = ShallowReLURegressor(random_state=0).fit(x, y)
+    same = ShallowReLURegressor(random_state=0).fit(x, y, np.full(N, weight))
+    np.testing.assert_allclose(same.breakpoints_, plain.breakpoints_, rtol=1e-9)
+
+
 def test_an_end_that_explains_more_stays():
     x, y = points(0, 100.0)
     model = ShallowReLURegressor(random_state=0).fit(x, y)
