@@ -427,7 +427,8 @@ class SegmentedRegressor(
             folds=self._folds(order, y),
         )
         if self.loss == "huber":
-            ((t, path),), (clipped,) = robust.choose([prepared], options, search)
+            ends = selection.ends_to_keep([prepared], options, n_breakpoints)
+            ((t, path),), (clipped,) = robust.choose([prepared], options, search, ends)
         else:
             ((t, path),), clipped = search([prepared]), None
         if n_breakpoints is not None and len(t) < n_breakpoints:

@@ -47,7 +47,7 @@ def residuals(form, rows, y, t):
     return fitted, rows.y - fitted
 
 
-def choose(prepared, options, search):
+def choose(prepared, options, search, ends=None):
     """Search breakpoints of several series until their weights no longer change.
 
     Parameters
@@ -56,6 +56,8 @@ def choose(prepared, options, search):
     options : Options
     search : callable
         Takes a list of Prepared and returns a list of (t, path).
+    ends : ndarray of shape (n_series, 2), default=None
+        Breakpoints that the search finds between them stay there.
 
     Returns
     -------
@@ -63,31 +65,43 @@ def choose(prepared, options, search):
     clipped : list of Prepared
         The series with residuals clipped.
     """
-    clipped, t = [start(each) for each in prepared], None
+    clipped, found = [start(each) for each in prepared], [None] * len(prepared)
+    moving = range(len(prepared))
     for _ in range(_MOST_SEARCHES):
-        found = search(clipped)
-        before, t = t, [each for each, _ in found]
-        clipped = [
-            _clipped(each, own, options, at)[0]
-            for each, own, at in zip(prepared, clipped, t, strict=True)
+        before = [found[b] for b in moving]
+        after = search([clipped[b] for b in moving])
+        for b, each in zip(moving, after, strict=True):
+            found[b] = each
+            clipped[b] = _clipped(prepared[b], clipped[b], options, each[0])[0]
+        # Each is searched as often as it would be alone.
+        moving = [
+            b
+            for b, old in zip(moving, before, strict=True)
+            if old is None or _has_moved(old[0], found[b][0])
         ]
-        if before is not None and all(
-            len(a) == len(b) and np.allclose(a, b, rtol=0, atol=1e-6)
-            for a, b in zip(before, t, strict=True)
-        ):
+        if not moving:
             break
     answers = []
-    for each, own, (at, path) in zip(prepared, clipped, found, strict=True):
-        at, own = _iterate(each, own, options, at)
+    for b, (at, path) in enumerate(found):
+        kept = None if ends is None else ends[b]
+        if kept is not None and np.any((at < kept[0]) | (at > kept[1])):
+            kept = None  # a short segment that is worth it
+        at, own = _iterate(prepared[b], clipped[b], options, at, kept)
         answers.append(((at, path), own))
     return [a for a, _ in answers], [own for _, own in answers]
 
 
-def _iterate(prepared, clipped, options, t):
+def _has_moved(before, t):
+    """Whether breakpoints differ from those of the search before."""
+    return len(before) != len(t) or not np.allclose(before, t, rtol=0, atol=1e-6)
+
+
+def _iterate(prepared, clipped, options, t, ends):
     """Move the breakpoints and clip the residuals by turns, until nothing changes."""
+    ends = None if ends is None else ends[None]
     for _ in range(_MOST_ITERATIONS):
         if len(t) and not options.form.step:
-            problem = problem_of([clipped], options)
+            problem = problem_of([clipped], options, ends)
             rss = sum_of_squares(problem, t[None])
             t = converge(problem, t[None].copy(), rss)[0][0]
         clipped, change = _clipped(prepared, clipped, options, t)

@@ -74,9 +74,9 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     """
     words = {"n_breakpoints": n_breakpoints, "most": most, "criterion": criterion}
     answers = _choose(prepared, options, folds=folds, **words)
-    if n_breakpoints is not None or not limits_ends(options):
+    ends = ends_to_keep(prepared, options, n_breakpoints)
+    if ends is None:
         return answers
-    ends = np.array([long_ends(each.rows.x, each.rows.weight) for each in prepared])
     again = [
         b
         for b, ((t, _), (low, high)) in enumerate(zip(answers, ends, strict=True))
@@ -89,6 +89,16 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
             if _rss(*other) < SHORT_END * _rss(*answers[b]):
                 answers[b] = other
     return answers
+
+
+def ends_to_keep(prepared, options, n_breakpoints):
+    """Return between which positions no series has a short first or last segment.
+
+    An array of shape (n_series, 2), or None if such segments need not be worth it.
+    """
+    if n_breakpoints is not None or not limits_ends(options):
+        return None
+    return np.array([long_ends(each.rows.x, each.rows.weight) for each in prepared])
 
 
 def _rss(t, path):

@@ -227,16 +227,17 @@ def _fit_chunk(estimator, kind, series, names):
             check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
-    number = estimator.n_breakpoints
+    number = None if estimator.n_breakpoints == "auto" else estimator.n_breakpoints
     search = partial(
         selection.choose,
         options=options,
-        n_breakpoints=None if number == "auto" else number,
+        n_breakpoints=number,
         most=estimator.max_breakpoints,
         criterion=estimator.criterion,
     )
     if estimator.loss == "huber":
-        found, clipped = robust.choose(prepared, options, search)
+        ends = selection.ends_to_keep(prepared, options, number)
+        found, clipped = robust.choose(prepared, options, search, ends)
     else:
         found, clipped = search(prepared), [None] * len(prepared)
     alike = defaultdict(list)  # series with the same free breakpoints

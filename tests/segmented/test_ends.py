@@ -80,3 +80,16 @@ def test_series_are_fitted_as_alone():
         starts = table.loc[table["series"] == k, "start"].to_numpy()[1:]
         alone = SegmentedRegressor().fit(x, y)
         np.testing.assert_allclose(starts, alone.breakpoints_, rtol=1e-10)
+
+
+@pytest.mark.parametrize("seed", [63, 138])
+def test_a_robust_loss_keeps_the_ends_that_the_search_has_found(seed):
+    """Steps that clip the residuals by turns moved breakpoints on to the first rows."""
+    rng = np.random.default_rng(seed)
+    x = np.sort(rng.uniform(0, 10, N))
+    y = np.maximum(x - 6, 0) + 0.5 * rng.standard_t(3, N)
+    y[:4] += rng.choice([0, 1.5]) * np.array([1, 0.8, 0.6, 0.3])
+    model = SegmentedRegressor(loss="huber").fit(x[:, None], y)
+    assert len(model.breakpoints_) > 0
+    assert model.breakpoints_.min() > x[FIRST] - 1e-9
+    assert model.breakpoints_.max() < x[LAST] + 1e-9

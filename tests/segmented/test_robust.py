@@ -7,6 +7,7 @@ import statsmodels.api as sm
 from numpy.testing import assert_allclose
 
 from sklearn_gn import SegmentedRegressor, fit_groups
+from sklearn_gn.segmented import selection
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +104,26 @@ def test_an_outlier_at_an_end_is_not_a_segment(row):
     other = SegmentedRegressor(loss="huber").fit(x[:, None], y)
     assert len(model.breakpoints_) == len(other.breakpoints_) == 1
     assert abs(model.breakpoints_ - other.breakpoints_) < other.breakpoint_std_
+
+
+def test_groups_are_searched_as_often_as_each_of_them_alone(monkeypatch):
+    rng, n_searched, choose = np.random.default_rng(1), [], selection.choose
+
+    def counting(prepared, options, **words):
+        n_searched.append(len(prepared))
+        return choose(prepared, options, **words)
+
+    monkeypatch.setattr(selection, "choose", counting)
+    x, model = np.arange(30.0), SegmentedRegressor(loss="huber")
+    y = np.minimum(x, 15) + rng.standard_t(2, (8, 30))
+    each = []
+    for targets in y:
+        model.fit(x[:, None], targets)
+        each.append(sum(n_searched))
+        n_searched.clear()
+    frame = pd.DataFrame(
+        {"g": np.repeat(np.arange(8), 30), "x": np.tile(x, 8), "y": y.ravel()}
+    )
+    fit_groups(model, frame, group="g", target="y")
+    assert min(each) < max(each)
+    assert sum(n_searched) == sum(each)
