@@ -116,8 +116,10 @@ class SolutionMixin(PredictionIntervalMixin):
         """Standard deviation of the noise of the observations."""
         if np.isnan(self.noise_std_).any():
             raise ValueError(
-                "predict_interval: noise_std_ is NaN, as without observations X and y. "
-                "predict(X, return_std=True) has the errors of the solution itself."
+                "predict_interval: noise_std_ is NaN, as without observations X and y, "
+                "and in regressions whose penalties the evidence has not chosen "
+                "(alpha_ is empty). predict(X, return_std=True) has the errors of the "
+                "solution itself."
             )
         return self.noise_std_
 

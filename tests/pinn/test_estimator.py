@@ -323,6 +323,10 @@ def test_intervals_of_observations_need_observations():
     solver = quiet(small(DECAY, max_iter=2).fit)
     with pytest.raises(ValueError, match="predict_interval: noise_std_ is NaN"):
         solver.predict_interval([[0.5]])
+    x = np.linspace(0, 1, 9)[:, None]
+    solver = quiet(PINNSolver(None, solver="adam", max_iter=2).fit, x, x[:, 0])
+    with pytest.raises(ValueError, match="regressions whose penalties"):
+        solver.predict_interval(x)
 
 
 def test_an_unknown_rate_and_its_error_bar_are_those_of_curve_fit():
