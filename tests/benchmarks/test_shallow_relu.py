@@ -246,6 +246,7 @@ class LinearTreeRegressor:
 """
 
 
+@pytest.mark.slow
 def test_linear_trees_are_fitted_in_their_environment(tmp_path, monkeypatch):
     (tmp_path / "lineartree.py").write_text(FAKE_LINEAR_TREE)
     metadata = tmp_path / "linear_tree-3.dist-info" / "METADATA"
@@ -271,6 +272,7 @@ def test_linear_trees_that_are_not_there_are_skipped(tmp_path):
     assert set(skipped) == {"linear_tree", "linear_boost"}
 
 
+@pytest.mark.slow
 def test_a_quick_run_with_several_features(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(60, 3))

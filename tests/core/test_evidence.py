@@ -163,6 +163,7 @@ def test_a_singular_matrix_is_told_by_nan():
     assert np.isnan(found.log_det)
 
 
+@pytest.mark.slow
 def test_penalties_count_as_the_parameters_of_steins_lemma():
     """The divergence of a fit with chosen penalties; y are coefficients in noise."""
     rng = np.random.default_rng(0)

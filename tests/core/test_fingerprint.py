@@ -301,6 +301,7 @@ print(digest([PINNSolver(problem), ShallowReLURegressor(init="".join(["auto"]))]
 """
 
 
+@pytest.mark.slow
 def test_digests_are_the_same_in_every_process():
     here = []
     names = {

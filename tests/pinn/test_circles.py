@@ -69,6 +69,7 @@ def test_initial_values_with_a_kink_keep_the_condition():
     assert closed is problem
 
 
+@pytest.mark.slow
 def test_an_equation_of_fourth_order_needs_all_derivatives():
     """Values and slopes alone, which agree, leave two constants of u'''' + u free."""
 

@@ -76,7 +76,7 @@ def solved(problem, **settings):
 @pytest.mark.parametrize(
     ("start", "level", "is_said"),
     [
-        (0.0, 0, False),
+        pytest.param(0.0, 0, False, marks=pytest.mark.slow),
         pytest.param(1.6, 1, False, marks=pytest.mark.slow),
         (1.9, 1, True),
     ],

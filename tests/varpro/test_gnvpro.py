@@ -360,7 +360,7 @@ NETWORKS = {"mlp": None, "ode": NeuralODE(width=4, n_cells=2)}
     ("case", "network"),
     [
         *((case, "mlp") for case in [*CASES[1:], ("squared", 7), ("squared", 12)]),
-        (("cross_entropy", 4), "ode"),
+        pytest.param(("cross_entropy", 4), "ode", marks=pytest.mark.slow),
     ],
 )
 def test_every_form_of_the_curvature_is_the_dense_matrix(case, network, monkeypatch):
