@@ -27,6 +27,12 @@ def long_ends(x, weight):
     return x[first], x[len(x) - 1 - last]
 
 
+def has_short_end(breakpoints, ends):
+    """Return whether a breakpoint lies outside the positions of :func:`long_ends`."""
+    low, high = ends
+    return bool(np.any((breakpoints < low) | (breakpoints > high)))
+
+
 def rows_at_ends(rows, n_effective, breakpoints):
     """Return the numbers of rows before the first and after the last breakpoint.
 

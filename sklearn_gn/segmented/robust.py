@@ -14,6 +14,7 @@ import numpy as np
 from scipy.ndimage import median_filter
 
 from sklearn_gn.core.huber import BOUND, LEAST_SCALE, clip, scale_of
+from sklearn_gn.core.line_ends import has_short_end
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.inference import infer, statistics
 from sklearn_gn.segmented.preparation import problem_of, stack, with_known
@@ -84,7 +85,7 @@ def choose(prepared, options, search, ends=None):
     answers = []
     for b, (at, path) in enumerate(found):
         kept = None if ends is None else ends[b]
-        if kept is not None and np.any((at < kept[0]) | (at > kept[1])):
+        if kept is not None and has_short_end(at, kept):
             kept = None  # a short segment that is worth it
         at, own = _iterate(prepared[b], clipped[b], options, at, kept)
         answers.append(((at, path), own))

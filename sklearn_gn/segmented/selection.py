@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from sklearn_gn.core import extremes
-from sklearn_gn.core.line_ends import SHORT_END, long_ends
+from sklearn_gn.core.line_ends import SHORT_END, has_short_end, long_ends
 from sklearn_gn.segmented import autoregression, least_squares
 from sklearn_gn.segmented.evidence import evidence_path
 from sklearn_gn.segmented.preparation import limits_ends, problem_of
@@ -79,8 +79,8 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         return answers
     again = [
         b
-        for b, ((t, _), (low, high)) in enumerate(zip(answers, ends, strict=True))
-        if np.any((t < low) | (t > high))
+        for b, ((t, _), own) in enumerate(zip(answers, ends, strict=True))
+        if has_short_end(t, own)
     ]
     if again:
         series = [prepared[b] for b in again]

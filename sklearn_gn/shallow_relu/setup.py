@@ -11,7 +11,7 @@ from sklearn_gn.core.data import canonical_rows, shares, total_weight, validatio
 from sklearn_gn.core.evidence import named_penalties
 from sklearn_gn.core.evidence_gn import EvidenceOptions
 from sklearn_gn.core.extremes import MOST_ROWS
-from sklearn_gn.core.line_ends import SHORT_END, long_ends
+from sklearn_gn.core.line_ends import SHORT_END, has_short_end, long_ends
 from sklearn_gn.core.solver import Rows, RowsToDivide
 from sklearn_gn.shallow_relu.evidence_gn import (
     EVIDENCE_GN,
@@ -336,10 +336,10 @@ def _select_size(estimator, solver_object, problem, first, rng):
 def _ends_to_hold(hyperplanes, sizes, n_rows):
     """Where no first or last segment is short; None if these leave none."""
     rows = sizes.data.rows
-    low, high = long_ends(rows.x, n_rows * rows.weight)
+    ends = long_ends(rows.x, n_rows * rows.weight)
     knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
     inside = knots[(knots > LEFT) & (knots < RIGHT)]
-    return (low, high) if np.any((inside < low) | (inside > high)) else None
+    return ends if has_short_end(inside, ends) else None
 
 
 def _loss(hyperplanes, path):
