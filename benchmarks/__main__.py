@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -20,9 +21,10 @@ HERE = Path(__file__).parent
 KERNEL_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 LITTLE_OPTIMISATION = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
-    "--xla_cpu_parallel_codegen_split_count=1"
+    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 )
+if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):  # others refuse it
+    LITTLE_OPTIMISATION += " --xla_cpu_use_fusion_emitters=false"
 
 
 def experiments():

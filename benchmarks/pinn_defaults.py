@@ -9,6 +9,7 @@ Rows that the result file has already are kept; ``--only`` does its rows again.
 import json
 import sys
 from pathlib import Path
+from types import MappingProxyType
 
 from benchmarks import (
     pinn_allen_cahn,
@@ -96,18 +97,20 @@ def add(row, name, method, seconds, seed):
 def figures_of(task):
     """Fit and judge in this process."""
     import time
-    import warnings
 
     started = time.perf_counter()
+    return fit_figures(CASES[task.pop("name")], started, **task)
+
+
+def fit_figures(case, started, seconds, seed, changes=MappingProxyType({})):
+    """Figures of a fit with the defaults, where the clock showed ``started``."""
+    import time
+    import warnings
+
     from sklearn_gn import PINNSolver
 
-    case = CASES[task["name"]]
-    solver = PINNSolver(
-        problem_of(case.solver),
-        max_time=task["seconds"],
-        random_state=task["seed"],
-        **task["changes"],
-    )
+    problem = problem_of(case.solver)
+    solver = PINNSolver(problem, max_time=seconds, random_state=seed, **changes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         solver.fit()

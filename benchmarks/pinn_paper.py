@@ -5,12 +5,15 @@ scalable training of physics-informed neural networks", who give 3000 seconds of
 (cavity 9000). The targets are their best figures.
 """
 
+import time
 from dataclasses import replace
 
 from sklearn.base import clone
 
 from benchmarks import pinn_allen_cahn, pinn_kovasznay, pinn_poisson10d
-from benchmarks._pinn import Case, paper, run_cases
+from benchmarks._pinn import QUICK_SECONDS, Case, paper, run_cases
+from benchmarks._report import progress, summary, target
+from benchmarks.pinn_defaults import fit_figures
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde.problems import (
     AllenCahn,
@@ -29,6 +32,7 @@ PAPER_SECONDS = 3000
 CAVITY_STAGES = (100.0, 400.0, 1000.0)  # Reynolds numbers on the way
 STAGE_ITERATIONS = 50
 SINGLE_ITERATIONS = 100  # of the cases whose names end in _mixed, which --only runs
+DEFAULT = "_default"  # ends the names of rows with default settings
 DIRECTIONS = 16  # of the estimate of a Laplacian in 100,000 dimensions
 
 
@@ -124,6 +128,35 @@ def mixed_cases(found):
     }
 
 
+def default_row(case, seconds, seeds):
+    """The answer of a case with the defaults, given max_time only."""
+    runs = [
+        {"seed": seed, **fit_figures(case, time.perf_counter(), seconds, seed)}
+        for seed in seeds
+    ]
+    settings = {"max_time": seconds}
+    method = {"settings": settings, "runs": runs, "summary": summary(runs)}
+    (error,) = case.aims.values()
+    return {
+        "description": f"{case.statement}; default settings, {seconds:g} seconds with "
+        "those of compilation",
+        "methods": {"default": method},
+        "paper": dict(case.paper),
+        "target": target({"default": method}, "default", "error", "median", error),
+    }
+
+
 def run(args):
     found = cases(args.quick)
-    return run_cases(found | mixed_cases(found) if args.only else found, args)
+    wanted = args.only or list(found)
+    plain = [name for name in wanted if not name.endswith(DEFAULT)]
+    answer = run_cases(found | mixed_cases(found), args, plain)
+    for name in wanted:
+        if name not in plain:
+            progress(f"--- {name}")
+            case = found[name.removesuffix(DEFAULT)]
+            seconds = args.seconds or (QUICK_SECONDS if args.quick else case.seconds)
+            row = default_row(case, seconds, args.seeds[:1])
+            progress(row["methods"]["default"]["runs"][0])
+            answer["problems"][name] = row
+    return answer

@@ -11,12 +11,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so with boosted trees
 # Compilation takes most of the time of the tests, and they run little of what it makes.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0"
-    " --xla_cpu_use_fusion_emitters=false"
-    " --xla_cpu_parallel_codegen_split_count=1",
-)
+from benchmarks.__main__ import LITTLE_OPTIMISATION  # noqa: E402
+
+os.environ.setdefault("XLA_FLAGS", LITTLE_OPTIMISATION)
 # What one worker has compiled, the other reads, and so do the processes of parallel
 # fits. The first to come here is the process that starts the workers.
 _OWN_CACHE = None
