@@ -91,9 +91,12 @@ def _size_of_answer(problem, waves):
     """
     low, high = problem.domain.bounds.T
     tried = np.array([*waves, np.pi / (high - low)])
-    points = problem.probes(_POINTS, np.random.RandomState(0))["interior"]
+    rng = np.random.RandomState(0)
+    points = problem.probes(_POINTS, rng)["interior"]
+    directions = problem.draw_directions(rng)
     with backend.scope("float64"):
-        squares = backend.to_numpy(_source_and_answers(problem, points, tried))
+        found = _source_and_answers(problem, points, tried, directions)
+        squares = backend.to_numpy(found)
     squares = squares[np.isfinite(squares).all(axis=1)]
     source, *answers = np.sqrt(squares.sum(axis=0))
     clear = [answer for answer in answers if answer > _RESONANCE * max(answers)]
@@ -103,12 +106,12 @@ def _size_of_answer(problem, waves):
 
 
 @partial(evaluated_by_numpy, static_argnames="problem")
-def _source_and_answers(problem, points, waves):
+def _source_and_answers(problem, points, waves, directions):
     """Squares of the source, and of its changes by waves of size one: (n, 1 + k)."""
     kind = problem.residual_classes()[0]
 
     def residual(function, x, data):
-        fields = (problem.field(function),) * kind.n_points
+        fields = (problem.field(function, directions),) * kind.n_points
         return kind.function(fields, x, data, problem.start)
 
     def one(x, data):

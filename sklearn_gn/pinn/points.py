@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sklearn_gn.core.hashing import row_codes
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.residual_sizes import counted_size
@@ -127,8 +128,8 @@ def distinct(x, data):
 
     The boundary of an interval is two points, however many are drawn.
     """
-    rows = np.concatenate([x.reshape(len(x), -1), data], axis=1)
-    _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    codes = row_codes(x.reshape(len(x), -1), data)  # rows may have 100,000 numbers
+    _, first, counts = np.unique(codes, return_index=True, return_counts=True)
     order = np.argsort(first)
     return x[first[order]], data[first[order]], counts[order] / len(x)
 
