@@ -7,8 +7,12 @@ small compared with the largest one, and oscillates at least twice along an axis
 waves, which a network learns by itself, count where a sum of waves describes the
 function entirely; the wave vectors are then refined by least squares, since periods
 need not divide the box. Other smooth and slow functions show no waves.
+
+On more than three axes, where a grid has too many points, the functions are taken on
+lines along each axis: sums and products of waves of single axes show there.
 """
 
+from collections import Counter
 from functools import partial
 from itertools import product
 
@@ -24,6 +28,7 @@ from sklearn_gn.pde.given_values import faces_of
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
 _FACE_GRID = {1: 1024, 2: 96}
+_LINE, _LINES = 256, 2  # points of a line; lines along an axis
 MOST_WAVES, MOST_AXES = 8, 3
 _SMALL = 3e-3  # amplitude, relative to the largest
 _STANDS_OUT = 5.0  # amplitude over those around it
@@ -32,14 +37,17 @@ _SLOW, _LEAST_CYCLES = 2.0, 1.0  # what a network learns by itself; of any wave
 _EQUAL = 0.3  # cycles by which two waves are the same
 _MOST_REFINED = 6  # waves
 _REFINED_POINTS = 1500
+_LEAST_TOL = 1e-8  # SciPy's
 _EXACT = 1e-3  # remainder of a source, relative, that its waves describe
+_HALF = 0.5  # cycles of a wave that makes no peak
+_EXACT_ON_LINE, _LEAST_ON_LINE = 1e-9, 0.1  # remainder; cycles of what is no parabola
+_ROUNDING = 1e-12  # of values, relative to the largest
 
 
 def wave_vectors(problem):
     """Return the wave vectors of a problem, the largest amplitudes first.
 
-    Empty where there are more than three axes, and where outputs are behind a
-    transform of their own.
+    Empty where Laplacians are estimated: there are very many axes.
 
     Returns
     -------
@@ -47,17 +55,20 @@ def wave_vectors(problem):
         In radians for a unit of the axes.
     """
     domain = problem.domain
-    if domain.dim > MOST_AXES or problem.n_laplacian_directions is not None:
+    if problem.n_laplacian_directions is not None:
         return ()
-    found = []
-    for values, axes in _functions(problem):
+    found, functions, waves = [], _functions, _waves
+    if domain.dim > MOST_AXES:
+        functions, waves = _functions_on_lines, _waves_on_line
+    for values, axes in functions(problem):
         low, high = domain.bounds[list(axes)].T
         for column in np.moveaxis(values, -1, 0):
-            for amplitude, cycles in _waves(column, problem, axes):
+            for amplitude, cycles in waves(column, problem, axes):
                 vector = np.zeros(domain.dim)
                 vector[list(axes)] = 2 * np.pi * cycles / (high - low)
                 found.append((amplitude, vector))
-    return distinct(largest_first(found), domain, MOST_WAVES)
+    most = MOST_WAVES if domain.dim <= MOST_AXES else 2 * domain.dim
+    return distinct(largest_first(found), domain, most)
 
 
 def waves_on_faces(problem):
@@ -158,24 +169,53 @@ def largest_first(found):
 
 def _functions(problem):
     """Yield values on a grid (n, ..., n, k), and the axes of the grid."""
+    for kind, axes, fixed in _kinds_and_faces(problem):
+        n = (_GRID if fixed is None else _FACE_GRID)[len(axes)]
+        values = _values(problem, kind, _grid(problem.domain, axes, fixed, n))
+        if values is not None:
+            yield values.reshape(*(n,) * len(axes), -1), axes
+
+
+def _functions_on_lines(problem):
+    """Yield values on a line (n, k) at a random place, and the axis of the line.
+
+    A residual class has a few lines along each axis: they are on different faces.
+    """
+    domain, rng, n_lines = problem.domain, np.random.RandomState(0), Counter()
+    low, high = domain.bounds.T
+    share = (np.arange(_LINE) + 0.5) / _LINE
+    for kind, axes, fixed in _kinds_and_faces(problem):
+        for axis in axes:
+            n_lines[kind.name, axis] += 1
+            if n_lines[kind.name, axis] > _LINES:
+                continue
+            x = np.tile(rng.uniform(low, high), (_LINE, 1))
+            if fixed is not None:
+                x[:, fixed[0]] = fixed[1]
+            x[:, axis] = low[axis] + (high - low)[axis] * share
+            values = _values(problem, kind, x)
+            if values is not None:
+                yield values, (axis,)
+
+
+def _kinds_and_faces(problem):
+    """Yield residual classes with their axes, and axis and value of their face."""
     domain, kinds = problem.domain, problem.residual_classes()
     every = tuple(range(domain.dim))
-    wanted = [(0, every, None)]
+    yield kinds[0], every, None
     named = problem._named_conditions()
-    for number, (_, condition) in enumerate(named, start=1):
+    for kind, (_, condition) in zip(kinds[1:], named, strict=False):
         if condition.needs_normals or condition.n_fields != 1 or domain.dim == 1:
             continue
-        wanted += [
-            (number, tuple(a for a in every if a != axis), (axis, value))
-            for axis, value in faces_of(domain, condition)
-        ]
-    for number, axes, fixed in wanted:
-        n = (_GRID if fixed is None else _FACE_GRID)[len(axes)]
-        x = _grid(domain, axes, fixed, n)
-        with backend.scope("float64"):
-            values = backend.to_numpy(_of_zero(problem, kinds[number], x))
-        if np.isfinite(values).all():
-            yield values.reshape(*(n,) * len(axes), -1), axes
+        for axis, value in faces_of(domain, condition):
+            yield kind, tuple(a for a in every if a != axis), (axis, value)
+
+
+def _values(problem, kind, x):
+    """Residuals (n, k) of the function that is zero, None if one is not finite."""
+    with backend.scope("float64"):
+        values = backend.to_numpy(_of_zero(problem, kind, x))
+    return values if np.isfinite(values).all() else None
 
 
 def _grid(domain, axes, fixed, n):
@@ -209,15 +249,38 @@ def _of_zero(problem, kind, x):
 
 def _waves(values, problem, axes):
     """Return amplitudes and cycles over the box (len(axes),) of the waves of values."""
-    values = values - values.mean()
-    total = np.abs(values).max()
-    if not total > 0:
-        return []
-    values = values / total
+    values = _waving(values)
     half, amplitude = _peaks(values)
     exact = _refined(values, half, problem, axes)
-    if exact is not None:
-        return exact
+    return _fast(half, amplitude) if exact is None else exact
+
+
+def _waves_on_line(values, problem, axes):
+    """The same for values on a line, of which half a cycle may be all there is.
+
+    The values of sin(pi x) are those of many a product of waves; its spectrum has no
+    peak.
+    """
+    values = _waving(values)
+    half, amplitude = _peaks(values)
+    for tried in half, [*half, (0.0, (_HALF,))]:
+        exact = _refined(values, tried, problem, axes, _EXACT_ON_LINE)
+        if exact and min(abs(c[0]) for _, c in exact) >= _LEAST_ON_LINE:
+            return exact
+    return _fast(half, amplitude)
+
+
+def _waving(values):
+    """Values without their mean, and of size one."""
+    waving = values - values.mean()
+    largest = np.abs(waving).max()
+    if not largest > _ROUNDING * np.abs(values).max():
+        return np.zeros_like(values)
+    return waving / largest
+
+
+def _fast(half, amplitude):
+    """Those of the peaks that stand out and are fast."""
     clear = amplitude > _STANDS_OUT * _largest_around(amplitude, _AROUND)
     kept = [(a, np.array(c)) for a, c in half if clear[tuple(map(int, c))]]
     return [(a, c) for a, c in kept if np.abs(c).max() >= _SLOW]
@@ -252,7 +315,7 @@ def _largest_around(amplitude, distance):
     return largest
 
 
-def _refined(values, waves, problem, axes):
+def _refined(values, waves, problem, axes, exact=_EXACT):
     """Waves of any period whose sum is the function; None where there are none."""
     if not waves or len(waves) > _MOST_REFINED:
         return None
@@ -272,11 +335,12 @@ def _refined(values, waves, problem, axes):
 
     found, size = first.ravel(), np.linalg.norm(right)
     periodic = _are_periodic(problem, axes).any()
-    if not periodic and not np.linalg.norm(remainder(found)) < _EXACT * size:
+    if not periodic and not np.linalg.norm(remainder(found)) < exact * size:
         width = np.full(first.size, 0.75)
         bounds = found - width, found + width
-        found = least_squares(remainder, found, bounds=bounds, x_scale=0.1).x
-    if not np.linalg.norm(remainder(found)) < _EXACT * size:
+        tols = dict.fromkeys(("ftol", "xtol", "gtol"), min(_LEAST_TOL, exact**1.5))
+        found = least_squares(remainder, found, bounds=bounds, x_scale=0.1, **tols).x
+    if not np.linalg.norm(remainder(found)) < exact * size:
         return None
     cycles = found.reshape(first.shape)
     return [(a, c) for (a, _), c in zip(waves, cycles, strict=True)]

@@ -65,6 +65,67 @@ def test_waves_of_conditions_lie_in_their_face():
     assert (kx, kt) == (pytest.approx(8 * np.pi), 0.0)
 
 
+def cube(dim, **more):
+    return Box(**{f"x{k}": (0.0, 1.0) for k in range(dim)}, **more)
+
+
+@pytest.mark.parametrize("dim", [4, 10])
+def test_on_many_axes_waves_are_those_on_lines(dim):
+    rates = 2.0 + np.arange(dim)  # from a third of a period up
+
+    def start(x):
+        return jnp.sum(jnp.sin(rates * x[:dim]))
+
+    problem = Problem(
+        lambda u, x: d(u, "t")(x) - laplacian(u)(x),
+        cube(dim, t=(0.0, 1.0)),
+        [Initial(start), Dirichlet(lambda x: jnp.exp(-x[dim]) * start(x))],
+    )
+    found = np.array(sorted(np.abs(spectrum.wave_vectors(problem)), key=np.argmax))
+    np.testing.assert_allclose(found, np.eye(dim, dim + 1) * rates[:, None], rtol=1e-6)
+
+
+def test_a_product_of_half_waves_shows_them_on_lines():
+    def residual(u, x):
+        return laplacian(u)(x) - jnp.prod(jnp.sin(np.pi * x))
+
+    problem = Problem(residual, cube(5), Dirichlet(0.0))
+    found = np.abs(spectrum.wave_vectors(problem))
+    np.testing.assert_allclose(
+        np.array(sorted(found, key=np.argmax)), np.pi * np.eye(5)
+    )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[0] * x[1] + x[2] * x[3] + 1.0,
+        lambda x: jnp.exp(-jnp.sum((x - 0.4) ** 2)),
+        lambda x: jnp.sum(x**2),
+        lambda x: jnp.sum(jnp.exp(x)),
+        lambda x: 0 * x[0] + 1 / 3,
+    ],
+)
+def test_smooth_functions_of_many_axes_show_no_waves(function):
+    def residual(u, x):
+        return laplacian(u)(x) - function(x)
+
+    problem = Problem(residual, cube(4), Dirichlet(function))
+    assert spectrum.wave_vectors(problem) == ()
+
+
+def test_a_default_fit_solves_waves_on_many_axes():
+    def exact(x):
+        return jnp.sum(jnp.cos(np.pi * x))
+
+    def residual(u, x):
+        return laplacian(u)(x) + np.pi**2 * exact(x)
+
+    problem = Problem(residual, cube(5), Dirichlet(exact), exact=exact)
+    solver = PINNSolver(problem, max_iter=15, random_state=0).fit()
+    assert solver.relative_error() < 1e-8
+
+
 def test_units_are_those_of_the_values():
     problem = Problem(
         lambda u, x: (d(u["a"], "t")(x) - 1, d(u["b"], "t"), d(u["c"], "t")),
