@@ -34,8 +34,6 @@ CASES = {
 }
 # tol=0 goes on after the estimated error is small.
 ONE = {name: {"tol": 0.0} for name in CASES}
-ONE["poisson5d"] = ONE["heat"] = {"activation": "sin"}
-ONE["burgers"] = {"hidden_layer_sizes": [20, 20, 20, 20]}
 METHODS = ("default", "one parameter")
 RESULTS = Path(__file__).parent / "results"
 NOTES = (

@@ -11,7 +11,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so with boosted trees
 # Compilation takes most of the time of the tests, and they run little of what it makes.
-from benchmarks.__main__ import LITTLE_OPTIMISATION  # noqa: E402
+from benchmarks.__main__ import LITTLE_OPTIMISATION
 
 os.environ.setdefault("XLA_FLAGS", LITTLE_OPTIMISATION)
 # What one worker has compiled, the other reads, and so do the processes of parallel

@@ -359,6 +359,8 @@ OPERATIONS: dict[str, Operation] = {
             "expm1": np.expm1,
             "log": np.log,
             "log1p": np.log1p,
+            "log2": np.log2,  # like the next, of JAX from 0.11 on
+            "one_minus_square": lambda x: (1 - x) * (1 + x),
             "sqrt": np.sqrt,
             "rsqrt": lambda x: 1 / np.sqrt(x),
             "cbrt": np.cbrt,
