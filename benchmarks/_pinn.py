@@ -270,13 +270,10 @@ def targets_of(methods, case):
     }
 
 
-def run_cases(cases, args, only=None, **quick):
-    """The answer of an experiment with these cases, or with those named ``only``.
-
-    ``quick`` are further changes of settings.
-    """
+def run_cases(cases, args, **quick):
+    """The answer of an experiment with these cases; ``quick`` are further changes."""
     answers, most = {}, []
-    for name in (args.only or cases) if only is None else only:
+    for name in args.only or cases:
         case = quick_case(cases[name], **quick) if args.quick else cases[name]
         case = case._replace(seconds=args.seconds or case.seconds)
         seeds = seeds_of(args, case.seconds)

@@ -46,14 +46,16 @@ class Step(NamedTuple):
 def steps():
     """All steps, the most valuable first."""
     papers = ["kovasznay", "poisson10d", "heat", "allen_cahn"]
+    defaults = [f"{name}_default" for name in (*papers, "fokker_planck")]
     mixed = [f"{name}_mixed" for name in papers]
-    others = ["fokker_planck", "poisson_ball", "cavity"]
+    others = ["fokker_planck", "poisson_ball"]
     heads = ["udhr", "mnist", "letters"]
     images = partial(
         Step, "varpro_images", arguments=("--paper-size",), reads_data=True
     )
     pairs = [name for pair in zip(papers, mixed, strict=True) for name in pair]
     return [
+        *(Step("pinn_paper", name, 0.0) for name in (*defaults, "cavity", "burgers")),
         *(Step("pinn_paper", name, 0.0) for name in pairs),
         Step("fgn_mechanism"),  # up to 4096 classes
         Step("fgn_heads", "cars_like"),

@@ -9,7 +9,6 @@ Rows that the result file has already are kept; ``--only`` does its rows again.
 import json
 import sys
 from pathlib import Path
-from types import MappingProxyType
 
 from benchmarks import (
     pinn_allen_cahn,
@@ -95,27 +94,32 @@ def add(row, name, method, seconds, seed):
 def figures_of(task):
     """Fit and judge in this process."""
     import time
-
-    started = time.perf_counter()
-    return fit_figures(CASES[task.pop("name")], started, **task)
-
-
-def fit_figures(case, started, seconds, seed, changes=MappingProxyType({})):
-    """Figures of a fit with the defaults, where the clock showed ``started``."""
-    import time
     import warnings
 
+    started = time.perf_counter()
     from sklearn_gn import PINNSolver
 
-    problem = problem_of(case.solver)
-    solver = PINNSolver(problem, max_time=seconds, random_state=seed, **changes)
+    case = CASES[task["name"]]
+    solver = PINNSolver(
+        problem_of(case.solver),
+        max_time=task["seconds"],
+        random_state=task["seed"],
+        **task["changes"],
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        solver.fit()
+        return figures_of_fit(solver, case.outputs, started)
+
+
+def figures_of_fit(solver, outputs, started):
+    """Fit, where the clock showed ``started``, and judge."""
+    import time
+
+    solver.fit()
     seconds = time.perf_counter() - started
     estimate = solver.error_estimate_
     return {
-        "error": Scorer(solver.problem_, case.outputs)(solver),
+        "error": Scorer(solver.problem_, outputs)(solver),
         "seconds": seconds,
         "iterations": solver.n_iter_,
         "weights": sum(w.size for w in (*solver.coefs_, *solver.intercepts_)),

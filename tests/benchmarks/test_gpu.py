@@ -64,7 +64,11 @@ def test_no_step_begins_that_would_end_too_late(tmp_path, calls):
 def test_the_problems_of_the_steps_exist(tmp_path):
     cases = pinn_paper.cases(quick=True)
     known = {
-        "pinn_paper": {*cases, *pinn_paper.mixed_cases(cases)},
+        "pinn_paper": {
+            *cases,
+            *pinn_paper.default_cases(cases),
+            *pinn_paper.mixed_cases(cases),
+        },
         "fgn_heads": {"cars_like", "udhr", "mnist", "letters"},
         "varpro_images": {"mnist", "fashion_mnist"},
         "sggn_large": set(sggn_large.PROBLEMS),
