@@ -7,8 +7,9 @@ the solution in units of their own, ``u = center + scale * network(x)``, and bes
 axes, mapped to [-1, 1], the network has
 
 - waves ``cos(k (x - m))`` and ``sin(k (x - m))``, with m the middle of the domain, for
-  wave vectors k that the problem shows (:mod:`sklearn_gn.pinn.spectrum`) or that its
-  equation lets pass (:mod:`sklearn_gn.pinn.dispersion`);
+  wave vectors k that the problem shows (:mod:`sklearn_gn.pinn.spectrum`, on many axes
+  :mod:`sklearn_gn.pinn.lines`) or that its equation lets pass
+  (:mod:`sklearn_gn.pinn.dispersion`);
 - singular functions of corners of the domain, and of right angles that need them
   (:mod:`sklearn_gn.pde.corners`);
 - functions that fall off from its holes (:mod:`sklearn_gn.pde.holes`);
@@ -31,7 +32,7 @@ from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pde.holes import holes
 from sklearn_gn.pde.initial_breaks import initial_breaks
 from sklearn_gn.pde.local_functions import followed_by
-from sklearn_gn.pinn import dispersion, spectrum
+from sklearn_gn.pinn import dispersion, lines, spectrum
 from sklearn_gn.pinn.circles import on_circles
 from sklearn_gn.pinn.output_units import units
 from sklearn_gn.pinn.similarity import n_similarity_functions, similarity_functions
@@ -160,7 +161,8 @@ def posed(problem, stages, y=None, observed=()):
     stages : list of PosedProblem
     """
     problem, stages = on_circles(problem, stages)
-    waves = spectrum.wave_vectors(problem)
+    many_axes = problem.domain.dim > spectrum.MOST_AXES
+    waves = (lines if many_axes else spectrum).wave_vectors(problem)
     center, scale = units(problem, y, observed, waves)
     passing = dispersion.wave_vectors(problem, scale, waves)
     most = spectrum.MOST_WAVES + dispersion.MOST_WAVES

@@ -7,12 +7,8 @@ small compared with the largest one, and oscillates at least twice along an axis
 waves, which a network learns by itself, count where a sum of waves describes the
 function entirely; the wave vectors are then refined by least squares, since periods
 need not divide the box. Other smooth and slow functions show no waves.
-
-On more than three axes, where a grid has too many points, the functions are taken on
-lines along each axis: sums and products of waves of single axes show there.
 """
 
-from collections import Counter
 from functools import partial
 from itertools import product
 
@@ -28,7 +24,6 @@ from sklearn_gn.pde.given_values import faces_of
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
 _FACE_GRID = {1: 1024, 2: 96}
-_LINE, _LINES = 256, 2  # points of a line; lines along an axis
 MOST_WAVES, MOST_AXES = 8, 3
 _SMALL = 3e-3  # amplitude, relative to the largest
 _STANDS_OUT = 5.0  # amplitude over those around it
@@ -39,15 +34,14 @@ _MOST_REFINED = 6  # waves
 _REFINED_POINTS = 1500
 _LEAST_TOL = 1e-8  # SciPy's
 _EXACT = 1e-3  # remainder of a source, relative, that its waves describe
-_HALF = 0.5  # cycles of a wave that makes no peak
-_EXACT_ON_LINE, _LEAST_ON_LINE = 1e-9, 0.1  # remainder; cycles of what is no parabola
 _ROUNDING = 1e-12  # of values, relative to the largest
 
 
 def wave_vectors(problem):
     """Return the wave vectors of a problem, the largest amplitudes first.
 
-    Empty where Laplacians are estimated: there are very many axes.
+    Empty where there are more than three axes (:mod:`sklearn_gn.pinn.lines`), and where
+    outputs are behind a transform of their own.
 
     Returns
     -------
@@ -55,20 +49,17 @@ def wave_vectors(problem):
         In radians for a unit of the axes.
     """
     domain = problem.domain
-    if problem.n_laplacian_directions is not None:
+    if domain.dim > MOST_AXES or problem.n_laplacian_directions is not None:
         return ()
-    found, functions, waves = [], _functions, _waves
-    if domain.dim > MOST_AXES:
-        functions, waves = _functions_on_lines, _waves_on_line
-    for values, axes in functions(problem):
+    found = []
+    for values, axes in _functions(problem):
         low, high = domain.bounds[list(axes)].T
         for column in np.moveaxis(values, -1, 0):
-            for amplitude, cycles in waves(column, problem, axes):
+            for amplitude, cycles in _waves(column, problem, axes):
                 vector = np.zeros(domain.dim)
                 vector[list(axes)] = 2 * np.pi * cycles / (high - low)
                 found.append((amplitude, vector))
-    most = MOST_WAVES if domain.dim <= MOST_AXES else 2 * domain.dim
-    return distinct(largest_first(found), domain, most)
+    return distinct(largest_first(found), domain, MOST_WAVES)
 
 
 def waves_on_faces(problem):
@@ -114,7 +105,7 @@ def _series(values, problem, axes):
     amplitudes, cycles, rest = min(tried, key=lambda terms: terms[2])
     if rest > _EXACT:
         waving = (values - values.mean()) / np.abs(values).max()
-        found = _refined(waving, _peaks(waving)[0], problem, axes)
+        found = refined(waving, peaks(waving)[0], problem, axes)
         if found is not None:
             return [a for a, _ in found], np.array([c for _, c in found]), True
     return amplitudes, cycles, rest < _EXACT
@@ -169,36 +160,14 @@ def largest_first(found):
 
 def _functions(problem):
     """Yield values on a grid (n, ..., n, k), and the axes of the grid."""
-    for kind, axes, fixed in _kinds_and_faces(problem):
+    for kind, axes, fixed in kinds_and_faces(problem):
         n = (_GRID if fixed is None else _FACE_GRID)[len(axes)]
-        values = _values(problem, kind, _grid(problem.domain, axes, fixed, n))
+        values = values_at(problem, kind, _grid(problem.domain, axes, fixed, n))
         if values is not None:
             yield values.reshape(*(n,) * len(axes), -1), axes
 
 
-def _functions_on_lines(problem):
-    """Yield values on a line (n, k) at a random place, and the axis of the line.
-
-    A residual class has a few lines along each axis: they are on different faces.
-    """
-    domain, rng, n_lines = problem.domain, np.random.RandomState(0), Counter()
-    low, high = domain.bounds.T
-    share = (np.arange(_LINE) + 0.5) / _LINE
-    for kind, axes, fixed in _kinds_and_faces(problem):
-        for axis in axes:
-            n_lines[kind.name, axis] += 1
-            if n_lines[kind.name, axis] > _LINES:
-                continue
-            x = np.tile(rng.uniform(low, high), (_LINE, 1))
-            if fixed is not None:
-                x[:, fixed[0]] = fixed[1]
-            x[:, axis] = low[axis] + (high - low)[axis] * share
-            values = _values(problem, kind, x)
-            if values is not None:
-                yield values, (axis,)
-
-
-def _kinds_and_faces(problem):
+def kinds_and_faces(problem):
     """Yield residual classes with their axes, and axis and value of their face."""
     domain, kinds = problem.domain, problem.residual_classes()
     every = tuple(range(domain.dim))
@@ -211,7 +180,7 @@ def _kinds_and_faces(problem):
             yield kind, tuple(a for a in every if a != axis), (axis, value)
 
 
-def _values(problem, kind, x):
+def values_at(problem, kind, x):
     """Residuals (n, k) of the function that is zero, None if one is not finite."""
     with backend.scope("float64"):
         values = backend.to_numpy(_of_zero(problem, kind, x))
@@ -249,28 +218,13 @@ def _of_zero(problem, kind, x):
 
 def _waves(values, problem, axes):
     """Return amplitudes and cycles over the box (len(axes),) of the waves of values."""
-    values = _waving(values)
-    half, amplitude = _peaks(values)
-    exact = _refined(values, half, problem, axes)
-    return _fast(half, amplitude) if exact is None else exact
+    values = waving(values)
+    half, amplitude = peaks(values)
+    exact = refined(values, half, problem, axes)
+    return fast_waves(half, amplitude) if exact is None else exact
 
 
-def _waves_on_line(values, problem, axes):
-    """The same for values on a line, of which half a cycle may be all there is.
-
-    The values of sin(pi x) are those of many a product of waves; its spectrum has no
-    peak.
-    """
-    values = _waving(values)
-    half, amplitude = _peaks(values)
-    for tried in half, [*half, (0.0, (_HALF,))]:
-        exact = _refined(values, tried, problem, axes, _EXACT_ON_LINE)
-        if exact and min(abs(c[0]) for _, c in exact) >= _LEAST_ON_LINE:
-            return exact
-    return _fast(half, amplitude)
-
-
-def _waving(values):
+def waving(values):
     """Values without their mean, and of size one."""
     waving = values - values.mean()
     largest = np.abs(waving).max()
@@ -279,14 +233,14 @@ def _waving(values):
     return waving / largest
 
 
-def _fast(half, amplitude):
+def fast_waves(half, amplitude):
     """Those of the peaks that stand out and are fast."""
     clear = amplitude > _STANDS_OUT * _largest_around(amplitude, _AROUND)
     kept = [(a, np.array(c)) for a, c in half if clear[tuple(map(int, c))]]
     return [(a, c) for a, c in kept if np.abs(c).max() >= _SLOW]
 
 
-def _peaks(values):
+def peaks(values):
     """Amplitudes and cycles of the largest peaks of the spectrum, and the spectrum."""
     n, dim = values.shape[0], values.ndim
     taper = np.hanning(n + 2)[1:-1]
@@ -315,7 +269,7 @@ def _largest_around(amplitude, distance):
     return largest
 
 
-def _refined(values, waves, problem, axes, exact=_EXACT):
+def refined(values, waves, problem, axes, exact=_EXACT):
     """Waves of any period whose sum is the function; None where there are none."""
     if not waves or len(waves) > _MOST_REFINED:
         return None

@@ -20,7 +20,7 @@ from sklearn_gn.pde import (
     laplacian,
 )
 from sklearn_gn.pde.corners import rough_corners
-from sklearn_gn.pinn import growth, spectrum
+from sklearn_gn.pinn import growth, lines, spectrum
 from sklearn_gn.pinn.model import Model, network, start_parameters
 from sklearn_gn.pinn.posed import corner_functions, posed, units
 
@@ -81,19 +81,21 @@ def test_on_many_axes_waves_are_those_on_lines(dim):
         cube(dim, t=(0.0, 1.0)),
         [Initial(start), Dirichlet(lambda x: jnp.exp(-x[dim]) * start(x))],
     )
-    found = np.array(sorted(np.abs(spectrum.wave_vectors(problem)), key=np.argmax))
+    found = np.array(sorted(np.abs(lines.wave_vectors(problem)), key=np.argmax))
     np.testing.assert_allclose(found, np.eye(dim, dim + 1) * rates[:, None], rtol=1e-6)
 
 
-def test_a_product_of_half_waves_shows_them_on_lines():
-    def residual(u, x):
-        return laplacian(u)(x) - jnp.prod(jnp.sin(np.pi * x))
+def test_a_product_of_waves_is_a_sum_of_plane_waves():
+    rates = np.array([1.0, 0.5, 2.0, 0.0]) * np.pi  # the last axis has no wave
 
-    problem = Problem(residual, cube(5), Dirichlet(0.0))
-    found = np.abs(spectrum.wave_vectors(problem))
-    np.testing.assert_allclose(
-        np.array(sorted(found, key=np.argmax)), np.pi * np.eye(5)
-    )
+    def residual(u, x):
+        wave = jnp.sin(rates[0] * x[0] + 1) * jnp.sin(rates[1] * x[1])
+        return laplacian(u)(x) - x[3] * wave * jnp.cos(rates[2] * x[2])
+
+    found = lines.wave_vectors(Problem(residual, cube(4), Dirichlet(0.0)))
+    signs = np.array([(1, a, b, 1) for a in (1, -1) for b in (1, -1)])
+    expected = sorted(map(tuple, signs * rates))
+    np.testing.assert_allclose(sorted(found), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -111,15 +113,16 @@ def test_smooth_functions_of_many_axes_show_no_waves(function):
         return laplacian(u)(x) - function(x)
 
     problem = Problem(residual, cube(4), Dirichlet(function))
-    assert spectrum.wave_vectors(problem) == ()
+    assert lines.wave_vectors(problem) == ()
 
 
-def test_a_default_fit_solves_waves_on_many_axes():
+@pytest.mark.parametrize(("total", "share"), [(jnp.sum, 1), (jnp.prod, 5)])
+def test_a_default_fit_solves_waves_on_many_axes(total, share):
     def exact(x):
-        return jnp.sum(jnp.cos(np.pi * x))
+        return total(jnp.cos(np.pi * x))
 
     def residual(u, x):
-        return laplacian(u)(x) + np.pi**2 * exact(x)
+        return laplacian(u)(x) + share * np.pi**2 * exact(x)
 
     problem = Problem(residual, cube(5), Dirichlet(exact), exact=exact)
     solver = PINNSolver(problem, max_iter=15, random_state=0).fit()
