@@ -71,18 +71,21 @@ def _functions(problem):
 
 def _waves(problem, axis, lines):
     """Amplitudes and rates, in radians, of the waves of values on lines of an axis."""
-    size = 2 * np.pi / np.ptp(problem.domain.bounds[axis])
-    found = [wave for values in lines for wave in _waves_on_line(values, problem, axis)]
-    return [(amplitude, abs(float(c[0])) * size) for amplitude, c in found]
+    size, found = 2 * np.pi / np.ptp(problem.domain.bounds[axis]), []
+    for values in map(spectrum.centred, lines):
+        own = _waves_on_line(values, problem, axis)
+        found += [(amplitude, abs(float(c[0])) * size) for amplitude, c in own]
+        if values.any() and not own:
+            break  # there are many axes: another line would take as long
+    return found
 
 
 def _waves_on_line(values, problem, axis):
-    """Amplitudes and cycles of waves, of which half a cycle may be all there is.
+    """Amplitudes and cycles of the waves of centred values, which may be half cycles.
 
     The values of sin(pi x) are those of many a product of waves; its spectrum has no
     peak.
     """
-    values = spectrum.waving(values)
     half, amplitude = spectrum.peaks(values)
     slow = (1.0, (_HALF,))
     for tried in [slow], half, [*half, slow]:  # the fewest waves first

@@ -165,7 +165,7 @@ def posed(problem, stages, y=None, observed=()):
     waves = (lines if many_axes else spectrum).wave_vectors(problem)
     center, scale = units(problem, y, observed, waves)
     passing = dispersion.wave_vectors(problem, scale, waves)
-    most = spectrum.MOST_WAVES + dispersion.MOST_WAVES
+    most = max(len(waves), spectrum.MOST_WAVES + dispersion.MOST_WAVES)
     waves = spectrum.distinct(
         (*waves, *passing), problem.domain, most, dispersion.EQUAL
     )

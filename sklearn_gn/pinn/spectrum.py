@@ -32,7 +32,7 @@ _SLOW, _LEAST_CYCLES = 2.0, 1.0  # what a network learns by itself; of any wave
 _EQUAL = 0.3  # cycles by which two waves are the same
 _MOST_REFINED = 6  # waves
 _REFINED_POINTS = 1500
-_LEAST_TOL = 1e-8  # SciPy's
+_TOL, _MOST_STEPS = 1e-8, 20  # of least squares; SciPy's tolerance
 _EXACT = 1e-3  # remainder of a source, relative, that its waves describe
 _ROUNDING = 1e-12  # of values, relative to the largest
 
@@ -218,19 +218,19 @@ def _of_zero(problem, kind, x):
 
 def _waves(values, problem, axes):
     """Return amplitudes and cycles over the box (len(axes),) of the waves of values."""
-    values = waving(values)
+    values = centred(values)
     half, amplitude = peaks(values)
     exact = refined(values, half, problem, axes)
     return fast_waves(half, amplitude) if exact is None else exact
 
 
-def waving(values):
-    """Values without their mean, and of size one."""
-    waving = values - values.mean()
-    largest = np.abs(waving).max()
+def centred(values):
+    """Values without their mean, and of size one; zero where they are constant."""
+    moving = values - values.mean()
+    largest = np.abs(moving).max()
     if not largest > _ROUNDING * np.abs(values).max():
         return np.zeros_like(values)
-    return waving / largest
+    return moving / largest
 
 
 def fast_waves(half, amplitude):
@@ -292,8 +292,11 @@ def refined(values, waves, problem, axes, exact=_EXACT):
     if not periodic and not np.linalg.norm(remainder(found)) < exact * size:
         width = np.full(first.size, 0.75)
         bounds = found - width, found + width
-        tols = dict.fromkeys(("ftol", "xtol", "gtol"), min(_LEAST_TOL, exact**1.5))
-        found = least_squares(remainder, found, bounds=bounds, x_scale=0.1, **tols).x
+        # Tolerances far below what is asked for.
+        tols = dict.fromkeys(("ftol", "xtol", "gtol"), min(_TOL, exact**1.5))
+        found = least_squares(
+            remainder, found, bounds=bounds, x_scale=0.1, max_nfev=_MOST_STEPS, **tols
+        ).x
     if not np.linalg.norm(remainder(found)) < exact * size:
         return None
     cycles = found.reshape(first.shape)
