@@ -98,6 +98,42 @@ def test_a_product_of_waves_is_a_sum_of_plane_waves():
     np.testing.assert_allclose(sorted(found), expected, rtol=1e-6)
 
 
+def test_a_sum_of_products_has_the_plane_waves_of_each():
+    def source(x):
+        slow, fast = jnp.sin(np.pi * x), jnp.cos(5 * x)
+        return 1.0 + slow[0] * slow[1] + 0.5 * fast[2] * slow[3] + 0.2 * fast[0]
+
+    def residual(u, x):
+        return laplacian(u)(x) - source(x)
+
+    found = lines.wave_vectors(Problem(residual, cube(4), Dirichlet(0.0)))
+    expected = [(np.pi, s * np.pi, 0, 0) for s in (1, -1)]
+    expected += [(0, 0, 5, s * np.pi) for s in (1, -1)] + [(5, 0, 0, 0)]
+    np.testing.assert_allclose(sorted(found), sorted(expected), rtol=1e-6, atol=1e-12)
+
+
+def test_waves_are_those_of_the_only_face_with_values():
+    def exact(x):
+        return jnp.prod(jnp.sin(np.pi * x[:3])) * jnp.sinh(3**0.5 * np.pi * x[3])
+
+    def residual(u, x):
+        return laplacian(u)(x)
+
+    found = lines.wave_vectors(Problem(residual, cube(4), Dirichlet(exact)))
+    signs = [(1, a, b, 0) for a in (1, -1) for b in (1, -1)]
+    expected = np.pi * np.array(sorted(signs))
+    np.testing.assert_allclose(sorted(found), expected, rtol=1e-6, atol=1e-12)
+
+
+def test_every_axis_of_many_keeps_its_wave():
+    def residual(u, x):
+        return laplacian(u)(x) - jnp.sum(jnp.cos(np.pi * x))
+
+    problem, _ = posed(Problem(residual, cube(40), Neumann(0.0)), [])
+    found = np.abs(np.array(problem.waves)).sum(axis=0)
+    np.testing.assert_allclose(found, np.pi, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "function",
     [
