@@ -106,13 +106,10 @@ def _random_points(problem, fixed, n):
 
 def _waves(problem, axis, lines):
     """Amplitudes and rates, in radians, of the waves of values on lines of an axis."""
-    size, found = 2 * np.pi / np.ptp(problem.domain.bounds[axis]), []
-    for values in map(spectrum.centred, lines):
-        own = _waves_on_line(values, problem, axis)
-        found += [(amplitude, abs(float(c[0])) * size) for amplitude, c in own]
-        if values.any() and not own:
-            break  # there are many axes: another line would take as long
-    return found
+    size = 2 * np.pi / np.ptp(problem.domain.bounds[axis])
+    centred = map(spectrum.centred, lines)
+    found = [wave for own in centred for wave in _waves_on_line(own, problem, axis)]
+    return [(amplitude, abs(float(c[0])) * size) for amplitude, c in found]
 
 
 def _waves_on_line(values, problem, axis):
