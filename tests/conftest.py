@@ -3,6 +3,7 @@ import itertools
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy: else checks are skipped
@@ -11,9 +12,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so with boosted trees
 # Compilation takes most of the time of the tests, and they run little of what it makes.
-from benchmarks.__main__ import LITTLE_OPTIMISATION
-
-os.environ.setdefault("XLA_FLAGS", LITTLE_OPTIMISATION)
+_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):  # others refuse it
+    _FLAGS += " --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", _FLAGS)
 # What one worker has compiled, the other reads, and so do the processes of parallel
 # fits. The first to come here is the process that starts the workers.
 _OWN_CACHE = None
