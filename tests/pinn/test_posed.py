@@ -22,6 +22,7 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pinn import growth, lines, spectrum
 from sklearn_gn.pinn.model import Model, network, start_parameters
+from sklearn_gn.pinn.points import distinct
 from sklearn_gn.pinn.posed import corner_functions, posed, units
 
 SQUARE = Box(x=(0, 2), y=(1, 2))
@@ -188,6 +189,33 @@ def test_units_are_those_of_the_values():
 
 
 @pytest.mark.usefixtures("float64")
+def test_units_take_the_axes_of_estimated_laplacians():
+    seen = []
+
+    def residual(u, x):
+        seen.append(u.directions)
+        return laplacian(u)(x) - 1.0
+
+    problem = Problem(residual, cube(50), n_laplacian_directions=4)
+    problem.residual_classes()  # counts the residuals
+    seen.clear()
+    ((center,), (size,)) = units(problem)
+    assert center == 0
+    # A half wave of all axes, whose Laplacian is -50 pi^2 cos.
+    assert 1 / (50 * np.pi**2) < size < 4 / (50 * np.pi**2)
+    assert seen
+    assert all(np.shape(directions) == (4,) for directions in seen)
+
+
+def test_points_that_differ_are_told_from_equal_ones():
+    x = np.array([0.5, -0.0, 0.5, 0.0, 1.0])[:, None, None]
+    data = np.array([1.0, 2.0, 1.0, 2.0, 1.0])[:, None]
+    kept, their_data, share = distinct(x, data)
+    np.testing.assert_array_equal(kept.ravel(), [0.5, 0.0, 1.0])
+    np.testing.assert_array_equal(their_data.ravel(), [1.0, 2.0, 1.0])
+    np.testing.assert_array_equal(share, [0.4, 0.4, 0.2])
+
+
 def test_a_wave_in_resonance_sets_no_unit():
     k = 2 * np.pi
 
