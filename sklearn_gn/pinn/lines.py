@@ -56,24 +56,31 @@ def wave_vectors(problem):
 
 def _functions(problem):
     """Yield residual classes, a face, and by axis values on lines (n, k)."""
-    domain, rng, n_lines = problem.domain, np.random.RandomState(0), Counter()
-    low, high = domain.bounds.T
-    share = (np.arange(_POINTS) + 0.5) / _POINTS
+    rng, n_lines = np.random.RandomState(0), Counter()
     for kind, axes, fixed in _largest_values_first(problem):
         lines = defaultdict(list)
-        for axis in [a for a in axes for _ in range(_LINES if fixed is None else 1)]:
-            n_lines[kind.name, axis] += 1
-            if n_lines[kind.name, axis] > _LINES:
-                continue
-            x = np.tile(rng.uniform(low, high), (_POINTS, 1))
-            if fixed is not None:
-                x[:, fixed[0]] = fixed[1]
-            x[:, axis] = low[axis] + (high - low)[axis] * share
-            values = spectrum.values_at(problem, kind, x)
-            if values is not None:
-                lines[axis] += list(values.T)
+        for axis in axes:
+            left = _LINES - n_lines[kind.name, axis]
+            n_new = left if fixed is None else min(left, 1)  # others on other faces
+            n_lines[kind.name, axis] += n_new
+            for _ in range(n_new):
+                x = _points_of_line(problem.domain, axis, fixed, rng)
+                values = spectrum.values_at(problem, kind, x)
+                if values is not None:
+                    lines[axis] += list(values.T)
         if lines:
             yield kind, fixed, lines
+
+
+def _points_of_line(domain, axis, fixed, rng):
+    """Middles of cells of a line along an axis, at a random place."""
+    low, high = domain.bounds.T
+    x = np.tile(rng.uniform(low, high), (_POINTS, 1))
+    if fixed is not None:
+        x[:, fixed[0]] = fixed[1]
+    share = (np.arange(_POINTS) + 0.5) / _POINTS
+    x[:, axis] = low[axis] + (high - low)[axis] * share
+    return x
 
 
 def _largest_values_first(problem):
