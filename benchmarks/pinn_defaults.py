@@ -8,6 +8,8 @@ Rows that the result file has already are kept; ``--only`` does its rows again.
 
 import json
 import sys
+import time
+import warnings
 from pathlib import Path
 
 from benchmarks import (
@@ -93,9 +95,6 @@ def add(row, name, method, seconds, seed):
 
 def figures_of(task):
     """Fit and judge in this process."""
-    import time
-    import warnings
-
     started = time.perf_counter()
     from sklearn_gn import PINNSolver
 
@@ -106,16 +105,14 @@ def figures_of(task):
         random_state=task["seed"],
         **task["changes"],
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return figures_of_fit(solver, case.outputs, started)
+    return figures_of_fit(solver, case.outputs, started)
 
 
 def figures_of_fit(solver, outputs, started):
     """Fit, where the clock showed ``started``, and judge."""
-    import time
-
-    solver.fit()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.fit()
     seconds = time.perf_counter() - started
     estimate = solver.error_estimate_
     return {

@@ -9,7 +9,6 @@ Compilation counts: a fit is given 600 seconds of a process that has compiled no
 """
 
 import time
-import warnings
 from dataclasses import replace
 
 from sklearn.base import clone
@@ -164,12 +163,10 @@ def row_of(case, seconds, seeds, changes):
     """The answer of a case."""
     solver, runs = clone(case.solver).set_params(max_time=seconds, **changes), []
     for seed in seeds:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            solver.set_params(random_state=seed)
-            runs.append(figures_of_fit(solver, case.outputs, time.perf_counter()))
+        solver.set_params(random_state=seed)
+        figures = figures_of_fit(solver, case.outputs, time.perf_counter())
+        runs.append({"seed": seed, **figures})
         progress(runs[-1])
-    runs = [{"seed": seed, **run} for seed, run in zip(seeds, runs, strict=True)]
     shown = settings(case.solver)
     del shown["problem"]  # described
     method = {"settings": shown, "runs": runs, "summary": summary(runs)}
@@ -189,8 +186,7 @@ def run(args):
     answers = {}
     for name in args.only or plain:
         progress(f"--- {name}")
-        auto = name.endswith("_default")
-        changes = QUICK if args.quick and not auto else {}
+        changes = QUICK if args.quick and not name.endswith("_default") else {}
         seconds = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
         seeds = args.seeds if args.seeds_given else args.seeds[:1]
         answers[name] = row_of(every[name], seconds, seeds, changes)

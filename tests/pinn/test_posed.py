@@ -188,7 +188,6 @@ def test_units_are_those_of_the_values():
     assert size == pytest.approx(40.0**-2, rel=0.2)
 
 
-@pytest.mark.usefixtures("float64")
 def test_units_take_the_axes_of_estimated_laplacians():
     seen = []
 
@@ -216,6 +215,7 @@ def test_points_that_differ_are_told_from_equal_ones():
     np.testing.assert_array_equal(share, [0.4, 0.4, 0.2])
 
 
+@pytest.mark.usefixtures("float64")
 def test_a_wave_in_resonance_sets_no_unit():
     k = 2 * np.pi
 
