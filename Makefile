@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test slow optimised cluster lint bench doc dist clean
+.PHONY: help demo test slow optimised cluster lint house bench doc dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,9 @@ lint: $(VENV)/.installed-test  ## check style, format, types and the direction o
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+house: $(VENV)/.installed-test  ## check that the figures of the house do not rise
+	$(BIN)/python tools/house.py --hops --check
 
 # The two variables choose and tune OpenBLAS kernels: timings are taken without them.
 bench: $(VENV)/.installed-bench  ## run the shallow ReLU benchmark
