@@ -62,8 +62,7 @@ def parse(argv):
         nargs="+",
         metavar="PROBLEM",
         help="run these problems; in the file, the others stay as they are "
-        "(fgn_heads, scale, varpro_*, pinn_* and sggn*); frozen: the cases that begin "
-        "so",
+        "(fgn_heads, scale, varpro_*, pinn_* and sggn*); frozen, gates: what begins so",
     )
     parser.add_argument(
         "--seconds",
@@ -110,6 +109,13 @@ def parse(argv):
     scale = parser.add_argument_group("scale")
     scale.add_argument(
         "--rows", type=int, metavar="N", help="of out_of_core, default 1,300,000"
+    )
+    gates = parser.add_argument_group("gates")
+    gates.add_argument(
+        "--against",
+        metavar="REF",
+        help="a git reference that the working tree is compared with; exit status 1 if "
+        "something got worse",
     )
     frozen = parser.add_argument_group("frozen")
     frozen.add_argument(

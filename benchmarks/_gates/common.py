@@ -1,6 +1,7 @@
 """What a row is, how its fits are timed, and the rules that compare its figures."""
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from statistics import median
@@ -29,6 +30,11 @@ class Row(NamedTuple):
 
     description: str
     run: Callable[[], dict[str, float]]
+
+
+def left_out(rows):
+    """Say which rows of a room there are not."""
+    print(f"Left out: {rows}.", file=sys.stderr)
 
 
 def timed_fits(make, *data, later=1):
@@ -103,7 +109,11 @@ def changes(before, after):
     if before is None or after is None:
         gains = {"answer": 2.0 * ((after is not None) - (before is not None))}
     else:
-        common = [name for name in before if name in after]
+        common = [
+            name
+            for name in before
+            if name in after and name.startswith(tuple(TOLERANCE))
+        ]
         gains = {name: gain(name, before[name], after[name]) for name in common}
     worse = [name for name, value in gains.items() if value < -1 - SLACK]
     return worse, [name for name, value in gains.items() if value > 1 + SLACK]

@@ -9,7 +9,7 @@ import io
 from functools import partial
 from pathlib import Path
 
-from benchmarks._gates.common import Row, timed_fits
+from benchmarks._gates.common import Row, left_out, timed_fits
 
 REGRESSION = ("airfoil", "housing", "parkinsons", "sml", "wine")
 CLASSIFICATION = (
@@ -173,8 +173,10 @@ def rows(data):
     classes = {
         name: partial(shipped, name) for name in ("breast_cancer", "wine", "digits")
     }
-    if data is not None and (data / "tables").is_dir():
-        folder = data / "tables"
+    folder = data and data / "tables"
+    if not folder or not folder.is_dir():
+        left_out("tables: those of --data")
+    else:
         tables |= {n: partial(numbers, folder / f"{n}.csv.gz") for n in REGRESSION}
         classes |= {
             n: partial(attributes, folder / f"{n}.arff") for n in CLASSIFICATION
