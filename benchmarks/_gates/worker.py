@@ -9,6 +9,7 @@ that are timed.
 import argparse
 import json
 import os
+import re
 import resource
 import sys
 import warnings
@@ -21,6 +22,10 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 def peak_mib():
     """Largest memory of this process so far."""
+    status = Path("/proc/self/status")
+    if status.exists():  # there, ru_maxrss begins with the memory of the parent
+        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
+        return int(found[1]) / 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
