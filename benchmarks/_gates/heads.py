@@ -9,8 +9,8 @@ SHARE = 1 / 3  # of the rows that is held out
 # Rows, features, classes, and distance of the means in deviations of the features.
 GENERATED = {
     "classes_20": (2000, 64, 20, 0.5),
-    "classes_50": (8000, 256, 50, 0.35),
-    "classes_197": (4000, 128, 197, 0.6),
+    "classes_50": (8000, 256, 50, 0.25),
+    "classes_197": (4000, 128, 197, 0.5),
     "classes_1000": (8000, 128, 1000, 0.8),
 }
 
@@ -39,7 +39,7 @@ def few_shot():
 
     rng = np.random.default_rng(0)
     y = np.arange(600) % 50
-    X = rng.standard_normal((50, 512))[y] + 2.0 * rng.standard_normal((600, 512))
+    X = rng.standard_normal((50, 512))[y] + 3.5 * rng.standard_normal((600, 512))
     return X / np.linalg.norm(X, axis=1, keepdims=True), y
 
 
