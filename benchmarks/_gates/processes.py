@@ -1,5 +1,6 @@
 """Worker processes: the trees that they measure, their cores, and their answers."""
 
+import compileall
 import io
 import json
 import os
@@ -39,6 +40,8 @@ def working_folder(reference=None):
             packed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
             with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
                 archive.extractall(folder, filter="data")
+        # Else the first process that imports a module would compile it.
+        compileall.compile_dir(folder / "sklearn_gn", quiet=2)
         yield folder
 
 
