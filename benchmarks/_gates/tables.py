@@ -21,7 +21,7 @@ CLASSIFICATION = (
     "contraceptive-method-choice",
     "heart-disease-processed-cleveland",
     "mammographic-mass",
-    "soybean-large",
+    "yeast-4class",
 )
 GENERATED = {  # law, rows, deviation of the noise in that of the truth
     "friedman1_300": ("friedman1", 300, 0.2),
