@@ -104,7 +104,7 @@ def parse(argv):
         "--minutes",
         type=float,
         metavar="M",
-        help="no step begins that would end later; default 40, quick 5",
+        help="no step begins that would end later; default 40, quick 5; cliffs 25",
     )
     scale = parser.add_argument_group("scale")
     scale.add_argument(

@@ -15,7 +15,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = {  # title and result files of every page
     "defaults": (
         "Default settings",
-        ("defaults", "calibration", "first_answer", "cross_validation"),
+        ("defaults", "calibration", "first_answer", "cliffs", "cross_validation"),
     ),
     "shallow_relu": (
         "ShallowReLURegressor and SegmentedRegressor",
