@@ -48,9 +48,9 @@ NOTES = (
     "the seconds of a neighbour, times the step in rows, columns, classes or shots; "
     "less than .05 s count as .05 s; every alpha is compared with 'auto' too. Rule 3: "
     "R2 or log loss worse by more than .02 than by the mean or the class frequencies. "
-    "Rule 4: in most draws the reference has an R2 that is higher by more than .05, "
-    "and no finding of diagnose() blames the fit. Rule 5: a score that lies below the "
-    "line through both neighbours by more than .1 and by more than two standard "
+    "Rule 4: in half of the draws the reference has an R2 that is higher by more than "
+    ".05, and no finding of diagnose() blames the fit. Rule 5: a score that lies below "
+    "the line through both neighbours by more than .1 and by more than two standard "
     "errors, after subtraction of the reference's score if there is one. A step of "
     "height h between two points shows as h / 2; a learning curve that rises ever more "
     "slowly never lies below. Rule 6: R2 over the random states differs by .01 or "
@@ -58,7 +58,7 @@ NOTES = (
     "seconds are CPU seconds of a fit on one core without compilation, medians over "
     "the draws; *_error is the standard error of a mean over the draws. 4,000 test "
     "rows: R2 against the law without noise, log loss of labels. share: fits with the "
-    "right number of breakpoints.",
+    "right number of breakpoints, in last_rows within two rows of the kink.",
     "References: a sine of known period, kinks at known positions, a Gaussian process "
     "with a length scale a column (noise), the number of breakpoints with the lower "
     "BIC (last_rows), and in rows the law itself, from 8,000 rows on.",
@@ -103,12 +103,12 @@ def below_baseline(scores, baseline):
 
 
 def unseen(scores, reference, admits):
-    """Rule 4: points where most fits miss what a reference finds, and do not say so.
+    """Rule 4: points where half of the fits miss what a reference finds, silently.
 
     A reference that is NaN is not known there.
     """
     misses = (reference - scores > UNSEEN) & (admits == 0)
-    return [(i,) for i in np.flatnonzero(np.mean(misses, axis=0) > 0.5)]
+    return [(i,) for i in np.flatnonzero(np.mean(misses, axis=0) >= 0.5)]
 
 
 def dips(scores, positions):
