@@ -318,30 +318,30 @@ def scans():
     of_rows = {"more": True, "grows": True}
     found = {
         "rows.VarProNetRegressor": Scan(
-            rows, MANY_ROWS, regression_rows, 3, 2.0, **of_rows
+            rows, MANY_ROWS, regression_rows, 4, 2.0, **of_rows
         ),
         "rows.ShallowReLURegressor": Scan(
-            rows, MANY_ROWS, regression_rows, 3, 3.0, **of_rows
+            rows, MANY_ROWS, regression_rows, 4, 3.0, **of_rows
         ),
         "rows.VarProNetClassifier": Scan(
-            "rows of three classes, 8 columns", MANY_ROWS, table_rows, 3, 4.0, **of_rows
+            "rows of three classes, 8 columns", MANY_ROWS, table_rows, 4, 5.5, **of_rows
         ),
         "rows.FGNSoftmaxHead": Scan(
-            "rows of 20 clusters, 64 columns", MANY_ROWS, head_rows, 3, 1.0, **of_rows
+            "rows of 20 clusters, 64 columns", MANY_ROWS, head_rows, 4, 1.0, **of_rows
         ),
         "columns.VarProNetClassifier": Scan(
             "columns, of which four matter; 600 rows, three classes",
             columns[2:],
             table_columns,
-            3,
-            1.0,
+            4,
+            2.0,
             grows=True,
         ),
         "columns.FGNSoftmaxHead": Scan(
             "columns of 10 clusters, 600 rows",
             columns,
             head_columns,
-            3,
+            4,
             0.5,
             grows=True,
         ),
@@ -366,7 +366,7 @@ def scans():
             SHOTS,
             partial(shots, n_classes=50, n_columns=256),
             4,
-            1.0,
+            1.5,
             **of_rows,
         ),
         "shots_of_ten.FGNSoftmaxHead": Scan(
@@ -405,7 +405,7 @@ def scans():
                 "columns, of which two matter; 400 rows, noise .3",
                 columns,
                 regression_columns,
-                3,
+                4,
                 1.0,
                 grows=True,
             ),
@@ -414,21 +414,21 @@ def scans():
                 NOISE,
                 regression_noise,
                 4,
-                0.5,
+                0.7,
             ),
             f"periods.{name}": Scan(
                 "periods of a sine, 400 rows, no noise",
                 PERIODS,
                 partial(sine, noise=0.0),
-                3,
-                0.5,
+                4,
+                2.0,
             ),
             f"periods_noisy.{name}": Scan(
                 "periods of a sine, 400 rows, noise .2",
                 PERIODS,
                 partial(sine, noise=0.2),
                 4,
-                0.5,
+                0.7,
             ),
             f"alpha.{name}": Scan(
                 "penalty; 120 rows, two columns, noise .5",

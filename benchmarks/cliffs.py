@@ -46,15 +46,15 @@ NOTES = (
     "Rule 1: a score that is lower than with less data by more than .003 and by more "
     "than two standard errors of the paired difference. Rule 2: more than three times "
     "the seconds of a neighbour, times the step in rows, columns, classes or shots; "
-    "less than .05 s count as .05 s; every alpha is compared with 'auto' too. Rule 3: "
-    "R2 or log loss worse by more than .02 than by the mean or the class frequencies. "
-    "Rule 4: in half of the draws the reference has an R2 that is higher by more than "
-    ".05, and no finding of diagnose() blames the fit. Rule 5: a score that lies below "
-    "the line through both neighbours by more than .1 and by more than two standard "
-    "errors, after subtraction of the reference's score if there is one. A step of "
-    "height h between two points shows as h / 2; a learning curve that rises ever more "
-    "slowly never lies below. Rule 6: R2 over the random states differs by .01 or "
-    "more.",
+    "less than .05 s count as .05 s; a given alpha is compared with 'auto', too. Rule "
+    "3: R2 or log loss worse by more than .02 than by the mean or the class "
+    "frequencies. Rule 4: in half of the draws the reference has an R2 that is higher "
+    "by more than .05, and no finding of diagnose() blames the fit. Rule 5: a score "
+    "that lies below the line through both neighbours by more than .1 and by more than "
+    "two standard errors, and so does its difference from the reference's score, if "
+    "there is one. A step of height h between two points shows as h / 2; a learning "
+    "curve that rises ever more slowly never lies below. Rule 6: R2 over the random "
+    "states differs by .01 or more.",
     "seconds are CPU seconds of a fit on one core without compilation, medians over "
     "the draws; *_error is the standard error of a mean over the draws. 4,000 test "
     "rows: R2 against the law without noise, log loss of labels. share: fits with the "
@@ -161,13 +161,18 @@ def judge(scan, points, figures):
 
 
 def slow_points(scan, points, seconds):
-    """Rule 2 in a scan, in which "auto" is a neighbour of every number."""
+    """Rule 2 in a scan, which may begin with the choice of a penalty, "auto".
+
+    That choice may take long, but no given penalty may take long in comparison.
+    """
     if points[0] != "auto":
         steps = np.divide(points[1:], points[:-1]) if scan.grows else 1.0
         return slow_neighbours(seconds, steps)
-    numbers = range(1, len(points))
-    found = [(0, i) for i in numbers if slow_neighbours(seconds[:, [0, i]])]
-    return found + [(i + 1, j + 1) for i, j in slow_neighbours(seconds[:, 1:])]
+    most = SLOWER * max(np.median(seconds[:, 0]), LEAST_SECONDS)
+    slow = np.flatnonzero(np.median(seconds, axis=0) > most)
+    return [(0, i) for i in slow] + [
+        (i + 1, j + 1) for i, j in slow_neighbours(seconds[:, 1:])
+    ]
 
 
 def judge_score(scan, points, score, known):
@@ -180,12 +185,13 @@ def judge_score(scan, points, score, known):
         return {**found, 6: spread(scores)}
     if scan.more:
         found[1] = worse_with_more(scores)
-    if reference is not None and np.isfinite(reference).all():
-        scores = scores - reference
     first = int(points[0] == "auto")  # which has no place among the numbers
     numbers = np.array(points[first:], dtype=float)
     positions = np.log(numbers) if numbers[0] > 0 else np.arange(len(numbers))
     steps = dips(scores[:, first:], positions)
+    if reference is not None and np.isfinite(reference).all():
+        beyond = dips((scores - reference)[:, first:], positions)
+        steps = [at for at in steps if at in beyond]
     return {**found, 5: [tuple(first + i for i in at) for at in steps]}
 
 
@@ -208,6 +214,7 @@ def answer_of(name, scan, figures):
     ]
     return {
         "settings": {},
+        "data": scan.description,
         "draws": len(figures["seconds"]),
         "runs": runs,
         "summary": summary(runs),
@@ -267,7 +274,7 @@ def run(args):
                 answer["failed"][name] = str(error)
                 progress(f"{name} failed: {error}")
                 continue
-            add(answer, name, known[name].description, found)
+            add(answer, name, found)
             args.write(answer)
             for broken in found["breaks"]:
                 print(as_line(name, broken), flush=True)
@@ -277,10 +284,13 @@ def run(args):
     return answer
 
 
-def add(answer, name, description, found):
+def add(answer, name, found):
     """Add a scan to an answer."""
     quantity, method = name.split(".")
-    empty = {"description": description, "methods": {}}
+    empty = {
+        "description": f"a run is a point of the scan of {quantity}",
+        "methods": {},
+    }
     problem = answer["problems"].setdefault(quantity, empty)
     problem["methods"][method] = found
     by_scan = {**answer["breaks"]["by_scan"], name: len(found["breaks"])}

@@ -130,6 +130,11 @@ def test_a_step_that_the_reference_takes_too_is_none():
     points = (1, 2, 3, 4)
     assert rules(cliffs.judge(scan(), points, figures)) == [5]
     assert cliffs.judge(scan(), points, {**figures, "share_reference": step}) == []
+    # Nor is one that only the reference takes.
+    none = {**figures, "share": draws(0.0, 0.0, 0.0, 0.0), "share_reference": 1 - step}
+    assert cliffs.judge(scan(), points, none) == []
+    found = cliffs.judge(scan(), points, {**figures, "share_reference": 0 * step + 1})
+    assert rules(found) == [5]
 
 
 def test_the_work_of_some_scans_grows_with_their_values():
@@ -138,11 +143,14 @@ def test_the_work_of_some_scans_grows_with_their_values():
     assert cliffs.judge(scan(grows=True), (10, 20), figures) == []
 
 
-def test_auto_is_a_neighbour_of_every_penalty():
-    seconds = draws(1.0, 2.0, 5.0, 9.0)
-    figures = {"r2": draws(0.0, 0.9, 0.9, 0.9), "seconds": seconds}
-    found = cliffs.judge(scan(), ("auto", 0.1, 1.0, 10.0), figures)
+def test_a_given_penalty_takes_no_longer_than_its_choice():
+    points = ("auto", 0.1, 1.0, 10.0)
+    figures = {"r2": draws(0.0, 0.9, 0.9, 0.9), "seconds": draws(1.0, 2.0, 5.0, 9.0)}
+    found = cliffs.judge(scan(), points, figures)
     assert [broken["points"] for broken in found] == [["auto", 1.0], ["auto", 10.0]]
+    figures["seconds"] = draws(9.0, 1.0, 2.9, 8.8)
+    found = cliffs.judge(scan(), points, figures)
+    assert [broken["points"] for broken in found] == [[1.0, 10.0]]
 
 
 def test_random_states_have_no_neighbours():
