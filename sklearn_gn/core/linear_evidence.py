@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from sklearn_gn.core import left_out
+from sklearn_gn.core import left_out, switches
 from sklearn_gn.core.chunked_rows import ChunkedRows, n_rows_of
 from sklearn_gn.core.evidence import LARGEST, SMALLEST
 from sklearn_gn.core.large_gram import LARGEST_DENSE
@@ -127,6 +127,8 @@ def linear_model(rows, n_effective):
     n_effective : float
         Number of rows, counted by their weights.
     """
+    if not switches.on("tables.linear_member"):
+        return None
     of_chunks = isinstance(rows, ChunkedRows)
     found = (_moments_of_chunks if of_chunks else _moments)(rows, n_effective)
     if found is None:

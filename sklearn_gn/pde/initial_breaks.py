@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import backend
+from sklearn_gn.core import backend, switches
 from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Periodic, Robin
@@ -75,11 +75,12 @@ def initial_breaks(problem):
     period = math.inf
     if _is_periodic(problem, axis):
         period = float(np.ptp(domain.bounds[axis]))
-    return tuple(
+    breaks = tuple(
         Break(axis, place, order, of_place, period)
         for (place, order), of_place in zip(found, rates, strict=True)
         if of_place
     )
+    return switches.kept("pinn.breaks", breaks)
 
 
 def carried_kinks(problem):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from sklearn_gn.core import switches
 from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.error_estimate import (
     largest_error_estimate,
@@ -26,7 +27,8 @@ def has_to_grow(points, state, settings, level, stop):
     iteration has solved the equation and the present one does not.
     """
     rules, seconds = settings.growth, state.steady_seconds
-    if not growth.may_go_on(level, rules, state.net, seconds):
+    possible = growth.may_go_on(level, rules, state.net, seconds)
+    if not (possible and switches.on("pinn.growth")):
         return False
     if stop == "stalled":
         return growth.lowest_loss(level) <= SOLVED_LOSS * state.first_fresh

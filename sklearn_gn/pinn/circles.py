@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import backend
+from sklearn_gn.core import backend, switches
 from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.conditions import Periodic
 from sklearn_gn.pde.initial_breaks import initial_breaks
@@ -49,6 +49,7 @@ def on_circles(problem, stages):
         for axis in problem.domain.axes
         if axis in shared and _is_smooth(problem, everywhere[0][axis])
     )
+    closed = switches.kept("pinn.circles", closed)
 
     def close(one):
         if not closed:

@@ -29,7 +29,7 @@ import jax
 import numpy as np
 import scipy.linalg
 
-from sklearn_gn.core import backend
+from sklearn_gn.core import backend, switches
 from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.local_functions import followed_by, wave_at
 from sklearn_gn.pde.operators import Field
@@ -90,7 +90,8 @@ def wave_vectors(problem, scale, shown=()):
     if not found and not shown:
         found = _in_all_directions(equation, problem)
     found = [vector for vector in found if _has_period(vector, problem)]
-    return spectrum.distinct(found, problem.domain, MOST_WAVES, EQUAL)
+    waves = spectrum.distinct(found, problem.domain, MOST_WAVES, EQUAL)
+    return switches.kept("pinn.dispersion", waves)
 
 
 def symbol(problem, scale):

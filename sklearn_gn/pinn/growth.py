@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core import switches
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.pinn.solved import EXHAUSTED_LOSS, SOLVED_LOSS
 
@@ -129,7 +130,7 @@ def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     if not lowest > _FALL * level.falls[-1 - patience]:
         return level
     pays = lowest <= PAYS * level.before or not solved
-    growing = pays and not exhausted
+    growing = pays and not exhausted and switches.on("pinn.growth")
     dearer = _MORE_POINTS if lacks_points else LARGER
     if growing and not _in_time(level, rules, dearer * seconds):
         return level._replace(late=True)

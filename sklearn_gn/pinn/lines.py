@@ -12,6 +12,7 @@ from itertools import product
 
 import numpy as np
 
+from sklearn_gn.core import switches
 from sklearn_gn.pinn import dispersion, spectrum
 
 _POINTS, _LINES = 256, 2  # of a line; along an axis, for each residual class
@@ -51,7 +52,8 @@ def wave_vectors(problem):
                 found += [(a, rate * np.eye(domain.dim)[axis]) for a, rate in own]
     vectors = [*products[:_MOST_PLANE], *spectrum.largest_first(found)]
     n_most = min(len(products), _MOST_PLANE) + 2 * domain.dim
-    return spectrum.distinct(vectors, domain, n_most, dispersion.EQUAL)
+    waves = spectrum.distinct(vectors, domain, n_most, dispersion.EQUAL)
+    return switches.kept("pinn.lines", waves)
 
 
 def _functions(problem):

@@ -35,6 +35,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core import switches
+
 SMALLEST = 1e-6
 _LARGEST_FALL = 10.0  # of the weight, at once
 _LARGEST_FALL_WITH_FUNCTIONS = 100.0
@@ -118,7 +120,8 @@ def wanted_weight(weight, class_losses, known, solved=True):
     else:
         spent = share * known.n / 2 if solved else math.inf
         fall = min(spent / _SPENT, _LARGEST_FALL, 1 / share)
-    return max(weight / fall, SMALLEST) if fall > _LEAST_FALL else weight
+    falls = fall > _LEAST_FALL and switches.on("pinn.observation_weight")
+    return max(weight / fall, SMALLEST) if falls else weight
 
 
 def largest_share(class_losses):

@@ -27,6 +27,7 @@ from dataclasses import dataclass, fields
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.core import switches
 from sklearn_gn.pde import Problem
 from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pde.holes import holes
@@ -172,9 +173,9 @@ def posed(problem, stages, y=None, observed=()):
 
     added = {
         "waves": waves,
-        "corners": rough_corners(problem),
-        "holes": holes(problem.domain),
-        "breaks": initial_breaks(problem),
+        "corners": switches.kept("pinn.corners", rough_corners(problem)),
+        "holes": switches.kept("pinn.holes", holes(problem.domain)),
+        "breaks": switches.kept("pinn.similarity", initial_breaks(problem)),
     }
 
     def pose(entry):

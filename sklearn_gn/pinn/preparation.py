@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from sklearn_gn.core import backend
+from sklearn_gn.core import backend, switches
 from sklearn_gn.core.memory import check_fits
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.damped_step import DENSE, RANK
@@ -113,7 +113,8 @@ def is_new_eigenvalue_problem(solver, stages, data):
         return False
     if solver._solver_object().name != "dngd" or _is_resumed(solver):
         return False
-    return is_eigenvalue_problem(data.problem)
+    is_eigen = is_eigenvalue_problem(data.problem)
+    return is_eigen and switches.on("pinn.eigenvalues")
 
 
 def settings(solver, models, stages, data, networks, seed, deadline):

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sklearn_gn.core import switches
+
 _MOST_APART = 1000.0
 _ALIKE = 10.0  # sizes of residual classes between which the weights are not changed
 
@@ -40,7 +42,7 @@ def in_units(kind, sizes):
         return kind, 1.0
     size = float(np.sqrt(np.sum(sizes[finite] ** 2) / len(sizes)))
     sizes = np.where(finite, sizes, size)
-    if not _are_apart(sizes):
+    if not _are_apart(sizes) or not switches.on("pinn.balance"):
         return kind, size
     units = tuple(map(float, sizes / size))
     return kind._replace(function=InUnits(kind.function, units)), size
@@ -70,9 +72,10 @@ def alike_sizes(model, loss_weights, free):
     """
     if loss_weights != "auto":
         return 1.0 if loss_weights == "scaled" else math.inf
-    if _are_apart(np.array([known.size for known in model.classes])):
-        return 1.0
-    return _ALIKE if free else math.inf
+    sizes = np.array([known.size for known in model.classes])
+    alike = 1.0 if _are_apart(sizes) else _ALIKE if free else math.inf
+    acts = any(counted_size(size, alike) != 1 for size in sizes)
+    return math.inf if acts and not switches.on("pinn.balance") else alike
 
 
 def counted_size(size, alike):

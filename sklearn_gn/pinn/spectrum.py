@@ -18,7 +18,7 @@ import numpy as np
 import scipy.fft
 from scipy.optimize import least_squares
 
-from sklearn_gn.core import backend
+from sklearn_gn.core import backend, switches
 from sklearn_gn.core.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.given_values import faces_of
 
@@ -59,7 +59,8 @@ def wave_vectors(problem):
                 vector = np.zeros(domain.dim)
                 vector[list(axes)] = 2 * np.pi * cycles / (high - low)
                 found.append((amplitude, vector))
-    return distinct(largest_first(found), domain, MOST_WAVES)
+    waves = distinct(largest_first(found), domain, MOST_WAVES)
+    return switches.kept("pinn.waves", waves)
 
 
 def waves_on_faces(problem):

@@ -10,6 +10,7 @@ import math
 import jax
 import numpy as np
 
+from sklearn_gn.core import switches
 from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.model import n_waves, start_parameters
@@ -64,7 +65,8 @@ def has_another(state, settings):
     plain = model.features is None and state.march is None and state.stage == 0
     unexplained = state.observation_weight == 1 or state.weight_waits
     few = state.n_starts < _MOST_STARTS
-    return plain and unexplained and few and settings.solver.name == "dngd"
+    possible = plain and unexplained and few and settings.solver.name == "dngd"
+    return possible and switches.on("pinn.starts")
 
 
 def is_stuck(model, class_losses, state):

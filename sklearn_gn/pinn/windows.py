@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from sklearn_gn.core import switches
 from sklearn_gn.core.compilation import jit_by_size
 from sklearn_gn.core.linear_algebra.jacobian import Parameters
 from sklearn_gn.pinn import growth
@@ -124,7 +125,7 @@ def with_windows(model, observed, as_stated=False):
     if not all(_is_at_start(condition, domain) for condition in given.values()):
         return model
     classes = model.classes
-    if not as_stated:
+    if not as_stated and switches.on("pinn.row_units"):
         classes = map(_in_units, classes, units_of_rows(model))
     interior, *conditions = classes
     moved = [_with_function(known, SinceBefore) for known in conditions]
@@ -226,6 +227,7 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
             _is_flat(march.falls, _PATIENCE)
             and lowest > WELL_SOLVED_LOSS * first
             and not late
+            and switches.on("pinn.windows")
         ):
             stop = _cut(march, model, net, fresh_batches)
             return march._replace(next_stop=stop, uncut=lowest)

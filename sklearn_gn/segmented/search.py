@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core import switches
 from sklearn_gn.segmented.insertion import apart, insert
 from sklearn_gn.segmented.lookahead import starts_from_lines, structured
 from sklearn_gn.segmented.partition import best_partitions, separable
@@ -361,6 +362,8 @@ def _start_again(problem, path, chosen, floor):
         series = np.flatnonzero((chosen == k) & (path.rss[:, k] > floor))
         part, knots = problem.of(series), path.knots[k][series]
         for b in series[structured(part, knots)]:
+            if not switches.on("segmented.lookahead"):
+                return
             part = problem.of([b])
             most = path.rss.shape[1] - 1
             for start in starts_from_lines(part, path.knots[k][[b]], most):

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from sklearn_gn.core import extremes
+from sklearn_gn.core import extremes, switches
 from sklearn_gn.core.line_ends import SHORT_END, has_short_end, long_ends
 from sklearn_gn.segmented import autoregression, least_squares
 from sklearn_gn.segmented.evidence import evidence_path
@@ -82,7 +82,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         for b, ((t, _), own) in enumerate(zip(answers, ends, strict=True))
         if has_short_end(t, own)
     ]
-    if again:
+    if again and switches.on("segmented.short_ends"):
         series = [prepared[b] for b in again]
         others = _choose(series, options, folds=folds, ends=ends[again], **words)
         for b, other in zip(again, others, strict=True):

@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from sklearn_gn._typing import ArrayLike, RandomState
-from sklearn_gn.core import dates
+from sklearn_gn.core import dates, switches
 from sklearn_gn.core.backend import one_blas_thread
 from sklearn_gn.segmented import bootstrap, existence, selection
 from sklearn_gn.segmented.preparation import check_inside, problem_of
@@ -72,7 +72,8 @@ class BreakpointTestMixin:
         check_inside(prepared, options.known, kind)
         problem = problem_of([prepared], options)
         rng = check_random_state(random_state)
-        if self.covariance == "nonrobust":
+        robust = self.covariance != "nonrobust"
+        if not (robust and switches.on("segmented.bootstrap")):
             found = existence.breakpoint_test(
                 problem,
                 float(prepared.rows.weight.sum()),

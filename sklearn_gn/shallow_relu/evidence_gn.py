@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence, evidence_gn, huber
+from sklearn_gn.core import evidence, evidence_gn, huber, switches
 from sklearn_gn.core.chunked_rows import row_blocks
 from sklearn_gn.core.evidence_gn import Sums, Trial
 from sklearn_gn.core.large_gram import (
@@ -409,7 +409,7 @@ def _without_switched_off(shape, rows, state):
     """Return the state without the hidden weights of features that have no kinks."""
     features = shape.hidden_features
     on = state.net.gamma[3 + features] > _SWITCHED_OFF * shape.n
-    if on.all():
+    if on.all() or not switches.on("tables.feature_removal"):
         return state
     linear, coef, hyperplanes = shape.split(state.theta)
     hyperplanes = hyperplanes[:, np.concatenate([[True], on])]

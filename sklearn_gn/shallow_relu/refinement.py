@@ -9,7 +9,7 @@ orthogonal factor of the Jacobian knows them, for some times the work.
 import numpy as np
 from scipy.linalg import lstsq
 
-from sklearn_gn.core import evidence, evidence_gn
+from sklearn_gn.core import evidence, evidence_gn, switches
 from sklearn_gn.core.chunked_rows import ChunkedRows
 from sklearn_gn.core.evidence_gn import EXACT, NEARLY_EXACT
 
@@ -41,7 +41,8 @@ def refined_if_due(shape, rows, state, report, options):
     formed = shape.q == 1 and not isinstance(rows, ChunkedRows)
     free = options.damping is None and options.rank is None
     due = report.stop == "tol" or state.iteration % _INTERVAL == 0
-    if not (due and little and formed and free):
+    possible = due and little and formed and free
+    if not (possible and switches.on("shallow_relu.refinement")):
         return state, report
     most = int(min(_MOST_STEPS, 1 + _MOST_WORK / (len(rows.x) * shape.size**2)))
     theta = refined(state.theta, rows, state.alpha, options.n_effective, shape, most)

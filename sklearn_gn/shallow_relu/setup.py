@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
-from sklearn_gn.core import backend
+from sklearn_gn.core import backend, switches
 from sklearn_gn.core.data import canonical_rows, shares, total_weight, validation_split
 from sklearn_gn.core.evidence import named_penalties
 from sklearn_gn.core.evidence_gn import EvidenceOptions
@@ -339,7 +339,8 @@ def _ends_to_hold(hyperplanes, sizes, n_rows):
     ends = long_ends(rows.x, n_rows * rows.weight)
     knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
     inside = knots[(knots > LEFT) & (knots < RIGHT)]
-    return ends if has_short_end(inside, ends) else None
+    short = has_short_end(inside, ends) and switches.on("segmented.short_ends")
+    return ends if short else None
 
 
 def _loss(hyperplanes, path):

@@ -20,6 +20,7 @@ import math
 
 import numpy as np
 
+from sklearn_gn.core import switches
 from sklearn_gn.softmax_head.row_space import (
     Combination,
     RowHead,
@@ -27,7 +28,7 @@ from sklearn_gn.softmax_head.row_space import (
     sparse_rows,
 )
 from sklearn_gn.softmax_head.sparse_newton import evaluated, step
-from sklearn_gn.softmax_head.temperature import PRIOR, best_factor
+from sklearn_gn.softmax_head.temperature import ITERATIONS, PRIOR, best_factor
 
 _ROWS = 2000  # of the part
 _CLASSES = 128  # of the part
@@ -65,6 +66,7 @@ def held_out_penalty(X, label, weight, n_effective, options, dtype):
     """
     train, test, number = part_of(label)
     few = len(test) < _LEAST or number.max() == 0
+    few = few or not switches.on("heads.held_out")
     if few:
         train, number = np.arange(len(label)), np.zeros_like(label)
     n_classes = number.max() + 1
@@ -78,9 +80,10 @@ def held_out_penalty(X, label, weight, n_effective, options, dtype):
     test_share = weight[test] / weight[test].sum()
     prior = PRIOR / (n_effective * weight[test].sum())
     n_part = n_effective * weight[train].sum()
+    iterations = ITERATIONS if switches.on("heads.temperature") else 0
     losses, factors = [], []
     for logits in minima(DensePart(rows, X[test]), precisions / n_part, options):
-        loss, factor = best_factor(logits, number[test], test_share, prior=prior)
+        loss, factor = best_factor(logits, number[test], test_share, iterations, prior)
         losses.append(float(loss))
         factors.append(float(factor))
         if len(losses) - np.argmin(losses) > _RISES:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core import switches
 from sklearn_gn.core.libraries import (
     NumPy,
     RowsInOrder,
@@ -136,6 +137,8 @@ def prepare(rows, options):
     if searching and some is None:
         rows = in_one_piece(rows)
     data = NewtonData(rows, scaling, options, {}, {})
+    if searching and not switches.on("heads.temperature"):
+        data = data._replace(iterations=np.int32(0))
     if not data.is_in_pieces:
         data = data._replace(given=data.rows)
     return data._replace(**_part(data, rows, some, factor)) if searching else data
@@ -152,7 +155,8 @@ def _part(data, rows, some, factor):
     shape = *some.x.shape, 1 if n_classes < 3 else n_classes
     out = None
     by_evidence = some is not rows and evidence.is_affordable(*shape)
-    if not (leave_one_out.is_affordable(*shape) or by_evidence):
+    one_by_one = leave_one_out.is_affordable(*shape)
+    if not (one_by_one or by_evidence) and switches.on("heads.held_out"):
         out = left_out(some)
     if out is None and some is rows:
         return {}
@@ -167,7 +171,13 @@ def _part(data, rows, some, factor):
         n_effective=options.n_effective / factor
     )
     memo = {"rows": placed}
-    part = NewtonData(placed, data.scaling, options, coordinates, memo, factor=factor)
+    part = data._replace(
+        given=placed,
+        options=options,
+        coordinates=coordinates,
+        memo=memo,
+        factor=factor,
+    )
     if some is not rows:  # a factor of the logits is of its number of rows
         more["iterations"] = np.int32(0)
     return {"part": part._replace(**more)}
@@ -300,10 +310,12 @@ def _evidence_and_left_out(data, options, state):
         value = -float(loss) * data.n_test
         return None, value if math.isfinite(value) else -math.inf, float(factor)
     whole, n_effective = whitened(data), options.n_effective
-    value, _ = evidence.log_evidence(
-        # Compiled, one program is quicker to have than two.
-        *(whole, net, state.loss, settings, n_effective, options.compiled)
-    )
+    value = -math.inf
+    if switches.on("heads.evidence"):
+        value, _ = evidence.log_evidence(
+            # Compiled, one program is quicker to have than two.
+            *(whole, net, state.loss, settings, n_effective, options.compiled)
+        )
     if not _by_leave_one_out(data, net):
         return value, None, 1.0
     if options.mesh is not None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn._typing import Array
+from sklearn_gn.core import switches
 from sklearn_gn.core.libraries import in_either_library, library_of, namespace
 from sklearn_gn.core.parts import total
 from sklearn_gn.softmax_head.head import (
@@ -51,7 +52,7 @@ def whitened_rows(rows, options):
     xp = namespace(rows)
     n_classes = max(int(xp.max(rows.label)) + 1, 2)  # the rows of all processes
     n, d = rows.x.shape
-    rotate = d <= _ROTATED
+    rotate = d <= _ROTATED and switches.on("heads.whitening")
     few = rotate and n * _FEW <= d and options.mesh is None
     center, moments = second_moments(rows, options.intercept, rotate and not few)
     if few:

@@ -17,6 +17,7 @@ import math
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from sklearn_gn.core import switches
 from sklearn_gn.core.layers import (
     curvatures,
     losses,
@@ -42,6 +43,8 @@ def factor_of_logits(model, theta, covariance, rows, n_effective):
     n_effective : float
         Number of rows, counted by their weights.
     """
+    if not switches.on("varpro.calibration"):
+        return 1.0
     some = Rows(*(a[:: -(-len(rows.x) // _ROWS)] for a in rows))
     values = left_out_values(model, theta, covariance, some, n_effective)
     if not np.isfinite(values).all():

@@ -24,7 +24,7 @@ import joblib
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 
-from sklearn_gn.core import evidence_gn, evidence_posterior, huber
+from sklearn_gn.core import evidence_gn, evidence_posterior, huber, switches
 from sklearn_gn.core.classifier import all_logits
 from sklearn_gn.core.evidence_gn import EvidenceState
 from sklearn_gn.core.large_gram import work_of
@@ -302,7 +302,8 @@ def _without_dead_features(run, rows):
     width = model.sizes[1]
     gamma = state.net.gamma[3:].take(model.features)
     idle = (gamma <= _SWITCHED_OFF * width) & (gamma < gamma.max())
-    if np.count_nonzero(idle) * width <= _SAVED * len(state.theta):
+    few = np.count_nonzero(idle) * width <= _SAVED * len(state.theta)
+    if few or not switches.on("tables.feature_removal"):
         return run
     features = tuple(model.features[j] for j in np.flatnonzero(~idle))
     model, (theta, *_) = _with_features(Member(model, state.net), features)

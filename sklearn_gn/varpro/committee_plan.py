@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core import switches
 from sklearn_gn.core.large_gram import LARGEST_DENSE, affordable, work_of
 from sklearn_gn.core.layers import Layers
 
@@ -183,7 +184,7 @@ def _is_mixed(estimator):
         return False
     if _continues_committee(estimator):  # as the former ones
         return estimator._fitted[1][-1].model.sizes[1:] == (_WIDTH,)
-    return estimator.n_init == "auto"
+    return estimator.n_init == "auto" and switches.on("varpro.wide_members")
 
 
 def _continues_committee(estimator):
@@ -195,7 +196,7 @@ def _continues_committee(estimator):
 def _names(estimator):
     """Activations of the members by turns, if they are "auto"."""
     if not _continues_committee(estimator) or estimator._loss != "squared":
-        return ACTIVATIONS
+        return ACTIVATIONS if switches.on("varpro.mixed_activations") else ("relu",)
     models = [member.model for member in estimator._fitted[1]]
     return [model.activations[0] if model.activations else "relu" for model in models]
 

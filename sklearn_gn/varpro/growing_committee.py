@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.core import switches
 from sklearn_gn.core.large_gram import work_of
 from sklearn_gn.core.solver import Algorithm
 from sklearn_gn.varpro import committee
@@ -114,6 +115,8 @@ def _next_size(rows, state, stop):
     """Number of the size to be tried, or None."""
     is_last = stop == "rounding" or state.best_size == _DEEP
     if is_last or not (state.best_size >= 0 or _wants_more(rows, state.net)):
+        return None
+    if not switches.on("varpro.growth"):
         return None
     last = min(state.best_size + _FAILURES, len(_SIZES) - 1)
     for number in range(state.size + 1, last + 1):
