@@ -1,0 +1,93 @@
+"""The automatic mechanisms that can be switched off, and what a fit does instead.
+
+The names are those of :mod:`sklearn_gn.core.switches`; what stands before the dot says
+in which rooms of the gates a mechanism can act.
+"""
+
+ROOMS = {
+    "pinn": ("equations",),
+    "tables": ("tables", "surrogates"),
+    "varpro": ("tables", "surrogates"),
+    "shallow_relu": ("tables", "surrogates", "lines"),
+    "segmented": ("lines",),
+    "heads": ("heads",),
+}
+
+SWITCHES = {
+    # PINNSolver: what the network is given
+    "pinn.waves": "Cosines and sines of the wave vectors that source and values show, "
+    "on up to three axes, are inputs of the network. Off: none; waves that the "
+    "equation lets pass may still be (pinn.dispersion).",
+    "pinn.lines": "The same on more than three axes, found on lines. Off: none.",
+    "pinn.dispersion": "Waves that a linear equation lets pass are inputs of the "
+    "network. Off: none.",
+    "pinn.corners": "Singular functions of corners, and of right angles at which the "
+    "values contradict the equation, are inputs. Off: none.",
+    "pinn.holes": "Functions that fall off from holes of the domain are inputs. "
+    "Off: none.",
+    "pinn.breaks": "Jumps and kinks of initial values are looked for. Off: none are "
+    "found, so an axis on which there are some may be closed to a circle, and the "
+    "statement is judged as if they were carried along.",
+    "pinn.similarity": "Solutions of the heat equation from these jumps and kinks are "
+    "inputs. Off: the breaks are known, and have no functions.",
+    "pinn.circles": "Periodic axes become circles, without their conditions. Off: the "
+    "conditions are fitted.",
+    # PINNSolver: what counts how much
+    "pinn.units": "The outputs have the centre and the size that the problem shows. "
+    "Off: zero and one.",
+    "pinn.row_units": "Residuals of ordinary differential equations that go on from a "
+    "start count as errors. Off: as they are stated.",
+    "pinn.balance": "Residual classes of far too large or too small size, and rows of "
+    "a class whose sizes are far apart, count in units of their sizes. Off: as they "
+    "are stated.",
+    "pinn.observation_weight": "The weight of noisy observations falls until the "
+    "solution no longer follows the noise. Off: it stays one.",
+    # PINNSolver: how a fit goes on
+    "pinn.growth": "Network and points grow while this pays. Off: the first network, "
+    "of two layers of 20, and its points stay.",
+    "pinn.windows": "Long times of ordinary differential equations are cut into "
+    "windows. Off: one network for all time.",
+    "pinn.starts": "A fit that is stuck begins anew with another network. Off: it "
+    "ends, or goes on.",
+    "pinn.eigenvalues": "An eigenvalue problem begins with a function of one sign, "
+    "coefficients that are held, and heavier conditions. Off: as any problem.",
+    # tables
+    "tables.linear_member": "The linear model takes the place of networks that it "
+    "beats, in VarProNetRegressor and ShallowReLURegressor. Off: the networks stay.",
+    "tables.feature_removal": "Features that the evidence has switched off leave the "
+    "hidden layer. Off: they stay, with their penalties.",
+    "tables.reach": "Rows far from all others are moved to where a fit can say "
+    "something. Off: they stay where they are, in training and in prediction.",
+    "varpro.mixed_activations": "Members have the activations relu and tanh by turns. "
+    "Off: relu.",
+    "varpro.wide_members": "Half of the members of a classifier, or more, are wide "
+    "networks fitted by mini-batches. Off: all are small, by the evidence. (Where a "
+    "table is so large that all are wide, nothing is asked.)",
+    "varpro.growth": "Networks of regressions with hardly any noise grow. Off: the "
+    "first size stays.",
+    "varpro.calibration": "The logits of a member get the factor that predicts rows "
+    "best that are left out. Off: one.",
+    "shallow_relu.refinement": "Fits of data with hardly any noise end with steps by "
+    "orthogonal factors. Off: without.",
+    # broken lines
+    "segmented.lookahead": "Where residuals are correlated from row to row, the search "
+    "starts again from the best partitions into separate lines. Off: it does not.",
+    "segmented.short_ends": "A short first or last segment has to explain two thirds "
+    "of what is left without it, also in ShallowReLURegressor of one feature. Off: it "
+    "is kept where the criterion chooses it.",
+    "segmented.insertion": "Breakpoints are inserted, and inserted again, where the "
+    "sum of squares falls most. Off: the best partitions into separate lines are the "
+    "only starts, for series with correlated residuals.",
+    "segmented.bootstrap": "With another covariance than the plain one, the test for a "
+    "breakpoint draws from the residuals. Off: from normal noise of one variance.",
+    # heads
+    "heads.temperature": "The logits get the factor that predicts rows best that are "
+    "left out, for each penalty that is tried. Off: one.",
+    "heads.held_out": "Where leaving out one by one is too dear, a part of the rows is "
+    "left out to choose the penalty. Off: the evidence chooses; of sparse features "
+    "nothing does, and the penalty is that of LogisticRegression's default.",
+    "heads.evidence": "The evidence of each penalty is computed, and chooses where no "
+    "rows are left out. Off: it is not, and there the first penalty stays.",
+    "heads.whitening": "The features are rotated to principal axes for the Newton "
+    "steps. Off: each is only scaled.",
+}
