@@ -99,12 +99,13 @@ def parse(argv):
         help="has a virtual environment DIR/NAME for each peer, default "
         "benchmarks/data/peers",
     )
-    gpu = parser.add_argument_group("gpu")
+    gpu = parser.add_argument_group("gpu, ablation")
     gpu.add_argument(
         "--minutes",
         type=float,
         metavar="M",
-        help="no step begins that would end later; default 40, quick 5; cliffs 25",
+        help="no step of gpu begins that would end later, default 40, quick 5; no scan "
+        "of cliffs, default 25; no row of ablation",
     )
     scale = parser.add_argument_group("scale")
     scale.add_argument(
