@@ -1,9 +1,9 @@
-"""Twelve problems as practitioners state them, with references of other methods.
+"""Twelve problems as practitioners state them, and three with unknown coefficients.
 
 They come in the units of their trade, with layers, singular points and loads that jump,
 and are stated as one would write them down at first. Their references are closed forms
-of the engineering books, finite differences or spectral methods, computed here in a
-second at most. About half of them are not solved by a default fit today.
+of engineering books, finite differences or spectral methods, computed here in a second
+at most. Some of them are not solved by a default fit, which is why they are here.
 """
 
 import math
