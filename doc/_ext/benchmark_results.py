@@ -48,7 +48,7 @@ PAGES = {  # title and result files of every page
         ("kills", "hostile", "searches", "scale"),
     ),
 }
-NOT_SHOWN = {"frozen", "gates"}  # what a change is compared with
+NOT_SHOWN = {"ablation", "frozen", "gates"}  # what a change is compared with
 _MANY = 5  # problems of equal methods that share one table
 _LABELS = {"error": "Relative error", "test": "Test error or accuracy"}  # of curves
 _WITH_RANGES = 4  # methods in a table of medians and ranges; with more, of medians
