@@ -78,9 +78,9 @@ def draw(request):
 
 
 @pytest.mark.parametrize("display", DISPLAYS)
-def test_draws_on_given_axes(display, draw):
+def test_draws_on_given_axes_with_matplotlib_arguments(display, draw):
     _, (left, right) = plt.subplots(1, 2, layout="constrained")
-    drawn = draw(display, ax=right)
+    drawn = draw(display, ax=right, alpha=0.5, zorder=7)
     assert drawn.figure_ is right.figure
     assert not left.has_data()
     assert plt.get_fignums() == [1]
@@ -88,22 +88,6 @@ def test_draws_on_given_axes(display, draw):
     drawn.figure_.canvas.draw()
     # Beside the other axes, not over them.
     assert drawn.ax_.get_position().x0 > left.get_position().x1
-
-
-@pytest.mark.parametrize("display", DISPLAYS)
-def test_makes_one_figure_and_plot_returns_self(display, draw):
-    drawn = draw(display)
-    assert plt.get_fignums() == [drawn.figure_.number]
-    drawn.figure_.canvas.draw()
-    axes = getattr(drawn, "axes_", drawn.ax_)
-    assert drawn.plot(ax=axes) is drawn
-    assert drawn.ax_ is (axes if axes is drawn.ax_ else axes[0, 0])
-    assert plt.get_fignums() == [drawn.figure_.number]
-
-
-@pytest.mark.parametrize("display", DISPLAYS)
-def test_takes_matplotlib_arguments(display, draw):
-    drawn = draw(display, alpha=0.5, zorder=7)
     first = {
         BreakpointDisplay: lambda d: d.curve_,
         ConvergenceDisplay: lambda d: d.lines_[0],
@@ -121,8 +105,14 @@ def test_takes_matplotlib_arguments(display, draw):
 
 
 @pytest.mark.parametrize("display", DISPLAYS)
-def test_without_matplotlib(display, draw, monkeypatch):
+def test_makes_one_figure_and_needs_matplotlib(display, draw, monkeypatch):
     drawn = draw(display)
+    assert plt.get_fignums() == [drawn.figure_.number]
+    drawn.figure_.canvas.draw()
+    axes = getattr(drawn, "axes_", drawn.ax_)
+    assert drawn.plot(ax=axes) is drawn
+    assert drawn.ax_ is (axes if axes is drawn.ax_ else axes[0, 0])
+    assert plt.get_fignums() == [drawn.figure_.number]
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=rf"{display.__name__}.from_\w+ requires"):
         draw(display)

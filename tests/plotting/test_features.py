@@ -1,6 +1,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -25,12 +26,11 @@ def test_panels_are_the_iterates_of_the_fit(rings):
     assert display.iterations == [1, 3]
     for k, n_iter in enumerate(display.iterations):
         fitted = classifier(max_iter=n_iter).fit(X, y)
-        np.testing.assert_array_equal(display.features[k], fitted.transform(X))
-        np.testing.assert_array_equal(display.output[k][:-1].T, fitted.output_coef_)
-        np.testing.assert_array_equal(display.output[k][-1], fitted.output_intercept_)
-        np.testing.assert_array_equal(
-            display.points_[k].get_offsets(), fitted.transform(X)
-        )
+        z, output = fitted.transform(X), display.output[k]
+        assert_allclose(display.features[k], z, rtol=1e-8, atol=1e-8)
+        assert_allclose(output[:-1].T, fitted.output_coef_, rtol=1e-8)
+        assert_allclose(output[-1], fitted.output_intercept_, rtol=1e-8)
+        assert_array_equal(display.points_[k].get_offsets(), display.features[k])
         assert display.accuracy_[k] == fitted.score(X, y)
         title = display.axes_[0, k].get_title()
         assert title == f"Iteration {n_iter}\naccuracy {fitted.score(X, y):.1%}"
@@ -44,7 +44,7 @@ def test_before_the_first_iteration_the_classifier_is_the_best(rings):
     peer = LogisticRegression(
         C=1 / (1e-3 * len(y)), fit_intercept=False, tol=1e-10, max_iter=1000
     ).fit(np.hstack([z, ones]), y)
-    np.testing.assert_allclose(
+    assert_allclose(
         np.hstack([z, ones]) @ (output - output.mean(axis=1, keepdims=True)),
         peer.decision_function(np.hstack([z, ones])),
         atol=1e-4,
@@ -59,7 +59,7 @@ def test_regions_are_the_predictions(rings, n_classes):
     display = FeatureDisplay.from_models({4: model}, X, names)
     z, predicted = model.transform(X), model.predict(X)
     for name, region in zip("abc", display.regions_[0].get_paths(), strict=False):
-        np.testing.assert_array_equal(region.contains_points(z), predicted == name)
+        assert_array_equal(region.contains_points(z), predicted == name)
     assert [
         t.get_text() for t in display.axes_[0, -1].get_legend().get_texts()
     ] == model.classes_.tolist()
@@ -82,7 +82,7 @@ def test_panels_beyond_the_end_are_the_end(rings):
     display = FeatureDisplay.from_estimator(model, X, y, iterations=(0, 1, 10, 20))
     assert display.iterations == [0, 1, 2]
     fitted = clone(model).fit(X, y)
-    np.testing.assert_array_equal(display.features[-1], fitted.transform(X))
+    assert_allclose(display.features[-1], fitted.transform(X), rtol=1e-8, atol=1e-8)
 
 
 def test_models_seen_by_a_callback(rings):
@@ -111,7 +111,7 @@ def test_models_seen_by_a_callback(rings):
     recorded = FeatureDisplay.from_models(keep.models, X, y, name="GNvpro")
     again = FeatureDisplay.from_estimator(classifier(), X, y, iterations=(1, 2))
     for one, other in zip(recorded.features, again.features, strict=True):
-        np.testing.assert_array_equal(one, other)
+        assert_allclose(one, other, rtol=1e-8, atol=1e-8)
     assert recorded.ax_.get_ylabel() == "GNvpro\nSecond feature"
 
 

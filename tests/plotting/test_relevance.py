@@ -20,7 +20,9 @@ def test_relevance_of_a_line_is_that_of_its_slope(data):
     display = RelevanceDisplay.from_estimator(model, X)
     other = np.random.RandomState(0).permutation(len(X))
     spread = np.sqrt(np.mean((X - X[other]) ** 2, axis=0) / 2)
-    np.testing.assert_allclose(display.total, spread * [3, 2, 0], atol=1e-12)
+    np.testing.assert_allclose(
+        display.total, spread * [3, 2, 0], rtol=1e-10, atol=1e-10
+    )
     assert display.linear is None
     (bars,) = display.bars_
     np.testing.assert_allclose([b.get_width() for b in bars], display.total)
