@@ -56,8 +56,8 @@ def integral(
     >>> memory = integral(
     ...     u, "t", 0, lambda x: x[0], kernel=lambda x, y: jnp.exp(y[0] - x[0])
     ... )
-    >>> round(float(memory([2.0])), 6) == round(2 * 0.1353352832, 6)
-    True
+    >>> round(float(memory([2.0])), 4)  # 2 exp(-2)
+    0.2707
     """
     if not isinstance(u, Field):
         cure = "integral(u, 't', 0, 1)(x), not integral(u(x), 't', 0, 1)."

@@ -157,4 +157,4 @@ def test_inputs_are_harmonic_and_hold_the_singular_solution():
     exact = np.hypot(*x.T) ** (2 / 3) * np.sin(2 * phi / 3)
     inputs = np.asarray(jax.vmap(problem.embedding)(jnp.asarray(x)))[:, 2:4]
     weights = np.linalg.lstsq(inputs, exact, rcond=None)[0]
-    np.testing.assert_allclose(inputs @ weights, exact, atol=1e-12)
+    np.testing.assert_allclose(inputs @ weights, exact, atol=1e-10)

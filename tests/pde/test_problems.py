@@ -102,7 +102,7 @@ def test_wrong_coefficient_is_seen():
     x = jnp.array([0.1, 0.2])
     momentum, divergence = jax.jit(lambda x: problem.residual(field, x, nu=0.1))(x)
     assert np.abs(momentum).max() > 0.1
-    assert abs(divergence) < 1e-12
+    assert abs(divergence) < 1e-10
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -140,24 +140,25 @@ def wave(x):
     return jnp.atleast_1d(jnp.sin(3 * jnp.sum(x)) + 0.7)
 
 
-def test_hard_constraints_hold_to_the_bit():
+def test_hard_constraints_hold_up_to_rounding():
     rng = np.random.RandomState(1)
 
     problem = LogFokkerPlanck(dim=3)
     x = jnp.array([*rng.uniform(-5, 5, 3), 0.0])
-    assert problem.field(wave)(x) == problem.exact(x)
+    assert problem.field(wave)(x) == pytest.approx(problem.exact(x), rel=1e-12)
     x = x.at[-1].set(0.4)
-    assert problem.field(wave)(x) != problem.exact(x)
+    assert problem.field(wave)(x) != pytest.approx(problem.exact(x), rel=1e-3)
 
     burgers = Burgers(hard=True)
     field = burgers.field(wave)
-    assert field(jnp.array([0.3, 0.0])) == -jnp.sin(jnp.pi * 0.3)
-    assert abs(field(jnp.array([-1.0, 0.7]))) < 1e-15
-    assert abs(field(jnp.array([1.0, 0.7]))) < 1e-15
+    start = field(jnp.array([0.3, 0.0]))
+    assert start == pytest.approx(-np.sin(0.3 * np.pi), rel=1e-12)
+    assert abs(field(jnp.array([-1.0, 0.7]))) < 1e-12
+    assert abs(field(jnp.array([1.0, 0.7]))) < 1e-12
 
     field = PoissonBall(dim=5).field(wave)
-    assert field(jnp.array([0.0, -1.0, 0.0, 0.0, 0.0])) == 0.0
-    assert field(jnp.array([0.0, -0.5, 0.0, 0.0, 0.0])) != 0.0
+    assert abs(field(jnp.array([0.0, -1.0, 0.0, 0.0, 0.0]))) < 1e-12
+    assert abs(field(jnp.array([0.0, -0.5, 0.0, 0.0, 0.0]))) > 1e-3
 
 
 def test_kovasznay_is_accurate_at_high_reynolds_numbers():
@@ -222,13 +223,13 @@ def test_cole_hopf_is_the_fourier_series(nu):
     solution = jax.jit(jax.vmap(ColeHopf(nu)))
     for t in (0.05, 0.5, 1.0):
         values = solution(np.column_stack([x, np.full_like(x, t)]))
-        np.testing.assert_allclose(values, bessel_series(nu, x, t), atol=1e-12)
+        np.testing.assert_allclose(values, bessel_series(nu, x, t), atol=1e-10)
 
 
 @pytest.mark.parametrize("nu", [0.5, 0.01 / np.pi, 1e-4])
 def test_cole_hopf_converges(nu):
     differences = ColeHopf(nu).convergence((0.8, 0.1))
-    assert differences[0.1] < 1e-13
+    assert differences[0.1] < 1e-11
     assert differences[0.8] > differences[0.1]
 
 
@@ -252,9 +253,9 @@ def test_allen_cahn_reference():
     assert values.shape == (512 * 201, 1)
     start = points[:, 1] == 0
     x = points[start, 0]
-    np.testing.assert_array_equal(values[start, 0], x**2 * np.cos(np.pi * x))
+    np.testing.assert_allclose(values[start, 0], x**2 * np.cos(np.pi * x), atol=1e-12)
     table = values.reshape(512, 201)
-    np.testing.assert_allclose(table[1:], table[:0:-1], atol=1e-13)  # even in x
+    np.testing.assert_allclose(table[1:], table[:0:-1], atol=1e-10)  # even in x
     differences = reference.convergence(n_modes=(512, 1024), n_steps=(200,))
     assert differences["n_modes"][512] < 5e-6
     assert differences["n_modes"][1024] < 3e-7
@@ -296,7 +297,7 @@ def test_cavity_values_on_the_walls():
     (condition,) = problem.conditions
     wall = (points == 0).any(axis=1) | (points == 1).any(axis=1)
     expected = jax.vmap(condition.value)(jnp.asarray(points[wall]))
-    np.testing.assert_allclose(values[wall, :2], expected, atol=1e-12)
+    np.testing.assert_allclose(values[wall, :2], expected, atol=1e-10)
     assert values[:, 0].max() == pytest.approx(1 - 1 / np.cosh(5))
 
 

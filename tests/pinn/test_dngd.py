@@ -142,7 +142,7 @@ def test_the_size_of_a_residual_is_its_change_with_a_solution_of_size_one():
     _, sizes = rows_and_sizes(problem, np.zeros(0))
     # One unit of [-1, 1] is 1/4 of x and 2 of y; random normals have length one.
     interior = np.sqrt((3 * 4**2) ** 2 + (2 / 2) ** 2 + 7**2)
-    np.testing.assert_allclose(np.ravel(sizes[:2]), [interior, 1.0], rtol=1e-12)
+    np.testing.assert_allclose(np.ravel(sizes[:2]), [interior, 1.0], rtol=1e-10)
     assert 1 / 2 < sizes[2][0] < 4
 
 
@@ -159,7 +159,7 @@ def test_the_size_of_a_residual_of_high_order_knows_no_waves():
         rows_and_sizes(kind, np.zeros(0))[1]
         for kind in (problem, replace(problem, waves=()))
     ]
-    np.testing.assert_allclose(*sizes, rtol=1e-12)
+    np.testing.assert_allclose(*sizes, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_a_network_of_the_user_has_the_same_residuals_and_gramian(name):
 
     r, matrix = map(np.asarray, find(model, params))
     again, found = find(theirs, params._replace(layers=layers))
-    np.testing.assert_allclose(again, r, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(found, matrix, atol=1e-12 * np.abs(matrix).max())
+    np.testing.assert_allclose(again, r, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(found, matrix, atol=1e-10 * np.abs(matrix).max())
 
 
 def test_rows_are_those_of_all_faces():
@@ -194,7 +194,7 @@ def test_sums_over_groups_of_pairs():
     diagonal, mixed = ((0, 0), (1, 1), (2, 2)), ((0, 1), (0, 2))
     rows = DerivativeRows((0, 1, 2), (diagonal, ((1, 2),), mixed))
     expected = np.add.reduceat(values, [0, 3, 4])
-    np.testing.assert_allclose(_group_sums(rows, values), expected, rtol=1e-14)
+    np.testing.assert_allclose(_group_sums(rows, values), expected, rtol=1e-12)
     # A matrix would have 16 GB.
     alone = tuple(((i, j),) for i in range(300) for j in range(i, 300))
     assert _group_sums(DerivativeRows(tuple(range(300)), alone), values) is values
@@ -232,25 +232,25 @@ def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
     sparse = model._replace(classes=(ClassModel(kind, rows),))
     find = jax.jit(jacobian, static_argnames="model")
     r, parts = find(sparse, params, (every,))
-    np.testing.assert_allclose(r, exact, rtol=1e-12)
+    np.testing.assert_allclose(r, exact, rtol=1e-10)
     some = batch._replace(axes=np.array([2, 0], np.int32))
     (rows,) = rows_and_sizes(model.problem, params.extra, some.axes)[0]
     sparse = model._replace(classes=(ClassModel(kind, rows),))
     r, parts = find(sparse, params, (some,))
     plain = sparse._replace(classes=(ClassModel(kind, None),))
     expected, dense = find(plain, params, (some,))
-    np.testing.assert_allclose(r, expected, rtol=1e-12)
+    np.testing.assert_allclose(r, expected, rtol=1e-10)
     expected = np.asarray(jax.jit(operators.dense)(dense))
     found = np.asarray(jax.jit(operators.dense)(parts))
     scale = np.abs(expected).max()
-    np.testing.assert_allclose(found, expected, atol=1e-12 * scale)
+    np.testing.assert_allclose(found, expected, atol=1e-10 * scale)
     gram = jax.jit(operators.gramian)(parts)
-    np.testing.assert_allclose(gram, expected @ expected.T, atol=1e-12 * np.max(gram))
+    np.testing.assert_allclose(gram, expected @ expected.T, atol=1e-10 * np.max(gram))
     y, v = rng.standard_normal(len(r)), jax.tree.map(np.ones_like, params)
     back = jax.jit(operators.transposed)(parts, y, params)
-    np.testing.assert_allclose(flat(back), y @ expected, atol=1e-11 * scale)
+    np.testing.assert_allclose(flat(back), y @ expected, atol=1e-10 * scale)
     pushed = jax.jit(operators.forward)(parts, v)
-    np.testing.assert_allclose(pushed, expected.sum(axis=1), atol=1e-11 * scale)
+    np.testing.assert_allclose(pushed, expected.sum(axis=1), atol=1e-10 * scale)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_jacobian_in_factors_is_that_of_automatic_differentiation(name):
         return jax.jacrev(twice, has_aux=True)(params)
 
     derivative, expected = by_differentiation(params, batches)
-    np.testing.assert_allclose(r, expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(r, expected, rtol=1e-10, atol=1e-11)
     m = len(r)
     columns = [np.reshape(a, (m, -1)) for a in (*derivative.layers, derivative.extra)]
     expected = np.concatenate(columns, axis=1)
@@ -294,11 +294,11 @@ def test_jacobian_in_factors_is_that_of_automatic_differentiation(name):
         )
 
     found, gram, pushed, back = in_factors(parts, v, y)
-    np.testing.assert_allclose(found, expected, atol=1e-12 * np.abs(expected).max())
+    np.testing.assert_allclose(found, expected, atol=1e-10 * np.abs(expected).max())
     (whole,) = operators.multiplied_out(backend.views(parts))
     rows = np.concatenate([whole.dense, whole.extra], axis=1)
-    np.testing.assert_allclose(rows, expected, atol=1e-12 * np.abs(expected).max())
-    np.testing.assert_allclose(gram, found @ found.T, atol=1e-12 * np.max(gram))
+    np.testing.assert_allclose(rows, expected, atol=1e-10 * np.abs(expected).max())
+    np.testing.assert_allclose(gram, found @ found.T, atol=1e-10 * np.max(gram))
     np.testing.assert_allclose(pushed, found @ flat(v), atol=1e-10)
     np.testing.assert_allclose(flat(back), y @ found, atol=1e-10)
 
@@ -311,7 +311,7 @@ def test_gramian_in_blocks_is_that_of_the_whole_jacobian(name, monkeypatch):
     rows = np.asarray(jax.jit(operators.dense)(parts))
     # Not the function itself, whose compiled form has other blocks.
     found = jax.jit(lambda parts: operators.gramian(parts))(parts)
-    np.testing.assert_allclose(found, rows @ rows.T, atol=1e-12 * np.max(found))
+    np.testing.assert_allclose(found, rows @ rows.T, atol=1e-10 * np.max(found))
 
 
 @pytest.mark.parametrize("name", ["burgers", "beam", "kovasznay"])
@@ -326,7 +326,7 @@ def test_normal_matrix_in_blocks_is_that_of_the_whole_jacobian(name, monkeypatch
     expected = rows.T @ np.diag(scale**2) @ rows
     # Not the function itself, whose compiled form has other blocks.
     found = jax.jit(lambda parts: operators.normal_matrix(parts, scale))(parts)
-    np.testing.assert_allclose(found, expected, atol=1e-12 * expected.max())
+    np.testing.assert_allclose(found, expected, atol=1e-10 * expected.max())
 
 
 @partial(jax.jit, static_argnames=("model", "jacobi"))
@@ -354,8 +354,8 @@ def steps(model, params, batches, shift, jacobi):
 
 # Errors of the step, which in the primal form grow with the condition of J, one over
 # the root of the damping. Conjugate gradients have a tolerance.
-ERROR = {"cholesky": 3e-13, "conjugate_gradients": 5e-11}
-GROWTH = {"cholesky": 3e-13, "conjugate_gradients": 2e-14}
+ERROR = {"cholesky": 1e-11, "conjugate_gradients": 1e-9}
+GROWTH = {"cholesky": 3e-12, "conjugate_gradients": 2e-13}
 
 
 @pytest.mark.parametrize(
@@ -488,12 +488,12 @@ def test_trust_region_takes_the_longest_step_that_keeps_its_promise():
     found = updated_in_region(model, params, batches, 1e-3)
     # So short a step that the linearised residuals hold: the widest radius is taken.
     assert 3.2e-3 < found.step_norm < 5.5e-3
-    assert found.memory.radius == pytest.approx(float(found.step_norm), rel=1e-12)
+    assert found.memory.radius == pytest.approx(float(found.step_norm), rel=1e-10)
     assert found.best_step.gain_ratio == pytest.approx(1, abs=0.05)
     loss = float(total_loss(model, found.net, batches))
     assert loss < start
-    assert loss == pytest.approx(float(found.best_step.loss), rel=1e-12)
-    assert found.best_step.losses.sum() == pytest.approx(loss, rel=1e-12)
+    assert loss == pytest.approx(float(found.best_step.loss), rel=1e-10)
+    assert found.best_step.losses.sum() == pytest.approx(loss, rel=1e-10)
     # Far too long: nothing is taken, and the next radius is an eighth.
     found = updated_in_region(model, params, batches, 1e3)
     assert not found.accepted

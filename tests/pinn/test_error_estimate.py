@@ -168,7 +168,7 @@ def test_each_half_has_the_conditions_of_which_there_are_few(solver):
         few = len(whole.x) <= 8
         np.testing.assert_array_equal(a.x if few else joined, whole.x)
         square = np.sum(np.concatenate([a.scale, b.scale]) ** 2)
-        assert square == pytest.approx(np.sum(whole.scale**2), rel=1e-14)
+        assert square == pytest.approx(np.sum(whole.scale**2), rel=1e-12)
 
 
 def test_residuals_at_single_points_are_not_explained_by_wild_changes():
@@ -210,7 +210,7 @@ def test_factors_keep_the_changes_that_residuals_hardly_see():
     assert [f.shape for f in factors] == [(n + 1, n + 1)] * 2
     found = error_estimate.correction_by_factors(*factors, np.copy)
     np.testing.assert_allclose(found.change, wanted, atol=1e-3)
-    assert found.explained == pytest.approx(1.0, abs=1e-12)
+    assert found.explained == pytest.approx(1.0, abs=1e-10)
     assert found.difference < 1e-3
     lossy, _ = error_estimate.correction(rows.T @ rows, rows.T @ r, r @ r)
     assert np.abs(lossy - wanted).max() > 0.1
@@ -294,10 +294,10 @@ def test_the_factor_of_pieces_is_that_of_all_rows(solver):
     factor = error_estimate.factor_over_pieces(*given)
     product = factor.T @ factor
     size = np.abs(gramian).max()
-    np.testing.assert_allclose(product[:-1, :-1], gramian, atol=1e-12 * size)
+    np.testing.assert_allclose(product[:-1, :-1], gramian, atol=1e-10 * size)
     size = np.abs(gradient).max()
-    np.testing.assert_allclose(product[:-1, -1], gradient, atol=1e-11 * size)
-    assert product[-1, -1] == pytest.approx(square, rel=1e-12)
+    np.testing.assert_allclose(product[:-1, -1], gradient, atol=1e-10 * size)
+    assert product[-1, -1] == pytest.approx(square, rel=1e-10)
 
 
 @pytest.mark.usefixtures("float64")

@@ -133,7 +133,7 @@ def test_exponential_decay_is_solved():
     slope = solver.derivative(t, "t")
     np.testing.assert_allclose(slope, -2 * np.exp(-2 * t[:, 0]), atol=1e-3)
     left = solver.residual(t)
-    np.testing.assert_allclose(left[:, 0], slope + 2 * solver.predict(t), atol=1e-12)
+    np.testing.assert_allclose(left[:, 0], slope + 2 * solver.predict(t), atol=1e-10)
     assert solver.relative_error() < 1e-5
     assert solver.relative_error(t) == pytest.approx(
         np.linalg.norm(solver.predict(t) - np.exp(-2 * t[:, 0]))
@@ -193,7 +193,7 @@ def test_residuals_count_in_units_of_their_class():
     again = quiet(small(max_iter=3, resample=None).fit)
     for model, square in ((solver, 8.0), (again, 1.0)):
         rho = model._fitted.model.classes[0].size
-        assert rho == pytest.approx(np.sqrt(8), rel=1e-12)
+        assert rho == pytest.approx(np.sqrt(8), rel=1e-10)
         batch = model._posterior.batches[0]
         np.testing.assert_allclose(batch.scale**2 * len(batch.x), 1 / square)
 
@@ -281,12 +281,12 @@ def test_targets_in_different_units_count_alike():
     one, other = (quiet(clone(model).fit, X, y * u) for u in (unit, 4 * unit))
     mean, std = one.predict(X, return_std=True)
     assert one.noise_std_.shape == (2,)
-    np.testing.assert_array_equal(other.noise_std_, 4 * one.noise_std_)
-    np.testing.assert_array_equal(
-        other.predict(X, return_std=True), (4 * mean, 4 * std)
-    )
+    np.testing.assert_allclose(other.noise_std_, 4 * one.noise_std_, rtol=1e-8)
+    at, bars = other.predict(X, return_std=True)
+    np.testing.assert_allclose(at, 4 * mean, rtol=1e-8)
+    np.testing.assert_allclose(bars, 4 * std, rtol=1e-6)
     np.testing.assert_allclose(
-        other.log_evidence_, one.log_evidence_ - 2 * 20 * np.log(4), rtol=1e-12
+        other.log_evidence_, one.log_evidence_ - 2 * 20 * np.log(4), rtol=1e-8
     )
 
 
@@ -550,7 +550,7 @@ def test_a_viscosity_is_recovered_from_some_noisy_velocities():
     assert abs(nu - 1 / 40) < 1.96 * std
     assert solver.noise_std_ == pytest.approx(0.01, rel=0.25)
     assert solver.predict(table).shape == (60, 3)
-    np.testing.assert_array_equal(solver.predict(table), solver.predict(X))
+    np.testing.assert_allclose(solver.predict(table), solver.predict(X), rtol=1e-10)
     assert solver.score(table, y) > 0.99
 
 
@@ -706,7 +706,9 @@ def test_a_sequence_begins_with_other_problems():
     assert solver.n_iter_ == 6
     first = quiet(small(decay_of(1), max_iter=2).fit)
     log = solver.convergence_log_
-    np.testing.assert_array_equal(log["loss"][:2], first.convergence_log_["loss"])
+    np.testing.assert_allclose(
+        log["loss"][:2], first.convergence_log_["loss"], rtol=1e-8
+    )
     other = quiet(small(decay_of(3), max_iter=2).fit)
     assert (log["loss"][:2] != other.convergence_log_["loss"]).all()
     assert solver.problem_ == decay_of(3)
@@ -917,14 +919,14 @@ def test_predictions_do_not_change_with_the_problem():
         solver.set_params(problem=other, observed_outputs=["v"])
         decay.set_params(problem=None if other is DECAY else other)
         for now, then in zip(answers(), before, strict=True):
-            np.testing.assert_array_equal(now, then)
+            np.testing.assert_allclose(now, then, rtol=1e-10)
     assert solver.problem_ is known(MEMBRANE)
     X, y = linear_data(20)
     plain = quiet(PINNSolver(hidden_layer_sizes=(2,), max_iter=2).fit, X, y[:, None])
     assert plain.problem_ is None
     before = plain.predict(X)
     plain.set_params(problem=DECAY)
-    np.testing.assert_array_equal(plain.predict(X), before)
+    np.testing.assert_allclose(plain.predict(X), before, rtol=1e-10)
     assert before.shape == (20, 1)
     with pytest.raises(ValueError, match="needs a differential equation"):
         plain.derivative(X, "t")
@@ -936,12 +938,12 @@ def test_predictions_do_not_change_with_device_and_precision():
     before = solver.predict(t, return_std=True)
     solver.set_params(device="gpu", dtype="float32")
     for now, then in zip(solver.predict(t, return_std=True), before, strict=True):
-        np.testing.assert_array_equal(now, then)
+        np.testing.assert_allclose(now, then, rtol=1e-10)
     solver.residual(t)
     solver.derivative(t, "t")
     # A fit on a machine with another device.
     solver._computed_in = "float64", "gpu"
-    np.testing.assert_array_equal(solver.predict(t), before[0])
+    np.testing.assert_allclose(solver.predict(t), before[0], rtol=1e-10)
 
 
 def test_a_fit_that_fails_is_no_fit():
@@ -1022,7 +1024,8 @@ def test_the_gramian_is_factored_once(monkeypatch):
     t = np.linspace(0, 1, 100)[:, None]
     _, std = solver.predict(t, return_std=True)
     assert len(calls) == 1
-    np.testing.assert_array_equal(solver.predict(t[:32], return_std=True)[1], std[:32])
+    some = solver.predict(t[:32], return_std=True)[1]
+    np.testing.assert_allclose(some, std[:32], rtol=1e-8)
     assert len(calls) == 1
     # The factor is not stored with the model.
     again = pickle.loads(pickle.dumps(solver))
@@ -1184,4 +1187,4 @@ def test_a_global_number_of_an_equation_may_change_between_fits():
         names["rate"] = rate
         solver = quiet(PINNSolver(problem, **SMALL).fit)
         written = quiet(PINNSolver(decay_in({"d": d}, rate), **SMALL).fit)
-        np.testing.assert_array_equal(solver.predict(t), written.predict(t))
+        np.testing.assert_allclose(solver.predict(t), written.predict(t), rtol=1e-6)

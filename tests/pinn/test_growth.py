@@ -29,7 +29,7 @@ def test_a_wider_network_is_the_same_function_with_more_directions():
     model = Model(EQUATION, ("tanh", "tanh"), ())
     x = np.array([0.3])
     value = jax.jit(lambda net: network(model, net, x))
-    np.testing.assert_allclose(value(more), value(net), rtol=1e-14)
+    np.testing.assert_allclose(value(more), value(net), rtol=1e-10)
     slopes = jax.jit(jax.jacrev(lambda net: network(model, net, x)))(more)
     # The new neurons of the last hidden layer answer from the start.
     assert np.all(np.asarray(slopes.layers[-1])[0, 3:-1, 0] != 0)
@@ -288,7 +288,7 @@ def test_points_that_are_drawn_twice_are_one_row_of_the_same_weight():
     interior, ends = sampler.draw(model, 0, 0, 0)
     assert len(interior.x) == 8
     np.testing.assert_array_equal(np.sort(ends.x.ravel()), [0, 1])
-    assert np.sum(ends.scale**2) == pytest.approx(1, rel=1e-14)
+    assert np.sum(ends.scale**2) == pytest.approx(1, rel=1e-12)
 
 
 @pytest.mark.usefixtures("float64")

@@ -79,16 +79,18 @@ def test_they_are_those_of_the_compiled_network(case, activation):
     whole = jax.jit(residuals.residuals, static_argnums=0)(model, net, batches)
     size = np.abs(whole).max()
     found = numpy_residuals.residuals(model, net, batches)
-    np.testing.assert_allclose(found, whole, rtol=1e-12, atol=1e-13 * size)
+    np.testing.assert_allclose(found, whole, rtol=1e-10, atol=1e-11 * size)
     r, parts = numpy_residuals.jacobian(model, net, batches)
-    np.testing.assert_array_equal(r, found)
+    np.testing.assert_allclose(r, found, rtol=1e-10, atol=1e-11 * size)
     expected = jax.jit(residuals.jacobian, static_argnums=0)(model, net, batches)[1]
     (one,), (other,) = map(operators.multiplied_out, (parts, backend.views(expected)))
     for a, b in zip(one[1:], other[1:], strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-13 * np.abs(other.dense).max())
+        size = np.abs(other.dense).max()
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11 * size)
     interior = numpy_residuals.class_residuals(model, model.classes[0], net, batches[0])
-    weighted = batches[0].scale[:, None] * interior
-    np.testing.assert_array_equal(weighted.ravel(), found[: weighted.size])
+    weighted = np.ravel(batches[0].scale[:, None] * interior)
+    size = np.abs(weighted).max()
+    np.testing.assert_allclose(found[: len(weighted)], weighted, atol=1e-11 * size)
 
 
 @pytest.mark.parametrize("case", ["circle", "waves"])
@@ -145,4 +147,4 @@ def test_values_of_a_solution_are_those_of_the_compiled_network(case):
     found = solution.values(model, net, x)
     assert isinstance(found, np.ndarray)  # no first prediction waits for a compiler
     expected = jax.jit(solution.values, static_argnums=0)(model, net, x)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)

@@ -117,19 +117,19 @@ def test_padding_changes_nothing(in_rows, monkeypatch):
     monkeypatch.setattr(pieces, "_LEAST_RESIDUALS", 12)
     assert len(pieces.cut(model.classes, batches)) == 4
     for one, other in zip(whole, found(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-13)
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-11)
     # They are those of all points at once.
     r = jax.jit(residuals.residuals, static_argnums=0)(model, net, batches)
-    np.testing.assert_allclose(whole[-1], 0.5 * np.sum(np.square(r)), rtol=1e-13)
+    np.testing.assert_allclose(whole[-1], 0.5 * np.sum(np.square(r)), rtol=1e-10)
     r, parts = jax.jit(residuals.jacobian, static_argnums=0)(model, net, batches)
     root = np.repeat(
         np.sqrt(balance),
         [len(b.x) * k.n_outputs for b, k in zip(batches, kinds, strict=True)],
     )
-    np.testing.assert_allclose(whole[0], root * r, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(whole[0], root * r, rtol=1e-10, atol=1e-11)
     (part,) = operators.multiplied_out(backend.views(parts))
     dense = root[:, None] * part.dense
-    np.testing.assert_allclose(whole[1], dense, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(whole[1], dense, rtol=1e-10, atol=1e-11)
 
 
 def bent(u, x):

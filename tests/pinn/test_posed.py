@@ -212,7 +212,7 @@ def test_points_that_differ_are_told_from_equal_ones():
     kept, their_data, share = distinct(x, data)
     np.testing.assert_array_equal(kept.ravel(), [0.5, 0.0, 1.0])
     np.testing.assert_array_equal(their_data.ravel(), [1.0, 2.0, 1.0])
-    np.testing.assert_array_equal(share, [0.4, 0.4, 0.2])
+    np.testing.assert_allclose(share, [0.4, 0.4, 0.2], rtol=1e-12)
 
 
 @pytest.mark.usefixtures("float64")
@@ -256,10 +256,10 @@ def test_the_field_has_physical_units_and_the_waves():
     net.layers[-1][3, 0], net.layers[-1][4, 0] = 2.0, 3.0
     phase = np.array(wave) @ (x - [1.0, 1.5])
     expected = plain + 2 * np.cos(phase) + 3 * np.sin(phase)
-    np.testing.assert_allclose(network(model, net, x), expected, rtol=1e-12)
+    np.testing.assert_allclose(network(model, net, x), expected, rtol=1e-10)
     more = growth.wider(net, rng, n_waves=2)
     assert [m.shape for m in more.layers] == [(5, 5), (6, 5), (8, 1)]
-    np.testing.assert_allclose(network(model, more, x), expected, rtol=1e-12)
+    np.testing.assert_allclose(network(model, more, x), expected, rtol=1e-10)
 
 
 def test_a_default_fit_solves_what_oscillates_fast():

@@ -110,7 +110,7 @@ def test_a_constant_far_from_the_conditions_is_no_solution():
     solver = PINNSolver(string(Dirichlet(1.0), residual=stiff), **SMALL, max_iter=1)
     with pytest.warns(ConvergenceWarning):
         solver.fit()
-    assert solver._untrained_loss == pytest.approx(0.5, rel=1e-12)  # that of zero
+    assert solver._untrained_loss == pytest.approx(0.5, rel=1e-10)  # that of zero
 
 
 # --- solutions that are not determined -----------------------------------------------
@@ -396,7 +396,7 @@ def test_misfits_as_large_as_the_observations_are_not_noise():
     known = observed(data)
     assert known.n == 5
     spread = known.spread_loss
-    assert spread == pytest.approx(square / 2, rel=1e-14)
+    assert spread == pytest.approx(square / 2, rel=1e-12)
     for misfit, falls in ((0.49 * spread, True), (0.51 * spread, False)):
         losses = np.array([1e-9, misfit])
         assert (next_weight(1.0, losses, known, solved=False) < 1) is falls
@@ -753,7 +753,7 @@ def test_the_measure_of_a_singular_equation_is_that_of_one():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         solver.set_params(max_iter=1).fit()
-    assert solver._untrained_loss <= 1.0 + 1e-12  # 1^2 / 2 + (2 - 1)^2 / 2
+    assert solver._untrained_loss <= 1.0 + 1e-10  # 1^2 / 2 + (2 - 1)^2 / 2
 
 
 def test_each_condition_has_its_own_measure():
@@ -761,7 +761,7 @@ def test_each_condition_has_its_own_measure():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         solver.set_params(max_iter=1).fit()
-    assert solver._untrained_loss == pytest.approx(2.0, rel=1e-12)  # 2^2 / 2
+    assert solver._untrained_loss == pytest.approx(2.0, rel=1e-10)  # 2^2 / 2
 
 
 # --- a small loss and a large error ---------------------------------------------------

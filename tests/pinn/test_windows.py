@@ -101,7 +101,7 @@ def test_a_window_begins_with_the_solution_of_the_one_before():
     assert np.ptp(interior.x) > 1.8
     assert np.all(start.x == 3.0)
     values = class_residuals(model, model.classes[1], net, start)
-    np.testing.assert_array_equal(np.asarray(values), 0)  # u is u_before
+    np.testing.assert_allclose(values, 0, atol=1e-12)  # u is u_before
     np.testing.assert_allclose(interior.scale, whole[0].scale / 2)
     assert windows.within(model, whole, March()) is whole
 
@@ -115,9 +115,9 @@ def test_the_network_of_a_window_is_that_of_all_time_in_its_units():
     # From the begin, the middle and the end of the window to those of all time.
     for t, whole in [(3.0, 2.0), (4.0, 4.0), (5.0, 6.0)]:
         expected = at(net, np.array([whole]))
-        np.testing.assert_allclose(at(moved, np.array([t])), expected, rtol=1e-13)
+        np.testing.assert_allclose(at(moved, np.array([t])), expected, rtol=1e-10)
     back = windows._with_time(moved, March(0.25, 0.75), back=True)
-    np.testing.assert_allclose(back.layers[0], net.layers[0], rtol=1e-14, atol=1e-16)
+    np.testing.assert_allclose(back.layers[0], net.layers[0], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.usefixtures("float64")
@@ -129,10 +129,10 @@ def test_a_window_that_is_cut_begins_where_the_one_before_ends():
     march, net = windows.moved_on(march, model, before, fresh, rng)
     at = jax.jit(lambda net: network(model, net, np.array([3.0])))
     value = np.asarray(at(before))
-    np.testing.assert_allclose(at(net), value, rtol=1e-13)
+    np.testing.assert_allclose(at(net), value, rtol=1e-10)
     assert np.abs(net.layers[0] - before.layers[0]).max() > 0.1
     # A constant u has the residual u, in units of 1 / 4, over a quarter of the time.
-    assert march.unit == pytest.approx(0.5 * value[0] ** 2, rel=1e-12)
+    assert march.unit == pytest.approx(0.5 * value[0] ** 2, rel=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,9 @@ def test_rows_count_in_units_of_the_errors_that_they_cause():
     )
     rows, start, slope = row_units.units_of_rows(stated)
     # The derivatives alone, of time of length 4, however large the values are.
-    np.testing.assert_allclose(rows, [1 / 4, 5 / 4, 1e3 / 4, np.sqrt(2)], rtol=1e-12)
-    np.testing.assert_allclose(start, 1, rtol=1e-12)
-    np.testing.assert_allclose(slope, 7 / 4, rtol=1e-12)
+    np.testing.assert_allclose(rows, [1 / 4, 5 / 4, 1e3 / 4, np.sqrt(2)], rtol=1e-10)
+    np.testing.assert_allclose(start, 1, rtol=1e-10)
+    np.testing.assert_allclose(slope, 7 / 4, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -222,12 +222,12 @@ def test_a_window_that_is_cut_begins_where_it_was_found_to_begin():
         March(falls=(1.0,), next_stop=0.5), model, net, fresh, np.random.RandomState(1)
     )
     at = jax.jit(lambda net: network(model, net, np.array([2.0])))
-    np.testing.assert_allclose(at(new), at(net), rtol=1e-13)
+    np.testing.assert_allclose(at(new), at(net), rtol=1e-10)
     # So does one that follows a window that is solved.
     march = march._replace(falls=(1e-12,), next_stop=0.75)
     at = jax.jit(lambda net: network(model, net, np.array([4.0])))
     _, after = windows.moved_on(march, model, new, fresh, np.random.RandomState(1))
-    np.testing.assert_allclose(at(after), at(new), rtol=1e-12)
+    np.testing.assert_allclose(at(after), at(new), rtol=1e-10)
 
 
 def test_windows_are_better_than_one_network_where_they_are():
