@@ -76,13 +76,13 @@ def setting(case, activation="tanh", widths=(4, 3)):
 def test_they_are_those_of_the_compiled_network(case, activation):
     model, net, batches = setting(case, activation)
     assert numpy_residuals.serve(model, batches)
-    whole = jax.jit(residuals.residuals, static_argnums=0)(model, net, batches)
+    compiled = jax.jit(residuals.jacobian, static_argnums=0)
+    whole, expected = compiled(model, net, batches)
     size = np.abs(whole).max()
     found = numpy_residuals.residuals(model, net, batches)
     np.testing.assert_allclose(found, whole, rtol=1e-10, atol=1e-11 * size)
     r, parts = numpy_residuals.jacobian(model, net, batches)
     np.testing.assert_allclose(r, found, rtol=1e-10, atol=1e-11 * size)
-    expected = jax.jit(residuals.jacobian, static_argnums=0)(model, net, batches)[1]
     (one,), (other,) = map(operators.multiplied_out, (parts, backend.views(expected)))
     for a, b in zip(one[1:], other[1:], strict=True):
         size = np.abs(other.dense).max()

@@ -37,7 +37,7 @@ from sklearn_gn.pinn.residuals import class_residuals
 pytestmark = pytest.mark.usefixtures("float64")
 
 SMALL = dict(
-    hidden_layer_sizes=(8, 8), n_interior=60, n_boundary=8, tol=0, random_state=0
+    hidden_layer_sizes=(8,), n_interior=60, n_boundary=8, tol=0, random_state=0
 )
 
 
@@ -494,7 +494,7 @@ def test_observations_of_small_weight_determine_coefficients_nevertheless():
 def test_observations_of_validation_do_not_change_the_weight(noise):
     X, y = noisy_fading(0)
     alone, validated = (
-        PINNSolver(FADING, random_state=0, max_iter=30) for _ in range(2)
+        PINNSolver(FADING, **SMALL, resample=None, max_iter=30) for _ in range(2)
     )
     X_val, y_val = noisy_fading(1, noise=noise)
     with warnings.catch_warnings():
@@ -523,10 +523,10 @@ def test_single_precision_has_the_error_bars_of_double_precision():
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 1, (30, 1))
     y = np.sin(np.pi * X[:, 0]) + 0.05 * rng.normal(size=30)
-    sizes = dict(hidden_layer_sizes=(10, 10), n_interior=60, n_boundary=2)
+    sizes = dict(hidden_layer_sizes=(8,), n_interior=60, n_boundary=2)
     found = []
     for dtype in ("float64", "float32"):
-        solver = PINNSolver(problem, random_state=0, max_iter=40, dtype=dtype, **sizes)
+        solver = PINNSolver(problem, random_state=0, max_iter=20, dtype=dtype, **sizes)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             solver.fit(X, y)

@@ -92,11 +92,11 @@ def test_twice_the_points_are_twice_the_pieces_of_one_shape(sizes, n_outputs):
 def test_padding_changes_nothing(in_rows, monkeypatch):
     rng = np.random.RandomState(0)
     points = PROBLEM.sample(21, 10, rng, "uniform")
-    net = start_parameters(rng, (2, 4, 3, 2), PROBLEM.unknown.values())
+    net = start_parameters(rng, (2, 4, 2), PROBLEM.unknown.values())
     kinds, rows = PROBLEM.residual_classes(), rows_and_sizes(PROBLEM, net.extra)[0]
     batches = tuple(batch_of(*points[k.name], k.weight, "float64") for k in kinds)
     rows = rows if in_rows else [None] * len(kinds)
-    model = Model(PROBLEM, ("tanh", "tanh"), tuple(map(ClassModel, kinds, rows)))
+    model = Model(PROBLEM, ("tanh",), tuple(map(ClassModel, kinds, rows)))
     balance = rng.uniform(1, 2, len(kinds))
 
     def found():

@@ -70,7 +70,7 @@ def cube(dim, **more):
     return Box(**{f"x{k}": (0.0, 1.0) for k in range(dim)}, **more)
 
 
-@pytest.mark.parametrize("dim", [4, 10])
+@pytest.mark.parametrize("dim", [10, pytest.param(4, marks=pytest.mark.slow)])
 def test_on_many_axes_waves_are_those_on_lines(dim):
     rates = 2.0 + np.arange(dim)  # from a third of a period up
 
@@ -153,7 +153,10 @@ def test_smooth_functions_of_many_axes_show_no_waves(function):
     assert lines.wave_vectors(problem) == ()
 
 
-@pytest.mark.parametrize(("total", "share"), [(jnp.sum, 1), (jnp.prod, 5)])
+@pytest.mark.parametrize(
+    ("total", "share"),
+    [(jnp.prod, 4), pytest.param(jnp.sum, 1, marks=pytest.mark.slow)],
+)
 def test_a_default_fit_solves_waves_on_many_axes(total, share):
     def exact(x):
         return total(jnp.cos(np.pi * x))
@@ -161,7 +164,7 @@ def test_a_default_fit_solves_waves_on_many_axes(total, share):
     def residual(u, x):
         return laplacian(u)(x) + share * np.pi**2 * exact(x)
 
-    problem = Problem(residual, cube(5), Dirichlet(exact), exact=exact)
+    problem = Problem(residual, cube(4), Dirichlet(exact), exact=exact)
     solver = PINNSolver(problem, max_iter=15, random_state=0).fit()
     assert solver.relative_error() < 1e-8
 

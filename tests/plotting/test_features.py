@@ -155,5 +155,4 @@ def test_a_committee_says_how_to_get_one_network(rings):
     X, y = rings
     with pytest.raises(ValueError, match="hidden_layer_sizes to widths"):
         FeatureDisplay.from_estimator(VarProNetClassifier(random_state=0), X, y)
-    one = VarProNetClassifier(hidden_layer_sizes=(10, 2), alpha=1e-3, random_state=0)
-    FeatureDisplay.from_estimator(one, X, y, iterations=(0, 1))
+    FeatureDisplay.from_estimator(classifier(), X, y, iterations=(0, 1))

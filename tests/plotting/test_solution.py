@@ -18,13 +18,12 @@ from sklearn_gn.pde import (
     Problem,
     Reference,
     d,
-    laplacian,
 )
 from sklearn_gn.plotting import SolutionDisplay
 
 
-def cooling(u, x):
-    return d(u, "t")(x) - laplacian(u)(x)
+def drift(u, x):
+    return d(u, "t")(x) - u(x)
 
 
 def sum_of_axes(x):
@@ -33,17 +32,17 @@ def sum_of_axes(x):
 
 @pytest.fixture(scope="module")
 def rod(solved):
-    """Heat in a rod, without an exact solution."""
+    """An axis of space and time, without an exact solution."""
     box = Box(x=(-1.0, 1.0), t=(0.0, 2.0))
-    return solved(Problem(cooling, box, (Dirichlet(1.0), Initial(1.0))))
+    return solved(Problem(drift, box, (Dirichlet(1.0), Initial(1.0))))
 
 
 @pytest.fixture(scope="module")
 def cube(solved):
-    """Heat in three dimensions."""
+    """Three axes of space, and time."""
     conditions = Dirichlet(sum_of_axes), Initial(sum_of_axes)
     box = Box.unit(3, time=(0.0, 1.0))
-    return solved(Problem(cooling, box, conditions, exact=sum_of_axes))
+    return solved(Problem(drift, box, conditions, exact=sum_of_axes))
 
 
 def draw(solver, **words):

@@ -144,7 +144,7 @@ def test_truth_of_zeros_and_exact_predictions():
     for words in ({}, {"shape": (2, 2)}, {"shape": (2, 2), "log": True}):
         display = SurrogateDisplay.from_estimator(KnownPredictions(), Y, Y, **words)
         assert display.error_.tolist() == [0, 0, 0]
-        display.figure_.canvas.draw()
+        display.figure_.draw_without_rendering()
 
 
 def test_surrogates_that_do_not_fit(decays):
