@@ -73,13 +73,9 @@ def solved(problem, **settings):
     return solver, [text for text in texts if "No observation determines" in text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("start", "level", "is_said"),
-    [
-        pytest.param(0.0, 0, False, marks=pytest.mark.slow),
-        pytest.param(1.6, 1, False, marks=pytest.mark.slow),
-        (1.9, 1, True),
-    ],
+    ("start", "level", "is_said"), [(0.0, 0, False), (1.6, 1, False), (1.9, 1, True)]
 )
 def test_the_value_found_is_next_to_its_start(start, level, is_said):
     """The levels of the harmonic oscillator are n + 1/2."""

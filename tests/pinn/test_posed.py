@@ -153,10 +153,8 @@ def test_smooth_functions_of_many_axes_show_no_waves(function):
     assert lines.wave_vectors(problem) == ()
 
 
-@pytest.mark.parametrize(
-    ("total", "share"),
-    [(jnp.prod, 4), pytest.param(jnp.sum, 1, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("total", "share"), [(jnp.prod, 4), (jnp.sum, 1)])
 def test_a_default_fit_solves_waves_on_many_axes(total, share):
     def exact(x):
         return total(jnp.cos(np.pi * x))
