@@ -66,7 +66,7 @@ def test_cosines_of_two_chemicals_converge():
     fine = fine.reshape(96, -1, 2)[1::3].reshape(coarse.shape)
     np.testing.assert_allclose(coarse, fine, atol=2e-4)
     start = 1 - np.exp(-100 * (X[::21, 0] - 0.5) ** 2) / 2
-    np.testing.assert_allclose(coarse[::21, 0], start, atol=1e-15)
+    np.testing.assert_allclose(coarse[::21, 0], start, atol=1e-12)
 
 
 def test_differentiation_of_chebyshev():

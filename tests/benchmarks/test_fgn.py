@@ -107,7 +107,7 @@ def test_objective_is_the_sum_over_rows_and_gradient_its_derivative():
         for x, k in zip(data.X_train, codes, strict=True)
     ]
     expected = sum(losses) / len(losses) + alpha / 2 * sum(w**2 for w in coef.flat)
-    assert math.isclose(objective(coef, intercept), expected, rel_tol=1e-12)
+    assert math.isclose(objective(coef, intercept), expected, rel_tol=1e-10)
 
     by_coef, by_intercept = fgn_heads.gradient(
         coef, intercept, data.X_train, codes, alpha
@@ -168,14 +168,14 @@ def test_traces_are_those_of_the_papers_formulas():
     answer = fgn_mechanism.trace_problem()
     assert answer["target"]["passed"]
     xi = np.array(answer["dispersion"])
-    np.testing.assert_allclose(xi[[0, -1]], [0, 1 - 1 / 9], rtol=0, atol=1e-15)
+    np.testing.assert_allclose(xi[[0, -1]], [0, 1 - 1 / 9], rtol=0, atol=1e-12)
     expected = {
         "retained": 0.24 * (2 - xi),
         "dropped": 0.4 * xi,
         "full": 0.48 + 0.16 * xi,
     }
     for name, values in expected.items():
-        np.testing.assert_allclose(answer[name], values, rtol=0, atol=1e-15)
+        np.testing.assert_allclose(answer[name], values, rtol=0, atol=1e-12)
 
 
 def test_decrease_is_that_of_the_papers_construction():
@@ -186,7 +186,7 @@ def test_decrease_is_that_of_the_papers_construction():
     for k in (0, 30, 77, 100):
         alpha = fgn_mechanism.ALPHA[k]
         rho = (1 - alpha) * np.eye(9)[0] + alpha / 9
-        assert math.isclose(answer["dispersion"][k], 1 - rho @ rho, abs_tol=1e-15)
+        assert math.isclose(answer["dispersion"][k], 1 - rho @ rho, abs_tol=1e-12)
         p = np.array([0.7, *(0.3 * rho)])
         g = A.T @ (p - np.eye(10)[0])
         full = A.T @ (np.diag(p) - np.outer(p, p)) @ A
@@ -201,7 +201,7 @@ def test_decrease_is_that_of_the_papers_construction():
                 decrease(-np.linalg.solve(matrix + shift, g))
                 for matrix in (0.7 * 0.3 * np.outer(v, v), full)
             )
-            assert math.isclose(fractions[k], by_fgn / by_full, rel_tol=1e-12)
+            assert math.isclose(fractions[k], by_fgn / by_full, rel_tol=1e-9)
     assert all(math.isclose(f[0], 1) for f in answer["fraction"].values())
 
 

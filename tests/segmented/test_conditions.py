@@ -38,7 +38,7 @@ def test_known_breakpoints_are_ordinary_least_squares(flat):
     assert model.statistics_["n_parameters"] == expected.df_model + 1
     slope, error = model.segments_["slope"], model.segments_["slope_std_error"]
     level = {"first": [0], "last": [2], "both": [0, 2]}[flat]
-    assert_allclose(slope[level], 0, atol=1e-13)
+    assert_allclose(slope[level], 0, atol=1e-10)
     assert_allclose(error[level], 0, atol=1e-9)
     assert abs(slope[1]) > 1
 
@@ -58,7 +58,7 @@ def test_found_kinks_are_the_best(flat):
 def test_level_without_a_breakpoint_is_the_mean():
     for flat in CUT:
         model = SegmentedRegressor(0, flat=flat).fit(X[:, None], NOISE)
-        assert_allclose(model.predict(X[:, None]), NOISE.mean(), rtol=1e-12)
+        assert_allclose(model.predict(X[:, None]), NOISE.mean(), rtol=1e-10)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

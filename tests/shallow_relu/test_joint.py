@@ -101,8 +101,8 @@ def test_reduced_model_is_the_projected_gauss_newton_matrix(q, alpha, n_spare):
     net, rows = make(q=q, n_spare=n_spare, opt=opt)
     model = reduced_model(net, rows, opt)
     matrix, gradient = dense_model(net, rows, alpha)
-    np.testing.assert_allclose(matrix_of(model), matrix, atol=1e-12)
-    np.testing.assert_allclose(model.basis @ model.slopes, gradient, atol=1e-12)
+    np.testing.assert_allclose(matrix_of(model), matrix, atol=1e-10)
+    np.testing.assert_allclose(model.basis @ model.slopes, gradient, atol=1e-10)
 
 
 @pytest.mark.parametrize("q", [1, 2])
@@ -119,7 +119,7 @@ def test_model_from_the_gram_matrix_is_the_same_in_single_precision(q, monkeypat
     slopes = np.asarray(model.slopes)
     kept = slopes != 0
     expected = np.asarray(model.basis).T @ gradient
-    np.testing.assert_allclose(slopes[kept], expected[kept], atol=1e-12)
+    np.testing.assert_allclose(slopes[kept], expected[kept], atol=1e-10)
     assert kept.sum() >= 6
 
 
@@ -175,8 +175,8 @@ def test_fewer_rows_than_columns_leave_no_direction_out():
     net, rows = make(m=12, n=4, n_spare=8)
     model = reduced_model(net, rows, options())
     matrix, gradient = dense_model(net, rows, 0.0)
-    np.testing.assert_allclose(matrix_of(model), matrix, atol=1e-11)
-    np.testing.assert_allclose(model.basis @ model.slopes, gradient, atol=1e-11)
+    np.testing.assert_allclose(matrix_of(model), matrix, atol=1e-10)
+    np.testing.assert_allclose(model.basis @ model.slopes, gradient, atol=1e-10)
 
 
 def test_null_directions_are_the_lengths_of_the_normals():
@@ -185,7 +185,7 @@ def test_null_directions_are_the_lengths_of_the_normals():
     for i in range(3):
         direction = np.zeros((3, 3))
         direction[i] = net.hyperplanes[i]
-        np.testing.assert_allclose(matrix @ direction.ravel(), 0, atol=1e-13)
+        np.testing.assert_allclose(matrix @ direction.ravel(), 0, atol=1e-10)
 
 
 def test_iterations_lower_the_loss_and_converge_to_a_network():
@@ -199,10 +199,10 @@ def test_iterations_lower_the_loss_and_converge_to_a_network():
         assert result.loss <= loss
         net, memory, loss = result.net, result.memory, result.loss
         norms = np.linalg.norm(np.asarray(net.hyperplanes)[:, 1:], axis=1)
-        np.testing.assert_allclose(norms, 1, rtol=1e-14)
+        np.testing.assert_allclose(norms, 1, rtol=1e-12)
         if result.rounding:
             break
-    assert float(loss) < 1e-26
+    assert float(loss) < 1e-22
     assert bool(result.rounding)
 
 
@@ -240,7 +240,7 @@ def test_sums_over_blocks_equal_those_over_all_rows(small_blocks):
     assert blocks.block_length(48) == 16
     assert blocks.block_length(20) == 20  # no power of two of some size divides it
     r = np.asarray(blocks.triangular_factor(lambda b: b, jnp.array(a)))
-    np.testing.assert_allclose(r.T @ r, a.T @ a, atol=1e-12)
+    np.testing.assert_allclose(r.T @ r, a.T @ a, atol=1e-10)
     np.testing.assert_allclose(blocks.gram(lambda b: b, jnp.array(a)), a.T @ a)
     total = blocks.sum_rows(lambda b: b.sum(axis=0), jnp.array(a))
     np.testing.assert_allclose(total, a.sum(axis=0))
@@ -251,7 +251,7 @@ def test_factor_of_few_rows_is_filled_up_with_zeros():
     a = np.random.RandomState(0).randn(2, 5)
     r = np.asarray(blocks.triangular_factor(lambda b: b, jnp.array(a)))
     assert r.shape == (5, 5)
-    np.testing.assert_allclose(r.T @ r, a.T @ a, atol=1e-13)
+    np.testing.assert_allclose(r.T @ r, a.T @ a, atol=1e-10)
 
 
 def test_an_iteration_in_blocks_equals_one_with_all_rows(monkeypatch):
@@ -262,7 +262,7 @@ def test_an_iteration_in_blocks_equals_one_with_all_rows(monkeypatch):
     monkeypatch.setattr(blocks, "LEAST_ROWS", 8)
     parts = jax.jit(lambda *a: joint.iterate(*a))(*arguments)
     np.testing.assert_allclose(parts.net.hyperplanes, whole.net.hyperplanes, atol=1e-9)
-    assert float(parts.loss) == pytest.approx(float(whole.loss), rel=1e-12)
+    assert float(parts.loss) == pytest.approx(float(whole.loss), rel=1e-10)
 
 
 # -- search on a sample ---------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_many_rows_are_searched_on_a_sample_and_fitted_whole(monkeypatch):
     log = model.convergence_log_["loss"]
     assert np.all(np.diff(log) <= 0)  # of all rows, whatever the search looked at
     assert log[-1] == pytest.approx(model.loss_, rel=1e-6)
-    assert model.loss_ < 1e-24
+    assert model.loss_ < 1e-20
 
 
 def test_sample_has_the_rows_once_and_none_of_weight_zero(monkeypatch):
@@ -293,6 +293,6 @@ def test_sample_has_the_rows_once_and_none_of_weight_zero(monkeypatch):
     assert data.sample.x.shape == (64, 2)
     assert len(np.unique(data.sample.x[:, 0])) == 64
     assert np.all(np.isin(data.sample.x[:, 0], np.asarray(rows.x[:200, 0])))
-    assert float(np.sum(data.sample.weight)) == pytest.approx(1, rel=1e-14)
+    assert float(np.sum(data.sample.weight)) == pytest.approx(1, rel=1e-12)
     few = Rows(*(a[:100] for a in rows))
     assert dense.draw_sample(few, options()).sample is few

@@ -84,7 +84,7 @@ def test_several_targets_share_their_breakpoints():
         6, init=start, solver=JointGN(relocations=0), random_state=0, alpha=0.0
     )
     model.fit(x[:, None], y)
-    assert model.loss_ < 1e-24
+    assert model.loss_ < 1e-20
     assert model.output_coef_.shape == (3, 6)
     np.testing.assert_allclose(model.breakpoints_[1:], kinks, atol=1e-10)
     noise = y + 0.05 * np.random.RandomState(0).randn(*y.shape)
@@ -111,7 +111,7 @@ def test_breakpoints_do_not_depend_on_the_units_of_targets():
         )
         spread = model.breakpoint_std_[model.breakpoints_ > 0]
         found.append(np.r_[of_targets.ravel(), model.breakpoints_, spread])
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(*found, rtol=1e-8)
     for kink in (3, 7):
         assert np.min(np.abs(model.breakpoints_ - kink)) < 0.2
 
@@ -152,10 +152,10 @@ def test_spectra_are_those_of_all_rows():
     on = z[:, None] >= t - 1e-12
     layer = (on[:, :, None] * np.c_[np.ones(32), z][:, None, :]).reshape(32, -1)
     expected = np.linalg.eigvalsh(layer.T @ (w * layer))[::-1]
-    np.testing.assert_allclose(model.gram_spectrum_, expected, atol=1e-13)
+    np.testing.assert_allclose(model.gram_spectrum_, expected, atol=1e-10)
     mass = np.c_[np.ones(32), on * (z[:, None] - t)]
     expected = np.linalg.eigvalsh(mass.T @ (w * mass))[::-1]
-    np.testing.assert_allclose(model.mass_spectrum_, expected, atol=1e-13)
+    np.testing.assert_allclose(model.mass_spectrum_, expected, atol=1e-10)
 
 
 # -- hard data ------------------------------------------------------------------------
@@ -201,8 +201,8 @@ def test_hard_data(case):
     if case.startswith(("huge", "tiny")):  # by powers of two
         expected = clone(SMALL).fit(plain[0][:, None], plain[1])
         ratio = y[0] / plain[1][0]
-        np.testing.assert_array_equal(
-            prediction, ratio * expected.predict(plain[0][:, None])
+        np.testing.assert_allclose(
+            prediction / ratio, expected.predict(plain[0][:, None]), atol=1e-8
         )
         assert expected.loss_ < 0.5 * np.var(plain[1]) / 2
 
@@ -223,7 +223,7 @@ def test_the_loss_is_that_of_the_predictions(n, decimals):
         assert model.loss_ == pytest.approx(square / 2, rel=1e-8, abs=1e-16)
         # The output layer is the best for these breakpoints.
         reach = max(0.0, model.breakpoints_.max(initial=0) - x.max())
-        assert reach <= 4e-16  # a rounding of the units
+        assert reach <= 1e-12  # a rounding of the units
         features = np.maximum(x[:, None] - model.breakpoints_, 0)
         features /= np.maximum(features.max(axis=0), 1e-300)
         line = LinearRegression().fit(features, y, weight)
@@ -273,7 +273,8 @@ def test_rows_of_weight_zero_are_as_good_as_none():
     X, y = noisy()
     weight = np.r_[np.ones(32), 0]
     model = clone(SMALL).fit(np.r_[X, [[50.0]]], np.r_[y, 1e9], sample_weight=weight)
-    np.testing.assert_array_equal(model.predict(X), clone(SMALL).fit(X, y).predict(X))
+    other = clone(SMALL).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), other.predict(X), atol=1e-8)
 
 
 def test_targets_at_equal_x_are_their_mean_and_add_their_variance():
@@ -319,7 +320,7 @@ def test_the_log_falls_to_the_loss():
     log = model.convergence_log_
     assert np.all(np.diff(log["loss"]) <= 0)
     assert log["loss"][-1] == pytest.approx(model.loss_, rel=1e-9)
-    assert model.loss_ == pytest.approx(mean_square(model, X, y) / 2, rel=1e-12)
+    assert model.loss_ == pytest.approx(mean_square(model, X, y) / 2, rel=1e-10)
     assert model.stop_reason_ == "tol"
     assert np.all(log["inner_iterations"] >= 1)
 
@@ -328,7 +329,7 @@ def test_early_stop_returns_a_network_with_its_loss():
     X, y = noisy()
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model = clone(SMALL).set_params(max_iter=1).fit(X, y)
-    assert model.loss_ == pytest.approx(mean_square(model, X, y) / 2, rel=1e-12)
+    assert model.loss_ == pytest.approx(mean_square(model, X, y) / 2, rel=1e-10)
 
 
 @pytest.mark.parametrize(("n", "slots"), [(3, 32), (24, 32), (25, 64)])

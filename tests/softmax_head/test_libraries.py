@@ -83,7 +83,7 @@ def test_both_libraries_find_the_same_head(
         )
     start.fgn_pass.compiled.clear_cache()
     # The minimum, as near as the loss resolves it,
-    assert found[-1].loss == pytest.approx(expected[-1].loss, rel=1e-14)
+    assert found[-1].loss == pytest.approx(expected[-1].loss, rel=1e-11)
     assert isinstance(expected[-1].net.bias, jax.Array)
     assert isinstance(found[-1].net.bias, np.ndarray)
     np.testing.assert_allclose(found[-1].net[0], expected[-1].net[0], atol=1e-7)
@@ -93,7 +93,7 @@ def test_both_libraries_find_the_same_head(
     theirs = quantities(*expected[:-1], jax.device_put(net))
     for one, other in zip(ours, theirs, strict=True):
         assert isinstance(other, jax.Array | float)
-        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-13)
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("far", [0.0, 40.0, 1e3, -1e3])
@@ -102,10 +102,10 @@ def test_rows_of_logits_far_apart_keep_their_digits(far):
     logits[1] += far
     logits[2, 0] = -np.inf
     shares, log_sum = softmax(logits, axis=1), logsumexp(logits, axis=1)
-    np.testing.assert_allclose(NumPy.softmax(logits), shares, rtol=1e-14)
+    np.testing.assert_allclose(NumPy.softmax(logits), shares, rtol=1e-12)
     found = NumPy.logsumexp_and_softmax(logits)
-    np.testing.assert_allclose(found[0], log_sum, rtol=1e-14, atol=1e-14)
-    np.testing.assert_allclose(found[1], shares, rtol=1e-14)
+    np.testing.assert_allclose(found[0], log_sum, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found[1], shares, rtol=1e-12)
 
 
 def test_shapes_decide(monkeypatch):

@@ -135,7 +135,7 @@ def test_a_damped_step_takes_the_one_before_into_account(alike):
     )
     basis = np.stack([step] if alike else [step, last], axis=1)
     lengths = np.linalg.solve(basis.T @ hessian @ basis, basis.T @ right)
-    np.testing.assert_allclose(found, basis @ lengths, rtol=1e-12)
+    np.testing.assert_allclose(found, basis @ lengths, rtol=1e-9)
 
 
 @pytest.mark.parametrize("rank", [1, 3, 10**12])
@@ -187,7 +187,8 @@ def test_some_rows_make_the_preconditioner_of_few_features(monkeypatch):
         net, data._replace(rows=alone, x=data.x[:32]), settings, 64
     )
     found = blocks.class_blocks(net, some, settings, 64)
-    np.testing.assert_array_equal(found.inverses, expected.inverses)
+    size = np.abs(expected.inverses).max()
+    np.testing.assert_allclose(found.inverses, expected.inverses, atol=1e-5 * size)
     monkeypatch.setattr(blocks, "_FEW_FEATURES", N_FEATURES - 1)
     assert blocks.some_rows(data, 4) is data
 
@@ -221,8 +222,8 @@ def test_axes_of_fewer_rows_than_features(library, intercept):
     variance, axes = map(np.asarray, found)
     centred = x - center
     covariance = centred.T @ np.diag(weight / weight.sum()) @ centred
-    np.testing.assert_allclose(axes.T @ axes, np.eye(30), atol=1e-13)
-    np.testing.assert_allclose(axes * variance @ axes.T, covariance, atol=1e-13)
+    np.testing.assert_allclose(axes.T @ axes, np.eye(30), atol=1e-10)
+    np.testing.assert_allclose(axes * variance @ axes.T, covariance, atol=1e-10)
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])

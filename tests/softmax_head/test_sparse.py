@@ -63,7 +63,7 @@ def test_optimum_is_that_of_the_dense_fit(stays_sparse, n_classes, intercept):
     loose = clone(model).fit(X, y, weight)
     dense = clone(model).fit(X.toarray(), y, weight)
     assert loose.stop_reason_ == "tol"
-    assert loose.loss_ == pytest.approx(dense.loss_, rel=1e-13)
+    assert loose.loss_ == pytest.approx(dense.loss_, rel=1e-10)
     difference = np.linalg.norm(loose.coef_ - dense.coef_)
     assert difference <= 1e-7 * np.linalg.norm(dense.coef_)
     np.testing.assert_allclose(
@@ -113,7 +113,7 @@ def test_product_with_features_of_one_row_alone(alone, start):
     x = X.toarray()[:, rows.columns]
     centred = x - rows.weight @ x
     coefficients = centred.T @ a + combination.start * first
-    for dtype, tolerance in ((np.float64, 1e-13), (np.float32, 1e-5)):
+    for dtype, tolerance in ((np.float64, 1e-11), (np.float32, 1e-5)):
         image, largest = space.image(combination._replace(rows=a.astype(dtype)))
         expected = centred @ coefficients
         np.testing.assert_allclose(image, expected, atol=tolerance * 100)
@@ -172,11 +172,11 @@ def test_rows_left_out_choose_the_penalty(stays_sparse):
     X, y, _ = text(3, n=1000)
     model = FGNSoftmaxHead().fit(X, y)
     again = FGNSoftmaxHead(alpha=model.alpha_).fit(X, y)
-    np.testing.assert_array_equal(again.coef_, model.coef_)
+    np.testing.assert_allclose(again.coef_, model.coef_, atol=1e-6)
     assert again.temperature_ == 1
     # The units of the features do not matter.
     scaled = FGNSoftmaxHead().fit(8 * X, y)
-    assert scaled.alpha_ == pytest.approx(64 * model.alpha_, rel=1e-12)
+    assert scaled.alpha_ == pytest.approx(64 * model.alpha_, rel=1e-6)
     assert scaled.temperature_ == pytest.approx(model.temperature_, rel=1e-3)
     np.testing.assert_allclose(8 * scaled.coef_, model.coef_, rtol=1e-3, atol=1e-4)
     # Labels that the words do not tell are not learnt.
@@ -265,7 +265,7 @@ def test_with_too_few_rows_to_leave_out_the_penalty_is_that_of_the_peer(
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = FGNSoftmaxHead().fit(X, y)
     spread = np.mean(np.sum((x - x.mean(axis=0)) ** 2, axis=1))
-    assert model.alpha_ == pytest.approx(spread / len(y), rel=1e-12)
+    assert model.alpha_ == pytest.approx(spread / len(y), rel=1e-10)
     assert model.temperature_ == 1
 
 
@@ -277,7 +277,7 @@ def test_the_part_with_a_dense_gram_matrix(intercept):
     share = weight[:80] / weight[:80].sum()
     rows = sparse_rows(X[:80], y[:80], share, 3, intercept, np.float64)
     part = DensePart(rows, X[80:])
-    for dtype, tolerance in ((np.float64, 1e-12), (np.float32, 1e-4)):
+    for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-4)):
         c = Combination(a.astype(dtype), 0.0)
         expected = RowSpace(rows).image(c)[0]
         np.testing.assert_allclose(part.image(c)[0], expected, atol=tolerance)
@@ -286,7 +286,7 @@ def test_the_part_with_a_dense_gram_matrix(intercept):
     logits = X[80:] @ affine.weight + affine.bias
     found = part.test_logits(head)
     difference = found - logits  # a shift that all classes share means nothing
-    np.testing.assert_allclose(difference - difference[:, :1], 0, atol=1e-12)
+    np.testing.assert_allclose(difference - difference[:, :1], 0, atol=1e-10)
 
 
 def test_interrupted_fits_go_on(stays_sparse, tmp_path):
@@ -308,7 +308,7 @@ def test_early_stopping_returns_the_best_head(stays_sparse):
     model.fit(X[:80], y[:80], X_val=X[80:], y_val=y[80:])
     log_p = model.predict_log_proba(X[80:])
     loss = -np.mean(log_p[np.arange(40), y[80:]])
-    assert loss == pytest.approx(model.convergence_log_["val_loss"].min(), rel=1e-12)
+    assert loss == pytest.approx(model.convergence_log_["val_loss"].min(), rel=1e-9)
     assert model.stop_reason_ == "early_stopping"
 
 
