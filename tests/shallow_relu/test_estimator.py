@@ -282,6 +282,17 @@ def test_float32_is_close_and_is_float32():
     assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 1e-4
 
 
+def test_rounds_that_find_nothing_better_do_no_harm():
+    X, y = noisy()
+    solver = SgGN(relocations=50)
+    model = ShallowReLURegressor(4, solver=solver, random_state=0, alpha=0.0).fit(X, y)
+    loss = model.convergence_log_["loss"]
+    assert np.all(np.diff(loss) <= 0)
+    assert 1 < len(loss) < 50  # rounds without a gain have no row
+    assert loss[-1] == pytest.approx(model.loss_, rel=1e-9)
+    assert model.active_.shape == (4,)
+
+
 # -- warm start, validation data ------------------------------------------------------
 
 
@@ -650,6 +661,20 @@ def test_scale_of_the_features_is_immaterial():
     factor = 2.0 ** np.array([-498, 498])  # about 1e-150 and 1e150
     scaled = clone(model).fit(X * factor, y)
     np.testing.assert_allclose(scaled.predict(X * factor), plain, atol=1e-8)
+
+
+def test_fits_do_not_depend_on_units_or_on_a_far_outlier_s_range():
+    X, _ = noisy()
+    X[0, 1] = 1e3
+    y = np.abs(X[:, 0] - 0.3) + 0.1 * X[:, 0]
+    scale, shift = np.array([50.0, 1e-3]), np.array([-1e3, 4.0])
+    model = ShallowReLURegressor(4, solver=LOCAL, random_state=0, alpha=0.0)
+    one = clone(model).fit(X, y)
+    other = clone(model).fit(X * scale + shift, y)
+    np.testing.assert_allclose(
+        other.predict(X * scale + shift), one.predict(X), atol=1e-8
+    )
+    assert one.score(X, y) > 0.99
 
 
 def test_an_offset_far_from_zero_costs_only_its_own_digits():

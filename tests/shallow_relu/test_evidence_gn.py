@@ -147,43 +147,6 @@ def test_end_is_a_fixed_point_of_the_penalties():
     assert 1 / state.beta == pytest.approx(noise, rel=1e-3)
 
 
-def test_noise_level_is_found():
-    rows = noisy(m=2000)
-    state, _ = run(rows, start(rows), options(rows))
-    assert 1 / np.sqrt(state.beta) == pytest.approx(0.1, rel=0.05)
-
-
-def test_weights_are_repetitions():
-    rows = noisy()
-    count = 1 + np.arange(len(rows.x)) % 3
-    weight = count / count.sum()
-    repeated = np.repeat(np.arange(len(rows.x)), count)
-    many = Rows(
-        rows.x[repeated], rows.y[repeated], np.full(len(repeated), 1 / len(repeated))
-    )
-    net = start(rows)
-    opt = options(rows, n_effective=float(count.sum()))
-    a, _ = run(rows._replace(weight=weight), net, opt, 15)
-    b, _ = run(many, net, opt, 15)
-    np.testing.assert_allclose(a.theta, b.theta, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(a.net.log_evidence, b.net.log_evidence, rtol=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_network_without_noise_is_recovered_to_rounding(seed):
-    rng = np.random.default_rng(seed)
-    x = rng.uniform(-1, 1, (1000, 2))
-    normal = rng.standard_normal((3, 2))
-    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
-    point = rng.uniform(-0.7, 0.7, (3, 2))
-    hidden = np.maximum(x @ normal.T - np.sum(normal * point, axis=1), 0)
-    y = hidden @ rng.standard_normal((3, 1))
-    rows = Rows(x, y, np.full(1000, 1e-3))
-    _, report = run(rows, start(rows, n=12, seed=seed), options(rows))
-    assert report.stop == "rounding"
-    assert report.loss < 1e-22 * np.mean(y**2)
-
-
 def test_without_kinks_the_model_is_linear():
     _, _, rows = problem(shape=(4, 3, 1))
     state = evidence_gn.init(rows, [start(rows, n=4)], options(rows))

@@ -1,13 +1,9 @@
 """The joint step against dense variable projection, and sums in blocks of rows."""
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core.linear_algebra import blocks
@@ -94,8 +90,7 @@ def matrix_of(model):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.05])
-@pytest.mark.parametrize("q", [1, 2])
-@pytest.mark.parametrize("n_spare", [0, 3])
+@pytest.mark.parametrize(("q", "n_spare"), [(1, 0), (2, 3)])
 def test_reduced_model_is_the_projected_gauss_newton_matrix(q, alpha, n_spare):
     opt = options(alpha=np.float64(alpha))
     net, rows = make(q=q, n_spare=n_spare, opt=opt)
@@ -105,9 +100,8 @@ def test_reduced_model_is_the_projected_gauss_newton_matrix(q, alpha, n_spare):
     np.testing.assert_allclose(model.basis @ model.slopes, gradient, atol=1e-10)
 
 
-@pytest.mark.parametrize("q", [1, 2])
-def test_model_from_the_gram_matrix_is_the_same_in_single_precision(q, monkeypatch):
-    net, rows = make(m=200, q=q)
+def test_model_from_the_gram_matrix_is_the_same_in_single_precision(monkeypatch):
+    net, rows = make(m=200, q=2)
     monkeypatch.setattr(joint, "QR_LIMIT", 0)
     # A function of its own, whose trace sees the limit.
     model = jax.jit(lambda *a: joint.reduced_model(*a))(net, rows, options())
@@ -132,13 +126,12 @@ def optimal_loss(hyperplanes, rows):
     return 0.5 * np.sum((design @ coef - root[:, None] * y) ** 2)
 
 
-@pytest.mark.parametrize("q", [1, 2])
 @pytest.mark.parametrize("damping", [1e-7, 1e-3, 0.1])
-def test_numeric_damping_is_the_shift_of_the_matrix_and_steps_are_halved(q, damping):
+def test_numeric_damping_is_the_shift_of_the_matrix_and_steps_are_halved(damping):
     opt = options(damping=np.float64(damping))
     halved = []
     for seed in range(4):
-        net, rows = make(q=q, seed=seed)
+        net, rows = make(seed=seed)
         result = jax.jit(joint.iterate)(net, joint.begin(net), rows, opt)
         matrix, gradient = dense_model(net, rows, 0.0)
         shifted = matrix + damping * np.eye(len(matrix))
@@ -180,16 +173,16 @@ def test_fewer_rows_than_columns_leave_no_direction_out():
 
 
 def test_null_directions_are_the_lengths_of_the_normals():
-    net, rows = make(n=3)
+    net, rows = make()
     matrix = matrix_of(reduced_model(net, rows, options()))
-    for i in range(3):
-        direction = np.zeros((3, 3))
+    for i in range(4):
+        direction = np.zeros((4, 3))
         direction[i] = net.hyperplanes[i]
         np.testing.assert_allclose(matrix @ direction.ravel(), 0, atol=1e-10)
 
 
 def test_iterations_lower_the_loss_and_converge_to_a_network():
-    target, rows = make(m=400, n=4, seed=3)
+    target, rows = make(seed=3)
     rows = rows._replace(y=predict(target, rows.x))
     net = target._replace(hyperplanes=target.hyperplanes + 0.02)
     net, loss = jax.jit(sggn.initialise)(net, rows, options())
@@ -204,25 +197,6 @@ def test_iterations_lower_the_loss_and_converge_to_a_network():
             break
     assert float(loss) < 1e-22
     assert bool(result.rounding)
-
-
-def test_fits_do_not_depend_on_units_or_on_a_far_outlier_s_range():
-    rng = np.random.RandomState(0)
-    X = rng.randn(200, 3)
-    X[0, 1] = 1e3
-    y = np.abs(X[:, 0]) + X[:, 2]
-    scale, shift = np.array([1.0, 1e-3, 50.0]), np.array([0.0, 4.0, -1e3])
-    model = ShallowReLURegressor(
-        4, solver=JointGN(relocations=0), random_state=0, max_iter=20, tol=0, alpha=0.0
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        one = clone(model).fit(X, y)
-        other = clone(model).fit(X * scale + shift, y)
-    np.testing.assert_allclose(
-        other.predict(X * scale + shift), one.predict(X), atol=1e-8
-    )
-    assert one.score(X, y) > 0.99
 
 
 # -- blocks of rows -------------------------------------------------------------------

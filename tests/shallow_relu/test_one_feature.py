@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import jax
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -167,51 +166,6 @@ def test_padding_changes_nothing():
     a, b = (broken_line.fit_running(knots, s) for s in (short, long))
     np.testing.assert_allclose(a.values, b.values, rtol=1e-10, atol=1e-10)
     assert float(a.loss) == pytest.approx(float(b.loss), rel=1e-10)
-
-
-def test_order_of_the_rows_is_irrelevant(rows):
-    order = np.random.RandomState(1).permutation(200)
-    shuffled = Rows(*(a[order] for a in rows))
-    for a, b in zip(series_of(rows)[0], series_of(shuffled)[0], strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
-
-
-def test_rows_of_weight_zero_are_left_out(rows):
-    weight = rows.weight.copy()
-    weight[::3] = 0
-    # Nothing that they hold matters.
-    y = np.where(weight[:, None] > 0, rows.y, 1e30)
-    with_zeros = series_of(Rows(rows.x, y, weight))
-    kept = weight > 0
-    without = series_of(Rows(rows.x[kept], rows.y[kept], weight[kept]))
-    for a, b in zip(jax.tree.leaves(with_zeros), jax.tree.leaves(without), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
-
-
-def test_equal_x_are_one_row_of_their_mean_and_their_variance(rows):
-    x = np.round(rows.x, 1)
-    tied = Rows(x, rows.y, rows.weight)
-    device, host = series_of(tied)
-    np.testing.assert_array_equal(host.x, np.unique(x))
-    assert int(device.n_rows) == 21
-    knots = np.array([LEFT, -0.55, -0.15, 0.33, 0.61, RIGHT])
-    fitted = broken_line.fit_exact(knots, host)
-    line = LinearRegression().fit(relu_design(knots, x[:, 0]), rows.y, rows.weight)
-    error = line.predict(relu_design(knots, x[:, 0])).reshape(rows.y.shape) - rows.y
-    expected = 0.5 * rows.weight @ np.sum(error**2, axis=1)
-    assert one_feature.total_loss(fitted, host) == pytest.approx(expected, rel=1e-10)
-    assert float(fitted.loss) < 0.9 * expected  # the rest is the ties' variance
-
-
-def test_repeated_rows_are_weights(rows):
-    times = np.random.RandomState(2).randint(1, 4, 200)
-    weight = times / times.sum()
-    repeated = Rows(*(np.repeat(a, times, axis=0) for a in rows))
-    repeated = repeated._replace(weight=np.full(times.sum(), 1 / times.sum()))
-    a, b = series_of(rows._replace(weight=weight)), series_of(repeated)
-    for left, right in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(b[1].tie_variance, 0, atol=1e-20)
 
 
 # -- the function with given breakpoints ----------------------------------------------
@@ -558,41 +512,6 @@ def test_candidates_are_one_row_of_every_part():
 
 
 # -- several at once ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("q", [1, 2])
-def test_series_side_by_side_are_computed_as_alone(q):
-    many = [make_rows(150 + 10 * k, q, seed=k) for k in range(3)]
-    alone = [series_of(rows)[0] for rows in many]
-    stack = sorted_rows.StackedSums.stack(alone, 2)
-    cases = ("plain", "at the left end", "not in use", "none in use", "at rows")
-    pairs = [(k, KNOTS[case](many[k])) for k in range(3) for case in cases[k : k + 2]]
-    knots = np.array([t for _, t in pairs])
-    fitted, inverse = broken_line.fit_with_inverse(knots, stack)
-    found = broken_line.descend(knots, stack, 5, 1e-4)
-    plan = search.RoundPlan(1, 1, 0, 2, search.N_CANDIDATES)
-    moved = one_feature.relocate(knots, stack, candidates.Draws([5, 6, 7], 2), plan, 4)
-    candidate = np.arange(0, 140, 7)
-    gains = insertion_gains(knots, fitted, inverse, stack, np.tile(candidate, (6, 1)))
-    for b, (k, t) in enumerate(pairs):
-        one, its_inverse = broken_line.fit_with_inverse(t, alone[k])
-        np.testing.assert_allclose(fitted.values[b], one.values, rtol=1e-9, atol=1e-9)
-        expected = broken_line.descend(t[None], alone[k], 5, 1e-4)
-        np.testing.assert_allclose(found[0][b], expected[0][0], rtol=1e-10)
-        assert found[2][b] == expected[2][0]
-        np.testing.assert_allclose(
-            gains[b],
-            insertion_gains(t, one, its_inverse, alone[k], candidate),
-            rtol=1e-8,
-            atol=1e-10,
-        )
-    for k in range(3):
-        both = knots[2 * k : 2 * k + 2]
-        draws = candidates.Draws([5 + k], 2)
-        expected = one_feature.relocate(both, alone[k], draws, plan, 4)
-        np.testing.assert_allclose(
-            moved.losses[2 * k : 2 * k + 2], expected.losses, rtol=1e-9
-        )
 
 
 def test_a_singular_system_leaves_the_others_as_they_are():

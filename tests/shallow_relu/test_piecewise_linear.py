@@ -211,7 +211,7 @@ def test_hard_data(case):
 @pytest.mark.parametrize("n", [5, 12, 32])
 def test_the_loss_is_that_of_the_predictions(n, decimals):
     """Jumps take two breakpoints in a gap, whose coefficients must not cancel."""
-    for seed in range(8):
+    for seed in range(3):
         rng = np.random.RandomState(seed)
         x, y = np.round(rng.randn(n), decimals), rng.randn(n)
         if np.ptp(x) == 0:

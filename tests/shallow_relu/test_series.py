@@ -68,10 +68,13 @@ def test_weights_of_series_count_rows(data):
 def test_series_of_several_targets_share_breakpoints(data):
     X, Y = data
     Y = [np.c_[y, 2 * y] for y in Y]
-    fitted = fit_series(model(relocations=0), X, Y)[0]
-    np.testing.assert_allclose(
-        fitted.output_coef_[1], 2 * fitted.output_coef_[0], rtol=1e-6
-    )
+    together = fit_series(model(relocations=1), X, Y)
+    for fitted, x, y in zip(together, X, Y, strict=True):
+        alone = model(relocations=1).fit(x[:, None], y)
+        np.testing.assert_allclose(fitted.breakpoints_, alone.breakpoints_, rtol=1e-8)
+        np.testing.assert_allclose(
+            fitted.output_coef_[1], 2 * fitted.output_coef_[0], rtol=1e-6
+        )
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import least_squares, minimize
+from scipy.optimize import least_squares
 from sklearn.linear_model import LinearRegression, Ridge
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.core import backend
 from sklearn_gn.core.solver import Rows
-from sklearn_gn.shallow_relu import baselines, dense, network, search, sggn
-from sklearn_gn.shallow_relu.algorithms import ALGORITHMS, SGGN
+from sklearn_gn.shallow_relu import baselines, dense, network, sggn
+from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
 from sklearn_gn.shallow_relu.options import FitOptions
 from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.solvers import FGN
@@ -134,11 +134,10 @@ def test_layer_matrix_equals_the_kronecker_sum():
     np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("q", [1, 3])
-def test_gauss_newton_matrix_and_gradient_equal_automatic_differentiation(q):
-    net, rows = make(q=q)
+def test_gauss_newton_matrix_and_gradient_equal_automatic_differentiation():
+    net, rows = make(q=3)
     jacobian, expected = map(np.asarray, derivatives(net, rows))
-    jacobian = jacobian.reshape(60 * q, -1)
+    jacobian = jacobian.reshape(60 * 3, -1)
     size = np.repeat(np.asarray(activity(net)), 3)
     design = np.asarray(layer_design(net, rows, active_set(net, 1e-10)))
     scaled = design * size
@@ -203,20 +202,10 @@ def test_output_layer_equals_scikit_learn(alpha, q):
     np.testing.assert_allclose(net.intercept, oracle.intercept_, rtol=1e-8)
 
 
-def test_padding_rows_change_nothing():
-    net, rows = make()
-    padded = Rows(*(jnp.array(backend.pad_rows(np.asarray(a), 128)) for a in rows))
-    a, b = (
-        iterate(net, (), rows, options()),
-        iterate(net, (), padded, options()),
-    )
-    np.testing.assert_allclose(a.net.hyperplanes, b.net.hyperplanes, atol=1e-11)
-    np.testing.assert_allclose(float(a.loss), float(b.loss), rtol=1e-10)
-
-
-def test_spare_neurons_change_nothing():
+def test_padding_rows_and_spare_neurons_change_nothing():
     net, rows = make()
     wide, _ = make(n_spare=3)
+    padded = Rows(*(jnp.array(backend.pad_rows(np.asarray(a), 128)) for a in rows))
     wide = wide._replace(
         hyperplanes=wide.hyperplanes.at[:5].set(net.hyperplanes),
         coef=wide.coef.at[:5].set(net.coef),
@@ -224,11 +213,12 @@ def test_spare_neurons_change_nothing():
     )
     a, b = (
         iterate(net, (), rows, options()),
-        iterate(wide, (), rows, options()),
+        iterate(wide, (), padded, options()),
     )
     np.testing.assert_allclose(a.net.hyperplanes, b.net.hyperplanes[:5], atol=1e-11)
     np.testing.assert_allclose(a.net.coef, b.net.coef[:5], atol=1e-9)
     assert np.all(np.asarray(b.net.coef[5:]) == 0)
+    np.testing.assert_allclose(float(a.loss), float(b.loss), rtol=1e-10)
 
 
 # -- iteration ------------------------------------------------------------------------
@@ -237,7 +227,7 @@ def test_spare_neurons_change_nothing():
 @pytest.mark.parametrize("alpha", [0.0, 1e-3])
 @pytest.mark.parametrize("damping", [None, 1e-3])
 def test_iterations_never_raise_the_loss_and_keep_unit_normals(alpha, damping):
-    net, rows = make(m=200, d=3, n=8)
+    net, rows = make()
     opt = options(alpha=np.float64(alpha), damping=damping)
     net, loss = sggn.initialise(net, rows, opt)
     for _ in range(10):
@@ -251,7 +241,8 @@ def test_iterations_never_raise_the_loss_and_keep_unit_normals(alpha, damping):
 
 
 def test_iteration_converges_quadratically_to_a_network():
-    target, rows = make(m=400, d=2, n=4, seed=3)
+    target, rows = make(seed=3)
+    target = target._replace(coef=target.coef.at[1].set(1.0))
     rows = rows._replace(y=predict(target, rows.x))
     net = target._replace(hyperplanes=target.hyperplanes + 0.01)
     net, _ = sggn.initialise(net, rows, options())
@@ -277,9 +268,8 @@ def projected_loss(hyperplanes, rows):
     return 0.5 * np.sum((design @ solution - target) ** 2)
 
 
-@pytest.mark.parametrize("q", [1, 2])
-def test_insertion_takes_the_candidate_of_largest_least_squares_gain(q):
-    net, rows = make(m=80, d=2, n=4, q=q, n_spare=1)
+def test_insertion_takes_the_candidate_of_largest_least_squares_gain():
+    net, rows = make(m=80, d=2, n=4, q=2, n_spare=1)
     net = fit_output_layer(net, rows, options())
     grown = insert(net, rows, options(), np.int32(0), np.int32(8))
     old = np.asarray(net.hyperplanes)[:4]
@@ -292,9 +282,8 @@ def test_insertion_takes_the_candidate_of_largest_least_squares_gain(q):
 
 
 @pytest.mark.parametrize("place", [0, 1, 4])
-@pytest.mark.parametrize("q", [1, 2])
-def test_deletion_goes_by_the_least_squares_cost_over_all_turns(q, place):
-    net, rows = make(m=80, d=2, n=6, q=q)
+def test_deletion_goes_by_the_least_squares_cost_over_all_turns(place):
+    net, rows = make(m=80, d=2, n=6, q=2)
     net = fit_output_layer(net, rows, options())
     pruned = delete(net, rows, options(), np.int32(place))
     r = np.asarray(net.hyperplanes)
@@ -336,23 +325,6 @@ def test_drawn_hyperplanes_pass_through_rows_with_residual():
     np.testing.assert_allclose(distance.min(axis=1), 0, atol=1e-10)
     # The second smallest too, unless both draws were the same row.
     assert np.mean(np.sort(distance, axis=1)[:, 1] < 1e-10) > 0.8
-
-
-def test_relocation_round_is_rejected_without_harm():
-    net, rows = make(m=100, n=6, n_spare=search.N_SPARE)
-    opt = options(relocations=np.int32(50))
-    data = dense.draw_sample(rows, opt)
-    state = SGGN.init(data, stacked(net), opt)
-    losses, accepted = [state.loss], []
-    for _ in range(60):
-        state, report = SGGN.step(data, state, opt)
-        losses.append(state.loss)
-        accepted.append(report.accepted)
-        assert int(np.asarray(state.net.alive).sum()) == 6
-        if report.stop:
-            break
-    assert np.all(np.diff(losses) <= 0)
-    assert not all(accepted)
 
 
 # -- baselines ------------------------------------------------------------------------
@@ -468,27 +440,6 @@ def test_lm_with_a_numeric_damping_halves_the_step_until_the_loss_falls(hidden_o
     assert max(halved) > 0
 
 
-def test_bfgs_follows_scipy_s_decrease():
-    net, rows = small_regression()
-    start, _ = sggn.initialise(net, rows, options())
-    x0, unravel = jax.flatten_util.ravel_pytree(baselines.trainable(start))
-
-    @jax.jit
-    def fun(x):
-        moved = baselines.with_parameters(start, unravel(x))
-        return objective(moved, rows, 0.0)
-
-    oracle = minimize(
-        fun,
-        np.asarray(x0),
-        jac=jax.jit(jax.grad(fun)),
-        method="BFGS",
-        options={"maxiter": 300, "gtol": 1e-10},
-    )
-    _, report = run("bfgs", net, rows, options(tol=np.float64(1e-14)), 300)
-    assert report.loss <= oracle.fun * (1 + 1e-6)
-
-
 def test_kfra_solves_its_kronecker_blocks():
     rng = np.random.RandomState(0)
     left, right = rng.randn(20, 4), rng.randn(20, 3)
@@ -505,7 +456,7 @@ def test_kfra_solves_its_kronecker_blocks():
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_solver_lowers_the_loss_from_the_same_start(name):
-    net, rows = make(m=100, n=6, n_spare=search.N_SPARE)
+    net, rows = small_regression()
     opt = options(learning_rate=np.float64(1e-3))
     _, start = sggn.initialise(net, rows, opt)
     _, report = run(name, net, rows, opt, 20)
@@ -514,7 +465,7 @@ def test_every_solver_lowers_the_loss_from_the_same_start(name):
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_penalty_does_not_depend_on_the_length_of_the_normals(name):
-    net, rows = make(m=100, n=6, n_spare=search.N_SPARE)
+    net, rows = small_regression()
     opt = options(alpha=np.float64(0.05), learning_rate=np.float64(1e-2))
     found, report = run(name, net, rows, opt, 15)
     unit = rescale(found)
@@ -524,7 +475,7 @@ def test_penalty_does_not_depend_on_the_length_of_the_normals(name):
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_states_are_arrays_and_numbers_only(name):
-    net, rows = make(m=100, n=6, n_spare=search.N_SPARE)
+    net, rows = small_regression()
     solver = ALGORITHMS[name]
     net = stacked(net) if solver.side_by_side else net
     data = solver.prepare(rows, options())
