@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.core import chunks as core_chunks
 from sklearn_gn.core import memory
-from sklearn_gn.solvers import FGN, SGN, Adam
+from sklearn_gn.solvers import FGN, Adam
 
 N, D, C = 240, 6, 4
 
@@ -35,7 +35,7 @@ def fitted(solver, chunks, **words):
         return FGNSoftmaxHead(solver, **words).fit_chunks(chunks)
 
 
-@pytest.mark.parametrize("solver", [FGN, SGN, Adam])
+@pytest.mark.parametrize("solver", [FGN, Adam])
 def test_an_epoch_is_a_partial_fit_of_each_chunk(solver):
     X, y = data()
     solver = solver(batch_size=128)  # a chunk is one batch, in whatever order
@@ -76,7 +76,7 @@ def test_a_mapped_file_is_read_in_chunks(tmp_path, monkeypatch):
     X, y = data(np.float32)
     mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
     mapped[:] = X
-    words = {"max_iter": 2, "dtype": "float32", "random_state": 0}
+    words = {"max_iter": 2, "random_state": 0}
     with pytest.warns(ConvergenceWarning):
         in_memory = FGNSoftmaxHead("fgn", **words).fit(mapped, y)
     monkeypatch.setattr(core_chunks, "MAPPED_BYTES", 0)
@@ -84,7 +84,7 @@ def test_a_mapped_file_is_read_in_chunks(tmp_path, monkeypatch):
     with pytest.warns(ConvergenceWarning):
         model = FGNSoftmaxHead("fgn", **words).fit(mapped, y)
     same = fitted("fgn", pieces(X, y), **words)
-    np.testing.assert_allclose(model.coef_, same.coef_, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.coef_, same.coef_, rtol=1e-8)
     assert np.abs(model.coef_ - in_memory.coef_).max() > 1e-3
 
 
@@ -117,15 +117,15 @@ def test_memory_is_that_of_a_few_chunks(monkeypatch):
 
     class Chunks:
         def __iter__(self):
-            return (((1 + 1e-3 * k) * X, y) for k in range(40))
+            return (((1 + 1e-3 * k) * X, y) for k in range(20))
 
     chunks = Chunks()
-    fitted("fgn", chunks, dtype="float32")
+    fitted("adam", chunks, dtype="float32")
     tracemalloc.start()
-    fitted("fgn", chunks, dtype="float32")
+    fitted("adam", chunks, dtype="float32")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 10 * X.nbytes < 40 * X.nbytes
+    assert peak < 10 * X.nbytes < 20 * X.nbytes
 
 
 def frames(chunks, *orders):

@@ -48,7 +48,7 @@ def softmax_covariance(logits):
 # --- identities ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_classes", [2, 3, 10])
+@pytest.mark.parametrize("n_classes", [2, 7])
 def test_covariance_is_kept_plus_dropped(n_classes):
     logits, label = draw_logits(n_classes)
     split = margins(logits, label)
@@ -156,7 +156,7 @@ def row_space_step(problem, settings, n_competitors=0, cg_iterations=0):
     )
 
 
-@pytest.mark.parametrize("n_classes", [2, 3, 6])
+@pytest.mark.parametrize("n_classes", [2, 5])
 @pytest.mark.parametrize("damping", [1e-4, 0.3, 10.0])
 def test_row_space_step_is_the_dense_damped_step(n_classes, damping):
     given = problem(n_classes)
@@ -165,7 +165,7 @@ def test_row_space_step_is_the_dense_damped_step(n_classes, damping):
     assert_same_step(row_space_step(given, chosen), expected, 1e-10)
 
 
-@pytest.mark.parametrize("n_classes", [2, 6])
+@pytest.mark.parametrize("n_classes", [2, 5])
 def test_full_rank_gives_the_full_gauss_newton_step(n_classes):
     given, chosen = problem(n_classes), settings()
     whole = retained_part(split_of(given)) + dropped_part(split_of(given))
@@ -174,7 +174,7 @@ def test_full_rank_gives_the_full_gauss_newton_step(n_classes):
 
 
 def test_a_number_between_keeps_the_leading_directions():
-    given, chosen = problem(6), settings()
+    given, chosen = problem(5), settings()
     split = split_of(given)
     weight, v = competitor_directions(split, 2)
     part = retained_part(split) + np.einsum("nr,nri,nrj->nij", weight, v, v)
@@ -183,7 +183,7 @@ def test_a_number_between_keeps_the_leading_directions():
 
 
 def test_step_without_intercept_leaves_the_bias():
-    head, *rest = problem(4)
+    head, *rest = problem(5)
     head = head._replace(bias=0 * head.bias)
     found = row_space_step((head, *rest), settings(intercept=0.0))
     assert (np.asarray(found.bias) == 0).all()
@@ -202,13 +202,13 @@ def test_step_without_intercept_leaves_the_bias():
 
 
 def test_conjugate_gradients_reach_the_direct_step():
-    given, chosen = problem(4), settings(damping=1.0)
+    given, chosen = problem(5), settings(damping=1.0)
     direct = row_space_step(given, chosen)
     assert_same_step(row_space_step(given, chosen, 0, 60), direct, 1e-4)
 
 
 def test_matrix_free_step_is_the_closed_form():
-    head, x, label, weight = problem(4)
+    head, x, label, weight = problem(5)
     chosen = settings(alpha=0.0, damping=0.7)
     expected = row_space_step((head, x, label, weight), chosen, 0, 100)
     solve = partial(core_fgn.model_direction, damping=0.7, cg_iterations=100)
@@ -260,7 +260,7 @@ def test_objective_and_gradient_by_automatic_differentiation(n_classes):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("cg_iterations", [0, 5])
 def test_steps_at_margins_of_a_thousand_are_finite(dtype, cg_iterations):
-    given = problem(4)
+    given = problem(5)
     head = AffineHead(*(1e3 * p for p in given[0]))
     cast = partial(jax.tree.map, lambda a: jnp.asarray(a, dtype))
     x, label, weight = cast(given[1]), jnp.asarray(given[2]), cast(given[3])

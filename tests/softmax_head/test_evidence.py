@@ -232,7 +232,7 @@ def many_rows(n=8192):
     return X, y
 
 
-@pytest.mark.parametrize("small", [2**21, 0])
+@pytest.mark.parametrize("small", [2**21, pytest.param(0, marks=pytest.mark.slow)])
 def test_many_rows_choose_a_penalty_by_a_part_of_them(small, monkeypatch):
     monkeypatch.setattr(newton, "_SMALL", small)  # NumPy, and compiled
     X, y = many_rows()
