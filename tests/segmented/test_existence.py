@@ -143,13 +143,13 @@ def rejected(covariance, series):
 @pytest.mark.parametrize("kind", ["HC3", "HAC"])
 def test_size_under_noise_of_its_kind(kind):
     rng = np.random.default_rng(0)
-    noise = rng.standard_normal((150, N + 30))
+    noise = rng.standard_normal((100, N + 30))
     if kind == "HC3":
         noise = noise[:, 30:] * np.exp(2 * X)
     else:
         noise = lfilter([1], [1, -0.6], noise)[:, 30:]
-    # Four standard deviations of a share of 150.
-    assert abs(rejected(kind, noise) - 0.2) < 4 * np.sqrt(0.2 * 0.8 / 150)
+    # Four standard deviations of a share of 100.
+    assert abs(rejected(kind, noise) - 0.2) < 4 * np.sqrt(0.2 * 0.8 / 100)
     assert rejected("nonrobust", noise[:60]) > 0.4
 
 

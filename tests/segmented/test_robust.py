@@ -115,14 +115,14 @@ def test_groups_are_searched_as_often_as_each_of_them_alone(monkeypatch):
 
     monkeypatch.setattr(selection, "choose", counting)
     x, model = np.arange(30.0), SegmentedRegressor(loss="huber")
-    y = np.minimum(x, 15) + rng.standard_t(2, (8, 30))
+    y = np.minimum(x, 15) + rng.standard_t(2, (3, 30))
     each = []
     for targets in y:
         model.fit(x[:, None], targets)
         each.append(sum(n_searched))
         n_searched.clear()
     frame = pd.DataFrame(
-        {"g": np.repeat(np.arange(8), 30), "x": np.tile(x, 8), "y": y.ravel()}
+        {"g": np.repeat(np.arange(3), 30), "x": np.tile(x, 3), "y": y.ravel()}
     )
     fit_groups(model, frame, group="g", target="y")
     # One may end at another search: breakpoints that move by 1e-6 are searched again.
