@@ -241,8 +241,7 @@ def test_iterations_never_raise_the_loss_and_keep_unit_normals(alpha, damping):
 
 
 def test_iteration_converges_quadratically_to_a_network():
-    target, rows = make(seed=3)
-    target = target._replace(coef=target.coef.at[1].set(1.0))
+    target, rows = make(m=400, d=2, n=4, seed=3)
     rows = rows._replace(y=predict(target, rows.x))
     net = target._replace(hyperplanes=target.hyperplanes + 0.01)
     net, _ = sggn.initialise(net, rows, options())
