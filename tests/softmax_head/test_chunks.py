@@ -93,7 +93,7 @@ def test_classes_without_weight_are_none_in_a_mapped_file(tmp_path, monkeypatch)
     mapped = np.memmap(tmp_path / "x", np.float64, "w+", shape=X.shape)
     mapped[:] = X
     monkeypatch.setattr(core_chunks, "MAPPED_BYTES", 0)
-    model = FGNSoftmaxHead("fgn", max_iter=1, random_state=0)
+    model = FGNSoftmaxHead("adam", max_iter=1, random_state=0)
     with pytest.warns(ConvergenceWarning):
         model.fit(mapped, y, sample_weight=(y != 1).astype(float))
     assert model.classes_.tolist() == [label for label in range(C) if label != 1]

@@ -47,10 +47,10 @@ def standardised(load):
     return StandardScaler().fit_transform(X), y
 
 
-def hundred_classes(return_X_y=True):
+def thirty_classes(return_X_y=True):
     rng = np.random.RandomState(0)
-    means = rng.randn(100, 12)
-    y = np.repeat(np.arange(100), 12)
+    means = rng.randn(30, 12)
+    y = np.repeat(np.arange(30), 12)
     return means[y] + rng.randn(len(y), 12), y
 
 
@@ -79,7 +79,7 @@ def objective(model, X, y, alpha, weight=None):
         (load_wine, 1e-3, True),
         (load_digits, 1e-3, True),
         (load_breast_cancer, 1e-2, False),
-        (hundred_classes, 1e-3, True),
+        (thirty_classes, 1e-3, True),
     ],
     ids=lambda v: getattr(v, "__name__", v),
 )
@@ -870,6 +870,6 @@ def test_blocks_cover_every_row_once(float64, monkeypatch, n_rows):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_an_odd_batch_size_gives_the_loss_of_the_coefficients():
-    X, y = hundred_classes()
+    X, y = thirty_classes()
     model = FGNSoftmaxHead(FGN(batch_size=255), max_iter=2, random_state=0).fit(X, y)
     assert model.loss_ == pytest.approx(objective(model, X, y, 1e-3), rel=1e-10)
