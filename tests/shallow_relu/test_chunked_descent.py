@@ -89,13 +89,12 @@ def test_data_without_noise_are_recovered(small_sample, solver):
 
 
 def test_attributes_are_those_of_all_rows(small_sample):
-    rows, _, options = problem(2)
+    rows, _, options = problem(1)
     weight = N * rows.weight
-    chunks = [
-        tuple(a[k : k + 99] for a in (rows.x, rows.y, weight)) for k in range(0, N, 99)
-    ]
+    arrays = rows.x, rows.y[:, 0], weight
+    chunks = [tuple(a[k : k + 99] for a in arrays) for k in range(0, N, 99)]
     model = ShallowReLURegressor(
-        5, alpha=1e-3, solver=JointGN(relocations=2), random_state=0
+        6, alpha=1e-3, solver=JointGN(relocations=2), random_state=0
     )
     model.fit_chunks(chunks)
     net, scaling = model._network
