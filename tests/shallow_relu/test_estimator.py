@@ -612,7 +612,7 @@ def test_warm_start_with_tiny_features_and_with_others():
 )
 def test_hyperplanes_whose_products_leave_the_range_of_floats(init, d, factor):
     X, y = noisy(d=d)
-    model = ShallowReLURegressor(4, init=init, solver=JointGN(relocations=1), alpha=0.0)
+    model = ShallowReLURegressor(1, init=init, solver=JointGN(relocations=1), alpha=0.0)
     model.set_params(random_state=0).fit(X * factor, y)
     for prediction in model.predict(X * factor, return_std=True):
         assert np.isfinite(prediction).all()
