@@ -25,10 +25,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def small_sggn(monkeypatch, method):
-    """Leave one problem on a coarse mesh and one method of the experiment."""
+    """Leave one problem on a coarse mesh and two methods of the experiment."""
     peaks = sggn.problems(h=0.05)["peaks"]._replace(n_neurons=3)
     monkeypatch.setattr(sggn, "problems", lambda h: {"peaks": peaks})
-    monkeypatch.setattr(sggn, "METHODS", ("sggn", method))
+    monkeypatch.setattr(sggn, "METHODS", ("auto", method))
 
 
 def test_every_experiment_is_listed_and_can_run(capsys):
@@ -76,8 +76,8 @@ def test_quick_run_writes_a_complete_result(tmp_path, monkeypatch):
     assert {"python", "numpy", "jax", "scikit-learn"} <= set(result["versions"])
 
     problem = result["problems"]["peaks"]
-    assert set(problem["methods"]) == {"sggn", "kfra"}
-    assert [run["seed"] for run in problem["methods"]["sggn"]["runs"]] == [0, 1]
+    assert set(problem["methods"]) == {"auto", "kfra"}
+    assert [run["seed"] for run in problem["methods"]["auto"]["runs"]] == [0, 1]
     assert len(problem["methods"]["kfra"]["runs"]) == 1
     for method in problem["methods"].values():
         for run in method["runs"]:
@@ -87,7 +87,7 @@ def test_quick_run_writes_a_complete_result(tmp_path, monkeypatch):
             method["summary"]["J"][k] for k in ("min", "median", "max")
         )
         assert 0 <= low <= middle <= high
-    aim = problem["target_sggn"]
+    aim = problem["target_auto"]
     assert aim["passed"] == (aim["value"] <= aim["at_most"])
     for private in (f'"{platform.node()}"', str(ROOT)):
         assert private not in out.read_text()
