@@ -135,7 +135,8 @@ class NewtonSystem:
     def dot(self, along, curved):
         """Inner product of a direction with a gradient."""
         of_weight = self.space.inner(along.weight, along.image, curved.weight)
-        return of_weight + float(along.bias @ curved.bias)
+        # In double precision: both may be huge where the features are.
+        return of_weight + float(along.bias.astype(float) @ curved.bias)
 
     def row_size(self, residual):
         """Return the size of a residual in its rows, for which no logits are needed."""
