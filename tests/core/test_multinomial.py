@@ -37,10 +37,10 @@ def test_cross_entropy_and_gradient_are_those_of_the_softmax():
     split = margins(logits, label)
     log_p = log_softmax(logits, axis=1)
     expected = -log_p[np.arange(N_ROWS), label]
-    np.testing.assert_allclose(cross_entropy(split.margin), expected, 1e-14)
+    np.testing.assert_allclose(cross_entropy(split.margin), expected, 1e-12)
     gradient = np.asarray(split.p_rest)[:, None] * split.gradient
     np.testing.assert_allclose(
-        gradient, np.exp(log_p) - np.eye(5)[label], atol=1e-15, rtol=0
+        gradient, np.exp(log_p) - np.eye(5)[label], atol=1e-12, rtol=0
     )
 
 
@@ -50,7 +50,7 @@ def test_both_shares_of_a_margin_are_exact_to_rounding(library):
     logits = library.asarray(np.stack([np.zeros(7), margin], axis=1))
     split = multinomial.margins(logits, library.zeros(7, np.int32))
     for found, expected in ((split.p_rest, margin), (split.p_true, -margin)):
-        np.testing.assert_allclose(found, expit(expected), rtol=1e-14)
+        np.testing.assert_allclose(found, expit(expected), rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -60,7 +60,7 @@ def test_extreme_margins_are_finite_and_exact(dtype, margin):
     split = margins(logits, np.array([0], np.int32))
     expected = np.logaddexp(0, margin + np.log1p(np.exp(-1)))
     found = float(cross_entropy(split.margin)[0])
-    assert found == pytest.approx(expected, rel=4 * float(np.finfo(dtype).eps))
+    assert found == pytest.approx(expected, rel=16 * float(np.finfo(dtype).eps))
     for part in split:
         assert np.isfinite(part).all()
     root = root_curvature(split.margin)
@@ -75,7 +75,7 @@ def test_columns_and_classes_are_transposes():
         values, by_class = rng.randn(4, m), rng.randn(4, n_classes)
         left = np.sum(np.asarray(multinomial.all_classes(values)) * by_class)
         right = np.sum(values * np.asarray(multinomial.to_columns(by_class)))
-        assert left == pytest.approx(right, rel=1e-14)
+        assert left == pytest.approx(right, rel=1e-12)
 
 
 # --- Newton's method -----------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_hessian_product_is_that_of_automatic_differentiation(n_classes):
     _, expected = jax.jit(along)((here,), (direction,))
     found = jax.jit(lambda *at: product_at(at[0])(at[1]))(here, direction)
     for name in here:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-10)
 
 
 def test_newton_direction_solves_the_newton_system():
@@ -136,8 +136,8 @@ def test_newton_direction_solves_the_newton_system():
         words = {"start": start, "forcing": forcing, "max_iter": 200}
         return multinomial.newton_direction(product_at(here), gradient, **words)
 
-    found, count = direction(here, gradient, None, 1e-13)
-    np.testing.assert_allclose(ravel_pytree(found)[0], expected, rtol=1e-9)
+    found, count = direction(here, gradient, None, 1e-11)
+    np.testing.assert_allclose(ravel_pytree(found)[0], expected, rtol=1e-8)
     again, none = direction(here, gradient, found, 1e-8)
     assert int(none) == 0 < int(count)
     np.testing.assert_array_equal(ravel_pytree(again)[0], ravel_pytree(found)[0])
@@ -168,7 +168,7 @@ def test_newton_steps_with_backtracking_find_the_optimum():
 
     for _ in range(12):
         here, gradient = step(here)
-    assert np.abs(ravel_pytree(gradient)[0]).max() < 1e-12
+    assert np.abs(ravel_pytree(gradient)[0]).max() < 1e-10
 
 
 @pytest.mark.parametrize("compiled", [False, True])
