@@ -28,9 +28,20 @@ from sklearn_gn.core.fit_loop import FitRun
 from sklearn_gn.networks import MLP
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
-from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, GNvpro, JointGN, SgGN, Solver
+from sklearn_gn.solvers import (
+    LM,
+    SHALLOW_RELU_SOLVERS,
+    GNvpro,
+    JointGN,
+    SgGN,
+    Solver,
+)
 
-SOLVERS = sorted(SHALLOW_RELU_SOLVERS)
+# SgGN is searched around like the joint step, and LM of the hidden layer is LM.
+SOLVERS = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in ("sggn", "lm_hidden")))
+    for name in sorted(SHALLOW_RELU_SOLVERS)
+]
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 pytestmark = quiet
 
@@ -40,11 +51,9 @@ def data(n=30, d=2, seed=0):
     return rng.randn(n, d), rng.randn(n)
 
 
-def make(solver="sggn", relocations=4, **changes):
-    if solver == "sggn":
-        solver = SgGN(relocations=relocations)
-    elif solver == "vpgn":
-        solver = JointGN(relocations=relocations)
+def make(solver="lm", **changes):
+    if solver in ("sggn", "vpgn"):  # of fewer rounds than by default
+        solver = {"sggn": SgGN, "vpgn": JointGN}[solver](relocations=4)
     settings = {"max_iter": 12, "random_state": 0, **changes}
     return ShallowReLURegressor(4, solver=solver, **{"alpha": 0.0, **settings})
 
@@ -229,7 +238,7 @@ def test_other_data_are_refused(fitted):
     ("name", "value"),
     [
         ("damping", 0.1),
-        ("solver", SgGN(relocations=3)),
+        ("solver", LM(hidden_only=True)),
         ("init", np.ones((4, 3))),
         ("solver", "vpgn"),
         ("random_state", 1),
@@ -317,7 +326,7 @@ def test_validation_data_of_classifiers_are_parts_of_the_question(tmp_path):
 def test_parameters_whose_value_is_not_known_are_named(tmp_path):
     X, y = data()
     model = make(Given(threading.Lock()))
-    algorithm = ALGORITHMS["sggn"]
+    algorithm = ALGORITHMS["lm"]
     model.solver.algorithm = lambda algorithms: algorithm
     model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
     with pytest.raises(
