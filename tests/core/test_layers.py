@@ -69,8 +69,11 @@ def by_jax(model, theta, rows):
     return values(theta), jax.jacfwd(values)(theta), *jax.value_and_grad(loss)(theta)
 
 
-@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
-@pytest.mark.parametrize("n_values", [1, 3, 5])
+@pytest.mark.parametrize(
+    ("loss", "n_values"),
+    [(loss, k) for loss in ("squared", "cross_entropy") for k in (1, 3)]
+    + [("squared", 5)],  # which are no longer few
+)
 @pytest.mark.parametrize(("sizes", "activations"), SIZES)
 def test_sums_are_those_of_automatic_differentiation(
     float64, sizes, activations, n_values, loss
