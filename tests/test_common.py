@@ -56,13 +56,24 @@ SLOW_CHECKS_OF_SOLVERS = {  # every shape is compiled for
     "check_fit2d_1feature",
     "check_fit2d_1sample",
 }
+# One of each family goes through the quick checks: first-order, quasi-Newton, one that
+# samples. That fits repeat themselves is seen of each solver where fits are resumed.
+ALIKE = {
+    ("FGNSoftmaxHead", "sgn"),
+    ("PINNSolver", "sgd"),
+    ("PINNSolver", "ssbroyden"),
+    ("ShallowReLURegressor", "kfra"),
+    ("ShallowReLURegressor", "lm_hidden"),
+    ("ShallowReLURegressor", "sggn"),
+    ("VarProNetRegressor", "sgd"),
+}
 # Weights are tested as exactly elsewhere: those of every solver of ShallowReLURegressor
 # in shallow_relu/test_estimator.py, those of FGN in varpro/test_estimator.py. Adam's
 # residuals are those of the other baselines of PINNSolver.
 WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
 SLOW = {
     *(("ShallowReLURegressor", name, WEIGHTS) for name in SHALLOW_RELU_SOLVERS),
-    *(("PINNSolver", name, WEIGHTS) for name in ("lbfgs", "sgd", "ssbroyden")),
+    ("PINNSolver", "lbfgs", WEIGHTS),
     ("VarProNetClassifier", "fgn", WEIGHTS),
 }
 
@@ -98,6 +109,7 @@ def other_solvers():
                 if called in CHECKS_OF_SOLVERS | SLOW_CHECKS_OF_SOLVERS and not kind:
                     is_slow = (
                         called in SLOW_CHECKS_OF_SOLVERS
+                        or (name, solver) in ALIKE
                         or (name, solver, called) in SLOW
                     )
                     marks = [pytest.mark.slow] if is_slow else []
