@@ -90,7 +90,7 @@ def test_margins_are_those_of_any_size():
     margin, gradient = batch_committee.margins(u, y)
     assert_allclose(margin, [800, -800] - np.logaddexp(0, 1.0))
     assert_allclose(gradient[:, 0], [1, -expit(-1.0), -expit(1.0)])
-    assert_array_equal(gradient[:, 0], gradient[:, 1])
+    assert_allclose(gradient[:, 0], gradient[:, 1], rtol=1e-12)
 
 
 def test_weights_equal_repetition(always_batches):
@@ -125,7 +125,7 @@ def test_an_ordinary_fit(always_batches, monkeypatch):
     assert_allclose(log["damping"][[0, -1]], [0.1, 1])
     monkeypatch.setattr(committee.joblib, "effective_n_jobs", lambda n: 1)
     again = VarProNetClassifier(random_state=0).fit(X, y)
-    assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert_allclose(again.predict_proba(X), model.predict_proba(X), rtol=1e-8)
 
 
 def test_a_fit_goes_on_where_it_is_asked_to(always_batches):
@@ -177,8 +177,8 @@ def test_members_of_both_kinds_are_those_of_their_own_committees():
     k = len(both.estimators_) // 2
     alone = VarProNetClassifier(random_state=0, n_init=k).fit(X, y)
     for a, b in zip(both.estimators_[:k], alone.estimators_, strict=True):
-        assert_array_equal(a.coefs_[0], b.coefs_[0])
-    assert both.log_evidence_ == alone.log_evidence_
+        assert_allclose(a.coefs_[0], b.coefs_[0], rtol=1e-8)
+    assert both.log_evidence_ == pytest.approx(alone.log_evidence_, rel=1e-8)
     wide = both.estimators_[k:]
     assert {e.coefs_[0].shape for e in wide} == {(4, 100)}
     assert not hasattr(wide[0], "log_evidence_")
@@ -217,9 +217,9 @@ def test_priors_belong_to_groups():
     assert_array_equal(rows[2], [bias, second, second, second])
 
 
-def test_a_mixed_committee_of_few_small_members_continues():
-    rng = np.random.RandomState(0)
-    X, y = rng.standard_normal((3000, 12)), rng.randint(12, size=3000)
+def test_a_mixed_committee_of_few_small_members_continues(monkeypatch):
+    monkeypatch.setattr(committee_plan, "_WORK", 1.0)  # as of a much longer table
+    X, y = load_iris(return_X_y=True)
     model = VarProNetClassifier(max_iter=1, random_state=0)
     with pytest.warns(ConvergenceWarning):
         model.fit(X, y)

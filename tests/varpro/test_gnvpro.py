@@ -372,7 +372,7 @@ def test_every_form_of_the_curvature_is_the_dense_matrix(case, network, monkeypa
     matrix, gradient = dense_matrix(model, net, rows, penalties, inner)
     n = len(gradient)
     forms = [reduced.primal_model(model, net, rows, penalties)]
-    if case in CASES[1::2]:  # products are tested as derivatives too
+    if case in CASES[1:3]:  # products are tested as derivatives too
         krylov = jax.jit(reduced.krylov_model.__wrapped__, static_argnums=(0, 4))
         forms.append(krylov(model, net, rows, penalties, n))
     if network == "mlp":

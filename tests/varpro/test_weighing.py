@@ -35,7 +35,7 @@ def test_a_weight_is_divided_like_copies_of_its_row():
     copies = rows_of(np.ones(14), np.repeat(label, count))
     each = weighing.left_out_shares(copies, 14.0)
     summed = np.add.reduceat(each, np.cumsum([0, *count[:-1]]), axis=1)
-    assert_allclose(one * count, summed, atol=1e-12)
+    assert_allclose(one * count, summed, atol=1e-10)
 
 
 def test_rows_without_a_part_are_the_others():
@@ -100,4 +100,4 @@ def test_few_rows_do_not_weigh_the_members():
     X = np.random.RandomState(0).standard_normal((24, 2))
     model = VarProNetClassifier(random_state=0).fit(X, X[:, 0] > 0)
     shares = [member.share_ for member in model.estimators_]
-    assert_array_equal(shares, np.full(len(shares), 1 / len(shares)))
+    assert_allclose(shares, 1 / len(shares), rtol=1e-12)
