@@ -1,3 +1,13 @@
+"""What all tests share.
+
+Exact comparison is for shapes, labels, integers, copies, files that are read back, and
+what ``doc/user_guide/determinism.rst`` promises bit for bit on one machine: a fit that
+is repeated, one that is resumed from a checkpoint, the predictions of a saved model,
+fits in threads, and threads of BLAS with the default solvers. All else has a tolerance
+that follows from the conditioning, or a property in place of a number: kernels of BLAS
+round differently from processor to processor.
+"""
+
 import gc
 import itertools
 import os

@@ -314,8 +314,8 @@ def test_the_one_who_ends_a_fit_is_named():
 
 
 def test_partial_fit_keeps_no_log():
-    X, y = np.eye(4), np.arange(4)
-    head = FGNSoftmaxHead("fgn").partial_fit(X, y, classes=y)
+    X, y = np.eye(6), np.arange(6) % 3
+    head = FGNSoftmaxHead("fgn", rank=1).partial_fit(X, y, classes=range(3))
     assert [f.cause for f in head.diagnose().findings] == ["none"]
     with pytest.raises(NotFittedError):
         FGNSoftmaxHead("fgn").diagnose()

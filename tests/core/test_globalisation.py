@@ -38,7 +38,7 @@ def test_step_of_an_exact_model_is_taken_and_damping_falls_to_a_third():
     assert found.n_trials == 1
     assert found.gain_ratio == 1
     assert kept == 7
-    assert float(found.damping.value) == 1 / 3
+    assert found.damping.value == pytest.approx(1 / 3, rel=1e-12)
 
 
 @pytest.mark.parametrize(("limit", "n_trials"), [(0.5, 1), (2, 2), (8, 3), (60, 4)])

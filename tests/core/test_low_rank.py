@@ -52,14 +52,14 @@ def test_products_are_those_of_the_matrix(problem, monkeypatch):
     dense, large = both(problem, monkeypatch)
     vectors = np.random.default_rng(1).standard_normal((len(dense.gram), 40))
     expected = dense.gram @ vectors
-    assert_allclose(large.gram @ vectors, expected, atol=1e-12 * np.abs(expected).max())
-    assert_allclose(large.gram @ vectors[:, 0], expected[:, 0], rtol=1e-8, atol=1e-12)
-    assert_allclose(large.slope, dense.slope, atol=1e-13)
-    assert_allclose(large.error, dense.error, rtol=1e-13)
-    assert_allclose(large.gram.trace(), np.trace(dense.gram), rtol=1e-12)
-    assert_allclose(large.gram.diagonal(), np.diag(dense.gram), atol=1e-13)
+    assert_allclose(large.gram @ vectors, expected, atol=1e-10 * np.abs(expected).max())
+    assert_allclose(large.gram @ vectors[:, 0], expected[:, 0], rtol=1e-8, atol=1e-10)
+    assert_allclose(large.slope, dense.slope, atol=1e-10)
+    assert_allclose(large.error, dense.error, rtol=1e-10)
+    assert_allclose(large.gram.trace(), np.trace(dense.gram), rtol=1e-10)
+    assert_allclose(large.gram.diagonal(), np.diag(dense.gram), atol=1e-10)
     rows = large.gram.jacobian_rows()
-    assert_allclose(rows.T @ rows, dense.gram, atol=1e-12)
+    assert_allclose(rows.T @ rows, dense.gram, atol=1e-10)
 
 
 @pytest.mark.parametrize("problem", [multilayer(), multilayer(2), shallow()])
@@ -140,5 +140,5 @@ def test_variances_beyond_the_floats_are_infinite():
     found = low_rank.LowRank.of(diagonal, factor).variances(gradients)
     matrix = np.diag(diagonal) + factor @ factor.T
     expected = np.sum(gradients[:, :2] * np.linalg.solve(matrix, gradients[:, :2]), 0)
-    assert_allclose(found[:2], expected, rtol=1e-12)
+    assert_allclose(found[:2], expected, rtol=1e-10)
     assert found[2] == np.inf

@@ -67,14 +67,14 @@ def test_networks_stay_small_in_noise():
 def test_networks_grow_where_ten_neurons_are_too_few():
     # How far a robot's arm of three links reaches. No noise, but a tenth is left.
     rng = np.random.RandomState(0)
-    X = rng.uniform(-1, 1, (2000, 6))
+    X = rng.uniform(-1, 1, (1600, 6))
     lengths, angle = (1 + X[:, :3]) / 2, np.cumsum(np.pi * (1 + X[:, 3:]), axis=1)
     y = np.abs(np.sum(lengths * np.exp(1j * angle), axis=1))
-    first = VarProNetRegressor(n_init=6, random_state=0).fit(X[:1000], y[:1000])
-    model = VarProNetRegressor(random_state=0).fit(X[:1000], y[:1000])
+    first = VarProNetRegressor(n_init=6, random_state=0).fit(X[:600], y[:600])
+    model = VarProNetRegressor(random_state=0).fit(X[:600], y[:600])
     assert set(widths(first)) == {(10,)}
     assert min(map(sum, widths(model))) >= 20
-    assert error(model, X[1000:], y[1000:]) < error(first, X[1000:], y[1000:]) / 2
+    assert error(model, X[600:], y[600:]) < error(first, X[600:], y[600:]) / 2
 
 
 def test_much_work_ends_with_a_greater_tolerance(grown, monkeypatch):
