@@ -53,7 +53,7 @@ def test_without_variance_or_noise_there_is_none():
     assert linear_model(*rows_of(8, 12, 1)) is None  # of which some are repeated
     rows, n_effective = rows_of(20, 2, 1)
     assert linear_model(rows._replace(y=np.zeros((20, 1))), n_effective) is None
-    assert linear_model(rows._replace(x=np.ones((20, 2))), n_effective) is None
+    assert linear_model(rows._replace(x=np.zeros((20, 2))), n_effective) is None
     assert linear_model(rows._replace(y=1e-160 * rows.y), n_effective) is None
 
 
