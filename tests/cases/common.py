@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 
@@ -26,20 +27,23 @@ def squared_residuals(A, y):
     return np.sum(residuals**2, axis=-1)
 
 
-def in_fresh_process(code, **variables):
-    """Run Python code in a process as users start it; return the finished process.
+def in_fresh_process(code, folder, **variables):
+    """Run Python code from a script in a folder; return the finished process.
 
-    The tests themselves compile with little optimisation and share a cache; here
-    nothing of that is inherited.
+    It compiles as it does for users: the tests' own settings are not inherited.
     """
+    script = folder / "script.py"
+    script.write_text(code)
     inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("JAX_", "XLA_", "SKLEARN_GN_"))
     }
+    here = {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-c", code],
-        env=inherited | {"OMP_NUM_THREADS": "1"} | variables,
+        [sys.executable, str(script)],
+        env=inherited | here | variables,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=900,
