@@ -2,8 +2,8 @@
 
 References are closed forms, spectral methods or initial-value solvers of SciPy. The
 solvers have their defaults, but for the seconds: 60 are what a user waits for, 20 are
-plenty for a linear equation in one dimension, and 300 leave room on a busy machine for
-what is right today. An expected failure says what goes wrong today.
+plenty in one dimension, and 300 leave room on a busy machine for what is right today.
+An expected failure says what goes wrong today.
 """
 
 import math

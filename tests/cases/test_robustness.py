@@ -77,7 +77,9 @@ if __name__ == "__main__":
 @pytest.mark.xfail(
     raises=AssertionError, strict=True, reason="the import ends with an OSError"
 )
-@pytest.mark.parametrize("variable", [CACHE, "HOME"])
+@pytest.mark.parametrize(
+    "variable", [CACHE, pytest.param("HOME", marks=pytest.mark.slow)]
+)
 def test_a_cache_that_cannot_be_written_does_not_stop_the_import(tmp_path, variable):
     (tmp_path / "file").write_text("")
     folder = str(tmp_path / "file" / "below")

@@ -53,7 +53,7 @@ def test_labels_of_pure_noise(n_classes):
 @pytest.mark.xfail(
     raises=AssertionError,
     strict=True,
-    reason="from four periods on the answer is a straight line",
+    reason="from four periods on the answer is close to a straight line",
 )
 @pytest.mark.parametrize("periods", [4, 5, 8])
 def test_sine_without_noise(periods):
@@ -103,7 +103,7 @@ def test_corrupt_cells(estimator, value, cells):
 @pytest.mark.xfail(
     raises=AssertionError,
     strict=True,
-    reason="as with regressors, and the classes are guessed",
+    reason="accuracy .66 in place of .96: the column is divided as with regressors",
 )
 def test_corrupt_cell_and_classes():
     rng = np.random.default_rng(0)
@@ -316,9 +316,16 @@ def test_missing_values(estimator, trees):
 @pytest.mark.xfail(
     raises=ValueError, strict=True, reason="a column of names must be encoded before"
 )
-@pytest.mark.parametrize("estimator", [*REGRESSORS, VarProNetClassifier])
+@pytest.mark.parametrize(
+    ("estimator", "least"),  # with the effects known: R2 .97, accuracy .935
+    [
+        (VarProNetRegressor, 0.93),
+        (ShallowReLURegressor, 0.93),
+        (VarProNetClassifier, 0.91),
+    ],
+)
 @pytest.mark.parametrize("kind", ["category", "object"])
-def test_categories(estimator, kind):
+def test_categories(estimator, least, kind):
     rng = np.random.default_rng(0)
     town, x = rng.integers(0, 8, 900), rng.normal(size=900)
     y = rng.normal(size=8)[town] + np.abs(x) + 0.2 * rng.normal(size=900)
@@ -327,7 +334,7 @@ def test_categories(estimator, kind):
     names = pd.Series([f"town {k}" for k in town], dtype=kind)
     X = pd.DataFrame({"town": names, "x": x})
     model = estimator(random_state=0).fit(X[:500], y[:500])
-    assert model.score(X[500:], y[500:]) >= 0.93  # the best R2 is .97
+    assert model.score(X[500:], y[500:]) >= least
 
 
 @pytest.mark.xfail(raises=TypeError, strict=True, reason="sparse columns are refused")
