@@ -205,7 +205,7 @@ def test_minus_zero_is_zero(estimator):
 @pytest.mark.xfail(
     raises=AssertionError,
     strict=True,
-    reason="two members only, so that R2 varies by .02 to .06",
+    reason="two members only, so that R2 varies by .01 to .06",
 )
 def test_spread_over_random_states():
     def draw(n, seed):
@@ -216,8 +216,8 @@ def test_spread_over_random_states():
         return X, y + rng.normal(size=n)
 
     Z, t = draw(10_000, 99)
-    for n in (8_000, 10_000):
-        X, y = draw(n, 0)
+    for n, rows in ((8_000, 0), (10_000, 0), (8_000, 1)):
+        X, y = draw(n, rows)
         models = [VarProNetRegressor(random_state=seed).fit(X, y) for seed in range(3)]
         scores = [r2_score(t, model.predict(Z)) for model in models]
         assert np.ptp(scores) < 0.01, scores
