@@ -26,7 +26,7 @@ NOTES = (
     "Default settings and random_state=0; a row is a fresh process with one thread on "
     "one core. first_seconds is its first fit, compilation included, later_seconds the "
     "median of its later ones, which are left out where the first takes more than "
-    "eight seconds.",
+    "eight seconds. Both are CPU time, in first_answer time on the clock.",
     "A figure is worse beyond these tolerances: r2, log_loss, coverage (its distance "
     "from 0.95) and share by the number, the others by the factor: "
     + ", ".join(f"{name} {value}" for name, value in TOLERANCE.items())
@@ -102,7 +102,11 @@ def problem_of(row, answers):
     """A row of the result."""
     methods, skipped = {}, {}
     for side, given in answers.items():
-        runs = [{"seed": 0, **a.figures} for a in given if a.figures is not None]
+        runs = [
+            {"seed": 0, **{k: v for k, v in a.figures.items() if k != "asked"}}
+            for a in given
+            if a.figures is not None
+        ]
         if runs:
             methods[side] = {"settings": {}, "runs": runs, "summary": summary(runs)}
         else:
