@@ -4,8 +4,8 @@ All are solved with default settings, but for the number of iterations: a defaul
 may go on for a minute, and thirty of them for half an hour. A fit here ends after 100
 iterations, and after 350 where an ordinary differential equation is followed in time
 without observations: that takes many iterations, in windows of time, but quick ones.
-Where ``tol`` ends it earlier, nothing is capped. Iterations and not seconds, so that the accuracy does not
-depend on the machine.
+Where ``tol`` ends it earlier, nothing is capped. Iterations and not seconds, so that
+the accuracy does not depend on the machine.
 
 ``error`` is the relative L2 error at given points over the outputs that are compared,
 or the largest relative error of a coefficient. ``share_honest`` is one where
