@@ -182,9 +182,11 @@ def test_points_of_a_draw_are_nested():
 
 def test_the_smallest_scan_is_written_and_not_run_again(tmp_path, monkeypatch, capsys):
     out = tmp_path / "cliffs.json"
+    (name,) = cliffs.QUICK
+    # Three points, in this process: one of its own would import all again.
+    monkeypatch.setattr(cliffs, "worker", _cliffs.figures)
     runner.main(["cliffs", "--quick", "--out", str(out)])
     result = json.loads(out.read_text())
-    (name,) = cliffs.QUICK
     method = result["problems"]["last_rows"]["methods"]["SegmentedRegressor"]
     assert [run["last_rows"] for run in method["runs"]] == [3, 4, 5]
     assert result["breaks"]["total"] == len(method["breaks"])
@@ -194,6 +196,13 @@ def test_the_smallest_scan_is_written_and_not_run_again(tmp_path, monkeypatch, c
     again = json.loads(out.read_text())
     assert again["problems"] == result["problems"]
     assert set(again["breaks"]["by_scan"]) == {name}
+
+
+@pytest.mark.slow
+def test_a_process_gives_the_figures_of_a_scan():
+    figures = cliffs.worker(cliffs.QUICK[0], quick=True)
+    assert set(figures) == {"share", "share_reference", "seconds"}
+    assert all(np.shape(values) == (2, 3) for values in figures.values())
 
 
 def test_breaks_are_counted_and_printed_and_failures_named(monkeypatch, capsys):

@@ -18,8 +18,8 @@ def test_every_method_of_a_task_can_be_made(name):
 
 
 def test_a_process_gives_its_figures():
-    found = first_answer.run_process("table_small", "mlp", True)
+    found = first_answer.run_process("line_small", "baseline_import", True)
     assert found["answer_seconds"] == pytest.approx(
         found["import_seconds"] + found["first_fit_seconds"]
     )
-    assert 0.5 < found["score"] < 1
+    assert 0 < found["score"] < 1

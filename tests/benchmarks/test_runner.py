@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 def small_sggn(monkeypatch, method):
     """Leave one problem on a coarse mesh and two methods of the experiment."""
-    peaks = sggn.problems(h=0.05)["peaks"]._replace(n_neurons=3)
+    peaks = sggn.problems(h=0.05)["peaks"]._replace(n_neurons=3, max_iter=3)
     monkeypatch.setattr(sggn, "problems", lambda h: {"peaks": peaks})
     monkeypatch.setattr(sggn, "METHODS", ("auto", method))
 

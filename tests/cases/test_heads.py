@@ -78,10 +78,10 @@ def loss_with_temperature(X, y, Z, t):
 def compare_with_peers(X, y, n_training, cross_validated=True):
     """Assert that the log loss is not above that of what a user would take instead."""
     X, Z, y, t = X[:n_training], X[n_training:], y[:n_training], y[n_training:]
-    peers = {
-        "default": loss(LogisticRegression(max_iter=1000).fit(X, y), Z, t),
-        "temperature": loss_with_temperature(X, y, Z, t),
-    }
+    ours = loss(FGNSoftmaxHead(random_state=0).fit(X, y), Z, t)
+    default = loss(LogisticRegression(max_iter=1000).fit(X, y), Z, t)
+    assert ours <= default + 0.05
+    assert ours <= loss_with_temperature(X, y, Z, t) + 0.05
     if cross_validated:
         searched = LogisticRegressionCV(
             Cs=[1, 10, 100, 1000],
@@ -90,14 +90,13 @@ def compare_with_peers(X, y, n_training, cross_validated=True):
             scoring="neg_log_loss",
             use_legacy_attributes=False,
         )
-        peers["searched"] = loss(searched.fit(X, y), Z, t)
-    ours = loss(FGNSoftmaxHead(random_state=0).fit(X, y), Z, t)
-    assert ours <= min(peers.values()) + 0.05, (ours, peers)
+        assert ours <= loss(searched.fit(X, y), Z, t) + 0.05
 
 
 # -- Few shots
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(
     raises=AssertionError,
     strict=True,
@@ -121,6 +120,7 @@ def test_four_shots_of_fifty_classes():
     compare_with_peers(embeddings(rng, y, 512, 0.2, unit=True), y, 200)
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(
     raises=AssertionError,
     strict=True,
@@ -170,8 +170,9 @@ def test_one_more_shot_is_no_cliff():
 )
 def test_two_fits_give_one_answer():
     X, y = load_digits(return_X_y=True)
-    first, second = (FGNSoftmaxHead().fit(X / 16, y) for _ in range(2))
-    difference = first.predict_proba(X / 16) - second.predict_proba(X / 16)
+    X, y = X[::2] / 16, y[::2]
+    first, second = (FGNSoftmaxHead().fit(X, y) for _ in range(2))
+    difference = first.predict_proba(X) - second.predict_proba(X)
     assert np.abs(difference).max() <= 1e-6
 
 

@@ -33,6 +33,7 @@ NETWORKS = [
 # -- Processes, and the cache of compiled programs
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(
     raises=AssertionError,
     strict=True,
@@ -74,12 +75,11 @@ if __name__ == "__main__":
     assert run.stdout.count("silent") == 5, run.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(
     raises=AssertionError, strict=True, reason="the import ends with an OSError"
 )
-@pytest.mark.parametrize(
-    "variable", [CACHE, pytest.param("HOME", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("variable", [CACHE, "HOME"])
 def test_a_cache_that_cannot_be_written_does_not_stop_the_import(tmp_path, variable):
     (tmp_path / "file").write_text("")
     folder = str(tmp_path / "file" / "below")
@@ -185,13 +185,13 @@ def test_no_minus_zero_in_summaries():
 @pytest.mark.parametrize("estimator", NETWORKS)
 def test_minus_zero_is_zero(estimator):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 3))
-    X[:60, 1] = 0
+    X = rng.normal(size=(80, 3))
+    X[:40, 1] = 0
     y = X[:, 0] + np.abs(X[:, 1])
     if not estimator.__name__.endswith("Regressor"):
         y = (y > 0.5).astype(int)
     signed = X.copy()
-    signed[:60:2, 1] = -0.0
+    signed[:40:2, 1] = -0.0
     model = estimator(random_state=0).fit(X, y)
     other = estimator(random_state=0).fit(signed, y)
     np.testing.assert_array_equal(model.predict(X), other.predict(X))

@@ -90,15 +90,15 @@ def late_rises(n, after, reverse):
     ("n", "after"), [(100, 8), pytest.param(400, 5, marks=pytest.mark.slow)]
 )
 def test_kink_close_to_an_end(n, after, reverse):
-    one, steep = 0, 0
+    several, level = 0, 0
     for x, y in late_rises(n, after, reverse):
         model = fit(x, y)
         slope = model.segments_["slope"][0 if reverse else -1]
-        one += len(model.breakpoints_) == 1
-        steep += abs(abs(slope) - 1) < 0.1
-    # Ten standard deviations a row cannot be missed; segmented finds 39 of 40.
-    assert one >= 18, one
-    assert steep >= 18, steep
+        several += len(model.breakpoints_) != 1
+        level += abs(abs(slope) - 1) >= 0.1
+        # Ten standard deviations a row cannot be missed; segmented finds 39 of 40.
+        assert several <= 2, several
+        assert level <= 2, level
 
 
 @pytest.mark.xfail(
@@ -190,6 +190,7 @@ def test_number_of_breakpoints_in_correlated_noise():
     assert number.count(1) >= 16, number
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(
     raises=AssertionError,
     strict=True,
@@ -296,7 +297,7 @@ def test_two_breakpoints_are_the_optimum():
 )
 def test_no_jumps_in_white_noise(n, most):
     rng, x = np.random.default_rng(n), np.arange(float(n))
-    series = rng.normal(size=(200, n))
+    series = rng.normal(size=(50, n))
     broken = [len(fit(x, y, jumps=True).breakpoints_) > 0 for y in series]
     assert np.mean(broken) <= most
 

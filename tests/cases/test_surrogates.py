@@ -97,7 +97,7 @@ def test_welch_with_1000_points():
     reason="one design gives 1e-9, the others 4e-3 and .2",
 )
 def test_cubic_without_a_linear_part():
-    for seed in range(4):
+    for seed in (3, 2, 1, 0):
         model = surrogate(hidden_cubic, 10, 100, seed)
         assert unexplained(model, hidden_cubic, 10) <= 1e-4
 
@@ -125,24 +125,42 @@ def test_wing_weight_with_100_points():
 
 @pytest.mark.slow
 @pytest.mark.xfail(
-    raises=AssertionError, strict=True, reason="20 to 26 seconds of a processor"
+    raises=AssertionError,
+    strict=True,
+    reason="as long as a hundred evaluations of a Gaussian process's likelihood",
 )
 def test_seconds_of_1000_points_without_noise(tmp_path):
     run = in_fresh_process(
         """
 import time
+import numpy as np
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
 from tests.cases.test_surrogates import otl_circuit, surrogate, unexplained
-start = time.process_time()
-model = surrogate(otl_circuit, 6, 1000)
-print(time.process_time() - start, unexplained(model, otl_circuit, 6))
+
+def seconds(task):
+    start = time.process_time()
+    result = task()
+    return time.process_time() - start, result
+
+took, model = seconds(lambda: surrogate(otl_circuit, 6, 1000))
+X = np.random.default_rng(0).random((1000, 6))
+peer = GaussianProcessRegressor(RBF(np.ones(6)), optimizer=None, normalize_y=True)
+theta = peer.fit(X, otl_circuit(X)).kernel_.theta
+evaluations = [
+    seconds(lambda: peer.log_marginal_likelihood(theta, eval_gradient=True))[0]
+    for _ in range(5)
+]
+print(took / np.median(evaluations), unexplained(model, otl_circuit, 6))
 """,
         tmp_path,
     )
     if run.returncode:
         raise RuntimeError(run.stderr[-2000:])
-    seconds, left = map(float, run.stdout.split())
+    evaluations, left = map(float, run.stdout.split())
     assert left <= 6.4e-7  # the best published
-    assert seconds <= 15
+    # With their gradient; a Gaussian process takes as many to find its length scales.
+    assert evaluations <= 80
 
 
 # -- Methods that do not exist yet, and may get other names

@@ -33,7 +33,7 @@ REGRESSORS = [VarProNetRegressor, ShallowReLURegressor]
     strict=True,
     reason="noise is learnt: log loss 1.2 to 1.6 above that of the class frequencies",
 )
-@pytest.mark.parametrize("n_classes", [12, 24])
+@pytest.mark.parametrize("n_classes", [12, pytest.param(24, marks=pytest.mark.slow)])
 def test_labels_of_pure_noise(n_classes):
     excess = []
     for seed in range(2):
@@ -100,6 +100,7 @@ def test_corrupt_cells(estimator, value, cells):
     assert r2_score(truth(Z), model.predict(Z)) >= 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(
     raises=AssertionError,
     strict=True,
@@ -193,7 +194,14 @@ SHAPES = {
     strict=True,
     reason="rounding decides which minimum is found: predictions move by 1 to 6 %",
 )
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param("smooth", marks=pytest.mark.slow),
+        "kink",
+        pytest.param("level", marks=pytest.mark.slow),
+    ],
+)
 def test_units_of_the_columns(shape):
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
@@ -208,6 +216,7 @@ def test_units_of_the_columns(shape):
             assert moved <= 0.005 * plain.std()
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(
     raises=AssertionError,
     strict=True,

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 from sklearn_gn import SegmentedRegressor, fit_groups
 
@@ -22,10 +23,11 @@ def points(seed, shift, n_shifted=2):
 )
 def test_a_few_rows_at_an_end_need_to_explain_two_thirds(seed, criterion):
     x, y = points(seed, 5.0)
-    free = SegmentedRegressor(criterion=criterion, min_rows=3).fit(x, y)
-    model = SegmentedRegressor(criterion=criterion).fit(x, y)
+    model = SegmentedRegressor(criterion=criterion, max_breakpoints=3)
+    free = clone(model).set_params(min_rows=3).fit(x, y)
+    bounded = clone(model).set_params(bounds=(FIRST, LAST)).fit(x, y)
+    model.fit(x, y)
     assert free.breakpoints_[-1] > LAST
-    bounded = SegmentedRegressor(criterion=criterion, bounds=(FIRST, LAST)).fit(x, y)
     np.testing.assert_allclose(model.breakpoints_, bounded.breakpoints_, rtol=1e-8)
     np.testing.assert_allclose(
         model.selection_path_[criterion],

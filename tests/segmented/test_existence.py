@@ -136,7 +136,7 @@ def test_drawn_statistics_are_those_of_drawn_series(kind, power, monkeypatch):
 
 def rejected(covariance, series):
     model = SegmentedRegressor(covariance=covariance)
-    p = [model.breakpoint_test(X[:, None], y, n_draws=99).p_value for y in series]
+    p = [model.breakpoint_test(X[:, None], y, n_draws=49).p_value for y in series]
     return np.mean(np.array(p) <= 0.2)
 
 
@@ -150,7 +150,7 @@ def test_size_under_noise_of_its_kind(kind):
         noise = lfilter([1], [1, -0.6], noise)[:, 30:]
     # Four standard deviations of a share of 100.
     assert abs(rejected(kind, noise) - 0.2) < 4 * np.sqrt(0.2 * 0.8 / 100)
-    assert rejected("nonrobust", noise[:60]) > 0.4
+    assert rejected("nonrobust", noise[:40]) > 0.4
 
 
 @pytest.mark.parametrize("kind", ["HC3", "HAC-prewhitened"])

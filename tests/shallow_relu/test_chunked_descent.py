@@ -1,5 +1,6 @@
 """Descents with given penalties over rows in chunks."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -53,9 +54,9 @@ def test_an_iteration_is_that_of_rows_in_memory(name, q):
     state = chunked_descent.init(rows, net, options)
     module = {"vpgn": joint, "sggn": sggn}[name]
     with backend.scope("float64", None):
-        whole, loss = backend.to_numpy(sggn.initialise(net, rows, options))
-        found = module.iterate(whole, module.begin(whole), rows, options)
-        found = backend.to_numpy(found)
+        initialise, iterate = map(jax.jit, (sggn.initialise, module.iterate))
+        whole, loss = backend.to_numpy(initialise(net, rows, options))
+        found = backend.to_numpy(iterate(whole, module.begin(whole), rows, options))
     for a, b in zip(state.net, whole, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-11)
     assert state.loss == pytest.approx(loss, rel=1e-10)

@@ -72,11 +72,11 @@ def test_recovers_a_jump_between_two_rows():
 
 def test_recovers_a_random_network_in_two_dimensions():
     rng = np.random.RandomState(1)
-    X = rng.uniform(-1, 1, (2000, 2))
-    angle = rng.uniform(0, np.pi, 5)
-    planes = np.c_[rng.uniform(-0.5, 0.5, 5), np.cos(angle), np.sin(angle)]
-    y = np.maximum(planes[:, 0] + X @ planes[:, 1:].T, 0) @ rng.randn(5) + 0.5
-    model = ShallowReLURegressor(5, init="horizontal", random_state=0, alpha=0.0).fit(
+    X = rng.uniform(-1, 1, (200, 2))
+    angle = rng.uniform(0, np.pi, 4)
+    planes = np.c_[rng.uniform(-0.5, 0.5, 4), np.cos(angle), np.sin(angle)]
+    y = np.maximum(planes[:, 0] + X @ planes[:, 1:].T, 0) @ rng.randn(4) + 0.5
+    model = ShallowReLURegressor(4, init="horizontal", random_state=0, alpha=0.0).fit(
         X, y
     )
     assert model.loss_ < 1e-20
@@ -87,11 +87,12 @@ def test_recovers_a_random_network_in_two_dimensions():
     np.testing.assert_allclose(gap, 0, atol=1e-8)
 
 
+@quiet
 def test_attributes_are_the_model_in_the_user_s_units():
     X, y = noisy()
     X = X * [1e-3, 1e4] + [5.0, -3e4]
     model = ShallowReLURegressor(
-        4, solver=JointGN(relocations=3), random_state=0, alpha=0.0
+        4, solver=JointGN(relocations=1), max_iter=8, random_state=0, alpha=0.0
     ).fit(X, y)
     b, w = model.hyperplanes_[:, 0], model.hyperplanes_[:, 1:]
     np.testing.assert_allclose(np.linalg.norm(w, axis=1), 1, rtol=1e-12)
@@ -116,16 +117,17 @@ def test_attributes_are_the_model_in_the_user_s_units():
 def test_selectors_find_no_coefficients_of_features(selector, alpha):
     model = ShallowReLURegressor(4, alpha=alpha, random_state=0)
     if alpha == 0:
-        model.set_params(solver=JointGN(relocations=2))
+        model.set_params(solver=LOCAL)
     X, y = noisy()
     with pytest.raises(ValueError, match="should have `coef_` or `feature_imp"):
         selector(model).fit(X, y).transform(X)
 
 
+@quiet
 def test_several_targets():
     X, y = noisy(q=3)
     model = ShallowReLURegressor(
-        4, solver=JointGN(relocations=2), random_state=0, alpha=0.0
+        4, solver=LM(), max_iter=3, random_state=0, alpha=0.0
     ).fit(X, y)
     assert model.output_coef_.shape == (3, model.active_.sum())
     assert model.output_intercept_.shape == (3,)
@@ -134,9 +136,7 @@ def test_several_targets():
         model.predict(X),
         atol=1e-11,
     )
-    one = ShallowReLURegressor(
-        4, solver=JointGN(relocations=2), random_state=0, alpha=0.0
-    ).fit(X, y[:, :1])
+    one = clone(model).fit(X, y[:, :1])
     assert one.predict(X).shape == (30, 1)
 
 
@@ -196,7 +196,7 @@ def test_rank_larger_than_there_is_changes_nothing():
 def test_restarts_keep_the_best(solver):
     X, y = noisy()
     one = ShallowReLURegressor(
-        4, solver=with_rounds(solver, 0), random_state=1, alpha=0.0
+        4, solver=with_rounds(solver, 0), tol=1e-3, random_state=1, alpha=0.0
     )
     many = clone(one).set_params(n_init=3).fit(X, y)
     assert many.loss_ < one.fit(X, y).loss_
@@ -247,7 +247,7 @@ def test_same_seed_same_bits():
 def test_scale_of_the_targets_is_immaterial(solver):
     X, y = noisy()
     model = ShallowReLURegressor(
-        4, solver=with_rounds(solver, 2), alpha=1e-3, damping=1e-3, random_state=0
+        4, solver=with_rounds(solver, 0), alpha=1e-3, damping=1e-3, random_state=0
     )
     plain = clone(model).fit(X, y)
     scaled = clone(model).fit(X, 2.0**40 * y)
@@ -284,11 +284,11 @@ def test_float32_is_close_and_is_float32():
 
 def test_rounds_that_find_nothing_better_do_no_harm():
     X, y = noisy()
-    solver = SgGN(relocations=50)
+    solver = SgGN(relocations=20)
     model = ShallowReLURegressor(4, solver=solver, random_state=0, alpha=0.0).fit(X, y)
     loss = model.convergence_log_["loss"]
     assert np.all(np.diff(loss) <= 0)
-    assert 1 < len(loss) < 50  # rounds without a gain have no row
+    assert 1 < len(loss) < 20  # rounds without a gain have no row
     assert loss[-1] == pytest.approx(model.loss_, rel=1e-9)
     assert model.active_.shape == (4,)
 
@@ -306,10 +306,11 @@ def test_warm_start_continues_from_the_hyperplanes():
     assert model.loss_ < 1e-20
 
 
+@quiet
 def test_warm_start_fills_up_when_neurons_are_added():
     X, y = noisy()
     model = ShallowReLURegressor(
-        2, warm_start=True, solver=LOCAL, random_state=0, alpha=0.0
+        2, warm_start=True, solver=LOCAL, max_iter=10, random_state=0, alpha=0.0
     )
     smaller = model.fit(X, y).loss_
     assert model.set_params(n_neurons=4).fit(X, y).loss_ < smaller
@@ -443,18 +444,18 @@ KERNELS = [
 
 @quiet
 def test_a_grid_of_folds_compiles_each_kernel_once():
-    X, y = noisy(203, 3)
+    X, y = noisy(61, 3)
     grid = {"alpha": [0.0, 1e-2], "solver__rank_tol": [1e-12, 1e-9]}
     # A number of features that no other test has, so that nothing is compiled yet.
     model = ShallowReLURegressor(
         4, solver=JointGN(relocations=1), tol=1e-2, random_state=0, alpha=0.0
     )
     before = [kernel._cache_size() for kernel in KERNELS]
-    search = GridSearchCV(model, grid, cv=3, refit=False).fit(X, y)
+    search = GridSearchCV(model, grid, cv=2, refit=False).fit(X, y)
     after = [kernel._cache_size() for kernel in KERNELS]
     assert [b - a for a, b in zip(before, after, strict=True)] == [1] * len(KERNELS)
     model.set_params(**search.best_params_, tol=1e-3, solver__relocations=2, rank=3)
-    model.fit(X[:150], y[:150])
+    model.fit(X[:25], y[:25])
     assert [kernel._cache_size() for kernel in KERNELS] == after
 
 
@@ -612,7 +613,8 @@ def test_warm_start_with_tiny_features_and_with_others():
 )
 def test_hyperplanes_whose_products_leave_the_range_of_floats(init, d, factor):
     X, y = noisy(d=d)
-    model = ShallowReLURegressor(1, init=init, solver=JointGN(relocations=1), alpha=0.0)
+    init = np.multiply(init, [[1.0], [0.5], [-1.0], [0.25]])
+    model = ShallowReLURegressor(4, init=init, solver=JointGN(relocations=1), alpha=0.0)
     model.set_params(random_state=0).fit(X * factor, y)
     for prediction in model.predict(X * factor, return_std=True):
         assert np.isfinite(prediction).all()
