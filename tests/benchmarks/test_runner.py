@@ -62,7 +62,7 @@ def test_the_variables_that_choose_kernels_are_dropped(tmp_path):
 
 
 def test_quick_run_writes_a_complete_result(tmp_path, monkeypatch):
-    small_sggn(monkeypatch, "kfra")
+    small_sggn(monkeypatch, "lm_hidden")
     out = tmp_path / "sub" / "sggn.json"
     runner.main(["sggn", "--quick", "--seeds", "2", "--out", str(out)])
     result = json.loads(out.read_text())
@@ -76,9 +76,9 @@ def test_quick_run_writes_a_complete_result(tmp_path, monkeypatch):
     assert {"python", "numpy", "jax", "scikit-learn"} <= set(result["versions"])
 
     problem = result["problems"]["peaks"]
-    assert set(problem["methods"]) == {"auto", "kfra"}
+    assert set(problem["methods"]) == {"auto", "lm_hidden"}
     assert [run["seed"] for run in problem["methods"]["auto"]["runs"]] == [0, 1]
-    assert len(problem["methods"]["kfra"]["runs"]) == 1
+    assert len(problem["methods"]["lm_hidden"]["runs"]) == 1
     for method in problem["methods"].values():
         for run in method["runs"]:
             assert {"J", "iterations", "steps", "seconds", "stop_reason"} <= set(run)
