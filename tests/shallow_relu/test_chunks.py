@@ -5,6 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import ShallowReLURegressor
@@ -46,7 +47,8 @@ def pieces(*arrays, size=250):
 
 
 def make(**changes):
-    return ShallowReLURegressor(**{"n_neurons": 6, "random_state": 0, **changes})
+    settings = {"n_neurons": 6, "n_init": 1, "random_state": 0}
+    return ShallowReLURegressor(**{**settings, **changes})
 
 
 def fitted(chunks, **changes):
@@ -66,13 +68,13 @@ def test_few_rows_are_fitted_as_in_memory(n_targets):
 
 def test_chunks_may_be_cut_anywhere(small_sample):
     X, y = data()
-    model = fitted(pieces(X, y))
+    model = fitted(pieces(X, y), n_init=2)
     log = model.convergence_log_
     assert set(log["n_rows"]) == {SAMPLE, N}
     assert np.all(np.diff(log["n_rows"]) >= 0)
     assert model.stop_reason_ == "tol"
     for size in (37, N):
-        other = fitted(pieces(np.asfortranarray(X), y, size=size))
+        other = fitted(pieces(np.asfortranarray(X), y, size=size), n_init=2)
         np.testing.assert_allclose(other.predict(X), model.predict(X), atol=1e-6)
         assert other.log_evidence_ == pytest.approx(model.log_evidence_, abs=1e-4)
 
@@ -138,7 +140,7 @@ def test_sums_over_chunks_are_those_over_rows(small_sample):
 def test_with_fixed_penalties_it_ends_at_a_minimum_over_all_rows(small_sample):
     X, y = data()
     alpha = make().fit(X, y).alpha_
-    model = fitted(pieces(X, y), alpha=alpha, tol=1e-12, max_iter=150)
+    model = fitted(pieces(X, y), alpha=alpha, tol=1e-8)
     net, scaling = model._network
     rows = Rows(scaling.x(X), scaling.y(y[:, None]), np.full(N, 1 / N))
     penalties = np.concatenate([np.atleast_1d(a) for a in alpha.values()])
@@ -201,16 +203,18 @@ def test_mapped_files_and_dask_arrays_are_read_in_chunks(
     da = pytest.importorskip("dask.array")
     X, y = data()
     X = X.astype(np.float32)
-    same = fitted(pieces(X, y))
-    blocks = make().fit(da.from_array(X, chunks=(100, 2)), da.from_array(y, chunks=70))
+    model = make(tol=1e-3)
+    same = clone(model).fit_chunks(pieces(X, y))
+    blocks = da.from_array(X, chunks=(300, 2)), da.from_array(y, chunks=200)
+    blocks = clone(model).fit(*blocks)
     mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
     mapped[:] = X
-    in_memory = make().fit(mapped, y)
+    in_memory = clone(model).fit(mapped, y)
     monkeypatch.setattr(core_chunks, "MAPPED_BYTES", 0)
     monkeypatch.setattr(core_chunks, "_CHUNK_BYTES", 100 * D * 4)
-    for model in (blocks, make().fit(mapped, y)):
-        np.testing.assert_allclose(model.predict(X), same.predict(X), atol=1e-6)
-        assert "n_rows" in model.convergence_log_
+    for found in (blocks, model.fit(mapped, y)):
+        np.testing.assert_allclose(found.predict(X), same.predict(X), atol=1e-6)
+        assert "n_rows" in found.convergence_log_
     assert "n_rows" not in in_memory.convergence_log_
     # What needs all rows has them.
     with pytest.warns(ConvergenceWarning):
@@ -227,7 +231,7 @@ def test_memory_is_that_of_a_sample_and_a_few_parts(small_sample, monkeypatch):
         def __iter__(self):
             return (((1 + 1e-3 * k) * X, y + 1e-2 * X[:, k]) for k in range(20))
 
-    model = make(n_neurons=2, max_iter=2, n_init=1)
+    model = make(n_neurons=2, max_iter=2)
     tracemalloc.start()
     with pytest.warns(ConvergenceWarning):
         model.fit_chunks(Chunks())
@@ -285,7 +289,7 @@ def test_early_stopping_looks_at_both_starts(small_sample):
 def test_a_fit_that_ends_on_the_sample_has_attributes_of_all_rows(small_sample):
     X, y = data()
     with pytest.warns(ConvergenceWarning, match="max_iter"):
-        model = fitted(pieces(X, y), max_iter=2)
+        model = fitted(pieces(X, y), max_iter=2, n_init=5)
     assert set(model.convergence_log_["n_rows"]) == {SAMPLE}
     loss = np.mean((model.predict(X) - y) ** 2) / 2
     assert 0 < model.loss_ - loss < 0.1 * loss
@@ -299,7 +303,7 @@ def test_a_fit_that_ends_on_the_sample_has_attributes_of_all_rows(small_sample):
 
 def test_an_interrupted_fit_goes_on_from_its_checkpoint(small_sample, tmp_path):
     X, y = data()
-    whole = fitted(pieces(X, y))
+    whole = fitted(pieces(X, y), n_init=5)
     n_rows = whole.convergence_log_["n_rows"]
     assert (n_rows[2], n_rows[8]) == (SAMPLE, N)
 
@@ -308,7 +312,7 @@ def test_an_interrupted_fit_goes_on_from_its_checkpoint(small_sample, tmp_path):
             raise KeyboardInterrupt
 
     path = tmp_path / "fit.ckpt"
-    model = make().set_callbacks(Checkpoint(path), LogWriter(interrupt))
+    model = make(n_init=5).set_callbacks(Checkpoint(path), LogWriter(interrupt))
     for _ in range(2):  # on the sample, and on all rows
         with pytest.warns(ConvergenceWarning, match="interrupted"):
             model.fit_chunks(pieces(X, y))
@@ -324,7 +328,7 @@ def test_the_matrix_of_all_rows_is_formed(small_sample, monkeypatch):
     monkeypatch.setattr(large_gram, "LARGEST_DENSE", 10)
     X, y = data()
     with pytest.warns(ConvergenceWarning, match="max_iter"):
-        model = fitted(pieces(X, y), max_iter=2, n_init=1)
+        model = fitted(pieces(X, y), max_iter=2)
     assert model.alpha_method_ == "dense"
     assert model.score(X, y) > 0.9
 
