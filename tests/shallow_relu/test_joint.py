@@ -246,7 +246,7 @@ def test_many_rows_are_searched_on_a_sample_and_fitted_whole(monkeypatch):
     monkeypatch.setattr(dense, "SAMPLE_ROWS", 64)
     monkeypatch.setattr(dense, "MANY_ROWS", 128)
     rng = np.random.RandomState(0)
-    X = rng.uniform(-1, 1, (500, 2))
+    X = rng.uniform(-1, 1, (250, 2))
     y = np.abs(X[:, 0] + 0.5 * X[:, 1]) + np.maximum(X[:, 1] - 0.3, 0)
     model = ShallowReLURegressor(
         4, solver=JointGN(relocations=6), random_state=0, alpha=0.0

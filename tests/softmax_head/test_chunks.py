@@ -119,10 +119,9 @@ def test_memory_is_that_of_a_few_chunks(monkeypatch):
         def __iter__(self):
             return (((1 + 1e-3 * k) * X, y) for k in range(20))
 
-    chunks = Chunks()
-    fitted("adam", chunks, dtype="float32")
+    fitted("adam", [(X, y)], dtype="float32")  # compiles
     tracemalloc.start()
-    fitted("adam", chunks, dtype="float32")
+    fitted("adam", Chunks(), dtype="float32")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 10 * X.nbytes < 20 * X.nbytes

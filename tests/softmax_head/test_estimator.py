@@ -238,7 +238,7 @@ def test_damping_and_rank_shorten_newton_steps_and_keep_the_optimum():
         np.testing.assert_allclose(model.coef_, plain.coef_, atol=1e-5)
 
 
-@pytest.mark.parametrize("damping", [0.1, 1.0])
+@pytest.mark.parametrize("damping", [pytest.param(0.1, marks=pytest.mark.slow), 1.0])
 def test_much_damping_neither_halts_a_fit_nor_changes_the_penalty(damping):
     X, y = load_digits(return_X_y=True)
     X, y = X[::3] / 16, y[::3]
@@ -273,7 +273,7 @@ def test_settings_of_a_solver_are_searched_and_cloned():
     grid = {"solver__learning_rate": rates, "solver__batch_size": [8, 16]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        search = GridSearchCV(model, grid, cv=3, scoring="neg_log_loss").fit(X, y)
+        search = GridSearchCV(model, grid, cv=2, scoring="neg_log_loss").fit(X, y)
     assert len(np.unique(search.cv_results_["mean_test_score"])) == 4
     assert model.solver.get_params() == FGN(batch_size=16).get_params()
     again = clone(search.best_estimator_)
@@ -508,27 +508,23 @@ def test_a_search_over_damping_and_rank_compiles_each_rank_once():
     assert search.best_score_ > 0.25
 
 
-def test_folds_of_newton_compile_once(monkeypatch):
-    monkeypatch.setattr(newton, "_SMALL", 0)
-    X, y = small(3, n=120)
-    FGNSoftmaxHead(random_state=0).fit(X[:70], y[:70])
+def test_a_first_fit_compiles_seven_functions_and_folds_none(caplog, monkeypatch):
+    monkeypatch.setattr(newton, "_SMALL", 0)  # by NumPy otherwise
+    rng = np.random.RandomState(0)
+    # A shape that no other test has.
+    X, y = rng.randn(100, 11), rng.randint(3, size=100)
+    model = FGNSoftmaxHead(random_state=0)
+    model.fit(X[:70, :10], y[:70])  # what does not depend on it
+    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
+        model.fit(X[:70], y[:70])
+    compiled = [r for r in caplog.messages if r.startswith("Compiling")]
+    assert len(compiled) <= 7, compiled
     kernels = whitened_step.whitened_newton_direction, start.fgn_pass, head.evaluate
     kernels = [kernel.compiled for kernel in kernels]
     sizes = [kernel._cache_size() for kernel in kernels]
     for n in (68, 80, 100):
         FGNSoftmaxHead(alpha=n * 1e-4, random_state=0).fit(X[:n], y[:n])
     assert [kernel._cache_size() for kernel in kernels] == sizes
-
-
-def test_a_first_fit_compiles_seven_functions(caplog, monkeypatch):
-    monkeypatch.setattr(newton, "_SMALL", 0)  # by NumPy otherwise
-    rng = np.random.RandomState(0)
-    X, y = rng.randn(60, 11), rng.randint(3, size=60)  # a shape that no other test has
-    FGNSoftmaxHead(random_state=0).fit(X[:, :10], y)  # what does not depend on it
-    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
-        FGNSoftmaxHead(random_state=0).fit(X, y)
-    compiled = [r for r in caplog.messages if r.startswith("Compiling")]
-    assert len(compiled) <= 7, compiled
 
 
 def test_fitted_estimators_pickle_and_stay_numpy():
