@@ -94,16 +94,17 @@ def test_exact_lines_with_outliers_are_exact():
     assert_allclose(model.segments_["slope"], [0, 1], atol=1e-7)
 
 
-@pytest.mark.parametrize("row", [0, 79])
-def test_an_outlier_at_an_end_is_not_a_segment(row):
+def test_an_outlier_at_an_end_is_not_a_segment():
     x = np.arange(80.0)
     y = np.maximum(x - 40, 0) + 3 * np.random.default_rng(0).standard_normal(80)
-    far = y.copy()
-    far[row] += 300
-    model = SegmentedRegressor(loss="huber").fit(x[:, None], far)
     other = SegmentedRegressor(loss="huber").fit(x[:, None], y)
-    assert len(model.breakpoints_) == len(other.breakpoints_) == 1
-    assert abs(model.breakpoints_ - other.breakpoints_) < other.breakpoint_std_
+    assert len(other.breakpoints_) == 1
+    for row in (0, 79):
+        far = y.copy()
+        far[row] += 300
+        model = SegmentedRegressor(loss="huber").fit(x[:, None], far)
+        assert len(model.breakpoints_) == 1
+        assert abs(model.breakpoints_ - other.breakpoints_) < other.breakpoint_std_
 
 
 def test_groups_are_searched_as_often_as_each_of_them_alone(monkeypatch):
