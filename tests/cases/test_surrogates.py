@@ -91,13 +91,14 @@ def test_welch_with_1000_points():
         assert unexplained(model, welch, 20) <= 1e-3  # the best published is 4e-5
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(
     raises=AssertionError,
     strict=True,
     reason="one design gives 1e-9, the others 4e-3 and .2",
 )
 def test_cubic_without_a_linear_part():
-    for seed in (3, 2, 1, 0):
+    for seed in range(4):
         model = surrogate(hidden_cubic, 10, 100, seed)
         assert unexplained(model, hidden_cubic, 10) <= 1e-4
 
