@@ -24,14 +24,15 @@ from sklearn_gn.solvers import (
 # Small settings: the checks fit hundreds of times.
 DEFAULTS = {
     "ShallowReLURegressor": {
-        "n_neurons": 4,
+        "n_neurons": 2,
         "solver": JointGN(relocations=0),
-        "max_iter": 20,
+        "n_init": 2,
+        "max_iter": 4,
     },
-    "FGNSoftmaxHead": {"max_iter": 60},
-    "PINNSolver": {"hidden_layer_sizes": (4,), "max_iter": 20},
-    "VarProNetRegressor": {"hidden_layer_sizes": (4,), "max_iter": 20},
-    "VarProNetClassifier": {"hidden_layer_sizes": (4,), "max_iter": 20},
+    "FGNSoftmaxHead": {"max_iter": 10},
+    "PINNSolver": {"hidden_layer_sizes": (3,), "max_iter": 10},
+    "VarProNetRegressor": {"hidden_layer_sizes": (3,), "n_init": 2, "max_iter": 4},
+    "VarProNetClassifier": {"hidden_layer_sizes": (3,), "n_init": 2, "max_iter": 4},
 }
 
 # The other solvers go through the checks that depend on the solver.
@@ -47,34 +48,27 @@ SOLVERS = {
 }
 HAVE_NO_SOLVER = {"SegmentedRegressor"}
 LEARNING_RATES = {"adam": 0.1, "sgd": 0.1, "fgn": 0.5, "sgn": 0.5}
+WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
+REPEATED = "check_fit_idempotent"
 CHECKS_OF_SOLVERS = {
-    "check_fit_idempotent",
-    "check_sample_weight_equivalence_on_dense_data",
-}
-SLOW_CHECKS_OF_SOLVERS = {  # every shape is compiled for
+    WEIGHTS,
+    REPEATED,
     "check_classifiers_train",
     "check_fit2d_1feature",
     "check_fit2d_1sample",
 }
-# One of each family goes through the quick checks: first-order, quasi-Newton, one that
-# samples. That fits repeat themselves is seen of each solver where fits are resumed.
-ALIKE = {
-    ("FGNSoftmaxHead", "sgn"),
-    ("PINNSolver", "sgd"),
-    ("PINNSolver", "ssbroyden"),
-    ("ShallowReLURegressor", "kfra"),
-    ("ShallowReLURegressor", "lm_hidden"),
-    ("ShallowReLURegressor", "sggn"),
-    ("VarProNetRegressor", "sgd"),
-}
+# The other checks of solvers are slow: every shape is compiled for. That fits repeat
+# themselves is seen of one solver of each family where fits are resumed bit for bit.
 # Weights are tested as exactly elsewhere: those of every solver of ShallowReLURegressor
-# in shallow_relu/test_estimator.py, those of FGN in varpro/test_estimator.py. Adam's
-# residuals are those of the other baselines of PINNSolver.
-WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
-SLOW = {
-    *(("ShallowReLURegressor", name, WEIGHTS) for name in SHALLOW_RELU_SOLVERS),
-    ("PINNSolver", "lbfgs", WEIGHTS),
-    ("VarProNetClassifier", "fgn", WEIGHTS),
+# in shallow_relu/test_estimator.py, those of FGN in varpro/test_estimator.py.
+QUICK = {
+    ("FGNSoftmaxHead", "adam", WEIGHTS),
+    ("FGNSoftmaxHead", "fgn", WEIGHTS),
+    ("PINNSolver", "adam", WEIGHTS),  # its residuals are those of the other baselines
+    ("VarProNetClassifier", "fgn", REPEATED),
+    ("VarProNetRegressor", "adam", WEIGHTS),
+    ("VarProNetRegressor", "gn", WEIGHTS),
+    ("VarProNetRegressor", "lbfgs_vpro", WEIGHTS),
 }
 
 
@@ -106,13 +100,9 @@ def other_solvers():
                 kind = getattr(check, "keywords", {})
                 kind = kind.get("readonly_memmap") or "X_dtype" in kind
                 called = check.func.__name__
-                if called in CHECKS_OF_SOLVERS | SLOW_CHECKS_OF_SOLVERS and not kind:
-                    is_slow = (
-                        called in SLOW_CHECKS_OF_SOLVERS
-                        or (name, solver) in ALIKE
-                        or (name, solver, called) in SLOW
-                    )
-                    marks = [pytest.mark.slow] if is_slow else []
+                if called in CHECKS_OF_SOLVERS and not kind:
+                    is_quick = (name, solver, called) in QUICK
+                    marks = [] if is_quick else [pytest.mark.slow]
                     title = f"{name}-{solver}-{called}"
                     yield pytest.param(instance, check, id=title, marks=marks)
 
