@@ -10,10 +10,10 @@ from sklearn_gn.core.solver import Rows
 from sklearn_gn.varpro.calibration import factor_of_logits, left_out_values, scaled
 from sklearn_gn.varpro.committee import Member
 
-ALPHA = 0.7
+ALPHA, M = 0.7, 30
 
 
-def problem(loss, n_values, m=40):
+def problem(loss, n_values, m=M):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((m, 2))
     y = rng.standard_normal((m, n_values))
@@ -57,27 +57,27 @@ def refitted_values(model, rows):
 
 def test_left_out_values_of_least_squares_are_exact():
     model, rows = problem("squared", 1)
-    theta = fitted(model, rows, 40.0)
-    inverse = covariance(model, rows, theta, 40.0)
-    found = left_out_values(model, theta, inverse, rows, 40.0)
+    theta = fitted(model, rows, M)
+    inverse = covariance(model, rows, theta, M)
+    found = left_out_values(model, theta, inverse, rows, M)
     assert_allclose(found, refitted_values(model, rows), rtol=1e-6, atol=1e-7)
 
 
 def test_left_out_values_of_classes_are_those_of_fits_nearly():
     model, rows = problem("cross_entropy", 3)
-    theta = fitted(model, rows, 40.0)
-    inverse = covariance(model, rows, theta, 40.0)
-    found = left_out_values(model, theta, inverse, rows, 40.0)
+    theta = fitted(model, rows, M)
+    inverse = covariance(model, rows, theta, M)
+    found = left_out_values(model, theta, inverse, rows, M)
     known, values = refitted_values(model, rows), model.values(theta, rows.x)
     assert np.abs(found - known).max() < 0.15 * np.abs(values - known).max()
 
 
 def test_the_factor_of_the_logits_does_not_depend_on_their_size():
     model, rows = problem("cross_entropy", 3)
-    theta = fitted(model, rows, 40.0)
+    theta = fitted(model, rows, M)
     inverse = np.zeros((len(theta), len(theta)))  # nothing moves: all rows are known
-    factor = factor_of_logits(model, theta, inverse, rows, 40.0)
-    other = factor_of_logits(model, 1.3 * theta, inverse, rows, 40.0)
+    factor = factor_of_logits(model, theta, inverse, rows, M)
+    other = factor_of_logits(model, 1.3 * theta, inverse, rows, M)
     assert_allclose(factor, 1.3 * other, 1e-4)
     member = Member(model, RegularisedLayers(theta, None, 1.0, None, 0.0))
     found = scaled(member, factor).net.theta  # without neurons, all is output layer

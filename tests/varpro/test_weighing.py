@@ -79,7 +79,7 @@ def share_of_small_members(model):
 
 def test_small_members_predict_classes_that_overlap():
     rng = np.random.RandomState(0)
-    X, y = rng.standard_normal((400, 6)), rng.randint(3, size=400)  # nothing but noise
+    X, y = rng.standard_normal((300, 6)), rng.randint(3, size=300)  # nothing but noise
     model = VarProNetClassifier(random_state=0).fit(X, y)
     assert share_of_small_members(model) > 0.8
 
