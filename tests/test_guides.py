@@ -39,6 +39,7 @@ SHORTER = {
         ("jax.distributed.initialize()", ""),
         ('np.load("features.npy", mmap_mode="r")', "features"),
         ('np.load("labels.npy")', "labels"),
+        ("FGNSoftmaxHead(device", "FGNSoftmaxHead(alpha=1, max_iter=1, device"),
     ],
     "extending": [("tol=0.05, max_iter=50", "max_iter=3"), ("tol=0.1", "max_iter=2")],
     "quadrature": [  # without a penalty it would be compiled for every size
@@ -48,8 +49,10 @@ SHORTER = {
     ],
     "segmented": [("100_000_000", "100"), ("n_jobs=2", "n_jobs=1")],
     "softmax_head": [
+        ('"fgn", tol=0.01', '"fgn", max_iter=1'),
         ("[0.3, 1, 3]", "[1]"),
         ("[1, 5]", "[1]"),
+        ("cv=3", "cv=2"),
         ("2**18", "2**6"),
         ("load_digits", "load_iris"),
         ("[:1000]", "[:100]"),
@@ -66,8 +69,9 @@ SHORTER = {
         ("tol=0.05", "max_iter=1"),
         ("make_ellipse(1000", "make_ellipse(60"),
         ("(0, 2, 5, 10)", "(0, 1)"),
-        ("[1e-6, 1e-4, 1e-2]", "[1e-6, 1e-2]"),
+        ("[1e-6, 1e-4, 1e-2]", "[1e-2]"),
         ("(16, 16), rank=20", "(4,), rank=2"),
+        ("(64, 64)", "(4,)"),
         ("cv=3", "cv=2"),
     ],
 }

@@ -115,16 +115,31 @@ def test_it_is_short():
     assert len(README.splitlines()) <= 131
 
 
+def shorter(code, *changes):
+    """The code of a snippet with fewer rows and iterations: tests are not patient."""
+    for long, short in changes:
+        assert long in code, long
+        code = code.replace(long, short)
+    return code
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_snippets_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert max(len(block.splitlines()) for block in blocks) <= 8
+    code = shorter(
+        "\n".join(blocks),
+        ("VarProNetRegressor(", "VarProNetRegressor(max_iter=2, "),
+        ("make_cdr(300, n_nodes=11)", "make_cdr(30, n_nodes=5)"),
+        ("[:200]", "[:20]"),
+        ("[200:]", "[20:]"),
+        ("[:1000]", "[:150]"),
+        ("tol=0.1", "max_iter=1"),
+    )
     namespace = {}
-    for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
-        code = code.replace("tol=0.1", "max_iter=1")  # tests are not that patient
-        code = code.replace("[:1000]", "[:150]")
-        assert len(code.splitlines()) <= 8
-        exec(compile(code, "README.md", "exec"), namespace)
-    assert namespace["mean"].shape == namespace["std"].shape == (100, 72)
+    exec(compile(code, "README.md", "exec"), namespace)
+    assert namespace["mean"].shape == namespace["std"].shape == (10, 72)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -133,8 +148,12 @@ def test_first_steps_run(capsys):
     namespace = {}
     blocks = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", text)
     assert len(blocks) == 6
-    for block in blocks:
-        exec(compile(textwrap.dedent(block), "getting_started", "exec"), namespace)
+    code = shorter(
+        "".join(map(textwrap.dedent, blocks)),
+        ("(random_state=0).fit(X_train", "(max_iter=2, random_state=0).fit(X_train"),
+        ("X[:1000], y[:1000]", "X[:300], y[:300]"),
+    )
+    exec(compile(code, "getting_started", "exec"), namespace)
     np.testing.assert_allclose(namespace["line"].breakpoints_, [0.3], atol=0.01)
     assert namespace["model"].score(namespace["X"][120:], namespace["Y"][120:]) > 0.99
     np.testing.assert_allclose(namespace["solver"].predict([[0.5]]), 0.125, atol=1e-7)
