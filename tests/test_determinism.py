@@ -27,7 +27,7 @@ rng = np.random.RandomState(0)
 X = rng.randn(300, 3)
 Y = np.abs(X[:, 0]) + X[:, 1] + 0.1 * rng.randn(300)
 LABELS = np.digitize(Y, [0.0, 1.0])
-SHORT = {"max_iter": 6, "random_state": 0}
+SHORT = {"max_iter": 3, "random_state": 0}
 # Their fits are NumPy under one thread of BLAS, whatever the machine offers.
 ANY_THREADS = {
     "SegmentedRegressor": lambda: SegmentedRegressor("auto").fit(X[:, :1], Y),

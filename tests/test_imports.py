@@ -36,7 +36,7 @@ check("a constructor, get_params or clone")
 rng = np.random.default_rng(0)
 X = rng.uniform(-1, 1, (60, 2))
 y = np.abs(X[:, 0]) + 0.1 * rng.standard_normal(60)
-model = sklearn_gn.ShallowReLURegressor(4, random_state=0, max_iter=20, tol=1e-3)
+model = sklearn_gn.ShallowReLURegressor(4, random_state=0, max_iter=3)
 model.fit(X, y, X_val=X[:9], y_val=y[:9]).predict_interval(X)
 model.transform(X), model.score(X, y)
 check("a fit with penalties of the evidence")
@@ -46,7 +46,7 @@ for alpha in (1e-3, "auto"):
     head.predict_proba(X), head.gram_spectrum_, head.diagnose()
 check("a head of few rows")
 
-sklearn_gn.FGNSoftmaxHead("fgn", max_iter=5).fit(X, y > 0.5)
+sklearn_gn.FGNSoftmaxHead("fgn", alpha=0.1, max_iter=1).fit(X, y > 0.5)
 assert "jax" in sys.modules
 assert not {"optax", "matplotlib"}.intersection(sys.modules)
 """

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import joblib
@@ -39,22 +40,42 @@ LABELS = np.array(["a", "b", "c"])[RNG.randint(0, 3, 40)]
 SHORT = {"max_iter": 3, "random_state": 0}
 ONE = {"hidden_layer_sizes": (3,), "alpha": 0.1, **SHORT}
 
-MODELS = {
+EXPORTED = {
+    "shallow": lambda: ShallowReLURegressor(**SHORT).fit(X, Y1),
+    "shallow, two targets": lambda: ShallowReLURegressor(**SHORT).fit(X, Y2),
+    "shallow, no penalty": lambda: ShallowReLURegressor(3, alpha=0, **SHORT).fit(X, Y1),
+    "committee": lambda: VarProNetRegressor(**SHORT).fit(X, Y1),
+    "committee, two targets": lambda: VarProNetRegressor(**SHORT).fit(X, Y2),
+    "committee of deep networks": lambda: VarProNetRegressor(
+        hidden_layer_sizes=(3, 2), activation="tanh", n_init=2, **SHORT
+    ).fit(X, Y1),
+    "network": lambda: VarProNetRegressor(**ONE).fit(X, Y1),
+    "network, two targets": lambda: VarProNetRegressor(
+        **{**ONE, "activation": "sigmoid"}
+    ).fit(X, Y2),
+    "classifiers": lambda: VarProNetClassifier(**SHORT).fit(X, LABELS),
+    "classifiers, two classes": lambda: VarProNetClassifier(**SHORT).fit(
+        X, LABELS == "a"
+    ),
+    "classifier": lambda: VarProNetClassifier(**ONE).fit(X, LABELS),
+    "classifier, two classes": lambda: VarProNetClassifier(**ONE).fit(X, LABELS == "b"),
     "head": lambda: FGNSoftmaxHead(max_iter=3).fit(X, LABELS),
+    "head, two classes": lambda: FGNSoftmaxHead(max_iter=3, fit_intercept=False).fit(
+        X, LABELS == "b"
+    ),
+}
+MODELS = {
+    **EXPORTED,
     "pinn": lambda: PINNSolver(hidden_layer_sizes=(3,), **SHORT).fit(X, Y1),
     "segmented": lambda: SegmentedRegressor().fit(X, Y1),
-    "shallow": lambda: ShallowReLURegressor(**SHORT).fit(X, Y1),
-    "committee": lambda: VarProNetRegressor(**SHORT).fit(X, Y2),
-    "network": lambda: VarProNetRegressor(**ONE).fit(X, Y1),
-    "classifier": lambda: VarProNetClassifier(**SHORT).fit(X, LABELS),
 }
 
 
-@pytest.fixture(scope="module")
-def models():
+@cache
+def fitted(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {name: make() for name, make in MODELS.items()}
+        return MODELS[name]()
 
 
 # -- saved and loaded -----------------------------------------------------------------
@@ -90,7 +111,16 @@ print("equal bits")
 """
 
 
-def test_a_fresh_process_predicts_the_same_bits(models, tmp_path):
+def test_a_fresh_process_predicts_the_same_bits(tmp_path):
+    names = [
+        "head",
+        "pinn",
+        "segmented",
+        "shallow",
+        "committee, two targets",
+        "network",
+        "classifiers",
+    ]
     source = Path(__file__).read_text()
     first = source.index("def outputs(")
     function = source[first : source.index("\n\n\n", first)]
@@ -98,14 +128,14 @@ def test_a_fresh_process_predicts_the_same_bits(models, tmp_path):
         f"import numpy as np\nX = np.load({str(tmp_path / 'X.npy')!r})\n{function}\n"
     )
     np.save(tmp_path / "X.npy", X)
-    for name, model in models.items():
+    for name, model in zip(names, map(fitted, names), strict=True):
         np.savez(tmp_path / f"{name}.npz", *outputs(model))
         joblib.dump(model, tmp_path / f"{name}.joblib")
         skops.io.dump(model, tmp_path / f"{name}.skops")
         (tmp_path / f"{name}.pickle").write_bytes(pickle.dumps(model))
     root = str(Path(sklearn_gn.__file__).parents[1])
     process = subprocess.run(
-        [sys.executable, "-W", "error", "-c", FRESH, str(tmp_path), *models],
+        [sys.executable, "-W", "error", "-c", FRESH, str(tmp_path), *names],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([root, str(tmp_path)])},
         capture_output=True,
         text=True,
@@ -115,21 +145,22 @@ def test_a_fresh_process_predicts_the_same_bits(models, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["segmented", "shallow"])
-def test_other_versions_are_named(models, name, monkeypatch):
-    saved = pickle.dumps(models[name])
+def test_other_versions_are_named(name, monkeypatch):
+    model = fitted(name)
+    saved = pickle.dumps(model)
     then = versions.versions()
     monkeypatch.setattr(
         versions, "versions", lambda: {**then, "numpy": "9.9.9", "sklearn_gn": "7.0"}
     )
-    kind = type(models[name]).__name__
+    kind = type(model).__name__
     with pytest.warns(UserWarning, match=rf"This {kind} .*, now 7.0; numpy .*9\.9\.9"):
         loaded = pickle.loads(saved)
-    np.testing.assert_array_equal(loaded.predict(X), models[name].predict(X))
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     assert "_made_with" not in vars(loaded)
 
 
-def test_a_patch_release_changes_nothing(models, monkeypatch):
-    saved = pickle.dumps(models["head"])
+def test_a_patch_release_changes_nothing(monkeypatch):
+    saved = pickle.dumps(fitted("head"))
     then = versions.versions()
     major, minor = then["numpy"].split(".")[:2]
     later = {**then, "numpy": f"{major}.{minor}.999"}
@@ -140,35 +171,9 @@ def test_a_patch_release_changes_nothing(models, monkeypatch):
 # -- as scikit-learn's own ------------------------------------------------------------
 
 
-EXPORTED = {
-    "shallow": lambda: ShallowReLURegressor(**SHORT).fit(X, Y1),
-    "shallow, two targets": lambda: ShallowReLURegressor(**SHORT).fit(X, Y2),
-    "shallow, no penalty": lambda: ShallowReLURegressor(3, alpha=0, **SHORT).fit(X, Y1),
-    "committee": lambda: VarProNetRegressor(**SHORT).fit(X, Y1),
-    "committee, two targets": lambda: VarProNetRegressor(**SHORT).fit(X, Y2),
-    "committee of deep networks": lambda: VarProNetRegressor(
-        hidden_layer_sizes=(3, 2), activation="tanh", n_init=2, **SHORT
-    ).fit(X, Y1),
-    "network": lambda: VarProNetRegressor(**ONE).fit(X, Y1),
-    "network, two targets": lambda: VarProNetRegressor(
-        **{**ONE, "activation": "sigmoid"}
-    ).fit(X, Y2),
-    "classifiers": lambda: VarProNetClassifier(**SHORT).fit(X, LABELS),
-    "classifiers, two classes": lambda: VarProNetClassifier(**SHORT).fit(
-        X, LABELS == "a"
-    ),
-    "classifier": lambda: VarProNetClassifier(**ONE).fit(X, LABELS),
-    "classifier, two classes": lambda: VarProNetClassifier(**ONE).fit(X, LABELS == "b"),
-    "head": lambda: FGNSoftmaxHead(max_iter=3).fit(X, LABELS),
-    "head, two classes": lambda: FGNSoftmaxHead(max_iter=3, fit_intercept=False).fit(
-        X, LABELS == "b"
-    ),
-}
-
-
 @pytest.mark.parametrize("name", EXPORTED)
 def test_scikit_learn_and_onnx_predict_the_same(name):
-    model = EXPORTED[name]()
+    model = fitted(name)
     exported = model.to_sklearn()
     assert type(exported).__module__.startswith("sklearn.")
     assert exported.n_features_in_ == 3
@@ -234,7 +239,7 @@ def test_networks_that_scikit_learn_does_not_have_are_named(words, cause):
 # -- threads --------------------------------------------------------------------------
 
 
-def test_fits_predictions_and_callbacks_in_threads_give_what_they_give_alone(models):
+def test_fits_predictions_and_callbacks_in_threads_give_what_they_give_alone():
     monitor = ValidationMonitor(X, Y1)
     cases = [ShallowReLURegressor(max_iter=4 + k, random_state=k) for k in range(4)]
     cases += [VarProNetRegressor(**{**ONE, "random_state": k}) for k in range(2)]
@@ -256,7 +261,8 @@ def test_fits_predictions_and_callbacks_in_threads_give_what_they_give_alone(mod
         np.testing.assert_array_equal(loss, expected_loss)
         np.testing.assert_array_equal(predicted, expected_predicted)
     assert monitor.history_ in [history for *_, history in expected]
+    committee = fitted("committee, two targets")
     with ThreadPoolExecutor(4) as pool:
-        many = list(pool.map(lambda _: outputs(models["committee"]), range(8)))
+        many = list(pool.map(lambda _: outputs(committee), range(8)))
     for one in many:
-        np.testing.assert_array_equal(one, outputs(models["committee"]))
+        np.testing.assert_array_equal(one, outputs(committee))
