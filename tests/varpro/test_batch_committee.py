@@ -190,7 +190,7 @@ def test_members_of_both_kinds_are_those_of_their_own_committees():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_members_of_both_kinds_are_resumed_bit_for_bit(tmp_path, random_state):
     X, y = load_iris(return_X_y=True)
-    model = VarProNetClassifier(random_state=random_state)
+    model = VarProNetClassifier(max_iter=8, random_state=random_state)
     path = tmp_path / "fit.ckpt"
     clone(model).set_callbacks(Checkpoint(path)).set_params(max_iter=3).fit(X, y)
     for name in ("a", "b"):

@@ -56,7 +56,7 @@ def example(loss, n_classes=3, m=23, seed=0, network=None, alpha=1e-2, padding=0
     return Model(network, loss), net, jax.tree.map(jnp.asarray, rows), penalties
 
 
-CASES = [("squared", 3), ("squared", 1), ("cross_entropy", 2), ("cross_entropy", 4)]
+CASES = [("squared", 3), ("cross_entropy", 2), ("cross_entropy", 4)]
 
 
 def solve_inner(model, *arguments):
@@ -203,7 +203,7 @@ def test_inner_newton_survives_margins_of_a_thousand():
 
 
 def test_padding_changes_nothing():
-    for case in CASES[::3]:
+    for case in CASES[::2]:
         *_, inner = solved(*case)
         *_, padded = solved(*case, padding=9)
         np.testing.assert_allclose(padded.output, inner.output, atol=1e-8)
@@ -361,7 +361,8 @@ NETWORKS = {"mlp": None, "ode": NeuralODE(width=4, n_cells=2)}
 @pytest.mark.parametrize(
     ("case", "network"),
     [
-        *((case, "mlp") for case in [*CASES[1:], ("squared", 7), ("squared", 12)]),
+        *((case, "mlp") for case in [("squared", 1), *CASES[1:], ("squared", 12)]),
+        pytest.param(("squared", 7), "mlp", marks=pytest.mark.slow),
         pytest.param(("cross_entropy", 4), "ode", marks=pytest.mark.slow),
     ],
 )
@@ -372,7 +373,7 @@ def test_every_form_of_the_curvature_is_the_dense_matrix(case, network, monkeypa
     matrix, gradient = dense_matrix(model, net, rows, penalties, inner)
     n = len(gradient)
     forms = [reduced.primal_model(model, net, rows, penalties)]
-    if case in CASES[1:3]:  # products are tested as derivatives too
+    if case == CASES[1]:  # products are tested as derivatives too
         krylov = jax.jit(reduced.krylov_model.__wrapped__, static_argnums=(0, 4))
         forms.append(krylov(model, net, rows, penalties, n))
     if network == "mlp":
@@ -439,36 +440,35 @@ def test_directions_without_slope_take_no_step():
 
 
 def test_full_gauss_newton_model_is_the_dense_one():
-    for case in CASES[1:3]:
-        model, net, rows, penalties, _ = solved(*case, m=9)
-        flat, unravel = ravel_pytree(net)
+    model, net, rows, penalties, _ = solved("cross_entropy", 2, m=9)
+    flat, unravel = ravel_pytree(net)
 
-        def values(flat, model=model, rows=rows, unravel=unravel):
-            net = unravel(flat)
-            return problem.features(model, net.theta, rows.x) @ net.output
+    def values(flat):
+        net = unravel(flat)
+        return problem.features(model, net.theta, rows.x) @ net.output
 
-        jv = jax.jit(jax.jacfwd(values))(flat)
-        here = jax.jit(values)(flat)
-        bend = partial(problem.loss_curvature, model, here)
-        bent = jax.jit(jax.vmap(bend, in_axes=-1, out_axes=-1))(jv)
-        matrix = np.einsum("i,iqa,iqb->ab", rows.weight, jv, bent)
-        n_theta = flat.size - net.output.size
-        shift = np.r_[
-            np.full(n_theta, penalties.hidden),
-            np.full(net.output.size, penalties.output),
-        ]
-        matrix += np.diag(shift)
-        objective = partial(problem.objective, model, rows=rows, penalties=penalties)
-        of_flat = jax.jit(jax.grad(lambda f, o=objective, u=unravel: o(u(f))))
-        expected = of_flat(flat)
-        spectral, gradient, *_ = baselines.full_model(
-            model, net, rows, penalties, flat.size
-        )
-        np.testing.assert_allclose(gradient, expected, atol=1e-9)
-        coordinates = jax.jit(damped_coordinates)(spectral, 1e-2)
-        step = np.asarray(spectral.basis @ coordinates)
-        dense = -np.linalg.solve(matrix + 1e-2 * np.eye(flat.size), gradient)
-        assert np.linalg.norm(step - dense) <= 3e-2 * np.linalg.norm(dense)
+    jv = jax.jit(jax.jacfwd(values))(flat)
+    here = jax.jit(values)(flat)
+    bend = partial(problem.loss_curvature, model, here)
+    bent = jax.jit(jax.vmap(bend, in_axes=-1, out_axes=-1))(jv)
+    matrix = np.einsum("i,iqa,iqb->ab", rows.weight, jv, bent)
+    n_theta = flat.size - net.output.size
+    shift = np.r_[
+        np.full(n_theta, penalties.hidden),
+        np.full(net.output.size, penalties.output),
+    ]
+    matrix += np.diag(shift)
+    objective = partial(problem.objective, model, rows=rows, penalties=penalties)
+    of_flat = jax.jit(jax.grad(lambda flat: objective(unravel(flat))))
+    expected = of_flat(flat)
+    spectral, gradient, *_ = baselines.full_model(
+        model, net, rows, penalties, flat.size
+    )
+    np.testing.assert_allclose(gradient, expected, atol=1e-9)
+    coordinates = jax.jit(damped_coordinates)(spectral, 1e-2)
+    step = np.asarray(spectral.basis @ coordinates)
+    dense = -np.linalg.solve(matrix + 1e-2 * np.eye(flat.size), gradient)
+    assert np.linalg.norm(step - dense) <= 3e-2 * np.linalg.norm(dense)
 
 
 # --- networks ------------------------------------------------------------------------
