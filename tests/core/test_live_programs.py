@@ -11,7 +11,7 @@ from sklearn_gn.core import live_programs
 
 X = np.random.RandomState(0).randn(40, 12)
 LABELS = np.arange(40) % 3
-SOLVER = {"solver": "fgn", "max_iter": 1, "random_state": 0}
+SOLVER = {"solver": "fgn", "alpha": 0.1, "max_iter": 1, "random_state": 0}
 
 
 def alive():
