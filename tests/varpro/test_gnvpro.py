@@ -355,7 +355,7 @@ def dense_matrix(model, net, rows, penalties, inner):
     return matrix + float(penalties.hidden) * np.asarray(smooths(eye)), gradient
 
 
-NETWORKS = {"mlp": None, "ode": NeuralODE(width=4, n_cells=2)}
+NETWORKS = {"mlp": MLP((4,)), "ode": NeuralODE(width=4, n_cells=2)}
 
 
 @pytest.mark.parametrize(
