@@ -38,6 +38,20 @@ from sklearn_gn.plotting import (
 DISPLAYS = [getattr(plotting, name) for name in plotting.__all__]
 
 
+@pytest.fixture(scope="module")
+def segments(data_1d):
+    return SegmentedRegressor().fit(*data_1d)
+
+
+@pytest.fixture(scope="module")
+def series(data_1d):
+    """The fits of three series, and their data."""
+    X, y = data_1d
+    data = pd.DataFrame({"x": X[:, 0], "y": y, "g": np.arange(len(y)) % 3})
+    words = {"group": "g", "target": "y"}
+    return fit_groups(SegmentedRegressor(1), data, **words), data, words
+
+
 @pytest.fixture
 def draw(request):
     """Function that draws a display of its kind of model."""
@@ -50,7 +64,7 @@ def draw(request):
             arguments = get("head"), *get("iris")
         elif display is FeatureDisplay:
             network = VarProNetClassifier(
-                hidden_layer_sizes=(4, 2), alpha=1e-3, random_state=0
+                hidden_layer_sizes=(4, 2), solver="adam", alpha=1e-3, random_state=0
             )
             arguments = network, *get("rings")
             kwargs |= {"iterations": (0, 1)}
@@ -58,12 +72,9 @@ def draw(request):
             arguments = get("model_1d"), get("data_1d")[0]
         elif display in (SegmentsDisplay, SelectionPathDisplay):
             data = get("data_1d") if display is SegmentsDisplay else ()
-            arguments = SegmentedRegressor().fit(*get("data_1d")), *data
+            arguments = get("segments"), *data
         elif display is SeriesDisplay:
-            X, y = get("data_1d")
-            data = pd.DataFrame({"x": X[:, 0], "y": y, "g": np.arange(len(y)) % 3})
-            words = {"group": "g", "target": "y"}
-            table = fit_groups(SegmentedRegressor(1), data, **words)
+            table, data, words = get("series")
             return display.from_table(table, data, **words, feature="x", **kwargs)
         elif display is SolutionDisplay:
             arguments = (get("plane"),)

@@ -141,9 +141,10 @@ def test_matrix_of_all_samples():
 
 def test_truth_of_zeros_and_exact_predictions():
     Y = np.zeros((3, 4))
-    for words in ({}, {"shape": (2, 2)}, {"shape": (2, 2), "log": True}):
+    field = {"shape": (2, 2), "samples": [0]}
+    for words in ({}, field, {**field, "log": True}):
         display = SurrogateDisplay.from_estimator(KnownPredictions(), Y, Y, **words)
-        assert display.error_.tolist() == [0, 0, 0]
+        assert set(display.error_) == {0}
         display.figure_.draw_without_rendering()
 
 
