@@ -55,7 +55,7 @@ def test_before_the_first_iteration_the_classifier_is_the_best(rings):
 def test_regions_are_the_predictions(rings, n_classes):
     X, y = rings
     names = np.array(["a", "b", "c"])[np.minimum(y, n_classes - 1)]
-    model = classifier(max_iter=4).fit(X, names)
+    model = classifier(solver="adam", max_iter=4).fit(X, names)
     display = FeatureDisplay.from_models({4: model}, X, names)
     z, predicted = model.transform(X), model.predict(X)
     for name, region in zip("abc", display.regions_[0].get_paths(), strict=False):
@@ -117,7 +117,7 @@ def test_models_seen_by_a_callback(rings):
 
 def test_features_that_cannot_be_drawn(rings):
     X, y = rings
-    wide = classifier(hidden_layer_sizes=(3,))
+    wide = classifier(hidden_layer_sizes=(3,), solver="adam")
     with pytest.raises(ValueError, match="last hidden layer of this network has 3"):
         FeatureDisplay.from_estimator(wide, X, y)
     with pytest.raises(ValueError, match="iterations must be non-negative"):
