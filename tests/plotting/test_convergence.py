@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 
-from sklearn_gn import SegmentedRegressor, VarProNetRegressor
-from sklearn_gn.networks import NeuralODE
+from sklearn_gn import SegmentedRegressor
 from sklearn_gn.plotting import ConvergenceDisplay
 
 
@@ -122,21 +121,14 @@ def test_relative_error_over_the_log(plane, x):
     assert display.ax_.get_ylabel() == "Relative error"
 
 
-@pytest.fixture(scope="module")
-def refined(decays):
-    """A fit over two levels, with validation data."""
-    X, Y = decays
-    network = NeuralODE(width=3, n_cells=1, n_levels=2)
-    model = VarProNetRegressor(network, solver="adam", max_iter=6, random_state=0)
-    return model.fit(X[:40], Y[:40], X_val=X[40:], y_val=Y[40:])
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_work_and_refinements_are_those_of_the_log(refined):
-    log = refined.convergence_log_
-    assert len(set(log["level"])) == 2
-    display = ConvergenceDisplay.from_estimator(refined, x="work_units")
-    last = np.flatnonzero(log["level"] == 0)[-1]
+def test_work_and_refinements_are_those_of_the_log():
+    log = _log(
+        val_loss=np.array([4.0, 2.0, 1.5]),
+        level=np.array([0, 0, 1]),
+        work_units=np.array([1.0, 2.0, 4.0]),
+    )
+    display = ConvergenceDisplay(convergence_log=log).plot(x="work_units")
+    last = 1
     for line, mark, column in zip(
         display.lines_, display.refinements_, ("loss", "val_loss"), strict=True
     ):
