@@ -104,7 +104,6 @@ def solve(problem, *data):
     solver = PINNSolver(
         problem,
         hidden_layer_sizes=(8,),
-        solver="adam",  # the quickest to compile
         max_iter=3,
         n_interior=20,
         n_boundary=16,
