@@ -1,7 +1,7 @@
 """D-NGD: the residuals' Jacobian in factors, and the step."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,11 @@ def logistic(u, x, k):
     return d(u, "t") - k * u * (1 - u)
 
 
+def hunt(u, x, k):
+    prey, hunters = u["u"], u["v"]
+    return d(prey, "t") - prey + k * prey * hunters, d(hunters, "t") + hunters - prey
+
+
 def beam(u, x):
     return d(u, "x", "x", "x", "x") - 1
 
@@ -103,17 +108,27 @@ ROWS = {
 }
 
 
-# Steps of the optimiser are those of any residuals: here of few that compile quickly.
+# Steps of the optimiser and products of Jacobians are those of any residuals: here of
+# some that compile quickly.
 LOGISTIC = Problem(
     logistic,
     Box(t=(0.0, 2.0)),
     (Initial(0.1),),
     coefficients={"k": Unknown(0.5, positive=True)},
 )
+HUNTERS = Problem(
+    hunt,
+    Box(t=(0.0, 2.0)),
+    (Initial(0.1),),
+    outputs=("u", "v"),
+    coefficients={"k": Unknown(0.5)},
+)
+QUICK = {"logistic": LOGISTIC, "hunters": HUNTERS}
 
 
+@cache
 def setting(name, n_interior=9, n_boundary=6):
-    problem = LOGISTIC if name == "logistic" else PROBLEMS[name]
+    problem = QUICK[name] if name in QUICK else PROBLEMS[name]
     rng = np.random.RandomState(0)
     points = problem.sample(n_interior, n_boundary, rng, "uniform")
     sizes = problem.n_inputs, 5, 4, len(problem.outputs)
@@ -123,6 +138,12 @@ def setting(name, n_interior=9, n_boundary=6):
     rows = rows_and_sizes(problem, params.extra)[0]
     model = Model(problem, ("tanh", "sin"), tuple(map(ClassModel, kinds, rows)))
     return model, params, batches
+
+
+# What is traced in one test is used in others.
+jacobian_of = jax.jit(jacobian, static_argnames="model")
+residuals_of = jax.jit(residuals, static_argnames="model")
+dense_of = jax.jit(operators.dense)
 
 
 @pytest.mark.parametrize(
@@ -238,13 +259,12 @@ def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
     model, params, (batch,) = setting("ball")
     rng = np.random.RandomState(0)
     every = batch._replace(axes=rng.permutation(4).astype(np.int32))
-    find_residuals = jax.jit(residuals, static_argnames="model")
-    exact = find_residuals(model, params, (batch,))
+    exact = residuals_of(model, params, (batch,))
     kind = model.classes[0].residual
     (rows,) = rows_and_sizes(model.problem, params.extra, every.axes)[0]
     assert rows == DerivativeRows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),))
     sparse = model._replace(classes=(ClassModel(kind, rows),))
-    r = find_residuals(sparse, params, (every,))
+    r = residuals_of(sparse, params, (every,))
     np.testing.assert_allclose(r, exact, rtol=1e-10)
     some = batch._replace(axes=np.array([2, 0], np.int32))
     (rows,) = rows_and_sizes(model.problem, params.extra, some.axes)[0]
@@ -277,14 +297,17 @@ def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name == "kovasznay" else name
+        # The rows of the ball are compared with those of all derivatives above.
+        pytest.param(name, marks=pytest.mark.slow)
+        if name in ("kovasznay", "ball")
+        else name
         for name in PROBLEMS
     ],
 )
 def test_jacobian_in_factors_is_that_of_finite_differences(name):
     model, params, batches = setting(name)
     assert model.classes[0].rows == ROWS[name]
-    r, parts = jax.jit(jacobian, static_argnames="model")(model, params, batches)
+    r, parts = jacobian_of(model, params, batches)
     plain = tuple(known._replace(rows=None) for known in model.classes)
     slow = model._replace(classes=plain)
     unravel = ravel_pytree(params)[1]
@@ -317,14 +340,14 @@ def test_jacobian_in_factors_is_that_of_finite_differences(name):
     np.testing.assert_allclose(flat(back), y @ found, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["burgers", "beam", "kovasznay"])
+@pytest.mark.parametrize("name", ["hunters", "beam"])
 def test_products_in_blocks_are_those_of_the_whole_jacobian(name, monkeypatch):
     monkeypatch.setattr(blocks, "_SYMMETRIC_ROWS", 7)
     monkeypatch.setattr(operators, "BLOCK_ROWS", 4)
     monkeypatch.setattr(operators, "LEAST_ROWS", 4)
     monkeypatch.setattr(blocks, "BLOCK_ROWS", 4)
     monkeypatch.setattr(blocks, "LEAST_ROWS", 4)
-    _, parts = jax.jit(jacobian, static_argnames="model")(*setting(name))
+    _, parts = jacobian_of(*setting(name))
     assert max(part.extra.shape[0] for part in parts) > 7
     scale = np.random.RandomState(0).uniform(1, 2, sum(len(p.extra) for p in parts))
 
@@ -446,8 +469,8 @@ def test_acceleration_is_half_the_damped_answer_to_the_second_derivative():
 
 def test_correction_is_the_damped_answer_to_what_the_linear_model_has_not_foreseen():
     model, params, batches = setting("logistic", 90, 6)
-    r, parts = jax.jit(jacobian, static_argnames="model")(model, params, batches)
-    matrix, r = np.asarray(jax.jit(operators.dense)(parts)), np.asarray(r)
+    r, parts = jacobian_of(model, params, batches)
+    matrix, r = np.asarray(dense_of(parts)), np.asarray(r)
     _, weighted, r, parts = damped_step.linear_system(
         model, params, batches, np.ones(len(batches))
     )
@@ -463,11 +486,9 @@ def test_correction_is_the_damped_answer_to_what_the_linear_model_has_not_forese
         inverse = matrix @ matrix.T + shift * np.eye(m)
         return -matrix.T @ np.linalg.solve(inverse, right)
 
-    after = jax.jit(residuals, static_argnames="model")
-
     def residuals_after(step):
         change = ravel_pytree(params)[1](step)
-        return np.asarray(after(model, add(params, 1, change), batches))
+        return np.asarray(residuals_of(model, add(params, 1, change), batches))
 
     plain = answer(r)
     there = residuals_after(0.1 * plain)
@@ -519,8 +540,8 @@ def test_trust_region_takes_the_longest_step_that_keeps_its_promise():
 def test_the_step_of_a_radius_is_the_damped_step_of_its_length(n_interior):
     model, params, batches = setting("logistic", n_interior, 6)
     found = updated_in_region(model, params, batches, 0.05)
-    r, parts = jax.jit(partial(jacobian, model))(params, batches)
-    matrix, r = np.asarray(jax.jit(operators.dense)(parts)), np.asarray(r)
+    r, parts = jacobian_of(model, params, batches)
+    matrix, r = np.asarray(dense_of(parts)), np.asarray(r)
     values, vectors = np.linalg.eigh(matrix.T @ matrix)
     slopes = vectors.T @ (matrix.T @ r)
 
@@ -600,10 +621,8 @@ def test_a_ladder_of_shifts_gives_the_step_of_one_of_them():
     shift = float(found.best_step.shift)
     assert shift in [pytest.approx(8.0**k) for k in range(-2, 3)]
     assert float(found.memory) == shift
-    matrix = np.asarray(
-        jax.jit(lambda: operators.dense(jacobian(model, params, batches)[1]))()
-    )
-    r = np.asarray(jax.jit(partial(residuals, model))(params, batches))
+    r, parts = jacobian_of(model, params, batches)
+    matrix, r = np.asarray(dense_of(parts)), np.asarray(r)
     n = matrix.shape[1]
     expected = -np.linalg.solve(matrix.T @ matrix + shift * np.eye(n), matrix.T @ r)
     moved = flat(found.net) - flat(params)
@@ -614,8 +633,8 @@ def test_line_search_takes_the_best_of_its_lengths():
     model, params, batches = setting("logistic", 12, 6)
     shift = 1e-3
     found = updated("fixed", model, params, batches, shift)
-    r, parts = jax.jit(partial(jacobian, model))(params, batches)
-    matrix, r = np.asarray(jax.jit(operators.dense)(parts)), np.asarray(r)
+    r, parts = jacobian_of(model, params, batches)
+    matrix, r = np.asarray(dense_of(parts)), np.asarray(r)
     n = matrix.shape[1]
     step = -np.linalg.solve(matrix.T @ matrix + shift * np.eye(n), matrix.T @ r)
     _, unravel = jax.flatten_util.ravel_pytree(params)
@@ -638,11 +657,11 @@ def test_line_search_takes_the_best_of_its_lengths():
 
 
 def test_gain_ratio_raises_the_shift_of_a_step_that_fails():
-    model, params, batches = setting("burgers", 12, 6)
+    model, params, batches = setting("logistic", 12, 6)
     good = updated("gain_ratio", model, params, batches, Nielsen.start(np.float64(1e2)))
     assert bool(good.accepted)
     assert float(good.memory.value) < 1e2
-    far = jax.tree.map(lambda a: 3 * a, params)
+    far = jax.tree.map(lambda a: 20 * a, params)
     bad = updated("gain_ratio", model, far, batches, Nielsen.start(np.float64(1e-12)))
     assert not bool(bad.accepted)
     assert float(bad.memory.value) == 2e-12
