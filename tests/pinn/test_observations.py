@@ -234,7 +234,7 @@ def test_usual_conditions_may_determine_an_eigenvalue():
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        solver = PINNSolver(problem, **{**SMALL, "n_boundary": 3}, max_iter=30).fit()
+        solver = PINNSolver(problem, **{**SMALL, "n_boundary": 3}, max_iter=20).fit()
     np.testing.assert_allclose(solver.coefficients_["w"], np.pi**2, rtol=1e-5)
     assert solver.coefficients_std_["w"] < 1e-3
     fewer = replace(problem, conditions=problem.conditions[:1])
@@ -271,7 +271,7 @@ def decay(unit, rate, **settings):
         [Initial(1.0)],
         coefficients={"rate": rate},
     )
-    default = dict(hidden_layer_sizes=(8,), max_iter=40, tol=0, random_state=0)
+    default = dict(hidden_layer_sizes=(8,), max_iter=20, tol=0, random_state=0)
     solver = PINNSolver(problem, n_interior=40, n_boundary=1, **{**default, **settings})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -406,7 +406,7 @@ def test_a_positive_coefficient_that_vanishes_begins_anew_with_a_larger_start():
         n_interior=50,
         n_boundary=1,
         resample=None,
-        max_iter=60,
+        max_iter=40,
         random_state=1,
     )
     with warnings.catch_warnings():
@@ -462,8 +462,7 @@ def noisy_fading(seed, n=30, noise=0.05):
 FADING = Problem(fading, Interval(0, 3), Initial(1.0), coefficients={"k": Unknown(2.0)})
 
 
-@pytest.mark.parametrize("start", [1.0, 0.01])
-def test_coefficients_of_which_only_the_sum_is_determined_have_no_error_bar(start):
+def test_coefficients_of_which_only_the_sum_is_determined_have_no_error_bar():
     """That which has little influence on the sum is as open as the other."""
     problem = Problem(
         lambda u, x, a, b: d(u, "t")(x) + (a + b) * u(x),
@@ -471,10 +470,10 @@ def test_coefficients_of_which_only_the_sum_is_determined_have_no_error_bar(star
         Initial(1.0),
         coefficients={
             "a": Unknown(1.0, positive=True),
-            "b": Unknown(start, positive=True),
+            "b": Unknown(0.01, positive=True),
         },
     )
-    solver = PINNSolver(problem, **{**SMALL, "tol": 1e-3}, max_iter=60)
+    solver = PINNSolver(problem, **{**SMALL, "tol": 1e-3}, max_iter=30)
     with pytest.warns(ConvergenceWarning, match=r"not determine .*\['a', 'b'\]: other"):
         solver.fit(*noisy_fading(0))
     assert solver.coefficients_std_ == {"a": np.inf, "b": np.inf}
