@@ -12,7 +12,7 @@ import pytest
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
-from sklearn_gn.pinn import accuracy, growth, iteration, starts
+from sklearn_gn.pinn import accuracy, growth, iteration, setup, starts
 from sklearn_gn.pinn.model import ClassModel, Model, network, start_parameters
 from sklearn_gn.pinn.observation_weight import Observed
 from sklearn_gn.pinn.points import Sampler
@@ -253,12 +253,13 @@ def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
     monkeypatch.setattr(growth, "_EARLY_PATIENCE", 3)
     monkeypatch.setattr(growth, "_SHORT_PATIENCE", 3)
     monkeypatch.setattr(growth, "_FALL", 0.0)  # it grows whenever it may
-    monkeypatch.setattr(growth, "_MOST_WEIGHTS", 1100)
-    solver = PINNSolver(EQUATION, random_state=0, max_iter=12, tol=0)
+    monkeypatch.setattr(growth, "_MOST_WEIGHTS", 200)
+    monkeypatch.setattr(setup, "FIRST_WIDTHS", (8, 8))
+    solver = PINNSolver(EQUATION, random_state=0, max_iter=24, tol=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         solver.fit()
-    assert solver.coefs_[1].shape == (30, 30)
+    assert solver.coefs_[1].shape == (12, 12)
     x = np.linspace(0, 1, 9)[:, None]
     np.testing.assert_allclose(solver.predict(x), (x * (1 - x))[:, 0] / 2, atol=1e-5)
     # A warm start begins with the network that was found.
@@ -266,7 +267,7 @@ def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         solver.fit()
-    assert solver.coefs_[1].shape == (30, 30)
+    assert solver.coefs_[1].shape == (12, 12)
     assert solver.fresh_loss_ < 1e-8
 
 

@@ -242,6 +242,7 @@ def test_a_fit_in_windows(monkeypatch):
     monkeypatch.setattr(windows, "_FALL", 0.0)  # whatever is unsolved is cut
     monkeypatch.setattr(windows, "_WINDOW_PATIENCE", 100)
     monkeypatch.setattr(windows, "_ENOUGH", 100)
+    monkeypatch.setattr(setup, "FIRST_WIDTHS", (8, 8))
     problem = Problem(
         lambda u, x: (d(u["a"], "t")(x) - u["b"](x), d(u["b"], "t")(x) + u["a"](x)),
         Interval(0, 6),
