@@ -44,7 +44,7 @@ def derivatives(breaks, x):
     return map(np.asarray, jax.jit(jax.vmap(at))(x))
 
 
-@pytest.mark.parametrize(("orders", "period"), [((0, 1, 2), np.inf), ((0, 1), 4.0)])
+@pytest.mark.parametrize(("orders", "period"), [((0, 1, 2), np.inf), ((0,), 4.0)])
 def test_functions_solve_the_equation(orders, period):
     breaks = tuple(Break(0, 0.5, order, (0.3, 0.2j), period) for order in orders)
     assert n_similarity_functions(breaks) == 6 * len(breaks)
