@@ -137,7 +137,7 @@ def test_operators_on_a_vector_act_on_each_component():
 def test_without_time_all_axes_are_space():
     u = Field(scalar().function, AXES)
     close(at(laplacian(u)), E * S * (3 * T**3 + 6 * T))
-    assert grad(u)(POINT).shape == (3,)
+    assert jax.eval_shape(lambda x: grad(u)(x), POINT).shape == (3,)
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,12 @@ def test_more_axes_than_are_differentiated_at_once():
     weights = np.arange(1.0, n + 1)
     u = Field(lambda x: jnp.sum(weights * x**4), Box.unit(n).axes)
     x = rng().uniform(size=n)
-    np.testing.assert_allclose(at(laplacian(u), x), 12 * weights @ x**2, rtol=1e-10)
-    close(at(grad(u), x), 4 * weights * x**3)
     v = Field(lambda x: jnp.stack([x[0] * x[1], x[-1] ** 2]), u.axes)
-    close(at(laplacian(v), x), np.array([0.0, 2.0]))
-    assert grad(v)(x).shape == (2, n)
+    found = all_at([laplacian(u), grad(u), laplacian(v), grad(v)], x)
+    np.testing.assert_allclose(found[0], 12 * weights @ x**2, rtol=1e-10)
+    close(found[1], 4 * weights * x**3)
+    close(found[2], np.array([0.0, 2.0]))
+    assert found[3].shape == (2, n)
 
 
 VALUE = E * S * T**3
@@ -671,7 +672,7 @@ def test_dirichlet_compares_with_values_and_functions():
     x, data, found = rows(Dirichlet((1.0, -2.0)), v)
     assert x.shape == (16, 1, 3)
     assert data.shape == (16, 0)
-    expected = np.array(jax.vmap(v)(x[:, 0]))
+    expected = np.array(jax.jit(jax.vmap(v))(x[:, 0]))
     close(found, expected - [1.0, -2.0])
     close(rows(Dirichlet(0.5), v)[2], expected - 0.5)
     close(rows(Dirichlet(lambda p: p[:2]), v)[2], expected - x[:, 0, :2])
@@ -685,7 +686,9 @@ def test_dirichlet_compares_with_values_and_functions():
     single = rows(
         Dirichlet(lambda p: jnp.sum(p)[None]), scalar()
     )  # (1,) for one output
-    close(single[2], np.array([[scalar()(p[0]) - p[0].sum()] for p in single[0]]))
+    x = single[0][:, 0]
+    values = np.array(jax.jit(jax.vmap(scalar()))(x))
+    close(single[2], (values - x.sum(axis=1))[:, None])
 
 
 def test_initial_is_at_the_start_of_time():
@@ -693,23 +696,24 @@ def test_initial_is_at_the_start_of_time():
         Initial(lambda p: p[0]), scalar(), Box(x=(0, 1), y=(0, 1), t=(2, 3))
     )
     assert (x[:, 0, 2] == 2).all()
-    close(found, np.array([[scalar()(p[0]) - p[0, 0]] for p in x]))
+    values = np.array(jax.jit(jax.vmap(scalar()))(x[:, 0]))
+    close(found, (values - x[:, 0, 0])[:, None])
 
 
 def test_neumann_and_robin_take_the_outward_normal():
     domain = HOLE * Box(t=(0, 1))
     x, normals, slope = rows(Neumann(0.0), scalar(), domain)
-    gradient = jax.vmap(jax.grad(scalar().function))(x[:, 0])
+    both = jax.jit(jax.vmap(jax.value_and_grad(scalar().function)))
+    value, gradient = map(np.asarray, both(x[:, 0]))
     close(normals, domain.sample_boundary(16, rng())[1])
     close(slope[:, 0], np.sum(gradient * normals, axis=1))
     assert np.abs(slope).min() > 0
-    value = jax.vmap(scalar())(x[:, 0])
     robin = Robin(2.0, lambda p: p[0], lambda p: p[1])
     expected = 2 * value + x[:, 0, 0] * slope[:, 0] - x[:, 0, 1]
     close(rows(robin, scalar(), domain)[2][:, 0], expected)
     both = rows(Neumann((1.0, 2.0), on="x=max"), vector())
-    jacobian = jax.vmap(jax.jacfwd(vector().function))(both[0][:, 0])[:, :, 0]
-    close(both[2], np.array(jacobian) - [1.0, 2.0])
+    jacobian = jax.jit(jax.vmap(jax.jacfwd(vector().function)))(both[0][:, 0])
+    close(both[2], np.array(jacobian)[:, :, 0] - [1.0, 2.0])
 
 
 def test_periodic_pairs_lie_opposite():
@@ -937,12 +941,14 @@ def test_embedding_maps_to_the_cube_and_the_circle():
     close(problem.embedding(jnp.array([0.0, 2.5, 1.0])), np.array([-0.5, 1, 0, 1]))
     low, high = jnp.array([-1.0, 2.1, 0.3]), jnp.array([3.0, 2.1, 0.3])
     close(problem.embedding(low), problem.embedding(high))
-    for order in (jax.jacfwd, jax.hessian):
-        close(*(at(order(problem.embedding), x) for x in (low, high)))
-    x = jnp.array([0.7, 2.1, 0.3])
+    slopes, bends = (
+        jax.jit(order(problem.embedding)) for order in (jax.jacfwd, jax.hessian)
+    )
+    close(slopes(low), slopes(high))
+    close(bends(low), bends(high))
     angle = 2 * np.pi * 1.7 / 4
     slope = np.array([-np.sin(angle), np.cos(angle)]) * np.pi / 2
-    close(at(jax.jacfwd(problem.embedding), x)[2:, 0], slope)
+    close(slopes(jnp.array([0.7, 2.1, 0.3]))[2:, 0], slope)
     plain = Problem(heat, Box(x=(-1, 3), t=(0, 1)))
     assert plain.n_inputs == 2
     close(plain.embedding(jnp.array([-1.0, 1.0])), np.array([-1.0, 1.0]))
