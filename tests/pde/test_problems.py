@@ -56,7 +56,6 @@ CLOSED = {
     "heat-1": Heat(dim=1),
     "heat-sine": HeatSine(),
     "fokker-planck": LogFokkerPlanck(),
-    "burgers": Burgers(),
     "burgers-viscous": Burgers(nu=0.5),
     "burgers-shock": Burgers(nu=0.01 / np.pi),
 }
@@ -78,14 +77,20 @@ def residuals(problem, n=64):
     field = exact_field(problem)
     points = problem.sample(n, n, np.random.RandomState(0), "uniform")
 
-    def of(kind):
+    def of(kind, x, data):
         def one(x, data):
             fields = (field,) * kind.n_points
             return kind.function(fields, x, data, problem.known)
 
-        return jax.jit(jax.vmap(one))(points[kind.name].x, points[kind.name].data)
+        return jax.vmap(one)(x, data)
 
-    return {kind.name: np.array(of(kind)) for kind in problem.residual_classes()}
+    @jax.jit
+    def of_all(points):
+        return {kind.name: of(kind, *points[kind.name]) for kind in kinds}
+
+    kinds = problem.residual_classes()
+    found = of_all({kind.name: tuple(points[kind.name]) for kind in kinds})
+    return {name: np.array(values) for name, values in found.items()}
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -231,7 +236,7 @@ def test_cole_hopf_is_the_fourier_series(nu):
         np.testing.assert_allclose(values, bessel_series(nu, x, t), atol=1e-10)
 
 
-@pytest.mark.parametrize("nu", [0.5, 0.01 / np.pi, 1e-4])
+@pytest.mark.parametrize("nu", [0.5, 1e-4])
 def test_cole_hopf_converges(nu):
     differences = ColeHopf(nu).convergence((0.8, 0.1))
     assert differences[0.1] < 1e-11
