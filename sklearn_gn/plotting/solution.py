@@ -120,8 +120,8 @@ class SolutionDisplay(Display):
     >>> problem = Problem(growth, Box(t=(0, 4)), [Initial(0.1)])
     >>> solver = PINNSolver(
     ...     problem,
-    ...     hidden_layer_sizes=(8,),
-    ...     n_interior=30,
+    ...     hidden_layer_sizes=(6,),
+    ...     n_interior=100,
     ...     n_boundary=1,
     ...     tol=0.1,
     ...     random_state=0,
