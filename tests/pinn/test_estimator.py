@@ -582,7 +582,7 @@ def test_coefficients_are_found_from_zero():
     [
         {"solver": DNGD(damping_rule="gain_ratio")},
         {"solver": DNGD(damping_rule="loss")},
-        {"damping": 1e-6, "rank": 8, "loss_weights": "balanced"},
+        {"damping": 1e-6, "loss_weights": "balanced"},
         {"rank": 8},
         {"solver": DNGD(momentum=0.5, jacobi_scaling=True)},
         {"dtype": "float32", "sampling": "residual", "resample": 2},
@@ -969,7 +969,7 @@ def test_observations_count_by_their_weights(problem):
     t, y = noisy_decay(noise=0.05)
     equation = {"n_interior": 40, "observation_weight": 1e-2}
     plain = {"observation_weight": 1}
-    model = small(problem, max_iter=30, **(equation if problem else plain))
+    model = small(problem, max_iter=24, **(equation if problem else plain))
     model.set_params(resample=None, hidden_layer_sizes=(3,) if problem else ())
 
     def deviations(*data):
