@@ -55,7 +55,7 @@ NOTES = (
     "there is one. A step of height h between two points shows as h / 2; a learning "
     "curve that rises ever more slowly never lies below. Rule 6: R2 over the random "
     "states differs by .01 or more.",
-    "seconds are CPU seconds of a fit on one core without compilation, medians over "
+    "seconds are CPU seconds of a fit on one core that compiles nothing, medians over "
     "the draws; *_error is the standard error of a mean over the draws. 4,000 test "
     "rows: R2 against the law without noise, log loss of labels. share: fits with the "
     "right number of breakpoints, in last_rows within two rows of the kink.",
@@ -63,7 +63,7 @@ NOTES = (
     "with a length scale a column (noise), the number of breakpoints with the lower "
     "BIC (last_rows), and in rows the law itself, from 8,000 rows on.",
     "Penalties change by factors of ten, on 120 rows, and in two draws for "
-    "ShallowReLURegressor, whose fits with a given alpha take 13 to 27 s.",
+    "ShallowReLURegressor.",
 )
 
 
