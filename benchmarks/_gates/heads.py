@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from benchmarks._gates.common import Row, timed_fits
+from benchmarks._gates.common import Row, held_out_labels
 
 SHARE = 1 / 3  # of the rows that is held out
 
@@ -58,25 +58,12 @@ def texts(n_languages):
 
 def fitted(load, held_out=SHARE):
     """Fit a head; log loss and accuracy of held-out rows, seconds."""
-    import numpy as np
-    from sklearn.metrics import log_loss
-    from sklearn.model_selection import train_test_split
-
     from sklearn_gn import FGNSoftmaxHead
 
-    X, y = load()
-    X, X_held_out, y, y_held_out = train_test_split(
-        X, y, test_size=held_out, random_state=0, stratify=y
-    )
-    model, figures = timed_fits(lambda seed: FGNSoftmaxHead(random_state=seed), X, y)
-    probabilities = model.predict_proba(X_held_out)
-    labels = model.classes_
-    found = labels[np.argmax(probabilities, axis=1)]
-    return {
-        "log_loss": float(log_loss(y_held_out, probabilities, labels=labels)),
-        "share": float(np.mean(found == y_held_out)),
-        **figures,
-    }
+    def make(seed):
+        return FGNSoftmaxHead(random_state=seed)
+
+    return held_out_labels(make, *load(), held_out)
 
 
 def rows(data):

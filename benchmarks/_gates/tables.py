@@ -9,7 +9,7 @@ import io
 from functools import partial
 from pathlib import Path
 
-from benchmarks._gates.common import Row, left_out, timed_fits
+from benchmarks._gates.common import Row, held_out_labels, left_out, timed_fits
 
 REGRESSION = ("airfoil", "housing", "parkinsons", "sml", "wine")
 CLASSIFICATION = (
@@ -143,27 +143,12 @@ def regression(estimator, load):
 
 def classification(load):
     """Fit a classifier; log loss, accuracy and seconds."""
-    import numpy as np
-    from sklearn.metrics import log_loss
-    from sklearn.model_selection import train_test_split
-
     from sklearn_gn import VarProNetClassifier
 
-    X, y = load()
-    X, X_held_out, y, y_held_out = train_test_split(
-        X, y, test_size=1 / 3, random_state=0, stratify=y
-    )
-    model, figures = timed_fits(
-        lambda seed: VarProNetClassifier(random_state=seed), X, y
-    )
-    probabilities = model.predict_proba(X_held_out)
-    labels = model.classes_
-    found = labels[np.argmax(probabilities, axis=1)]
-    return {
-        "log_loss": float(log_loss(y_held_out, probabilities, labels=labels)),
-        "share": float(np.mean(found == y_held_out)),
-        **figures,
-    }
+    def make(seed):
+        return VarProNetClassifier(random_state=seed)
+
+    return held_out_labels(make, *load(), 1 / 3)
 
 
 def rows(data):
