@@ -26,8 +26,8 @@ slow: $(VENV)/.installed-test  ## run the tests that make test leaves out
 # The tests compile with little optimisation; these run what users run.
 optimised: $(VENV)/.installed-test  ## run a part of the tests with full optimisation
 	XLA_FLAGS= MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 \
-		tests/core/test_linear_algebra.py tests/softmax_head/test_newton.py \
-		tests/core/test_layers.py
+		tests/linalg/test_linear_algebra.py tests/softmax_head/test_newton.py \
+		tests/bayes/test_layers.py
 
 cluster: $(VENV)/.installed-test  ## run what needs several processes, or clusters of Dask and Ray
 	MPLBACKEND=Agg $(BIN)/python -m pytest -n 0 -m cluster \

@@ -1,6 +1,6 @@
 """The automatic mechanisms that can be switched off, and what a fit does instead.
 
-The names are those of :mod:`sklearn_gn.core.switches`; what stands before the dot says
+The names are those of :mod:`sklearn_gn._switches`; what stands before the dot says
 in which rooms of the gates a mechanism can act.
 """
 

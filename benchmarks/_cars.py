@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from benchmarks._report import progress, summary
-from sklearn_gn.core import backend
+from sklearn_gn.arrays import backend
 from sklearn_gn.softmax_head.algorithms import ALGORITHMS
 from sklearn_gn.softmax_head.baselines import (
     adam_epoch,

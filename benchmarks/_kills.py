@@ -25,8 +25,8 @@ from threadpoolctl import threadpool_info
 
 import sklearn_gn
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.core import checkpoint
 from sklearn_gn.pde import Box, Initial, Problem, d
+from sklearn_gn.runtime import checkpoint
 from sklearn_gn.solvers import (
     NETWORK_CLASSIFIER_SOLVERS,
     NETWORK_REGRESSOR_SOLVERS,

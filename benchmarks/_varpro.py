@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, clone
 
 from benchmarks._report import progress, settings, summary
 from benchmarks._timing import compile_seconds, timed_fit
-from sklearn_gn.core import backend
+from sklearn_gn.arrays import backend
 from sklearn_gn.varpro import gnvpro, inner
 from sklearn_gn.varpro.batches import current_batch
 from sklearn_gn.varpro.problem import features

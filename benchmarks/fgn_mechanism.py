@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks._report import summary, target
 from sklearn_gn import solvers
-from sklearn_gn.core import backend
-from sklearn_gn.core.multinomial import margins
+from sklearn_gn.arrays import backend
+from sklearn_gn.optim.multinomial import margins
 from sklearn_gn.softmax_head.baselines import (
     adam_epoch,
     adam_start,

@@ -32,7 +32,7 @@ from benchmarks._pinn_peers import NOTES as PEER_NOTES
 from benchmarks._pinn_peers import Peer, ended, missing, run_peer
 from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compile_seconds, timed_fit
-from sklearn_gn.core import backend
+from sklearn_gn.arrays import backend
 from sklearn_gn.pinn import dngd
 from sklearn_gn.pinn.damped_step import linearise, small_gramian
 from sklearn_gn.pinn.residuals import jacobian

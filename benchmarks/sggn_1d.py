@@ -26,8 +26,8 @@ from sklearn.base import clone
 from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compiling, timed, warm, warm_fit
 from sklearn_gn import SegmentedRegressor, ShallowReLURegressor, fit_series
-from sklearn_gn.core import backend
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays import backend
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import broken_line, one_feature, search
 from sklearn_gn.shallow_relu.sorted_rows import RIGHT
 from sklearn_gn.solvers import JointGN

@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import ArrayLike, PathLike
-from sklearn_gn.core import checkpoint
-from sklearn_gn.core.caller import warn_user
-from sklearn_gn.core.stop import is_interrupt
+from sklearn_gn.optim.stop import is_interrupt
+from sklearn_gn.runtime import checkpoint
 
 __all__ = [
     "Checkpoint",

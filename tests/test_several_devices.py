@@ -22,7 +22,8 @@ from sklearn_gn import (
     VarProNetClassifier,
     VarProNetRegressor,
 )
-from sklearn_gn.core import backend, devices
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays import devices
 from sklearn_gn.pde import Box, Dirichlet, Problem, laplacian
 from sklearn_gn.pinn import losses as pinn_losses
 from sklearn_gn.pinn.damped_step import weighted_jacobian

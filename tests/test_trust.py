@@ -27,8 +27,8 @@ from sklearn_gn import (
     VarProNetRegressor,
 )
 from sklearn_gn.callbacks import ValidationMonitor
-from sklearn_gn.core import versions
 from sklearn_gn.networks import CNN
+from sklearn_gn.runtime import versions
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

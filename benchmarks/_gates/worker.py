@@ -42,7 +42,7 @@ def main(argv=None):
     if args.core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {args.core})
     if args.without is not None:
-        from sklearn_gn.core import switches
+        from sklearn_gn import _switches as switches
 
         switches.off.add(args.without)
     room, name = args.row.split("/", 1)
@@ -52,8 +52,8 @@ def main(argv=None):
         warnings.simplefilter("ignore")
         figures = row.run()
     figures["peak_mib"] = peak_mib()
-    if "sklearn_gn.core.switches" in sys.modules:
-        figures["asked"] = sorted(sys.modules["sklearn_gn.core.switches"].asked)
+    if "sklearn_gn._switches" in sys.modules:
+        figures["asked"] = sorted(sys.modules["sklearn_gn._switches"].asked)
     print(json.dumps(figures))
 
 

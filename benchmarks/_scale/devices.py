@@ -77,7 +77,7 @@ def count(sizes):
 
 def programs(k, n, d, n_classes, batch):
     """Compiled functions for k devices, and the bytes of the model."""
-    from sklearn_gn.core import backend, devices
+    from sklearn_gn.arrays import backend, devices
     from sklearn_gn.softmax_head import fgn, newton, whitened_step, whitening
     from sklearn_gn.softmax_head import head as heads
     from sklearn_gn.softmax_head.minibatch import BatchData, StepSettings

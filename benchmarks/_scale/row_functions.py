@@ -9,8 +9,8 @@ import warnings
 import jax
 import numpy as np
 
-from sklearn_gn.core import backend, devices
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays import backend, devices
+from sklearn_gn.optim.solver import Rows
 
 ROWS = 8192  # as many as are multiplied at a time, so that there is no loop over them
 # Of a Krylov space. The product, in a loop, counts once, and what comes after it whole.

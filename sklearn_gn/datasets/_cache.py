@@ -9,7 +9,7 @@ from sklearn.datasets import get_data_home
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
-from sklearn_gn.core.disk_cache import cached_on_disk
+from sklearn_gn.runtime.disk_cache import cached_on_disk
 
 
 def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):

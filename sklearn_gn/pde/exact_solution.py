@@ -8,8 +8,8 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn._typing import Array
-from sklearn_gn.core.backend import scope, to_numpy
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.backend import scope, to_numpy
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.reference import is_reference
 
 _CHUNK = 2**20  # numbers of the points at which an exact solution is taken at a time

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.backend import scope, to_numpy
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.backend import scope, to_numpy
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.operators import Field
 

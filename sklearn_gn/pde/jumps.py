@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import KDTree
 
-from sklearn_gn.core.caller import warn_user
+from sklearn_gn._caller import warn_user
 from sklearn_gn.pde.conditions import Initial
 from sklearn_gn.pde.corner_values import (
     MOST_AXES,

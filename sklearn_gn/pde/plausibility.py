@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.backend import scope, to_numpy
-from sklearn_gn.core.caller import warn_user
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn._caller import warn_user
+from sklearn_gn.arrays.backend import scope, to_numpy
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.conditions import Neumann
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import values_of

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from sklearn_gn.core import switches
+from sklearn_gn import _switches as switches
 from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.error_estimate import (
     largest_error_estimate,

@@ -14,11 +14,12 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core import backend, first_order
-from sklearn_gn.core.devices import by_rows, jitted
-from sklearn_gn.core.linear_algebra.trees import dimension, norm
-from sklearn_gn.core.parts import differentiable_sum
-from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.devices import by_rows, jitted
+from sklearn_gn.arrays.parts import differentiable_sum
+from sklearn_gn.arrays.trees import dimension, norm
+from sklearn_gn.optim import first_order
+from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.losses import on_devices
 from sklearn_gn.pinn.residuals import class_losses, residuals, with_class_weights

@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import backend, switches
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn import _switches as switches
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.conditions import Periodic
 from sklearn_gn.pde.initial_breaks import initial_breaks
 

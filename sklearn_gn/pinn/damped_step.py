@@ -24,15 +24,15 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.devices import by_rows
-from sklearn_gn.core.libraries import NumPy, library_of, namespace
-from sklearn_gn.core.linear_algebra import jacobian as operators
-from sklearn_gn.core.linear_algebra.krylov import conjugate_gradient
-from sklearn_gn.core.linear_algebra.nystrom import nystrom, preconditioner
-from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
-from sklearn_gn.core.parts import all_rows, n_devices, own_rows, total
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.arrays.devices import by_rows
+from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
+from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
+from sklearn_gn.arrays.trees import add, dimension, norm
+from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.linalg.krylov import conjugate_gradient
+from sklearn_gn.linalg.nystrom import nystrom, preconditioner
 from sklearn_gn.pinn import numpy_residuals, pieces
 from sklearn_gn.pinn.residuals import (
     class_losses,

@@ -7,15 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.caller import warn_user
-from sklearn_gn.core.data import (
+from sklearn_gn._caller import warn_user
+from sklearn_gn.data.rows import (
     canonical_rows,
     check_sample_weight,
     validate_data,
     validation_split,
 )
-from sklearn_gn.core.known import known
-from sklearn_gn.core.scaling import Scaling
+from sklearn_gn.data.scaling import Scaling
 from sklearn_gn.pde import Condition, Problem
 from sklearn_gn.pde.checks import check_problem
 from sklearn_gn.pde.plausibility import warn_of_missing_equations
@@ -25,6 +24,7 @@ from sklearn_gn.pinn.determination import (
     warn_of_redundant_derivatives,
 )
 from sklearn_gn.pinn.iteration import Observations
+from sklearn_gn.runtime.known import known
 
 _VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
 _NEARLY = 1e-3  # of the longest axis, by which observations may be outside

@@ -20,11 +20,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.linalg import cho_factor, cho_solve
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.caller import warn_user
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.linear_algebra.jacobian import Parameters
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn._caller import warn_user
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.pieces import cut

@@ -29,8 +29,9 @@ import jax
 import numpy as np
 import scipy.linalg
 
-from sklearn_gn.core import backend, switches
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn import _switches as switches
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.local_functions import followed_by, wave_at
 from sklearn_gn.pde.operators import Field
 from sklearn_gn.pinn import spectrum

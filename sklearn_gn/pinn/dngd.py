@@ -34,10 +34,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.devices import by_rows, jitted
-from sklearn_gn.core.libraries import in_either_library
-from sklearn_gn.core.linear_algebra.trees import add, dimension, norm
-from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.arrays.devices import by_rows, jitted
+from sklearn_gn.arrays.libraries import in_either_library
+from sklearn_gn.arrays.trees import add, dimension, norm
+from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.damped_step import (
     DENSE,

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde import Unknown
 
 _HELD = 25  # iterations in which the coefficients keep their values

@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.linear_algebra import jacobian as operators
+from sklearn_gn.arrays import backend
+from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece, jacobian_of_piece
 from sklearn_gn.pinn.determination import (
     free_functions_of_time,

@@ -11,8 +11,8 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from sklearn_gn._typing import ArrayLike, RandomState
-from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
-from sklearn_gn.core.stop import StopReason
+from sklearn_gn.base import GaussNewtonEstimator, unchanged_on_failure
+from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pinn.predictions import SolutionMixin
 from sklearn_gn.solvers import PINN_SOLVERS, Solver
 

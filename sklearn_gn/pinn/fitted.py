@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from sklearn_gn.core import backend
+from sklearn_gn.arrays import backend
 from sklearn_gn.pinn import solution
 from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.dngd import gramian_eigenvalues

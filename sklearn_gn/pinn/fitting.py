@@ -6,8 +6,7 @@ import time
 import numpy as np
 from sklearn.utils import check_random_state
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.arrays import backend
 from sklearn_gn.pinn import eigenvalues, preparation, regression
 from sklearn_gn.pinn.algorithms import ALGORITHMS
 from sklearn_gn.pinn.data import checked_data, problem_sequence
@@ -19,6 +18,7 @@ from sklearn_gn.pinn.verdict import (
     warn_if_not_solved,
     warn_of_other_values,
 )
+from sklearn_gn.runtime.fit_loop import FitRun
 
 _LARGEST_INT = np.iinfo(np.int32).max
 

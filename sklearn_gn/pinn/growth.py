@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import switches
-from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn import _switches as switches
+from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn.solved import EXHAUSTED_LOSS, SOLVED_LOSS
 
 FIRST_WIDTHS = (20, 20)

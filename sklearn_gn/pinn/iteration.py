@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sklearn_gn.core.solver import Report
+from sklearn_gn.optim.solver import Report
 from sklearn_gn.pinn import (
     accuracy,
     growth,

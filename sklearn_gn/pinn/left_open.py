@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sklearn_gn.core import backend
+from sklearn_gn.arrays import backend
 from sklearn_gn.pinn import determination
 from sklearn_gn.pinn.windows import Pieces
 

@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 
-from sklearn_gn.core import switches
+from sklearn_gn import _switches as switches
 from sklearn_gn.pinn import dispersion, spectrum
 
 _POINTS, _LINES = 256, 2  # of a line; along an axis, for each residual class

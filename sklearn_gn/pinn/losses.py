@@ -6,8 +6,8 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.devices import by_rows, jitted, put_rows
-from sklearn_gn.core.parts import total
+from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
+from sklearn_gn.arrays.parts import total
 from sklearn_gn.pinn import observation_weight, pieces, windows
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solved import with_class_alone

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.networks._base import activation_function
 from sklearn_gn.pinn.taylor import DerivativeRows
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.local_functions import LocalFunction, points_of_row
 from sklearn_gn.pinn.model import Batch, ClassModel, Model, n_waves
 from sklearn_gn.pinn.residuals import row_from_top, row_residuals

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.caches import KeptWithArrays
-from sklearn_gn.core.linear_algebra.jacobian import Part
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.caches import KeptWithArrays
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.linalg.jacobian import Part
 from sklearn_gn.pinn import numpy_taylor
 from sklearn_gn.pinn.model import Model, n_waves
 from sklearn_gn.pinn.residuals import input_stacks, row_from_top

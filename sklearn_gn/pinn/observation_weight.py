@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import switches
+from sklearn_gn import _switches as switches
 
 SMALLEST = 1e-6
 _LARGEST_FALL = 10.0  # of the weight, at once

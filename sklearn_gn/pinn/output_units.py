@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import backend, switches
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn import _switches as switches
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde import Dirichlet, Initial
 from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.local_functions import fields_and_points, wave_at

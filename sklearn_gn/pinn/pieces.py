@@ -12,9 +12,9 @@ from functools import partial
 import jax
 import numpy as np
 
-from sklearn_gn.core.caches import KeptWithArrays
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.linear_algebra.jacobian import first_points
+from sklearn_gn.arrays.caches import KeptWithArrays
+from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.linalg.jacobian import first_points
 from sklearn_gn.pinn import numpy_residuals
 from sklearn_gn.pinn import residuals as of_points
 

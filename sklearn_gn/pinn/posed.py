@@ -27,7 +27,7 @@ from dataclasses import dataclass, fields
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import switches
+from sklearn_gn import _switches as switches
 from sklearn_gn.pde import Problem
 from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pde.holes import holes

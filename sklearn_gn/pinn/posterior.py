@@ -22,12 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core.caches import StoredWithoutCaches
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.extremes import unbounded
-from sklearn_gn.core.linear_algebra import jacobian as operators
-from sklearn_gn.core.noise import degrees_of_freedom
-from sklearn_gn.core.posterior import PseudoInverse, safe_norm
+from sklearn_gn.arrays.caches import StoredWithoutCaches
+from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.arrays.extremes import unbounded
+from sklearn_gn.bayes.noise import degrees_of_freedom
+from sklearn_gn.bayes.posterior import PseudoInverse, safe_norm
+from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pinn.damped_step import jacobian_in_pieces
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import residual_counts, residuals

@@ -11,12 +11,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.core import backend, extremes
-from sklearn_gn.core.caller import warn_user
-from sklearn_gn.core.data import validate_data
-from sklearn_gn.core.noise import PredictionIntervalMixin
-from sklearn_gn.core.scaling import Scaling
+from sklearn_gn.arrays import backend, extremes
+from sklearn_gn.bayes.noise import PredictionIntervalMixin
+from sklearn_gn.data.rows import validate_data
+from sklearn_gn.data.scaling import Scaling
 
 _SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from sklearn_gn.core import backend, switches
-from sklearn_gn.core.memory import check_fits
+from sklearn_gn import _switches as switches
+from sklearn_gn.arrays import backend
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.damped_step import DENSE, RANK
 from sklearn_gn.pinn.eigenvalues import is_eigenvalue_problem
@@ -15,6 +15,7 @@ from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.regression import has_chosen_penalties
 from sklearn_gn.pinn.residual_sizes import alike_sizes, counted_size
 from sklearn_gn.pinn.windows import last_network, with_windows
+from sklearn_gn.runtime.memory import check_fits
 
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)

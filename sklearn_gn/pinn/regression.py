@@ -1,7 +1,7 @@
 """Plain regression by a network whose penalties and noise level the evidence chooses.
 
-Without an equation the network is one of :class:`~sklearn_gn.core.layers.Layers`,
-without a linear term, and each step is one of :mod:`sklearn_gn.core.evidence_gn`. Its
+Without an equation the network is one of :class:`~sklearn_gn.bayes.layers.Layers`,
+without a linear term, and each step is one of :mod:`sklearn_gn.bayes.evidence_gn`. Its
 penalties belong to the output layer, the biases, the weights of each feature in the
 first layer, and those of each further layer.
 """
@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence_gn, evidence_posterior
-from sklearn_gn.core.evidence_gn import EvidenceOptions
-from sklearn_gn.core.extremes import MOST_ROWS, noise_deviation
-from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.core.large_gram import affordable
-from sklearn_gn.core.layers import Layers
-from sklearn_gn.core.linear_algebra.jacobian import Parameters
-from sklearn_gn.core.noise import degrees_of_freedom
-from sklearn_gn.core.solver import Algorithm, Rows
+from sklearn_gn.arrays.extremes import MOST_ROWS, noise_deviation
+from sklearn_gn.bayes import evidence_gn, evidence_posterior
+from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.bayes.layers import Layers
+from sklearn_gn.bayes.noise import degrees_of_freedom
+from sklearn_gn.linalg.jacobian import Parameters
+from sklearn_gn.linalg.large_gram import affordable
+from sklearn_gn.optim.solver import Algorithm, Rows
 from sklearn_gn.pinn.fitted import set_layers
 from sklearn_gn.pinn.predictions import Fitted, n_weights
+from sklearn_gn.runtime.fit_loop import FitRun
 
 
 def has_chosen_penalties(solver, problem):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sklearn_gn.core import switches
+from sklearn_gn import _switches as switches
 
 _MOST_APART = 1000.0
 _ALIKE = 10.0  # sizes of residual classes between which the weights are not changed

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.libraries import namespace
-from sklearn_gn.core.linear_algebra.jacobian import Part
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
-from sklearn_gn.core.parts import total
+from sklearn_gn.arrays.libraries import namespace
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.parts import total
+from sklearn_gn.linalg.jacobian import Part
 from sklearn_gn.pde.local_functions import points_of_row
 from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
 from sklearn_gn.pinn.taylor import (

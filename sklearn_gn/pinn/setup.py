@@ -6,7 +6,7 @@ sees of the JAX side.
 
 import numpy as np
 
-from sklearn_gn.core import backend
+from sklearn_gn.arrays import backend
 from sklearn_gn.networks._base import (
     activation_function,
     checked_network,

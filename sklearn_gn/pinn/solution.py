@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pinn.model import (
     Batch,

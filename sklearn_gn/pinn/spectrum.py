@@ -18,8 +18,9 @@ import numpy as np
 import scipy.fft
 from scipy.optimize import least_squares
 
-from sklearn_gn.core import backend, switches
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn import _switches as switches
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.given_values import faces_of
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes

@@ -10,7 +10,7 @@ import math
 import jax
 import numpy as np
 
-from sklearn_gn.core import switches
+from sklearn_gn import _switches as switches
 from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.model import n_waves, start_parameters

@@ -29,9 +29,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import cholesky
-from sklearn_gn.core.libraries import NumPy, in_either_library, library_of, namespace
-from sklearn_gn.core.linear_algebra.jacobian import without_dense
+from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
+from sklearn_gn.linalg import cholesky
+from sklearn_gn.linalg.jacobian import without_dense
 from sklearn_gn.pinn.damped_step import (
     Candidate,
     Linearisation,

@@ -41,10 +41,10 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.caches import StoredWithoutCaches
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.caches import StoredWithoutCaches
+from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import row_residuals
 

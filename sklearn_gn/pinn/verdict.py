@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_gn.core.caller import warn_user
-from sklearn_gn.core.stop import StopReason
+from sklearn_gn._caller import warn_user
+from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import eigenvalues
 from sklearn_gn.pinn.concentration import concentration

@@ -20,8 +20,8 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.compilation import jit_by_size
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pinn.determination import output_slopes
 from sklearn_gn.pinn.error_estimate import (
     MOST_WEIGHTS,

@@ -39,9 +39,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sklearn_gn.core import switches
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn import _switches as switches
+from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.model import n_waves, network, start_parameters
 from sklearn_gn.pinn.pieces import class_residuals

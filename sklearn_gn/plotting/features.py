@@ -13,8 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from sklearn_gn._typing import Array, ArrayLike
+from sklearn_gn.base import all_logits
 from sklearn_gn.callbacks import _Callback
-from sklearn_gn.core.classifier import all_logits
 from sklearn_gn.plotting._common import Display, class_numbers, fitted_attribute
 from sklearn_gn.varpro.classifier import VarProNetClassifier
 

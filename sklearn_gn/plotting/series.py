@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
-from sklearn_gn.core import dates
+from sklearn_gn.data import dates
 from sklearn_gn.plotting._common import Display, date_axis
 
 _PANEL = (2.4, 1.9)  # inches

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from sklearn_gn.core.diagnosis import Diagnosis, Finding, outliers
-from sklearn_gn.core.line_ends import note_on_ends
-from sklearn_gn.core.stop import counted
+from sklearn_gn.bayes.line_ends import note_on_ends
+from sklearn_gn.findings import Diagnosis, Finding, outliers
+from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented.autoregression import SIGNIFICANT
 
 _EXACT = 1e-12  # unexplained share of the variance that is rounding errors
@@ -14,7 +14,7 @@ _NEAR_ONE = 0.9  # a correlation with which "bic-ar1" misses real kinks
 
 
 def diagnose(model):
-    """Return the :class:`~sklearn_gn.core.diagnosis.Diagnosis` of a fitted model.
+    """Return the :class:`~sklearn_gn.findings.Diagnosis` of a fitted model.
 
     Parameters
     ----------

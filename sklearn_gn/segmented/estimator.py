@@ -12,16 +12,16 @@ import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import ArrayLike
-from sklearn_gn.core.backend import one_blas_thread
-from sklearn_gn.core.caller import warn_user
-from sklearn_gn.core.chunks import check_repeatable, takes_only_chunks
-from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.core.huber import BOUND
-from sklearn_gn.core.memory import check_table_fits
-from sklearn_gn.core.stop import counted
-from sklearn_gn.core.versions import VersionStampMixin
+from sklearn_gn.arrays.backend import one_blas_thread
+from sklearn_gn.base import unchanged_on_failure
+from sklearn_gn.bayes.huber import BOUND
+from sklearn_gn.data.chunks import check_repeatable, takes_only_chunks
+from sklearn_gn.optim.stop import counted
+from sklearn_gn.runtime.memory import check_table_fits
+from sklearn_gn.runtime.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     autoregression,
     inference,

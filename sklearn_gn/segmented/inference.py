@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr, stdtr, stdtrit
 
-from sklearn_gn.core import extremes
+from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.problem import MOST_CANDIDATES, Form
 from sklearn_gn.segmented.products import locate

@@ -5,8 +5,8 @@ from numbers import Integral
 import numpy as np
 from sklearn.model_selection import check_cv
 
-from sklearn_gn.core import dates
-from sklearn_gn.core.data import check_sample_weight, validate_data
+from sklearn_gn.data import dates
+from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import Options, prepare, sorted_rows
 from sklearn_gn.segmented.problem import Form

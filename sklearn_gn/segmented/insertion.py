@@ -6,7 +6,7 @@ and, of kinks, for one between it and the position before.
 
 import numpy as np
 
-from sklearn_gn.core import switches
+from sklearn_gn import _switches as switches
 from sklearn_gn.segmented.problem import all_pieces
 from sklearn_gn.segmented.products import locate, solve, take
 

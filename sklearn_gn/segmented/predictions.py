@@ -7,13 +7,13 @@ from typing import Any, Literal, overload
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.core import dates
-from sklearn_gn.core.caller import warn_user
-from sklearn_gn.core.data import validate_data
-from sklearn_gn.core.diagnose_method import DiagnoseMixin
-from sklearn_gn.core.noise import PredictionIntervalMixin
-from sklearn_gn.core.row_checks import RowChecks, with_tails
+from sklearn_gn.base import DiagnoseMixin
+from sklearn_gn.bayes.noise import PredictionIntervalMixin
+from sklearn_gn.data import dates
+from sklearn_gn.data.row_checks import RowChecks, with_tails
+from sklearn_gn.data.rows import validate_data
 from sklearn_gn.segmented import inference
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated
 from sklearn_gn.segmented.inputs import InputsMixin

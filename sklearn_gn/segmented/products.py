@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.sorted_rows import RIGHT, sort_rows
 
 _SHIFT = 1e-12  # of a normal matrix with unit diagonal, so that it can be factored

@@ -13,8 +13,8 @@ number of parameters.
 import numpy as np
 from scipy.ndimage import median_filter
 
-from sklearn_gn.core.huber import BOUND, LEAST_SCALE, clip, scale_of
-from sklearn_gn.core.line_ends import has_short_end
+from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, clip, scale_of
+from sklearn_gn.bayes.line_ends import has_short_end
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.inference import infer, statistics
 from sklearn_gn.segmented.preparation import problem_of, stack, with_known

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import switches
+from sklearn_gn import _switches as switches
 from sklearn_gn.segmented.insertion import apart, insert
 from sklearn_gn.segmented.lookahead import starts_from_lines, structured
 from sklearn_gn.segmented.partition import best_partitions, separable

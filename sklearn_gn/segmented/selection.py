@@ -10,8 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from sklearn_gn.core import extremes, switches
-from sklearn_gn.core.line_ends import SHORT_END, has_short_end, long_ends
+from sklearn_gn import _switches as switches
+from sklearn_gn.arrays import extremes
+from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
 from sklearn_gn.segmented import autoregression, least_squares
 from sklearn_gn.segmented.evidence import evidence_path
 from sklearn_gn.segmented.preparation import limits_ends, problem_of

@@ -10,10 +10,10 @@ from joblib import Parallel, delayed
 from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
-from sklearn_gn.core import dates
-from sklearn_gn.core.backend import one_blas_thread
-from sklearn_gn.core.data import check_sample_weight, naming_text
-from sklearn_gn.core.stop import counted
+from sklearn_gn.arrays.backend import one_blas_thread
+from sklearn_gn.data import dates
+from sklearn_gn.data.rows import check_sample_weight, naming_text
+from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented import inference, robust, selection
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.preparation import (

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
+from sklearn_gn import _switches as switches
 from sklearn_gn._typing import ArrayLike, RandomState
-from sklearn_gn.core import dates, switches
-from sklearn_gn.core.backend import one_blas_thread
+from sklearn_gn.arrays.backend import one_blas_thread
+from sklearn_gn.data import dates
 from sklearn_gn.segmented import bootstrap, existence, selection
 from sklearn_gn.segmented.preparation import check_inside, problem_of
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.chunks import MappedRows, numbered, one_column
+from sklearn_gn.data.chunks import MappedRows, numbered, one_column
 
 FEW = 1 << 17  # rows that are simply kept
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks

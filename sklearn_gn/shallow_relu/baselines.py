@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core import first_order
-from sklearn_gn.core.globalisation import search_damping
-from sklearn_gn.core.linear_algebra.damping import Nielsen
-from sklearn_gn.core.linear_algebra.line_search import grid_search
-from sklearn_gn.core.linear_algebra.solve import filter_factors
-from sklearn_gn.core.linear_algebra.trees import select
-from sklearn_gn.core.solver import Algorithm, Report
+from sklearn_gn.arrays.trees import select
+from sklearn_gn.linalg.solve import filter_factors
+from sklearn_gn.optim import first_order
+from sklearn_gn.optim.damping import Nielsen
+from sklearn_gn.optim.globalisation import search_damping
+from sklearn_gn.optim.line_search import grid_search
+from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.shallow_relu import sggn
 from sklearn_gn.shallow_relu.network import (
     heaviside,

@@ -9,8 +9,9 @@ import numpy as np
 from sklearn.base import _fit_context
 
 from sklearn_gn._typing import ArrayLike
-from sklearn_gn.core import backend, extremes
-from sklearn_gn.core.chunks import (
+from sklearn_gn.arrays import backend, extremes
+from sklearn_gn.base import unchanged_on_failure
+from sklearn_gn.data.chunks import (
     check_early_stopping,
     check_repeatable,
     chunks_of,
@@ -18,10 +19,9 @@ from sklearn_gn.core.chunks import (
     first_of,
     takes_only_chunks,
 )
-from sklearn_gn.core.data import check_sample_weight
-from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.core.memory import check_table_fits
-from sklearn_gn.core.survey import survey
+from sklearn_gn.data.rows import check_sample_weight
+from sklearn_gn.data.survey import survey
+from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.shallow_relu.chunked import on_all_rows, reason_against_chunks
 from sklearn_gn.shallow_relu.fitting import _NetworkFit
 

@@ -11,10 +11,10 @@ start is fitted to the end.
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.chunked_rows import ChunkedRows
-from sklearn_gn.core.extremes import MOST_ROWS
-from sklearn_gn.core.fit_loop import Continued
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.extremes import MOST_ROWS
+from sklearn_gn.data.chunked_rows import ChunkedRows
+from sklearn_gn.runtime.fit_loop import Continued
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN
 from sklearn_gn.solvers import JointGN, SgGN

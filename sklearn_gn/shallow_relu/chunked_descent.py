@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.chunked_rows import row_blocks
-from sklearn_gn.core.evidence_gn import nielsen_shift
-from sklearn_gn.core.linear_algebra.line_search import COARSE, FINE
-from sklearn_gn.core.linear_algebra.solve import solve_semidefinite
-from sklearn_gn.core.solver import Report
+from sklearn_gn.bayes.evidence_gn import nielsen_shift
+from sklearn_gn.data.chunked_rows import row_blocks
+from sklearn_gn.linalg.solve import solve_semidefinite
+from sklearn_gn.optim.line_search import COARSE, FINE
+from sklearn_gn.optim.solver import Report
 from sklearn_gn.shallow_relu.network import (
     active_set,
     activity,

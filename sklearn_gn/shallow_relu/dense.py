@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.devices import by_rows, jitted, put_rows
-from sklearn_gn.core.linear_algebra.blocks import map_rows, sum_rows, triangular_factor
-from sklearn_gn.core.linear_algebra.solve import filter_factors
-from sklearn_gn.core.parts import all_rows, n_devices, number, total
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.blocks import map_rows, sum_rows, triangular_factor
+from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
+from sklearn_gn.arrays.parts import all_rows, n_devices, number, total
+from sklearn_gn.linalg.solve import filter_factors
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import joint, sggn
 from sklearn_gn.shallow_relu.network import (
     hidden_features,

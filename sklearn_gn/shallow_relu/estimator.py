@@ -14,8 +14,8 @@ from sklearn.base import (
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from sklearn_gn._typing import ArrayLike, RandomState
-from sklearn_gn.core import backend
-from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
+from sklearn_gn.arrays import backend
+from sklearn_gn.base import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.shallow_relu.chunk_fit import _ChunkFit
 from sklearn_gn.shallow_relu.predictions import PredictionsMixin
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver

@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence, huber, left_out
-from sklearn_gn.core.chunked_rows import row_blocks
-from sklearn_gn.core.evidence_gn import alpha_method, at_last_penalties, sums_of
-from sklearn_gn.core.evidence_posterior import (
+from sklearn_gn.arrays.extremes import noise_deviation
+from sklearn_gn.bayes import evidence, huber, left_out
+from sklearn_gn.bayes.evidence_gn import alpha_method, at_last_penalties, sums_of
+from sklearn_gn.bayes.evidence_posterior import (
     covariance,
     noise_ratio,
     one_or_each,
     posterior_variances,
     spectrum,
 )
-from sklearn_gn.core.extremes import noise_deviation
-from sklearn_gn.core.linear_evidence import beats, linear_model
-from sklearn_gn.core.low_rank import LowRank
-from sklearn_gn.core.noise import degrees_of_freedom
+from sklearn_gn.bayes.linear_evidence import beats, linear_model
+from sklearn_gn.bayes.low_rank import LowRank
+from sklearn_gn.bayes.noise import degrees_of_freedom
+from sklearn_gn.data.chunked_rows import row_blocks
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 

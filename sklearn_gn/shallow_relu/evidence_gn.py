@@ -6,7 +6,7 @@ The model has a linear term,
 
 and a penalty for each group of parameters: the slopes S, the coefficients c, the biases
 b, and the weights of each feature. The intercept is free. The iteration is that of
-:mod:`sklearn_gn.core.evidence_gn`. More neurons than the data need do no harm:
+:mod:`sklearn_gn.bayes.evidence_gn`. More neurons than the data need do no harm:
 penalties switch them off, and noise-free data of a network are recovered exactly.
 Neurons whose breaking hyperplane misses the data are taken into the linear term at the
 end. A feature whose penalty has switched its hidden weights off leaves the matrix,
@@ -26,17 +26,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence, evidence_gn, huber, switches
-from sklearn_gn.core.chunked_rows import row_blocks
-from sklearn_gn.core.evidence_gn import Sums, Trial
-from sklearn_gn.core.large_gram import (
+from sklearn_gn import _switches as switches
+from sklearn_gn.bayes import evidence, evidence_gn, huber
+from sklearn_gn.bayes.evidence_gn import Sums, Trial
+from sklearn_gn.data.chunked_rows import row_blocks
+from sklearn_gn.linalg.large_gram import (
     LargeGram,
     LayerRows,
     RowBlock,
     is_formed,
     row_slices,
 )
-from sklearn_gn.core.solver import Algorithm, Rows
+from sklearn_gn.optim.solver import Algorithm, Rows
 from sklearn_gn.shallow_relu.network import preactivations
 from sklearn_gn.shallow_relu.refinement import refined_if_due
 

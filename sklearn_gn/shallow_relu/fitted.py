@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.chunked_rows import ChunkedRows
-from sklearn_gn.core.evidence_posterior import spectrum
-from sklearn_gn.core.line_ends import rows_at_ends
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays import backend
+from sklearn_gn.bayes.evidence_posterior import spectrum
+from sklearn_gn.bayes.line_ends import rows_at_ends
+from sklearn_gn.data.chunked_rows import ChunkedRows
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.network import (
     active_set,
     hidden_features,

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from sklearn_gn.core.data import check_sample_weight, validate_data
-from sklearn_gn.core.estimator import GaussNewtonEstimator
-from sklearn_gn.core.evidence_gn import EvidenceOptions
-from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.base import GaussNewtonEstimator
+from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.data.rows import check_sample_weight, validate_data
+from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.shallow_relu import evidence_fitted
 from sklearn_gn.shallow_relu.evidence_gn import ROBUST_GN
 from sklearn_gn.shallow_relu.fitted import fitted_attributes, validation_loss

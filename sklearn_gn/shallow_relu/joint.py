@@ -19,22 +19,22 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.globalisation import search_damping
-from sklearn_gn.core.linear_algebra.blocks import (
+from sklearn_gn.arrays.blocks import (
     gram,
     sum_rows,
     transposed_product,
     triangular_factor,
 )
-from sklearn_gn.core.linear_algebra.damping import Nielsen
-from sklearn_gn.core.linear_algebra.solve import QR_LIMIT, solve_semidefinite
-from sklearn_gn.core.linear_algebra.trust_region import (
+from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.arrays.parts import n_devices
+from sklearn_gn.linalg.solve import QR_LIMIT, solve_semidefinite
+from sklearn_gn.optim.damping import Nielsen
+from sklearn_gn.optim.globalisation import search_damping
+from sklearn_gn.optim.trust_region import (
     SpectralModel,
     damped_coordinates,
     decrease,
 )
-from sklearn_gn.core.parts import n_devices
 from sklearn_gn.shallow_relu.network import (
     active_set,
     joint_design,

@@ -4,7 +4,7 @@ The functions and matrices here are written once for both kinds of arrays: of Nu
 compute with NumPy, of JAX, inside compiled functions, with JAX.
 """
 
-from sklearn_gn.core.libraries import namespace
+from sklearn_gn.arrays.libraries import namespace
 
 
 def preactivations(hyperplanes, x):

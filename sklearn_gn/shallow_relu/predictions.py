@@ -13,11 +13,11 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.core import backend, extremes
-from sklearn_gn.core.caller import warn_user
-from sklearn_gn.core.data import validate_data
-from sklearn_gn.core.noise import PredictionIntervalMixin
+from sklearn_gn.arrays import backend, extremes
+from sklearn_gn.bayes.noise import PredictionIntervalMixin
+from sklearn_gn.data.rows import validate_data
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.fitted import predict_scaled, prediction_errors
 from sklearn_gn.shallow_relu.network import hidden_features
@@ -99,7 +99,7 @@ class PredictionsMixin(
             A ``StandardScaler`` and an ``MLPRegressor``. It shares no memory with this
             estimator.
         """
-        from sklearn_gn.core import export
+        from sklearn_gn.runtime import export
 
         check_is_fitted(self, "_network")
         net, scaling = self._network

@@ -9,9 +9,10 @@ orthogonal factor of the Jacobian knows them, for some times the work.
 import numpy as np
 from scipy.linalg import lstsq
 
-from sklearn_gn.core import evidence, evidence_gn, switches
-from sklearn_gn.core.chunked_rows import ChunkedRows
-from sklearn_gn.core.evidence_gn import EXACT, NEARLY_EXACT
+from sklearn_gn import _switches as switches
+from sklearn_gn.bayes import evidence, evidence_gn
+from sklearn_gn.bayes.evidence_gn import EXACT, NEARLY_EXACT
+from sklearn_gn.data.chunked_rows import ChunkedRows
 
 _LITTLE_NOISE = 1e-8  # variance below which it may be none of the data
 _INTERVAL = 50  # iterations after which a fit that goes on is refined

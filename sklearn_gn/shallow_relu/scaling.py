@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core.reach import Reach, units_within_reach
-from sklearn_gn.core.scaling import moments, target_units
+from sklearn_gn.data.reach import Reach, units_within_reach
+from sklearn_gn.data.scaling import moments, target_units
 
 _FAR = 1e100  # largest feature, in units of the training data
 _FAR_HYPERPLANE = 1e8  # largest distance of a hyperplane, in the same units

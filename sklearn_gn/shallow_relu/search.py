@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.solver import Algorithm, Report
+from sklearn_gn.arrays import backend
+from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.shallow_relu.parameters import ShallowReLU
 
 # Measured on the paper's step and peak problems and on random 5-neuron networks (20

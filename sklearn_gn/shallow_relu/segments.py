@@ -7,7 +7,7 @@ line, hence the jump between two lines where they should meet, hence the breakpo
 import numpy as np
 from scipy.linalg import null_space
 
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.interval_sums import exact_moments
 from sklearn_gn.shallow_relu.sorted_rows import row_slices, sort_rows
 

@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.base import clone
 
 from sklearn_gn._typing import ArrayLike
-from sklearn_gn.core import backend
-from sklearn_gn.core.fit_loop import LOG_COLUMNS
+from sklearn_gn.arrays import backend
+from sklearn_gn.runtime.fit_loop import LOG_COLUMNS
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
 from sklearn_gn.shallow_relu.setup import problem_of
 from sklearn_gn.solvers import JointGN

@@ -18,16 +18,16 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from sklearn_gn.core.compilation import jit_by_size
-from sklearn_gn.core.linear_algebra.blocks import sum_rows
-from sklearn_gn.core.linear_algebra.line_search import grid_search
-from sklearn_gn.core.linear_algebra.solve import (
+from sklearn_gn.arrays.blocks import sum_rows
+from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.arrays.parts import total
+from sklearn_gn.arrays.trees import select
+from sklearn_gn.linalg.solve import (
     gram_spectrum,
     least_squares,
     least_squares_of_rows,
 )
-from sklearn_gn.core.linear_algebra.trees import select
-from sklearn_gn.core.parts import total
+from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.shallow_relu.network import (
     active_set,
     activity,

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from sklearn_gn.core.solver import Report
+from sklearn_gn.optim.solver import Report
 from sklearn_gn.shallow_relu.candidates import Draws
 from sklearn_gn.shallow_relu.one_feature import (
     ENGINE,

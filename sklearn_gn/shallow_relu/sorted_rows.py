@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import backend
+from sklearn_gn.arrays import backend
 
 LEFT = -1.0  # where the data begin; a breakpoint there gives the first line its slope
 RIGHT = 1.0 + 2.0**-10  # beyond the data: breakpoints there are not in use

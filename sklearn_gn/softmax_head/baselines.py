@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import first_order
-from sklearn_gn.core.devices import by_rows, jitted
-from sklearn_gn.core.multinomial import (
+from sklearn_gn.arrays.devices import by_rows, jitted
+from sklearn_gn.arrays.parts import total
+from sklearn_gn.optim import first_order
+from sklearn_gn.optim.multinomial import (
     all_classes,
     hessian_product,
     margins,
     newton_direction,
     to_columns,
 )
-from sklearn_gn.core.parts import total
 from sklearn_gn.softmax_head.fgn import shifts
 from sklearn_gn.softmax_head.head import AffineHead, values, values_transposed
 from sklearn_gn.softmax_head.minibatch import mini_batch_algorithm, sweep

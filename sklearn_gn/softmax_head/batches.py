@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import shares
-from sklearn_gn.core.extremes import largest_size
-from sklearn_gn.core.libraries import RowsInOrder
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.extremes import largest_size
+from sklearn_gn.arrays.libraries import RowsInOrder
+from sklearn_gn.data.rows import shares
 from sklearn_gn.softmax_head.head import BatchedRows, copied_rows
 
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn._typing import Array
-from sklearn_gn.core.libraries import in_either_library, library_of, namespace
-from sklearn_gn.core.multinomial import probabilities, to_columns
-from sklearn_gn.core.parts import n_devices, total
+from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
+from sklearn_gn.arrays.parts import n_devices, total
+from sklearn_gn.optim.multinomial import probabilities, to_columns
 from sklearn_gn.softmax_head.head import over_blocks, values
 from sklearn_gn.softmax_head.whitening import counted_weights, to_whitened
 

@@ -11,7 +11,8 @@ from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 
 from sklearn_gn._typing import ArrayLike, MatrixLike
-from sklearn_gn.core.chunks import (
+from sklearn_gn.base import unchanged_on_failure
+from sklearn_gn.data.chunks import (
     check_class_weight,
     check_early_stopping,
     check_on_one_device,
@@ -21,8 +22,7 @@ from sklearn_gn.core.chunks import (
     labels_of,
     takes_only_chunks,
 )
-from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.core.memory import check_fits
+from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.softmax_head.fitting import _BATCH_SIZE, _HeadFit
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sklearn_gn.core.chunks import prefetched
-from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.data.chunks import prefetched
+from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head.batches import batched_rows
 from sklearn_gn.softmax_head.head import (
     BatchedRows,

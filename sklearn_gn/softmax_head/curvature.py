@@ -6,12 +6,12 @@ The covariance of the softmax splits into two positive semidefinite parts,
                       retained by FGN         dropped
 
 (Korbit and Zanon, Theorem 3.1), with ``p_true``, ``p_rest``, ``rho`` and ``a`` as in
-:mod:`sklearn_gn.core.multinomial`. Beyond the paper, the leading directions of the
+:mod:`sklearn_gn.optim.multinomial`. Beyond the paper, the leading directions of the
 dropped part can be taken back (:func:`competitor_directions`).
 """
 
-from sklearn_gn.core.libraries import library_of, namespace
-from sklearn_gn.core.multinomial import is_true_class, root_curvature
+from sklearn_gn.arrays.libraries import library_of, namespace
+from sklearn_gn.optim.multinomial import is_true_class, root_curvature
 
 
 def curvature_rows(split, weight, n_competitors, root_of=root_curvature):

@@ -2,15 +2,15 @@
 
 from functools import partial
 
-from sklearn_gn.core.fgn import solve_rows
-from sklearn_gn.core.libraries import in_either_library, library_of
-from sklearn_gn.core.multinomial import (
+from sklearn_gn.arrays.libraries import in_either_library, library_of
+from sklearn_gn.arrays.parts import all_rows, own_rows, total
+from sklearn_gn.optim.fgn import solve_rows
+from sklearn_gn.optim.multinomial import (
     all_classes,
     margins,
     root_curvature,
     to_columns,
 )
-from sklearn_gn.core.parts import all_rows, own_rows, total
 from sklearn_gn.softmax_head.curvature import curvature_rows
 from sklearn_gn.softmax_head.head import AffineHead, values
 

@@ -15,13 +15,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, MatrixLike, RandomState
-from sklearn_gn.core.chunks import chunks_of
-from sklearn_gn.core.data import (
+from sklearn_gn.base import GaussNewtonEstimator, unchanged_on_failure
+from sklearn_gn.data.chunks import chunks_of
+from sklearn_gn.data.rows import (
     check_sample_weight,
     feature_spread,
     validate_data,
 )
-from sklearn_gn.core.estimator import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.softmax_head.chunk_fit import _ChunkFit
 from sklearn_gn.softmax_head.fitting import logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, Solver
@@ -467,7 +467,7 @@ class FGNSoftmaxHead(_ChunkFit):
             It has these coefficients over ``temperature_``, and shares no memory with
             this estimator.
         """
-        from sklearn_gn.core.export import logistic_regression
+        from sklearn_gn.runtime.export import logistic_regression
 
         check_is_fitted(self)
         return logistic_regression(

@@ -35,7 +35,7 @@ import math
 
 import numpy as np
 
-from sklearn_gn.core import evidence
+from sklearn_gn.bayes import evidence
 from sklearn_gn.softmax_head.blocks import (
     affordable_rows,
     class_blocks,

@@ -28,9 +28,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn._typing import Array
-from sklearn_gn.core.devices import by_rows, jitted
-from sklearn_gn.core.linear_algebra.blocks import symmetric_product
-from sklearn_gn.core.parts import all_rows, n_devices
+from sklearn_gn.arrays.blocks import symmetric_product
+from sklearn_gn.arrays.devices import by_rows, jitted
+from sklearn_gn.arrays.parts import all_rows, n_devices
 from sklearn_gn.softmax_head.direction import fgn_direction, n_competitors_of
 from sklearn_gn.softmax_head.head import AffineHead, scalar_penalty
 from sklearn_gn.softmax_head.minibatch import mini_batch_algorithm, sweep

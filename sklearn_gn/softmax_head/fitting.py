@@ -3,11 +3,10 @@
 import numpy as np
 from scipy import sparse
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
-from sklearn_gn.core.data import canonical_rows, shares, validation_split
-from sklearn_gn.core.estimator import GaussNewtonEstimator
-from sklearn_gn.core.fit_loop import FitRun
+from sklearn_gn.arrays import backend
+from sklearn_gn.base import GaussNewtonEstimator, SoftmaxClassifier, cross_entropy
+from sklearn_gn.data.rows import canonical_rows, shares, validation_split
+from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.solvers import FGN, FGNNewton
 
 _BATCH_SIZE = 256  # where a solver does not say

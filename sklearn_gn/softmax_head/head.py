@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_gn._typing import Array
-from sklearn_gn.core import backend
-from sklearn_gn.core.libraries import (
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.libraries import (
     NumPy,
     RowsInOrder,
     in_either_library,
     library_of,
     namespace,
 )
-from sklearn_gn.core.multinomial import (
+from sklearn_gn.arrays.parts import everywhere, total
+from sklearn_gn.optim.multinomial import (
     all_classes,
     cross_entropy,
     margins,
     to_columns,
 )
-from sklearn_gn.core.parts import everywhere, total
-from sklearn_gn.core.solver import Report
+from sklearn_gn.optim.solver import Report
 from sklearn_gn.softmax_head.curvature import traces
 
 _SHARED_ROWS = 128  # of a batch of all rows, of which each device gets a share
@@ -36,7 +36,7 @@ _BLOCK_OF_NUMPY = 2**15  # where each operation goes through them by itself
 class AffineHead(NamedTuple):
     """Parameters of a head, with m columns of values.
 
-    For two classes m is 1, see :mod:`sklearn_gn.core.multinomial`.
+    For two classes m is 1, see :mod:`sklearn_gn.optim.multinomial`.
     """
 
     weight: Array  # (d, m)
@@ -177,7 +177,7 @@ def divided(arrays, options):
         import jax
 
         return jax.device_put(arrays)
-    from sklearn_gn.core.devices import divide_rows
+    from sklearn_gn.arrays.devices import divide_rows
 
     n_rows, size = len(arrays[0]), min(options.batch_size, _SHARED_ROWS)
     if n_rows % size:

@@ -20,7 +20,7 @@ import math
 
 import numpy as np
 
-from sklearn_gn.core import switches
+from sklearn_gn import _switches as switches
 from sklearn_gn.softmax_head.row_space import (
     Combination,
     RowHead,

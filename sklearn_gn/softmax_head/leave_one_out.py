@@ -19,8 +19,8 @@ import math
 
 import numpy as np
 
-from sklearn_gn.core.libraries import NumPy
-from sklearn_gn.core.multinomial import (
+from sklearn_gn.arrays.libraries import NumPy
+from sklearn_gn.optim.multinomial import (
     all_classes,
     margins,
     probabilities,

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.core.linear_algebra.blocks import symmetric_product
-from sklearn_gn.core.parts import n_devices
-from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.arrays.blocks import symmetric_product
+from sklearn_gn.arrays.parts import n_devices
+from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     Batch,

@@ -22,15 +22,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import switches
-from sklearn_gn.core.libraries import (
+from sklearn_gn import _switches as switches
+from sklearn_gn.arrays.libraries import (
     NumPy,
     RowsInOrder,
     in_either_library,
     library_of,
 )
-from sklearn_gn.core.multinomial import backtrack, insufficient_decrease
-from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.optim.multinomial import backtrack, insufficient_decrease
+from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import evidence, leave_one_out, start, temperature
 from sklearn_gn.softmax_head.blocks import class_blocks, n_slots, some_rows
 from sklearn_gn.softmax_head.head import (
@@ -319,7 +319,7 @@ def _evidence_and_left_out(data, options, state):
     if not _by_leave_one_out(data, net):
         return value, None, 1.0
     if options.mesh is not None:
-        from sklearn_gn.core.devices import gathered
+        from sklearn_gn.arrays.devices import gathered
 
         whole = gathered(whole)
     iterations = int(data.iterations)

@@ -12,7 +12,7 @@ part only where the diagonal blocks of the Hessian are not affordable either.
 
 import numpy as np
 
-from sklearn_gn.core.hashing import row_codes
+from sklearn_gn.data.hashing import row_codes
 from sklearn_gn.softmax_head.head import divided
 
 # A part with fewer rows chooses another penalty where classes nearly coincide.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head.head import Evaluation, head_report
 from sklearn_gn.softmax_head.row_space import (
     Combination,
@@ -181,7 +181,7 @@ class RowValues(NamedTuple):
 
 
 def evaluate(logits, label, weight, precision=np.float32):
-    """Evaluate logits of m columns, split as in :mod:`sklearn_gn.core.multinomial`.
+    """Evaluate logits of m columns, split as in :mod:`sklearn_gn.optim.multinomial`.
 
     ``precision`` is that of the probabilities.
     """

@@ -10,9 +10,9 @@ that are predicted without error would ask for an infinite one, and some rows mo
 less change it, it has a prior: its logarithm is normal with variance 0.1.
 """
 
-from sklearn_gn.core.libraries import in_either_library, library_of
-from sklearn_gn.core.multinomial import all_classes, cross_entropy, margins
-from sklearn_gn.core.parts import total
+from sklearn_gn.arrays.libraries import in_either_library, library_of
+from sklearn_gn.arrays.parts import total
+from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins
 from sklearn_gn.softmax_head.head import over_blocks, values, weights_once
 
 ITERATIONS = 12  # at most

@@ -7,14 +7,14 @@ least loss along the direction, roughly.
 from functools import partial
 from typing import Any, NamedTuple
 
-from sklearn_gn.core.libraries import in_either_library, library_of, namespace
-from sklearn_gn.core.linear_algebra.trees import add, dot
-from sklearn_gn.core.multinomial import (
+from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
+from sklearn_gn.arrays.parts import total
+from sklearn_gn.arrays.trees import add, dot
+from sklearn_gn.optim.multinomial import (
     all_classes,
     hessian_product,
     newton_direction,
 )
-from sklearn_gn.core.parts import total
 from sklearn_gn.softmax_head.blocks import curvatures, in_whitened, single
 from sklearn_gn.softmax_head.head import (
     AffineHead,

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
-from sklearn_gn.core import switches
-from sklearn_gn.core.libraries import in_either_library, library_of, namespace
-from sklearn_gn.core.parts import total
+from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
+from sklearn_gn.arrays.parts import total
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,

@@ -16,15 +16,16 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core import backend, first_order
-from sklearn_gn.core.devices import by_rows, jitted
-from sklearn_gn.core.fgn import model_direction
-from sklearn_gn.core.linear_algebra.lanczos import lanczos
-from sklearn_gn.core.linear_algebra.trees import norm
-from sklearn_gn.core.linear_algebra.trust_region import decrease
-from sklearn_gn.core.multinomial import all_classes
-from sklearn_gn.core.parts import differentiable_sum, total
-from sklearn_gn.core.solver import Algorithm, Report
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.devices import by_rows, jitted
+from sklearn_gn.arrays.parts import differentiable_sum, total
+from sklearn_gn.arrays.trees import norm
+from sklearn_gn.optim import first_order
+from sklearn_gn.optim.fgn import model_direction
+from sklearn_gn.optim.lanczos import lanczos
+from sklearn_gn.optim.multinomial import all_classes
+from sklearn_gn.optim.solver import Algorithm, Report
+from sklearn_gn.optim.trust_region import decrease
 from sklearn_gn.varpro import batches, chunked, problem, training, trust_region
 from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net

@@ -1,7 +1,7 @@
 r"""Committees of wide classifiers, in mini-batches of fast Gauss-Newton steps.
 
 Where a Gauss-Newton matrix of all rows would be too dear, the members are wider
-networks (:class:`~sklearn_gn.core.layers.Layers`), and an iteration is an epoch of
+networks (:class:`~sklearn_gn.bayes.layers.Layers`), and an iteration is an epoch of
 mini-batches of every member. The penalties are those of normal priors of fixed size.
 
 The cross-entropy of a row with the true class t is ``log(1 + exp(-f))`` of its margin
@@ -34,11 +34,11 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
-from sklearn_gn.core import evidence
-from sklearn_gn.core.layers import forward, linear_inputs, with_one
-from sklearn_gn.core.low_rank import positive_precision
-from sklearn_gn.core.margin_bound import bounding_curvature
-from sklearn_gn.core.solver import Algorithm, Report
+from sklearn_gn.bayes import evidence
+from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
+from sklearn_gn.bayes.low_rank import positive_precision
+from sklearn_gn.optim.margin_bound import bounding_curvature
+from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.varpro.committee import side_by_side
 from sklearn_gn.varpro.weighing import rows_without
 

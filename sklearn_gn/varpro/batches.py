@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.core.backend import pad_rows
-from sklearn_gn.core.devices import put_rows
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays.backend import pad_rows
+from sklearn_gn.arrays.devices import put_rows
+from sklearn_gn.optim.solver import Rows
 
 _FEW_ROWS = 8192  # up to which "auto" batches are all rows
 _BATCH_ROWS = 2048

@@ -17,14 +17,14 @@ import math
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from sklearn_gn.core import switches
-from sklearn_gn.core.layers import (
+from sklearn_gn import _switches as switches
+from sklearn_gn.bayes.layers import (
     curvatures,
     losses,
     residuals,
     row_blocks,
 )
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.optim.solver import Rows
 
 _ROWS = 500  # from which the factor is found
 _LARGEST = 4.0  # factor, and its inverse the smallest

@@ -12,8 +12,9 @@ from sklearn.base import _fit_context, is_classifier
 from sklearn.utils import check_random_state
 
 from sklearn_gn._typing import ArrayLike
-from sklearn_gn.core import backend
-from sklearn_gn.core.chunks import (
+from sklearn_gn.arrays import backend
+from sklearn_gn.base import unchanged_on_failure
+from sklearn_gn.data.chunks import (
     check_class_weight,
     check_early_stopping,
     check_on_one_device,
@@ -25,15 +26,14 @@ from sklearn_gn.core.chunks import (
     labels_of,
     takes_only_chunks,
 )
-from sklearn_gn.core.data import (
+from sklearn_gn.data.rows import (
     canonical_rows,
     check_sample_weight,
     feature_spread,
     total_weight,
     validate_data,
 )
-from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.core.survey import further_sample, survey
+from sklearn_gn.data.survey import further_sample, survey
 from sklearn_gn.varpro.estimator import _MOST_STEPS, _VarProNet
 
 _SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**20, 2**24  # from which batches are drawn

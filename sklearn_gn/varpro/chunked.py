@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.chunked_rows import even_parts, part_length
-from sklearn_gn.core.chunks import prefetched
-from sklearn_gn.core.multinomial import insufficient_decrease
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays import backend
+from sklearn_gn.data.chunked_rows import even_parts, part_length
+from sklearn_gn.data.chunks import prefetched
+from sklearn_gn.optim.multinomial import insufficient_decrease
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import inner, problem
 from sklearn_gn.varpro.problem import Net, example_losses, features, loss_gradient
 

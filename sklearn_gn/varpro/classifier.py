@@ -11,10 +11,9 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.core.classifier import SoftmaxClassifier, cross_entropy
-from sklearn_gn.core.data import check_sample_weight, validate_data
-from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.core.memory import check_table_fits
+from sklearn_gn.base import SoftmaxClassifier, cross_entropy, unchanged_on_failure
+from sklearn_gn.data.rows import check_sample_weight, validate_data
+from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
 from sklearn_gn.varpro.chunk_fit import ADVICE_ON_MEMORY, _ClassifierOnChunks
 

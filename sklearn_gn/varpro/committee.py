@@ -1,8 +1,8 @@
 r"""Committees of networks whose penalties the evidence chooses.
 
-Several small networks (:class:`~sklearn_gn.core.layers.Layers`) are fitted from
+Several small networks (:class:`~sklearn_gn.bayes.layers.Layers`) are fitted from
 different starts, and with different activations; their mean predicts better than the
-one of highest evidence. Each takes the steps of :mod:`sklearn_gn.core.evidence_gn`. An
+one of highest evidence. Each takes the steps of :mod:`sklearn_gn.bayes.evidence_gn`. An
 iteration is one step of every member that has not ended. Large members run side by side
 in threads, as nearly all of their time is spent in BLAS and LAPACK; small ones would
 only wait for each other.
@@ -24,12 +24,13 @@ import joblib
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 
-from sklearn_gn.core import evidence_gn, evidence_posterior, huber, switches
-from sklearn_gn.core.classifier import all_logits
-from sklearn_gn.core.evidence_gn import EvidenceState
-from sklearn_gn.core.large_gram import work_of
-from sklearn_gn.core.layers import Layers, RegularisedLayers, forward, with_one
-from sklearn_gn.core.solver import Algorithm, Report
+from sklearn_gn import _switches as switches
+from sklearn_gn.base import all_logits
+from sklearn_gn.bayes import evidence_gn, evidence_posterior, huber
+from sklearn_gn.bayes.evidence_gn import EvidenceState
+from sklearn_gn.bayes.layers import Layers, RegularisedLayers, forward, with_one
+from sklearn_gn.linalg.large_gram import work_of
+from sklearn_gn.optim.solver import Algorithm, Report
 
 _START_COEF = 0.1  # standard deviation of the first coefficients
 _HARDLY_ANY = 1e-3  # share of a prediction for which no member goes on

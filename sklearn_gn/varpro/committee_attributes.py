@@ -7,19 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from sklearn_gn.core import (
-    backend,
-    evidence,
-    evidence_gn,
-    evidence_posterior,
-    huber,
-    left_out,
-)
-from sklearn_gn.core.extremes import noise_deviation
-from sklearn_gn.core.large_gram import LargeGram
-from sklearn_gn.core.layers import row_blocks
-from sklearn_gn.core.linear_evidence import beats, linear_model
-from sklearn_gn.core.noise import degrees_of_freedom
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.extremes import noise_deviation
+from sklearn_gn.bayes import evidence, evidence_gn, evidence_posterior, huber, left_out
+from sklearn_gn.bayes.layers import row_blocks
+from sklearn_gn.bayes.linear_evidence import beats, linear_model
+from sklearn_gn.bayes.noise import degrees_of_freedom
+from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.batch_committee import BatchOptions, objective
 from sklearn_gn.varpro.calibration import factor_of_logits, left_out_values, scaled

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import evidence
-from sklearn_gn.core.classifier import cross_entropy
-from sklearn_gn.core.evidence_gn import EvidenceOptions
-from sklearn_gn.core.extremes import MOST_ROWS
-from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.core.reach import Reach, units_within_reach
-from sklearn_gn.core.scaling import Scaling
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays.extremes import MOST_ROWS
+from sklearn_gn.base import cross_entropy
+from sklearn_gn.bayes import evidence
+from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.data.reach import Reach, units_within_reach
+from sklearn_gn.data.scaling import Scaling
+from sklearn_gn.optim.solver import Rows
+from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.batch_committee import BATCH_COMMITTEE, BatchOptions
 from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE, Member

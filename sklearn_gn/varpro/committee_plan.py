@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import switches
-from sklearn_gn.core.large_gram import LARGEST_DENSE, affordable, work_of
-from sklearn_gn.core.layers import Layers
+from sklearn_gn import _switches as switches
+from sklearn_gn.bayes.layers import Layers
+from sklearn_gn.linalg.large_gram import LARGEST_DENSE, affordable, work_of
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}

@@ -14,18 +14,18 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.core import backend, extremes
-from sklearn_gn.core.data import (
+from sklearn_gn.arrays import backend, extremes
+from sklearn_gn.base import GaussNewtonEstimator
+from sklearn_gn.data.rows import (
     feature_spread,
     shares,
     validate_data,
     validation_split,
 )
-from sklearn_gn.core.estimator import GaussNewtonEstimator
-from sklearn_gn.core.fit_loop import FitRun
-from sklearn_gn.core.memory import check_fits
-from sklearn_gn.core.scaling import Scaling
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.data.scaling import Scaling
+from sklearn_gn.optim.solver import Rows
+from sklearn_gn.runtime.fit_loop import FitRun
+from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.varpro import committee, committee_fit, committee_plan
 
 _MOST_STEPS = 100  # where max_iter is "auto"

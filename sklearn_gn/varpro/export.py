@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from sklearn_gn.core import export
-from sklearn_gn.core.export import DenseNetwork
+from sklearn_gn.runtime import export
+from sklearn_gn.runtime.export import DenseNetwork
 from sklearn_gn.varpro import committee
 
 

@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core.devices import by_rows, jitted
-from sklearn_gn.core.linear_algebra.trust_region import decrease
-from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.arrays.devices import by_rows, jitted
+from sklearn_gn.optim.solver import Algorithm
+from sklearn_gn.optim.trust_region import decrease
 from sklearn_gn.varpro import training
 from sklearn_gn.varpro.batches import current_batch
 from sklearn_gn.varpro.inner import solve_inner, with_optimal_output

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.core import switches
-from sklearn_gn.core.large_gram import work_of
-from sklearn_gn.core.solver import Algorithm
+from sklearn_gn import _switches as switches
+from sklearn_gn.linalg.large_gram import work_of
+from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.committee import CommitteeState
 from sklearn_gn.varpro.committee_plan import n_members

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sklearn_gn.core.devices import by_rows, jitted
-from sklearn_gn.core.linear_algebra.blocks import (
+from sklearn_gn.arrays.blocks import (
     sum_rows,
     symmetric_product_of,
 )
-from sklearn_gn.core.multinomial import (
+from sklearn_gn.arrays.devices import by_rows, jitted
+from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
+from sklearn_gn.optim.multinomial import (
     backtrack,
     hessian_product,
     insufficient_decrease,
@@ -25,7 +26,6 @@ from sklearn_gn.core.multinomial import (
     probabilities,
     to_columns,
 )
-from sklearn_gn.core.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.varpro.problem import (
     Net,
     example_losses,

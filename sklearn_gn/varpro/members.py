@@ -3,8 +3,8 @@
 import numpy as np
 from scipy.special import softmax
 
-from sklearn_gn.core.classifier import all_logits
-from sklearn_gn.core.evidence_posterior import one_or_each
+from sklearn_gn.base import all_logits
+from sklearn_gn.bayes.evidence_posterior import one_or_each
 
 
 class FittedMember:

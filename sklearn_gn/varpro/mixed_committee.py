@@ -11,8 +11,8 @@ An iteration is one of :mod:`sklearn_gn.varpro.committee` and one epoch of
 
 from typing import NamedTuple
 
-from sklearn_gn.core.evidence_gn import EvidenceOptions
-from sklearn_gn.core.solver import Algorithm
+from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.varpro import batch_committee, committee
 from sklearn_gn.varpro.batch_committee import BatchOptions, BatchState
 from sklearn_gn.varpro.committee import CommitteeState

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core import backend
-from sklearn_gn.core.linear_algebra.blocks import symmetric_product
-from sklearn_gn.core.linear_algebra.trees import dimension
-from sklearn_gn.core.noise import degrees_of_freedom
-from sklearn_gn.core.posterior import (
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.blocks import symmetric_product
+from sklearn_gn.arrays.trees import dimension
+from sklearn_gn.bayes.noise import degrees_of_freedom
+from sklearn_gn.bayes.posterior import (
     effective_parameters,
     factor_with_floor,
     safe_norm,

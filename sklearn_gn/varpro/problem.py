@@ -17,14 +17,14 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core.devices import by_rows, jitted
-from sklearn_gn.core.multinomial import (
+from sklearn_gn.arrays.devices import by_rows, jitted
+from sklearn_gn.arrays.parts import total
+from sklearn_gn.optim.multinomial import (
     all_classes,
     covariance_product,
     probabilities,
     to_columns,
 )
-from sklearn_gn.core.parts import total
 
 
 class Net(NamedTuple):

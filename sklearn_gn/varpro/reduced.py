@@ -13,16 +13,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core.devices import by_rows, jitted
-from sklearn_gn.core.linear_algebra.blocks import (
+from sklearn_gn.arrays.blocks import (
     symmetric_product,
     transposed_product,
 )
-from sklearn_gn.core.linear_algebra.lanczos import lanczos
-from sklearn_gn.core.linear_algebra.trees import dimension
-from sklearn_gn.core.linear_algebra.trust_region import SpectralModel
-from sklearn_gn.core.multinomial import probabilities, to_columns
-from sklearn_gn.core.parts import all_rows, n_devices, total
+from sklearn_gn.arrays.devices import by_rows, jitted
+from sklearn_gn.arrays.parts import all_rows, n_devices, total
+from sklearn_gn.arrays.trees import dimension
+from sklearn_gn.optim.lanczos import lanczos
+from sklearn_gn.optim.multinomial import probabilities, to_columns
+from sklearn_gn.optim.trust_region import SpectralModel
 from sklearn_gn.varpro.inner import (
     is_direct,
     output_response,

@@ -9,11 +9,11 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_gn._typing import ArrayLike, RandomState
-from sklearn_gn.core import backend
-from sklearn_gn.core.data import check_sample_weight
-from sklearn_gn.core.estimator import unchanged_on_failure
-from sklearn_gn.core.memory import check_table_fits
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays import backend
+from sklearn_gn.base import unchanged_on_failure
+from sklearn_gn.data.rows import check_sample_weight
+from sklearn_gn.optim.solver import Rows
+from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
 from sklearn_gn.varpro.chunk_fit import ADVICE_ON_MEMORY, _RegressorOnChunks
 from sklearn_gn.varpro.predictions import PredictionsMixin

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sklearn_gn.core.solver import Report
+from sklearn_gn.optim.solver import Report
 from sklearn_gn.varpro import batches
 from sklearn_gn.varpro.chunked import (
     ChunkedRows,

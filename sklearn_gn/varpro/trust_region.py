@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import linalg
 
-from sklearn_gn.core.linear_algebra.trust_region import (
+from sklearn_gn.optim.solver import Report
+from sklearn_gn.optim.trust_region import (
     damped_coordinates,
     radius_shift,
 )
-from sklearn_gn.core.solver import Report
 from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.training import PATIENCE, log_columns, on_last_level
 

@@ -23,9 +23,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from sklearn_gn.core import left_out
-from sklearn_gn.core.classifier import all_logits
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.base import all_logits
+from sklearn_gn.bayes import left_out
+from sklearn_gn.optim.solver import Rows
 
 PARTS = 4  # of the rows, of which each wide member lacks one
 _PULL = 2.0  # of the logarithm of the factor towards zero

@@ -16,7 +16,7 @@ from benchmarks import (
     fgn_mechanism,
 )
 from sklearn_gn import solvers
-from sklearn_gn.core import backend
+from sklearn_gn.arrays import backend
 from sklearn_gn.softmax_head import fgn
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from benchmarks import (
     varpro_tabular,
 )
 from sklearn_gn import VarProNetRegressor
-from sklearn_gn.core import backend
+from sklearn_gn.arrays import backend
 from sklearn_gn.networks import MLP
 from sklearn_gn.solvers import GNvpro
 

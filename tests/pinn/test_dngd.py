@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.core import backend, first_order
-from sklearn_gn.core.linear_algebra import blocks
-from sklearn_gn.core.linear_algebra import jacobian as operators
-from sklearn_gn.core.linear_algebra.damping import Nielsen
-from sklearn_gn.core.linear_algebra.nystrom import nystrom, preconditioner
-from sklearn_gn.core.linear_algebra.trees import add
+from sklearn_gn.arrays import backend, blocks
+from sklearn_gn.arrays.trees import add
+from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.linalg.nystrom import nystrom, preconditioner
 from sklearn_gn.networks import MLP
+from sklearn_gn.optim import first_order
+from sklearn_gn.optim.damping import Nielsen
 from sklearn_gn.pde import (
     Box,
     Dirichlet,

@@ -20,7 +20,6 @@ from sklearn.model_selection import GridSearchCV, ParameterGrid
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.core.known import known
 from sklearn_gn.networks import MLP
 from sklearn_gn.pde import (
     Box,
@@ -45,6 +44,7 @@ from sklearn_gn.pinn.observation_weight import (
     share_of_equation,
 )
 from sklearn_gn.pinn.verdict import warn_if_not_solved
+from sklearn_gn.runtime.known import known
 from sklearn_gn.solvers import DNGD, PINN_SOLVERS, SGD, Adam
 
 pd = pytest.importorskip("pandas")

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sklearn_gn.core import backend, numpy_programs
-from sklearn_gn.core.caches import KeptWithArrays
-from sklearn_gn.core.linear_algebra import jacobian as operators
+from sklearn_gn.arrays import backend, numpy_programs
+from sklearn_gn.arrays.caches import KeptWithArrays
+from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pde import Box, Dirichlet, Initial, Periodic, Problem, Unknown, d
 from sklearn_gn.pinn import damped_step, numpy_residuals, residuals, solution
 from sklearn_gn.pinn.dispersion import MOST_WAVES

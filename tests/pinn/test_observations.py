@@ -15,7 +15,7 @@ from scipy.special import lambertw
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
-from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde import (
     Box,
     Condition,

@@ -10,8 +10,8 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
-from sklearn_gn.core import backend
-from sklearn_gn.core.linear_algebra import jacobian as operators
+from sklearn_gn.arrays import backend
+from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pde import Box, Dirichlet, Initial, Problem, Unknown, d
 from sklearn_gn.pinn import damped_step, pieces, residuals
 from sklearn_gn.pinn.concentration import concentration

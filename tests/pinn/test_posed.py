@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sklearn_gn import PINNSolver
-from sklearn_gn.core import backend
+from sklearn_gn.arrays import backend
 from sklearn_gn.pde import (
     Box,
     Dirichlet,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from sklearn_gn.core.linear_algebra.jacobian import Parameters
+from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.pde.initial_breaks import Break
 from sklearn_gn.pinn.model import Model, network

@@ -15,8 +15,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.callbacks import TimeBudget
-from sklearn_gn.core.linear_algebra.jacobian import Parameters
-from sklearn_gn.core.stop import StopReason
+from sklearn_gn.linalg.jacobian import Parameters
+from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pde import (
     Ball,
     Box,

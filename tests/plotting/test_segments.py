@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from sklearn_gn import SegmentedRegressor, ShallowReLURegressor, fit_groups
-from sklearn_gn.core.dates import to_days
+from sklearn_gn.data.dates import to_days
 from sklearn_gn.plotting import (
     BreakpointDisplay,
     SegmentsDisplay,

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.core import backend, chunked_rows
-from sklearn_gn.core import survey as survey_module
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays import backend
+from sklearn_gn.data import chunked_rows
+from sklearn_gn.data import survey as survey_module
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import chunked_descent, fitted, joint, sggn
 from sklearn_gn.shallow_relu.options import FitOptions
 from sklearn_gn.shallow_relu.parameters import ShallowReLU

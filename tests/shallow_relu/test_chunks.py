@@ -9,16 +9,18 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.bayes.evidence_gn import sums_of, trial_of
+from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.callbacks import Checkpoint, LogWriter
-from sklearn_gn.core import chunked_rows, large_gram, memory
-from sklearn_gn.core import chunks as core_chunks
-from sklearn_gn.core import survey as survey_module
-from sklearn_gn.core.chunked_rows import ChunkedRows, even_parts
-from sklearn_gn.core.chunks import chunks_of_targets
-from sklearn_gn.core.evidence_gn import sums_of, trial_of
-from sklearn_gn.core.linear_evidence import linear_model
-from sklearn_gn.core.solver import Rows
-from sklearn_gn.core.survey import survey
+from sklearn_gn.data import chunked_rows
+from sklearn_gn.data import chunks as core_chunks
+from sklearn_gn.data import survey as survey_module
+from sklearn_gn.data.chunked_rows import ChunkedRows, even_parts
+from sklearn_gn.data.chunks import chunks_of_targets
+from sklearn_gn.data.survey import survey
+from sklearn_gn.linalg import large_gram
+from sklearn_gn.optim.solver import Rows
+from sklearn_gn.runtime import memory
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.core.line_ends import long_ends
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.bayes.line_ends import long_ends
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import broken_line, candidates, one_feature, search
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT, sort_rows
 

@@ -15,8 +15,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
+from sklearn_gn.bayes import evidence
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.core import evidence
 from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
 from sklearn_gn.shallow_relu.setup import problem_of
 from sklearn_gn.solvers import JointGN

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sklearn_gn.core import evidence
-from sklearn_gn.core import evidence_gn as core_gn
-from sklearn_gn.core.evidence_gn import EvidenceOptions
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.bayes import evidence
+from sklearn_gn.bayes import evidence_gn as core_gn
+from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 from sklearn_gn.shallow_relu.starts import initial_network, random_hyperplanes

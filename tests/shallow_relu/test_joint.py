@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.core.linear_algebra import blocks
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays import blocks
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import dense, joint, sggn
 from sklearn_gn.shallow_relu.network import predict
 from sklearn_gn.shallow_relu.options import FitOptions

@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import (
     broken_line,
     candidates,

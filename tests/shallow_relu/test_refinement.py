@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import refinement
 from sklearn_gn.shallow_relu.evidence_gn import Shape, jacobian, predict
 

@@ -10,8 +10,8 @@ from scipy.optimize import least_squares
 from sklearn.linear_model import LinearRegression, Ridge
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.core import backend
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays import backend
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import baselines, dense, network, sggn
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
 from sklearn_gn.shallow_relu.options import FitOptions

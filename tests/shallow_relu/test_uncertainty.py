@@ -11,8 +11,8 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.core import backend
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.arrays import backend
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.joint import joint_factor
 from sklearn_gn.shallow_relu.network import predict
 from sklearn_gn.shallow_relu.one_feature import SegmentedSizes

@@ -9,8 +9,8 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.core import chunks as core_chunks
-from sklearn_gn.core import memory
+from sklearn_gn.data import chunks as core_chunks
+from sklearn_gn.runtime import memory
 from sklearn_gn.solvers import FGN, Adam
 
 N, D, C = 240, 6, 4

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from sklearn_gn.core import fgn as core_fgn
-from sklearn_gn.core import multinomial
-from sklearn_gn.core.multinomial import all_classes
+from sklearn_gn.optim import fgn as core_fgn
+from sklearn_gn.optim import multinomial
+from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.softmax_head import baselines, curvature, fgn, minibatch
 from sklearn_gn.softmax_head import head as heads
 from sklearn_gn.softmax_head.head import AffineHead

@@ -15,7 +15,8 @@ import json, warnings
 import numpy as np
 from sklearn.base import clone
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.core import backend, devices
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays import devices
 from sklearn_gn.softmax_head import head as heads
 from sklearn_gn.softmax_head.batches import batched_rows
 from sklearn_gn.softmax_head.whitening import second_moments

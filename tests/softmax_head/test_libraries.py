@@ -6,7 +6,7 @@ import pytest
 from scipy.special import logsumexp, softmax
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.core.libraries import NumPy
+from sklearn_gn.arrays.libraries import NumPy
 from sklearn_gn.softmax_head import head, newton, start
 from sklearn_gn.softmax_head.direction import row_spectrum
 from sklearn_gn.softmax_head.evidence import log_evidence

@@ -8,7 +8,7 @@ from scipy.special import logsumexp, softmax
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.core.extremes import largest_size
+from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.softmax_head import head, newton, part, start
 
 N, D, M, ALPHA = 128, 5, 4, 0.05

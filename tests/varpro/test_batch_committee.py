@@ -14,15 +14,15 @@ from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
+from tests.core.test_layers import problem, values_by_jax
 
 from sklearn_gn import VarProNetClassifier
+from sklearn_gn.bayes.layers import Layers, RegularisedLayers
+from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.core.layers import Layers, RegularisedLayers
-from sklearn_gn.core.low_rank import positive_precision
-from sklearn_gn.core.margin_bound import bounding_curvature
+from sklearn_gn.optim.margin_bound import bounding_curvature
 from sklearn_gn.varpro import batch_committee, committee, committee_plan
 from sklearn_gn.varpro.batch_committee import BatchOptions
-from tests.core.test_layers import problem, values_by_jax
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import numpy as np
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
-from sklearn_gn.core import evidence_posterior
-from sklearn_gn.core.layers import Layers, RegularisedLayers
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.bayes import evidence_posterior
+from sklearn_gn.bayes.layers import Layers, RegularisedLayers
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.calibration import factor_of_logits, left_out_values, scaled
 from sklearn_gn.varpro.committee import Member
 

@@ -10,13 +10,14 @@ from scipy.special import expit
 from sklearn.base import clone
 
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
+from sklearn_gn.arrays import backend
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.core import backend, chunked_rows
-from sklearn_gn.core import chunks as core_chunks
-from sklearn_gn.core.solver import Rows
-from sklearn_gn.core.survey import further_sample, survey
+from sklearn_gn.data import chunked_rows
+from sklearn_gn.data import chunks as core_chunks
+from sklearn_gn.data.survey import further_sample, survey
 from sklearn_gn.networks import MLP
 from sklearn_gn.networks._base import initial_parameters
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.solvers import FGN, Adam, FullGN, GNvpro, LBFGSvpro
 from sklearn_gn.varpro import chunk_fit, chunked, posterior
 from sklearn_gn.varpro.problem import Model, Net, Penalties

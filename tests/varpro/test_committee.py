@@ -18,9 +18,10 @@ from sklearn_gn import (
     VarProNetClassifier,
     VarProNetRegressor,
 )
+from sklearn_gn.bayes import evidence_posterior
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.core import evidence_posterior, large_gram
-from sklearn_gn.core.scaling import Scaling
+from sklearn_gn.data.scaling import Scaling
+from sklearn_gn.linalg import large_gram
 from sklearn_gn.varpro import committee, committee_fit, committee_plan
 
 

@@ -11,17 +11,17 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from sklearn_gn.core.linear_algebra.lanczos import lanczos
-from sklearn_gn.core.linear_algebra.trust_region import (
+from sklearn_gn.networks import CNN, MLP, NeuralODE
+from sklearn_gn.networks.cnn import convolve
+from sklearn_gn.optim.lanczos import lanczos
+from sklearn_gn.optim.multinomial import all_classes, to_columns
+from sklearn_gn.optim.solver import Rows
+from sklearn_gn.optim.trust_region import (
     SpectralModel,
     damped_coordinates,
     decrease,
     radius_shift,
 )
-from sklearn_gn.core.multinomial import all_classes, to_columns
-from sklearn_gn.core.solver import Rows
-from sklearn_gn.networks import CNN, MLP, NeuralODE
-from sklearn_gn.networks.cnn import convolve
 from sklearn_gn.solvers import Adam, GNvpro
 from sklearn_gn.varpro import baselines, problem, reduced, training
 from sklearn_gn.varpro import inner as inner_problem

@@ -7,7 +7,7 @@ from scipy.special import expit
 from sklearn.datasets import make_gaussian_quantiles
 
 from sklearn_gn import VarProNetClassifier
-from sklearn_gn.core.solver import Rows
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import weighing
 
 

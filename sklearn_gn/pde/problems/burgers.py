@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.core.backend import scope
+from sklearn_gn.arrays.backend import scope
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pde.problem import Problem

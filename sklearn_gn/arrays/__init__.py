@@ -1,0 +1,1 @@
+"""Who computes: NumPy or JAX, on which devices, in which precision."""

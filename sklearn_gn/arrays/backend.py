@@ -1,0 +1,300 @@
+"""The boundary between numpy and JAX: precision, device, padding, conversion.
+
+Nothing here changes a global flag of JAX. Precision and device hold only inside
+:func:`scope`, which the estimators open around calls of compiled functions, in the
+thread that makes the call. JAX is loaded by the first of them: fits that need no
+compiled function run without it.
+"""
+
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from multiprocessing import current_process
+
+import joblib
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from sklearn_gn._caller import warn_user
+from sklearn_gn.arrays.libraries import NumPy, library_of
+
+_SMALLEST_BUCKET = 32
+_OF_MEMORY = (  # variables by which processes that share a GPU divide its memory
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "CUDA_VISIBLE_DEVICES",
+)
+
+
+@contextmanager
+def scope(dtype, device=None):
+    """Compute in ``dtype`` on ``device`` while the context is open.
+
+    BLAS is limited to one thread meanwhile.
+
+    Parameters
+    ----------
+    dtype : {"float64", "float32"}
+        Precision of the compiled functions called inside.
+    device : str, list, Mesh or None, default=None
+        Platform name, such as "cpu" or "gpu". If None, or if rows are divided among
+        several devices, JAX's default device for all that is small.
+
+    Raises
+    ------
+    ValueError
+        If JAX finds no such device.
+    """
+    import jax
+
+    if current_process().name != "MainProcess":
+        _warn_of_shared_gpu()
+    named = isinstance(device, str)  # otherwise the arrays say where they are
+    place = jax.default_device(_first_device(device)) if named else nullcontext()
+    with jax.enable_x64(np.dtype(dtype) == np.float64), place, one_blas_thread:
+        yield
+
+
+@cache
+def _warn_of_shared_gpu():
+    """Say once how the processes of a search divide the memory of a GPU."""
+    import jax
+
+    divided = any(name in os.environ for name in _OF_MEMORY)
+    if divided or jax.default_backend() != "gpu":
+        return
+    warn_user(
+        "A worker process uses a GPU, of which JAX reserves three quarters of the "
+        "memory: a second one would run out of it. Set "
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_CLIENT_MEM_FRACTION to the share "
+        "of a worker, before the workers start; with several GPUs, give each worker "
+        "its own by CUDA_VISIBLE_DEVICES; or set JAX_PLATFORMS=cpu."
+    )
+
+
+def mesh_of(device):
+    """Return the mesh of a parameter ``device``; None for a single device.
+
+    Raises
+    ------
+    ValueError
+        If it names a device twice, or one that there is not.
+    """
+    if device is None or isinstance(device, str):
+        return None
+    from sklearn_gn.arrays import devices
+
+    return devices.mesh_of(device)
+
+
+def available(platform):
+    """Return the platform if this machine has it, else None: JAX's default."""
+    if not isinstance(platform, str):
+        return None
+    import jax
+
+    try:
+        jax.devices(platform)
+    except RuntimeError:
+        return None
+    return platform
+
+
+def is_cpu(device):
+    """Return whether a parameter ``device`` stands for the CPU."""
+    import jax
+
+    return (jax.default_backend() if device is None else device) == "cpu"
+
+
+def to_numpy(tree):
+    """Copy the arrays of a tree to numpy, in the same precision.
+
+    The copies are writable and own their data, so that they pickle without JAX.
+    """
+    import jax
+
+    return jax.tree.map(
+        lambda leaf: np.array(leaf) if isinstance(leaf, jax.Array) else leaf, tree
+    )
+
+
+def views(tree):
+    """The arrays of a tree as NumPy sees them: on a CPU, they are not copied."""
+    if library_of(tree) is NumPy:
+        return tree
+    import jax
+
+    return jax.tree.map(np.asarray, tree)
+
+
+def on_device(tree):
+    """Put the arrays of a tree that are in the memory of the host on the device."""
+    import jax
+
+    return jax.tree.map(
+        lambda leaf: leaf if isinstance(leaf, jax.Array) else jax.device_put(leaf), tree
+    )
+
+
+def map_leaves(function, *trees):
+    """Apply a function to the arrays of trees of one structure."""
+    if isinstance(trees[0], np.ndarray):  # no tree, and no JAX
+        return function(*trees)
+    import jax
+
+    return jax.tree.map(function, *trees)
+
+
+def leaves(tree):
+    """Return the arrays of a tree as a list."""
+    import jax
+
+    return jax.tree.leaves(tree)
+
+
+def structure(tree):
+    """Return the structure of a tree, without its arrays."""
+    import jax
+
+    return jax.tree.structure(tree)
+
+
+def row_bucket(n_rows, cheap=1024):
+    """Return the number of rows to pad to, one of a few sizes.
+
+    These are powers of two up to ``cheap``, and four sizes an octave above, so that
+    folds of a cross-validation and points of a learning curve share compiled functions.
+    Up to half of the rows are padding while that costs nothing noticeable, then at most
+    a fifth.
+    """
+    size = max(_SMALLEST_BUCKET, 1 << max(n_rows - 1, 0).bit_length())
+    if size <= cheap:
+        return size
+    quarter = size // 8
+    return -(-n_rows // quarter) * quarter
+
+
+def aligned_zeros(shape, dtype):
+    """Return zeros that begin at a cache line: XLA takes them over without a copy."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    buffer = np.zeros(size + 64, dtype=np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size].view(dtype).reshape(shape)
+
+
+def pad_rows(array, n_rows):
+    """Append rows of zeros up to a number of rows."""
+    padding = [(0, n_rows - array.shape[0])] + [(0, 0)] * (array.ndim - 1)
+    return np.pad(array, padding)
+
+
+def _first_device(platform):
+    import jax
+
+    try:
+        return jax.devices(platform)[0]
+    except RuntimeError as error:
+        available = sorted({d.platform for d in jax.devices()})
+        raise ValueError(
+            f"device={platform!r} is not available; JAX found {available}."
+        ) from error
+
+
+class _OneBlasThread:
+    """Limit BLAS to one thread while any fit is inside.
+
+    LAPACK factors small matrices no faster with a second thread, and its threads wait
+    for each other when another process is busy: a fit took 75 times as long on two
+    shared cores. Large ones do gain, a Cholesky factor of 1,900 rows takes 0.055 in
+    place of 0.10 s on two idle cores; with these cores shared it takes 4.5 in place of
+    0.9 s, and eight times the CPU time. How busy the machine is must not decide either,
+    since the number of threads changes the rounding: where it pays, ``core.threads``
+    divides large products. XLA's own matrix products are not affected. The limit holds
+    for the process, so the threads of several fits share one.
+    """
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._depths = {}  # number of times that each thread is inside
+        self._controller = None
+        self._limit = None
+        self._n_threads = 1  # that BLAS had before, or cores, if these are fewer
+
+    def __enter__(self):
+        self.set_depth(self.depth() + 1)
+
+    def __exit__(self, *error):
+        self.set_depth(self.depth() - 1)
+
+    def depth(self):
+        """Return how many times the calling thread is inside."""
+        return self._depths.get(threading.get_ident(), 0)
+
+    def share(self):
+        """Return the number of threads that a fit may have, in place of those of BLAS.
+
+        It is one outside of fits.
+        """
+        return max(self._n_threads // max(len(self._depths), 1), 1)
+
+    def set_depth(self, depth):
+        """Set how many times the calling thread is inside, and the limit with it."""
+        with self._lock:
+            self._depths[threading.get_ident()] = depth
+            if not depth:
+                del self._depths[threading.get_ident()]
+            if self._depths and self._limit is None:
+                if self._controller is None:  # looks through the loaded libraries, once
+                    self._controller = ThreadpoolController()
+                self._n_threads = _n_blas_threads(self._controller)
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+                self._limit.__enter__()
+            elif not self._depths and self._limit is not None:
+                self._limit.__exit__(None, None, None)
+                self._limit, self._n_threads = None, 1
+
+
+def _n_blas_threads(controller):
+    """Number of threads of BLAS, at most that of the cores of this process."""
+    found = (d["num_threads"] for d in controller.info() if d["user_api"] == "blas")
+    return min(joblib.effective_n_jobs(-1), max(found, default=1))
+
+
+one_blas_thread = _OneBlasThread()
+
+
+def settings_of_thread():
+    """Return the settings of the calling thread that a fit changes for its time."""
+    jax = sys.modules.get("jax")
+    precise = None if jax is None else jax.config.jax_enable_x64
+    return one_blas_thread.depth(), np.geterr(), precise
+
+
+def restore_settings(settings):
+    """Return to earlier settings of the calling thread, if they have changed.
+
+    Ctrl-C that falls into the end of a ``with`` block leaves its settings as they are
+    inside.
+    """
+    depth, warnings_of_numpy, precise = settings
+    np.seterr(**warnings_of_numpy)
+    if one_blas_thread.depth() != depth:
+        one_blas_thread.set_depth(depth)
+    jax = sys.modules.get("jax")
+    if jax is None or jax.config.jax_enable_x64 == precise:
+        return
+    precise = _of_new_thread(jax) if precise is None else precise
+    if jax.config.jax_enable_x64 != precise:
+        jax.enable_x64(precise).__enter__()
+
+
+def _of_new_thread(jax):
+    """The flag for double precision that is nobody's own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: jax.config.jax_enable_x64).result()

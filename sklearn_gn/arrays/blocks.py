@@ -1,0 +1,171 @@
+"""Sums and factors over rows in blocks, so that no design is ever whole.
+
+A design of a million rows and 500 columns takes 4 GB, its Gram matrix 2 MB. ``rows`` is
+a tree of arrays with one leading axis, padded to a length of
+:func:`sklearn_gn.arrays.backend.row_bucket`. Where the rows are divided among devices,
+sums and factors are those of the rows of all.
+"""
+
+from functools import partial
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sklearn_gn.arrays.parts import all_rows, n_devices, total
+
+BLOCK_ROWS = 8192
+LEAST_ROWS = 1024
+_SYMMETRIC_ROWS = 256  # of the blocks of a symmetric product, on a CPU
+_SYMMETRIC_ROWS_ELSEWHERE = 2048  # small products would leave a GPU idle
+_MOST_BLOCKS = 12  # every pair of them is compiled
+
+
+def block_length(n_rows):
+    """Rows of a block: a power of two, or all where none of some size divides them."""
+    power = n_rows & -n_rows
+    if n_rows <= BLOCK_ROWS or power < LEAST_ROWS:
+        return n_rows
+    return min(BLOCK_ROWS, power)
+
+
+def split(rows):
+    """The rows with a leading axis of blocks."""
+    n = jax.tree.leaves(rows)[0].shape[0]
+    length = block_length(n)
+    return jax.tree.map(lambda a: a.reshape(n // length, length, *a.shape[1:]), rows)
+
+
+def map_rows(function, rows):
+    """``function(block)`` for all blocks, one after the other, joined again."""
+    parts = lax.map(function, split(rows))
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), parts)
+
+
+def sum_rows(function, rows):
+    """Sum of ``function(block)`` over the blocks."""
+    return total(sum_own_rows(function, rows))
+
+
+def sum_own_rows(function, rows):
+    """The same for the rows of one device."""
+    blocks = split(rows)
+    first = jax.tree.map(lambda a: a[0], blocks)
+    rest = jax.tree.map(lambda a: a[1:], blocks)
+    start = function(first)
+    if jax.tree.leaves(rest)[0].shape[0] == 0:
+        return start
+
+    def add(found, block):
+        return jax.tree.map(jnp.add, found, function(block)), None
+
+    return lax.scan(add, start, rest)[0]
+
+
+def triangular_factor(design, rows):
+    """Factor R of the QR decomposition of ``design(block)`` of all blocks together.
+
+    Parameters
+    ----------
+    design : callable
+        Maps rows to a matrix of one row for each.
+
+    Returns
+    -------
+    array of shape (p, p)
+        Zero rows fill up where there are fewer rows than columns.
+    """
+    factor = _factor_of_own_rows(design, rows)
+    return factor if n_devices() == 1 else _factor(all_rows(factor))
+
+
+def _factor_of_own_rows(design, rows):
+    blocks = split(rows)
+    first = _factor(design(jax.tree.map(lambda a: a[0], blocks)))
+    rest = jax.tree.map(lambda a: a[1:], blocks)
+    if jax.tree.leaves(rest)[0].shape[0] == 0:
+        return first
+
+    def add(factor, block):
+        return _factor(jnp.concatenate([factor, design(block)])), None
+
+    return lax.scan(add, first, rest)[0]
+
+
+def _factor(matrix):
+    r = jnp.linalg.qr(matrix, mode="r")
+    return jnp.pad(r, [(0, matrix.shape[1] - r.shape[0]), (0, 0)])
+
+
+def transposed_product(a, b):
+    """``a^T b`` for matrices of many rows.
+
+    On a CPU, XLA multiplies float64 at half its rate where the left factor has to be
+    read by columns; to lay it out by rows first is cheaper.
+    """
+    return lax.optimization_barrier(a.T) @ b
+
+
+def symmetric_product(a):
+    """``a a^T``, of which half is multiplied."""
+    return symmetric_product_of(lambda own, a: a[own], a.shape[0], 1, [(a,)])
+
+
+def symmetric_product_of(make, n, rows_each, terms):
+    """The sum of ``A A^T`` for matrices that are made in blocks of rows.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(own, *factors)`` makes the rows of the points in a slice.
+    n, rows_each : int
+        Number of points, and of the rows that each has.
+    terms : list of tuples of arrays
+        For every matrix the factors that its rows are made of.
+
+    Returns
+    -------
+    array of shape (n * rows_each, n * rows_each)
+    """
+    product = partial(_by_blocks, make, n, rows_each)
+    return lax.platform_dependent(
+        *terms,
+        cpu=partial(product, _SYMMETRIC_ROWS),
+        default=partial(product, _SYMMETRIC_ROWS_ELSEWHERE),
+    )
+
+
+def _by_blocks(make, n, rows_each, size, *terms):
+    count = min(max(1, -(-n * rows_each // size)), _MOST_BLOCKS)
+    cuts = [n * k // count for k in range(count + 1)]
+    lower = None
+    for factors in terms:
+        if lower is not None:  # the rows of one matrix are alive at a time
+            factors, lower = lax.optimization_barrier((factors, lower))
+        blocks = [make(slice(*cut), *factors) for cut in pairwise(cuts)]
+        # Made once: XLA would make them again for every product that they take part in.
+        blocks = lax.optimization_barrier(blocks)
+        products = [[a @ b.T for b in blocks[: k + 1]] for k, a in enumerate(blocks)]
+        lower = products if lower is None else jax.tree.map(jnp.add, lower, products)
+    return symmetric_of(lower)
+
+
+def symmetric_of(lower):
+    """Return the symmetric matrix of which the lower blocks are given, row by row."""
+    count = len(lower)
+    rows = [
+        [lower[i][j] if j <= i else lower[j][i].T for j in range(count)]
+        for i in range(count)
+    ]
+    return jnp.concatenate([jnp.concatenate(row, axis=1) for row in rows])
+
+
+def gram(design, rows):
+    """``design^T design`` over all blocks."""
+
+    def product(block):
+        matrix = design(block)
+        return transposed_product(matrix, matrix)
+
+    return sum_rows(product, rows)

@@ -1,0 +1,193 @@
+r"""Several devices: rows are divided among them, parameters stand on each.
+
+A function of rows that sums over them is written once. On one device it is compiled as
+it is. Where the arrays of its arguments are divided among the devices of a mesh,
+:class:`by_rows` compiles it with ``jax.shard_map``: every device calls it with its own
+rows, and what it sums with :func:`~sklearn_gn.arrays.parts.total` is summed over all of
+them. This is the same in one process and in several under ``jax.distributed``.
+"""
+
+from functools import partial, update_wrapper
+from inspect import signature
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from sklearn_gn.arrays.parts import AXIS, INSIDE
+
+
+def mesh_of(devices):
+    """Return the mesh of a list of devices, or of a mesh with axes of any names."""
+    if isinstance(devices, Mesh):
+        return Mesh(devices.devices.reshape(-1), (AXIS,))
+    known = jax.devices()
+    numbers = devices if isinstance(devices, list | tuple) else []
+    valid = all(isinstance(k, int) and 0 <= k < len(known) for k in numbers)
+    if not numbers or not valid or len(set(numbers)) < len(numbers):
+        raise ValueError(
+            f"device={devices!r} must be a name, a jax.sharding.Mesh, or a list of "
+            f"different numbers of devices; jax.devices() has {len(known)}."
+        )
+    return Mesh(np.array([known[number] for number in numbers]), (AXIS,))
+
+
+# --- functions of rows ---------------------------------------------------------------
+
+
+class by_rows:
+    """A compiled function of rows for one device, and for several.
+
+    Parameters
+    ----------
+    function : callable
+    compiled : callable
+        Compiles it for one device, such as ``jax.jit`` with its arguments.
+    rows_out : pytree of bool or callable, default=False
+        Which results have rows, a prefix of their tree. The others are the same on all
+        devices. A callable is given the arguments.
+    static : tuple of str, default=()
+        Names of arguments that are fixed when it is compiled, whatever they hold.
+    """
+
+    def __init__(self, function, compiled, rows_out=False, static=()):
+        update_wrapper(self, function)
+        self._function, self._rows_out, self._names = function, rows_out, static
+        self._signature = signature(function)
+        self._one = compiled(function)
+        self._several = jax.jit(self._divided, static_argnums=(0, 1, 2, 3))
+
+    def __call__(self, *args, **kwargs):
+        """Call it where its rows are."""
+        mesh = _mesh_of_rows((args, kwargs))
+        if mesh is None:
+            return self._one(*args, **kwargs)
+        return self._several(*self._divide(mesh, args, kwargs))
+
+    def lower(self, *args, **kwargs):
+        """Lower it for the devices of its arguments."""
+        mesh = _mesh_of_rows((args, kwargs))
+        if mesh is None:
+            return self._one.lower(*args, **kwargs)
+        return self._several.lower(*self._divide(mesh, args, kwargs))
+
+    def _divide(self, mesh, args, kwargs):
+        given = dict(self._signature.bind(*args, **kwargs).arguments)
+        named = tuple((name, given.pop(name)) for name in self._names)
+        leaves, tree = jax.tree.flatten(given)
+        static = tuple(
+            (k, leaf)
+            for k, leaf in enumerate(leaves)
+            if not isinstance(leaf, jax.Array | np.ndarray | np.generic)
+        )
+        fixed = {k for k, _ in static}
+        arrays = [leaf for k, leaf in enumerate(leaves) if k not in fixed]
+        specs = tuple(
+            PartitionSpec(AXIS) if _has_rows(a) else PartitionSpec() for a in arrays
+        )
+        return (mesh, specs), named, static, tree, arrays
+
+    def _divided(self, where, named, static, tree, arrays):
+        mesh, specs = where
+
+        def arguments(arrays):
+            arrays, fixed = iter(arrays), dict(static)
+            count = tree.num_leaves
+            leaves = [fixed[k] if k in fixed else next(arrays) for k in range(count)]
+            return {**jax.tree.unflatten(tree, leaves), **dict(named)}
+
+        def part(arrays):
+            token = INSIDE.set(mesh.size)
+            try:
+                return self._function(**arguments(arrays))
+            finally:
+                INSIDE.reset(token)
+
+        rows_out = self._rows_out
+        if callable(rows_out):
+            rows_out = rows_out(**arguments(arrays))
+        out = jax.tree.map(
+            lambda rows: PartitionSpec(AXIS) if rows else PartitionSpec(), rows_out
+        )
+        # The sums are explicit, so that nothing has to be inferred of them.
+        return jax.shard_map(
+            part, mesh=mesh, in_specs=(list(specs),), out_specs=out, check_vma=False
+        )(arrays)
+
+    def _cache_size(self):
+        return self._one._cache_size() + self._several._cache_size()
+
+    def clear_cache(self):
+        """Forget what has been compiled."""
+        self._one.clear_cache()
+        self._several.clear_cache()
+
+
+def _mesh_of_rows(tree):
+    """The mesh of the arrays whose rows are divided; None where there are none."""
+    leaves = jax.tree.leaves(tree)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return None  # a part of a compiled function
+    return next((m for m in map(_mesh, leaves) if m is not None), None)
+
+
+def _has_rows(array):
+    """Whether an array is divided; rows without numbers are, and JAX forgets that."""
+    return _mesh(array) is not None or (array.size == 0 and array.ndim > 1)
+
+
+def _mesh(leaf):
+    """The mesh of an array whose rows are divided."""
+    sharding = getattr(leaf, "sharding", None)
+    divided = isinstance(sharding, NamedSharding) and AXIS in sharding.spec
+    return sharding.mesh if divided else None
+
+
+def gathered(tree):
+    """Copy arrays to NumPy, those of several processes to each of them."""
+    from jax.experimental.multihost_utils import process_allgather
+
+    def whole(array):
+        if getattr(array, "is_fully_addressable", True):
+            return np.asarray(array)
+        return process_allgather(array, tiled=True)
+
+    return jax.tree.map(whole, tree)
+
+
+def divide_rows(arrays, mesh, batch_size):
+    """Put arrays of rows on the devices, a share of every batch on each.
+
+    Parameters
+    ----------
+    arrays : list of ndarrays with one leading axis
+        A whole number of batches.
+    mesh : Mesh
+    batch_size : int
+        A multiple of the number of devices.
+
+    Returns
+    -------
+    list of arrays
+    """
+    count = mesh.size
+
+    def ordered(array):
+        shares = array.reshape(-1, count, batch_size // count, *array.shape[1:])
+        return np.swapaxes(shares, 0, 1).reshape(array.shape)
+
+    return put_rows([ordered(np.asarray(array)) for array in arrays], mesh)
+
+
+def put_rows(arrays, mesh):
+    """Put arrays on the devices, equal numbers of their rows on each."""
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+    return [
+        jax.make_array_from_callback(array.shape, sharding, lambda i, a=array: a[i])
+        for array in arrays
+    ]
+
+
+def jitted(**arguments):
+    """Return a compiler for :class:`by_rows`: ``jax.jit`` with arguments."""
+    return partial(jax.jit, **arguments)

@@ -1,0 +1,101 @@
+"""What a function of rows computes of its part of them, on one of several devices.
+
+See :mod:`sklearn_gn.arrays.devices`. On one device nothing here needs JAX.
+"""
+
+from contextvars import ContextVar
+
+import numpy as np
+
+AXIS = "rows"  # of the mesh
+INSIDE = ContextVar("INSIDE", default=1)  # number of devices, while a part is traced
+
+
+def n_devices():
+    """Number of devices among which the rows are divided."""
+    return INSIDE.get()
+
+
+def total(tree):
+    """Sum over the devices of what each has summed over its rows."""
+    if n_devices() == 1:
+        return tree
+    from jax import lax
+
+    return lax.psum(tree, AXIS)
+
+
+def everywhere(condition):
+    """Whether a condition holds on all devices."""
+    if n_devices() == 1:
+        return condition
+    from jax import lax
+
+    return lax.pmin(condition.astype(np.int32), AXIS) > 0
+
+
+def all_rows(array):
+    """Rows of all devices, in the order of the devices."""
+    if n_devices() == 1:
+        return array
+    from jax import lax
+
+    return lax.all_gather(array, AXIS, tiled=True)
+
+
+def own_rows(array):
+    """The rows of this device, from those of all."""
+    if n_devices() == 1:
+        return array
+    from jax import lax
+
+    n = array.shape[0] // n_devices()
+    return lax.dynamic_slice_in_dim(array, lax.axis_index(AXIS) * n, n)
+
+
+def number():
+    """Number of this device, of several."""
+    from jax import lax
+
+    return lax.axis_index(AXIS)
+
+
+def of_device_after(tree, distance):
+    """The arrays of the device whose number is larger by ``distance``, cyclically."""
+    from jax import lax
+
+    count = n_devices()
+    pairs = [((k + distance) % count, k) for k in range(count)]
+    return lax.ppermute(tree, AXIS, pairs)
+
+
+def differentiable_sum(function):
+    """A sum over rows that is summed over the devices, and its gradient with it.
+
+    Parameters
+    ----------
+    function : callable
+        Maps parameters, which are the same on all devices, to the sum over the rows of
+        one.
+
+    Returns
+    -------
+    callable
+    """
+    if n_devices() == 1:
+        return function
+    import jax
+
+    @jax.custom_vjp
+    def summed(parameters):
+        return total(function(parameters))
+
+    def forward(parameters):
+        value, gradient = jax.value_and_grad(function)(parameters)
+        return total((value, gradient))
+
+    def backward(gradient, factor):
+        return (jax.tree.map(lambda g: factor * g, gradient),)
+
+    summed.defvjp(forward, backward)
+    return summed

@@ -1,0 +1,508 @@
+"""The base classes of the estimators: parameters, validation, the run of a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.special import log_softmax, softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import compute_class_weight, gen_batches
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_gn._reference_link import ReferenceLinkMixin
+from sklearn_gn._typing import Array, ArrayLike
+from sklearn_gn.arrays import backend, extremes, live_programs
+from sklearn_gn.callbacks import EarlyStopping, TimeBudget
+from sklearn_gn.data.row_checks import checked_rows, target_spread
+from sklearn_gn.data.rows import check_validation_pair, validate_data
+from sklearn_gn.findings import Diagnosis, diagnose
+from sklearn_gn.optim.stop import is_interrupt
+from sklearn_gn.runtime.callback_support import CallbackSupportMixin, FitTasks
+from sklearn_gn.runtime.versions import VersionStampMixin
+from sklearn_gn.solvers import Solver
+from sklearn_gn.solvers._base import resolve
+
+_MISSING = ("None", "nan", "<NA>", "NaT")  # what stands for a missing label, as text
+_BATCH_ROWS = 4096  # of predictions
+
+
+def unchanged_on_failure(fit):
+    """Decorate a method ``fit``: one that fails leaves the estimator as it was.
+
+    An error, or Ctrl-C before there is a model, would otherwise leave attributes of two
+    fits side by side. The settings of the thread, too, are what they were, and compiled
+    programs are forgotten where they have become many.
+    """
+
+    @wraps(fit)
+    def wrapper(self, *args, **kwargs):
+        before, settings = dict(vars(self)), backend.settings_of_thread()
+        try:
+            return fit(self, *args, **kwargs)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+        finally:
+            backend.restore_settings(settings)
+            live_programs.forget_if_many()
+
+    return wrapper
+
+
+class DiagnoseMixin:
+    """Says what limited the last fit."""
+
+    _diagnosis: Callable[[], Diagnosis]
+
+    def diagnose(self) -> Diagnosis:
+        """Say what limited the fit, and which parameter to change.
+
+        Returns
+        -------
+        diagnosis : Diagnosis
+            Prints as text; ``diagnosis.findings`` is a list of ``(cause, text,
+            parameter)``, the most serious first.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+        """
+        check_is_fitted(self)
+        return self._diagnosis()
+
+
+class GaussNewtonEstimator(
+    DiagnoseMixin,
+    ReferenceLinkMixin,
+    VersionStampMixin,
+    CallbackSupportMixin,
+    BaseEstimator,
+):
+    """What the estimators share: parameters, validation, and the run of a solver."""
+
+    _parameter_constraints: dict[str, Any] = {
+        "solver": [str, Solver],
+        "damping": [Interval(Real, 0, None, closed="left")],
+        "rank": [Interval(Integral, 1, None, closed="left"), None],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "max_time": [Interval(Real, 0, None, closed="neither"), None],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        "dtype": [StrOptions({"float32", "float64"})],
+        "device": "no_validation",  # a mesh is known when JAX is loaded
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
+    }
+
+    _short_forms = {}
+    _not_of_every_fit: tuple[str, ...] = ()  # fitted attributes that some fits lack
+    _cure_of_overfitting = (  # cause, parameter, advice
+        "overfitting",
+        "alpha",
+        "Raise alpha, or set early_stopping=True.",
+    )
+
+    def _diagnosis(self):
+        return diagnose(self)
+
+    def _solver_object(self):
+        """The solver object that ``solver`` stands for."""
+        return resolve(self.solver, self._short_forms, type(self).__name__)
+
+    def _most_iterations(self):
+        """Number of iterations after which a fit ends; it may be infinite."""
+        return self.max_iter
+
+    def _check_validation_data(self, X_val, y_val, n_targets):
+        """Validate ``X_val`` and ``y_val``; None where they are not given."""
+        if not check_validation_pair(X_val, y_val):
+            return None
+        X_val, y_val = validate_data(
+            self, X_val, y_val, reset=False, multi_output=True, dtype=np.float64
+        )
+        y_val = y_val.astype(np.float64).reshape(X_val.shape[0], -1)
+        if y_val.shape[1] != n_targets:
+            raise ValueError(f"y_val has {y_val.shape[1]} targets, y has {n_targets}.")
+        return X_val, y_val
+
+    def _fit_callbacks(self):
+        """The callbacks that parameters stand for."""
+        callbacks = []
+        if self.max_time is not None:
+            callbacks.append(TimeBudget(self.max_time))
+        if self.early_stopping:
+            callbacks.append(EarlyStopping(n_iter_no_change=self.n_iter_no_change))
+        return callbacks
+
+    def _advice(self, reason):
+        """What a warning says about the reason of the stop; None for no warning."""
+        return reason.advice
+
+    def _limits_of_steps(self):
+        """Parameters of which a number makes steps smaller than None does."""
+        return ("rank", "damping")
+
+    def _limits(self):
+        """(cause, text, parameter) of what limited a fit; None: as its log shows."""
+        return None
+
+    def _n_linear_networks(self):
+        """Number of networks that are linear although they have neurons, and of all."""
+        return 0, 1
+
+    def _naming_its_budget(self, text):
+        """A text in which ``max_time`` is the callback that bounds the fit instead."""
+        bounds = [
+            (callback.seconds, repr(callback))
+            for callback in getattr(self, "_skl_callbacks", [])
+            if isinstance(callback, TimeBudget)
+        ]
+        seconds, name = min(bounds, default=(np.inf, ""))
+        limit = np.inf if self.max_time is None else self.max_time
+        return text.replace("max_time", name) if seconds < limit else text
+
+    def _arithmetic(self, X, y):
+        """The context in which to compute with data, and with numbers as parameters."""
+        numbers = np.array([*_numbers_in(self.get_params(deep=False).values()), 1.0])
+        return extremes.arithmetic_of(X, y, numbers)
+
+    def _cast(self, value):
+        """In the precision of the fit, in which large numbers may be infinite."""
+        with np.errstate(over="ignore"):
+            return np.asarray(value, dtype=self.dtype)
+
+    def _dtype_and_device(self):
+        """Those of the fit that is being made, or else of the last one.
+
+        If this machine lacks the device of the last one, the default takes its place.
+        """
+        if hasattr(self, "_fit_run") or not hasattr(self, "_computed_in"):
+            return self.dtype, self.device
+        dtype, device = self._computed_in
+        return dtype, backend.available(device)
+
+    def _in_batches(self, function, x, batch_rows=_BATCH_ROWS, dtype=None):
+        """A compiled function of rows, in float64, for few shapes of its argument.
+
+        It is computed in the precision of the fit, if ``dtype`` is not given.
+        """
+        parts = []
+        own, device = self._dtype_and_device()
+        dtype = dtype or own
+        with backend.scope(dtype, device):
+            for batch in gen_batches(len(x), batch_rows):
+                part = extremes.cast_within_range(x[batch], dtype)
+                # Padded by the last row: zeros may lie outside of a domain.
+                n = backend.row_bucket(len(part)) - len(part)
+                padded = np.concatenate([part, np.repeat(part[-1:], n, axis=0)])
+                parts.append(backend.to_numpy(function(padded))[: len(part)])
+        return np.concatenate(parts).astype(np.float64)
+
+    def _run(self, run, *, max_steps, data, attributes, set_fitted):
+        """Run a solver under the callbacks and set the fitted attributes.
+
+        Parameters
+        ----------
+        run : FitRun
+        max_steps : int
+            Most steps, accepted or not. It may be infinite.
+        data : dict
+            ``X``, ``y`` and ``metadata`` for callbacks.
+        attributes : callable
+            Maps a network to the fitted attributes that predictions need.
+        set_fitted : callable
+            Called without arguments after the run to set the fitted attributes; once
+            more where Ctrl-C falls into it.
+        """
+        self._forget_former_fit()
+        with self._arithmetic(data["X"], data["y"]):
+            self._run_quietly(run, max_steps, data, attributes, set_fitted)
+        run.warn_if_not_converged()
+
+    def _forget_former_fit(self):
+        for name in self._not_of_every_fit:
+            vars(self).pop(name, None)
+
+    def _run_quietly(self, run, max_steps, data, attributes, set_fitted):
+        named = isinstance(self.device, str)
+        computed_in = self.dtype, self.device if named else None
+        self._fit_run = run
+        run.given = data
+        self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
+        try:
+            most = None if np.isinf(max_steps) else max_steps
+            tasks = FitTasks(self, self._fit_callbacks(), max_iter=most, data=data)
+            run.run(
+                tasks,
+                lambda: {**attributes(run.best_net), "_computed_in": computed_in},
+            )
+        finally:
+            del self._fit_run
+        self._computed_in = computed_in
+        self._is_compiled = run.solver.compiled
+        try:
+            self._set_results(run, set_fitted)
+        except (KeyboardInterrupt, Exception) as error:
+            if not is_interrupt(error):
+                raise
+            run.interrupt()
+            self._set_results(run, set_fitted)
+
+    def _set_results(self, run, set_fitted):
+        """Set the attributes that all estimators have, then those of this one."""
+        self.convergence_log_ = run.convergence_log()
+        self.n_iter_ = len(run.log)
+        self.converged_ = run.converged
+        self.stop_reason_ = run.stop_reason.value
+        with backend.one_blas_thread:  # its factorisations are as small as the fit's
+            set_fitted()
+            self._row_checks = self._checked_rows(run.given)
+            self._target_spread = self._spread_of_targets(run.given)
+
+    def _spread_of_targets(self, data):
+        """Standard deviation of each target; None without noise that is known."""
+        if data["y"] is None or not hasattr(self, "noise_std_"):
+            return None
+        weight = (data["metadata"] or {}).get("sample_weight")
+        return target_spread(data["y"], weight)
+
+    def _checked_rows(self, data):
+        """What the evidence assumes of the rows and is not so; None without it."""
+        if np.isnan(getattr(self, "n_effective_parameters_", np.nan)):
+            return None
+        X, y, metadata = data["X"], data["y"], data["metadata"] or {}
+        if sparse.issparse(X):
+            return None
+        predicted = getattr(self, "_predicted", None)
+        return checked_rows(X, y, metadata.get("sample_weight"), predicted)
+
+
+def _numbers_in(values):
+    """Yield the real numbers among values, and in the tuples and lists among them."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _numbers_in(value)
+        elif isinstance(value, float) and np.isfinite(value):
+            yield float(value)
+
+
+def _check_no_label_is_missing(y):
+    """Raise a ValueError if some of the labels are missing."""
+    y = np.asarray(y, dtype=object).ravel()
+    n_missing = sum(
+        not isinstance(label, str) and str(label) in _MISSING for label in y
+    )
+    if n_missing:
+        rows = "row" if n_missing == 1 else "rows"
+        raise ValueError(
+            f"y has no label in {n_missing} {rows}: leave them out, or give them a "
+            "label of their own."
+        )
+
+
+def _check_one_kind(y):
+    """Raise a ValueError if labels are of kinds that have no common order."""
+    if y.dtype != object:
+        return
+    try:
+        np.unique(y)
+    except TypeError as error:
+        _check_no_label_is_missing(y)
+        kinds = sorted({type(label).__name__ for label in y.ravel()})
+        raise ValueError(
+            f"y holds labels of the types {kinds}, which have no common order. Give "
+            "labels of one type, for example as strings."
+        ) from error
+
+
+def _check_type_of_objects(y):
+    """Raise a ValueError if labels are objects other than text, such as integers."""
+    kinds = {type(label) for label in y.ravel()} if y.dtype == object else {str}
+    if all(issubclass(kind, str) for kind in kinds):
+        return
+    families = {bool: (bool, np.bool_), int: Integral, float: Real, str: object}
+    plain = next(
+        name
+        for name, family in families.items()
+        if all(issubclass(kind, family) for kind in kinds)
+    )
+    names = " and ".join(sorted(kind.__name__ for kind in kinds))
+    raise ValueError(
+        "Unknown label type: y is an array of dtype object, with labels of type "
+        f"{names}. Convert them, for example by y.astype({plain.__name__})."
+    )
+
+
+class SoftmaxClassifier(ClassifierMixin):
+    """A classifier with ``classes_``, ``class_weight`` and ``decision_function``."""
+
+    _accept_sparse: bool | str = False
+    _input_dtypes: Any = np.float64  # to which X is converted unless it has one of them
+
+    # -- labels -----------------------------------------------------------------------
+
+    def _check_data(self, X, y, *, reset):
+        try:
+            X, y = validate_data(
+                self,
+                X,
+                y,
+                reset=reset,
+                accept_sparse=self._accept_sparse,
+                dtype=self._input_dtypes,
+            )
+        except (TypeError, ValueError) as error:
+            if isinstance(error, TypeError) or "NaN" in str(error):
+                _check_no_label_is_missing(y)
+            raise
+        _check_one_kind(y)
+        _check_type_of_objects(y)
+        check_classification_targets(y)
+        return X, y
+
+    def _find_classes(self, y, weight, *, previous):
+        """Set ``classes_``, which must be the same as before if ``previous``."""
+        classes = np.unique(y[weight > 0])
+        if len(classes) < 2:
+            raise ValueError(
+                "y must hold at least two classes of positive weight, got one class: "
+                f"{classes.tolist()}."
+            )
+        if previous and not np.array_equal(classes, self.classes_):
+            raise ValueError(
+                "warm_start=True continues with the classes of the previous fit, "
+                f"{self.classes_.tolist()}; y has {classes.tolist()}."
+            )
+        self.classes_ = classes
+
+    def _encode(self, y, name):
+        """Numbers of the labels."""
+        code = np.searchsorted(self.classes_, y)
+        code = np.minimum(code, len(self.classes_) - 1)
+        unknown = self.classes_[code] != y
+        if unknown.any():
+            raise ValueError(
+                f"{name} holds labels that are not among classes_: "
+                f"{np.unique(y[unknown]).tolist()}."
+            )
+        return code
+
+    def _encode_weighted(self, X, y, weight):
+        """Rows that have weight: X, class numbers, and weights times class weights."""
+        if (weight == 0).any():
+            counted = weight > 0
+            X, y, weight = X[counted], y[counted], weight[counted]
+        code = self._encode(y, "y")
+        if self.class_weight is not None:
+            self._check_class_weight()
+            by_class = compute_class_weight(
+                self.class_weight,
+                classes=self.classes_,
+                y=y,
+                sample_weight=weight,
+            )
+            with np.errstate(over="ignore"):
+                weight = weight * by_class[code]
+            if not (np.isfinite(weight).all() and (weight > 0).any()):
+                raise ValueError(
+                    "class_weight times sample_weight must be finite, and positive for "
+                    f"at least one row; class_weight={self.class_weight!r} gives "
+                    f"weights from {weight.min()} to {weight.max()}."
+                )
+        return X, code, weight
+
+    def _check_class_weight(self):
+        """Raise a ValueError that names the first weight that is no weight."""
+        if not isinstance(self.class_weight, dict):
+            return
+        for label, factor in self.class_weight.items():
+            if not (isinstance(factor, Real) and 0 <= factor < np.inf):
+                raise ValueError(
+                    "The values of class_weight must be finite numbers, zero or "
+                    f"larger; class {label!r} has {factor!r}."
+                )
+
+    def _check_validation(self, X_val, y_val):
+        """X, class numbers and weights; None where they are not given."""
+        if not check_validation_pair(X_val, y_val):
+            return None
+        X_val, y_val = self._check_data(X_val, y_val, reset=False)
+        return X_val, self._encode(y_val, "y_val"), np.full(len(y_val), 1 / len(y_val))
+
+    # -- predictions ------------------------------------------------------------------
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Predict the labels.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples, of any kind that ``fit`` takes.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+            The most probable classes.
+        """
+        logits = self.decision_function(X)
+        code = (logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(axis=1)
+        return self.classes_[code]
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """Probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples, of any kind that ``fit`` takes.
+
+        Returns
+        -------
+        p : ndarray of shape (n_samples, n_classes)
+            In the order of ``classes_``.
+        """
+        return softmax(self._class_logits(X), axis=1)
+
+    def predict_log_proba(self, X: ArrayLike) -> Array:
+        """Logarithms of the probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples, of any kind that ``fit`` takes.
+
+        Returns
+        -------
+        log_p : ndarray of shape (n_samples, n_classes)
+            In the order of ``classes_``; finite where the probability underflows.
+        """
+        return log_softmax(self._class_logits(X), axis=1)
+
+    def _class_logits(self, X):
+        logits = self.decision_function(X)
+        return all_logits(logits[:, None] if logits.ndim == 1 else logits)
+
+
+def all_logits(values):
+    """Logits of all classes; for two classes from the column of the second."""
+    if values.shape[1] > 1:
+        return values
+    return np.concatenate([np.zeros_like(values), values], axis=1)
+
+
+def cross_entropy(values, code, weight):
+    """Weighted mean over the rows, for values of one column or one a class."""
+    log_p = log_softmax(all_logits(values), axis=1)
+    return -float(weight @ log_p[np.arange(len(code)), code])

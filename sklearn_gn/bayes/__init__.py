@@ -1,0 +1,1 @@
+"""Penalties and noise by the evidence; posteriors, rows left out, robust losses."""

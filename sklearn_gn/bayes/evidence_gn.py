@@ -1,0 +1,512 @@
+"""Gauss-Newton steps whose penalties and noise level the evidence chooses.
+
+One iteration:
+
+1. a Levenberg-Marquardt step on the energy E of :mod:`sklearn_gn.bayes.evidence` at the
+   present penalties and noise: the damping is raised until E falls, then follows the
+   gain ratio by Nielsen's rule;
+2. the Gauss-Newton matrix and the gradient at the new parameters, which the model sums
+   over the rows;
+3. the number of well-determined parameters of each group, and from it new penalties
+   and a new noise level.
+
+A fit ends when the log evidence has stopped rising, or when the noise is that of
+rounding errors. What differs between networks stands in an :class:`EvidenceModel`; a
+method wraps :func:`init_at` and :func:`step` into its algorithm. The matrices are those
+of tables, some hundred parameters wide: all is NumPy, and nothing is compiled. Of more
+than 2,000 parameters only products are formed
+(:class:`~sklearn_gn.linalg.large_gram.LargeGram`), and gamma and the log evidence are
+estimates.
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from scipy.linalg import lapack
+
+from sklearn_gn.bayes import evidence, low_rank
+from sklearn_gn.data.chunked_rows import ChunkedRows
+from sklearn_gn.linalg.krylov import krylov_basis
+from sklearn_gn.linalg.large_gram import LargeGram
+from sklearn_gn.optim.solver import Report
+
+ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
+EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
+NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers it
+_START_RIDGE = 1e-3  # of the first linear fit, in rows
+_FEW_ROWS = 1.5  # for each of its coefficients, below which there is none
+FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
+_RISE = 0.1  # of the log evidence in an iteration that counts as progress
+_RISE_PER_ROW = 1e-4  # the same for each of more rows
+_PATIENCE = 3  # iterations without it after which a fit ends
+_PATIENCE_OF_ESTIMATES = 10  # where the log evidence is an estimate
+_MAX_TRIALS = 20  # dampings that one iteration tries
+_GROWTH, _LATE_GROWTH = 4, 64  # of the damping from trial to trial, ...
+_LATE = 10  # ... early and late: quadratic steps may have brought it down to 1e-15
+_FLAT = 1e-3  # predicted reduction of the energy that is none
+
+
+class Sums(NamedTuple):
+    """What an iteration needs of all rows, whose weights sum to one."""
+
+    # (P, P)  J^T W Lambda J; Lambda is one for the squared loss
+    gram: np.ndarray | LargeGram
+    slope: np.ndarray  # (P,)  minus the gradient of the mean loss
+    error: float  # twice the mean loss: the weighted sum of squares, if squared
+
+
+class Trial(NamedTuple):
+    """What an iteration needs to accept parameters."""
+
+    error: float  # of the sums
+    passed: Any = None  # what the sums at these parameters can use
+
+
+class EvidenceModel(Protocol):
+    """A network and its loss, as the iteration sees them.
+
+    Attributes
+    ----------
+    loss : {"squared", "cross_entropy"}
+    n_targets : int
+        Numbers that each row gives, for the squared loss.
+    """
+
+    loss: str
+    n_targets: int
+
+    def groups(self):
+        """Group of every parameter, an array of int; -1 where it is free."""
+
+    def trial(self, theta, rows):
+        """Return the :class:`Trial` of some parameters."""
+
+    def sums(self, theta, rows, trial=None):
+        """Return the :class:`Sums` at some parameters, which may have been tried."""
+
+    def dense_sums(self, theta, rows):
+        """Return the sums over rows in chunks, whose matrix is always formed."""
+
+    def network(self, theta, alpha, beta, gamma, log_evidence):
+        """Return the network that a fit returns, with all of these as its fields."""
+
+
+class EvidenceOptions(NamedTuple):
+    """Settings of a run."""
+
+    n_effective: float  # number of rows, counted by their weights
+    damping: float | None  # fixed shift of the Gauss-Newton matrix
+    rank: int | None  # most eigenvectors along which a step goes
+    tol: float  # rise of the log evidence, per row, that counts as progress
+    seed: int
+    # Penalties of the groups, of the energy over beta and n_effective, that stay; None:
+    # the evidence chooses. Then tol is a share by which the loss falls.
+    alpha: np.ndarray | None = None
+
+
+class EvidenceState(NamedTuple):
+    """State of a run.
+
+    Losses at different penalties do not compare: the ``criterion`` chooses the best.
+    """
+
+    net: Any  # of the model
+    loss: float
+    theta: np.ndarray  # (P,)
+    alpha: np.ndarray  # (G,) precisions of the groups
+    beta: float  # precision of the noise; one for the cross-entropy
+    sums: Sums  # at theta
+    shift: float  # Levenberg-Marquardt damping, of the energy
+    criterion: float = math.inf  # minus the log evidence, per row
+    highest: float = -math.inf  # log evidence so far
+    waited: int = 0
+    iteration: int = 0
+    restarted: bool = False  # whether the damping was lowered once more
+
+
+# --- sums ----------------------------------------------------------------------------
+
+
+def sums_of(model, theta, rows, trial=None):
+    """Return the :class:`Sums` of a model, also over rows in chunks."""
+    if not isinstance(rows, ChunkedRows):
+        return model.sums(theta, rows, trial)
+    gram, slope, error = 0.0, 0.0, 0.0
+    for part in rows:
+        sums = model.dense_sums(theta, part)
+        gram, slope, error = gram + sums.gram, slope + sums.slope, error + sums.error
+    return Sums(gram, slope, error)
+
+
+def trial_of(model, theta, rows):
+    """Return the :class:`Trial` of a model, also over rows in chunks."""
+    if not isinstance(rows, ChunkedRows):
+        return model.trial(theta, rows)
+    return Trial(sum(model.trial(theta, part).error for part in rows))
+
+
+# --- the iteration -------------------------------------------------------------------
+
+
+def linear_fit(inputs, rows, n_effective):
+    """Return the coefficients of a linear fit with a small ridge, as a start.
+
+    Where there are hardly more rows than coefficients, it is the mean: a fit through
+    all rows would leave no noise, and the evidence stays where it finds none.
+
+    Parameters
+    ----------
+    inputs : ndarray of shape (m, 1 + d)
+        A one and the features.
+    rows : Rows
+    n_effective : float
+        Number of rows, counted by their weights.
+    """
+    if n_effective < _FEW_ROWS * inputs.shape[1]:
+        coef = np.zeros((inputs.shape[1], rows.y.shape[1]))
+        coef[0] = rows.weight @ rows.y
+        return coef
+    weighted = rows.weight[:, None] * inputs
+    gram = inputs.T @ weighted
+    ridge = _START_RIDGE / n_effective + ROUNDING * np.trace(gram)
+    return np.linalg.solve(evidence.plus_diagonal(gram, ridge), weighted.T @ rows.y)
+
+
+def init_at(model, rows, theta, alpha, beta, options):
+    """Return the state at some parameters, penalties and noise.
+
+    Parameters
+    ----------
+    model : EvidenceModel
+    rows : Rows
+    theta, alpha : ndarrays
+    beta : float or None
+        If None, that of the residuals, and one for the cross-entropy.
+    options : EvidenceOptions
+    """
+    sums = sums_of(model, theta, rows)
+    if beta is None or model.loss != "squared":
+        beta = first_beta(model, sums.error)
+    if options.alpha is not None:
+        alpha = options.alpha * beta * options.n_effective
+    state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
+    found, value = evidence_at(state, model, options.n_effective)
+    net = model.network(theta, alpha, beta, found.gamma, value)
+    if options.alpha is not None:
+        loss = _objective(state, model, options.n_effective)
+        return state._replace(net=net, loss=loss, criterion=loss)
+    return state._replace(net=net, criterion=-value / options.n_effective)
+
+
+def first_beta(model, error):
+    """Return the precision of noise that is all of an error; one for classes."""
+    if model.loss != "squared":
+        return 1.0
+    return 1 / max(error / model.n_targets, EXACT)
+
+
+def step(model, rows, state, options):
+    """One accepted step at fixed penalties, then new penalties."""
+    # 1. a step with the Gauss-Newton matrix at the present penalties
+    found = accepted_step(model, rows, state, options)
+    chooses = options.alpha is None and state.beta * NEARLY_EXACT < 1
+    if found.theta is None and found.predicted < _FLAT and chooses:
+        # The minimum at these penalties; at others it may lie elsewhere.
+        return updated(model, state, options)
+    if found.theta is None:
+        stop = "tol" if found.predicted < _FLAT else "line_search"
+        if options.alpha is not None and options.damping is None:
+            stop = "tol"  # the loss falls in no direction, however short the step
+        stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else stop
+        return state, _report(state, model, options.n_effective, stop)
+    # 2. the Gauss-Newton matrix at the new point
+    sums = sums_of(model, found.theta, rows, found.trial)
+    after = state._replace(theta=found.theta, sums=sums, shift=found.next_shift)
+    # 3. the penalties that the evidence chooses there
+    after, report = updated(model, after, options)
+    return after, report._replace(
+        step_size=found.length,
+        damping=found.shift / (state.beta * options.n_effective),
+        gain_ratio=found.gain_ratio,
+        inner_iterations=found.n_trials,
+    )
+
+
+class Step(NamedTuple):
+    """A step that lowers the energy; without ``theta`` there is none."""
+
+    theta: np.ndarray | None
+    predicted: float  # reduction of the energy by the model
+    shift: float = math.nan  # damping of the step
+    next_shift: float = math.nan
+    length: float = 0.0
+    gain_ratio: float = math.nan
+    n_trials: int = 0
+    trial: Trial | None = None  # of the parameters
+
+
+def accepted_step(model, rows, state, options):
+    """Return the first :class:`Step` that lowers the energy."""
+    sums = state.sums
+    precision = evidence.prior_precision(model.groups(), state.alpha)
+    scale = state.beta * options.n_effective
+    down = scale * sums.slope - precision * state.theta
+    solve = _solver(sums.gram, precision, scale, options.rank, down)
+    before = _energy(sums.error, state.theta, precision, scale)
+    fixed = options.damping is not None
+    dampings = _dampings(scale * options.damping if fixed else state.shift, fixed)
+    first_predicted = math.inf
+    for n_trials, (shift, share) in enumerate(dampings, start=1):
+        move = solve(shift, down)
+        if move is None:
+            continue
+        move = share * move
+        hessian_move = scale * (sums.gram @ move) + precision * move
+        predicted = float(move @ down - move @ hessian_move / 2)
+        if first_predicted == math.inf:
+            first_predicted = predicted
+        theta = state.theta + move
+        trial = trial_of(model, theta, rows)
+        actual = before - _energy(trial.error, theta, precision, scale)
+        if actual > 0:
+            gain, length = actual / predicted, math.sqrt(move @ move)
+            after = nielsen_shift(shift, gain)
+            return Step(theta, predicted, shift, after, length, gain, n_trials, trial)
+    return Step(None, first_predicted)
+
+
+def _dampings(shift, fixed):
+    """Yield the dampings to try, and shares of the step, which a fixed one shortens."""
+    share = 1.0
+    for number in range(1, _MAX_TRIALS + 1):
+        yield shift, share
+        if fixed:
+            share /= 2
+        else:
+            shift *= _GROWTH if number < _LATE else _LATE_GROWTH
+
+
+def nielsen_shift(shift, gain):
+    """Return the damping after an accepted step, by Nielsen's rule."""
+    bounded = min(max(gain, -1.0), 1.0)  # beyond these gains it would only overflow
+    return shift * max(1 / 3, 1 - (2 * bounded - 1) ** 3)
+
+
+def _solver(gram, precision, scale, rank, down):
+    """Return the function ``(shift, right) -> (H + shift)^-1 right``, or None.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (P, P) or LargeGram
+    precision : ndarray of shape (P,)
+    scale : float
+        H is ``scale * gram`` with the precision added to its diagonal.
+    rank : int or None
+        Dimension of the Krylov space in which a solution is looked for.
+    down : ndarray of shape (P,)
+        Right side with which that space begins.
+    """
+    floor = ROUNDING * scale * gram.trace()
+    if rank is not None and rank < len(gram):
+        diagonal = scale * gram.diagonal() + precision + floor
+
+        def product(v):
+            return scale * (gram @ v) + (precision * v.T).T
+
+        subspace = krylov_basis(product, diagonal, down, rank)
+        weighted = product(subspace)
+        inner = _dense_solver((subspace.T @ weighted).copy, floor)
+
+        def projected(shift, right):
+            found = inner(shift, subspace.T @ right)
+            return None if found is None else subspace @ found
+
+        return projected
+    if isinstance(gram, LargeGram):
+        if not math.isfinite(floor):
+            return lambda shift, right: None
+        return low_rank.solver(gram, precision, scale, floor)
+    return _dense_solver(lambda: evidence.plus_diagonal(scale * gram, precision), floor)
+
+
+def _dense_solver(new_matrix, floor):
+    """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None.
+
+    ``new_matrix`` returns the matrix in new memory, which the factor takes.
+    """
+
+    def solve(shift, right):
+        damped = evidence.plus_diagonal(new_matrix(), shift + floor)
+        # The transpose is the same matrix, in the order of LAPACK: nothing is copied.
+        factor, failed = lapack.dpotrf(
+            damped.T, lower=True, overwrite_a=True, clean=False
+        )
+        return None if failed else lapack.dpotrs(factor, right, lower=True)[0]
+
+    return solve
+
+
+def evidence_at(state, model, n_effective):
+    """Return the curvature and the log evidence at the parameters of a state."""
+    sums, groups = state.sums, model.groups()
+    found = curvature(sums, groups, state.alpha, state.beta, n_effective, rough=True)
+    precision = evidence.prior_precision(groups, state.alpha)
+    energy = _energy(sums.error, state.theta, precision, state.beta * n_effective)
+    value = log_evidence(model, found, energy, state.beta, n_effective)
+    return found, value
+
+
+def at_last_penalties(model, net, sums, n_effective):
+    """Evaluate a fitted network at its penalties; the log has those before the last.
+
+    Parameters
+    ----------
+    model : EvidenceModel
+    net : object
+        Made by ``model.network``.
+    sums : Sums
+        At its parameters.
+    n_effective : float
+
+    Returns
+    -------
+    found : Curvature
+    value : float
+        Log evidence.
+    loss : float
+        Half the mean error, and the penalties.
+    """
+    groups, scale = model.groups(), net.beta * n_effective
+    squares = evidence.weighted_squares(net.theta, groups, net.alpha)
+    loss = (sums.error + squares / scale) / 2
+    found = curvature(sums, groups, net.alpha, net.beta, n_effective)
+    value = log_evidence(model, found, scale * loss, net.beta, n_effective)
+    return found, value, loss
+
+
+def log_evidence(model, found, energy, beta, n_effective):
+    """Return the log evidence of a curvature, by the loss of the model."""
+    if model.loss != "squared":
+        return float(evidence.log_evidence_of_classes(found, energy))
+    n_numbers = n_effective * model.n_targets
+    return float(evidence.log_evidence(found, energy, n_numbers, beta))
+
+
+def updated(model, state, options):
+    """Return state and report with the penalties that the evidence chooses here."""
+    n_effective, groups = options.n_effective, model.groups()
+    found, value = evidence_at(state, model, n_effective)
+    if not math.isfinite(value):
+        stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else "non_finite"
+        return state, _report(state, model, n_effective, stop)
+    state = state._replace(
+        criterion=-value / n_effective, iteration=state.iteration + 1
+    )
+    beta, stop = _updated_beta(model, found, state, n_effective), None
+    if options.alpha is not None:
+        state, stop = _at_given_penalties(model, state, beta, options)
+    elif state.iteration >= FIRST_UPDATE:
+        squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
+        alpha = evidence.updated_alpha(found, squares)
+        state, stop = _check_rise(
+            state._replace(alpha=alpha, beta=beta), value, options
+        )
+    stop = "rounding" if 1 / beta <= EXACT else stop
+    net = model.network(state.theta, state.alpha, beta, found.gamma, value)
+    state = state._replace(net=net)
+    report = _report(state, model, n_effective, stop)
+    return state._replace(loss=report.loss), report
+
+
+def _at_given_penalties(model, state, beta, options):
+    """Return the state with a new noise level, and whether its loss falls no longer."""
+    alpha = options.alpha * beta * options.n_effective
+    state = state._replace(alpha=alpha, beta=beta)
+    loss = _objective(state, model, options.n_effective)
+    stop = "tol" if state.loss - loss <= options.tol * loss else None
+    return state._replace(criterion=loss), stop
+
+
+def _check_rise(state, value, options):
+    """Return the state, and whether the log evidence has stopped rising."""
+    share = max(options.tol, _RISE_PER_ROW)
+    rose = value > state.highest + max(_RISE, share * options.n_effective)
+    waited = 0 if rose else state.waited + 1
+    state = state._replace(waited=waited, highest=max(value, state.highest))
+    estimated = alpha_method(state.sums.gram) == "lanczos"
+    patience = _PATIENCE_OF_ESTIMATES if estimated else _PATIENCE
+    if waited < patience:
+        return state, None
+    if state.shift > 1 and not state.restarted:
+        # The damping may be what holds the fit: once more with little of it.
+        return state._replace(shift=1.0, waited=0, restarted=True), None
+    return state, "tol"
+
+
+def _updated_beta(model, found, state, n_effective):
+    if model.loss != "squared":
+        return 1.0
+    square_error = n_effective * state.sums.error
+    n_numbers = n_effective * model.n_targets
+    return float(evidence.updated_beta(found, square_error, n_numbers, EXACT))
+
+
+def _n_free(groups):
+    return int(np.count_nonzero(groups < 0))
+
+
+def curvature(sums, groups, alpha, beta, n_effective, rough=False):
+    """Return the curvature that the evidence takes, roughly estimated if allowed."""
+    floor = ROUNDING * sums.gram.trace()
+    if isinstance(sums.gram, LargeGram):
+        return low_rank.curvature(
+            sums.gram, groups, alpha, beta, n_effective, floor, rough
+        )
+    scale = beta * n_effective
+    return evidence.primal_curvature(sums.gram, groups, alpha, scale, floor)
+
+
+def alpha_method(gram):
+    """Return how gamma is computed: "dense", or "lanczos" where it is estimated."""
+    large = isinstance(gram, LargeGram) and not gram.has_few_rows
+    return "lanczos" if large else "dense"
+
+
+def continued(model, rows, state):
+    """Return a state that goes on with the targets of other rows."""
+    sums = sums_of(model, state.theta, rows)
+    return state._replace(
+        sums=sums, shift=1.0, waited=0, highest=-math.inf, criterion=math.inf
+    )
+
+
+def _report(state, model, n_effective, stop):
+    net, groups = state.net, model.groups()
+    precision = evidence.prior_precision(groups, state.alpha)
+    scale = state.beta * n_effective
+    down = state.sums.slope - precision * state.theta / scale
+    energy = _energy(state.sums.error, state.theta, precision, scale)
+    extra = {
+        "log_evidence": net.log_evidence,
+        "n_effective_parameters": float(net.gamma.sum()) + _n_free(groups),
+    }
+    if model.loss == "squared":
+        extra["noise_std"] = 1 / math.sqrt(state.beta) if state.beta > 0 else math.inf
+    return Report(
+        loss=energy / scale,
+        grad_norm=math.sqrt(down @ down),
+        stop=stop,
+        extra=extra,
+    )
+
+
+def _objective(state, model, n_effective):
+    """Energy over beta and the number of rows: half the mean error, and penalties."""
+    precision = evidence.prior_precision(model.groups(), state.alpha)
+    scale = state.beta * n_effective
+    return _energy(state.sums.error, state.theta, precision, scale) / scale
+
+
+def _energy(error, theta, precision, scale):
+    return scale * error / 2 + float(precision * theta @ theta) / 2

@@ -1,1 +1,0 @@
-"""What the methods share: fit loop, solver protocol, linear algebra, backend."""

@@ -1,1 +1,0 @@
-"""Linear algebra of curvature systems, shared by all methods."""

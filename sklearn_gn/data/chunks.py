@@ -1,0 +1,298 @@
+"""Rows in chunks: of memory-mapped and dask arrays, and of a user's iterables."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import wraps
+from numbers import Real
+
+import numpy as np
+from scipy import sparse
+
+from sklearn_gn.arrays import backend
+
+_CHUNK_BYTES = 2**26  # of a memory-mapped array
+MAPPED_BYTES = 2**30  # from which on a memory-mapped array is read in chunks
+
+
+class MappedRows:
+    """Chunks ``(X, y)`` or ``(X, y, weight)`` of an array on disk."""
+
+    def __init__(self, X, y, sample_weight=None, n_rows=None):
+        self.arrays = _arrays_of_one_length(X, y, sample_weight)
+        self._size = n_rows or max(1, _CHUNK_BYTES // max(X.itemsize * X.shape[1], 1))
+
+    def __iter__(self):
+        """Yield views of the arrays, which are read where they are used."""
+        for start in range(0, len(self.arrays[0]), self._size):
+            yield tuple(array[start : start + self._size] for array in self.arrays)
+
+
+class DaskRows:
+    """Chunks of a dask array: its blocks of rows, computed one at a time."""
+
+    def __init__(self, X, y, sample_weight=None):
+        X, *self.others = _arrays_of_one_length(X, y, sample_weight)
+        self.X = X.rechunk({1: -1})
+
+    def __iter__(self):
+        """Yield blocks as numpy arrays."""
+        start = 0
+        for number, size in enumerate(self.X.chunks[0]):
+            X = np.asarray(self.X.blocks[number])
+            part = slice(start, start + size)
+            yield (X, *(np.asarray(array[part]) for array in self.others))
+            start += size
+
+
+def _arrays_of_one_length(X, y, sample_weight):
+    """Return X, y and the weights, if there are any, in a list."""
+    n_rows = X.shape[0]
+    if isinstance(n_rows, float):  # NaN
+        raise ValueError(
+            "X is a dask array of unknown length: call X.compute_chunk_sizes() first."
+        )
+    if isinstance(sample_weight, Real):  # the same for all rows
+        sample_weight = np.full(n_rows, float(sample_weight))
+    arrays = {"X": X, "y": y, "sample_weight": sample_weight}
+    if sample_weight is None:
+        del arrays["sample_weight"]
+    for name, array in arrays.items():
+        if np.shape(array)[:1] != (n_rows,):
+            raise ValueError(
+                f"{name} has the shape {np.shape(array)}, and X has {n_rows} rows."
+            )
+    return list(arrays.values())
+
+
+def is_dask(array):
+    """Return whether an array is one of dask."""
+    return type(array).__module__.startswith("dask.array")
+
+
+def chunks_of(X, y, sample_weight=None):
+    """Return the chunks of an array on disk, or None for one in memory."""
+    if is_dask(X) and X.ndim == 2:
+        return DaskRows(X, y, sample_weight)
+    if isinstance(X, np.memmap) and X.ndim == 2 and X.nbytes >= MAPPED_BYTES:
+        return MappedRows(X, y, sample_weight)
+    return None
+
+
+def prefetched(chunks):
+    """Yield what an iterable yields; the next one is made meanwhile."""
+    iterator, end = iter(chunks), object()
+    settings = copy_context()  # what NumPy says of overflow belongs to the thread
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(settings.run, next, iterator, end)
+        while (chunk := coming.result()) is not end:
+            coming = pool.submit(settings.run, next, iterator, end)
+            yield chunk
+
+
+# --- checks of a user's chunks --------------------------------------------------------
+
+
+def takes_only_chunks(fit_chunks):
+    """Decorate a method ``fit_chunks``: X and y as in ``fit`` are a TypeError."""
+
+    @wraps(fit_chunks)
+    def wrapper(self, *given, **words):
+        if len(given) > 1:
+            raise TypeError(
+                "fit_chunks takes one list of chunks, as in fit_chunks([(X, y), ...]). "
+                "For one X and y, call fit(X, y)."
+            )
+        return fit_chunks(self, *given, **words)
+
+    return wrapper
+
+
+def check_repeatable(chunks):
+    """Raise a ValueError if chunks can be iterated only once."""
+    if iter(chunks) is chunks:
+        raise ValueError(
+            "chunks can be iterated only once, but a fit reads them several "
+            "times. Give a list, or an object whose __iter__ begins again, instead of "
+            "a generator."
+        )
+
+
+def check_on_one_device(estimator):
+    """Raise a ValueError if an estimator is to compute on several devices."""
+    if backend.mesh_of(estimator.device) is not None:
+        raise ValueError(
+            f"device={estimator.device!r}: chunks are fitted on one device. "
+            "Give its name, or fit arrays."
+        )
+
+
+def check_class_weight(estimator):
+    """Raise a ValueError if class weights need all labels at once."""
+    if estimator.class_weight == "balanced":
+        raise ValueError(
+            "class_weight='balanced' needs all labels at once. Give a dict, or "
+            "sample weights."
+        )
+
+
+def check_early_stopping(estimator, X_val):
+    """Raise a ValueError if early stopping would have to set rows aside."""
+    if estimator.early_stopping and X_val is None:
+        raise ValueError(
+            "early_stopping=True needs X_val and y_val where rows come in chunks."
+        )
+
+
+def first_of(chunks):
+    """Return the first chunk that holds rows."""
+    for _, chunk in numbered(chunks):
+        return chunk
+    raise ValueError("chunks hold no rows.")
+
+
+def numbered(chunks):
+    """Yield number and arrays of the chunks that hold rows.
+
+    All arrays of a chunk have one length, and all data frames the same columns.
+    """
+    first_names = None
+    for number, chunk in enumerate(chunks):
+        if not isinstance(chunk, tuple) or len(chunk) not in (2, 3):
+            raise ValueError(
+                f"Chunk {number} must be a tuple (X, y) or (X, y, sample_weight)."
+            )
+        lengths = [np.shape(array)[:1] for array in chunk]
+        if lengths[0] == () or any(length != lengths[0] for length in lengths):
+            raise ValueError(f"Chunk {number}: X, y and weights differ in length.")
+        if lengths[0][0]:
+            names = getattr(chunk[0], "columns", None)
+            names = None if names is None else list(names)
+            first_names = names if first_names is None else first_names
+            if names is not None and names != first_names:
+                raise ValueError(
+                    f"Chunk {number}: the columns of X are {names}; those of the first "
+                    f"chunk are {first_names}."
+                )
+            yield number, chunk
+
+
+def labels_of(chunks):
+    """Return labels of the rows that have weight, each at least once."""
+    labels = []
+    for number, (_, y, *weight) in numbered(chunks):
+        counted = _weight(weight, len(y), f"Chunk {number}") > 0
+        labels.append(np.unique(np.asarray(y)[counted]))
+    return np.concatenate(labels)
+
+
+def one_column(array, name):
+    """Return an array of one column as a vector."""
+    array = np.asarray(array)
+    if array.size != len(array):
+        raise ValueError(f"{name} must have one column, got the shape {array.shape}.")
+    return array.ravel()
+
+
+class CheckedChunks:
+    """Chunks ``(X, targets, weight)``, checked as they are read.
+
+    Those without weight are left out.
+
+    Parameters
+    ----------
+    chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+    n_features : int
+    targets_of : callable
+        Maps the y of a chunk, the weights, and the name of y in messages to an array.
+    factors_of : callable, default=None
+        Maps that array to factors of the weights. If None, there are none.
+    """
+
+    def __init__(self, chunks, n_features, targets_of, factors_of=None):
+        self._chunks, self._n_features = chunks, n_features
+        self._targets_of, self._factors_of = targets_of, factors_of
+
+    def __iter__(self):
+        """Yield the chunks, from the first one on."""
+        for number, (X, y, *weight) in numbered(self._chunks):
+            name = f"Chunk {number}"
+            X = _features(X, self._n_features, name)
+            weight = _weight(weight, len(X), name)
+            if not weight.any():
+                continue
+            targets = self._targets_of(y, weight, f"{name}: y")
+            if self._factors_of is not None:
+                weight = weight * self._factors_of(targets)
+            if weight.any():
+                yield X, targets, weight
+
+
+def chunks_of_classes(estimator, chunks):
+    """Return checked chunks with class numbers, and weights times class weights.
+
+    Parameters
+    ----------
+    estimator : SoftmaxClassifier
+        Which knows its classes and the number of features.
+    chunks : iterable of tuples
+        As given.
+    """
+    of_class = estimator.class_weight or {}
+    factors = np.array([of_class.get(label, 1.0) for label in estimator.classes_])
+
+    def codes(y, weight, name):
+        y, counted = one_column(y, name), weight > 0
+        if not counted.all():  # labels of other rows need not be known
+            y = np.where(counted, y, y[counted][0])
+        return estimator._encode(y, name)
+
+    return CheckedChunks(
+        chunks, estimator.n_features_in_, codes, lambda code: factors[code]
+    )
+
+
+def chunks_of_targets(chunks, n_features, n_targets):
+    """Return checked chunks with targets of shape (m, n_targets), in float64."""
+
+    def targets_of(y, weight, name):
+        y = np.asarray(y, dtype=np.float64)
+        y = y.reshape(len(y), -1)
+        if y.shape[1] != n_targets:
+            raise ValueError(
+                f"{name} has {y.shape[1]} targets; the first chunk has {n_targets}."
+            )
+        if not _is_finite(y):
+            raise ValueError(f"{name} holds NaN or infinity.")
+        return y
+
+    return CheckedChunks(chunks, n_features, targets_of)
+
+
+def _weight(weight, n_rows, name):
+    """Return the weights of a chunk, which may have none."""
+    if not weight:
+        return np.ones(n_rows)
+    weight = one_column(weight[0], f"{name}: weights").astype(np.float64)
+    if not (np.isfinite(weight).all() and (weight >= 0).all()):
+        raise ValueError(f"{name}: weights must be finite, and zero or larger.")
+    return weight
+
+
+def _features(X, n_features, name):
+    """Return the features of a chunk as an array of numbers, its type as given."""
+    X = X.toarray() if sparse.issparse(X) else np.asarray(X)
+    if X.ndim != 2 or X.shape[1] != n_features:
+        raise ValueError(
+            f"{name}: X has the shape {X.shape}; the first chunk has {n_features} "
+            "features."
+        )
+    X = X if X.dtype.kind in "fiub" else X.astype(np.float64)
+    if not _is_finite(X):
+        raise ValueError(f"{name}: X holds NaN or infinity.")
+    return X
+
+
+def _is_finite(array):
+    """Whether an array holds neither NaN nor infinity, nor numbers of huge sums."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(array.sum(dtype=np.float64)))

@@ -1,0 +1,281 @@
+"""Dates as x: days since 1970, and back.
+
+Dates with a time zone are instants; they are converted to UTC. Dates without one are
+taken as they stand, and periods as their starts. A fit on one kind does not predict at
+the other. Columns may be those of pandas or polars, or of ``datetime`` objects.
+"""
+
+from datetime import UTC, date, timedelta
+from numbers import Number
+
+import numpy as np
+
+from sklearn_gn.optim.stop import counted
+
+_DAY = np.timedelta64(1, "D")
+_EPOCH = np.datetime64(0, "us")
+_NUMBERS = "biufc"
+
+
+def kind_of(column):
+    """Return "utc" or "local" for dates with and without a time zone, else None."""
+    column = _listed(column)
+    dtype = getattr(column, "dtype", None)
+    if getattr(dtype, "tz", getattr(dtype, "time_zone", None)) is not None:
+        return "utc"
+    kind = _dtype_kind(column)
+    if kind != "O":
+        return "local" if kind == "M" else None
+    first = next((value for value in np.ravel(column) if not _is_missing(value)), None)
+    if not _is_date(first):
+        return None
+    return "local" if getattr(first, "tzinfo", None) is None else "utc"
+
+
+def _listed(X):
+    """Return a list whose first entry is a date as an array, anything else as it is."""
+    first = X
+    while isinstance(first, list | tuple):
+        first = first[0] if first else None
+    is_list = isinstance(X, list | tuple)
+    return np.array(X, dtype=object) if is_list and _is_date(first) else X
+
+
+def _dtype_kind(column):
+    """Return the kind of a column or an array as NumPy names it, None without one."""
+    dtype = getattr(column, "dtype", None)
+    if hasattr(dtype, "is_temporal"):  # of polars
+        return np.asarray(column[:0]).dtype.kind
+    return getattr(dtype, "kind", None)
+
+
+def to_days(column):
+    """Return dates as days since 1970."""
+    if getattr(column.dtype, "tz", None) is not None:
+        column = getattr(column, "dt", column).tz_convert("UTC")
+        column = getattr(column, "dt", column).tz_localize(None)
+    values = np.asarray(column)
+    if values.dtype.kind == "O":
+        plain = np.array([_plain(v) for v in values.ravel()], dtype="datetime64[us]")
+        values = plain.reshape(values.shape)
+    values = values.astype("datetime64[us]")
+    n_missing = np.isnat(values).sum()
+    if n_missing:
+        rows = counted(n_missing, "row")
+        raise ValueError(f"X contains NaT in {rows}: drop rows without a date.")
+    return (values - _EPOCH) / _DAY
+
+
+def from_days(days):
+    """Return days since 1970 as datetime64, to the microsecond."""
+    return np.rint(np.asarray(days) * 86400e6).astype("datetime64[us]")
+
+
+def as_text(days):
+    """Return one date as text, without its time where that is midnight."""
+    return str(from_days(days).astype("datetime64[s]")).removesuffix("T00:00:00")
+
+
+def given_days(name, values):
+    """Return dates that a parameter gives as days since 1970.
+
+    Dates with a time zone, such as pandas Timestamps, are converted to UTC.
+    """
+    values_ = np.asarray(values, dtype=object)
+    try:
+        if any(isinstance(value, Number) for value in values_):
+            raise TypeError("numbers")
+        return to_days(values_)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} must be a list of dates like the feature, got {values!r}."
+        ) from error
+
+
+def given_length(name, value, kind):
+    """Return a length that a parameter gives, in days where the feature is dates."""
+    if not isinstance(value, timedelta | np.timedelta64):
+        return float(value)
+    if kind is None:
+        raise ValueError(f"{name}={value!r} is for dates, and the feature is numbers.")
+    days = float(np.timedelta64(value) / _DAY)
+    if not days >= 0:
+        raise ValueError(f"{name} must not be negative, got {value!r}.")
+    return days
+
+
+def _is_missing(value):
+    if isinstance(value, float):
+        return value != value
+    return value is None or type(value).__name__ in ("NaTType", "NAType")
+
+
+def _is_period(value):
+    return hasattr(value, "to_timestamp") and hasattr(value, "start_time")
+
+
+def _is_date(value):
+    return isinstance(value, date | np.datetime64) or _is_period(value)
+
+
+def _is_missing_or_date(value):
+    return _is_missing(value) or _is_date(value)
+
+
+def _plain(value):
+    """Return a date without a time zone, for datetime64."""
+    if _is_missing(value):
+        return None
+    if _is_period(value):
+        return value.to_timestamp()
+    if getattr(value, "tzinfo", None) is None:
+        return value
+    return value.astimezone(UTC).replace(tzinfo=None)
+
+
+def is_frame(X):
+    """Return whether X is a data frame of pandas or polars."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes") and len(X.shape) == 2
+
+
+def column_at(X, place):
+    """Return a column of a data frame."""
+    return X.iloc[:, place] if hasattr(X, "iloc") else X[:, place]
+
+
+def check_column(column, names):
+    """Raise a ValueError if the name of the broken feature is not among these."""
+    if not isinstance(column, str) or column in names:
+        return
+    if not names:
+        raise ValueError(
+            f"broken_feature={column!r} is a name, and the columns of X have none: "
+            "give a data frame, or the number of the column."
+        )
+    raise ValueError(
+        f"broken_feature={column!r} is not among the names of the features: {names}."
+    )
+
+
+def replace_dates(X, column):
+    """Return X with dates in one column as days, and the kind of the dates.
+
+    Parameters
+    ----------
+    X : array-like
+        A data frame, or an array of dates alone.
+    column : int or str
+        The column of the broken feature.
+
+    Returns
+    -------
+    X : array-like
+    kind : {"utc", "local", None}
+    """
+    if not is_frame(X):
+        X = _listed(X)
+        kind = kind_of(X)
+        if kind is not None and len(X.shape) == 1:
+            name = repr(getattr(X, "name", None) or "date")
+            raise ValueError(
+                "X must be a table, got one column of dates: give it as "
+                f"frame[[{name}]] instead of frame[{name}], an index by "
+                f"index.to_frame(name={name}), or an array by reshape(-1, 1)."
+            )
+        if kind is None:
+            return X, None
+        if _dtype_kind(X) == "O" and not all(map(_is_missing_or_date, np.ravel(X))):
+            raise ValueError(
+                "X holds dates and other values in one array: give several columns as "
+                "a data frame."
+            )
+        return to_days(X), kind
+    place = _place(X, column)
+    kind = None if place is None else kind_of(column_at(X, place))
+    if kind is None:
+        return X, None
+    days = to_days(column_at(X, place))
+    if hasattr(X, "iloc"):
+        X = X.copy(deep=False)
+        X.isetitem(place, days)
+        return X, kind
+    series = X[:, place]
+    return X.with_columns(type(series)(series.name, days)), kind
+
+
+def _place(X, column):
+    """Return the number of a column of a data frame, None if there is none."""
+    n = X.shape[1]
+    if isinstance(column, str):
+        return list(X.columns).index(column) if column in X.columns else None
+    return column % n if -n <= column < n else None
+
+
+def held(X, column):
+    """Say what a column holds that is not dates, for a message."""
+    place = _place(X, column) if is_frame(X) else None
+    values = X if place is None else column_at(X, place)
+    values = values if hasattr(values, "dtype") else np.asarray(values)
+    if _dtype_kind(values) in (*_NUMBERS, "m"):
+        return "numbers"
+    return "text: convert it to dates, by pandas.to_datetime"
+
+
+def refuse_dates_as_targets(y):
+    """Raise a ValueError if the targets of a regression are dates or durations.
+
+    They would be taken as numbers of nanoseconds, or of microseconds.
+    """
+    columns = [y]
+    if is_frame(y):
+        columns = [column_at(y, place) for place in range(y.shape[1])]
+    for column in columns:
+        if _dtype_kind(column) == "m":
+            raise ValueError(
+                "y holds durations: targets are numbers. Divide them by a unit: "
+                'y / numpy.timedelta64(1, "D") is days.'
+            )
+        if kind_of(column) is not None:
+            raise ValueError(
+                "y holds dates: targets are numbers, such as the days since the first "
+                "date."
+            )
+
+
+def refuse_dates(X, *, takes_dates=False):
+    """Raise a ValueError if a column holds dates or durations.
+
+    They would be taken as numbers of nanoseconds, or of microseconds.
+
+    Parameters
+    ----------
+    X : array-like
+    takes_dates : bool, default=False
+        Whether the estimator takes dates as the feature that breaks, for the message.
+    """
+    columns = [("X", X)]
+    if is_frame(X):
+        plain = [getattr(dtype, "kind", None) in (*_NUMBERS,) for dtype in X.dtypes]
+        columns = [
+            (f"column {name!r} of X", column_at(X, place))
+            for place, name in enumerate(X.columns)
+            if not plain[place]
+        ]
+    for name, column in columns:
+        name = f"{name[0].upper()}{name[1:]}"
+        if _dtype_kind(column) == "m":
+            raise ValueError(
+                f"{name} holds durations. Divide them by a unit: "
+                'column / numpy.timedelta64(1, "D") is days.'
+            )
+        if kind_of(column) is not None:
+            who = (
+                "Only the feature that breaks may be dates: set broken_feature to it."
+                if takes_dates
+                else "Only SegmentedRegressor takes dates, as the feature that breaks "
+                "(broken_feature)."
+            )
+            raise ValueError(
+                f"{name} holds dates. {who} Otherwise give numbers, such as the year, "
+                "the month, or the days since the first date."
+            )

@@ -1,0 +1,181 @@
+"""What the evidence assumes of the rows, and training data may not satisfy.
+
+The evidence takes rows for independent and noise for normal. Copies of rows look like
+signal, and residuals of heavy tails make the noise level, and with it all intervals,
+follow a few rows.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.data.hashing import row_codes
+
+_MOST_ROWS = 100_000  # whose residuals are looked at; every k-th of more
+_COPIES = 0.05  # share of the rows that is worth mentioning
+_FAR = 5.0  # robust standard deviations, beyond which normal noise has no row
+_DEVIATION = 1.4826  # of normal noise, over its median size
+_FAR_SQUARES = 0.1  # share of the squares that decides the noise level
+_SKEWED = 1.0  # skewness of positive targets whose logarithm may do better
+_SEEN = 0.1  # of a target's deviation, below which a residual is no outlier
+_CLEAN = 0.03  # robust deviation, in the same unit, of data that may have no noise
+_NAMED = 3  # far rows that are named
+_SAME = 1e-15  # range, over the size, of numbers that differ by rounding at most
+_ROUNDING = 1e-10  # of the targets' size, below which residuals are not noise
+
+
+class RowChecks(NamedTuple):
+    """What was seen in the rows of a fit."""
+
+    n_rows: int  # with positive weight
+    n_copies: int = 0  # rows that are equal to an earlier one
+    n_far: int = 0  # rows with far residuals
+    far_squares: float = 0.0  # their share of the sum of squares
+    farthest: tuple = ()  # numbers of some of them
+    nearly_exact: bool = False  # whether the other residuals are small
+    log_helps: bool = False  # whether the logarithm makes targets far less skewed
+
+    @property
+    def has_copies(self):
+        """Whether so many rows are copies that the evidence is misled."""
+        return self.n_copies > _COPIES * self.n_rows
+
+    def renumbered(self, number):
+        """Return the checks of a sample, whose rows have these numbers."""
+        return self._replace(farthest=tuple(int(number[k]) for k in self.farthest))
+
+
+def target_spread(y, sample_weight):
+    """Return the standard deviation of each target, zero of one that is constant.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n_samples,) or (n_samples, n_targets)
+    sample_weight : ndarray of shape (n_samples,) or None
+    """
+    y = y if sample_weight is None else y[sample_weight > 0]
+    y = y.reshape(len(y), -1).astype(np.float64)
+    _, exponent = np.frexp(np.abs(y).max(axis=0))
+    y = np.ldexp(y, -exponent)  # of size one, without rounding
+    varies = np.ptp(y, axis=0) > _SAME
+    return np.where(varies, np.ldexp(np.std(y, axis=0), exponent), 0.0)
+
+
+def checked_rows(X, y, sample_weight, predictions):
+    """Return the :class:`RowChecks` of training data.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+    y : ndarray of shape (n_samples,) or (n_samples, n_targets)
+    sample_weight : ndarray of shape (n_samples,) or None
+    predictions : callable or None
+        Maps rows to an array (n_samples, n_targets); None for classes.
+    """
+    used = slice(None) if sample_weight is None else np.flatnonzero(sample_weight > 0)
+    rows, targets = X[used], y[used]
+    if predictions is None:
+        targets = np.unique(targets, return_inverse=True)[1]
+    targets = targets.reshape(len(rows), -1).astype(np.float64)
+    checks = RowChecks(len(rows), n_copies=_n_copies(rows, targets))
+    if predictions is None:
+        return checks
+    numbers = np.arange(len(X))[used]
+    weight = None if sample_weight is None else sample_weight[used]
+    every = slice(None, None, -(-len(rows) // _MOST_ROWS))
+    residuals = targets[every] - predictions(rows[every])
+    weight = None if weight is None else weight[every]
+    return with_tails(checks, targets[every], residuals, weight, numbers[every])
+
+
+def _n_copies(X, y):
+    """Number of rows that are equal to an earlier one, if that is no chance.
+
+    Where few values are possible, rows with equal features are common. Then their
+    targets differ, or agree as often as any do: rows of a frequent class, or zeros of
+    counts.
+    """
+    n_distinct = len(np.unique(row_codes(X, y)))
+    n_copies = len(X) - n_distinct
+    if n_copies == 0:
+        return 0
+    codes = row_codes(X, np.empty((len(X), 0)))
+    sizes = np.unique(codes, return_counts=True)[1]
+    n_equal_features = len(X) - len(sizes)
+    by_chance = _n_copies_by_chance(sizes, y)
+    is_chance = 2 * (n_copies - by_chance) <= n_equal_features - by_chance
+    return 0 if is_chance else n_copies
+
+
+def _n_copies_by_chance(sizes, y):
+    """Expected number of copies if targets did not depend on the features.
+
+    Parameters
+    ----------
+    sizes : ndarray of int
+        Numbers of rows with equal features.
+    y : ndarray of shape (n_samples, n_targets)
+    """
+    codes = row_codes(np.empty((len(y), 0)), y)
+    differ = 1 - np.unique(codes, return_counts=True)[1] / len(y)
+    several = sizes[sizes > 1]
+    n_distinct = sum(
+        count * np.sum(1 - differ**size)
+        for size, count in zip(*np.unique(several, return_counts=True), strict=True)
+    )
+    return np.sum(several) - n_distinct
+
+
+def with_tails(checks, y, residuals, weight, numbers):
+    """Add the rows with far residuals, if they decide the noise level.
+
+    Parameters
+    ----------
+    checks : RowChecks
+    y, residuals : ndarrays of shape (n_samples, n_targets)
+    weight : ndarray of shape (n_samples,) or None
+    numbers : ndarray of int of shape (n_samples,)
+        Numbers of the rows in the training data.
+    """
+    size = np.abs(residuals)
+    if weight is not None:  # rows that count less are meant to be far
+        size *= np.sqrt(np.minimum(weight / np.median(weight), 1))[:, None]
+    deviation = _DEVIATION * np.median(size, axis=0)
+    noisy = deviation > _ROUNDING * np.abs(y).max(axis=0)
+    if not noisy.any():
+        return checks
+    # Errors of an approximation to exact data have heavy tails, and are small.
+    spread = np.std(y[:, noisy], axis=0)
+    seen = size[:, noisy] > _SEEN * spread
+    size = size[:, noisy] / deviation[noisy]
+    far = (size > _FAR) & seen
+    if not np.sum(size[far] ** 2) > _FAR_SQUARES * np.sum(size**2):
+        return checks
+    largest = size.max(axis=1)
+    n_far = int(far.any(axis=1).sum())
+    order = np.argsort(-largest, kind="stable")[: min(_NAMED, n_far)]
+    return checks._replace(
+        n_far=n_far,
+        far_squares=float(np.sum(size[far] ** 2) / np.sum(size**2)),
+        farthest=tuple(int(number) for number in numbers[order]),
+        nearly_exact=bool(np.all(deviation[noisy] < _CLEAN * spread)),
+        log_helps=_log_helps(y[:, noisy]),
+    )
+
+
+def _log_helps(y):
+    """Whether targets are positive and skewed, and their logarithms are not."""
+    if y.min() <= 0:
+        return False
+    skewed, of_logs = _skewness(y / y.max(axis=0)), _skewness(np.log(y))
+    unskewed = np.abs(of_logs) < np.minimum(skewed / 2, _SKEWED)
+    return bool(np.all((skewed > _SKEWED) & unskewed))
+
+
+def _skewness(y):
+    """Skewness of each column, zero of one that is constant but for rounding."""
+    deviation = y - np.mean(y, axis=0)
+    spread = np.sqrt(np.mean(deviation**2, axis=0))
+    varies = spread > _ROUNDING * np.abs(y).max(axis=0)
+    unit = deviation / np.where(varies, spread, 1)
+    return np.where(varies, np.mean(unit**3, axis=0), 0)

@@ -1,0 +1,331 @@
+"""Rows of a weighted data set: checks, canonical order, validation split."""
+
+import re
+from contextlib import contextmanager
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import is_classifier
+from sklearn.model_selection import train_test_split
+from sklearn.utils import validation
+
+from sklearn_gn.arrays.extremes import largest_size
+from sklearn_gn.data import dates
+from sklearn_gn.data.hashing import row_codes
+from sklearn_gn.data.missing import naming_columns
+
+_ADVICE_ON_TEXT = (
+    "turn categories into numbers by OneHotEncoder or TargetEncoder, and documents by "
+    "TfidfVectorizer, or leave the column out"
+)
+_ADVICE_ON_DATES = (
+    "make dates of it by pandas.to_datetime for SegmentedRegressor, and numbers, such "
+    "as the days since the first date, for the others"
+)
+_ADVICE_ON_SPARSE = (
+    "needs a dense array. Set sparse_output=False of OneHotEncoder or "
+    "sparse_threshold=0 of ColumnTransformer, reduce the features by TruncatedSVD, or "
+    "call X.toarray(). FGNSoftmaxHead takes sparse features."
+)
+_ADVICE_ON_LABELS = (
+    "targets are numbers. VarProNetClassifier and FGNSoftmaxHead fit labels"
+)
+_OF_TEXT = re.compile("could not convert|Cannot cast")  # NumPy, pandas' categories
+_SHORT = 30  # characters of a text that a message repeats
+_LEXICOGRAPHIC_COLUMNS = 16
+_LOOKED_AT = 1000  # rows, to compare the features
+_CONSTANT = 1e-12  # deviation of a constant, over the largest value
+_ADVICE_ON_CODES = (
+    "For classes in one-hot code give the labels, y.argmax(axis=1), or "
+    "y.idxmax(axis=1) of a data frame; for several labels of each row use "
+    "MultiOutputClassifier of sklearn.multioutput."
+)
+_ADVICE_ON_COLUMNS = (
+    "Fit the columns one by one, or use MultiOutputRegressor of sklearn.multioutput."
+)
+_LARGEST_NUMBER = 1e300  # of training data
+_CHUNK_ROWS = 1024  # of wide tables, so that intermediate copies stay in cache
+_LARGEST_WEIGHT = 1e100  # counts of rows whose squares are numbers still
+
+
+def validate_data(estimator, *data, **checks):
+    """Validate as :func:`sklearn.utils.validation.validate_data` does.
+
+    Infinities are refused with a ValueError, without a RuntimeWarning from the sum in
+    which they are found. Training data whose differences may leave the range of floats
+    are refused as well, and so are dates and complex columns; columns of text and of
+    missing numbers are named. Sparse data that cannot be taken raise a TypeError that
+    says where they come from.
+    """
+    if sparse.issparse(data[0]) and not checks.get("accept_sparse"):
+        raise TypeError(f"X is sparse: {type(estimator).__name__} {_ADVICE_ON_SPARSE}")
+    dates.refuse_dates(data[0], takes_dates=hasattr(estimator, "broken_feature"))
+    _refuse_complex_columns(data[0])
+    targets = () if len(data) == 1 else data[1]
+    if checks.get("y_numeric"):
+        dates.refuse_dates_as_targets(targets)
+    if not checks.get("multi_output"):
+        _check_one_column(estimator, targets)
+    in_targets = naming_text(targets, _ADVICE_ON_LABELS, "y")
+    in_features = naming_text(data[0]), naming_columns(data[0])
+    with np.errstate(all="ignore"), in_targets, in_features[0], in_features[1]:
+        checked = validation.validate_data(estimator, *data, **checks)
+        if checks.get("y_numeric") and checked[1].dtype.kind in "SU":
+            checked = checked[0], checked[1].astype(np.float64)
+    if isinstance(checked, tuple):
+        for name, array in zip(("X", "y"), checked, strict=True):
+            check_differences(name, array)
+    return checked
+
+
+def _check_one_column(estimator, y):
+    """Raise a ValueError if there are several columns, and say what to do."""
+    shape = getattr(y, "shape", ())
+    if len(shape) == 2 and shape[1] > 1:
+        advice = _ADVICE_ON_CODES if is_classifier(estimator) else _ADVICE_ON_COLUMNS
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {shape} instead. {advice}"
+        )
+
+
+def _refuse_complex_columns(X):
+    """Raise a ValueError if a data frame has a column of complex numbers.
+
+    Beside columns of some other types, only their real part would be taken.
+    """
+    if not dates.is_frame(X):
+        return
+    for column, dtype in zip(X.columns, X.dtypes, strict=True):
+        if getattr(dtype, "kind", "") == "c":
+            raise ValueError(
+                f"Complex data not supported: column {column!r} of X holds complex "
+                "numbers. Give the real and the imaginary part as two columns."
+            )
+
+
+@contextmanager
+def naming_text(X, advice=_ADVICE_ON_TEXT, name="X"):
+    """Say in the error about text that is not a number where it is, in a few words.
+
+    Parameters
+    ----------
+    X : array-like
+        What is converted; columns of data frames are named.
+    advice : str
+        What to do.
+    name : str
+    """
+    try:
+        yield
+    except ValueError as error:
+        found = _first_text(X, name) if _OF_TEXT.search(str(error)) else None
+        if found is None:
+            raise
+        where, value = found
+        if name == "X" and _is_date(value):
+            advice = _ADVICE_ON_DATES
+        short = value if len(value) <= _SHORT else f"{value[:_SHORT]}..."
+        # The error itself may hold a whole document.
+        raise ValueError(f"{where} holds text ({short!r}): {advice}.") from None
+
+
+def _first_text(X, name):
+    """Return where X first holds text that is not a number, and the text, or None."""
+    columns = [(name, X)]
+    if dates.is_frame(X):
+        columns = [
+            (f"Column {column!r} of {name}", dates.column_at(X, place))
+            for place, column in enumerate(X.columns)
+        ]
+    for where, column in columns:
+        for value in np.asarray(column, dtype=object).ravel():
+            try:
+                np.float64(value)
+            except (TypeError, ValueError):
+                return where, str(value)
+    return None
+
+
+def _is_date(text):
+    """Whether a text is a date in the form 2024-01-31, with or without a time."""
+    try:
+        return "-" in text and not np.isnat(np.datetime64(text))
+    except ValueError:
+        return False
+
+
+def check_differences(name, array):
+    """Raise a ValueError if numbers are so large that differences may overflow."""
+    array = array.data if sparse.issparse(array) else array
+    largest = largest_size(array) if array.dtype.kind == "f" else 0.0
+    if largest > _LARGEST_NUMBER:
+        raise ValueError(
+            f"{name} holds a number of size {largest:.3g}; the largest that can be "
+            f"fitted is {_LARGEST_NUMBER:.0e}. Give {name} in larger units."
+        )
+
+
+def check_validation_pair(X_val, y_val):
+    """Return whether validation data are given.
+
+    Raises
+    ------
+    ValueError
+        If one of the two is given and the other is not.
+    """
+    if (X_val is None) != (y_val is None):
+        missing = "y_val" if y_val is None else "X_val"
+        raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
+    return X_val is not None
+
+
+def validation_split(n_rows, fraction, rng, labels=None):
+    """Draw the rows to set aside for validation, stratified where that is possible.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of distinct rows.
+    fraction : float
+        Share of them to set aside.
+    rng : RandomState
+    labels : ndarray of int of shape (n_rows,), default=None
+        Numbers of their classes.
+
+    Returns
+    -------
+    train, val : ndarrays of int
+        Numbers of the rows, in random order.
+    """
+    n_val = max(1, round(fraction * n_rows))
+    if n_val >= n_rows:
+        raise ValueError(
+            f"validation_fraction={fraction} of {n_rows} distinct rows leaves none for "
+            "training."
+        )
+    possible = False
+    if labels is not None:
+        counts = np.bincount(labels)
+        counts = counts[counts > 0]
+        possible = counts.min() > 1 and min(n_val, n_rows - n_val) >= len(counts)
+    return train_test_split(
+        np.arange(n_rows),
+        test_size=n_val,
+        random_state=rng,
+        stratify=labels if possible else None,
+    )
+
+
+def feature_spread(X):
+    """Return the largest over the smallest standard deviation of the features.
+
+    Constant features do not count; of many rows some are looked at.
+    """
+    sample = X[:: max(1, X.shape[0] // _LOOKED_AT)]
+    with np.errstate(all="ignore"):
+        deviation = sample.std(axis=0)
+        varying = deviation > _CONSTANT * np.abs(sample).max(axis=0, initial=0.0)
+        spread = np.ptp(np.log(deviation[varying])) if varying.any() else 0.0
+        return float(np.exp(spread)) if np.isfinite(spread) else 1.0
+
+
+def canonical_rows(X, y, sample_weight):
+    """Sort the rows of a weighted data set by their content, and merge equal ones.
+
+    Rows of weight zero are dropped. A fit, with all its random draws, then depends on
+    neither the order nor the multiplicity of rows.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+    y : ndarray of shape (n_samples, n_targets)
+    sample_weight : ndarray of shape (n_samples,)
+
+    Returns
+    -------
+    rows : ndarray of int
+        One row number for each distinct row.
+    weight : ndarray
+        Their weights, divided by the sum.
+    """
+    kept = np.flatnonzero(sample_weight > 0)
+    X_kept = X[kept] if len(kept) < len(X) else X
+    order, new = _content_order(X_kept, y[kept])
+    order = kept[order]
+    alike = np.flatnonzero(~new)
+    for start in range(0, len(alike), _CHUNK_ROWS):
+        part = alike[start : start + _CHUNK_ROWS]
+        new[part] = differ(X, y, order[part], order[part - 1])
+    first = np.flatnonzero(new)
+    weight = sample_weight[order]
+    # Weights near the largest float would overflow in the sum. A power of two as scale
+    # keeps sums of whole-numbered weights exact, hence equal to those of repeated rows.
+    _, exponent = np.frexp(weight.max())
+    weight = np.add.reduceat(np.ldexp(weight, -exponent), first)
+    # Copies of a row are equal, but for the sign of a zero, in any order.
+    share = weight / weight.sum()
+    counted = share > 0  # others are no floats
+    return order[first][counted], share[counted]
+
+
+def differ(X, y, some, others):
+    """Whether rows, given by their numbers, differ from others."""
+    return np.any(X[some] != X[others], axis=1) | np.any(y[some] != y[others], axis=1)
+
+
+def _content_order(X, y):
+    """Return an order of the rows by their content, with equal rows together.
+
+    It is lexicographic, which takes one sort for each column; the rows of wide tables
+    are sorted by a hash instead.
+
+    Returns
+    -------
+    order : ndarray of int
+    new : ndarray of bool
+        Which rows surely differ from the one before: the first, and those with another
+        hash.
+    """
+    n_columns = X.shape[1] + y.shape[1]
+    new = np.zeros(len(X), dtype=bool)
+    new[0] = True
+    if n_columns <= _LEXICOGRAPHIC_COLUMNS:
+        return np.lexsort(np.concatenate([X, y], axis=1).T[::-1]), new
+    code = row_codes(X, y)
+    order = np.argsort(code)
+    new[1:] = np.diff(code[order]) != 0
+    return order, new
+
+
+def check_sample_weight(sample_weight, X):
+    """Return the weights in float64; they must be non-negative, and not all zero.
+
+    The largest one is brought between 1e-100 and 1e100, and with it all others, which
+    are at least 1e-100 times as large unless they are zero: sums of weights, and their
+    products with squares, stay in the range of floats.
+    """
+    with np.errstate(all="ignore"):
+        weight = validation._check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True
+        )
+    largest = weight.max()
+    if not largest > 0:
+        raise ValueError("sample_weight must be positive for at least one row.")
+    bounded = np.clip(largest, 1 / _LARGEST_WEIGHT, _LARGEST_WEIGHT)
+    smallest = np.min(weight, where=weight > 0, initial=largest)
+    if bounded == largest and smallest >= largest / _LARGEST_WEIGHT:
+        return weight
+    share = np.where(weight > 0, np.maximum(weight / largest, 1 / _LARGEST_WEIGHT), 0)
+    return share * bounded
+
+
+def shares(weight):
+    """Return weights of sum one; rows without weight, or of too little, count alike."""
+    total = weight.sum()
+    return weight / total if total > 0 else np.full(len(weight), 1 / len(weight))
+
+
+def total_weight(weight):
+    """Return the sum of the weights, at most the largest float."""
+    with np.errstate(over="ignore"):
+        return min(float(weight.sum()), np.finfo(float).max)

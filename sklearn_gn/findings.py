@@ -1,0 +1,497 @@
+"""What limited a fit, read off its log and its fitted attributes.
+
+Each rule looks at one thing and returns a :class:`Finding`, or None where it has
+nothing to say. The most serious finding comes first.
+"""
+
+from html import escape
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.bayes.line_ends import note_on_ends
+from sklearn_gn.optim.stop import StopReason, counted
+
+_FALLING = 0.01  # relative fall in the last tenth of a fit that is still going down
+_OVERFITTED = 1.05  # last validation loss over the lowest
+_FAR = 10.0  # validation loss over training loss of a model that does not generalise
+_POOR_GAIN = 0.1  # gain ratio of steps whose quadratic model is of no use
+_NULL = 1e-12  # eigenvalue, over the largest, of a direction without influence
+_CURE_OF_ENDS = "Compare with VarProNetRegressor and SegmentedRegressor(min_rows=10)."
+_COMPILED = 0.5  # share of the time before the end of the first iteration
+_LONG = 1.0  # seconds of a first iteration that are worth mentioning
+_CROWDED = 0.5  # parameters that the data determine, over the rows
+_EXACT = 1e-6  # noise, over the deviation of the targets, of data without any
+_JUDGED = 10  # fewest degrees of freedom at which outliers are reported
+_APART = 0.01  # relative difference between two losses that is worth mentioning
+_UNEVEN = 1e3  # largest over smallest deviation of features that are not scaled
+
+
+class Finding(NamedTuple):
+    """One thing that limited a fit.
+
+    Attributes
+    ----------
+    cause : str
+        One of "iterations", "time", "stopped", "overfitting", "points", "steps",
+        "copies", "outliers", "scale", "linear", "noise", "rank", "branch",
+        "compilation", and "none" if nothing limited the fit. For
+        :class:`~sklearn_gn.SegmentedRegressor`, one of "breakpoints", "outliers",
+        "correlation", "points", "noise" and "none".
+    text : str
+        What was seen, and what to do.
+    parameter : str or None
+        The constructor parameter to change first.
+    """
+
+    cause: str
+    text: str
+    parameter: str | None = None
+
+
+class Diagnosis:
+    """What limited a fit; prints as text, and as a list in a notebook.
+
+    Attributes
+    ----------
+    findings : list of Finding
+    """
+
+    def __init__(self, estimator, findings):
+        self.estimator = estimator
+        self.findings = findings
+
+    def __str__(self):
+        lines = [f"{self.estimator}:"]
+        for finding in self.findings:
+            change = f" [{finding.parameter}]" if finding.parameter else ""
+            # A fit without a limit has no cause to name.
+            cause = "" if finding.cause == "none" else f"{finding.cause}{change}: "
+            lines.append(f"- {cause}{finding.text}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        items = []
+        for finding in self.findings:
+            change = (
+                finding.parameter and f" (<code>{escape(finding.parameter)}</code>)"
+            )
+            cause = f"<b>{escape(finding.cause)}</b>{change or ''}: "
+            cause = "" if finding.cause == "none" else cause
+            items.append(f"<li>{cause}{escape(finding.text)}</li>")
+        return f"<p>{escape(self.estimator)}</p><ul>{''.join(items)}</ul>"
+
+
+def diagnose(model):
+    """Return the :class:`Diagnosis` of a fitted estimator.
+
+    Parameters
+    ----------
+    model : GaussNewtonEstimator
+    """
+    name = type(model).__name__
+    if not hasattr(model, "convergence_log_"):
+        text = "partial_fit keeps no log. Compare score() on rows that are held out."
+        return Diagnosis(f"{name}, after partial_fit", [Finding("none", text)])
+    own = model._limits()
+    # Where the estimator has findings of its own, they are the same as in its warning.
+    rules = RULES if own is None else (compilation,)
+    findings = [Finding(*found) for found in own or []]
+    findings += [finding for rule in rules if (finding := rule(model)) is not None]
+    if not findings:
+        findings = [Finding("none", "The fit converged, and nothing limited it.")]
+    n_iter = counted(model.n_iter_, "iteration")
+    loss = f"loss {model.loss_:.4g}" if hasattr(model, "loss_") else ""
+    described = f"{name} stopped ({model.stop_reason_}) after {n_iter}, {loss}"
+    findings = [_with_its_budget(model, finding) for finding in findings]
+    return Diagnosis(described.removesuffix(", "), findings)
+
+
+def _with_its_budget(model, finding):
+    """A finding that names the callback where not ``max_time`` has ended the fit."""
+    text = model._naming_its_budget(finding.text)
+    if finding.parameter == "max_time" and text != finding.text:
+        return finding._replace(text=text, parameter=None)
+    return finding._replace(text=text)
+
+
+# --- the rules -----------------------------------------------------------------------
+
+
+def _budget(model):
+    reason = StopReason(model.stop_reason_)
+    if not reason.budget:
+        return None
+    if reason is StopReason.INTERRUPTED:
+        return Finding("stopped", reason.advice, "warm_start")
+    if reason is StopReason.CALLBACK:
+        return Finding("stopped", "A callback stopped the fit.")
+    parameter = "max_time" if reason is StopReason.MAX_TIME else "max_iter"
+    cause = "time" if reason is StopReason.MAX_TIME else "iterations"
+    if _by_evidence(model):
+        how = "The log evidence, by which such a fit ends, was still rising"
+        advice = f"{how}. Raise {parameter}, or set warm_start=True."
+        return Finding(cause, advice, parameter)
+    fall = _last_fall(model.convergence_log_["loss"])
+    how = f"In the last tenth of the iterations the loss fell by {fall:.1%}. "
+    how = "" if np.isnan(fall) else how
+    if fall < _FALLING:
+        advice = "It had nearly settled: raising tol would end such a fit earlier."
+        return Finding(cause, how + advice, "tol")
+    return Finding(cause, f"{how}Raise {parameter}, or set warm_start=True.", parameter)
+
+
+def _failure(model):
+    reason = StopReason(model.stop_reason_)
+    if reason.converged or reason.requested or reason.budget:
+        return None
+    return Finding("stopped", reason.advice, _PARAMETER.get(reason))
+
+
+_PARAMETER = {
+    StopReason.SINGULAR: "damping",
+    StopReason.NON_FINITE: "damping",
+    StopReason.DIVERGED: "damping",
+    StopReason.SEPARABLE: "alpha",
+    StopReason.LINE_SEARCH: "solver",
+}
+
+
+def _overfitting(model):
+    log = model.convergence_log_
+    seen = np.isfinite(log["val_loss"]) & np.isfinite(log["loss"])
+    if not seen.any():
+        return None
+    val, loss = log["val_loss"][seen], log["loss"][seen]
+    best = int(np.argmin(val))
+    cause, parameter, cure = model._cure_of_overfitting
+    if parameter == "alpha" and _by_evidence(model):
+        parameter, cure = _CURE_BY_EVIDENCE
+    if val[best] > _FAR * loss[best] > 0:
+        text = (
+            f"The lowest loss on the validation data is {val[best] / loss[best]:.3g} "
+            f"times that on the training data. {cure}"
+        )
+        return Finding(cause, text, parameter)
+    stopped_early = getattr(model, "early_stopping", False)  # and returned the best
+    if val[-1] > _OVERFITTED * val[best] and not stopped_early:
+        iteration = log["iteration"][seen][best]
+        text = (
+            f"The loss on the validation data was lowest in iteration {iteration:.0f} "
+            f"and rose by {val[-1] / val[best] - 1:.1%} after it. {cure}"
+        )
+        return Finding(cause, text, parameter)
+    return None
+
+
+_CURE_BY_EVIDENCE = (
+    "early_stopping",
+    "The evidence takes rows for independent and noise for normal: look for rows that "
+    "repeat each other, and for outliers, or set early_stopping=True.",
+)
+
+
+def _by_evidence(model):
+    """Whether the evidence has chosen the penalties."""
+    return bool(np.isfinite(getattr(model, "n_effective_parameters_", np.nan)))
+
+
+def _poor_steps(model):
+    reason = StopReason(model.stop_reason_)
+    gains = model.convergence_log_["gain_ratio"][-5:]
+    gains = gains[np.isfinite(gains)]
+    if reason.converged or len(gains) == 0 or np.median(gains) > _POOR_GAIN:
+        return None
+    text = (
+        f"The last steps reached {np.median(gains):.1%} of the reduction that the "
+        "quadratic model predicts: it holds in a small neighbourhood only. Try another "
+        "random_state, or features of similar size."
+    )
+    return Finding("steps", text, "random_state")
+
+
+def _points(model):
+    one_target = _by_evidence(model) and np.size(getattr(model, "noise_std_", ())) == 1
+    if not one_target:
+        return None
+    n_rows, used = model._n_rows, model.n_effective_parameters_
+    if used <= _CROWDED * n_rows or _is_constant(model):
+        return None
+    text = (
+        f"The model uses {counted(used, 'parameter')} for "
+        f"{counted(n_rows, 'row')}. More rows, or fewer features, would help most."
+    )
+    return Finding("points", text)
+
+
+def _copies(model):
+    checks = getattr(model, "_row_checks", None)
+    if checks is None or not checks.has_copies:
+        return None
+    effect = "the model follows their noise"
+    if not hasattr(model, "classes_"):
+        effect += ", and intervals are too narrow"
+    text = (
+        f"{checks.n_copies} of {checks.n_rows} rows repeat other rows, target included."
+        f" If they are copies, {effect}, because each counts as an observation of its "
+        "own: drop them (drop_duplicates() of pandas)."
+    )
+    return Finding("copies", text)
+
+
+def _outliers(model):
+    checks = getattr(model, "_row_checks", None)
+    if checks is None or checks.n_far == 0 or _is_robust(model):
+        return None  # they count as little as they should
+    used = model.n_effective_parameters_ / np.size(model.noise_std_)
+    return outliers(checks, used, _robust_cure(model))
+
+
+def outliers(checks, n_parameters, cure):
+    """Return the finding that a few rows decide the noise level, or None.
+
+    Parameters
+    ----------
+    checks : RowChecks
+    n_parameters : float
+        Parameters that the data determine, for each target.
+    cure : str
+        What makes such rows count less.
+    """
+    if checks.n_far == 0 or checks.n_rows - n_parameters < _JUDGED:
+        return None  # of so few residuals some always look far
+    several = "s" if len(checks.farthest) > 1 else ""
+    rows = ", ".join(map(str, checks.farthest))
+    cure = (
+        "The targets are positive and skewed, their logarithms are not: try "
+        "TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp)."
+        if checks.log_helps
+        else f"Look at row{several} {rows}. Then {cure}, or transform all targets "
+        "(TransformedTargetRegressor)."
+    )
+    if checks.nearly_exact:
+        cure += (
+            " If the data have no noise, the model is too coarse there: give it more "
+            "neurons instead."
+        )
+    text = (
+        f"The residuals have heavy tails: {checks.n_far} of {checks.n_rows} rows lie "
+        "more than 5 robust standard deviations from the model, where normal noise has "
+        f"none, and hold {checks.far_squares:.0%} of the squares. They decide the "
+        f"noise level and the width of the intervals. {cure}"
+    )
+    return Finding("outliers", text)
+
+
+def _is_robust(model):
+    return "huber" in (
+        getattr(of, "loss", "") for of in (model, getattr(model, "solver", None))
+    )
+
+
+def _robust_cure(model):
+    if getattr(model, "loss", None) == "squared_error":
+        return "set loss='huber'"
+    if hasattr(model, "estimators_"):  # a committee
+        return "set solver=GNvpro(loss='huber')"
+    return "give far rows small sample_weight"
+
+
+def _scale(model):
+    spread = getattr(model, "_feature_spread", 1.0)
+    if spread < _UNEVEN:
+        return None
+    cure = ", or set scale=True" if hasattr(model, "scale") else ""
+    text = (
+        f"The largest standard deviation of a feature is {spread:.1g} times the "
+        "smallest. The penalty holds back the weights of small features, and steps "
+        f"along them are slow. Put a StandardScaler() in front{cure}."
+    )
+    return Finding("scale", text)
+
+
+def _rank(model):
+    spectrum = getattr(model, "gram_spectrum_", np.zeros(0))
+    # Penalties that the evidence chooses decide what the data do not; a spectrum of
+    # rows has null directions as soon as there are more rows than parameters; and the
+    # network of an equation has many, which its damped steps leave alone.
+    of_rows = getattr(model, "_has_spectrum_of_rows", False)
+    of_equation = getattr(model, "problem_", None) is not None
+    if _by_evidence(model) or of_rows or of_equation:
+        return None
+    if len(spectrum) == 0 or not np.isfinite(spectrum).all() or spectrum[0] <= 0:
+        return None
+    n_null = int(np.sum(spectrum < _NULL * spectrum[0]))
+    if n_null == 0:
+        return None
+    text = (
+        f"{n_null} of {len(spectrum)} directions of the Gauss-Newton matrix have no "
+        "influence on the data. That does no harm to predictions; standard errors of "
+        "parameters along these directions mean nothing. A smaller network, or "
+        "features without duplicates, has fewer."
+    )
+    return Finding("rank", text)
+
+
+def _linear(model):
+    """The linear model in place of networks: their log is not that of the answer."""
+    n_linear, n = model._n_linear_networks()
+    if n_linear == 0 or _is_constant(model):
+        return None
+    if n_linear == n:
+        text = "The returned model is linear: a network is"
+    else:
+        text = f"The linear model replaces {n_linear} of {n} networks: they are"
+    text += " no better by the evidence, or on rows that were left out."
+    losses = model.convergence_log_["loss"]
+    if len(losses) and abs(losses[-1] - model.loss_) > _APART * model.loss_:
+        text += (
+            f" convergence_log_ is of networks alone and ends at a loss of "
+            f"{losses[-1]:.4g}; the returned model has a loss_ of {model.loss_:.4g}."
+        )
+    return Finding("linear", text)
+
+
+def _constant(model):
+    if not _is_constant(model):
+        return None
+    one = len(model._target_spread) == 1
+    which = "The target is" if one else "All targets are"
+    return Finding("none", f"{which} constant: there is nothing to fit.")
+
+
+def _noise(model):
+    noise = np.atleast_1d(getattr(model, "noise_std_", np.nan))
+    known = np.isfinite(noise).all() and model.converged_ and not _is_constant(model)
+    if not known or (_by_evidence(model) and small_steps(model)):
+        return None
+    if not _by_evidence(model):
+        return _noise_at_given_penalties(model, noise)
+    used = counted(model.n_effective_parameters_, "parameter")
+    if _is_exact(model, noise):
+        text = (
+            f"The data determine {used} and leave no noise: the model passes through "
+            "all rows."
+        )
+        return Finding("none", text)
+    text = (
+        f"The data determine {used}. What the model does not explain counts as noise, "
+        f"with {_deviations(noise)}. More iterations will not help; more features or "
+        "more rows may."
+    )
+    return Finding("noise", text)
+
+
+def _noise_at_given_penalties(model, noise):
+    """The same for a number of neurons that a criterion has chosen, or that is given.
+
+    Other networks of given penalties are fitted to data without noise.
+    """
+    if not hasattr(model, "n_neurons") or _is_exact(model, noise):
+        return None
+    text = f"The data lie about the model with {_deviations(noise)}. "
+    if hasattr(model, "selection_path_"):
+        text += "By the criterion this is noise: more neurons are not worth it."
+    else:
+        text += "Where the residuals are not random, raise n_neurons."
+    if ends := note_on_ends(*getattr(model, "_rows_at_ends", (1, 1, 1))):
+        text += f" {ends} {_CURE_OF_ENDS}"
+    return Finding("noise", text)
+
+
+def _deviations(noise):
+    """Standard deviations of the noise as text."""
+    if len(noise) == 1:
+        return f"a standard deviation of {noise[0]:.3g}"
+    if len(noise) == 2:
+        return f"standard deviations of {noise[0]:.3g} and {noise[1]:.3g}"
+    return f"standard deviations from {noise.min():.3g} to {noise.max():.3g}"
+
+
+def _is_exact(model, noise):
+    """Whether the noise is below what one would call noise."""
+    spread = getattr(model, "_target_spread", None)
+    return spread is not None and bool(np.all(noise <= _EXACT * spread))
+
+
+def _is_constant(model):
+    """Whether no target varies."""
+    spread = getattr(model, "_target_spread", None)
+    return spread is not None and not np.any(spread)
+
+
+def small_steps(model):
+    """Return the finding that steps are kept small by a parameter, or None.
+
+    Parameters
+    ----------
+    model : GaussNewtonEstimator
+    """
+    if StopReason(model.stop_reason_).converged and not _by_evidence(model):
+        return None
+    names = model._limits_of_steps()
+    damping, rank = (
+        getattr(model, name, None) if name in names else None
+        for name in ("damping", "rank")
+    )
+    n_directions = len(getattr(model, "gram_spectrum_", ())) or np.inf
+    if rank is not None and rank < n_directions:
+        name, value = "rank", rank
+    elif damping:
+        name, value = "damping", damping
+    else:
+        return None
+    text = (
+        f"{name}={value} keeps the steps small, so the fit may have stopped far from "
+        f"the minimum. Set {name}=None."
+    )
+    return Finding("steps", text, name)
+
+
+def compilation(model):
+    """Return the finding that much of the time went into the first iteration, or None.
+
+    Parameters
+    ----------
+    model : GaussNewtonEstimator
+    """
+    times = model.convergence_log_["time"]
+    if not getattr(model, "_is_compiled", True) or len(times) == 0:
+        return None
+    if times[0] < max(_LONG, _COMPILED * times[-1]):
+        return None
+    text = (
+        f"The first iteration took {times[0]:.1f} of {times[-1]:.1f} seconds, mostly "
+        "for compilation. Later fits of these shapes do not compile; other processes "
+        "need not either with enable_compilation_cache()."
+    )
+    return Finding("compilation", text)
+
+
+RULES = (
+    _failure,
+    small_steps,
+    _budget,
+    _overfitting,
+    _points,
+    _poor_steps,
+    _copies,
+    _outliers,
+    _scale,
+    _linear,
+    _constant,
+    _noise,
+    _rank,
+    compilation,
+)
+
+
+def _last_fall(losses):
+    """Return the relative fall of the best loss over the last tenth of a log."""
+    best = np.minimum.accumulate(losses[np.isfinite(losses)])
+    if len(best) < 2:
+        return np.nan
+    before = best[-1 - max(1, len(best) // 10)]
+    return (before - best[-1]) / abs(before) if before != 0 else 0.0

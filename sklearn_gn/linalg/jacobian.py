@@ -1,0 +1,452 @@
+r"""The Jacobian of residuals in the weights of a network, in factored form.
+
+A residual depends on the output ``z = a M`` of an affine layer, rows ``a`` in, rows
+``z`` out. With ``g`` its derivative in ``z``, its derivative in the matrix M is
+``a^T g``, so that the inputs and the gradients of every layer, one backward pass for
+all residuals, hold the whole Jacobian: products with it cost as much as the network,
+and rows of it are multiplied out layer by layer only where a Gramian is formed.
+
+Where the points are divided among devices, sums over rows are summed over these too,
+and the rows of all are those of one device after the other. Products with a Jacobian
+that is multiplied out are computed in the library of its arrays.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sklearn_gn.arrays.blocks import (
+    BLOCK_ROWS,
+    LEAST_ROWS,
+    sum_own_rows,
+    symmetric_of,
+    symmetric_product_of,
+)
+from sklearn_gn.arrays.caches import ReusedMemory
+from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
+from sklearn_gn.arrays.parts import all_rows, n_devices, number, of_device_after, total
+from sklearn_gn.arrays.threads import symmetric_product
+from sklearn_gn.arrays.trees import add, select
+
+_memory = ReusedMemory()  # of Jacobians that are multiplied out
+
+
+class Part(NamedTuple):
+    """Rows of the Jacobian: N points with k residuals each.
+
+    Exactly one of ``layers`` and ``dense`` is in use.
+    """
+
+    layers: tuple  # of (inputs (N, C, w), gradients (N, k, C, v)), one a layer; the
+    # first inputs may be an object with times, transposed_times and products
+    dense: jnp.ndarray  # (N k, n) where there are no factors, else (N k, 0)
+    extra: jnp.ndarray  # (N k, c)  derivatives in further parameters
+
+
+class Parameters(NamedTuple):
+    """What the residuals are differentiated in."""
+
+    layers: tuple  # of matrices (w, v)
+    extra: jnp.ndarray  # (c,)
+
+
+def forward(parts, direction):
+    """``J v`` of shape (m,), for v like the parameters."""
+    return _one_after_another([_part_forward(part, direction) for part in parts])
+
+
+def _part_forward(part, direction):
+    product = part.extra @ direction.extra
+    if not part.layers:
+        flat = [matrix.reshape(-1) for matrix in direction.layers]
+        return product + part.dense @ _one_after_another(flat)
+    for (inputs, gradients), matrix in zip(part.layers, direction.layers, strict=True):
+        change = _times(inputs, matrix)[:, None]
+        product = product + jnp.sum(gradients * change, axis=(2, 3)).reshape(-1)
+    return product
+
+
+def transposed(parts, y, parameters):
+    """``J^T y``, like the parameters, for y of shape (m,)."""
+    found, start = None, 0
+    for part in parts:
+        size = part.extra.shape[0]
+        one = _part_transposed(part, y[start : start + size], parameters)
+        found = one if found is None else add(found, 1, one)
+        start += size
+    return total(found)
+
+
+def _part_transposed(part, y, parameters):
+    extra = part.extra.T @ y
+    if not part.layers:
+        flat, matrices, start = y @ part.dense, [], 0
+        for matrix in parameters.layers:
+            piece = flat[start : start + matrix.size]
+            matrices.append(piece.reshape(matrix.shape))
+            start += matrix.size
+        return Parameters(tuple(matrices), extra)
+    matrices = []
+    for inputs, gradients in part.layers:
+        n = gradients.shape[0]
+        weighted = jnp.einsum("nkcv,nk->ncv", gradients, y.reshape(n, -1))
+        matrices.append(_transposed_times(inputs, weighted))
+    return Parameters(tuple(matrices), extra)
+
+
+def _is_factored(inputs):
+    return hasattr(inputs, "products")
+
+
+def _times(inputs, matrix):
+    if _is_factored(inputs):
+        return inputs.times(matrix)
+    n, c, w = inputs.shape
+    return (inputs.reshape(n * c, w) @ matrix).reshape(n, c, -1)
+
+
+def _transposed_times(inputs, z):
+    if _is_factored(inputs):
+        return inputs.transposed_times(z)
+    n, c, w = inputs.shape
+    return inputs.reshape(n * c, w).T @ z.reshape(n * c, -1)
+
+
+def pieces(parts):
+    """J in pieces of columns, a list of functions each of which makes one.
+
+    The further parameters come last.
+    """
+    extra = [lambda: _one_after_another([part.extra for part in parts])]
+    if all(part.layers for part in parts):
+        n_layers = len(parts[0].layers)
+        return [lambda k=k: _of_layer(parts, k) for k in range(n_layers)] + extra
+    return [lambda: _one_after_another([_weights(part) for part in parts]), *extra]
+
+
+def _of_layer(parts, k):
+    """The columns of a layer, of shape (m, w v)."""
+    return jnp.concatenate([_multiplied(*part.layers[k]) for part in parts])
+
+
+def _multiplied(inputs, gradients):
+    """The columns of a layer for the points of a part, of shape (N k, w v)."""
+    n, k, c, _ = gradients.shape
+    if _is_factored(inputs):
+        inputs = inputs.times(jnp.eye(inputs.width, dtype=gradients.dtype))
+    # A sum of outer products, which compiles to one pass over the result.
+    product = sum(
+        inputs[:, None, e, :, None] * gradients[:, :, e, None, :] for e in range(c)
+    )
+    return product.reshape(n * k, -1)
+
+
+def _weights(part):
+    """The columns of all layers of a part."""
+    if not part.layers:
+        return part.dense
+    return _one_after_another([_multiplied(*layer) for layer in part.layers], axis=1)
+
+
+def multiplied_out(parts):
+    """One part with the rows of all, without factors, in NumPy."""
+    extra = np.concatenate([part.extra for part in parts])
+    sizes = [part.extra.shape[0] for part in parts]
+    n = sum(_width(*layer) for layer in parts[0].layers) or parts[0].dense.shape[1]
+    rows = _memory.empty((sum(sizes), n), parts[0].extra.dtype)
+    for part, own in zip(parts, np.split(rows, np.cumsum(sizes)[:-1]), strict=True):
+        if not part.layers:
+            own[:] = part.dense
+        start = 0
+        for inputs, gradients in part.layers:
+            if _is_factored(inputs):
+                inputs = np.asarray(inputs.times(np.eye(inputs.width)))
+            place = own[:, start : start + _width(inputs, gradients)]
+            start += place.shape[1]
+            (count, k, _, v), w = gradients.shape, inputs.shape[2]
+            # A view, as are all divisions of an axis.
+            place = place.reshape(count, k, w, v)
+            np.matmul(inputs.swapaxes(1, 2)[:, None], gradients, out=place)
+    return [Part((), rows, extra)]
+
+
+def _width(inputs, gradients):
+    """Number of weights of a layer."""
+    w = inputs.width if _is_factored(inputs) else inputs.shape[2]
+    return w * gradients.shape[3]
+
+
+def _one_after_another(arrays, axis=0):
+    """The arrays as one, of the library that they are of."""
+    return namespace(tuple(arrays)).concatenate(arrays, axis=axis)
+
+
+def without_dense(parts):
+    """Arrays of the parts but for the dense ones, which only matrix products read."""
+    return [(part.layers, part.extra) for part in parts]
+
+
+def dense(parts):
+    """J itself, of shape (m, n)."""
+    return jnp.concatenate([piece() for piece in pieces(parts)], axis=1)
+
+
+def gramian(parts):
+    """``J J^T`` of shape (m, m), from blocks of pairs of parts."""
+    if n_devices() > 1:
+        return _divided_gramian(parts)
+    return _own_gramian(parts)
+
+
+def _divided_gramian(parts):
+    """``J J^T`` for the rows of all devices.
+
+    A device multiplies its rows with those of the half of the devices that follow it,
+    so that each pair of devices is multiplied once; two that are opposite to each other
+    share the work.
+    """
+    count, dtype = n_devices(), parts[0].extra.dtype
+    n = sum(part.extra.shape[0] for part in parts)
+
+    def placed(block, row, column):
+        whole = jnp.zeros((count * n, count * n), dtype)
+        return lax.dynamic_update_slice(whole, block, (row * n, column * n))
+
+    diagonal = placed(_own_gramian(parts), number(), number())
+    lower = jnp.zeros_like(diagonal)
+    for distance in range(1, count // 2 + 1):
+        others = of_device_after(parts, distance)
+        after = (number() + distance) % count
+        if 2 * distance == count:
+            lower = lower + placed(
+                _half_of_blocks(parts, others),
+                jnp.minimum(number(), after),
+                jnp.maximum(number(), after),
+            )
+        else:
+            lower = lower + placed(_blocks(parts, others), number(), after)
+    return total(diagonal + lower + lower.T)
+
+
+def _own_gramian(parts):
+    if len(parts) == 1:
+        return _own_block(parts[0])
+    return symmetric_of(
+        [
+            [_block(part, other) for other in parts[:i]] + [_own_block(part)]
+            for i, part in enumerate(parts)
+        ]
+    )
+
+
+def _blocks(parts, others):
+    """``J J_other^T`` for the rows of two devices."""
+    return jnp.concatenate(
+        [
+            jnp.concatenate(
+                [_block(part, other, i == j) for j, other in enumerate(others)], axis=1
+            )
+            for i, part in enumerate(parts)
+        ]
+    )
+
+
+def _half_of_blocks(parts, others):
+    """Half of the rows of ``_blocks`` for the two devices, the lower one first.
+
+    The lower device multiplies the first half of its points, the other one the second
+    half of these; the rest is zero.
+    """
+    lower = number() < n_devices() // 2
+    first, second = select(lower, parts, others), select(lower, others, parts)
+    half = [_half_of_points(part, lower) for part in first]
+    rows, found = _blocks(half, second), []
+    for part in half:
+        own, rows = rows[: len(part.extra)], rows[len(part.extra) :]
+        found += [jnp.where(lower, own, 0), jnp.where(lower, 0, own)]
+    return jnp.concatenate(found)
+
+
+def _half_of_points(part, first):
+    """The first half of the points of a part, or the second."""
+
+    def half(a):
+        n = a.shape[0] // 2
+        return jnp.where(first, a[:n], a[n:])
+
+    return _of_some_points(part, half)
+
+
+def first_points(part, n, n_all):
+    """The first n of all points of a part."""
+    return _of_some_points(part, lambda a: a[: len(a) * n // n_all])
+
+
+def _of_some_points(part, take):
+    layers = tuple(
+        (
+            inputs._replace(values=take(inputs.values))
+            if _is_factored(inputs)
+            else take(inputs),
+            take(gradients),
+        )
+        for inputs, gradients in part.layers
+    )
+    return Part(layers, take(part.dense), take(part.extra))
+
+
+def _own_block(part):
+    """``J J^T`` of a part, summed over the layers."""
+    found, outer = part.extra @ part.extra.T, []
+    if not part.layers:
+        return found + _symmetric_product(part.dense)
+    for k, (inputs, gradients) in enumerate(part.layers):
+        if _is_factored(inputs) or _cheaper(part, part, k, 0.5):
+            found = found + _from_inner_products(part, part, k)
+        else:
+            outer.append((inputs, gradients))
+    if not outer:
+        return found
+    n, rows_each = part.layers[0][1].shape[:2]
+    return found + symmetric_product_of(_rows_of, n, rows_each, outer)
+
+
+def _rows_of(own, inputs, gradients):
+    """The columns of a layer for some of the points."""
+    return _multiplied(inputs[own], gradients[own])
+
+
+def _block(part, other, same_class=False):
+    """``J_part J_other^T``, summed over the layers."""
+    found = part.extra @ other.extra.T
+    if not (part.layers and other.layers):
+        return found + _weights(part) @ _weights(other).T
+    for k in range(len(part.layers)):
+        factored = same_class and _is_factored(part.layers[k][0])
+        if factored or _cheaper(part, other, k, 1.0):
+            found = found + _from_inner_products(part, other, k)
+        else:
+            # One layer's rows are alive at a time.
+            (own, its), found = lax.optimization_barrier(
+                ((part.layers[k], other.layers[k]), found)
+            )
+            found = found + _multiplied(*own) @ _multiplied(*its).T
+    return found
+
+
+def _cheaper(part, other, k, share):
+    """Whether inner products of inputs and of gradients make fewer operations.
+
+    They do where points have one row, as on a boundary. A product of matrices is worth
+    two of single numbers.
+    """
+    if _is_factored(part.layers[k][0]) or _is_factored(other.layers[k][0]):
+        return False
+    (_, p, c, v), (_, q, e, _) = (x.layers[k][1].shape for x in (part, other))
+    w = part.layers[k][0].shape[2]
+    inner = c * e * (w + p * q * (v + 1))
+    return 2 * inner < share * p * q * w * v
+
+
+def _from_inner_products(part, other, k):
+    """A layer's share of a block, without multiplying it out."""
+    (a, g), (b, h) = part.layers[k], other.layers[k]
+    (n, p, c, v), (m, q, e, _) = g.shape, h.shape
+    if _is_factored(a):  # of a class with itself
+        inputs = a.products(b)
+    else:
+        inputs = a.reshape(n * c, -1) @ b.reshape(m * e, -1).T
+        inputs = inputs.reshape(n, c, m, e)
+    gradients = g.reshape(n * p * c, v) @ h.reshape(m * q * e, v).T
+    gradients = gradients.reshape(n, p, c, m, q, e)
+    product = jnp.sum(inputs[:, None, :, :, None, :] * gradients, axis=(2, 5))
+    return product.reshape(n * p, m * q)
+
+
+def normal_matrix(parts, row_scale=None):
+    """``J^T J`` of shape (n, n), for fewer parameters than residuals."""
+    found, start = None, 0
+    for part in parts:
+        size = part.extra.shape[0]
+        if row_scale is not None:
+            part = _with_scaled_rows(part, row_scale[start : start + size])
+        own = _own_normal_matrix(part)
+        found = own if found is None else found + own
+        start += size
+    return total(found)
+
+
+def _with_scaled_rows(part, scale):
+    layers = tuple(
+        (inputs, gradients * scale.reshape(*gradients.shape[:2], 1, 1))
+        for inputs, gradients in part.layers
+    )
+    return Part(layers, scale[:, None] * part.dense, scale[:, None] * part.extra)
+
+
+def _own_normal_matrix(part):
+    """``J^T J`` of a part, whose rows are multiplied out in blocks of points."""
+    if library_of(part.dense) is NumPy or any(
+        _is_factored(inputs) for inputs, _ in part.layers
+    ):
+        return _of_points(part)
+    n = part.layers[0][1].shape[0] if part.layers else part.extra.shape[0]
+    missing = -n % LEAST_ROWS if n > BLOCK_ROWS else 0
+
+    def filled(a):  # the last block, with derivatives of zero
+        return jnp.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1))
+
+    def by_points(rows):
+        return filled(rows.reshape(n, rows.shape[0] // n, rows.shape[1]))
+
+    part = part._replace(
+        layers=jax.tree.map(filled, part.layers),
+        dense=by_points(part.dense),
+        extra=by_points(part.extra),
+    )
+    return sum_own_rows(_of_points, part)
+
+
+def _of_points(part):
+    def by_rows(a):
+        return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+
+    dense, extra = by_rows(part.dense), by_rows(part.extra)
+    part = part._replace(dense=dense, extra=extra)
+    rows = _weights(part)
+    if extra.shape[1]:
+        rows = _one_after_another([rows, extra], axis=1)
+    return _symmetric_product(rows.T)
+
+
+def _symmetric_product(a):
+    """``a a^T`` in the library of the matrix."""
+    library = library_of(a)
+    return symmetric_product(a) if library is NumPy else library.symmetric_product(a)
+
+
+def row_squares(parts):
+    """Squared lengths of the rows, the diagonal of the Gramian, of shape (m,)."""
+    return sum((piece() ** 2).sum(axis=1) for piece in pieces(parts))
+
+
+def columns(parts, chosen, row_scale=None):
+    """Columns of the Gramian, of shape (m, k), with rows and columns scaled.
+
+    Each of several devices chooses some of its rows, and has its rows of the columns of
+    all.
+    """
+    found = None
+    for piece in pieces(parts):
+        rows = piece()
+        if found is not None:
+            rows, found = lax.optimization_barrier((rows, found))
+        product = rows @ all_rows(rows[chosen]).T
+        found = product if found is None else found + product
+    if row_scale is None:
+        return found
+    return row_scale[:, None] * found * all_rows(row_scale[chosen])[None]

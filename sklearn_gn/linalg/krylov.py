@@ -1,0 +1,99 @@
+"""Krylov methods for symmetric positive definite systems."""
+
+import numpy as np
+
+from sklearn_gn.arrays.libraries import library_of
+from sklearn_gn.arrays.trees import add, dot
+
+_DEPENDENT = 1e-12  # share of a vector that is rounding
+
+
+def conjugate_gradient(product, right, *, start=None, precondition=None, tol, max_iter):
+    """Solve ``product(x) = right`` by the preconditioned conjugate gradient method.
+
+    Parameters
+    ----------
+    product : callable
+        The positive definite operator, on trees of arrays.
+    right : tree of arrays
+        Right-hand side.
+    start : tree of arrays or None
+        Initial guess; zero where not given.
+    precondition : callable or None
+        Approximate inverse, positive definite.
+    tol : scalar
+        Relative size of the residual, in the norm of the preconditioner, at which the
+        iteration ends.
+    max_iter : int or scalar
+        Most iterations.
+
+    Returns
+    -------
+    x : tree of arrays
+    iterations : scalar
+    residual : scalar
+        Relative size of the last residual.
+    """
+    library = library_of(right)
+    xp, precondition = library.xp, precondition or (lambda r: r)
+    z = precondition(right)
+    scale = dot(right, z)
+    if start is None:
+        x, r = library.tree_map(xp.zeros_like, right), right
+    else:
+        x, r = start, add(right, -1, product(start))
+        z = precondition(r)
+    size = dot(r, z)
+
+    def unfinished(carry):
+        *_, size, count = carry
+        return (size > tol**2 * scale) & (count < max_iter)
+
+    def iterate(carry):
+        x, r, p, size, count = carry
+        image = product(p)
+        curvature = dot(p, image)
+        # Zero or negative only by rounding, when there is nothing left to gain.
+        usable = curvature > 0
+        length = xp.where(usable, size / xp.where(usable, curvature, 1), 0)
+        x, r = add(x, length, p), add(r, -length, image)
+        z = precondition(r)
+        new = xp.where(usable, dot(r, z), 0)
+        return x, r, add(z, new / size, p), new, count + 1
+
+    x, _, _, last, count = library.while_loop(
+        unfinished, iterate, (x, r, z, size, xp.int32(0))
+    )
+    return x, count, xp.sqrt(last / xp.where(scale > 0, scale, 1))
+
+
+def krylov_basis(product, diagonal, right, rank):
+    """Return an orthonormal basis of a Krylov space of a matrix, of shape (P, r).
+
+    It is that of the matrix divided by its diagonal. Without this the penalties of
+    weights that are switched off would be all that it finds. The eigenvectors of the
+    largest eigenvalues are no substitute: they hardly move the neurons of a network
+    while their coefficients are small, and it would stay a linear model.
+
+    Parameters
+    ----------
+    product : callable
+        Maps vectors to their products with the matrix.
+    diagonal : ndarray of shape (P,)
+    right : ndarray of shape (P,)
+        Right side of the system, with which the space begins.
+    rank : int
+        Most dimensions.
+    """
+    basis = np.zeros((len(right), rank))
+    vector = right / diagonal
+    for k in range(rank):
+        size, found = np.linalg.norm(vector), basis[:, :k]
+        for _ in range(2):  # once more, for what rounding has left
+            vector = vector - found @ (found.T @ vector)
+        norm = np.linalg.norm(vector)
+        if not norm > _DEPENDENT * size:
+            return basis[:, : max(k, 1)]
+        basis[:, k] = vector / norm
+        vector = product(basis[:, k]) / diagonal
+    return basis

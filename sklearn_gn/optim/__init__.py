@@ -1,0 +1,1 @@
+"""Solvers and their parts: the contract, step control, line searches, losses."""

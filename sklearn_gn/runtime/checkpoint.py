@@ -1,0 +1,277 @@
+"""The file of a checkpoint, and the comparison of what it answers with what is asked.
+
+The file is a ZIP archive that ``numpy.load`` opens: ``header.npy`` is a JSON text, and
+the arrays that the text numbers are ``0.npy``, ``1.npy`` and so on. It holds no code.
+Named tuples, records and members of enumerations are stored by the name of their class,
+and made again where it belongs to this package, to optax, or to a module that is loaded
+already.
+
+A file is written next to its place and moved there, so that a reader never sees half of
+it and a crash leaves the previous one.
+"""
+
+import fcntl
+import glob
+import importlib
+import json
+import os
+import sys
+import tempfile
+import threading
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+
+from sklearn_gn.arrays.trees import Record
+
+VERSION = 2  # of the format; pickles were the first
+_FORMAT = "sklearn_gn checkpoint"
+_TEMPORARY = ".partial"
+# NumPy parses the headers of arrays by ``ast``, which fails now and then in several
+# threads of Python 3.11: "AST constructor recursion depth mismatch".
+_READING = threading.Lock()
+_IMPORTED = ("sklearn_gn", "optax")  # packages whose named tuples are looked up by name
+
+
+# --- the file ------------------------------------------------------------------------
+
+
+def save(path, snapshot):
+    """Write a snapshot, or leave the file as it was.
+
+    Parameters
+    ----------
+    path : str or path-like
+    snapshot : dict
+        With the key "question"; its values are numbers, strings, NumPy arrays and
+        scalars, in tuples, named tuples, records, lists and dicts.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    TypeError
+        If the snapshot holds a value of any other type.
+    """
+    arrays: list[np.ndarray] = []
+    header = {
+        "format": _FORMAT,
+        "version": VERSION,
+        "snapshot": encoded(snapshot, arrays),
+    }
+    text = np.frombuffer(json.dumps(header, allow_nan=False).encode(), np.uint8)
+    members = {str(number): array for number, array in enumerate(arrays)}
+    path = Path(path)
+    with _temporary(path) as file:
+        try:
+            np.savez(file, header=text, **members)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def load(path):
+    """Return the snapshot of a file, None where there is no file.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If the file is damaged, or holds something else.
+    """
+    try:
+        file = open(path, "rb")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise type(error)(
+            f"The checkpoint {str(path)!r} cannot be read ({error.strerror}). Change "
+            "its permissions, or give another path."
+        ) from error
+    with file, _READING:
+        try:
+            members = np.load(file, allow_pickle=False)
+            header = json.loads(members["header"].tobytes())
+            written = header["version"], header["format"]
+        except Exception as error:  # of a foreign file it can be nearly anything
+            raise ValueError(_unusable(path, error)) from error
+        if written != (VERSION, _FORMAT):
+            cause = f"it is version {written[0]} of the format, this is {VERSION}"
+            raise ValueError(_unusable(path, cause))
+        try:
+            return _decoded(header["snapshot"], members)
+        except Exception as error:
+            raise ValueError(_unusable(path, error)) from error
+
+
+def _unusable(path, cause):
+    return (
+        f"{str(path)!r} is not a checkpoint of this version, or it is damaged "
+        f"({cause}). Give another path, or resume=False to replace it."
+    )
+
+
+def check_place(path):
+    """Raise an OSError if no file can be written; remove what killed writers left.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no folder for the file.
+    IsADirectoryError
+        If there is a folder of that name.
+    OSError
+        If the folder cannot be written to.
+    """
+    path = Path(path).absolute()
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"The folder {str(path.parent)!r} of the checkpoint does not exist. Make "
+            "it first, or give another path."
+        )
+    if path.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} is a folder: give the path of a file.")
+    for name in path.parent.glob(f"{glob.escape(path.name)}.*{_TEMPORARY}"):
+        _remove_if_abandoned(name)
+    try:
+        with _temporary(path) as file:
+            os.unlink(file.name)
+    except OSError as error:
+        raise type(error)(
+            f"The checkpoint {str(path)!r} cannot be written ({error.strerror}). "
+            "Change the permissions of its folder, or give another path."
+        ) from error
+
+
+def _temporary(path):
+    """Open a new file next to a path; its lock says that its writer is alive."""
+    file = tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix=f"{path.name}.", suffix=_TEMPORARY, delete=False
+    )
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
+def _remove_if_abandoned(name):
+    """Remove a temporary file, unless its writer is alive."""
+    try:
+        with open(name, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name)
+    except OSError:  # it is being written, or another process has removed it
+        pass
+
+
+# --- the content ---------------------------------------------------------------------
+
+
+def encoded(value, arrays):
+    """Return a value in the terms of JSON, and append its arrays to a list.
+
+    Raises
+    ------
+    TypeError
+        If the value is of a type that a checkpoint does not store.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return _encoded_array(value, arrays)
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if np.isfinite(value) else {"float": str(value)}
+    if type(value) is list:
+        return [encoded(part, arrays) for part in value]
+    if type(value) is tuple:
+        return {"tuple": [encoded(part, arrays) for part in value]}
+    if type(value) is dict:
+        pairs = [[encoded(part, arrays) for part in pair] for pair in value.items()]
+        return {"dict": pairs}
+    name = [type(value).__module__, type(value).__qualname__]
+    if isinstance(value, Enum):
+        _plain_class(*name)
+        return {"enum": [*name, value.name]}
+    if isinstance(value, Record):
+        found = value.fields()
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        found = value._asdict()
+    else:
+        raise TypeError(f"a checkpoint does not store values of {type(value)}")
+    _plain_class(*name)
+    fields = {k: encoded(v, arrays) for k, v in found.items()}
+    return {"class": name, "fields": fields}
+
+
+def _encoded_array(value, arrays):
+    if value.dtype.kind not in "biufcSU":
+        raise TypeError(f"a checkpoint does not store arrays of {value.dtype}")
+    arrays.append(value)
+    kind = "array" if isinstance(value, np.ndarray) else "scalar"
+    return {kind: len(arrays) - 1}
+
+
+def _decoded(node, members):
+    """Return the value of a node of the JSON text."""
+    if isinstance(node, list):
+        return [_decoded(part, members) for part in node]
+    if not isinstance(node, dict):
+        return node
+    if "class" in node:
+        fields = {k: _decoded(v, members) for k, v in node["fields"].items()}
+        return _plain_class(*node["class"])(**fields)
+    ((kind, content),) = node.items()
+    if kind == "array":
+        return members[str(content)]
+    if kind == "scalar":
+        return members[str(content)][()]
+    if kind == "enum":
+        return _plain_class(*content[:2])[content[2]]
+    if kind == "float":
+        return float(content)
+    if kind == "tuple":
+        return tuple(_decoded(part, members) for part in content)
+    if kind == "dict":
+        return {_decoded(k, members): _decoded(v, members) for k, v in content}
+    raise ValueError(f"unknown kind of value: {kind!r}")
+
+
+def _plain_class(module, name):
+    """Return a named tuple, record or enumeration by its name, and no other class."""
+    if module.partition(".")[0] in _IMPORTED:
+        importlib.import_module(module)
+    found = getattr(sys.modules.get(module), name, None)
+    if isinstance(found, type) and (
+        issubclass(found, Enum | Record)
+        or (issubclass(found, tuple) and "_fields" in dir(found))
+    ):
+        return found
+    raise TypeError(
+        f"{name!r} is no named tuple, record or enumeration at the top of module "
+        f"{module!r}"
+    )
+
+
+# --- the question --------------------------------------------------------------------
+
+
+def check_same_question(before, now, path):
+    """Raise a ValueError that says what differs between two fits.
+
+    Parameters
+    ----------
+    before, now : dict of str to str
+        Digests by the name of what they are of.
+    path : str or path-like
+        Of the checkpoint, for the message.
+    """
+    names = [*now, *(name for name in before if name not in now)]
+    changed = [name for name in names if before.get(name) != now.get(name)]
+    if changed:
+        raise ValueError(
+            f"The checkpoint {str(path)!r} belongs to another fit. What has changed: "
+            f"{', '.join(changed)}. Give another path, or resume=False to replace it."
+        )

@@ -1,0 +1,488 @@
+"""The loop around the step of a solver: log, best iterate, stopping, checkpoints.
+
+All that a fit has reached stands in one immutable :class:`Progress`, which every
+iteration replaces in a single assignment. An interrupt at any moment therefore leaves
+that of the last complete iteration.
+"""
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_gn._caller import warn_user
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.extremes import squares_overflow
+from sklearn_gn.optim.stop import StopReason, is_interrupt, is_one_of_many
+from sklearn_gn.runtime import checkpoint, fit_messages
+from sklearn_gn.runtime.fingerprint import digest
+from sklearn_gn.runtime.question import budgets_of, digests_of_question
+
+LOG_COLUMNS = (
+    "iteration",
+    "time",
+    "loss",
+    "val_loss",
+    "grad_norm",
+    "step_size",
+    "damping",
+    "gain_ratio",
+    "inner_iterations",
+)
+
+
+class Continued(NamedTuple):
+    """A start that goes on with the best network of those before it."""
+
+    net: Any = None  # None until it begins
+
+
+class BestNetwork(NamedTuple):
+    """The network with the lowest value of what is monitored."""
+
+    net: Any  # numpy
+    value: float  # in the units of the solver; those of the user may under- or overflow
+    start: int
+
+
+class Progress(NamedTuple):
+    """What a fit has reached."""
+
+    state: Any  # of the solver
+    best: BestNetwork
+    log: tuple = ()  # rows
+    start: int = 0  # number of the current start
+    ended: str | None = None  # why the current start has ended, if it has
+    reasons: tuple = ()  # why the earlier ones ended
+    elapsed: float = 0.0
+
+
+class FitRun:
+    """One run of a solver: its log, its best iterate and why it stopped.
+
+    Parameters
+    ----------
+    estimator : estimator
+        The estimator being fitted, for its parameters and callbacks.
+    solver : Algorithm
+        Pair of ``init`` and ``step``.
+    problem : tuple
+        What the solver is given besides its state: ``(rows, options)``.
+    starts : list
+        Initial networks, run one after the other; the best iterate of all is kept.
+        One may be :class:`Continued`.
+    loss_scale : float
+        Factor from the solver's loss to that of the user's units.
+    val_loss : callable or None
+        Maps a network to its loss on the validation data, in the solver's units.
+    validation : object, default=None
+        The validation data.
+
+    Attributes
+    ----------
+    given : dict
+        ``X``, ``y`` and ``metadata`` of the fit. Like the parameters and the validation
+        data they are a part of the question that a checkpoint answers.
+    """
+
+    def __init__(
+        self,
+        estimator,
+        solver,
+        problem,
+        starts,
+        *,
+        loss_scale,
+        val_loss,
+        validation=None,
+    ):
+        self.estimator = estimator
+        self.solver = solver
+        self.rows, self.options = problem
+        self.starts = starts
+        self.loss_scale = loss_scale
+        self.val_loss = val_loss
+        self.validation = validation
+        self.has_validation_data = val_loss is not None
+        self.given = {}
+        self.monitor = "loss"
+        self.stopping_rules = []  # descriptions of callbacks that may end the fit
+        self.stop_reason = None
+        self.seconds_left = np.inf  # of the time budget, when it ended the fit
+        self.began = None  # when the fit did, if it prepares much before the run
+        self._preparation = 0.0  # seconds from then to the run
+        self._continues = estimator.warm_start and hasattr(estimator, "n_iter_")
+        self._progress = None
+        self._resumable = None  # the progress before the last evaluation
+        self._data = None
+        self._question = None
+        self._last_printed = -np.inf
+
+    # -- the loop ---------------------------------------------------------------------
+
+    def run(self, tasks, attributes):
+        """Iterate until there is a reason to stop; Ctrl-C is one.
+
+        Parameters
+        ----------
+        tasks : FitTasks
+            Through which callbacks take part.
+        attributes : callable
+            Makes the fitted attributes of the best network, for callbacks.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If Ctrl-C comes before there is a network, or within a search.
+        """
+        self._until_interrupted(self._loop, tasks, attributes)
+        self._until_interrupted(self._evaluate_last_network)
+        self._until_interrupted(tasks.end, attributes)
+
+    def _until_interrupted(self, action, *arguments):
+        try:
+            action(*arguments)
+        except (KeyboardInterrupt, Exception) as error:
+            if not is_interrupt(error):
+                raise
+            self.interrupt()
+
+    def interrupt(self):
+        """Stop because of Ctrl-C, if there is a network to keep.
+
+        Within a search it is the search that is to stop.
+        """
+        if self._progress is None or self._data is None or is_one_of_many():
+            raise KeyboardInterrupt
+        self.stop_reason = StopReason.INTERRUPTED
+        elapsed = time.perf_counter() - self._clock  # also before the first iteration
+        self._progress = self._progress._replace(elapsed=elapsed)
+
+    def _loop(self, tasks, attributes):
+        tasks.begin()  # where a checkpoint is resumed
+        self._prepare()
+        while self.stop_reason is None:
+            self._iterate(tasks, attributes)
+
+    def _prepare(self):
+        """Give the solver its data; begin with the first start, or as resumed."""
+        before, now = 0.0, time.perf_counter()
+        if self._progress is not None:
+            before = self._progress.elapsed
+        if self.began is not None:
+            self._preparation = now - self.began
+        self._clock = now - before
+        with self._scope():
+            self._data = self.solver.prepare(self.rows, self.options)
+        if self._progress is None:
+            state, best = self._initial_state(0, None)
+            self._progress = Progress(state, best)
+        elif self._progress.ended is not None and self.stop_reason is None:
+            self._begin_next_start()
+
+    def _iterate(self, tasks, attributes):
+        """Take one step, record it, and ask who wants to stop."""
+        task = tasks.begin_iteration()
+        with self._scope():
+            state, report = self.solver.step(
+                self._data, self._progress.state, self.options
+            )
+        self._progress = self._recorded(state, report)
+        if report.stop is not None:
+            self.end_start(report.stop)
+        self._stop_at_max_iter()
+        if tasks.end_iteration(task, attributes):
+            self.request_stop("callback")
+        self._print_progress()
+
+    def _recorded(self, state, report):
+        """Return the progress after a step."""
+        progress, extra = self._progress, report.extra or {}
+        elapsed = time.perf_counter() - self._clock
+        progress = progress._replace(state=state, elapsed=elapsed)
+        if not report.accepted:
+            return progress
+        best, val_loss = progress.best, np.nan
+        if extra.get("evaluated_on_all_rows", True):
+            best, val_loss = self._compared(
+                _answer(state),
+                _criterion(state, report.loss),
+                best,
+                val_loss=extra.get("val_loss"),
+            )
+            val_loss = val_loss * self.loss_scale
+        elif progress.log:  # like the loss, that of the last one
+            val_loss = progress.log[-1]["val_loss"]
+        row = {
+            "start": progress.start,
+            "iteration": len(progress.log) + 1,
+            "time": elapsed,
+            "loss": report.loss * self.loss_scale,
+            "val_loss": val_loss,
+            "grad_norm": report.grad_norm * self.loss_scale,
+            "step_size": report.step_size,
+            "damping": report.damping,
+            "gain_ratio": report.gain_ratio,
+            "inner_iterations": report.inner_iterations,
+            **extra,
+        }
+        return progress._replace(best=best, log=(*progress.log, row))
+
+    def _initial_state(self, start, best):
+        """Return the solver's first state of a start, and the best network so far."""
+        with self._scope():
+            net = self.starts[start]
+            if isinstance(net, Continued):
+                net = Continued(best.net)
+            state = self.solver.init(self._data, net, self.options)
+        # Squares of huge targets overflow in a fit that can still predict.
+        if np.isnan(float(state.loss)) and not squares_overflow(self.given.get("y")):
+            raise ValueError(
+                "The loss of the network to start from is NaN. A network of your own "
+                "gives NaN at the training rows, or the numbers in X and y are too "
+                f"large for dtype={self.estimator.dtype!r}."
+            )
+        loss = _criterion(state, float(state.loss))
+        best, _ = self._compared(_answer(state), loss, best, start)
+        return state, best
+
+    def _compared(self, net, loss, best, start=None, val_loss=None):
+        """Return the better one of a network and the best, and its validation loss."""
+        if val_loss is None:
+            net = self._numpy(net) if self.has_validation_data else net
+            val_loss = self.val_loss(net) if self.has_validation_data else np.nan
+        value = loss if self.monitor == "loss" else val_loss
+        if best is None or value < best.value:
+            start = self._progress.start if start is None else start
+            value = value if np.isfinite(value) else np.inf
+            best = BestNetwork(self._numpy(net), value, start)
+        return best, val_loss
+
+    def _evaluate_last_network(self):
+        """Evaluate the last network on all rows, unless its step has done that."""
+        progress = self._resumable = self._progress
+        with self._scope():
+            found = self.solver.evaluate_last(self._data, progress.state, self.options)
+        if found is None:
+            return
+        net, loss = found
+        best, val_loss = self._compared(net, loss, progress.best)
+        log = progress.log
+        if log:
+            row = {
+                **log[-1],
+                "loss": loss * self.loss_scale,
+                "val_loss": val_loss * self.loss_scale,
+                "evaluated_on_all_rows": True,
+            }
+            log = (*log[:-1], row)
+        self._progress = progress._replace(best=best, log=log)
+
+    def _begin_next_start(self):
+        """Go on with the next start, or stop if that was the last one."""
+        progress = self._progress
+        reasons = (*progress.reasons, progress.ended)
+        if len(reasons) == len(self.starts):
+            self.request_stop(reasons[progress.best.start])
+        elif len(progress.log) < self.estimator._most_iterations():
+            start = progress.start + 1
+            state, best = self._initial_state(start, progress.best)
+            self._progress = progress._replace(
+                state=state, best=best, start=start, ended=None, reasons=reasons
+            )
+
+    def _stop_at_max_iter(self):
+        if len(self.log) >= self.estimator._most_iterations():
+            self.request_stop("max_iter")
+
+    def _scope(self):
+        device = self.estimator.device
+        if not self.solver.compiled and device is None:  # one that is given must exist
+            return backend.one_blas_thread
+        return backend.scope(self.estimator.dtype, device)
+
+    def _numpy(self, tree):
+        if not self.solver.compiled:
+            return tree
+        with self._scope():
+            return backend.to_numpy(tree)
+
+    # -- what callbacks use -----------------------------------------------------------
+
+    @property
+    def log(self):
+        """Rows of the log: one dict an accepted iteration."""
+        return () if self._progress is None else self._progress.log
+
+    @property
+    def best_net(self):
+        """The best network so far, as numpy."""
+        return None if self._progress is None else self._progress.best.net
+
+    @property
+    def best_row(self):
+        """The row of the log of the best network, None where it is not in the log."""
+        if self.monitor != "loss":
+            return None
+        value = self._progress.best.value * self.loss_scale
+        return next((row for row in reversed(self.log) if row["loss"] == value), None)
+
+    @property
+    def data(self):
+        """What the solver prepared of the rows."""
+        return self._data
+
+    @property
+    def final_state(self):
+        """The solver's state at the end."""
+        return self._progress.state
+
+    @property
+    def expected_seconds(self):
+        """Seconds that the next iteration is expected to take, if a solver says so."""
+        progress = self._progress
+        return getattr(progress and progress.state, "next_seconds", 0.0)
+
+    @property
+    def start(self):
+        """Number of the current start."""
+        return self._progress.start
+
+    @property
+    def elapsed(self):
+        """Seconds since the fit began; ``time`` of the log begins with the run."""
+        return self._preparation + self._progress.elapsed
+
+    def request_stop(self, reason):
+        """Stop after this iteration; the first reason given stays.
+
+        Parameters
+        ----------
+        reason : str
+            Value of a :class:`~sklearn_gn.optim.stop.StopReason`.
+        """
+        if self.stop_reason is None:
+            self.stop_reason = StopReason(reason)
+
+    def end_start(self, reason):
+        """End the current start; True if it was the last.
+
+        The run then stops for the reason of the start whose network is returned.
+        """
+        if self.stop_reason is None:  # the solver and a callback may both end it
+            self._progress = self._progress._replace(ended=StopReason(reason).value)
+            self._begin_next_start()
+        return self.stop_reason is not None
+
+    # -- checkpoints ------------------------------------------------------------------
+
+    def snapshot(self):
+        """Everything that :meth:`restore` needs, as numpy and plain Python."""
+        progress = self._progress if self._resumable is None else self._resumable
+        reason = self.stop_reason
+        # A stop by a budget is lifted by a larger budget, an end is an end.
+        ended = reason is not None and not reason.budget
+        return {
+            "question": self.question(),
+            "progress": progress._replace(
+                state=self._numpy(progress.state), best=tuple(progress.best)
+            )._asdict(),
+            "starts": self.starts,
+            "seed": self.options.seed,
+            "stop_reason": reason.value if ended else None,
+        }
+
+    def restore(self, snapshot, source):
+        """Continue from a snapshot of the same fit.
+
+        Raises
+        ------
+        ValueError
+            If it is that of another one; the message says what differs.
+        """
+        checkpoint.check_same_question(snapshot["question"], self.question(), source)
+        self.starts = snapshot["starts"]
+        self.options = self.options._replace(seed=snapshot["seed"])
+        progress = Progress(**snapshot["progress"])
+        self._progress = progress._replace(best=BestNetwork(*progress.best))
+        if snapshot["stop_reason"] is not None:
+            self.stop_reason = StopReason(snapshot["stop_reason"])
+        self._stop_at_max_iter()
+
+    def question(self):
+        """Digests of all that the result depends on, by name; budgets are left out.
+
+        Raises
+        ------
+        ValueError
+            If a parameter holds something whose value cannot be told.
+        """
+        if self._question is None:
+            self._question = digests_of_question(
+                self.estimator,
+                self.given,
+                validation=self.validation,
+                stopping=[self.monitor, self.stopping_rules],
+                # The start is a part of it where the draws do not decide it.
+                start=self.starts if self._continues else None,
+            )
+        return self._question
+
+    def question_digest(self):
+        """Digits that tell this fit from the others of a search, budgets included."""
+        return digest([self.question(), budgets_of(self.estimator)])[:12]
+
+    def check_storable(self):
+        """Raise a ValueError if a checkpoint cannot store what the fit starts from."""
+        self.question()
+        try:
+            checkpoint.encoded(self.starts, [])
+        except TypeError as error:
+            raise ValueError(
+                f"The network to start from cannot be saved: {error}. Let its "
+                "parameters be arrays and numbers in tuples, lists, dicts and named "
+                "tuples, or fit without the checkpoint."
+            ) from error
+
+    # -- results ----------------------------------------------------------------------
+
+    @property
+    def converged(self):
+        """Whether the solver ended by its own criterion."""
+        return self.stop_reason.converged
+
+    def convergence_log(self):
+        """The log as a dict of equal-length arrays."""
+        extra = [name for name in (self.log or [{}])[0] if name not in LOG_COLUMNS]
+        return {
+            name: np.array([row[name] for row in self.log])
+            for name in (*LOG_COLUMNS, *extra)
+            if name != "start"
+        }
+
+    def warn_if_not_converged(self):
+        """Warn with the cause, and with advice that fits it."""
+        message = fit_messages.why_not_converged(self)
+        if message is not None:
+            warn_user(message, ConvergenceWarning)
+
+    def _print_progress(self):
+        verbose, elapsed = self.estimator.verbose, self.elapsed
+        if not verbose or not self.log:
+            return
+        last, waited = self.stop_reason is not None, elapsed - self._last_printed
+        if last or verbose > 1 or waited > 1:
+            self._last_printed = elapsed
+            print(fit_messages.progress_line(self), flush=True)
+
+
+def _answer(state):
+    """What is returned: the network, unless a solver makes it of several."""
+    answer = getattr(state, "answer", None)
+    return state.net if answer is None else answer
+
+
+def _criterion(state, loss):
+    """What the best iterate is chosen by: the loss, unless losses do not compare."""
+    return getattr(state, "criterion", loss)

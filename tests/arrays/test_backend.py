@@ -1,0 +1,163 @@
+"""Precision scope, row buckets, conversion."""
+
+import threading
+import warnings
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.base import clone
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from sklearn_gn import ShallowReLURegressor
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.devices import mesh_of
+from sklearn_gn.solvers import JointGN
+
+
+def data():
+    rng = np.random.RandomState(0)
+    return rng.randn(30, 2), rng.randn(30)
+
+
+def regressor(solver="lm"):
+    return ShallowReLURegressor(4, solver=solver, random_state=0, alpha=0.0, tol=1e-2)
+
+
+@pytest.mark.parametrize("flag", [False, True])
+@pytest.mark.parametrize(
+    "solver", ["lm", pytest.param(JointGN(relocations=2), marks=pytest.mark.slow)]
+)
+def test_results_do_not_depend_on_the_global_flag(solver, flag):
+    X, y = data()
+    model = regressor(solver)
+    expected = model.fit(X, y).predict(X)
+    with jax.enable_x64(flag):
+        found = model.fit(X, y).predict(X)
+        assert jax.config.jax_enable_x64 == flag
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_scope_is_local_to_the_thread():
+    seen = []
+    with backend.scope("float64"):
+        thread = threading.Thread(target=lambda: seen.append(jax.config.jax_enable_x64))
+        thread.start()
+        thread.join()
+        assert jnp.zeros(1).dtype == np.float64
+    assert seen == [False]
+
+
+def test_blas_is_held_to_one_thread_and_let_go_by_the_last_thread():
+    def threads():
+        info = threadpool_info()
+        return {lib["num_threads"] for lib in info if lib["user_api"] == "blas"}
+
+    first, second = backend.one_blas_thread, backend.one_blas_thread
+    with threadpool_limits(limits=2, user_api="blas"):
+        first.__enter__()
+        second.__enter__()
+        assert threads() == {1}
+        first.__exit__(None, None, None)
+        assert threads() == {1}
+        second.__exit__(None, None, None)
+        assert threads() == {2}
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_ctrl_c_at_the_end_of_a_scope_leaves_the_settings_of_the_thread(
+    monkeypatch, flag
+):
+    blas = type(backend.one_blas_thread)
+    leave, pressed = blas.__exit__, []
+
+    def press(self, *error):
+        if pressed:
+            return leave(self, *error)
+        pressed.append(True)  # before anything is undone
+        jax.enable_x64(not flag).__enter__()
+        np.seterr(over="ignore")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blas, "__exit__", press)
+    with jax.enable_x64(flag), threadpool_limits(2, user_api="blas"):
+        threads, numpy_warnings = threadpool_info(), np.geterr()
+        with pytest.raises(KeyboardInterrupt):
+            ShallowReLURegressor(2, solver="lm", alpha=0.0).fit([[0.0], [1.0]], [0, 1])
+        assert pressed
+        assert threadpool_info() == threads
+        assert np.geterr() == numpy_warnings
+        assert jax.config.jax_enable_x64 == flag
+        assert jnp.zeros(1, dtype=float).dtype == (np.float64 if flag else np.float32)
+
+
+def test_unknown_device_is_named():
+    with pytest.raises(ValueError, match=r"device='tpu' is not available.*cpu"):
+        ShallowReLURegressor(2, device="tpu", alpha=0.0).fit([[0.0], [1.0]], [0, 1])
+
+
+@pytest.mark.parametrize("device", [0, 1.5, [], [-1], [0, 0], range(1)])
+def test_devices_that_are_no_list_are_named(device):
+    with pytest.raises(ValueError, match=r"must be a name, a jax\.sharding\.Mesh"):
+        mesh_of(device)
+
+
+def test_cpu_device_gives_the_default_result():
+    X, y = data()
+    model = regressor()
+    a, b = clone(model).fit(X, y), clone(model).set_params(device="cpu").fit(X, y)
+    np.testing.assert_allclose(a.predict(X), b.predict(X), rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "bucket"),
+    [(1, 32), (32, 32), (33, 64), (240, 256), (1024, 1024), (1025, 1280)],
+)
+def test_row_buckets(n_rows, bucket):
+    assert backend.row_bucket(n_rows) == bucket
+
+
+@pytest.mark.parametrize(("n_rows", "bucket"), [(250, 256), (257, 320), (442, 448)])
+def test_row_buckets_of_costly_rows(n_rows, bucket):
+    assert backend.row_bucket(n_rows, cheap=256) == bucket
+
+
+def test_buckets_are_few_and_waste_little():
+    sizes = np.arange(1, 200_000, 37)
+    buckets = np.array([backend.row_bucket(int(n)) for n in sizes])
+    assert (buckets >= sizes).all()
+    assert len(np.unique(buckets)) < 40
+    large = sizes > 1024
+    assert (buckets[large] <= 1.25 * sizes[large]).all()
+
+
+def test_to_numpy_copies_keep_precision_and_are_writable():
+    with backend.scope("float64"):
+        tree = {"a": jnp.full(3, 1 / 3), "b": 2, "c": "text"}
+        copy = backend.to_numpy(tree)
+    assert copy["a"].dtype == np.float64
+    assert copy["a"][0] == 1 / 3
+    copy["a"][0] = 0.0  # read-only views would raise
+    assert copy["b"] == 2
+    assert copy["c"] == "text"
+
+
+@pytest.mark.parametrize("setting", [None, "XLA_CLIENT_MEM_FRACTION"])
+def test_worker_on_a_gpu_says_how_to_divide_its_memory(monkeypatch, setting):
+    for name in backend._OF_MEMORY:
+        monkeypatch.delenv(name, raising=False)
+    if setting:
+        monkeypatch.setenv(setting, "0.2")
+    worker = SimpleNamespace(name="LokyProcess-2")
+    monkeypatch.setattr(backend, "current_process", lambda: worker)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    backend._warn_of_shared_gpu.cache_clear()
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        for _ in range(2):
+            with backend.scope("float64"):
+                pass
+    backend._warn_of_shared_gpu.cache_clear()
+    assert len(caught) == (0 if setting else 1)
+    assert setting or "XLA_CLIENT_MEM_FRACTION" in str(caught[0].message)

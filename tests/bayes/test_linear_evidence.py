@@ -1,0 +1,156 @@
+"""The linear model that competes with networks by its evidence."""
+
+import numpy as np
+import pytest
+from scipy.linalg import null_space
+from scipy.stats import multivariate_normal
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import cross_val_predict
+
+from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
+from sklearn_gn.bayes import left_out, linear_evidence
+from sklearn_gn.bayes.linear_evidence import beats, linear_model
+from sklearn_gn.optim.solver import Rows
+
+
+def rows_of(n, d, k, seed=0):
+    rng = np.random.RandomState(seed)
+    x, weight = rng.randn(n, d) + 1, rng.randint(1, 4, size=n)
+    y = x[:, :1] + rng.randn(n, k)
+    return Rows(x, y, weight / weight.sum()), float(weight.sum())
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 4), (2, 4), (1, 35)])
+def test_its_evidence_is_the_density_of_the_data(k, d):
+    n = 30
+    rows, n_effective = rows_of(n, d, k)
+    if d > n:
+        rows, n_effective = rows._replace(weight=np.full(n, 1 / n)), float(n)
+    found = linear_model(rows, n_effective)
+
+    rep = np.repeat(np.arange(n), np.round(n_effective * rows.weight).astype(int))
+    contrasts = null_space(np.ones((1, len(rep)))).T  # what a free constant leaves
+    x, y = contrasts @ rows.x[rep], contrasts @ rows.y[rep]
+
+    def density(alpha, beta):
+        cov = np.eye(len(x)) / beta + x @ x.T / alpha
+        return sum(multivariate_normal.logpdf(t, cov=cov) for t in y.T)
+
+    best = density(found.alpha, found.beta)
+    # The volume of the constant, without the root of 2 pi of its density.
+    constants = k * np.log(2 * np.pi * len(rep)) / 2
+    assert best - constants == pytest.approx(found.log_evidence, abs=1e-9)
+    for factor in (0.9, 1.1):
+        assert density(found.alpha * factor, found.beta) < best
+        assert density(found.alpha, found.beta * factor) < best
+    ridge = Ridge(alpha=found.alpha / found.beta / n_effective)
+    ridge.fit(rows.x, rows.y, sample_weight=rows.weight)
+    np.testing.assert_allclose(found.coef[1:].T, np.atleast_2d(ridge.coef_), atol=1e-9)
+    np.testing.assert_allclose(found.coef[0], ridge.intercept_, atol=1e-9)
+
+
+def test_without_variance_or_noise_there_is_none():
+    assert linear_model(*rows_of(8, 12, 1)) is None  # of which some are repeated
+    rows, n_effective = rows_of(20, 2, 1)
+    assert linear_model(rows._replace(y=np.zeros((20, 1))), n_effective) is None
+    assert linear_model(rows._replace(x=np.zeros((20, 2))), n_effective) is None
+    assert linear_model(rows._replace(y=1e-160 * rows.y), n_effective) is None
+
+
+@pytest.mark.parametrize(("n", "d"), [(134, 15), (40, 60)])
+@pytest.mark.parametrize("kind", [ShallowReLURegressor, VarProNetRegressor])
+def test_a_network_that_finds_structure_in_noise_loses_to_it(kind, n, d):
+    rng = np.random.RandomState(7)  # where rounding does not decide
+    X, y = rng.randn(n, d), rng.randn(n)
+    model = kind(random_state=0).fit(X, y)
+    slopes = model.predict(np.eye(d)) - model.predict(np.zeros((1, d)))
+    np.testing.assert_allclose(
+        model.predict(X), model.predict(np.zeros((1, d))) + X @ slopes, atol=1e-9
+    )
+    scaling = (model._network if kind is ShallowReLURegressor else model._fitted)[-1]
+    t = (y[:, None] - scaling.y_center) / scaling.y_scale
+    found = linear_model(Rows(scaling.x(X), t, np.full(n, 1 / n)), float(n))
+    value = found.log_evidence - n * np.log(float(np.squeeze(scaling.y_scale)))
+    assert model.log_evidence_ == pytest.approx(value, abs=1e-3)
+    assert model.n_effective_parameters_ == pytest.approx(found.gamma + 1, rel=1e-3)
+    if n < d:
+        return
+    # On other data a warm start looks for structure once more.
+    model.set_params(warm_start=True).fit(X, np.abs(X[:, 0]) + 0.1 * y)
+    assert model.score(X, np.abs(X[:, 0]) + 0.1 * y) > 0.9
+
+
+@pytest.mark.parametrize("d", [4, 15])
+def test_errors_at_left_out_rows_are_those_of_fits_without_them(d):
+    rows, n_effective = rows_of(12, d, 2)
+    if d > 12:
+        rows, n_effective = rows._replace(weight=np.full(12, 1 / 12)), 12.0
+    linear = linear_model(rows, n_effective)
+    residuals = linear.coef[0] + rows.x @ linear.coef[1:] - rows.y
+    found = left_out.errors(
+        residuals, linear.leverage(rows.x), rows.weight, n_effective
+    )
+    counts = n_effective * rows.weight
+    for i in range(12):  # one of the rows that row i stands for
+        ridge = Ridge(alpha=linear.alpha / linear.beta)
+        without = np.maximum(counts - (np.arange(12) == i), 0)
+        ridge.fit(rows.x, rows.y, sample_weight=without)
+        expected = ridge.predict(rows.x[i : i + 1])[0] - rows.y[i]
+        np.testing.assert_allclose(found[i], expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+@pytest.mark.parametrize("clear", [left_out.CLEAR, left_out.AGAINST_EVIDENCE])
+def test_of_models_that_rows_do_not_tell_apart_the_linear_one_is_chosen(clear, factor):
+    rng = np.random.default_rng(0)
+    gain, count = rng.standard_normal(50), rng.integers(1, 4, 50)
+    n, repeated = count.sum(), np.repeat(gain, count)
+    limit = clear * np.std(repeated) / np.sqrt(n)
+    others = gain - np.mean(repeated) + factor * limit
+    lower = left_out.are_clearly_lower(np.zeros(50), others, count / n, n, clear)
+    assert lower is (factor > 1)
+
+
+@pytest.mark.parametrize(
+    ("gain", "share", "is_linear"),
+    [
+        (1e4, 2.0, False),  # the evidence is decisive, whatever left-out rows say
+        (-1e4, 0.0, True),
+        (-1.0, 0.0, False),  # it is not, and the rows are clear
+        (1.0, 1.0, True),  # the rows tell nothing
+    ],
+)
+def test_rows_that_are_left_out_decide_where_the_evidence_does_not(
+    gain, share, is_linear
+):
+    rng = np.random.default_rng(0)
+    x, n = rng.normal(size=(60, 2)), 60
+    y = (x[:, 0] + rng.normal(size=n))[:, None]
+    rows = Rows(x, y, np.full(n, 1 / n))
+    linear = linear_model(rows, float(n))
+    ridge = Ridge(alpha=linear.alpha / linear.beta)
+    errors = y - cross_val_predict(ridge, x, y, cv=n).reshape(n, 1)
+    assert (
+        beats(
+            linear,
+            linear.log_evidence + gain,
+            np.array([5.0]),
+            rows,
+            float(n),
+            lambda _: share * errors,
+        )
+        is is_linear
+    )
+
+
+def test_a_network_that_follows_far_rows_loses_to_the_linear_model(monkeypatch):
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(300, 4))
+    y = X[:, 0] + rng.standard_t(1.5, 300)
+    model = ShallowReLURegressor(random_state=0).fit(X, y)
+    assert len(model.hyperplanes_) == 0
+    monkeypatch.setattr(linear_evidence, "_DECISIVE", 0.0)  # the evidence alone
+    network = ShallowReLURegressor(random_state=0).fit(X, y)
+    assert len(network.hyperplanes_) > 0
+    new = rng.normal(size=(2000, 4))
+    assert network.score(new, new[:, 0]) < model.score(new, new[:, 0])

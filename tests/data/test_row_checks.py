@@ -1,0 +1,140 @@
+"""Copies of rows and heavy tails of residuals, which mislead the evidence."""
+
+import numpy as np
+import pytest
+from scipy.stats import skew
+
+from sklearn_gn import (
+    FGNSoftmaxHead,
+    PINNSolver,
+    ShallowReLURegressor,
+    VarProNetRegressor,
+)
+from sklearn_gn.data.row_checks import _n_copies_by_chance, _skewness, checked_rows
+
+
+def data(n=200):
+    rng = np.random.RandomState(0)
+    X = rng.randn(n, 2)
+    return X, X[:, 0] + rng.randn(n)
+
+
+def zeros(X):
+    return np.zeros((len(X), 1))
+
+
+def test_copies_are_counted_but_not_repeats_by_chance():
+    X, y = data()
+    drawn = np.random.RandomState(1).randint(200, size=500)
+    checks = checked_rows(X[drawn], y[drawn], None, zeros)
+    assert checks.n_copies == 500 - len(np.unique(drawn))
+    assert checks.has_copies
+    weight = np.zeros(500)
+    weight[np.unique(drawn, return_index=True)[1]] = 2.0  # one row of each
+    assert not checked_rows(X[drawn], y[drawn], weight, zeros).has_copies
+    coarse = np.round(X)
+    assert checked_rows(coarse, np.round(y, 1), None, zeros).n_copies == 0
+    labels = np.where(y > 0, "a", "b")
+    assert checked_rows(X[drawn], labels[drawn], None, None).has_copies
+
+
+def test_frequent_targets_of_few_different_rows_are_no_copies():
+    rng = np.random.RandomState(0)
+    coarse = rng.randint(3, size=(500, 2)).astype(float)
+    rare = np.where(rng.uniform(size=500) < 0.1, "ill", "well")
+    counts = rng.poisson(0.3, 500).astype(float)
+    assert checked_rows(coarse, rare, None, None).n_copies == 0
+    assert checked_rows(coarse, counts, None, zeros).n_copies == 0
+    X, _ = data()
+    twice = np.tile(np.arange(200), 2)  # of other features they are
+    assert checked_rows(X[twice], rare[twice], None, None).n_copies == 200
+
+
+@pytest.mark.parametrize("y", [[0, 0, 0, 1], [0, 1, 2, 3]])
+def test_copies_by_chance_are_those_of_drawn_targets(y):
+    y, sizes = np.asarray(y, dtype=float)[:, None], np.array([1, 2, 3, 3])
+    draws = np.random.RandomState(0).randint(4, size=(20_000, 9))
+    groups = np.split(y[draws, 0], np.cumsum(sizes)[:-1], axis=1)
+    n_copies = sum(
+        group.shape[1]
+        - 1
+        - np.mean(np.sum(np.diff(np.sort(group, axis=1), axis=1) > 0, axis=1))
+        for group in groups
+    )
+    assert _n_copies_by_chance(sizes, y) == pytest.approx(n_copies, rel=0.02)
+
+
+def test_far_rows_are_named_by_their_numbers_in_the_data():
+    X, y = data()
+    y = np.random.RandomState(2).randn(200)
+    assert checked_rows(X, y, None, zeros).n_far == 0
+    y[[7, 150, 30]] += 40, -60, 50
+    checks = checked_rows(X, y, None, zeros)
+    assert (checks.n_far, checks.farthest) == (3, (150, 30, 7))
+    assert checks.far_squares == pytest.approx(
+        1 - 197 * np.mean(np.delete(y, [7, 30, 150]) ** 2) / np.sum(y**2)
+    )
+    weight = np.ones(200)
+    weight[[7, 30, 150]] = 1e-4
+    assert checked_rows(X, y, weight, zeros).n_far == 0
+    weight[[7, 30, 150]], weight[0] = 1.0, 0.0  # numbers count rows without weight
+    assert checked_rows(X, y, weight, zeros).farthest == (150, 30, 7)
+    assert not checks.log_helps
+    assert not checks.nearly_exact
+    assert checked_rows(X, np.exp(3 * data()[1]), None, zeros).log_helps
+    y = np.abs(np.random.RandomState(2).randn(200)) + 5
+    y[7] = 5000  # whose logarithm is still far
+    assert not checked_rows(X, y, None, zeros).log_helps
+    assert checked_rows(X, 1e-16 * y + 1, None, np.ones_like).n_far == 0
+
+
+def test_skewness_is_that_of_scipy_and_zero_where_nothing_varies():
+    y = np.exp(np.random.RandomState(3).randn(50, 2))
+    np.testing.assert_allclose(_skewness(y), skew(y), rtol=1e-10)
+    y[:, 1] = 1 + 1e-15 * y[:, 0]
+    np.testing.assert_array_equal(_skewness(y)[1], 0)
+
+
+def test_small_errors_of_an_approximation_are_no_outliers():
+    X, y = data()
+    error = 1e-4 * np.random.RandomState(2).randn(200)
+    error[:3] = 5e-3
+    assert checked_rows(X, y, None, lambda X: (y - error)[:, None]).n_far == 0
+    error[:3] = 0.5
+    checks = checked_rows(X, y, None, lambda X: (y - error)[:, None])
+    assert checks.n_far == 3
+    assert checks.nearly_exact
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ShallowReLURegressor(random_state=0, max_iter=6, tol=0),
+        VarProNetRegressor(random_state=0, max_iter=6, tol=0),
+        PINNSolver(None, hidden_layer_sizes=(3,), random_state=0, max_iter=6, tol=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_every_regression_by_the_evidence_says_so(model):
+    X, y = data(60)
+    assert not {"copies", "outliers"} & causes(model.fit(X, y))
+    y[5] += 100
+    twice = np.concatenate([np.arange(60), np.arange(20, 60)])
+    model.fit(X[twice], y[twice])
+    assert {"copies", "outliers"} <= causes(model)
+    text = str(model.diagnose())
+    assert "40 of 100 rows repeat other rows" in text
+    assert "row 5." in text
+
+
+def causes(model):
+    return {finding.cause for finding in model.diagnose().findings}
+
+
+def test_copies_in_a_classifier_have_no_intervals_to_narrow():
+    X, y = data(60)
+    twice = np.tile(np.arange(60), 2)
+    head = FGNSoftmaxHead().fit(X[twice], y[twice] > 0)
+    assert "copies" in causes(head)
+    assert "interval" not in str(head.diagnose())

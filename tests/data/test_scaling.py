@@ -1,0 +1,55 @@
+"""Units of features and targets, and what exceeds the range of floats."""
+
+import numpy as np
+from numpy.testing import assert_allclose
+
+from sklearn_gn.arrays.extremes import noise_deviation, unbounded
+from sklearn_gn.bayes.low_rank import LowRank
+from sklearn_gn.data.scaling import Scaling, moments, target_units
+
+
+def test_moments_are_weighted_means_and_deviations():
+    A = np.array([[1.0, 7.0, 1e200], [3.0, 7.0, 3e200]])
+    center, scale = moments(A, np.array([0.75, 0.25]))
+    assert_allclose(center, [1.5, 7, 1.5e200], rtol=1e-12)
+    assert_allclose(scale, [0.75**0.5, 1, 0.75**0.5 * 1e200], rtol=1e-12)
+
+
+def test_size_of_what_only_its_weights_make_constant_is_its_largest_distance():
+    A = np.array([[1e149], [1e158]])
+    center, scale = moments(A, np.array([1.0, 1e-100]))
+    assert_allclose(center, 1e149)
+    assert_allclose(scale, 1e158, rtol=1e-8)
+    noise = np.array([[1e9], [1e9 + 2e-7]])  # constant up to rounding
+    assert_allclose(moments(noise, np.array([0.5, 0.5]))[1], 1)
+
+
+def test_targets_share_a_unit_unless_a_gap_divides_their_sizes():
+    center, mean = np.zeros(5), np.mean
+    chain = np.array([1.0, 9.0, 80.0, 700.0, 6000.0])
+    assert_allclose(target_units(chain, center, mean), mean(chain), rtol=1e-12)
+    apart = np.array([4e5, 1.0, 2e5, 0.0, 3.0])  # a constant joins the smallest
+    small, large = mean([1, 0, 3]), 3e5
+    assert_allclose(
+        target_units(apart, center, mean), [large, small, large, small, small]
+    )
+    rounding = np.array([1.0, 2.0, 1e-17, 3.0, 0.0])  # of a constant one
+    units = target_units(rounding, center + 1, mean)
+    assert_allclose(units, mean(rounding), rtol=1e-12)
+
+
+def test_targets_in_different_units_have_variance_one_each():
+    y = np.random.RandomState(0).randn(20, 3) * [1e-3, 1, 1e4] + 5
+    scaling = Scaling.of(y, y, np.full(20, 1 / 20))
+    assert_allclose(scaling.y_scale, y.std(axis=0), rtol=1e-10)
+    assert_allclose(scaling.loss_scale, np.mean(y.var(axis=0)), rtol=1e-10)
+
+
+def test_what_exceeds_the_range_of_floats_is_infinite():
+    assert noise_deviation(0.25) == 2
+    assert noise_deviation(0.0) == np.inf
+    assert noise_deviation(0.0, np.array([4.0, 0.0])).tolist() == [np.inf, np.inf]
+    assert unbounded(np.array([1.0, np.nan, np.inf])).tolist() == [1, np.inf, np.inf]
+    near = LowRank.of(np.array([1.0, 4.0]), np.array([[3.0], [0.0]]))
+    gradients = np.array([[1.0, 1e200], [2.0, 1e200]])
+    assert_allclose(near.variances(gradients), [0.1 + 1, np.inf], rtol=1e-12)

@@ -1,0 +1,183 @@
+"""Linear solves, line search and damping against numpy and closed forms."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+from sklearn_gn.arrays import blocks
+from sklearn_gn.arrays.trees import add, dimension, dot, norm
+from sklearn_gn.linalg import solve
+from sklearn_gn.optim import line_search
+from sklearn_gn.optim.damping import Nielsen
+from sklearn_gn.optim.trust_region import SpectralModel, radius_shift
+
+LIMITS = {
+    "rank": np.int32(10**6),
+    "rank_tol": np.float64(1e-12),
+    "damping": np.float64(0),
+}
+
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+# Compiled, since every operation outside a compiled function is compiled on its own.
+least_squares = jax.jit(solve.least_squares)
+grid_search = jax.jit(line_search.grid_search, static_argnums=(0, 1))
+
+
+def solved(method, a, b, damping):
+    p, solve_rows = a.shape[1], partial(getattr(solve, method), lambda block: block)
+    compiled = jax.jit(lambda both, shift: solve_rows(both, p, shift, 10**6, 1e-12))
+    return compiled(np.c_[a, b], damping)
+
+
+def system(m, p, q=2, seed=0):
+    rng = np.random.RandomState(seed)
+    return rng.randn(m, p), rng.randn(m, q)
+
+
+@pytest.mark.parametrize(("m", "p"), [(50, 7), (7, 7), (4, 9), (1, 3)])
+@pytest.mark.parametrize("method", ["_qr_least_squares", "_gram_least_squares"])
+def test_least_squares_is_the_minimum_norm_solution(m, p, method):
+    a, b = system(m, p)
+    x = solved(method, a, b, 0.0)
+    np.testing.assert_allclose(x, np.linalg.lstsq(a, b)[0], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("damping", [1e-6, 1e-2, 10.0])
+@pytest.mark.parametrize("method", ["_qr_least_squares", "_gram_least_squares"])
+def test_damping_is_a_shift_of_the_gram_matrix(damping, method):
+    a, b = system(30, 8)
+    x = solved(method, a, b, damping)
+    expected = np.linalg.solve(a.T @ a + damping * np.eye(8), a.T @ b)
+    np.testing.assert_allclose(x, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 8, 100])
+def test_rank_keeps_the_leading_singular_directions(rank):
+    a, b = system(30, 8)
+    limits = {**LIMITS, "rank": np.int32(rank)}
+    x = least_squares(a, b, **limits)
+    u, s, vt = np.linalg.svd(a, full_matrices=False)
+    r = min(rank, 8)
+    expected = vt[:r].T @ ((u[:, :r].T @ b) / s[:r, None])
+    np.testing.assert_allclose(x, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_rank_tol_drops_dependent_columns():
+    a, b = system(30, 5)
+    a = np.c_[a, a[:, :1], np.zeros(30)]
+    x = least_squares(a, b, **LIMITS)
+    np.testing.assert_allclose(x, np.linalg.lstsq(a, b, rcond=1e-12)[0], atol=1e-10)
+
+
+def test_zero_design_gives_zero():
+    x = least_squares(np.zeros((4, 3)), np.ones((4, 1)), **LIMITS)
+    np.testing.assert_array_equal(x, np.zeros((3, 1)))
+
+
+def test_refinement_wins_digits_over_the_normal_equations():
+    rng = np.random.RandomState(0)
+    u = np.linalg.qr(rng.randn(200, 10))[0]
+    v = np.linalg.qr(rng.randn(10, 10))[0]
+    a = u * np.logspace(0, -6, 10) @ v.T
+    truth = rng.randn(10, 1)
+    b = a @ truth
+    x = solved("_gram_least_squares", a, b, 0.0)
+    plain = np.linalg.solve(a.T @ a, a.T @ b)
+    assert np.linalg.norm(x - truth) < 0.1 * np.linalg.norm(plain - truth)
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+def test_null_directions_of_a_semidefinite_matrix_are_left_out(xp):
+    rng = np.random.RandomState(0)
+    root, right = rng.normal(size=(3, 5)), rng.normal(size=(5, 2))
+    matrix = root.T @ root
+    found = solve.solve_semidefinite(xp.asarray(matrix), xp.asarray(right))
+    expected = np.linalg.pinv(root) @ np.linalg.pinv(root).T @ right
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("m", "p"), [(20, 6), (3, 6)])
+def test_gram_spectrum_equals_eigenvalues(m, p):
+    a, _ = system(m, p)
+    expected = np.linalg.eigvalsh(a.T @ a)[::-1]
+    found = jax.jit(partial(solve.gram_spectrum, lambda block: block))(a)
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+def test_grid_search_holds_the_newton_step():
+    gamma = grid_search(lambda g: (g - 1) ** 2, jnp.float64)
+    assert gamma == 1.0
+
+
+@pytest.mark.parametrize("best", [0.3, 1.7, 3.0, 1e-3])
+def test_grid_search_comes_near_any_minimum(best):
+    gamma = grid_search(lambda g: (g - best) ** 2, jnp.float64)
+    assert abs(gamma - best) <= 0.1 * best
+
+
+def test_grid_search_takes_the_best_of_several_valleys_and_passes_by_nan():
+    def loss(gamma):
+        valleys = jnp.minimum((gamma - 0.05) ** 2, (gamma - 1.5) ** 2 + 0.1)
+        return jnp.where(gamma > 1.9, jnp.nan, valleys)
+
+    assert abs(grid_search(loss, jnp.float64) - 0.05) < 0.01
+
+
+def test_nielsen_rule():
+    damping = Nielsen.start(jnp.array(8.0))
+    assert float(damping.update(jnp.array(1.0)).value) == pytest.approx(8 / 3)
+    assert float(damping.update(jnp.array(0.5)).value) == 8.0
+    once = damping.update(jnp.array(-1.0))
+    twice = once.update(jnp.array(jnp.nan))
+    assert (float(once.value), float(twice.value)) == (16.0, 64.0)
+    assert float(twice.update(jnp.array(1.0)).growth) == 2.0
+
+
+# --- products ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(23, 5), (4, 9), (7, 3), (0, 2)])
+def test_symmetric_product_in_blocks_is_the_product(shape, monkeypatch):
+    monkeypatch.setattr(blocks, "_SYMMETRIC_ROWS", 7)
+    a = np.random.RandomState(0).standard_normal(shape)
+    product = np.asarray(jax.jit(lambda a: blocks.symmetric_product(a))(a))
+    np.testing.assert_allclose(product, a @ a.T, atol=1e-11)
+    if shape[0] > 7:
+        np.testing.assert_array_equal(product[7:, :7], product[:7, 7:].T)
+
+
+# --- the trust region ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", [0.0, 1e-17, 1e-3])
+def test_shift_of_a_radius_with_a_singular_matrix(last):
+    values, slopes = np.array([2.0, 1e-3, 0.0]), np.array([1.0, 0.1, last])
+    model = SpectralModel(values, slopes, np.eye(3))
+    shift = float(jax.jit(radius_shift)(model, 0.5))
+
+    def excess(shift):
+        return np.linalg.norm(slopes / (values + shift)) - 0.5
+
+    assert shift == pytest.approx(brentq(excess, 1e-12, 1e3, xtol=1e-15), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_trees_are_vectors(dtype):
+    rng = np.random.RandomState(0)
+    shapes = [(2, 3), (4,), ()]
+    a, b = ([np.asarray(rng.randn(*s), dtype) for s in shapes] for _ in range(2))
+    flat_a, flat_b = (np.concatenate([np.ravel(leaf) for leaf in t]) for t in (a, b))
+    assert dimension(a) == 11
+    results = jax.jit(lambda a, b: (dot(a, b), norm(a), add(a, -2, b)))(a, b)
+    assert {leaf.dtype for leaf in jax.tree.leaves(results)} == {np.dtype(dtype)}
+    tol = 10 * np.finfo(dtype).eps
+    np.testing.assert_allclose(results[0], flat_a @ flat_b, rtol=tol)
+    np.testing.assert_allclose(results[1], np.linalg.norm(flat_a), rtol=tol)
+    total = np.concatenate([np.ravel(leaf) for leaf in results[2]])
+    np.testing.assert_allclose(total, flat_a - 2 * flat_b, rtol=tol)
